@@ -1,0 +1,1 @@
+"""Embedded tasks: data, tokenizer and starting model, made on the spot and without a download."""
