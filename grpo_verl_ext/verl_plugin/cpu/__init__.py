@@ -1,0 +1,19 @@
+"""verl on a machine with no accelerator: real FSDP2, real vLLM, real Ray, all in float32."""
+
+from wrapt import register_post_import_hook
+
+
+def install() -> None:
+    """Register the CPU platform, and prepare verl's modules for it as they are imported; repeatable."""
+    from grpo_verl_ext.verl_plugin.cpu import distribution, platform, process_group
+
+    platform.register()
+    distribution.install()
+    register_post_import_hook(process_group.patch, "verl.utils.distributed")
+    register_post_import_hook(_register_engines, "verl.workers.engine.fsdp.transformer_impl")
+
+
+def _register_engines(transformer_impl: object) -> None:  # noqa: ARG001  # the hook's signature
+    from grpo_verl_ext.verl_plugin.cpu import engines
+
+    engines.register()

@@ -1,0 +1,43 @@
+"""verl's FSDP2 engines on the processor, for language and for value models.
+
+verl registers its FSDP engines for ``cuda`` and ``npu`` only. Nothing in them needs an accelerator but one
+thing: a forward-only module (the reference) is offloaded to pinned host memory, which a machine with no
+accelerator cannot pin and does not need.
+"""
+
+from typing import Any
+
+from torch import nn
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+
+
+class _NoPinnedOffload:
+    """Shard a forward-only module like any other: its parameters are in host memory already."""
+
+    engine_config: Any
+
+    def _build_fsdp_module(self, module: nn.Module) -> nn.Module:
+        forward_only = self.engine_config.forward_only
+        object.__setattr__(self.engine_config, "forward_only", False)
+        try:
+            built: nn.Module = super()._build_fsdp_module(module)  # type: ignore[misc]  # verl's engine is next
+        finally:
+            object.__setattr__(self.engine_config, "forward_only", forward_only)
+        return built
+
+
+class CpuFSDPEngineWithLMHead(_NoPinnedOffload, FSDPEngineWithLMHead):  # type: ignore[misc]
+    """verl's FSDP2 language-model engine."""
+
+
+class CpuFSDPEngineWithValueHead(_NoPinnedOffload, FSDPEngineWithValueHead):  # type: ignore[misc]
+    """verl's FSDP2 value-model engine (the critic)."""
+
+
+def register() -> None:
+    """Enter both engines under ``fsdp2`` and ``cpu``; verl refuses a second entry, so only once."""
+    engines = {"language_model": CpuFSDPEngineWithLMHead, "value_model": CpuFSDPEngineWithValueHead}
+    for model_type, engine in engines.items():
+        if "cpu" not in EngineRegistry._engines.get(model_type, {}).get("fsdp2", {}):
+            EngineRegistry.register(model_type=model_type, backend="fsdp2", device="cpu")(engine)

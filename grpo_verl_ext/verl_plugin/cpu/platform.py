@@ -1,0 +1,120 @@
+"""verl's platform interface for a machine with no accelerator.
+
+Ray's resource ``GPU`` counts logical training slots here: a preset gives Ray as many as there are ranks,
+and each rank runs on the processor.
+"""
+
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from verl.plugin.platform import PlatformBase, PlatformRegistry
+
+from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
+from grpo_verl_ext.verl_plugin.cpu.device_module import DEVICE_MODULE
+
+
+class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl ships no types
+    """Host processor as verl's device: gloo for communication, shared memory for weight transfer."""
+
+    @property
+    def device_name(self) -> str:
+        """``torch.device`` type."""
+        return "cpu"
+
+    @property
+    def vendor_name(self) -> str:
+        """Vendor key of verl's engine registry; engines for the processor have none."""
+        return "cpu"
+
+    @property
+    def device_module(self) -> types.ModuleType:
+        """``torch.cpu`` with the calls that verl makes on an accelerator's module."""
+        return DEVICE_MODULE
+
+    def is_available(self) -> bool:
+        """The processor is always there."""
+        return True
+
+    def is_platform_available(self, use_smi_check: bool = False) -> bool:  # noqa: ARG002  # verl's signature
+        """Answer only where no accelerator does, or where ``VERL_PLATFORM=cpu`` asks for it."""
+        return is_cpu_chosen()
+
+    def current_device(self) -> torch.device:
+        """A device, not an index: FSDP2 and verl pass it straight to ``Tensor.to``."""
+        return torch.device("cpu")
+
+    def device_count(self) -> int:
+        """One device: the host."""
+        return 1
+
+    def set_device(self, device_index: int) -> None:
+        """No-op: there is one device."""
+
+    def synchronize(self, device_index: int | None = None) -> None:
+        """No-op: operations on the processor are synchronous."""
+
+    def manual_seed(self, seed: int) -> None:
+        """Seed the host's generator."""
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Seed the host's generator."""
+        torch.manual_seed(seed)
+
+    def set_allocator_settings(self, settings: str) -> None:
+        """No-op: the host's allocator has no expandable segments."""
+
+    def empty_cache(self) -> None:
+        """No-op: the host's allocator keeps no cache of its own."""
+
+    def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:  # noqa: ARG002
+        """No compute capability."""
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        """Collectives run over gloo."""
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        """Ray's name for what it hands out under ``GPU``."""
+        return "CUDA_VISIBLE_DEVICES"
+
+    @contextmanager
+    def nvtx_range(self, msg: str) -> Iterator[None]:  # noqa: ARG002
+        """No profiler ranges."""
+        yield
+
+    def profiler_start(self) -> None:
+        """No-op: no device profiler."""
+
+    def profiler_stop(self) -> None:
+        """No-op: no device profiler."""
+
+    def ray_resource_name(self) -> str:
+        """Logical slots, counted under the name that verl's resource pools ask for."""
+        return "GPU"
+
+    def ray_noset_envvars(self) -> list[str]:
+        """Nothing to keep Ray from setting."""
+        return []
+
+    def is_ipc_supported(self) -> bool:
+        """No device memory to share: weights travel through shared host memory."""
+        return False
+
+    def rollout_env_vars(self) -> dict[str, str]:
+        """Make vLLM choose its CPU platform in the server and in the processes it spawns."""
+        return {"VLLM_TARGET_DEVICE": "cpu"}
+
+    def cudart(self) -> Any:
+        """No CUDA runtime."""
+        return None
+
+
+def register() -> None:
+    """Offer the platform to verl's detection, behind every accelerator."""
+    if PlatformRegistry.get("cpu") is not PlatformCPU:
+        PlatformRegistry.register(platform="cpu")(PlatformCPU)

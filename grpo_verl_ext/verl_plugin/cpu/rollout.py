@@ -1,0 +1,22 @@
+"""vLLM's worker on the processor, with weights that can be loaded again after each update.
+
+Patch of ``vllm._custom_ops._supports_onednn``: vLLM packs the weights of its linear layers for oneDNN
+when a model is loaded and drops the originals, so the second load (verl's first weight update) fails
+with ``'Parameter' object has no attribute 'weight_loader'``. With the flag off, vLLM takes its own plain
+``torch.nn.functional.linear`` branch, which leaves the weights as they are. vLLM has no setting for it.
+"""
+
+from typing import Any
+
+from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
+from vllm import _custom_ops
+
+
+class CpuWorkerExtension(vLLMColocateWorkerExtension):  # type: ignore[misc]  # verl ships no types
+    """verl's worker extension; named by ``rollout.engine_kwargs.vllm.worker_extension_cls``."""
+
+    def __new__(cls, **kwargs: Any) -> "CpuWorkerExtension":
+        """Keep weights unpacked from the first load on."""
+        _custom_ops._supports_onednn = False
+        extension: CpuWorkerExtension = super().__new__(cls, **kwargs)
+        return extension
