@@ -1,1 +1,9 @@
-"""The only part of the package that imports verl: registration, adapters, presets' machinery, CPU platform."""
+"""The only part of the package that imports verl: registration, adapters, driver checks, CPU platform."""
+
+from grpo_verl_ext.verl_plugin.requirements import require_supported_verl
+
+require_supported_verl()
+
+# verl loads this package as a plugin in the middle of its own import. Importing it here gives every module
+# below the same order, whichever of them is asked for first.
+import verl  # noqa: E402, F401

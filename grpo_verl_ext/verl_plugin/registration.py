@@ -1,36 +1,27 @@
 """Register everything the package adds to verl, once per process; registering twice is harmless."""
 
+import functools
 from collections.abc import Callable, Mapping, MutableMapping
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
-from packaging.version import Version
 from wrapt import register_post_import_hook
 
-VERL_FROM, VERL_BELOW = "0.9", "0.10"
-
-
-class UnsupportedVerlError(ImportError):
-    """verl is missing, or its version has other hooks than those the plugin was written for."""
+from grpo_verl_ext.verl_plugin import driver, search_path
+from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
 
 
 class NameTakenError(ValueError):
     """Another package already registered a function under one of our names."""
 
 
+@functools.cache
 def register() -> None:
     """Put estimators, losses and presets into verl, and the CPU platform where no accelerator is present.
 
     Raises:
-        UnsupportedVerlError: verl is missing or outside ``[0.9, 0.10)``.
         NameTakenError: a foreign function owns one of our names; the message names the owner.
     """
-    require_supported_verl()
-
-    from grpo_verl_ext.verl_plugin import search_path
-    from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
-
     search_path.install()
     if is_cpu_chosen():
         from grpo_verl_ext.verl_plugin import cpu
@@ -38,20 +29,7 @@ def register() -> None:
         cpu.install()
     # verl's registries live in a module that costs a second to import: enter them when verl imports it.
     register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
-
-
-def require_supported_verl() -> None:
-    """Refuse a verl whose plugin hooks differ, with the line that installs a supported one."""
-    remedy = f"Type: pip install 'verl>={VERL_FROM},<{VERL_BELOW}'"
-    try:
-        found = Version(version("verl"))
-    except PackageNotFoundError as error:
-        raise UnsupportedVerlError(f"verl is not installed. {remedy}") from error
-    if not Version(VERL_FROM) <= found < Version(VERL_BELOW):
-        raise UnsupportedVerlError(
-            f"verl {found} is installed; grpo_verl_ext works with verl >= {VERL_FROM} and < {VERL_BELOW}. "
-            f"{remedy}"
-        )
+    register_post_import_hook(driver.patch, "verl.utils.config")
 
 
 def claim(registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]], kind: str) -> None:

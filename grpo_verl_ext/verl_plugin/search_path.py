@@ -1,4 +1,4 @@
-"""Hydra finds ``+algo=``, ``+platform=`` and ``+task=`` because the package's presets are on its search path."""
+"""Put the presets on Hydra's search path, so that it finds ``+algo=``, ``+platform=`` and ``+task=``."""
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins

@@ -1,5 +1,7 @@
 """verl on a machine with no accelerator: real FSDP2, real vLLM, real Ray, all in float32."""
 
+import importlib
+
 from wrapt import register_post_import_hook
 
 
@@ -14,6 +16,4 @@ def install() -> None:
 
 
 def _register_engines(transformer_impl: object) -> None:  # noqa: ARG001  # the hook's signature
-    from grpo_verl_ext.verl_plugin.cpu import engines
-
-    engines.register()
+    importlib.import_module("grpo_verl_ext.verl_plugin.cpu.engines")

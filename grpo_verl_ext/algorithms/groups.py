@@ -1,0 +1,47 @@
+"""Statistics over the responses to one prompt, as segment sums: any order of rows, any group sizes.
+
+Everything here maps one number per response to one number per response, so no function needs to know how
+many groups there are. ``member`` (B,) bool says which rows are responses at all; the others (padding rows)
+belong to no group, whatever their id and whatever they hold.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+def dense_group_ids(index: npt.ArrayLike, device: torch.device | str | None = None) -> Tensor:
+    """Number the distinct ids of the rows 0, 1, 2, …: (B,) strings or integers → (B,) int64.
+
+    Equal ids get equal numbers; the order of rows does not matter.
+    """
+    _, numbers = np.unique(np.asarray(index), return_inverse=True)
+    return torch.from_numpy(numbers.reshape(-1)).to(device)
+
+
+def group_sum(values: Tensor, group: Tensor) -> Tensor:
+    """Σ_{j in the group of i} values_j, for every row i: (B,) → (B,)."""
+    return torch.zeros_like(values).index_add(0, group, values)[group]
+
+
+def group_deviation(values: Tensor, group: Tensor, member: Tensor) -> Tensor:
+    """values_i − mean of its group, for every member; 0 for the other rows: (B,) → (B,).
+
+    Values are first measured from their group's lowest, so that equal values give exactly 0 and a common
+    offset costs no precision.
+    """
+    values = torch.where(member, values, torch.inf)
+    lowest = torch.full_like(values, torch.inf).scatter_reduce(0, group, values, "amin")[group]
+    height = torch.where(member, values - lowest, 0)
+    mean = group_sum(height, group) / group_sum(member.to(height.dtype), group).clamp(min=1)
+    return torch.where(member, height - mean, 0)
+
+
+def group_std(deviation: Tensor, group: Tensor, member: Tensor) -> Tensor:
+    """Sample standard deviation √(Σ d² / (n − 1)) of the group of each row, from d = `group_deviation`.
+
+    (B,) → (B,), in the units of ``deviation``; 0 for a group of one.
+    """
+    degrees_of_freedom = (group_sum(member.to(deviation.dtype), group) - 1).clamp(min=1)
+    return (group_sum(deviation.square(), group) / degrees_of_freedom).sqrt()

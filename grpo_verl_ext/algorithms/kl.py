@@ -1,0 +1,40 @@
+"""Per-token estimators of KL(π_θ ‖ π_ref) from sampled tokens, in nats; reduce with `aggregation`.
+
+With p = log_prob, q = ref_log_prob and a token drawn from π_θ; (B, T) → (B, T), fp32 or better, 0 under the
+mask whatever stands there. Gradient flows through ``log_prob``. Log-ratios are limited to ±20; beyond it
+there is no gradient. An unbiased value does not make an unbiased gradient: in a loss, the gradient of `k2`
+is that of the KL on-policy, while those of `k1` and `k3` are not, which is what `with_k2_gradient` is for.
+J. Schulman, "Approximating KL Divergence", 2020.
+"""
+
+from torch import Tensor
+
+from grpo_verl_ext.algorithms.surrogate import token_log_ratio
+
+
+def k1(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> Tensor:
+    """p − q: unbiased, high variance, can be negative. Gradient ∇p, which has mean 0: no pull to π_ref."""
+    return token_log_ratio(log_prob, ref_log_prob, response_mask)
+
+
+def k2(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> Tensor:
+    """½ (p − q)²: biased, low variance, ≥ 0. Gradient (p − q) ∇p, on-policy the gradient of the KL."""
+    return 0.5 * token_log_ratio(log_prob, ref_log_prob, response_mask).square()
+
+
+def k3(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> Tensor:
+    """e^{q−p} − (q − p) − 1: unbiased, low variance, ≥ 0. Gradient (1 − e^{q−p}) ∇p, that of KL(π_ref ‖ π_θ).
+
+    GRPO, arXiv 2402.03300 eq. 4. Differs from verl's ``low_var_kl``, which cuts the value (and with it the
+    gradient) at 10.
+    """
+    log_ratio = -token_log_ratio(log_prob, ref_log_prob, response_mask)
+    return log_ratio.expm1() - log_ratio
+
+
+def with_k2_gradient(
+    estimate: Tensor, log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor
+) -> Tensor:
+    """The value of ``estimate`` with the gradient of `k2` (straight-through); verl's ``k1+`` and ``k3+``."""
+    surrogate = k2(log_prob, ref_log_prob, response_mask)
+    return estimate.detach() + (surrogate - surrogate.detach())

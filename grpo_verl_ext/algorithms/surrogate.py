@@ -1,0 +1,111 @@
+"""The clipped policy-gradient surrogate, token by token; reduce it with a function of `aggregation`.
+
+ρ_{i,t} = π_θ / π_old = exp(log_prob − old_log_prob). Gradient flows through ``log_prob`` alone. Whatever
+stands under the mask, NaN and infinities included, reaches neither value nor gradient. Log-ratios are
+limited to ±20, where exp still fits every dtype; beyond it a token has value but no gradient, as in verl.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LOG_RATIO_LIMIT = 20.0
+
+
+def token_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> Tensor:
+    """log ρ = log_prob − old_log_prob within ±20, 0 under the mask: (B, T) → (B, T), nats, fp32 or better."""
+    wide = torch.promote_types(log_prob.dtype, torch.float32)
+    log_ratio = torch.where(response_mask.bool(), log_prob.to(wide) - old_log_prob.to(wide), 0)
+    return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
+def clipped_surrogate(
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    *,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
+) -> Tensor:
+    """ℓ_{i,t} = −min[ρ A, clip(ρ, 1 − ε_low, 1 + ε_high) A], to be minimised: (B, T) → (B, T).
+
+    GRPO, arXiv 2402.03300 eq. 3 (ε_low = ε_high); DAPO, arXiv 2503.14476 eq. 10 ("clip higher").
+    """
+    ratio = token_log_ratio(log_prob, old_log_prob, response_mask).exp()
+    advantages = torch.where(response_mask.bool(), advantages, 0)
+    clipped_ratio = ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
+    return -torch.minimum(ratio * advantages, clipped_ratio * advantages)
+
+
+def dual_clipped_surrogate(
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    *,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
+    clip_ratio_c: float,
+) -> Tensor:
+    """min(ℓ, −c A) where A < 0 and ℓ elsewhere, ℓ = `clipped_surrogate`, c > 1: (B, T) → (B, T).
+
+    Bounds the loss of a token with negative advantage whose ratio ran away; no gradient there.
+    Dual-clip PPO, arXiv 1912.09729 eq. 5.
+    """
+    loss = clipped_surrogate(
+        log_prob,
+        old_log_prob,
+        advantages,
+        response_mask,
+        clip_ratio_low=clip_ratio_low,
+        clip_ratio_high=clip_ratio_high,
+    )
+    advantages = torch.where(response_mask.bool(), advantages, 0)
+    return torch.where(advantages < 0, torch.minimum(loss, -clip_ratio_c * advantages), loss)
+
+
+def reweighted(loss: Tensor, weights: Tensor, response_mask: Tensor) -> Tensor:
+    """w_{i,t} ℓ_{i,t}, 0 under the mask: (B, T) → (B, T). ``weights`` are constants.
+
+    For importance weights π_old / π_rollout, where rollout and training engines disagree.
+    """
+    return loss * torch.where(response_mask.bool(), weights, 0)
+
+
+class TokenEvents(NamedTuple):
+    """What happened to each token, (B, T) bool, all False under the mask; their token means are metrics."""
+
+    clipped_low: Tensor
+    """A < 0 and ρ < 1 − ε_low: the clip removed the gradient."""
+    clipped_high: Tensor
+    """A > 0 and ρ > 1 + ε_high: the clip removed the gradient."""
+    dual_clipped: Tensor
+    """A < 0 and ρ > c: the dual clip removed the gradient; all False without one."""
+    zero_advantage: Tensor
+    """A = 0: the token teaches nothing."""
+
+
+@torch.no_grad()
+def token_events(
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    *,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
+    clip_ratio_c: float | None = None,
+) -> TokenEvents:
+    """Which tokens the clips cut off, and which had no advantage to begin with."""
+    mask = response_mask.bool()
+    ratio = token_log_ratio(log_prob, old_log_prob, mask).exp()
+    return TokenEvents(
+        clipped_low=mask & (advantages < 0) & (ratio < 1 - clip_ratio_low),
+        clipped_high=mask & (advantages > 0) & (ratio > 1 + clip_ratio_high),
+        dual_clipped=mask
+        & (advantages < 0)
+        & (ratio > (torch.inf if clip_ratio_c is None else clip_ratio_c)),
+        zero_advantage=mask & (advantages == 0),
+    )

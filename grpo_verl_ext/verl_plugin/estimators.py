@@ -1,0 +1,128 @@
+"""Advantage estimators with verl's signature; `ESTIMATORS` names them for ``algorithm.adv_estimator``.
+
+verl calls one in the driver, with the whole rollout batch: ``token_level_rewards`` and ``response_mask``
+(B, T), ``index`` the prompt id of each row, ``config`` its ``algorithm`` section as it is. All return
+``(advantages, returns)``, (B, T) each and equal, as verl's own outcome estimators do.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from grpo_verl_ext.algorithms import advantages as adv
+from grpo_verl_ext.algorithms.groups import dense_group_ids
+from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
+
+BASELINES: dict[str, adv.Baseline] = {
+    "group": adv.group_scaled,
+    "batch": adv.batch_scaled,
+    "none": adv.centred,
+}
+"""``algorithm.grpo_ext.scale_rewards`` → the function that does it."""
+
+Result = tuple[Tensor, Tensor]
+
+
+def grpo_outcome(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: npt.ArrayLike | None = None,
+    config: Mapping[str, Any] | None = None,
+    **_: object,
+) -> Result:
+    """GRPO with outcome supervision, Â = (r − mean r)/(std r + ε): `advantages.group_scaled`."""
+    return _outcome("grpo_outcome", token_level_rewards, response_mask, index, config)
+
+
+def dapo(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: npt.ArrayLike | None = None,
+    config: Mapping[str, Any] | None = None,
+    **_: object,
+) -> Result:
+    """DAPO, Â as in GRPO (arXiv 2503.14476 eq. 9); filtering of groups is verl's ``filter_groups``."""
+    return _outcome("dapo", token_level_rewards, response_mask, index, config)
+
+
+def dr_grpo(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: npt.ArrayLike | None = None,
+    config: Mapping[str, Any] | None = None,
+    **_: object,
+) -> Result:
+    """Dr. GRPO, Â = r − mean r with no std: `advantages.centred`."""
+    return _outcome("dr_grpo", token_level_rewards, response_mask, index, config)
+
+
+def dapo_per_prompt(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: npt.ArrayLike | None = None,
+    config: Mapping[str, Any] | None = None,
+    **_: object,
+) -> Result:
+    """DAPO with each prompt's tokens averaged first, the paper's formula: `advantages.per_prompt_token`.
+
+    Goes with the loss of the same name. verl's ``critic/advantages/*`` show Â/N_x then.
+    """
+    advantages, _same = _outcome("dapo_per_prompt", token_level_rewards, response_mask, index, config)
+    group = _group_ids("dapo_per_prompt", index, token_level_rewards)
+    weighted = adv.per_prompt_token(advantages, response_mask, group)
+    return weighted, weighted
+
+
+ESTIMATORS = {
+    "grpo_outcome": grpo_outcome,
+    "dapo": dapo,
+    "dapo_per_prompt": dapo_per_prompt,
+    "dr_grpo": dr_grpo,
+}
+
+
+@torch.no_grad()
+def _outcome(
+    name: str,
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: npt.ArrayLike | None,
+    config: Mapping[str, Any] | None,
+) -> Result:
+    settings = EstimatorSettings.from_config(config, name)
+    _refuse_bad_rewards(name, token_level_rewards, response_mask)
+    group = _group_ids(name, index, token_level_rewards)
+    baseline = BASELINES[settings.scale_rewards]
+    advantages = adv.outcome_advantages(token_level_rewards, response_mask, group, baseline)
+    if settings.mask_truncated and settings.max_response_length is not None:
+        advantages = adv.without_truncated(advantages, response_mask, settings.max_response_length)
+    return advantages, advantages
+
+
+def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tensor) -> Tensor:
+    if index is None:
+        raise ValueError(
+            f"{name}: index is None, so the groups are unknown; valid is one prompt id per row, which verl "
+            f"takes from 'uid'. Pass index=<(B,) ids>"
+        )
+    group = dense_group_ids(index, token_level_rewards.device)
+    if group.shape != token_level_rewards.shape[:1]:
+        raise ValueError(
+            f"{name}: index has {group.numel()} prompt ids for {token_level_rewards.shape[0]} rows; valid is "
+            f"one id per row. Pass index=<(B,) ids>"
+        )
+    return group
+
+
+def _refuse_bad_rewards(name: str, token_level_rewards: Tensor, response_mask: Tensor) -> None:
+    rewards = adv.response_rewards(token_level_rewards)
+    bad = response_mask.bool().any(dim=-1) & ~rewards.isfinite()
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise ValueError(
+            f"{name}: the reward of row {row} is {rewards[row].item()}, which would spoil its whole group; "
+            f"valid are finite rewards. Correct the reward function (reward.custom_reward_function.path)"
+        )

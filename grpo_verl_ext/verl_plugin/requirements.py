@@ -1,0 +1,25 @@
+"""The verl that the plugin was written for, checked before anything of verl is imported."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.version import Version
+
+VERL_FROM, VERL_BELOW = "0.9", "0.10"
+
+
+class UnsupportedVerlError(ImportError):
+    """verl is missing, or its version has other hooks than those the plugin was written for."""
+
+
+def require_supported_verl() -> None:
+    """Refuse a verl whose plugin hooks differ, with the line that installs a supported one."""
+    remedy = f"Type: pip install 'verl>={VERL_FROM},<{VERL_BELOW}'"
+    try:
+        found = Version(version("verl"))
+    except PackageNotFoundError as error:
+        raise UnsupportedVerlError(f"verl is not installed. {remedy}") from error
+    if not Version(VERL_FROM) <= found < Version(VERL_BELOW):
+        raise UnsupportedVerlError(
+            f"verl {found} is installed; grpo_verl_ext works with verl >= {VERL_FROM} and < {VERL_BELOW}. "
+            f"{remedy}"
+        )

@@ -1,0 +1,168 @@
+"""The options that the adapters read from verl's configuration: typed, checked once, refused in one message.
+
+`EstimatorSettings.from_config` and `check_actor` read plain configuration, so the driver can call both when
+the configuration is composed, before any rollout.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+ESTIMATOR_NAMES = ("grpo_outcome", "dapo", "dapo_per_prompt", "dr_grpo")
+"""Values of ``algorithm.adv_estimator`` whose options `EstimatorSettings` holds."""
+
+SCALE_REWARDS = ("group", "batch", "none")
+NO_STD_ESTIMATORS = ("dr_grpo",)
+
+REQUIRED_LOSS_AGG_MODE = {
+    "grpo": "seq-mean-token-mean",
+    "bnpo": "token-mean",
+    "dapo": "token-mean",
+    "dapo_per_prompt": "token-mean",
+    "dr_grpo": "seq-mean-token-sum-norm",
+}
+"""Each loss does its own aggregation; verl aggregates KL and entropy by this key, so the two must agree.
+
+bnpo and dapo_per_prompt have no exact counterpart in verl; theirs is the nearest, tokens of the mini-batch.
+"""
+
+
+@dataclass(frozen=True)
+class EstimatorSettings:
+    """Options of the outcome estimators, all under ``algorithm.grpo_ext``.
+
+    Attributes:
+        scale_rewards: divide centred rewards by the std of the ``group``, of the whole ``batch``, or not at
+            all (``none``). Default: ``none`` for dr_grpo, ``group`` for the others.
+        mask_truncated: advantage 0 for responses that used up the budget.
+        max_response_length: that budget in tokens; needed by ``mask_truncated`` alone.
+    """
+
+    scale_rewards: str = "group"
+    mask_truncated: bool = False
+    max_response_length: int | None = None
+
+    @classmethod
+    def from_config(
+        cls, algorithm: Mapping[str, Any] | None, estimator: str | None = None
+    ) -> "EstimatorSettings":
+        """Read and check the options.
+
+        Args:
+            algorithm: verl's ``algorithm`` section as it is; None stands for all defaults.
+            estimator: name of the estimator; None takes ``algorithm.adv_estimator``.
+
+        Raises:
+            ValueError: an unknown key, a value outside its range, or two keys that contradict each other.
+        """
+        section = algorithm or {}
+        name = estimator or section.get("adv_estimator")
+        options = dict(section.get("grpo_ext") or {})
+        _refuse_unknown_keys(options, {field.name for field in fields(cls)})
+        options.setdefault("scale_rewards", "none" if name in NO_STD_ESTIMATORS else "group")
+        settings = cls(**options)
+        settings._check_values()
+        settings._check_against(name, section.get("norm_adv_by_std_in_grpo", True))
+        return settings
+
+    def _check_values(self) -> None:
+        if self.scale_rewards not in SCALE_REWARDS:
+            raise ValueError(
+                f"algorithm.grpo_ext.scale_rewards is {self.scale_rewards!r}; valid are "
+                f"{', '.join(SCALE_REWARDS)}. Type: algorithm.grpo_ext.scale_rewards=group"
+            )
+        if not isinstance(self.mask_truncated, bool):
+            raise ValueError(
+                f"algorithm.grpo_ext.mask_truncated is {self.mask_truncated!r}; valid are true, false. "
+                f"Type: algorithm.grpo_ext.mask_truncated=true"
+            )
+        if self.mask_truncated and not _is_positive_int(self.max_response_length):
+            raise ValueError(
+                f"algorithm.grpo_ext.mask_truncated needs the response budget, but "
+                f"algorithm.grpo_ext.max_response_length is {self.max_response_length!r}; valid is an "
+                f"integer ≥ 1. Type: '+algorithm.grpo_ext.max_response_length=${{data.max_response_length}}'"
+            )
+
+    def _check_against(self, estimator: str | None, norm_adv_by_std_in_grpo: bool) -> None:
+        if estimator in NO_STD_ESTIMATORS and self.scale_rewards != "none":
+            raise ValueError(
+                f"algorithm.adv_estimator={estimator} divides by no standard deviation, but "
+                f"algorithm.grpo_ext.scale_rewards is {self.scale_rewards!r}; valid is none. "
+                f"Type: algorithm.grpo_ext.scale_rewards=none, or for the scaled estimator: "
+                f"algorithm.adv_estimator=grpo_outcome"
+            )
+        # verl's default is true, so only false tells what somebody wants.
+        if not norm_adv_by_std_in_grpo and self.scale_rewards != "none":
+            raise ValueError(
+                f"algorithm.norm_adv_by_std_in_grpo is false, but {estimator} divides by the standard "
+                f"deviation of the {self.scale_rewards} (algorithm.grpo_ext.scale_rewards). "
+                f"Type: +algorithm.grpo_ext.scale_rewards=none, or algorithm.norm_adv_by_std_in_grpo=true"
+            )
+
+
+def check_actor(actor: Mapping[str, Any]) -> None:
+    """Check verl's ``actor_rollout_ref.actor`` section against the loss that it chooses; others pass.
+
+    Raises:
+        ValueError: ``loss_agg_mode``, ``loss_scale_factor`` or a clip range contradicts the loss.
+    """
+    loss_mode = actor["policy_loss"].get("loss_mode", "vanilla")
+    if loss_mode in REQUIRED_LOSS_AGG_MODE:
+        check_loss(loss_mode, actor)
+
+
+def check_loss(loss_mode: str, actor: Mapping[str, Any]) -> None:
+    """`check_actor` for a loss given by name."""
+    required = REQUIRED_LOSS_AGG_MODE[loss_mode]
+    key = "actor_rollout_ref.actor"
+    if actor["loss_agg_mode"] != required:
+        raise ValueError(
+            f"{key}.loss_agg_mode is {actor['loss_agg_mode']!r}; valid with policy_loss.loss_mode="
+            f"{loss_mode} is {required}, so that verl aggregates KL and entropy as the loss does. "
+            f"Type: {key}.loss_agg_mode={required}"
+        )
+    if loss_mode == "dr_grpo" and not _is_positive_number(actor["loss_scale_factor"]):
+        raise ValueError(
+            f"policy_loss.loss_mode=dr_grpo divides by a constant length, but {key}.loss_scale_factor is "
+            f"{actor['loss_scale_factor']!r}; valid is a number > 0, the response budget. (Left null, verl "
+            f"would take the longest response of each micro-batch.) "
+            f"Type: '{key}.loss_scale_factor=${{data.max_response_length}}'"
+        )
+    clip_ratio_c = actor.get("clip_ratio_c")
+    if clip_ratio_c is not None and not clip_ratio_c > 1:
+        raise ValueError(
+            f"{key}.clip_ratio_c is {clip_ratio_c!r}; valid is a number > 1, or null for no dual clip. "
+            f"Type: {key}.clip_ratio_c=null"
+        )
+
+
+def check_pair(adv_estimator: str, loss_mode: str) -> None:
+    """Refuse one half of dapo_per_prompt without the other: its estimator carries the weights of its loss.
+
+    Raises:
+        ValueError: ``dapo_per_prompt`` is the estimator or the loss, but not both.
+    """
+    if (adv_estimator == "dapo_per_prompt") != (loss_mode == "dapo_per_prompt"):
+        raise ValueError(
+            f"dapo_per_prompt is an estimator and a loss that belong together, but "
+            f"algorithm.adv_estimator={adv_estimator} and policy_loss.loss_mode={loss_mode}. "
+            f"Type: algorithm.adv_estimator=dapo_per_prompt "
+            f"actor_rollout_ref.actor.policy_loss.loss_mode=dapo_per_prompt"
+        )
+
+
+def _refuse_unknown_keys(options: Mapping[str, Any], valid: set[str]) -> None:
+    for key, value in options.items():
+        if key not in valid:
+            raise ValueError(
+                f"algorithm.grpo_ext.{key}={value!r} is not an option; valid are {', '.join(sorted(valid))}. "
+                f"Type: ~algorithm.grpo_ext.{key} to remove it"
+            )
+
+
+def _is_positive_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_positive_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0

@@ -1,0 +1,135 @@
+"""Each patch of a foreign module, and the sentence that says when it has become unnecessary.
+
+A test here fails on the day that verl, torch or vLLM no longer needs the patch: then remove the patch.
+"""
+
+import inspect
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed
+from conftest import Python
+
+
+class TestProcessGroup:
+    def test_torch_still_refuses_verls_backend_string(self) -> None:
+        from torch.distributed.distributed_c10d import BackendConfig
+
+        with pytest.raises(ValueError, match=r"[Dd]uplicate"):
+            BackendConfig(torch.distributed.Backend("cpu:gloo,cpu:gloo"))
+
+    def test_verl_still_builds_that_string(self) -> None:
+        from verl.utils.distributed import initialize_global_process_group_ray
+
+        source = inspect.getsource(inspect.unwrap(initialize_global_process_group_ray))
+        assert 'f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"' in source, (
+            "verl builds another backend string: is grpo_verl_ext/verl_plugin/cpu/process_group.py needed?"
+        )
+
+    def test_the_patched_function_forms_a_gloo_group(self, python: Python) -> None:
+        found = python(
+            """
+            import torch, verl
+            from verl.workers.engine_workers import initialize_global_process_group_ray
+            initialize_global_process_group_ray(timeout_second=None)
+            total = torch.ones(1)
+            torch.distributed.all_reduce(total)
+            print(torch.distributed.get_backend(), total.item())
+            """,
+            RANK="0",
+            WORLD_SIZE="1",
+            DIST_INIT_METHOD=f"file:///tmp/grpo_verl_ext_group_{os.getpid()}",
+        )
+        assert found.stdout.split() == ["gloo", "1.0"], found.stderr
+
+
+class TestEngines:
+    @pytest.mark.parametrize("model_type", ["language_model", "value_model"])
+    def test_verl_gets_our_engine_for_this_device(self, model_type: str) -> None:
+        from verl.workers.engine import EngineRegistry
+
+        engine = EngineRegistry.get_engine_cls(model_type, "fsdp2")
+        assert engine.__module__ == "grpo_verl_ext.verl_plugin.cpu.engines"
+
+    def test_verl_still_has_no_engine_of_its_own_for_it(self) -> None:
+        from verl.workers.engine.fsdp import transformer_impl
+
+        source = inspect.getsource(transformer_impl)
+        assert 'device=["cuda", "npu"]' in source, "verl registers other devices: are our engines needed?"
+
+    def test_a_forward_only_module_is_still_offloaded_to_pinned_memory(self) -> None:
+        from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+
+        source = inspect.getsource(FSDPEngine._build_fsdp_module)
+        assert "CPUOffloadPolicy(pin_memory=True)" in source, "is _NoPinnedOffload needed?"
+
+    def test_the_module_is_built_as_a_trained_one_and_the_flag_is_restored(self) -> None:
+        from grpo_verl_ext.verl_plugin.cpu.engines import _NoPinnedOffload
+
+        class Base:
+            def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
+                seen.append(self.engine_config.forward_only)
+                if module is None:
+                    raise RuntimeError("building failed")
+                return module
+
+        class Engine(_NoPinnedOffload, Base):
+            engine_config = SimpleNamespace(forward_only=True)
+
+        seen: list[bool] = []
+        engine, module = Engine(), torch.nn.Linear(1, 1)
+        assert engine._build_fsdp_module(module) is module
+        assert (seen, engine.engine_config.forward_only) == ([False], True)
+        with pytest.raises(RuntimeError, match="building failed"):
+            engine._build_fsdp_module(None)
+        assert engine.engine_config.forward_only is True
+
+
+class TestRolloutWorker:
+    def test_vllm_still_drops_the_weights_that_it_packs(self, python: Python) -> None:
+        """Unpatched vLLM on this machine: after packing, the layer's weight is empty."""
+        found = python(_PACK.format(prepare=""))
+        assert found.stdout.split()[-1] == "0", found.stderr
+
+    def test_with_the_patch_the_weight_stays(self, python: Python) -> None:
+        found = python(_PACK.format(prepare="_custom_ops._supports_onednn = False"))
+        assert found.stdout.split()[-1] == "12", found.stderr
+
+    def test_the_worker_extension_sets_the_flag(self, python: Python) -> None:
+        found = python(
+            """
+            import verl
+            from vllm import _custom_ops
+            from grpo_verl_ext.verl_plugin.cpu.rollout import CpuWorkerExtension
+            try:
+                CpuWorkerExtension(vllm_config=None)
+            finally:
+                print(_custom_ops._supports_onednn)
+            """
+        )
+        assert found.stdout.split()[-1] == "False", found.stderr
+
+
+_PACK = """
+import verl
+from vllm.platforms import current_platform
+import torch
+from vllm import _custom_ops
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+{prepare}
+layer = torch.nn.Linear(4, 3, bias=False)
+dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
+print(layer.weight.numel())
+"""
+
+
+class TestDriverCheck:
+    def test_verls_main_still_validates_before_it_starts_ray(self) -> None:
+        from verl.trainer import main_ppo
+
+        source = inspect.getsource(main_ppo.main)
+        assert source.index("validate_config(") < source.index("run_ppo("), (
+            "verl's main changed its order: see grpo_verl_ext/verl_plugin/driver.py"
+        )

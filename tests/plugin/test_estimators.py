@@ -1,0 +1,207 @@
+"""The estimators as verl calls them: through ``compute_advantage``, next to verl's own, with every refusal.
+
+The mathematics is tested in tests/algorithms/test_advantages.py.
+"""
+
+import math
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+from verl.protocol import DataProto
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+from verl.trainer.ppo.ray_trainer import compute_advantage
+
+from grpo_verl_ext.verl_plugin import estimators
+from grpo_verl_ext.verl_plugin.settings import ESTIMATOR_NAMES, EstimatorSettings
+
+F64 = torch.float64
+# Prompts x (3 responses), y (2), z (1) and verl's padding, in the order in which sessions finish.
+IDS = np.array(["x", "y", "x", "z", "y", "x", "pad0"], dtype=object)
+LENGTHS = [4, 2, 1, 3, 4, 2, 0]
+REWARDS = [1.0, 2.0, 0.0, 3.0, 0.5, 0.25, 0.0]
+MASK = torch.tensor([[1] * n + [0] * (4 - n) for n in LENGTHS])
+REAL = slice(0, 6)
+COUPLED = [0, 1, 2, 4, 5]
+
+
+def token_level_rewards(dtype: torch.dtype = F64) -> Tensor:
+    rewards = torch.zeros(7, 4, dtype=dtype)
+    for row, (length, reward) in enumerate(zip(LENGTHS, REWARDS, strict=True)):
+        rewards[row, max(length, 1) - 1] = reward
+    return rewards
+
+
+def algorithm(estimator: str, norm_adv_by_std_in_grpo: bool = True, **options: object) -> DictConfig:
+    """verl's ``algorithm`` section as composed: in struct mode, our options in it."""
+    config = OmegaConf.create(
+        {"adv_estimator": estimator, "norm_adv_by_std_in_grpo": norm_adv_by_std_in_grpo, "grpo_ext": options}
+    )
+    OmegaConf.set_struct(config, True)
+    return config
+
+
+def through_verl(config: DictConfig, rewards: Tensor | None = None) -> Tensor:
+    """(B, T) advantages by verl's own dispatcher; checks that returns are the same."""
+    batch = {
+        "token_level_rewards": token_level_rewards() if rewards is None else rewards,
+        "response_mask": MASK,
+    }
+    data = DataProto.from_dict(tensors=batch, non_tensors={"uid": IDS})
+    data = compute_advantage(data, adv_estimator=config.adv_estimator, config=config)
+    torch.testing.assert_close(data.batch["returns"], data.batch["advantages"], rtol=0, atol=0)
+    return data.batch["advantages"]
+
+
+def on_tokens(advantages: list[float]) -> Tensor:
+    return torch.tensor([*advantages, 0.0], dtype=F64).unsqueeze(-1) * MASK
+
+
+def test_the_names_are_those_that_settings_know():
+    assert tuple(estimators.ESTIMATORS) == ESTIMATOR_NAMES
+
+
+@pytest.mark.parametrize("name", ["grpo_outcome", "dapo"])
+def test_grpo_and_dapo_equal_the_oracle(name):
+    expected = oracles.grpo_advantages(REWARDS[REAL], IDS[REAL], eps=1e-6)
+    torch.testing.assert_close(through_verl(algorithm(name)), on_tokens(expected), rtol=0, atol=1e-12)
+
+
+def test_dr_grpo_equals_the_oracle():
+    expected = oracles.dr_grpo_advantages(REWARDS[REAL], IDS[REAL])
+    torch.testing.assert_close(through_verl(algorithm("dr_grpo")), on_tokens(expected), rtol=0, atol=1e-12)
+
+
+def test_dapo_per_prompt_divides_by_the_tokens_of_the_prompt():
+    # x has 4 + 1 + 2 tokens, y 2 + 4, z 3.
+    expected = oracles.grpo_advantages(REWARDS[REAL], IDS[REAL], eps=1e-6)
+    tokens = {"x": 7, "y": 6, "z": 3}
+    weighted = [a / tokens[i] for a, i in zip(expected, IDS[REAL], strict=True)]
+    found = through_verl(algorithm("dapo_per_prompt"))
+    torch.testing.assert_close(found, on_tokens(weighted), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        ("group", oracles.grpo_advantages(REWARDS[REAL], IDS[REAL], 1e-6)),
+        ("batch", oracles.batch_scaled_advantages(REWARDS[REAL], IDS[REAL], 1e-6)),
+        ("none", oracles.dr_grpo_advantages(REWARDS[REAL], IDS[REAL])),
+    ],
+)
+def test_scale_rewards(scale, expected):
+    found = through_verl(algorithm("grpo_outcome", scale_rewards=scale))
+    torch.testing.assert_close(found, on_tokens(expected), rtol=0, atol=1e-12)
+
+
+def test_mask_truncated():
+    kept = through_verl(algorithm("grpo_outcome"))
+    found = through_verl(algorithm("grpo_outcome", mask_truncated=True, max_response_length=4))
+    truncated = [length == 4 for length in LENGTHS]
+    assert found[truncated].abs().sum() == 0
+    assert found[[not t for t in truncated]].tolist() == kept[[not t for t in truncated]].tolist()
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(F64, 1e-12), (torch.float32, 1e-6)])
+def test_equals_verls_grpo_where_definitions_coincide(scaled, dtype, tolerance):
+    # verl leaves the group of one, z, its raw reward; everywhere else the two agree.
+    verls, _ = compute_grpo_outcome_advantage(
+        token_level_rewards(dtype), MASK, IDS, norm_adv_by_std_in_grpo=scaled
+    )
+    config = algorithm("grpo_outcome" if scaled else "dr_grpo", scaled)
+    ours = through_verl(config, token_level_rewards(dtype))
+    torch.testing.assert_close(ours[COUPLED], verls[COUPLED], rtol=0, atol=tolerance)
+    assert verls[3, 0].item() == pytest.approx(3.0, rel=1e-5)
+    assert ours[3, 0].item() == 0
+
+
+def test_no_config_means_defaults():
+    found, _ = estimators.grpo_outcome(token_level_rewards(), MASK, IDS)
+    assert found.tolist() == through_verl(algorithm("grpo_outcome")).tolist()
+
+
+def test_unknown_arguments_are_accepted():
+    estimators.grpo_outcome(token_level_rewards(), MASK, index=IDS, config=None, reward_baselines=None)
+
+
+def test_the_rewards_are_left_as_they_were():
+    rewards = token_level_rewards()
+    through_verl(algorithm("grpo_outcome"), rewards)
+    assert rewards.tolist() == token_level_rewards().tolist()
+
+
+@pytest.mark.parametrize("garbage", [math.nan, math.inf])
+def test_garbage_in_a_padding_row_changes_nothing(garbage):
+    rewards = token_level_rewards()
+    rewards[-1] = garbage
+    found = through_verl(algorithm("grpo_outcome"), rewards)
+    assert found.tolist() == through_verl(algorithm("grpo_outcome")).tolist()
+
+
+def test_defaults_follow_the_estimator():
+    assert EstimatorSettings.from_config(algorithm("grpo_outcome")).scale_rewards == "group"
+    assert EstimatorSettings.from_config(algorithm("dr_grpo")).scale_rewards == "none"
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        (
+            algorithm("grpo_outcome", scale_rewards="std"),
+            ["algorithm.grpo_ext.scale_rewards is 'std'", "group, batch, none", "scale_rewards=group"],
+        ),
+        (
+            algorithm("grpo_outcome", mask_truncated="yes"),
+            ["algorithm.grpo_ext.mask_truncated is 'yes'", "true, false", "mask_truncated=true"],
+        ),
+        (
+            algorithm("grpo_outcome", mask_truncated=True),
+            ["max_response_length is None", "integer ≥ 1", "max_response_length=${data.max_response_length}"],
+        ),
+        (
+            algorithm("grpo_outcome", mask_truncated=True, max_response_length=0),
+            ["max_response_length is 0", "integer ≥ 1"],
+        ),
+        (
+            algorithm("grpo_outcome", scale_reward="none"),
+            ["algorithm.grpo_ext.scale_reward='none'", "mask_truncated", "~algorithm.grpo_ext.scale_reward"],
+        ),
+        (
+            algorithm("dr_grpo", scale_rewards="group"),
+            ["algorithm.grpo_ext.scale_rewards is 'group'", "valid is none", "scale_rewards=none"],
+        ),
+        (
+            algorithm("grpo_outcome", norm_adv_by_std_in_grpo=False),
+            ["norm_adv_by_std_in_grpo is false", "scale_rewards=none", "norm_adv_by_std_in_grpo=true"],
+        ),
+    ],
+)
+def test_bad_options_are_refused_with_key_value_and_remedy(config, parts):
+    with pytest.raises(ValueError, match="Type: ") as caught:
+        EstimatorSettings.from_config(config)
+    for part in parts:
+        assert part in str(caught.value)
+    with pytest.raises(ValueError, match="Type: "):
+        through_verl(config)
+
+
+def test_missing_prompt_ids_are_refused():
+    with pytest.raises(ValueError, match=r"grpo_outcome: index is None.*Pass index="):
+        estimators.grpo_outcome(token_level_rewards(), MASK)
+
+
+def test_too_few_prompt_ids_are_refused():
+    with pytest.raises(ValueError, match=r"index has 2 prompt ids for 7 rows.*Pass index="):
+        estimators.grpo_outcome(token_level_rewards(), MASK, IDS[:2])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_rewards_that_are_not_finite_are_refused(bad):
+    rewards = token_level_rewards()
+    rewards[2, 0] = bad
+    with pytest.raises(ValueError, match=rf"reward of row 2 is {bad}.*reward\.custom_reward_function"):
+        estimators.grpo_outcome(rewards, MASK, IDS)

@@ -1,0 +1,106 @@
+"""Promise 1: value and gradient of every loss are the same for every split, number of ranks and dtype.
+
+Measured through verl's ``ppo_loss``, its KL term on. What bnpo, split-dependent by definition, does fulfil is
+tested in tests/algorithms/test_aggregation.py and test_losses.py.
+"""
+
+import json
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from grpo_verl_ext.verl_plugin import invariance
+from grpo_verl_ext.verl_plugin.invariance import (
+    OUR_CASES,
+    SPLITS,
+    VERL_CASES,
+    Case,
+    cut,
+    measure,
+    ragged_batch,
+)
+
+DTYPES = (torch.float32, torch.float64)
+VERL = {case.name: case for case in VERL_CASES}
+FACTOR_NULL = VERL["verl vanilla, seq-mean-token-sum-norm, factor null"]
+
+
+def command() -> typer.Typer:
+    app = typer.Typer()
+    app.command()(invariance.invariance)
+    return app
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in OUR_CASES if not case.split_dependent], ids=lambda c: c.name
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_loss_is_invariant(case, dtype, seed):
+    measurements = list(measure([case], [dtype], seed=seed))
+    assert {(m.split, m.dp_size) for m in measurements} == {(s, d) for s in SPLITS for d in (1, 2, 4)}
+    for m in measurements:
+        assert m.error <= {torch.float32: 1e-6, torch.float64: 1e-12}[dtype], m
+
+
+def test_bnpo_is_not_and_is_not_held_to_it():
+    (case,) = [case for case in OUR_CASES if case.split_dependent]
+    measurements = list(measure([case], [torch.float64]))
+    assert case.name == "bnpo"
+    assert max(m.gradient_error for m in measurements) > 0.1
+    assert all(m.passed for m in measurements)
+
+
+def test_verls_dr_grpo_with_the_factor_left_null_is_not():
+    # The documented settings: the length is then that of the micro-batch's longest response.
+    assert max(m.gradient_error for m in measure([FACTOR_NULL], [torch.float64])) > 0.1
+
+
+def test_verls_dr_grpo_with_the_factor_set_is():
+    case = VERL["verl vanilla, seq-mean-token-sum-norm, factor set"]
+    assert all(m.passed for m in measure([case], [torch.float64]))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("dp_size", [1, 2, 4])
+def test_a_cut_holds_every_row_once(split, dp_size):
+    batch = ragged_batch(torch.float64)
+    ranks = cut(batch, split, dp_size)
+    assert len(ranks) == dp_size
+    assert sorted(row for rank in ranks for part in rank for row in part) == list(range(len(batch)))
+    assert all(part for rank in ranks for part in rank)
+
+
+def test_the_random_batch_has_what_makes_splits_differ():
+    batch = ragged_batch(torch.float64)
+    lengths = [int(mask.sum()) for mask in batch.response_mask]
+    assert min(lengths) == 0
+    assert len(set(lengths)) > 8
+    assert any(0 < int(mask.sum()) < len(mask) for mask in batch.response_mask)
+
+
+def test_the_command_passes_when_ours_are_invariant(monkeypatch):
+    monkeypatch.setattr(invariance, "OUR_CASES", OUR_CASES[:1])
+    result = CliRunner().invoke(command(), ["--json"])
+    assert result.exit_code == 0
+    rows = json.loads(result.stdout)
+    assert len(rows) == len(DTYPES) * len(SPLITS) * 3
+    assert all(row["passed"] for row in rows)
+
+
+def test_the_command_fails_and_says_so_when_one_is_not(monkeypatch):
+    broken = Case("broken", FACTOR_NULL.loss_mode, FACTOR_NULL.loss_agg_mode)
+    monkeypatch.setattr(invariance, "OUR_CASES", (broken,))
+    result = CliRunner().invoke(command(), [])
+    assert result.exit_code == 1
+    assert "NOT" in result.stdout
+
+
+def test_verls_own_losses_are_told_but_fail_nothing(monkeypatch):
+    monkeypatch.setattr(invariance, "OUR_CASES", ())
+    monkeypatch.setattr(invariance, "VERL_CASES", (FACTOR_NULL,))
+    result = CliRunner().invoke(command(), ["--verl"])
+    assert result.exit_code == 0
+    assert "NOT" in result.stdout

@@ -1,0 +1,178 @@
+"""How verl loads the plugin. Loading happens once per process, so most tests start a fresh one."""
+
+import json
+from importlib.metadata import entry_points
+
+import pytest
+from conftest import Python
+
+from grpo_verl_ext.verl_plugin import registration, requirements
+
+
+def test_the_pure_api_imports_none_of_the_heavy_packages(python: Python) -> None:
+    found = python(
+        """
+        import json, sys
+        import grpo_verl_ext
+        heavy = {"verl", "ray", "hydra", "vllm", "omegaconf", "tensordict", "transformers"}
+        print(json.dumps(sorted(heavy & set(sys.modules))))
+        """
+    )
+    assert json.loads(found.stdout) == [], found.stderr
+
+
+def test_the_entry_point_is_installed_under_a_lower_case_name() -> None:
+    (entry,) = (e for e in entry_points(group="verl.plugins") if e.value.startswith("grpo_verl_ext"))
+    assert entry.name == "grpo_verl_ext"
+    assert entry.name == entry.name.lower()  # verl lower-cases the names it is told to load
+
+
+def test_importing_verl_registers_estimators_and_losses(python: Python) -> None:
+    found = python(
+        """
+        import json, verl
+        from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+        print(get_adv_estimator_fn("grpo_outcome").__module__, get_policy_loss_fn("grpo").__module__)
+        """
+    )
+    assert found.stdout.split() == [
+        "grpo_verl_ext.verl_plugin.estimators",
+        "grpo_verl_ext.verl_plugin.losses",
+    ], found.stderr
+
+
+def test_loading_leaves_the_trainer_and_vllm_alone(python: Python) -> None:
+    found = python(
+        """
+        import sys, verl
+        heavy = ("verl.trainer", "verl.workers", "vllm", "peft", "pyarrow", "accelerate")
+        print([m for m in sys.modules if m.startswith(heavy)])
+        """
+    )
+    assert found.stdout.strip() == "[]", found.stderr
+
+
+def test_registering_twice_is_harmless(python: Python) -> None:
+    found = python(
+        """
+        import verl
+        from verl.trainer.ppo import core_algos
+        from grpo_verl_ext.verl_plugin.registration import register
+        before = dict(core_algos.POLICY_LOSS_REGISTRY)
+        register.cache_clear()
+        register()
+        print(before == core_algos.POLICY_LOSS_REGISTRY)
+        """
+    )
+    assert found.stdout.strip() == "True", found.stderr
+
+
+def test_a_failing_plugin_says_why_on_stderr_and_verl_still_imports(python: Python) -> None:
+    found = python(
+        """
+        import sys
+        import packaging.version
+        sys.modules["wrapt"] = None  # makes the plugin's own import fail
+        import verl
+        print("verl imported")
+        """
+    )
+    assert found.stdout.strip() == "verl imported"
+    assert "grpo_verl_ext: the plugin did not load" in found.stderr
+    assert "wrapt" in found.stderr
+
+
+def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
+    found = python(
+        """
+        import importlib.metadata as metadata
+        true = metadata.version
+        metadata.version = lambda name: "0.11.0" if name == "verl" else true(name)
+        import verl
+        print("verl imported")
+        """
+    )
+    assert found.stdout.strip() == "verl imported"
+    assert "verl 0.11.0 is installed; grpo_verl_ext works with verl >= 0.9 and < 0.10" in found.stderr
+
+
+@pytest.mark.parametrize("module", ["preflight", "cpu.detection", "registration", "losses", "cpu.engines"])
+def test_every_module_can_be_the_first_one_imported(module: str, python: Python) -> None:
+    found = python(
+        f"""
+        import grpo_verl_ext.verl_plugin.{module}
+        from verl.trainer.ppo.core_algos import get_policy_loss_fn
+        print(get_policy_loss_fn("grpo").__module__)
+        """
+    )
+    assert found.stdout.strip() == "grpo_verl_ext.verl_plugin.losses", found.stderr
+    assert "did not load" not in found.stderr
+
+
+def test_a_failing_plugin_is_loud_where_verl_does_not_swallow(python: Python) -> None:
+    found = python(
+        "import verl",
+        VERL_USE_EXTERNAL_PLUGINS="none",
+        VERL_USE_EXTERNAL_MODULES="grpo_verl_ext.entry",
+        PYTHONPATH="tests/plugin/broken",
+    )
+    assert found.returncode != 0
+    assert "deliberately broken" in found.stderr
+
+
+@pytest.mark.parametrize("installed", ["0.8.2", "0.10.0"])
+def test_another_verl_is_refused_with_the_line_to_type(
+    installed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requirements, "version", lambda _name: installed)
+    with pytest.raises(requirements.UnsupportedVerlError) as refused:
+        requirements.require_supported_verl()
+    assert str(refused.value) == (
+        f"verl {installed} is installed; grpo_verl_ext works with verl >= 0.9 and < 0.10. "
+        f"Type: pip install 'verl>=0.9,<0.10'"
+    )
+
+
+@pytest.mark.parametrize("installed", ["0.9.0", "0.9.1", "0.9.7.post1"])
+def test_the_supported_versions_pass(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements, "version", lambda _name: installed)
+    assert requirements.require_supported_verl() is None
+
+
+def test_without_verl_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise requirements.PackageNotFoundError(name)
+
+    monkeypatch.setattr(requirements, "version", missing)
+    with pytest.raises(requirements.UnsupportedVerlError) as refused:
+        requirements.require_supported_verl()
+    assert str(refused.value) == "verl is not installed. Type: pip install 'verl>=0.9,<0.10'"
+
+
+class TestClaim:
+    """`claim` enters all functions, or none when a name belongs to somebody else."""
+
+    def test_a_foreign_owner_is_named_and_nothing_is_entered(self) -> None:
+        registry: dict[str, object] = {"grpo": json.dumps}
+        with pytest.raises(registration.NameTakenError) as refused:
+            registration.claim(registry, {"bnpo": json.loads, "grpo": json.loads}, "policy loss")
+        assert "policy loss 'grpo' is already registered by json.dumps" in str(refused.value)
+        assert registry == {"grpo": json.dumps}
+
+    def test_our_own_function_may_be_there_already(self) -> None:
+        registry: dict[str, object] = {"grpo": json.loads}
+        registration.claim(registry, {"grpo": json.loads}, "policy loss")
+        assert registry == {"grpo": json.loads}
+
+
+def test_a_foreign_loss_under_our_name_stops_the_import_of_verls_registries(python: Python) -> None:
+    found = python(
+        """
+        import json, verl
+        from grpo_verl_ext.verl_plugin import losses
+        losses.LOSSES["vanilla"] = json.loads  # a name that verl itself registers
+        import verl.trainer.ppo.core_algos
+        """
+    )
+    assert found.returncode != 0
+    assert "'vanilla' is already registered by verl.trainer.ppo.core_algos." in found.stderr

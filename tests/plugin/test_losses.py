@@ -1,0 +1,311 @@
+"""The losses as verl calls them: through ``ppo_loss`` with nested tensors, next to verl's own, on real ranks.
+
+Not covered: the model, and FSDP itself; its gradient average is stood in for by DDP and by plain arithmetic.
+"""
+
+import dataclasses
+import math
+
+import oracles
+import pytest
+import torch
+import two_ranks
+from omegaconf import OmegaConf
+from torch import Tensor
+from verl.utils.metric import Metric
+from verl.workers.utils.losses import ppo_loss
+
+from grpo_verl_ext.verl_plugin import losses
+from grpo_verl_ext.verl_plugin.invariance import (
+    MAX_RESPONSE_LENGTH,
+    OUR_CASES,
+    Case,
+    RaggedBatch,
+    actor_config,
+    cut,
+    micro_batch,
+    ragged_batch,
+    value_and_gradient,
+)
+from grpo_verl_ext.verl_plugin.settings import REQUIRED_LOSS_AGG_MODE, check_actor, check_pair
+
+F64 = torch.float64
+CASES = {case.name: case for case in OUR_CASES}
+NO_KL = {"use_kl_loss": False}
+
+
+def whole_batch(case: Case, batch: RaggedBatch, **overrides: object) -> tuple[Tensor, Tensor]:
+    return value_and_gradient(actor_config(case, **NO_KL, **overrides), batch, cut(batch, "whole", 1))
+
+
+def rows_of(batch: RaggedBatch) -> list[tuple[list[float], list[float], list[int]]]:
+    """(log-ratios, advantages, mask) of every response, cut out of the model's output by hand."""
+    rows = []
+    for i, prompt in enumerate(batch.prompt_lengths):
+        written = batch.log_prob[i].tolist()[prompt - 1 : -1]
+        ratios = [new - old for new, old in zip(written, batch.old_log_prob[i].tolist(), strict=True)]
+        rows.append((ratios, batch.advantages[i].tolist(), batch.response_mask[i].tolist()))
+    return rows
+
+
+def oracle_losses(batch: RaggedBatch, c: float | None) -> tuple[list[list[float]], list[list[int]]]:
+    rows = rows_of(batch)
+    token_losses = [
+        [oracles.token_loss(x, a, 0.2, 0.2, c)[0] for x, a in zip(ratios, advantages, strict=True)]
+        for ratios, advantages, _ in rows
+    ]
+    return token_losses, [mask for *_, mask in rows]
+
+
+def test_the_names_are_those_that_settings_know():
+    assert set(losses.LOSSES) == set(REQUIRED_LOSS_AGG_MODE)
+    assert {loss.__name__ for loss in losses.LOSSES.values()} == set(losses.LOSSES)
+
+
+@pytest.mark.parametrize("c", [3.0, None])
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "bnpo"])
+def test_the_whole_mini_batch_equals_the_paper(name, c):
+    batch = ragged_batch(F64)
+    token_losses, masks = oracle_losses(batch, c)
+    expected = {
+        "grpo": oracles.grpo_loss(token_losses, masks),
+        "dapo": oracles.dapo_loss(token_losses, masks),
+        "bnpo": oracles.dapo_loss(token_losses, masks),
+        "dr_grpo": oracles.dr_grpo_loss(token_losses, masks, MAX_RESPONSE_LENGTH),
+    }
+    value, _ = whole_batch(CASES[name], batch, clip_ratio_c=c)
+    assert value.item() == pytest.approx(expected[name], rel=1e-12)
+
+
+def test_dapo_per_prompt_equals_the_paper():
+    # Rows i, i + 4, … answer prompt i; the estimator's weight 1/N_x is put into the advantages by hand.
+    batch = ragged_batch(F64)
+    token_losses, masks = oracle_losses(batch, c=3.0)
+    ids = [i % 4 for i in range(len(batch))]
+    tokens = [sum(sum(m) for m, other in zip(masks, ids, strict=True) if other == i) for i in range(4)]
+    weighted = [a / tokens[i] for a, i in zip(batch.advantages, ids, strict=True)]
+    value, _ = whole_batch(CASES["dapo_per_prompt"], dataclasses.replace(batch, advantages=weighted))
+    assert value.item() == pytest.approx(oracles.dapo_per_prompt_loss(token_losses, masks, ids), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "loss_agg_mode"),
+    [("grpo", "seq-mean-token-mean"), ("dapo", "token-mean"), ("dr_grpo", "seq-mean-token-sum-norm")],
+)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (F64, 1e-8)])
+@pytest.mark.parametrize("dp_size", [1, 2])
+def test_equals_verls_vanilla_with_the_same_aggregation(name, loss_agg_mode, dtype, tolerance, dp_size):
+    # 1e-8 in fp64: verl divides the sum over a response by |o| + 1e-8. KL and dual clip are on.
+    batch = ragged_batch(dtype)
+    ours = CASES[name]
+    verls = dataclasses.replace(ours, loss_mode="vanilla")
+    ranks = cut(batch, "halves", dp_size)
+    found = value_and_gradient(actor_config(ours, clip_ratio_high=0.28), batch, ranks)
+    expected = value_and_gradient(actor_config(verls, clip_ratio_high=0.28), batch, ranks)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * float(other.abs().max()))
+
+
+def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[Tensor, dict[str, Tensor]]:
+    """A loss on two responses of 2 and 1 tokens, old = new = 0, advantages 1 and −1."""
+    config = counted(actor_config(CASES[name])) if config is None else config
+    arguments = {
+        "old_log_prob": torch.zeros(2, 2, dtype=F64),
+        "log_prob": torch.zeros(2, 2, dtype=F64),
+        "advantages": torch.tensor([[1.0, 1.0], [-1.0, 0.0]], dtype=F64),
+        "response_mask": torch.tensor([[True, True], [True, False]]),
+        "loss_agg_mode": REQUIRED_LOSS_AGG_MODE[name],
+        "rollout_is_weights": None,
+    }
+    return losses.LOSSES[name](config=config, **(arguments | changes))
+
+
+def counted(config, **changes: object):
+    config.global_batch_info.update({"dp_size": 1, "batch_num_tokens": 3, "global_batch_size": 2} | changes)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # Sums of ℓ = −A: −2 for the first response, 1 for the second.
+        ("grpo", (-2 / 2 + 1 / 1) / 2),
+        ("dapo", (-2 + 1) / 3),
+        ("bnpo", (-2 + 1) / 3),
+        ("dr_grpo", (-2 + 1) / (2 * 24)),
+        ("dapo_per_prompt", (-2 + 1) / (2 / 4)),
+    ],
+)
+def test_by_hand(name, expected):
+    assert call(name)[0].item() == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rollout_weights_multiply_token_losses(name):
+    weights = torch.tensor([[2.0, 0.5], [3.0, math.nan]], dtype=F64)
+    weighted = torch.tensor([[2.0, 0.5], [-3.0, 0.0]], dtype=F64)
+    expected = call(name, advantages=weighted)[0].item()
+    assert call(name, rollout_is_weights=weights)[0].item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_unknown_arguments_are_accepted(name):
+    call(name, a_later_verl_may_pass=1)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("where", ["log_prob", "old_log_prob", "advantages", "rollout_is_weights"])
+@pytest.mark.parametrize("garbage", [math.nan, math.inf])
+def test_garbage_under_the_mask_reaches_neither_value_nor_gradient_nor_metric(name, where, garbage):
+    dirty = torch.tensor([[1.0, -1.0], [0.5, garbage]], dtype=F64).requires_grad_()
+    loss, metrics = call(name, **{where: dirty})
+    clean = torch.tensor([[1.0, -1.0], [0.5, 0.0]], dtype=F64)
+    expected, expected_metrics = call(name, **{where: clean})
+    assert loss.item() == expected.item()
+    assert {k: v.item() for k, v in metrics.items()} == {k: v.item() for k, v in expected_metrics.items()}
+    if where == "log_prob":
+        loss.backward()
+        assert dirty.grad.isfinite().all()
+        assert dirty.grad[1, 1] == 0
+
+
+def metrics_through_verl(name: str, batch: RaggedBatch, split: str, dp_size: int) -> dict[str, float]:
+    """What verl would log: means over micro-batches, then over ranks."""
+    config = actor_config(CASES[name], **NO_KL, clip_ratio_c=1.3, use_dynamic_bsz=split == "dynamic")
+    ranks = []
+    for rank in cut(batch, split, dp_size):
+        collected: dict[str, Metric] = {}
+        for rows in rank:
+            for key, metric in ppo_loss(config, *micro_batch(batch, rows, dp_size))[1].items():
+                collected.setdefault(key, metric.init_list()).append(metric)
+        ranks.append(collected)
+    return {key: float(Metric.aggregate_dp([rank[key] for rank in ranks])) for key in ranks[0]}
+
+
+@pytest.fixture
+def some_zero_advantages() -> RaggedBatch:
+    batch = ragged_batch(F64)
+    return dataclasses.replace(batch, advantages=[batch.advantages[0] * 0, *batch.advantages[1:]])
+
+
+def expected_metrics(batch: RaggedBatch) -> dict[str, float]:
+    tokens = [
+        (x, a)
+        for ratios, advantages, mask in rows_of(batch)
+        for x, a, m in zip(ratios, advantages, mask, strict=True)
+        if m
+    ]
+    low = sum(a < 0 and math.exp(x) < 0.8 for x, a in tokens)
+    high = sum(a > 0 and math.exp(x) > 1.2 for x, a in tokens)
+    counts = {
+        "actor/clip_ratio_low": low,
+        "actor/clip_ratio_high": high,
+        "actor/pg_clipfrac": low + high,
+        "actor/pg_clipfrac_lower": sum(a < 0 and math.exp(x) > 1.3 for x, a in tokens),
+        "actor/frac_zero_advantage": sum(a == 0 for _, a in tokens),
+        "actor/ppo_kl": math.fsum(-x for x, _ in tokens),
+    }
+    return {key: count / len(tokens) for key, count in counts.items()}
+
+
+@pytest.mark.parametrize("split", ["whole", "halves", "singles"])
+@pytest.mark.parametrize("dp_size", [1, 2, 4])
+def test_metrics_are_token_means_of_the_mini_batch(some_zero_advantages, split, dp_size):
+    found = metrics_through_verl("grpo", some_zero_advantages, split, dp_size)
+    for key, expected in expected_metrics(some_zero_advantages).items():
+        # Fractions are computed in fp32.
+        assert found[key] == pytest.approx(expected, rel=1e-6), key
+
+
+def test_metrics_of_the_whole_are_named_and_counted_as_verls():
+    batch = ragged_batch(F64)
+    verls = dataclasses.replace(CASES["grpo"], loss_mode="vanilla")
+    config, data = actor_config(verls, **NO_KL), micro_batch(batch, list(range(len(batch))), 1)
+    verls_metrics = ppo_loss(config, *data)[1]
+    ours = ppo_loss(actor_config(CASES["grpo"], **NO_KL), *data)[1]
+    for key, metric in verls_metrics.items():
+        assert ours[key].aggregate() == pytest.approx(metric.aggregate(), rel=1e-6), key
+
+
+def test_with_dynamic_batching_each_micro_batch_reports_its_own_mean():
+    batch = ragged_batch(F64)
+    parts = cut(batch, "dynamic", 1)[0]
+    means = []
+    for part in parts:
+        ratios = [
+            x for i in part for x, m in zip(rows_of(batch)[i][0], rows_of(batch)[i][2], strict=True) if m
+        ]
+        means.append(-math.fsum(ratios) / len(ratios))
+    found = metrics_through_verl("grpo", batch, "dynamic", 1)["actor/ppo_kl"]
+    assert found == pytest.approx(oracles.mean(means), rel=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum"])
+def test_a_contradicting_aggregation_is_refused(mode):
+    with pytest.raises(
+        ValueError, match=f"loss_agg_mode is '{mode}'.*is seq-mean-token-mean.*Type: "
+    ) as caught:
+        call("grpo", counted(actor_config(dataclasses.replace(CASES["grpo"], loss_agg_mode=mode))))
+    assert "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean" in str(caught.value)
+
+
+@pytest.mark.parametrize("factor", [None, 0, -1])
+def test_dr_grpo_never_guesses_the_length(factor):
+    case = dataclasses.replace(CASES["dr_grpo"], loss_scale_factor=factor)
+    with pytest.raises(ValueError, match=f"loss_scale_factor is {factor}") as caught:
+        call("dr_grpo", counted(actor_config(case)))
+    assert "actor_rollout_ref.actor.loss_scale_factor=${data.max_response_length}" in str(caught.value)
+
+
+def test_a_dual_clip_that_would_clip_everything_is_refused():
+    with pytest.raises(ValueError, match=r"clip_ratio_c is 1\.0.*> 1.*Type: .*clip_ratio_c=null"):
+        call("grpo", counted(actor_config(CASES["grpo"], clip_ratio_c=1.0)))
+
+
+@pytest.mark.parametrize("missing", ["dp_size", "batch_num_tokens", "global_batch_size"])
+def test_a_missing_count_is_refused(missing):
+    with pytest.raises(ValueError, match=rf"global_batch_info\['{missing}'\] is None.*Type: "):
+        call("grpo", counted(actor_config(CASES["grpo"]), **{missing: None}))
+
+
+def test_the_driver_can_check_the_composed_configuration():
+    actor = OmegaConf.create(
+        {
+            "policy_loss": {"loss_mode": "dr_grpo"},
+            "loss_agg_mode": "seq-mean-token-sum-norm",
+            "loss_scale_factor": None,
+            "clip_ratio_c": 3.0,
+        }
+    )
+    with pytest.raises(ValueError, match="loss_scale_factor is None"):
+        check_actor(actor)
+    actor.loss_scale_factor = 128
+    check_actor(actor)
+    check_actor(OmegaConf.create({"policy_loss": {"loss_mode": "vanilla"}, "loss_agg_mode": "token-sum"}))
+
+
+@pytest.mark.parametrize("pair", [("dapo", "dapo_per_prompt"), ("dapo_per_prompt", "dapo")])
+def test_one_half_of_dapo_per_prompt_is_refused(pair):
+    with pytest.raises(ValueError, match=r"belong together.*Type: .*loss_mode=dapo_per_prompt"):
+        check_pair(*pair)
+
+
+def test_matching_pairs_pass():
+    check_pair("dapo_per_prompt", "dapo_per_prompt")
+    check_pair("grpo_outcome", "grpo")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_real_ranks_reach_the_gradient_of_one_process(name, gradients_of_two_ranks):
+    everything = list(range(two_ranks.ROWS))
+    # bnpo depends on the split by definition; its one process must cut the mini-batch as the ranks do.
+    parts = [part for rank in two_ranks.PARTS for part in rank] if name == "bnpo" else [everything]
+    expected = two_ranks.gradient(name, parts, dp_size=1)
+    torch.testing.assert_close(gradients_of_two_ranks[name], expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.fixture(scope="module")
+def gradients_of_two_ranks(tmp_path_factory) -> dict[str, Tensor]:
+    folder = tmp_path_factory.mktemp("two_ranks")
+    torch.multiprocessing.spawn(two_ranks.run_rank, args=(2, str(folder)), nprocs=2)
+    return torch.load(folder / "gradients.pt")

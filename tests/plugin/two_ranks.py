@@ -1,0 +1,94 @@
+"""A small policy under DDP on two gloo processes; in its own file, so that they can import it by name."""
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from grpo_verl_ext.verl_plugin.losses import LOSSES
+from grpo_verl_ext.verl_plugin.settings import REQUIRED_LOSS_AGG_MODE
+
+ROWS, WIDTH, VOCABULARY, FEATURES = 8, 5, 7, 3
+LENGTHS = (5, 1, 3, 2, 5, 4, 0, 1)
+PARTS = (([0, 3], [5, 6]), ([1], [2, 4, 7]))
+"""For each rank its micro-batches."""
+
+
+def policy() -> torch.nn.Module:
+    """A linear map from features to logits, the same in every process."""
+    torch.manual_seed(0)
+    return torch.nn.Linear(FEATURES, VOCABULARY, dtype=torch.float64)
+
+
+def responses() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    return {
+        "features": normal(ROWS, WIDTH, FEATURES),
+        "tokens": torch.randint(VOCABULARY, (ROWS, WIDTH, 1), generator=generator),
+        "old_log_prob": 0.3 * normal(ROWS, WIDTH) - 2,
+        "advantages": normal(ROWS, 1).expand(ROWS, WIDTH),
+        "response_mask": torch.arange(WIDTH) < torch.tensor(LENGTHS).unsqueeze(-1),
+    }
+
+
+class Config(dict[str, Any]):
+    """What the losses read of verl's ActorConfig, which is a mapping with attributes too."""
+
+    __getattr__ = dict.__getitem__
+
+
+def actor_config(name: str, dp_size: int) -> Config:
+    return Config(
+        loss_agg_mode=REQUIRED_LOSS_AGG_MODE[name],
+        loss_scale_factor=WIDTH,
+        clip_ratio=0.2,
+        clip_ratio_low=0.2,
+        clip_ratio_high=0.28,
+        clip_ratio_c=3.0,
+        rollout_n=4,
+        use_dynamic_bsz=True,
+        global_batch_info={"dp_size": dp_size, "batch_num_tokens": sum(LENGTHS), "global_batch_size": ROWS},
+    )
+
+
+def accumulate(model: torch.nn.Module, name: str, parts: Sequence[list[int]], dp_size: int) -> None:
+    """Backward over micro-batches; DDP averages over the ranks at the last one."""
+    batch, settings = responses(), actor_config(name, dp_size)
+    for part in parts:
+        own = {key: value[part] for key, value in batch.items()}
+        is_last = part is parts[-1]
+        sync = model.no_sync() if dp_size > 1 and not is_last else contextlib.nullcontext()
+        with sync:
+            logits = model(own.pop("features")).log_softmax(-1)
+            log_prob = logits.gather(-1, own.pop("tokens")).squeeze(-1)
+            LOSSES[name](log_prob=log_prob, config=settings, **own)[0].backward()
+
+
+def gradient(name: str, parts: Sequence[list[int]], dp_size: int) -> Tensor:
+    """In one process."""
+    model = policy()
+    accumulate(model, name, parts, dp_size)
+    return model.weight.grad
+
+
+def run_rank(rank: int, world_size: int, folder: str) -> None:
+    """One process: every loss in turn; rank 0 saves the averaged gradients."""
+    store = dist.FileStore(str(Path(folder) / "store"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    gradients = {}
+    for name in LOSSES:
+        model = DistributedDataParallel(policy())
+        accumulate(model, name, PARTS[rank], world_size)
+        gradients[name] = model.module.weight.grad
+    if rank == 0:
+        torch.save(gradients, Path(folder) / "gradients.pt")
+    dist.destroy_process_group()
