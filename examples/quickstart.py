@@ -162,6 +162,7 @@ def draw_learning_curve(
     figure, accuracy = plt.subplots(figsize=(7, 4), layout="constrained")
     accuracy.plot(list(tested), list(tested.values()), "o-", color="#0072B2", label="test accuracy")
     accuracy.set(xlabel="step", ylabel="accuracy, sampled at temperature 1", ylim=(0, 1))
+    accuracy.xaxis.get_major_locator().set_params(integer=True)
     accuracy.set_title(f"chain_sum, {algo}, on the CPU platform")
     score = accuracy.twinx()
     steps = sorted(step for step, m in metrics.items() if TRAIN_SCORE in m)

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 PolicyLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
 
+COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
+"""Keys of ``config.global_batch_info`` that every loss needs."""
+
+
 class Tokens(NamedTuple):
     """The arguments that all functions of `surrogate` start with, (B, T) each."""
 
@@ -53,7 +57,7 @@ class MiniBatch:
         Raises:
             ValueError: a count is missing; a local one in its place would make the loss split-dependent.
         """
-        counts = {key: config.global_batch_info.get(key) for key in cls._COUNTS}
+        counts = {key: config.global_batch_info.get(key) for key in COUNTS}
         for key, value in counts.items():
             if value is None:
                 raise ValueError(
@@ -62,8 +66,6 @@ class MiniBatch:
                     f"Type: config.global_batch_info[{key!r}] = <number>"
                 )
         return cls(**counts, group_size=config.rollout_n, loss_scale_factor=config.loss_scale_factor)
-
-    _COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
 
 
 class ClipRange(NamedTuple):
@@ -93,10 +95,6 @@ def policy_loss(reduce: Callable[[Tensor, Tensor, MiniBatch], Tensor]) -> Policy
         rollout_is_weights: Tensor | None = None,
         **_: object,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        if config is None:
-            raise ValueError(
-                f"{name}: config is None; valid is verl's ActorConfig. Pass config=<ActorConfig>"
-            )
         check_loss(name, config)
         mini_batch = MiniBatch.from_config(config)
         tokens = Tokens(log_prob, old_log_prob, advantages, response_mask)

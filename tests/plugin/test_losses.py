@@ -1,6 +1,6 @@
 """The losses as verl calls them: through ``ppo_loss`` with nested tensors, next to verl's own, on real ranks.
 
-Not covered: the model, and FSDP itself; its gradient average is stood in for by DDP and by plain arithmetic.
+Not covered: the model, and FSDP itself, whose average of gradients gloo and plain arithmetic stand in for.
 """
 
 import dataclasses

@@ -1,6 +1,5 @@
-"""A small policy under DDP on two gloo processes; in its own file, so that they can import it by name."""
+"""A small policy on two gloo processes; in its own file, so that they can import it by name."""
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from grpo_verl_ext.verl_plugin.losses import LOSSES
 from grpo_verl_ext.verl_plugin.settings import REQUIRED_LOSS_AGG_MODE
@@ -60,35 +58,28 @@ def actor_config(name: str, dp_size: int) -> Config:
     )
 
 
-def accumulate(model: torch.nn.Module, name: str, parts: Sequence[list[int]], dp_size: int) -> None:
-    """Backward over micro-batches; DDP averages over the ranks at the last one."""
-    batch, settings = responses(), actor_config(name, dp_size)
+def gradient(name: str, parts: Sequence[list[int]], dp_size: int) -> Tensor:
+    """Of the weights, summed over micro-batches, in this process."""
+    model, batch, config = policy(), responses(), actor_config(name, dp_size)
     for part in parts:
         own = {key: value[part] for key, value in batch.items()}
-        is_last = part is parts[-1]
-        sync = model.no_sync() if dp_size > 1 and not is_last else contextlib.nullcontext()
-        with sync:
-            logits = model(own.pop("features")).log_softmax(-1)
-            log_prob = logits.gather(-1, own.pop("tokens")).squeeze(-1)
-            LOSSES[name](log_prob=log_prob, config=settings, **own)[0].backward()
-
-
-def gradient(name: str, parts: Sequence[list[int]], dp_size: int) -> Tensor:
-    """In one process."""
-    model = policy()
-    accumulate(model, name, parts, dp_size)
+        logits = model(own.pop("features")).log_softmax(-1)
+        log_prob = logits.gather(-1, own.pop("tokens")).squeeze(-1)
+        LOSSES[name](log_prob=log_prob, config=config, **own)[0].backward()
     return model.weight.grad
 
 
 def run_rank(rank: int, world_size: int, folder: str) -> None:
-    """One process: every loss in turn; rank 0 saves the averaged gradients."""
+    """One process: for every loss the gradient averaged over the ranks, as FSDP does; rank 0 saves them.
+
+    Plain all-reduce rather than DDP, whose reducer can deadlock with gloo's thread when a process ends.
+    """
     store = dist.FileStore(str(Path(folder) / "store"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    gradients = {}
-    for name in LOSSES:
-        model = DistributedDataParallel(policy())
-        accumulate(model, name, PARTS[rank], world_size)
-        gradients[name] = model.module.weight.grad
+    gradients = {name: gradient(name, PARTS[rank], world_size) / world_size for name in LOSSES}
+    for share in gradients.values():
+        dist.all_reduce(share)
     if rank == 0:
         torch.save(gradients, Path(folder) / "gradients.pt")
+    dist.barrier()
     dist.destroy_process_group()

@@ -106,8 +106,12 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl ships no types
         return False
 
     def rollout_env_vars(self) -> dict[str, str]:
-        """Make vLLM choose its CPU platform in the server and in the processes it spawns."""
-        return {"VLLM_TARGET_DEVICE": "cpu"}
+        """Make vLLM choose its CPU platform, and let its worker live in the engine's process.
+
+        vLLM forces a process of its own on a CPU worker unless its multiprocessing is off; for one worker
+        to a replica that process is only start-up time. The engine keeps its own process either way.
+        """
+        return {"VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
     def cudart(self) -> Any:
         """No CUDA runtime."""

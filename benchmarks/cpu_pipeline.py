@@ -1,0 +1,74 @@
+"""Start-up and step time of verl's trainer on the CPU platform, with the embedded task.
+
+python benchmarks/cpu_pipeline.py [--repeat 3] [--steps 8] [verl overrides]
+
+"Start-up" runs from the command to the beginning of the first training step; validation before training is
+off. A step is 256 responses (32 prompts × 8), two optimizer steps, reference and old log-probs.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PARTS = ("gen", "old_log_prob", "ref", "adv", "update_actor", "update_weights")
+
+
+def run(steps: int, overrides: list[str], folder: Path) -> tuple[float, list[dict[str, float]]]:
+    """Seconds of start-up, and the metrics of each step."""
+    metrics = folder / "metrics.jsonl"
+    command = [
+        *(sys.executable, "-m", "verl.trainer.main_ppo", "+algo=grpo", "+platform=cpu", "+task=chain_sum"),
+        *(f"trainer.total_training_steps={steps}", "trainer.val_before_train=false", "trainer.test_freq=-1"),
+        *("trainer.save_freq=-1", "trainer.logger=[file]", f"hydra.run.dir={folder / 'hydra'}"),
+        *overrides,
+    ]
+    started = time.time()
+    with (folder / "verl.log").open("w") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics)},
+        )
+        first_logged = None
+        while process.poll() is None:
+            if first_logged is None and metrics.exists() and metrics.stat().st_size:
+                first_logged = time.time()
+            time.sleep(0.1)
+    if process.returncode != 0 or first_logged is None:
+        sys.exit((folder / "verl.log").read_text()[-3000:])
+    records = [json.loads(line)["data"] for line in metrics.read_text().splitlines()]
+    return first_logged - records[0]["timing_s/step"] - started, records
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=8)
+    options, overrides = parser.parse_known_args()
+    startups: list[float] = []
+    steps: list[dict[str, float]] = []
+    for _ in range(options.repeat):
+        with tempfile.TemporaryDirectory() as folder:
+            startup, records = run(options.steps, overrides, Path(folder))
+        startups.append(startup)
+        steps += records[1:]  # the first step compiles and warms up
+        print(
+            f"start-up {startup:.1f} s, steps {[round(r['timing_s/step'], 1) for r in records]}", flush=True
+        )
+    print(f"\n{os.cpu_count()} cores, {platform.processor() or platform.machine()}, {platform.platform()}")
+    print(f"start-up: median of {len(startups)}: {statistics.median(startups):.1f} s")
+    print(f"step: median of {len(steps)}: {statistics.median(r['timing_s/step'] for r in steps):.2f} s")
+    for part in PARTS:
+        print(f"  {part:15s} {statistics.median(r[f'timing_s/{part}'] for r in steps):.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""What the plugin adds to `import verl`: processor seconds of a fresh process, with and without it.
+
+python benchmarks/import_cost.py [--repeat 7]
+"""
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+
+
+def import_seconds(policy: str) -> float:
+    """User and system time of one `python -c "import verl"`."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": policy}
+    subprocess.run([sys.executable, "-c", "import verl"], check=True, env=environment, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=7)
+    repeat = parser.parse_args().repeat
+    import_seconds("auto")  # compiles what is not compiled yet
+    # Alternating, so that a slow spell of the machine hits both.
+    pairs = [(import_seconds("none"), import_seconds("grpo_verl_ext")) for _ in range(repeat)]
+    without, with_plugin = (statistics.median(column) for column in zip(*pairs, strict=True))
+    added = statistics.median(b - a for a, b in pairs)
+    print(f"import verl, median of {repeat}: {without:.2f} s without, {with_plugin:.2f} s with the plugin;")
+    print(f"median of the paired differences: {added:.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Outcome advantages: by hand, against the slow oracle, and what must not change them.
+
+Not covered: the reward functions, and verl's way to the estimator (tests/plugin/test_estimators.py).
+"""
+
+import math
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from grpo_verl_ext import (
+    batch_scaled,
+    centred,
+    dense_group_ids,
+    group_scaled,
+    outcome_advantages,
+    per_prompt_token,
+    without_truncated,
+)
+from grpo_verl_ext.algorithms.advantages import STD_EPS
+
+F64 = torch.float64
+
+# Eighths: sums and differences are exact, so no standard deviation is tiny but for rounding.
+eighths = st.integers(-80, 80).map(lambda n: n / 8)
+batches = st.lists(st.tuples(eighths, st.sampled_from("abcde")), min_size=1, max_size=24)
+
+
+def per_response(baseline, rewards, ids, dtype=F64) -> Tensor:
+    rewards = torch.tensor(rewards, dtype=dtype)
+    return baseline(rewards, dense_group_ids(ids), torch.ones(len(ids), dtype=torch.bool))
+
+
+def assert_close(found: Tensor, expected, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=found.dtype), rtol=0, atol=tolerance)
+
+
+def test_two_interleaved_groups_by_hand():
+    # Group x: 1, 0, 0, 1 → mean 1/2, std √(4·(1/4)/3) = 1/√3.  Group y: 2, 0 → mean 1, std √2.
+    found = per_response(group_scaled, [1.0, 2.0, 0.0, 0.0, 0.0, 1.0], list("xyxyxx"))
+    half_x = 0.5 / (1 / math.sqrt(3) + 1e-6)
+    one_y = 1 / (math.sqrt(2) + 1e-6)
+    assert_close(found, [half_x, one_y, -half_x, -one_y, -half_x, half_x])
+
+
+def test_centred_by_hand():
+    assert_close(per_response(centred, [1.0, 2.0, 0.0, 0.0], list("xyxy")), [0.5, 1.0, -0.5, -1.0])
+
+
+def test_batch_scaled_by_hand():
+    # All rewards 0, 2, 4, 6: mean 3, std √((9+1+1+9)/3) = √(20/3); the groups have means 1 and 5.
+    one = 1 / (math.sqrt(20 / 3) + 1e-6)
+    assert_close(per_response(batch_scaled, [0.0, 2.0, 4.0, 6.0], list("xxyy")), [-one, one, -one, one])
+
+
+@given(batches)
+@example([(1.0, "a")])
+@example([(0.125, "a")] * 7)
+@example([(1.0, "a"), (0.0, "b"), (0.0, "a")])
+def test_equals_the_oracle(batch):
+    rewards, ids = [list(column) for column in zip(*batch, strict=True)]
+    assert_close(per_response(group_scaled, rewards, ids), oracles.grpo_advantages(rewards, ids, STD_EPS))
+    assert_close(per_response(centred, rewards, ids), oracles.dr_grpo_advantages(rewards, ids))
+    assert_close(
+        per_response(batch_scaled, rewards, ids), oracles.batch_scaled_advantages(rewards, ids, STD_EPS)
+    )
+
+
+@given(batches)
+def test_differs_from_the_paper_by_the_epsilon_alone(batch):
+    # |A(ε) − A(0)| = |A(0)| ε/(std + ε) < |A(0)| ε/std, and the smallest std of eighths in groups of ≤ 24 is
+    # (1/8)/√24 > 0.025.
+    rewards, ids = [list(column) for column in zip(*batch, strict=True)]
+    paper = torch.tensor(oracles.grpo_advantages(rewards, ids, eps=0.0), dtype=F64)
+    found = per_response(group_scaled, rewards, ids)
+    assert bool(((found - paper).abs() <= paper.abs() * STD_EPS / 0.025).all())
+
+
+@given(batches, eighths)
+def test_a_shift_of_all_rewards_changes_nothing(batch, shift):
+    rewards, ids = [list(column) for column in zip(*batch, strict=True)]
+    for baseline in (group_scaled, centred, batch_scaled):
+        shifted = per_response(baseline, [r + shift for r in rewards], ids)
+        assert_close(shifted, per_response(baseline, rewards, ids).tolist())
+
+
+@given(batches, st.sampled_from([0.5, 4.0, 1024.0]))
+def test_a_scale_of_all_rewards_scales_centred_and_leaves_scaled(batch, factor):
+    rewards, ids = [list(column) for column in zip(*batch, strict=True)]
+    larger = [factor * r for r in rewards]
+    # Exact: the factors are powers of two.
+    found, expected = per_response(centred, larger, ids), factor * per_response(centred, rewards, ids)
+    assert found.tolist() == expected.tolist()
+    # Up to ε/std ≤ 1e-6/(0.5 · 0.025), and |A| < √24 < 5.
+    found, expected = per_response(group_scaled, larger, ids), per_response(group_scaled, rewards, ids)
+    assert_close(found, expected.tolist(), tolerance=5 * 1e-6 / 0.0125)
+
+
+@given(batches, st.randoms())
+def test_the_order_of_rows_does_not_matter(batch, random):
+    order = list(range(len(batch)))
+    random.shuffle(order)
+    rewards, ids = [list(column) for column in zip(*batch, strict=True)]
+    for baseline in (group_scaled, centred, batch_scaled):
+        found = per_response(baseline, [rewards[i] for i in order], [ids[i] for i in order])
+        assert_close(found, per_response(baseline, rewards, ids)[order].tolist())
+
+
+@given(batches)
+def test_ids_may_be_strings_or_integers(batch):
+    rewards, ids = [list(column) for column in zip(*batch, strict=True)]
+    as_objects = np.array(ids, dtype=object)
+    as_integers = [-7 * ord(i) for i in ids]
+    expected = per_response(group_scaled, rewards, ids).tolist()
+    assert_close(per_response(group_scaled, rewards, as_objects), expected, 0.0)
+    assert_close(per_response(group_scaled, rewards, as_integers), expected, 0.0)
+
+
+@pytest.mark.parametrize("baseline", [group_scaled, centred])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_equal_rewards_have_advantage_exactly_zero(baseline, dtype):
+    # 0.1 is no binary fraction: a plain mean of seven of them is not 0.1, and ε would not hide that.
+    assert per_response(baseline, [0.1] * 7, ["x"] * 7, dtype).tolist() == [0.0] * 7
+
+
+@pytest.mark.parametrize("baseline", [group_scaled, centred, batch_scaled])
+def test_a_group_of_one_has_advantage_exactly_zero(baseline):
+    assert per_response(baseline, [3.7, 1.0, 2.0], ["alone", "x", "x"])[0].item() == 0.0
+
+
+def test_a_large_common_offset_costs_no_precision():
+    # In fp32 the squares of 1e6 alone would swallow these differences.
+    found = per_response(group_scaled, [1e6, 1e6 + 1, 1e6 + 2], ["x"] * 3, torch.float32)
+    assert_close(found, [-1 / (1 + 1e-6), 0.0, 1 / (1 + 1e-6)], tolerance=1e-7)
+
+
+@pytest.mark.parametrize("baseline", [group_scaled, centred, batch_scaled])
+def test_bf16_rewards_are_counted_in_fp32(baseline):
+    rewards = torch.arange(9).sqrt().to(torch.bfloat16).unsqueeze(-1)
+    group, mask = dense_group_ids(list("xxxxyyyyy")), torch.ones(9, 1)
+    expected = outcome_advantages(rewards.float(), mask, group, baseline).to(torch.bfloat16)
+    found = outcome_advantages(rewards, mask, group, baseline)
+    assert found.dtype == torch.bfloat16
+    assert found.tolist() == expected.tolist()
+
+
+def test_advantages_stand_on_the_tokens_of_the_response_alone():
+    # The reward stands on the last, masked, token of row 0, as when a tool has the last word.
+    rewards = torch.tensor([[0.0, 0.0, 2.0], [0.0, 0.0, 0.0]], dtype=F64)
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    found = outcome_advantages(rewards, mask, dense_group_ids(["x", "x"]), centred)
+    assert found.tolist() == [[1, 1, 0], [-1, 0, 0]]
+
+
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30])
+@pytest.mark.parametrize("baseline", [group_scaled, centred, batch_scaled])
+@pytest.mark.parametrize("id_of_padding", ["pad", "x"])
+def test_padding_rows_change_nothing(baseline, garbage, id_of_padding):
+    rewards = torch.tensor([[0.0, 1.0], [0.0, 2.0], [0.0, 5.0]], dtype=F64)
+    mask = torch.ones(3, 2)
+    expected = outcome_advantages(rewards, mask, dense_group_ids(list("xxx")), baseline)
+    padded = outcome_advantages(
+        torch.cat([rewards, torch.full((2, 2), garbage, dtype=F64)]),
+        torch.cat([mask, torch.zeros(2, 2)]),
+        dense_group_ids(["x", "x", "x", id_of_padding, id_of_padding]),
+        baseline,
+    )
+    assert padded.tolist() == [*expected.tolist(), [0, 0], [0, 0]]
+
+
+def test_truncated_responses_lose_their_advantage_and_stay_in_the_statistics():
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]])
+    rewards = torch.tensor([[1, 0, 0], [0, 0, 0], [0, 0, 0]], dtype=F64)
+    advantages = outcome_advantages(rewards, mask, torch.zeros(3, dtype=torch.int64))
+    found = without_truncated(advantages, mask, max_response_length=3)
+    assert found[0].tolist() == [0, 0, 0]
+    assert found[1:].tolist() == advantages[1:].tolist()
+    assert advantages[1, 0] < 0
+
+
+def test_nothing_is_truncated_where_the_batch_is_shorter_than_the_budget():
+    advantages = torch.ones(2, 3)
+    assert (
+        without_truncated(advantages, torch.ones(2, 3), max_response_length=4).tolist() == advantages.tolist()
+    )
+
+
+def test_per_prompt_weights_by_hand():
+    # Prompt x has 3 + 1 tokens, prompt y has 2; the padding row has none.
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]])
+    found = per_prompt_token(mask.double(), mask, dense_group_ids(["x", "y", "x", "pad"]))
+    assert found.tolist() == [[0.25] * 3, [0.5, 0.5, 0], [0.25, 0, 0], [0, 0, 0]]

@@ -1,0 +1,116 @@
+"""KL estimators: by hand, as identities over a whole vocabulary, and next to verl's."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from verl.trainer.ppo.core_algos import kl_penalty
+
+from grpo_verl_ext import k1, k2, k3, with_k2_gradient
+
+F64 = torch.float64
+LN2 = math.log(2)
+EVERYWHERE = torch.ones(1, 1)
+
+
+def value_and_gradient(estimator, p: float, q: float, mask: Tensor = EVERYWHERE) -> tuple[float, float]:
+    log_prob = torch.tensor([[p]], dtype=F64, requires_grad=True)
+    kl = estimator(log_prob, torch.tensor([[q]], dtype=F64), mask)
+    kl.sum().backward()
+    return kl.item(), log_prob.grad.item()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "value", "gradient"),
+    # p − q = ln 2, so e^{q−p} = 1/2.
+    [(k1, LN2, 1.0), (k2, LN2**2 / 2, LN2), (k3, 0.5 + LN2 - 1, 0.5)],
+)
+def test_by_hand(estimator, value, gradient):
+    assert value_and_gradient(estimator, 0.0, -LN2) == pytest.approx((value, gradient), abs=1e-14)
+
+
+@pytest.mark.parametrize("estimator", [k1, k2, k3])
+def test_straight_through_has_its_own_value_and_the_gradient_of_k2(estimator):
+    def straight_through(p, q, mask):
+        return with_k2_gradient(estimator(p, q, mask), p, q, mask)
+
+    value, gradient = value_and_gradient(straight_through, -0.3, -1.0)
+    assert value == pytest.approx(value_and_gradient(estimator, -0.3, -1.0)[0], abs=1e-15)
+    assert gradient == pytest.approx(0.7, abs=1e-15)
+
+
+@pytest.fixture
+def vocabulary() -> tuple[Tensor, Tensor]:
+    """Logits (1, V) of a policy, and the log-probabilities of a reference."""
+    generator = torch.Generator().manual_seed(0)
+    logits, ref_logits = torch.randn(2, 1, 9, generator=generator, dtype=F64)
+    return logits.requires_grad_(), ref_logits.log_softmax(-1)
+
+
+def true_kl(logits: Tensor, ref: Tensor) -> Tensor:
+    log_prob = logits.log_softmax(-1)
+    return (log_prob.exp() * (log_prob - ref)).sum()
+
+
+@pytest.mark.parametrize("estimator", [k1, k3])
+def test_k1_and_k3_are_unbiased(estimator, vocabulary):
+    logits, ref = vocabulary
+    log_prob = logits.log_softmax(-1)
+    expectation = (log_prob.exp() * estimator(log_prob, ref, torch.ones_like(ref))).sum()
+    assert expectation.item() == pytest.approx(true_kl(logits, ref).item(), abs=1e-14)
+
+
+def expected_gradient(estimator, logits: Tensor, ref: Tensor) -> Tensor:
+    """E over sampled tokens of the gradient of the estimator, as a loss would see it."""
+    log_prob = logits.log_softmax(-1)
+    estimates = log_prob.detach().exp() * estimator(log_prob, ref, torch.ones_like(ref))
+    return torch.autograd.grad(estimates.sum(), logits)[0]
+
+
+def test_of_the_three_only_k2_has_the_gradient_of_the_kl(vocabulary):
+    logits, ref = vocabulary
+    kl_gradient = torch.autograd.grad(true_kl(logits, ref), logits)[0]
+    torch.testing.assert_close(expected_gradient(k2, logits, ref), kl_gradient, rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        expected_gradient(k1, logits, ref), torch.zeros_like(logits), rtol=0, atol=1e-14
+    )
+    reverse = (ref.exp() * (ref - logits.log_softmax(-1))).sum()
+    reverse_gradient = torch.autograd.grad(reverse, logits)[0]
+    torch.testing.assert_close(expected_gradient(k3, logits, ref), reverse_gradient, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "verl_name"), [(k1, "kl"), (k2, "mse"), (k3, "low_var_kl"), (k1, "k1+"), (k3, "k3+")]
+)
+def test_equals_verl_where_verl_does_not_cut(estimator, verl_name):
+    log_prob = torch.linspace(-2, 2, 9, dtype=F64).unsqueeze(0).requires_grad_()
+    ref, mask = torch.zeros(1, 9, dtype=F64), torch.ones(1, 9)
+    ours = estimator(log_prob, ref, mask)
+    if verl_name.endswith("+"):
+        ours = with_k2_gradient(ours, log_prob, ref, mask)
+    verls = kl_penalty(log_prob, ref, verl_name)
+    torch.testing.assert_close(ours, verls, rtol=0, atol=1e-14)
+    gradients = [torch.autograd.grad(kl.sum(), log_prob)[0] for kl in (ours, verls)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("estimator", [k1, k2, k3])
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf])
+def test_garbage_under_the_mask_reaches_neither_value_nor_gradient(estimator, garbage):
+    nowhere = torch.zeros(1, 1)
+    assert value_and_gradient(estimator, garbage, 0.0, nowhere) == (0, 0)
+    assert value_and_gradient(estimator, 0.0, garbage, nowhere) == (0, 0)
+
+
+@pytest.mark.parametrize("estimator", [k1, k2, k3])
+@pytest.mark.parametrize("p", [-1e3, 1e3])
+def test_extreme_log_ratios_stay_finite(estimator, p):
+    value, gradient = value_and_gradient(estimator, p, 0.0)
+    assert math.isfinite(value)
+    assert gradient == 0
+
+
+def test_k3_keeps_its_precision_near_zero():
+    # k3 ≈ x²/2 there; e^x − x − 1 computed as written would leave nothing of 5e-17.
+    assert value_and_gradient(k3, 1e-8, 0.0)[0] == pytest.approx(5e-17, rel=1e-6, abs=0)

@@ -1,0 +1,155 @@
+"""The clipped surrogate: a table by hand, the oracle, where the gradient flows, what garbage may do."""
+
+import math
+
+import oracles
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from grpo_verl_ext import clipped_surrogate, dual_clipped_surrogate
+from grpo_verl_ext.algorithms.surrogate import reweighted, token_events, token_log_ratio
+
+F64 = torch.float64
+CLIP = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
+
+
+def one_token(ratio: float, advantage: float, **clips: float) -> tuple[float, float]:
+    """(ℓ, dℓ/d log_prob) for one token."""
+    log_prob = torch.tensor([[math.log(ratio)]], dtype=F64, requires_grad=True)
+    function = dual_clipped_surrogate if "clip_ratio_c" in clips else clipped_surrogate
+    old, mask = torch.zeros(1, 1, dtype=F64), torch.ones(1, 1, dtype=torch.bool)
+    loss = function(log_prob, old, torch.tensor([[advantage]], dtype=F64), mask, **(CLIP | clips))
+    loss.sum().backward()
+    return loss.item(), log_prob.grad.item()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient"),
+    [
+        # Inside the range nothing is clipped; the gradient of −ρA in log π is −ρA.
+        (1.0, 1.0, -1.0, -1.0),
+        (0.9, 2.0, -1.8, -1.8),
+        (1.25, 1.0, -1.25, -1.25),
+        (1.25, -1.0, 1.25, 1.25),
+        # Better than the range allows: value at the border, no gradient.
+        (1.5, 1.0, -1.28, 0.0),
+        (0.5, -1.0, 0.8, 0.0),
+        # Worse than the range: never clipped.
+        (0.5, 1.0, -0.5, -0.5),
+        (1.5, -1.0, 1.5, 1.5),
+        (1.5, 0.0, 0.0, 0.0),
+    ],
+)
+def test_clip_by_hand(ratio, advantage, loss, gradient):
+    assert one_token(ratio, advantage) == pytest.approx((loss, gradient), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient"),
+    [
+        (4.0, -1.0, 3.0, 0.0),
+        (2.9, -1.0, 2.9, 2.9),
+        (4.0, 1.0, -1.28, 0.0),
+        (0.5, -1.0, 0.8, 0.0),
+    ],
+)
+def test_dual_clip_by_hand(ratio, advantage, loss, gradient):
+    assert one_token(ratio, advantage, clip_ratio_c=3.0) == pytest.approx((loss, gradient), abs=1e-12)
+
+
+tokens = st.tuples(st.floats(-2, 2), st.floats(-3, 3))
+
+
+@given(st.lists(tokens, min_size=1, max_size=12), st.sampled_from([None, 1.5, 3.0]))
+def test_equals_the_oracle(batch, c):
+    for log_ratio, advantage in batch:
+        clips = {} if c is None else {"clip_ratio_c": c}
+        expected = oracles.token_loss(log_ratio, advantage, 0.2, 0.28, c)
+        assert one_token(math.exp(log_ratio), advantage, **clips) == pytest.approx(
+            expected, rel=1e-12, abs=1e-12
+        )
+
+
+@given(st.lists(tokens, min_size=1, max_size=12), st.floats(1e-6, 1e3))
+def test_a_positive_weight_may_be_folded_into_the_advantage(batch, weight):
+    # What `per_prompt_token` rests on: value and gradient are homogeneous in A, clipping does not move.
+    for log_ratio, advantage in batch:
+        for clips in ({}, {"clip_ratio_c": 3.0}):
+            loss, gradient = one_token(math.exp(log_ratio), advantage, **clips)
+            found = one_token(math.exp(log_ratio), weight * advantage, **clips)
+            assert found == pytest.approx((weight * loss, weight * gradient), rel=1e-12)
+
+
+def losses_and_gradient(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, mask: Tensor):
+    leaf = log_prob.clone().requires_grad_()
+    loss = dual_clipped_surrogate(leaf, old_log_prob, advantages, mask, **CLIP, clip_ratio_c=3.0)
+    loss = reweighted(loss, advantages, mask)
+    loss.sum().backward()
+    return loss.detach(), leaf.grad
+
+
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30])
+@pytest.mark.parametrize("where", ["log_prob", "old_log_prob", "advantages"])
+def test_garbage_under_the_mask_reaches_neither_value_nor_gradient(garbage, where):
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    clean = {name: torch.randn(2, 3, dtype=F64) for name in ("log_prob", "old_log_prob", "advantages")}
+    dirty = clean | {where: torch.where(mask, clean[where], garbage)}
+    expected, found = losses_and_gradient(**clean, mask=mask), losses_and_gradient(**dirty, mask=mask)
+    for one, other in zip(expected, found, strict=True):
+        assert one.tolist() == other.tolist()
+        assert bool((other[~mask] == 0).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, F64])
+@pytest.mark.parametrize("log_ratio", [-1e3, 1e3])
+@pytest.mark.parametrize("advantage", [-1.0, 1.0])
+@pytest.mark.parametrize("c", [None, 3.0])
+def test_a_saturated_ratio_has_a_finite_loss_and_gradient(dtype, log_ratio, advantage, c):
+    log_prob = torch.full((1, 1), log_ratio, dtype=dtype, requires_grad=True)
+    old, mask = torch.zeros(1, 1, dtype=dtype), torch.ones(1, 1)
+    a = torch.full((1, 1), advantage, dtype=dtype)
+    if c is None:
+        loss = clipped_surrogate(log_prob, old, a, mask, **CLIP)
+    else:
+        loss = dual_clipped_surrogate(log_prob, old, a, mask, **CLIP, clip_ratio_c=c)
+    loss.sum().backward()
+    assert loss.isfinite().all()
+    assert log_prob.grad.tolist() == [[0.0]]
+
+
+def test_bf16_log_probs_are_subtracted_in_fp32():
+    # Both are bf16 numbers, but their difference −4.69921875 is none: there it would be −4.6875.
+    log_prob, old = torch.tensor([[-5.0]]).bfloat16(), torch.tensor([[-0.30078125]]).bfloat16()
+    loss = clipped_surrogate(log_prob, old, torch.ones(1, 1), torch.ones(1, 1), **CLIP)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(-math.exp(-4.69921875), rel=1e-6)
+
+
+def test_gradcheck_away_from_the_kinks():
+    # Log-ratios whose ratios keep 1e-2 away from 0.8, 1.28 and 3.
+    log_ratio = torch.tensor([[-1.0, -0.1, 0.1], [0.5, 1.5, -0.5]], dtype=F64, requires_grad=True)
+    advantages = torch.tensor([[1.0, -2.0, 0.5], [-1.0, -1.0, -3.0]], dtype=F64)
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    old = torch.zeros(2, 3, dtype=F64)
+    assert torch.autograd.gradcheck(
+        lambda x: dual_clipped_surrogate(x, old, advantages, mask, **CLIP, clip_ratio_c=3.0), log_ratio
+    )
+
+
+def test_events_by_hand():
+    ratio = torch.tensor([[0.5, 0.5, 1.5, 1.5, 4.0, 1.0, 0.5]], dtype=F64)
+    advantages = torch.tensor([[-1.0, 1.0, 1.0, -1.0, -1.0, 0.0, -1.0]], dtype=F64)
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1, 0]])
+    events = token_events(ratio.log(), torch.zeros_like(ratio), advantages, mask, **CLIP, clip_ratio_c=3.0)
+    assert events.clipped_low.int().tolist() == [[1, 0, 0, 0, 0, 0, 0]]
+    assert events.clipped_high.int().tolist() == [[0, 0, 1, 0, 0, 0, 0]]
+    assert events.dual_clipped.int().tolist() == [[0, 0, 0, 0, 1, 0, 0]]
+    assert events.zero_advantage.int().tolist() == [[0, 0, 0, 0, 0, 1, 0]]
+
+
+def test_the_log_ratio_is_limited_where_verl_limits_it():
+    x = torch.tensor([[25.0, -25.0, 19.0]])
+    assert token_log_ratio(x, torch.zeros(1, 3), torch.ones(1, 3)).tolist() == [[20.0, -20.0, 19.0]]

@@ -1,0 +1,90 @@
+"""Run verl's real trainer: Ray, FSDP2, vLLM and TransferQueue, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+TEST_ACCURACY = "val-core/chain_sum/acc/mean@1"
+
+
+@dataclass
+class Run:
+    """A finished run: exit status, output, and verl's metrics by step."""
+
+    status: int
+    log: Path
+    metrics: dict[int, dict[str, float]]
+
+    def require_success(self) -> "Run":
+        assert self.status == 0, self.log.read_text(errors="replace")[-4000:]
+        return self
+
+    def series(self, key: str) -> list[float]:
+        """Values of one metric in the order of steps."""
+        return [values[key] for _, values in sorted(self.metrics.items()) if key in values]
+
+
+Train = Callable[..., Run]
+
+
+@pytest.fixture(scope="session")
+def chain_sum() -> None:
+    """The embedded task, made once and kept in the user's cache as `prepare` does."""
+    command = [Path(sys.executable).with_name("grpo-verl-ext"), "prepare", "chain_sum", "--seed", "1"]
+    subprocess.run(command, check=True, timeout=600)
+
+
+@pytest.fixture
+def command(tmp_path: Path, chain_sum: None) -> Callable[..., list[str]]:
+    """verl's command line for a run in ``tmp_path``."""
+
+    def made(*overrides: str, algo: str = "grpo") -> list[str]:
+        return [
+            *(sys.executable, "-m", "verl.trainer.main_ppo"),
+            *(f"+algo={algo}", "+platform=cpu", "+task=chain_sum", "trainer.logger=[console,file]"),
+            f"trainer.default_local_dir={tmp_path / 'checkpoints'}",
+            f"hydra.run.dir={tmp_path / 'hydra'}",
+            *overrides,
+        ]
+
+    return made
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "VERL_FILE_LOGGER_PATH": str(tmp_path / "metrics.jsonl")}
+
+
+@pytest.fixture
+def train(tmp_path: Path, command: Callable[..., list[str]], environment: dict[str, str]) -> Train:
+    """Train to the end and read the metrics."""
+
+    def run(*overrides: str, algo: str = "grpo", timeout: int = 600) -> Run:
+        log = tmp_path / "verl.log"
+        with log.open("w") as output:
+            finished = subprocess.run(
+                command(*overrides, algo=algo),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                timeout=timeout,
+                check=False,
+            )
+        return Run(finished.returncode, log, read_metrics(tmp_path / "metrics.jsonl"))
+
+    return run
+
+
+def read_metrics(file: Path) -> dict[int, dict[str, float]]:
+    """Metrics by step; verl writes one line per step, and one for the validation before training."""
+    metrics: dict[int, dict[str, float]] = {}
+    for line in file.read_text().splitlines() if file.exists() else []:
+        record = json.loads(line)
+        metrics.setdefault(record["step"], {}).update(record["data"])
+    return metrics

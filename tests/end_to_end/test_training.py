@@ -1,0 +1,82 @@
+"""verl's whole pipeline on a machine with no GPU, trained by our registered algorithms."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import TEST_ACCURACY, Train, read_metrics
+
+pytestmark = pytest.mark.e2e
+
+
+def test_grpo_learns_and_rollout_and_actor_agree(train: Train) -> None:
+    run = train(
+        "trainer.total_training_steps=10", "trainer.test_freq=10", "trainer.save_freq=-1"
+    ).require_success()
+    before, after = run.series(TEST_ACCURACY)
+    # 512 sampled responses: one standard error is at most 0.022, so 0.1 is more than three of a difference.
+    assert after - before > 0.1
+    assert max(map(abs, run.series("rollout_corr/kl"))) < 1e-4
+    assert max(run.series("actor/kl_loss")) > 0  # the reference is there and the policy moves away from it
+    assert {f"val-aux/chain_sum/{part}/mean@1" for part in ("correctness", "format")} <= set(run.metrics[0])
+
+
+def test_two_data_parallel_ranks(train: Train) -> None:
+    """Two FSDP2 ranks and two vLLM replicas, sharded parameters, gradients averaged over gloo."""
+    run = train(
+        *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=2"),
+        *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"),
+    ).require_success()
+    assert sorted(run.metrics) == [1, 2]
+    assert max(map(abs, run.series("rollout_corr/kl"))) < 1e-4
+    log = run.log.read_text(errors="replace")
+    assert log.count("contains") >= 1
+
+
+def test_a_critic_trains_on_the_value_engine(train: Train) -> None:
+    """verl's own PPO: the value-model engine of the CPU platform."""
+    run = train(
+        *("algorithm.adv_estimator=gae", "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla"),
+        *("critic.ppo_micro_batch_size_per_gpu=128", "critic.model.path=${actor_rollout_ref.model.path}"),
+        *("trainer.total_training_steps=1", "trainer.val_before_train=false", "trainer.test_freq=-1"),
+        "trainer.save_freq=-1",
+    ).require_success()
+    assert run.series("critic/vf_loss")[0] > 0
+    assert run.series("critic/grad_norm")[0] > 0
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint(
+    tmp_path: Path, train: Train, command: Callable[..., list[str]], environment: dict[str, str]
+) -> None:
+    steps = (
+        *("trainer.total_training_steps=3", "trainer.save_freq=1", "trainer.resume_mode=auto"),
+        *("trainer.val_before_train=false", "trainer.test_freq=-1"),
+    )
+    with (tmp_path / "killed.log").open("w") as output:
+        first = subprocess.Popen(command(*steps), stdout=output, stderr=subprocess.STDOUT, env=environment)
+    try:
+        wait_for(lambda: 1 in read_metrics(tmp_path / "metrics.jsonl"), process=first, seconds=400)
+        children = psutil.Process(first.pid).children(recursive=True)
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    _gone, left = psutil.wait_procs(children, timeout=60)
+    assert [process.name() for process in left] == [], "processes of the killed run are still there"
+
+    run = train(*steps).require_success()
+    assert max(run.metrics) == 3
+    assert min(run.metrics) > 1, "training began anew instead of resuming"
+    assert "Resuming from" in run.log.read_text(errors="replace")
+
+
+def wait_for(condition: Callable[[], bool], *, process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Poll until the condition holds; fails when the process ends or the time is over."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"the run ended early with status {process.returncode}"
+        assert time.monotonic() < end, f"nothing after {seconds} s"
+        time.sleep(0.5)

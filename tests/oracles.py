@@ -1,0 +1,101 @@
+"""The papers' formulas written slowly: Python floats and loops, one line of the paper at a time.
+
+Nothing here shares code or structure with the package. Rows are lists, masks are lists of 0 and 1, and the
+gradient of a loss is with respect to the log-probability of each token.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+
+Row = Sequence[float]
+
+
+def mean(values: Row) -> float:
+    return math.fsum(values) / len(values)
+
+
+def sample_std(values: Row) -> float:
+    """n − 1 in the denominator; 0 for one value."""
+    if len(values) == 1:
+        return 0.0
+    centre = mean(values)
+    return math.sqrt(math.fsum((v - centre) ** 2 for v in values) / (len(values) - 1))
+
+
+def group_of(i: int, rewards: Row, ids: Sequence[Hashable]) -> list[float]:
+    return [reward for reward, other in zip(rewards, ids, strict=True) if other == ids[i]]
+
+
+def grpo_advantages(rewards: Row, ids: Sequence[Hashable], eps: float) -> list[float]:
+    """DeepSeekMath §4.1.2: (r_i − mean(r)) / std(r); the paper has eps = 0."""
+    result = []
+    for i, reward in enumerate(rewards):
+        group = group_of(i, rewards, ids)
+        deviation = reward - mean(group)
+        result.append(0.0 if deviation == 0 else deviation / (sample_std(group) + eps))
+    return result
+
+
+def dr_grpo_advantages(rewards: Row, ids: Sequence[Hashable]) -> list[float]:
+    """Dr. GRPO §3.1: r_i − mean(r)."""
+    return [reward - mean(group_of(i, rewards, ids)) for i, reward in enumerate(rewards)]
+
+
+def batch_scaled_advantages(rewards: Row, ids: Sequence[Hashable], eps: float) -> list[float]:
+    """Group mean, standard deviation of all rewards."""
+    return [a / (sample_std(rewards) + eps) for a in dr_grpo_advantages(rewards, ids)]
+
+
+def token_loss(
+    log_ratio: float, advantage: float, low: float, high: float, c: float | None
+) -> tuple[float, float]:
+    """(ℓ, dℓ/d log_prob) of −min[ρA, clip(ρ)A], with dual clip where c is given."""
+    ratio = math.exp(log_ratio)
+    clipped = min(max(ratio, 1 - low), 1 + high)
+    if ratio * advantage <= clipped * advantage:
+        loss, gradient = -ratio * advantage, -ratio * advantage
+    else:
+        loss, gradient = -clipped * advantage, 0.0
+    if c is not None and advantage < 0 and -c * advantage < loss:
+        loss, gradient = -c * advantage, 0.0
+    return loss, gradient
+
+
+def grpo_loss(losses: Sequence[Row], masks: Sequence[Sequence[int]]) -> float:
+    """DeepSeekMath eq. 3: 1/G Σ_i 1/|o_i| Σ_t ℓ; an empty response contributes 0."""
+    total = 0.0
+    for row, mask in zip(losses, masks, strict=True):
+        length = sum(mask)
+        if length:
+            total += math.fsum(value for value, m in zip(row, mask, strict=True) if m) / length
+    return total / len(losses)
+
+
+def dapo_loss(losses: Sequence[Row], masks: Sequence[Sequence[int]]) -> float:
+    """DAPO eq. 8 with one set of responses: 1/Σ|o_i| Σ_i Σ_t ℓ."""
+    return token_sum(losses, masks) / sum(map(sum, masks))
+
+
+def dapo_per_prompt_loss(
+    losses: Sequence[Row], masks: Sequence[Sequence[int]], ids: Sequence[Hashable]
+) -> float:
+    """DAPO eq. 8 with its expectation over prompts: the mean of `dapo_loss` over the prompts' groups."""
+    per_prompt = []
+    for prompt in dict.fromkeys(ids):
+        own = [i for i, other in enumerate(ids) if other == prompt]
+        per_prompt.append(dapo_loss([losses[i] for i in own], [masks[i] for i in own]))
+    return mean(per_prompt)
+
+
+def dr_grpo_loss(losses: Sequence[Row], masks: Sequence[Sequence[int]], budget: int) -> float:
+    """Dr. GRPO §3.2: 1/G Σ_i 1/L Σ_t ℓ with a constant L."""
+    return token_sum(losses, masks) / (len(losses) * budget)
+
+
+def token_sum(losses: Sequence[Row], masks: Sequence[Sequence[int]]) -> float:
+    return math.fsum(
+        value
+        for row, mask in zip(losses, masks, strict=True)
+        for value, m in zip(row, mask, strict=True)
+        if m
+    )
