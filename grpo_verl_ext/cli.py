@@ -1,0 +1,43 @@
+"""``grpo-verl-ext``: reads the command line and calls; what a command does lives in its own module."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="GRPO, DAPO, Dr. GRPO and GVPO for verl.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+
+@app.callback()
+def main() -> None:
+    """GRPO, DAPO, Dr. GRPO and GVPO for verl."""
+
+
+class Task(str, Enum):
+    """The embedded tasks."""
+
+    CHAIN_SUM = "chain_sum"
+
+
+@app.command()
+def prepare(
+    task: Annotated[Task, typer.Argument(help="The embedded task to make.")],
+    seed: Annotated[int, typer.Option(min=0, help="Decides data, weights and warm start.")] = 1,
+    force: Annotated[
+        bool, typer.Option("--force", help="Make it again; what is there is kept, moved aside.")
+    ] = False,
+) -> None:
+    """Make an embedded task's data, tokenizer and warm-started model in the cache folder, once."""
+    # torch takes seconds to import; `--help` should not.
+    from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError
+    from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
+
+    try:
+        prepare_and_report(seed, force=force)
+    except PreparedTaskError as error:
+        typer.echo(f"{task.value}: {error}", err=True)
+        raise typer.Exit(1) from error

@@ -1,0 +1,11 @@
+"""Are the tags there?"""
+
+from __future__ import annotations
+
+TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
+TAG_REWARD = 0.2
+
+
+def format_reward(solution_str: str) -> float:
+    """0.2 for each of the four tags that occurs at least once, 0.8 at most; order does not count."""
+    return TAG_REWARD * sum(tag in solution_str for tag in TAGS)

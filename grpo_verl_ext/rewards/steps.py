@@ -1,0 +1,61 @@
+"""Steps such as ``7+2=9;``: where they are in a response, and which are right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Nine digits are more than any sum here has, and keep int() quick on whatever a model writes.
+_STEP = re.compile(r"(?<![0-9])([0-9]{1,9})\+([0-9]{1,9})=([0-9]{1,9});")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One addition ``left+right=result;`` at the characters ``start`` … ``end`` (exclusive) of a response."""
+
+    left: int
+    right: int
+    result: int
+    start: int
+    end: int
+
+    @property
+    def holds(self) -> bool:
+        """Is the addition right in itself?"""
+        return self.left + self.right == self.result
+
+
+def find_steps(solution_str: str) -> list[Step]:
+    """The additions after the first ``<reasoning>``, in order, up to ``</reasoning>`` or the end.
+
+    Anything else between them is passed over.
+    """
+    before, opened, rest = solution_str.partition("<reasoning>")
+    reasoning = rest.partition("</reasoning>")[0]
+    offset = len(before) + len(opened)
+    return [
+        Step(int(found[1]), int(found[2]), int(found[3]), found.start() + offset, found.end() + offset)
+        for found in _STEP.finditer(reasoning)
+    ]
+
+
+def grade_steps(steps: Sequence[Step], terms: Sequence[int]) -> list[bool]:
+    """Which steps are right, as steps of adding up ``terms``.
+
+    Step k is right if it adds term k+2 to the first term (k = 0) or to the result written one step before,
+    right or wrong, and the addition holds. So a slip costs its own step and none after it, and an addition
+    that the problem does not ask for earns nothing.
+    """
+    lefts = [terms[0], *(step.result for step in steps)]
+    rights: list[int | None] = [*terms[1:], *([None] * len(steps))]
+    return [
+        step.holds and (step.left, step.right) == wanted
+        for step, wanted in zip(steps, zip(lefts, rights, strict=False), strict=False)
+    ]
+
+
+def steps_reward(solution_str: str, terms: Sequence[int]) -> float:
+    """Share of the additions ``terms`` asks for that are there and right, in 0 … 1; 1 for a single term."""
+    wanted = len(terms) - 1
+    return sum(grade_steps(find_steps(solution_str), terms)) / wanted if wanted > 0 else 1.0

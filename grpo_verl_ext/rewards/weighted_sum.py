@@ -1,0 +1,110 @@
+"""The reward that verl calls: a weighted sum of named rewards, each reported under its own name.
+
+In verl's configuration::
+
+    reward:
+      custom_reward_function:
+        path: pkg://grpo_verl_ext.rewards.weighted_sum
+        name: compute_score
+        reward_kwargs:
+          weights: {correctness: 1.0, format: 1.0}
+
+What verl 0.9 does with the keys of the returned dictionary:
+
+- ``score`` is the reward, placed on the response's last token. Training metrics know it as
+  ``critic/score/*`` and ``critic/rewards/*``; the other keys reach no training metric of verl's own.
+- Every key travels with its response as ``extra_fields["reward_extra_info"]``, where
+  ``algorithm.filter_groups.metric=acc`` (or any other key) finds it.
+- In validation every key becomes ``val-aux/<data_source>/<key>/mean@N``, N being
+  ``rollout.val_kwargs.n``, with ``best@…`` and ``worst@…`` beside it if N > 1. ``acc`` is what verl takes
+  for the main result: it is ``val-core/<data_source>/acc/mean@N``, in which responses that never came
+  count as 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from grpo_verl_ext.rewards.correctness import correctness
+from grpo_verl_ext.rewards.format import format_reward
+from grpo_verl_ext.rewards.steps import steps_reward
+
+Reward = Callable[[str, object, Mapping[str, Any]], float]
+"""From a response, the ground truth and verl's ``extra_info`` to reward units."""
+
+DEFAULT_WEIGHTS: Mapping[str, float] = {"correctness": 1.0, "format": 1.0}
+
+_PASSED_BY_VERL = {"reward_router_address", "reward_model_tokenizer"}
+"""Extra arguments that verl's reward managers pass when there is a reward model; no rule needs them."""
+
+
+def _steps(solution_str: str, _ground_truth: object, extra_info: Mapping[str, Any]) -> float:
+    if "terms" not in extra_info:
+        raise ValueError(
+            f"the reward 'steps' needs extra_info.terms in the data; a row has only {sorted(extra_info)}. "
+            "Leave it out with ~reward.custom_reward_function.reward_kwargs.weights.steps"
+        )
+    return steps_reward(solution_str, extra_info["terms"])
+
+
+REWARDS: Mapping[str, Reward] = {
+    "correctness": lambda solution_str, ground_truth, _: correctness(solution_str, ground_truth),
+    "format": lambda solution_str, *_: format_reward(solution_str),
+    "steps": _steps,
+}
+
+
+def compute_score(
+    data_source: str,  # noqa: ARG001 - part of verl's signature
+    solution_str: str,
+    ground_truth: object,
+    extra_info: Mapping[str, Any] | None = None,
+    *,
+    weights: Mapping[str, float] = DEFAULT_WEIGHTS,
+    **passed_by_verl: object,
+) -> dict[str, float]:
+    """Score one response; whatever the model wrote, this returns.
+
+    Args:
+        data_source: not used: one rule for all.
+        solution_str: the decoded response; verl strips special tokens.
+        ground_truth: the wanted answer, a string or anything ``str`` turns into it.
+        extra_info: the row's ``extra_info``; ``steps`` needs its ``terms``.
+        weights: name of a reward (``correctness``, ``format``, ``steps``) → its factor in ``score``.
+
+    Returns:
+        ``score`` = Σ weight × reward; ``acc``, 1.0 if the answer is right, to the letter or as a number,
+        else 0.0; and each named reward before its weight.
+
+    Raises:
+        ValueError: the settings, not the response, are wrong: see ``check_weights``.
+    """
+    check_weights(weights)
+    unknown = sorted(passed_by_verl.keys() - _PASSED_BY_VERL)
+    if unknown:
+        raise ValueError(
+            f"reward.custom_reward_function.reward_kwargs.{unknown[0]} is not known; "
+            f"the only key is 'weights', so type ~reward.custom_reward_function.reward_kwargs.{unknown[0]}"
+        )
+    parts = {name: REWARDS[name](solution_str, ground_truth, extra_info or {}) for name in weights}
+    score = math.fsum(weight * parts[name] for name, weight in weights.items())
+    return {"score": score, "acc": float(correctness(solution_str, ground_truth) > 0), **parts}
+
+
+def check_weights(weights: Mapping[str, float]) -> None:
+    """Refuse weights that name no known reward or are no finite numbers; cheap enough for every call.
+
+    Raises:
+        ValueError: with the key, the value seen, the valid ones and the line to type.
+    """
+    key = "reward.custom_reward_function.reward_kwargs.weights"
+    line = f"'+{key}={{correctness: 1.0, format: 1.0}}'"
+    if not isinstance(weights, Mapping) or not weights:
+        raise ValueError(f"{key}={weights!r} names no reward; valid names are {sorted(REWARDS)}; type {line}")
+    for name, weight in weights.items():
+        if name not in REWARDS:
+            raise ValueError(f"{key} names {name!r}; valid names are {sorted(REWARDS)}; type {line}")
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
+            raise ValueError(f"{key}.{name}={weight!r} is no finite number; type +{key}.{name}=1.0")

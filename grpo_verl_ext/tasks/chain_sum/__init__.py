@@ -1,0 +1,1 @@
+"""The embedded task: sums of single digits, reasoned about one addition at a time."""

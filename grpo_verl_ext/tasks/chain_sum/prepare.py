@@ -1,0 +1,128 @@
+"""Make a prepared folder: data, tokenizer, warm-started model and manifest, whole or not at all."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import transformers
+
+import grpo_verl_ext
+from grpo_verl_ext.cache import appearing, locked, move_aside, sha256
+from grpo_verl_ext.tasks.chain_sum import dataset, prepared
+from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
+from grpo_verl_ext.tasks.chain_sum.model import build_model
+from grpo_verl_ext.tasks.chain_sum.prepared import Manifest, PreparedTaskError
+from grpo_verl_ext.tasks.chain_sum.problems import Split, draw_problems
+from grpo_verl_ext.tasks.chain_sum.settings import Settings
+from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.warm_start import warm_start
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The outcome of ``prepare``."""
+
+    folder: Path
+    manifest: Manifest
+    made: bool
+    """False if the folder was there already and nothing was done."""
+    moved_aside: Path | None
+    """Where ``force`` has put the folder that was there before."""
+
+
+def prepare(
+    seed: int,
+    *,
+    settings: Settings | None = None,
+    root: Path | None = None,
+    force: bool = False,
+    on_step: Callable[[int, int], None] | None = None,
+    on_wait: Callable[[], None] | None = None,
+) -> Prepared:
+    """Make ``<root>/chain_sum/seed-<seed>``, or find it there and do nothing.
+
+    The folder is built under another name and renamed when it is whole, so one that is killed leaves
+    nothing behind that is ever used. Two at once take turns, and the second finds the work done.
+
+    Args:
+        root: the cache folder; by default ``cache_root()``.
+        force: make it in any case, and keep what was there under another name.
+        on_step: called with the steps done and the steps in all, after each step of the warm start.
+        on_wait: called once if another process is making the same folder, before waiting for it.
+
+    Raises:
+        PreparedTaskError: the folder is there but corrupt or made with other settings, and ``force`` is off.
+    """
+    settings = settings or Settings()
+    folder = prepared.folder_of(seed, root)
+    with locked(folder, on_wait=on_wait or _silent):
+        if folder.exists() and not force:
+            return Prepared(folder, _found(folder, settings), made=False, moved_aside=None)
+        aside = move_aside(folder) if folder.exists() else None
+        with appearing(folder) as unfinished:
+            manifest = _make(unfinished, seed, settings, on_step or _silent)
+        return Prepared(folder, manifest, made=True, moved_aside=aside)
+
+
+def _silent(*_: object) -> None:
+    """For a caller who does not want to hear."""
+
+
+def _found(folder: Path, settings: Settings) -> Manifest:
+    manifest = prepared.read_checked(folder)
+    if manifest.settings != asdict(settings):
+        raise PreparedTaskError(
+            f"{folder} was made with other settings ({manifest.settings}) than this version's "
+            f"({asdict(settings)}); to move it aside and make it again, type: "
+            f"{prepared.command(folder, force=True)}"
+        )
+    return manifest
+
+
+def _make(folder: Path, seed: int, settings: Settings, on_step: Callable[[int, int], None]) -> Manifest:
+    started = time.perf_counter()
+    _write_data(folder, seed, settings)
+    _write_model(folder / prepared.MODEL, seed, settings, on_step)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest = Manifest(
+        format=prepared.FORMAT,
+        seed=seed,
+        settings=asdict(settings),
+        versions={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "grpo_verl_ext": grpo_verl_ext.__version__,
+        },
+        sha256={path.relative_to(folder).as_posix(): sha256(path) for path in files},
+        sampled_accuracy=accuracy(
+            folder / prepared.MODEL, folder / prepared.TEST, n=settings.test_problems, temperature=1.0
+        ),
+        measured_prompts=settings.test_problems,
+        seconds=round(time.perf_counter() - started, 1),
+    )
+    manifest.write(folder)
+    return manifest
+
+
+def _write_data(folder: Path, seed: int, settings: Settings) -> None:
+    lengths = range(settings.min_terms, settings.max_terms + 1)
+    splits: list[tuple[Split, str, int]] = [
+        ("train", prepared.TRAIN, settings.train_problems),
+        ("test", prepared.TEST, settings.test_problems),
+    ]
+    for split, name, count in splits:
+        dataset.write(folder / name, draw_problems(split, count, lengths=lengths, seed=seed), split)
+
+
+def _write_model(folder: Path, seed: int, settings: Settings, on_step: Callable[[int, int], None]) -> None:
+    tokenizer = build_tokenizer()
+    model = build_model(settings, tokenizer, seed=seed)
+    warm_start(model, tokenizer, settings, seed=seed, on_step=lambda done: on_step(done, settings.steps))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

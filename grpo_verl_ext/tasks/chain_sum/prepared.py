@@ -1,0 +1,104 @@
+"""A prepared folder: where it is, what its manifest says, and whether its files are what the manifest says.
+
+Imports neither torch nor transformers, so that checking before a run costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_verl_ext.cache import cache_root, sha256
+from grpo_verl_ext.tasks.chain_sum.settings import DATA_SOURCE
+
+FORMAT = 1
+"""Number of this layout of folder and manifest; a folder with another one has to be made again."""
+
+MANIFEST, TRAIN, TEST, MODEL = "manifest.json", "train.parquet", "test.parquet", "model"
+WEIGHTS = f"{MODEL}/model.safetensors"
+
+
+class PreparedTaskError(ValueError):
+    """A prepared folder is missing, corrupt or made otherwise; the message has the line to type."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What ``manifest.json`` holds."""
+
+    format: int
+    seed: int
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    """Of Python, torch, transformers and this package: for the record, not compared."""
+    sha256: dict[str, str]
+    """Hexadecimal digest of each file by its path inside the folder, the manifest's own excepted."""
+    sampled_accuracy: float
+    """Share of right answers on ``measured_prompts`` test prompts: one response each, temperature 1."""
+    measured_prompts: int
+    seconds: float
+    """Wall-clock time of the whole preparation."""
+
+    def write(self, folder: Path) -> None:
+        """Write ``manifest.json``; the folder is whole only then."""
+        (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def folder_of(seed: int, root: Path | None = None) -> Path:
+    """Where the task of a seed is kept: ``<cache root>/chain_sum/seed-<N>``."""
+    return (cache_root() if root is None else root) / DATA_SOURCE / f"seed-{seed}"
+
+
+def check(folder: Path | str) -> None:
+    """Refuse a folder that ``grpo-verl-ext prepare chain_sum`` did not leave in this state.
+
+    Raises:
+        PreparedTaskError: it is missing, or a file in it is missing or changed; nothing is touched.
+    """
+    read_checked(Path(folder))
+
+
+def read_checked(folder: Path) -> Manifest:
+    """The manifest of a folder whose every file has been compared with it; raises as ``check`` does."""
+    if not folder.is_dir():
+        raise PreparedTaskError(f"task.folder={folder}: no such folder; type: {command(folder)}")
+    manifest = _read_manifest(folder)
+    for name, wanted in manifest.sha256.items():
+        if not (folder / name).is_file():
+            raise _corrupt(folder, name, "it is missing")
+        found = sha256(folder / name)
+        if found != wanted:
+            raise _corrupt(folder, name, f"its sha256 is {found}, {MANIFEST} has {wanted}")
+    return manifest
+
+
+def command(folder: Path, *, force: bool = False) -> str:
+    """The line that makes ``folder``, or makes it again."""
+    seed = re.fullmatch(r"seed-([0-9]+)", folder.name)
+    return f"grpo-verl-ext prepare chain_sum --seed {seed[1] if seed else 'N'}" + " --force" * force
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise _corrupt(folder, MANIFEST, "it is missing")
+    try:
+        content = json.loads(path.read_bytes())
+        manifest = Manifest(**content)
+    except (ValueError, TypeError) as error:
+        raise _corrupt(folder, MANIFEST, f"it is no manifest ({error})") from error
+    if not isinstance(manifest.sha256, dict) or not {TRAIN, TEST, WEIGHTS} <= manifest.sha256.keys():
+        raise _corrupt(folder, MANIFEST, f"it has no sha256 for each of {TRAIN}, {TEST} and {WEIGHTS}")
+    if manifest.format != FORMAT:
+        raise _corrupt(folder, MANIFEST, f"its format is {manifest.format}, this version reads {FORMAT}")
+    return manifest
+
+
+def _corrupt(folder: Path, name: str, why: str) -> PreparedTaskError:
+    return PreparedTaskError(
+        f"task.folder={folder}: {folder / name} cannot be used: {why}. It is left in place; to move the "
+        f"folder aside and make it again, type: {command(folder, force=True)}"
+    )

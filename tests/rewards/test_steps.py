@@ -1,0 +1,72 @@
+"""Steps are found where they stand and graded by rule."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_verl_ext.rewards.steps import Step, find_steps, grade_steps, steps_reward
+
+RIGHT = "<reasoning>3+4=7;7+2=9;</reasoning><answer>9</answer>"
+
+
+def test_steps_come_with_numbers_and_character_offsets():
+    # "<reasoning>" has 11 characters and each of these steps 6
+    assert find_steps(RIGHT) == [Step(3, 4, 7, 11, 17), Step(7, 2, 9, 17, 23)]
+    assert [RIGHT[step.start : step.end] for step in find_steps(RIGHT)] == ["3+4=7;", "7+2=9;"]
+
+
+def test_steps_outside_the_reasoning_do_not_count():
+    assert find_steps("1+1=2;" + RIGHT + "1+1=2;") == [Step(3, 4, 7, 17, 23), Step(7, 2, 9, 23, 29)]
+    assert find_steps("1+1=2;") == []
+
+
+def test_a_response_cut_off_in_its_reasoning_keeps_its_whole_steps():
+    assert [step.result for step in find_steps("<reasoning>3+4=7;7+2=9;9+")] == [7, 9]
+
+
+def test_what_is_no_step_is_passed_over():
+    reasoning = "3+4=7 ;3+=7;-3+4=7;a3+4=7;3+4=x;1234567890+1=2;٣+4=7;"
+    found = find_steps(f"<reasoning>{reasoning}</reasoning>")
+    # after a sign or a letter an addition is still one; ten digits are too many
+    assert [reasoning[step.start - 11 : step.end - 11] for step in found] == ["3+4=7;", "3+4=7;"]
+
+
+def graded(reasoning: str, *terms: int) -> list[bool]:
+    return grade_steps(find_steps(f"<reasoning>{reasoning}</reasoning>"), terms)
+
+
+def test_right_steps():
+    assert graded("3+4=7;7+2=9;9+5=14;", 3, 4, 2, 5) == [True, True, True]
+
+
+def test_a_slip_that_is_carried_on_costs_its_own_step_only():
+    assert graded("3+4=8;8+2=10;10+5=15;", 3, 4, 2, 5) == [False, True, True]
+
+
+def test_additions_that_hold_but_were_not_asked_for_are_wrong():
+    assert graded("1+1=2;2+5=7;", 3, 4, 2) == [False, False]
+    # the second does not start from the result before it
+    assert graded("3+4=7;9+2=11;", 3, 4, 2) == [True, False]
+
+
+def test_more_steps_than_terms_are_wrong():
+    assert graded("3+4=7;7+0=7;7+0=7;", 3, 4) == [True, False, False]
+
+
+def test_the_reward_is_the_share_of_the_steps_asked_for():
+    assert steps_reward(RIGHT, [3, 4, 2]) == 1.0
+    assert steps_reward("<reasoning>3+4=7;", [3, 4, 2]) == 0.5
+    assert steps_reward("<reasoning>3+4=6;6+2=8;8+1=9;", [3, 4, 2, 1]) == 2 / 3
+    assert steps_reward("", [3, 4, 2]) == 0.0
+    assert steps_reward("", [3]) == 1.0
+
+
+@given(
+    st.text() | st.text("0123456789+=;<>/reasoning", max_size=80).map("<reasoning>".__add__),
+    st.lists(st.integers(0, 9), min_size=1),
+)
+def test_any_text_scores_and_its_steps_are_where_they_say(text, terms):
+    assert 0.0 <= steps_reward(text, terms) <= 1.0
+    for step in find_steps(text):
+        numbers = text[step.start : step.end].rstrip(";").replace("=", "+").split("+")
+        assert [int(number) for number in numbers] == [step.left, step.right, step.result]
+        assert step.holds == (step.left + step.right == step.result)

@@ -1,0 +1,119 @@
+"""The reward verl calls: closed forms, refusals, and what verl makes of its keys."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from grpo_verl_ext.rewards.weighted_sum import REWARDS, check_weights, compute_score
+
+RIGHT = "<reasoning>3+4=7;7+2=9;</reasoning><answer>9</answer>"
+TERMS = {"terms": [3, 4, 2]}
+
+
+def test_a_right_response_earns_two_and_four_fifths():
+    assert compute_score("chain_sum", RIGHT, "9") == {
+        "score": pytest.approx(2.8, abs=1e-15),
+        "acc": 1.0,
+        "correctness": 2.0,
+        "format": pytest.approx(0.8, abs=1e-15),
+    }
+
+
+def test_an_equal_number_is_accurate_and_earns_less():
+    result = compute_score("chain_sum", RIGHT, "9.0")
+    assert (result["score"], result["acc"]) == (pytest.approx(2.3, abs=1e-15), 1.0)
+
+
+def test_a_wrong_response_keeps_its_format():
+    result = compute_score("chain_sum", RIGHT, "8")
+    assert (result["score"], result["acc"]) == (pytest.approx(0.8, abs=1e-15), 0.0)
+
+
+def test_weights_multiply_and_the_parts_are_reported_without_them():
+    result = compute_score(
+        "chain_sum", RIGHT, "9", TERMS, weights={"correctness": 0.5, "format": -2.0, "steps": 3}
+    )
+    # 0.5·2.0 − 2·0.8 + 3·1.0
+    assert result["score"] == pytest.approx(2.4, abs=1e-15)
+    assert (result["correctness"], result["steps"]) == (2.0, 1.0)
+
+
+def test_accuracy_does_not_depend_on_the_weights():
+    assert compute_score("chain_sum", RIGHT, "9", weights={"format": 1.0})["acc"] == 1.0
+
+
+def test_unknown_name_is_refused_with_the_valid_ones_and_the_line_to_type():
+    with pytest.raises(
+        ValueError, match=r"weights names 'corectness'; valid names are \['correctness', 'format'.*type"
+    ) as e:
+        compute_score("chain_sum", RIGHT, "9", weights={"corectness": 1.0})
+    assert "+reward.custom_reward_function.reward_kwargs.weights=" in str(e.value)
+
+
+@pytest.mark.parametrize("weight", ["1.0", None, True, math.nan, math.inf])
+def test_a_weight_that_is_no_finite_number_is_refused(weight):
+    with pytest.raises(ValueError, match=re.escape(f"weights.format={weight!r} is no finite number")):
+        check_weights({"format": weight})
+
+
+@pytest.mark.parametrize("weights", [{}, None, ["format"], "format"])
+def test_weights_that_name_nothing_are_refused(weights):
+    with pytest.raises(ValueError, match="names no reward; valid names are"):
+        check_weights(weights)
+
+
+def test_a_misspelt_setting_is_refused_and_verls_own_extras_are_not():
+    with pytest.raises(ValueError, match=r"reward_kwargs\.weigths is not known; the only key is 'weights'"):
+        compute_score("chain_sum", RIGHT, "9", weigths={"format": 1.0})
+    extras = {"reward_router_address": "localhost:1", "reward_model_tokenizer": object()}
+    assert compute_score("chain_sum", RIGHT, "9", **extras)["acc"] == 1.0
+
+
+def test_steps_without_terms_in_the_data_are_refused():
+    with pytest.raises(ValueError, match=r"needs extra_info.terms in the data; a row has only \['index'\]"):
+        compute_score("gsm8k", RIGHT, "9", {"index": 3}, weights={"steps": 1.0})
+
+
+@given(
+    st.text() | st.text("<answer>/reasoning0123456789+=;").map(lambda t: f"<reasoning>{t}</answer>"),
+    st.text() | st.integers(),
+)
+def test_any_response_scores_with_the_same_keys(text, ground_truth):
+    result = compute_score("chain_sum", text, ground_truth, TERMS, weights=dict.fromkeys(REWARDS, 1.0))
+    assert list(result) == ["score", "acc", "correctness", "format", "steps"]
+    assert all(type(value) is float for value in result.values())
+    assert result["score"] == pytest.approx(
+        result["correctness"] + result["format"] + result["steps"], abs=1e-12
+    )
+    assert result["acc"] == (result["correctness"] > 0)
+
+
+def test_verl_finds_the_function_by_its_path_and_hands_it_the_weights():
+    from verl.trainer.ppo.reward import get_custom_reward_fn
+
+    function = {
+        "path": "pkg://grpo_verl_ext.rewards.weighted_sum",
+        "name": "compute_score",
+        "reward_kwargs": {"weights": {"format": 10}},
+    }
+    score = get_custom_reward_fn(OmegaConf.create({"reward": {"custom_reward_function": function}}))
+    assert score(data_source="chain_sum", solution_str=RIGHT, ground_truth="9", extra_info={})["score"] == 8.0
+
+
+def test_the_parts_reach_verls_validation_metrics_by_name():
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    results = [compute_score("chain_sum", RIGHT, truth) for truth in ("9", "9.0", "8", "7")]
+    columns = {key: [result[key] for result in results] for key in results[0]}
+    metrics = PPOTrainer._val_metrics_update(
+        None, ["chain_sum"] * 4, list("abcd"), columns | {"reward": columns["score"]}, np.array([2] * 4)
+    )
+    assert metrics["val-core/chain_sum/acc/mean@1"] == 0.5
+    assert metrics["val-aux/chain_sum/correctness/mean@1"] == 3.5 / 4
+    assert metrics["val-aux/chain_sum/format/mean@1"] == pytest.approx(0.8, abs=1e-12)
+    assert metrics["val-aux/chain_sum/score/mean@1"] == pytest.approx(3.5 / 4 + 0.8, abs=1e-12)

@@ -1,0 +1,33 @@
+"""One prepared folder with a model that has hardly been trained, shared by the tests that only read it."""
+
+from pathlib import Path
+
+import pytest
+
+from grpo_verl_ext.tasks.chain_sum.prepare import Prepared, prepare
+from grpo_verl_ext.tasks.chain_sum.settings import Settings
+
+TINY = Settings(
+    max_terms=4,
+    train_problems=30,
+    test_problems=9,
+    width=32,
+    layers=1,
+    heads=1,
+    feed_forward=32,
+    steps=3,
+    slip_steps=1,
+    batch_size=4,
+    threads=1,
+)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Settings:
+    return TINY
+
+
+@pytest.fixture(scope="session")
+def tiny_prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    root: Path = tmp_path_factory.mktemp("cache")
+    return prepare(7, settings=TINY, root=root)

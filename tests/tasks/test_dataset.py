@@ -1,0 +1,54 @@
+"""The parquet files: what verl reads in them, and that the same problems give the same bytes."""
+
+import pytest
+
+from grpo_verl_ext.tasks.chain_sum import dataset
+from grpo_verl_ext.tasks.chain_sum.problems import draw_problems
+
+
+def test_a_row_in_verls_format():
+    assert dataset.row((3, 4, 2), split="train", index=5) == {
+        "data_source": "chain_sum",
+        "prompt": [{"role": "user", "content": "3+4+2=?"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "9"},
+        "extra_info": {"index": 5, "split": "train", "terms": [3, 4, 2]},
+    }
+
+
+def test_rows_come_back_as_they_were_written(tmp_path):
+    problems = draw_problems("test", 20, lengths=range(3, 5), seed=1)
+    dataset.write(tmp_path / "a.parquet", problems, "test")
+    rows = [dataset.row(terms, split="test", index=index) for index, terms in enumerate(problems)]
+    assert dataset.read(tmp_path / "a.parquet") == rows
+
+
+def test_the_same_problems_give_the_same_bytes(tmp_path):
+    for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
+        dataset.write(tmp_path / name, draw_problems("train", 20, lengths=range(3, 5), seed=seed), "train")
+    a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
+    assert a == b != c
+
+
+def test_verls_dataset_reads_the_prompts(tiny_prepared, tmp_path):
+    from omegaconf import OmegaConf
+    from transformers import AutoTokenizer
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    # what the preset sets, and a limit that the longest prompt just meets: 28 tokens with four terms
+    settings = {"max_prompt_length": 28, "filter_overlong_prompts": True, "cache_dir": str(tmp_path)}
+    tokenizer = AutoTokenizer.from_pretrained(tiny_prepared.folder / "model")
+    rows = RLHFDataset(str(tiny_prepared.folder / "test.parquet"), tokenizer, OmegaConf.create(settings))
+    assert len(rows) == tiny_prepared.manifest.settings["test_problems"]
+    written = dataset.read(tiny_prepared.folder / "test.parquet")
+    assert rows[0]["raw_prompt"] == written[0]["prompt"]
+    assert rows[0]["reward_model"] == written[0]["reward_model"]
+
+
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_no_prompt_is_in_both_files(tiny_prepared, name):
+    here = {row["prompt"][0]["content"] for row in dataset.read(tiny_prepared.folder / f"{name}.parquet")}
+    other = {"train": "test", "test": "train"}[name]
+    there = {row["prompt"][0]["content"] for row in dataset.read(tiny_prepared.folder / f"{other}.parquet")}
+    assert len(here) == tiny_prepared.manifest.settings[f"{name}_problems"]
+    assert not here & there

@@ -1,0 +1,99 @@
+"""The starting model, the examples it learns from, and what comes out of the prepared folder."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig, Qwen2ForCausalLM
+
+from grpo_verl_ext.tasks.chain_sum.model import build_model
+from grpo_verl_ext.tasks.chain_sum.problems import every_problem, prompt, wanted_response
+from grpo_verl_ext.tasks.chain_sum.settings import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, Settings
+from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.warm_start import IGNORED_LABEL, encode, warm_start
+
+
+def test_the_model_has_about_half_a_million_parameters():
+    model = build_model(Settings(), build_tokenizer(), seed=1)
+    # tied embedding 259·128, last norm 128; a layer has 4·128² of attention and 3·128 biases,
+    # 3·128·256 of feed-forward and 2·128 of norms
+    assert model.num_parameters() == 259 * 128 + 3 * (4 * 128**2 + 3 * 128 + 3 * 128 * 256 + 2 * 128) + 128
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_the_seed_decides_the_weights_and_torchs_own_generator_is_left_alone(tiny):
+    state = torch.random.get_rng_state()
+    first, again, other = (build_model(tiny, build_tokenizer(), seed=seed).state_dict() for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
+
+
+def test_the_prepared_model_loads_and_stops_at_the_end_of_a_turn(tiny_prepared):
+    folder = tiny_prepared.folder / "model"
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert type(model) is Qwen2ForCausalLM
+    assert model.dtype == torch.float32
+    generation = GenerationConfig.from_pretrained(folder)
+    assert (generation.eos_token_id, generation.pad_token_id) == (258, 256)
+    assert (model.config.eos_token_id, model.config.pad_token_id) == (258, 256)
+
+
+def test_only_the_response_and_its_end_are_labelled():
+    ids, labels = encode(build_tokenizer(), [("1+2=?", "ab"), ("1+2+3=?", "c")])
+    # <|im_start|>user\n is 6 tokens, <|im_end|>\n<|im_start|>assistant\n 13; then the response and <|im_end|>
+    assert ids.shape == labels.shape == (2, 6 + 7 + 13 + 2)
+    assert labels[0].tolist() == [IGNORED_LABEL] * 24 + [97, 98, 258] + [IGNORED_LABEL]
+    assert labels[1].tolist() == [IGNORED_LABEL] * 26 + [99, 258]
+    assert ids[0, 24:].tolist() == [97, 98, 258, 256]
+
+
+def test_prompts_and_responses_fit_the_lengths_said():
+    longest = (9,) * Settings().max_terms
+    tokenizer = build_tokenizer()
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt(longest)}], add_generation_prompt=True, return_dict=True
+    )
+    assert len(asked["input_ids"]) == 30 <= MAX_PROMPT_TOKENS
+    assert len(tokenizer.encode(wanted_response(longest))) + 1 == 74 <= MAX_RESPONSE_TOKENS
+    assert all(
+        len(wanted_response(terms)) <= len(wanted_response((9, 9, 9))) for terms in every_problem(3, "train")
+    )
+
+
+def test_the_warm_start_repeats_to_the_bit_whatever_the_number_of_threads(tiny):
+    def weights(threads_of_the_caller: int) -> dict[str, torch.Tensor]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads_of_the_caller)
+        try:
+            model = build_model(tiny, build_tokenizer(), seed=1)
+            warm_start(model, build_tokenizer(), tiny, seed=1, on_step=lambda done: None)
+            assert torch.get_num_threads() == threads_of_the_caller
+        finally:
+            torch.set_num_threads(before)
+        return model.state_dict()
+
+    first, again = weights(1), weights(2)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_the_loss_falls(tiny):
+    tokenizer = build_tokenizer()
+    model = build_model(tiny, tokenizer, seed=1)
+    examples = [(prompt(terms), wanted_response(terms)) for terms in every_problem(3, "train")[:16]]
+    ids, labels = encode(tokenizer, examples)
+    losses = []
+    with torch.no_grad():
+        losses.append(model(input_ids=ids, labels=labels).loss.item())
+    warm_start(
+        model,
+        tokenizer,
+        replace(tiny, steps=60, slip_steps=0),
+        seed=1,
+        on_step=losses.append,
+    )
+    with torch.no_grad():
+        losses.append(model(input_ids=ids, labels=labels).loss.item())
+    assert losses[1:-1] == list(range(1, 61))
+    assert losses[0] == pytest.approx(5.56, abs=0.5)  # ln 259: it knows nothing
+    assert losses[-1] < 0.6 * losses[0]

@@ -1,0 +1,64 @@
+"""The ``+task=chain_sum`` preset: composes with verl's configuration and points where ``prepare`` writes."""
+
+from pathlib import Path
+
+import pytest
+import verl.trainer
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
+from grpo_verl_ext.tasks.chain_sum.prepared import folder_of
+from grpo_verl_ext.tasks.chain_sum.settings import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, Settings
+
+
+def composed(*overrides: str) -> DictConfig:
+    folder = Path(verl.trainer.__file__).parent / "config"
+    with initialize_config_dir(config_dir=str(folder), version_base=None):
+        path = "hydra.searchpath=[pkg://grpo_verl_ext/config]"
+        return compose("ppo_trainer", overrides=[path, "+task=chain_sum", *overrides])
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"GRPO_VERL_EXT_CACHE": "/somewhere", "HOME": "/h"},
+        {"GRPO_VERL_EXT_CACHE": "/somewhere", "XDG_CACHE_HOME": "/else", "HOME": "/h"},
+        {"XDG_CACHE_HOME": "/else", "HOME": "/h"},
+        {"HOME": "/h"},
+    ],
+    ids=["own", "own first", "xdg", "home"],
+)
+def test_the_folder_is_the_one_prepare_writes(environment, monkeypatch):
+    for name in ("GRPO_VERL_EXT_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    config = composed("task.seed=4")
+    assert config.task.folder == str(folder_of(4))
+    assert config.data.train_files == f"{folder_of(4)}/train.parquet"
+    assert config.data.val_files == f"{folder_of(4)}/test.parquet"
+    assert config.actor_rollout_ref.model.path == f"{folder_of(4)}/model"
+
+
+def test_lengths_and_sizes_are_those_of_the_task():
+    config = composed()
+    assert config.actor_rollout_ref.rollout.prompt_length == MAX_PROMPT_TOKENS
+    assert config.actor_rollout_ref.rollout.response_length == MAX_RESPONSE_TOKENS
+    assert config.data.val_batch_size == Settings().test_problems
+    # two updates a step
+    assert config.data.train_batch_size == 2 * config.actor_rollout_ref.actor.ppo_mini_batch_size
+
+
+def test_the_reward_is_ours_and_takes_the_presets_weights():
+    from verl.trainer.ppo.reward import get_custom_reward_fn
+
+    config = composed("+reward.custom_reward_function.reward_kwargs.weights.steps=0.5")
+    weights = config.reward.custom_reward_function.reward_kwargs.weights
+    check_weights(weights)
+    row = {"solution_str": "<reasoning>1+2=3;", "ground_truth": "3", "extra_info": {"terms": [1, 2]}}
+    score = get_custom_reward_fn(config)(data_source="chain_sum", **row)
+    assert score == compute_score(
+        "chain_sum", **row, weights={"correctness": 1.0, "format": 1.0, "steps": 0.5}
+    )
+    assert score["score"] == pytest.approx(0.2 + 0.5, abs=1e-15)

@@ -1,0 +1,95 @@
+"""Problems and responses: closed forms, determinism, and the line between training and test."""
+
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_verl_ext.rewards.steps import find_steps, grade_steps
+from grpo_verl_ext.tasks.chain_sum.problems import (
+    draw_problems,
+    every_problem,
+    prompt,
+    response,
+    split_of,
+    wanted_response,
+)
+
+terms_of_any_problem = st.lists(st.integers(0, 9), min_size=3, max_size=5).map(tuple)
+
+
+def test_the_example_of_the_documentation():
+    assert prompt((3, 4, 2, 5)) == "3+4+2+5=?"
+    wanted = "<reasoning>3+4=7;7+2=9;9+5=14;</reasoning><answer>14</answer>"
+    assert wanted_response((3, 4, 2, 5)) == wanted
+
+
+def test_the_line_between_the_splits_is_pinned():
+    # sha256 of '0+0+2=?' starts with 10, of '0+0+9=?' with 4d, of '3+4+2+5=?' with 64; below 40 is test
+    assert [split_of(terms) for terms in [(0, 0, 2), (0, 0, 9), (3, 4, 2, 5)]] == ["test", "train", "train"]
+
+
+def test_every_problem_is_on_one_side():
+    train, test = every_problem(3, "train"), every_problem(3, "test")
+    assert sorted(train + test) == [(a, b, c) for a in range(10) for b in range(10) for c in range(10)]
+    # a quarter of 1000, within four standard errors of 13.7
+    assert 250 - 55 < len(test) < 250 + 55
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_drawn_problems_are_different_of_their_split_and_evenly_long(split):
+    drawn = draw_problems(split, 200, lengths=range(3, 5), seed=3)
+    assert len(set(drawn)) == len(drawn) == 200
+    assert {split_of(terms) for terms in drawn} == {split}
+    assert [len(terms) for terms in drawn].count(3) == 100
+
+
+def test_draws_repeat_with_their_seed_only():
+    first, again, other = (draw_problems("train", 50, lengths=range(3, 4), seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert not set(other) & set(draw_problems("test", 50, lengths=range(3, 4), seed=1))
+
+
+def test_more_problems_than_there_are_is_refused():
+    with pytest.raises(
+        ValueError, match=r"test_problems=900 asks for 900 problems of 3 terms, but only \d+ are"
+    ):
+        draw_problems("test", 900, lengths=range(3, 4), seed=1)
+
+
+@given(terms_of_any_problem, st.integers())
+def test_with_a_slip_in_every_step_every_sum_is_wrong_by_at_most_three_and_carried_on(terms, seed):
+    steps = find_steps(response(terms, slip_share=1.0, rng=random.Random(seed)))
+    assert grade_steps(steps, terms) == [False] * (len(terms) - 1)
+    assert all(1 <= abs(step.result - step.left - step.right) <= 3 for step in steps)
+    assert [step.left for step in steps] == [terms[0], *(step.result for step in steps[:-1])]
+
+
+@given(terms_of_any_problem, st.floats(0, 1), st.integers())
+def test_a_response_answers_with_its_last_sum(terms, share, seed):
+    text = response(terms, slip_share=share, rng=random.Random(seed))
+    assert re.fullmatch(r"<reasoning>.*</reasoning><answer>(\d+)</answer>", text)[1] == str(
+        find_steps(text)[-1].result
+    )
+
+
+@given(terms_of_any_problem)
+def test_the_wanted_response_is_right_in_every_step(terms):
+    text = wanted_response(terms)
+    assert all(grade_steps(find_steps(text), terms))
+    assert text.endswith(f"<answer>{sum(terms)}</answer>")
+
+
+def test_slips_are_as_frequent_as_said():
+    rng = random.Random(0)
+    graded = [
+        right
+        for _ in range(2000)
+        for right in grade_steps(
+            find_steps(response((1, 2, 3, 4, 5), slip_share=0.3, rng=rng)), (1, 2, 3, 4, 5)
+        )
+    ]
+    # 8000 steps: standard error √(0.3·0.7/8000) = 0.005
+    assert graded.count(False) / len(graded) == pytest.approx(0.3, abs=0.02)

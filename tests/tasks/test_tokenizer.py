@@ -1,0 +1,54 @@
+"""The tokenizer, both fresh and as ``AutoTokenizer`` loads it from the prepared model folder."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from grpo_verl_ext.tasks.chain_sum.tokenizer import MARKS, build_tokenizer
+
+
+@pytest.fixture(scope="module", params=["fresh", "loaded"])
+def tokenizer(request, tiny_prepared):
+    return (
+        build_tokenizer()
+        if request.param == "fresh"
+        else AutoTokenizer.from_pretrained(tiny_prepared.folder / "model")
+    )
+
+
+@given(text=st.text().filter(lambda text: not any(mark in text for mark in MARKS)))
+def test_any_text_is_its_utf8_bytes_and_comes_back(tokenizer, text):
+    composed = unicodedata.normalize("NFC", text)
+    ids = tokenizer.encode(text)
+    assert ids == list(composed.encode())
+    assert tokenizer.decode(ids) == composed
+
+
+def test_a_newline_is_one_token(tokenizer):
+    assert tokenizer.encode("\n") == [10]
+    assert tokenizer.encode("\n\n") == [10, 10]
+
+
+def test_marks_are_one_token_each_and_are_stripped_as_special(tokenizer):
+    assert tokenizer.encode("<|endoftext|><|im_start|><|im_end|>") == [256, 257, 258]
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (256, 258)
+    assert len(tokenizer) == 259
+    assert tokenizer.decode([257, 65, 258, 256], skip_special_tokens=True) == "A"
+
+
+def test_the_chat_template_is_qwens_without_a_system_prompt(tokenizer):
+    chat = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": "3"}]
+    both = "<|im_start|>user\n1+2=?<|im_end|>\n<|im_start|>assistant\n3<|im_end|>\n"
+    assert tokenizer.apply_chat_template(chat, tokenize=False) == both
+    asked = tokenizer.apply_chat_template(chat[:1], tokenize=False, add_generation_prompt=True)
+    assert asked == "<|im_start|>user\n1+2=?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_verls_builder_for_qwen2_takes_it(tokenizer):
+    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+    builder = create_continuous_token_builder(tokenizer=tokenizer, hf_model_type="qwen2")
+    assert type(builder).__name__ == "QwenContinuousTokenBuilder"

@@ -1,0 +1,72 @@
+"""Folders that appear whole or not at all, and who may make them."""
+
+import threading
+
+import pytest
+
+from grpo_verl_ext.cache import appearing, locked, move_aside, sha256
+
+
+def test_a_folder_appears_whole_when_the_block_ends(tmp_path):
+    with appearing(tmp_path / "a") as folder:
+        (folder / "file").write_text("x")
+        assert not (tmp_path / "a").exists()
+    assert (tmp_path / "a" / "file").read_text() == "x"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_leaves_nothing(tmp_path, error):
+    def fill() -> None:
+        with appearing(tmp_path / "a") as folder:
+            (folder / "file").write_text("x")
+            raise error
+
+    with pytest.raises(error):
+        fill()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_not_overwritten(tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(FileExistsError), appearing(tmp_path / "a"):
+        pytest.fail("entered")
+
+
+def test_leavings_of_the_same_folder_only_are_removed(tmp_path):
+    for name in (".a.1.partial", ".ab.1.partial", ".a.notes"):
+        (tmp_path / name).mkdir()
+    with appearing(tmp_path / "a"):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {"a", ".ab.1.partial", ".a.notes"}
+
+
+def test_one_at_a_time_and_the_other_says_that_it_waits(tmp_path):
+    order, waiting = [], threading.Event()
+
+    def second() -> None:
+        with locked(tmp_path / "a", on_wait=waiting.set):
+            order.append("second")
+
+    with locked(tmp_path / "a", on_wait=lambda: pytest.fail("nobody to wait for")):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waiting.wait(timeout=30)
+        order.append("first")
+    thread.join(timeout=30)
+    assert order == ["first", "second"]
+
+
+def test_moved_aside_is_kept_under_another_name(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_text("x")
+    aside = move_aside(tmp_path / "a")
+    assert aside.name.startswith("a.old-")
+    assert (aside / "file").read_text() == "x"
+    assert not (tmp_path / "a").exists()
+
+
+def test_sha256_of_a_known_file(tmp_path):
+    # the digest of "abc" in FIPS 180-4's examples
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -1,0 +1,68 @@
+"""``grpo-verl-ext prepare``: what it prints, where, and with which exit status."""
+
+from functools import partial
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.tasks.chain_sum import report
+from grpo_verl_ext.tasks.chain_sum.prepare import prepare
+from grpo_verl_ext.tasks.chain_sum.settings import Settings
+
+TINY = Settings(
+    max_terms=3, train_problems=30, test_problems=9, width=32, layers=1, heads=1, feed_forward=32,
+    steps=2, slip_steps=1, batch_size=4, threads=1,
+)  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
+    monkeypatch.setattr(report, "prepare", partial(prepare, settings=TINY))
+    return lambda *arguments: CliRunner().invoke(app, ["prepare", *arguments])
+
+
+def test_made_then_found_then_corrupt_then_forced(run, tmp_path):
+    folder = tmp_path / "chain_sum" / "seed-3"
+    made = run("chain_sum", "--seed", "3")
+    assert made.exit_code == 0
+    assert f"s: {folder}\n" in made.stdout
+    assert "sampled accuracy 0.000 on 9 test prompts" in made.stdout
+
+    found = run("chain_sum", "--seed", "3")
+    assert found.exit_code == 0
+    assert f"already there, nothing to do: {folder}\n" in found.stdout
+
+    (folder / "train.parquet").write_text("mine")
+    corrupt = run("chain_sum", "--seed", "3")
+    assert corrupt.exit_code == 1
+    assert corrupt.stderr.count("\n") == 1
+    assert f"{folder}/train.parquet cannot be used" in corrupt.stderr
+    assert corrupt.stderr.endswith("type: grpo-verl-ext prepare chain_sum --seed 3 --force\n")
+
+    forced = run("chain_sum", "--seed", "3", "--force")
+    assert forced.exit_code == 0
+    kept = forced.stdout.rpartition("kept in ")[2].strip()
+    assert kept.startswith(f"{folder}.old-")
+    assert (tmp_path / "chain_sum" / kept / "train.parquet").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["chain_summ"], ["chain_sum", "--seed", "one"], ["chain_sum", "--seed", "-1"], []]
+)
+def test_what_is_not_understood_is_status_two(run, arguments):
+    assert run(*arguments).exit_code == 2
+
+
+def test_help_imports_nothing_heavy(python):
+    result = python(
+        """
+        import sys
+        from typer.testing import CliRunner
+        from grpo_verl_ext.cli import app
+        assert "prepare" in CliRunner().invoke(app, ["--help"]).stdout
+        print(sorted({"transformers", "verl", "vllm", "ray", "pyarrow"} & sys.modules.keys()))
+        """
+    )
+    assert result.stdout == "[]\n", result.stderr
