@@ -41,3 +41,17 @@ def prepare(
     except PreparedTaskError as error:
         typer.echo(f"{task.value}: {error}", err=True)
         raise typer.Exit(1) from error
+
+
+@app.command()
+def invariance(
+    as_json: Annotated[bool, typer.Option("--json", help="Print every measurement as JSON.")] = False,
+    include_verl: Annotated[bool, typer.Option("--verl", help="Measure verl's own settings too.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random mini-batch.")] = 0,
+) -> None:
+    """Does a loss change with micro-batches, ranks or dynamic batching? Exit 1 if one of ours does."""
+    # verl takes seconds to import, too.
+    from grpo_verl_ext.verl_plugin.invariance import report
+
+    if not report(as_json=as_json, include_verl=include_verl, seed=seed):
+        raise typer.Exit(1)

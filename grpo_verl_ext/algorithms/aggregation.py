@@ -15,8 +15,9 @@ from torch import Tensor
 
 
 def sequence_sums(loss: Tensor, response_mask: Tensor) -> Tensor:
-    """Σ_t m_{i,t} ℓ_{i,t}: (B, T) → (B,)."""
-    return torch.where(response_mask.bool(), loss, 0).sum(dim=-1)
+    """Σ_t m_{i,t} ℓ_{i,t}: (B, T) → (B,); flags are counted."""
+    # A zero of the same dtype: next to the number 0, flags would become eight bytes each.
+    return torch.where(response_mask.bool(), loss, loss.new_zeros(())).sum(dim=-1)
 
 
 def token_mean(loss: Tensor, response_mask: Tensor, batch_num_tokens: int, dp_size: int = 1) -> Tensor:

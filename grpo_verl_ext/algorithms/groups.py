@@ -14,10 +14,11 @@ from torch import Tensor
 def dense_group_ids(index: npt.ArrayLike, device: torch.device | str | None = None) -> Tensor:
     """Number the distinct ids of the rows 0, 1, 2, …: (B,) strings or integers → (B,) int64.
 
-    Equal ids get equal numbers; the order of rows does not matter.
+    Equal ids get equal numbers, in the order of their first appearance.
     """
-    _, numbers = np.unique(np.asarray(index), return_inverse=True)
-    return torch.from_numpy(numbers.reshape(-1)).to(device)
+    numbers: dict[object, int] = {}
+    rows = [numbers.setdefault(name, len(numbers)) for name in np.asarray(index).tolist()]
+    return torch.tensor(rows, dtype=torch.int64, device=device)
 
 
 def group_sum(values: Tensor, group: Tensor) -> Tensor:

@@ -34,9 +34,8 @@ def clipped_surrogate(
     GRPO, arXiv 2402.03300 eq. 3 (ε_low = ε_high); DAPO, arXiv 2503.14476 eq. 10 ("clip higher").
     """
     ratio = token_log_ratio(log_prob, old_log_prob, response_mask).exp()
-    advantages = torch.where(response_mask.bool(), advantages, 0)
-    clipped_ratio = ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
-    return -torch.minimum(ratio * advantages, clipped_ratio * advantages)
+    costs = torch.where(response_mask.bool(), -advantages, 0)
+    return torch.maximum(ratio * costs, ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high) * costs)
 
 
 def dual_clipped_surrogate(
@@ -62,8 +61,9 @@ def dual_clipped_surrogate(
         clip_ratio_low=clip_ratio_low,
         clip_ratio_high=clip_ratio_high,
     )
-    advantages = torch.where(response_mask.bool(), advantages, 0)
-    return torch.where(advantages < 0, torch.minimum(loss, -clip_ratio_c * advantages), loss)
+    # NaN < 0 is false, so what stands under the mask bounds nothing.
+    bound = torch.where(advantages < 0, -clip_ratio_c * advantages, torch.inf)
+    return torch.minimum(loss, bound)
 
 
 def reweighted(loss: Tensor, weights: Tensor, response_mask: Tensor) -> Tensor:
@@ -89,8 +89,7 @@ class TokenEvents(NamedTuple):
 
 @torch.no_grad()
 def token_events(
-    log_prob: Tensor,
-    old_log_prob: Tensor,
+    log_ratio: Tensor,
     advantages: Tensor,
     response_mask: Tensor,
     *,
@@ -98,14 +97,12 @@ def token_events(
     clip_ratio_high: float,
     clip_ratio_c: float | None = None,
 ) -> TokenEvents:
-    """Which tokens the clips cut off, and which had no advantage to begin with."""
-    mask = response_mask.bool()
-    ratio = token_log_ratio(log_prob, old_log_prob, mask).exp()
+    """Which tokens the clips cut off, and which had no advantage, from the `token_log_ratio`."""
+    mask, ratio = response_mask.bool(), log_ratio.exp()
+    worse, better = mask & (advantages < 0), mask & (advantages > 0)
     return TokenEvents(
-        clipped_low=mask & (advantages < 0) & (ratio < 1 - clip_ratio_low),
-        clipped_high=mask & (advantages > 0) & (ratio > 1 + clip_ratio_high),
-        dual_clipped=mask
-        & (advantages < 0)
-        & (ratio > (torch.inf if clip_ratio_c is None else clip_ratio_c)),
+        clipped_low=worse & (ratio < 1 - clip_ratio_low),
+        clipped_high=better & (ratio > 1 + clip_ratio_high),
+        dual_clipped=worse & (ratio > (torch.inf if clip_ratio_c is None else clip_ratio_c)),
         zero_advantage=mask & (advantages == 0),
     )

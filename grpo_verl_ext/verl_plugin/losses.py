@@ -168,10 +168,15 @@ def _clipped(tokens: Tokens, config: "ActorConfig") -> Tensor:
 
 def _metrics(tokens: Tokens, config: "ActorConfig", mini_batch: MiniBatch) -> dict[str, Tensor]:
     clip = ClipRange.from_config(config)
-    events = surrogate.token_events(
-        *tokens, clip_ratio_low=clip.low, clip_ratio_high=clip.high, clip_ratio_c=config.clip_ratio_c
-    )
     log_ratio = surrogate.token_log_ratio(tokens.log_prob.detach(), tokens.old_log_prob, tokens.response_mask)
+    events = surrogate.token_events(
+        log_ratio,
+        tokens.advantages,
+        tokens.response_mask,
+        clip_ratio_low=clip.low,
+        clip_ratio_high=clip.high,
+        clip_ratio_c=config.clip_ratio_c,
+    )
     values = {
         "actor/pg_clipfrac": events.clipped_low | events.clipped_high,
         "actor/pg_clipfrac_lower": events.dual_clipped,

@@ -5,6 +5,7 @@ A test here fails on the day that verl, torch or vLLM no longer needs the patch:
 
 import inspect
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -85,6 +86,35 @@ class TestEngines:
         with pytest.raises(RuntimeError, match="building failed"):
             engine._build_fsdp_module(None)
         assert engine.engine_config.forward_only is True
+
+
+class TestValueModel:
+    def test_verl_still_insists_on_flash_attention(self, python: Python) -> None:
+        found = python(
+            """
+            import inspect
+            from verl.utils.model import load_valuehead_model
+            print('attn_implementation="flash_attention_2"' in inspect.getsource(load_valuehead_model))
+            """,
+            VERL_USE_EXTERNAL_PLUGINS="none",
+        )
+        assert found.stdout.split()[-1] == "True", (
+            f"verl loads the critic otherwise: is cpu/value_model.py needed? {found.stderr}"
+        )
+
+    def test_the_configured_attention_is_used(self, tmp_path: Path) -> None:
+        from transformers import Qwen2Config, Qwen2ForCausalLM
+        from verl.utils import model
+
+        sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+        config = Qwen2Config(
+            vocab_size=16, num_attention_heads=2, num_key_value_heads=1, num_labels=1, **sizes
+        )
+        Qwen2ForCausalLM(config).save_pretrained(tmp_path)
+        config._attn_implementation = "eager"
+        loaded = model.load_valuehead_model(str(tmp_path), torch.float32, config, False)
+        assert loaded.config._attn_implementation == "eager"
+        assert loaded(torch.zeros(1, 3, dtype=torch.long)).logits.shape == (1, 3, 1)
 
 
 class TestRolloutWorker:

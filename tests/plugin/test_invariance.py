@@ -8,9 +8,9 @@ import json
 
 import pytest
 import torch
-import typer
 from typer.testing import CliRunner
 
+from grpo_verl_ext.cli import app
 from grpo_verl_ext.verl_plugin import invariance
 from grpo_verl_ext.verl_plugin.invariance import (
     OUR_CASES,
@@ -24,13 +24,7 @@ from grpo_verl_ext.verl_plugin.invariance import (
 
 DTYPES = (torch.float32, torch.float64)
 VERL = {case.name: case for case in VERL_CASES}
-FACTOR_NULL = VERL["verl vanilla, seq-mean-token-sum-norm, factor null"]
-
-
-def command() -> typer.Typer:
-    app = typer.Typer()
-    app.command()(invariance.invariance)
-    return app
+FACTOR_NULL = VERL["verl seq-mean-token-sum-norm, null"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -59,7 +53,7 @@ def test_verls_dr_grpo_with_the_factor_left_null_is_not():
 
 
 def test_verls_dr_grpo_with_the_factor_set_is():
-    case = VERL["verl vanilla, seq-mean-token-sum-norm, factor set"]
+    case = VERL["verl seq-mean-token-sum-norm, set"]
     assert all(m.passed for m in measure([case], [torch.float64]))
 
 
@@ -83,7 +77,7 @@ def test_the_random_batch_has_what_makes_splits_differ():
 
 def test_the_command_passes_when_ours_are_invariant(monkeypatch):
     monkeypatch.setattr(invariance, "OUR_CASES", OUR_CASES[:1])
-    result = CliRunner().invoke(command(), ["--json"])
+    result = CliRunner().invoke(app, ["invariance", "--json"])
     assert result.exit_code == 0
     rows = json.loads(result.stdout)
     assert len(rows) == len(DTYPES) * len(SPLITS) * 3
@@ -93,7 +87,7 @@ def test_the_command_passes_when_ours_are_invariant(monkeypatch):
 def test_the_command_fails_and_says_so_when_one_is_not(monkeypatch):
     broken = Case("broken", FACTOR_NULL.loss_mode, FACTOR_NULL.loss_agg_mode)
     monkeypatch.setattr(invariance, "OUR_CASES", (broken,))
-    result = CliRunner().invoke(command(), [])
+    result = CliRunner().invoke(app, ["invariance"])
     assert result.exit_code == 1
     assert "NOT" in result.stdout
 
@@ -101,6 +95,6 @@ def test_the_command_fails_and_says_so_when_one_is_not(monkeypatch):
 def test_verls_own_losses_are_told_but_fail_nothing(monkeypatch):
     monkeypatch.setattr(invariance, "OUR_CASES", ())
     monkeypatch.setattr(invariance, "VERL_CASES", (FACTOR_NULL,))
-    result = CliRunner().invoke(command(), ["--verl"])
+    result = CliRunner().invoke(app, ["invariance", "--verl"])
     assert result.exit_code == 0
     assert "NOT" in result.stdout
