@@ -74,9 +74,16 @@ def test_a_killed_run_goes_on_from_its_checkpoint(
 def wait_for_the_end_of(processes: list[psutil.Process], *, seconds: float) -> None:
     """Poll until none runs; one that has ended but whom nobody has collected (a zombie) does not run."""
     end = time.monotonic() + seconds
-    while left := [p.name() for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]:
+    while left := [name for process in processes if (name := name_if_running(process))]:
         assert time.monotonic() < end, f"still running {seconds} s after the run was killed: {left}"
         time.sleep(0.5)
+
+
+def name_if_running(process: psutil.Process) -> str | None:
+    try:
+        return process.name() if process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
 
 
 def wait_for(condition: Callable[[], bool], *, process: subprocess.Popen[bytes], seconds: float) -> None:
