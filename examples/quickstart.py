@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 TEST_ACCURACY = "val-core/chain_sum/acc/mean@1"
 TRAIN_SCORE = "critic/score/mean"
-STEPS = 24
+STEPS = 16
 
 
 def main() -> None:
@@ -75,6 +75,7 @@ def train(options: argparse.Namespace, overrides: list[str], out: Path) -> None:
         *(sys.executable, "-m", "verl.trainer.main_ppo"),
         *(f"+algo={options.algo}", "+platform=cpu", "+task=chain_sum", f"task.seed={options.seed}"),
         f"trainer.total_training_steps={options.steps}",
+        *("trainer.test_freq=4", "trainer.save_freq=4", "trainer.max_actor_ckpt_to_keep=1"),
         f"trainer.default_local_dir={(out / 'checkpoints').resolve()}",
         *("trainer.logger=[console,file]", f"hydra.run.dir={out / 'hydra'}"),
         *overrides,

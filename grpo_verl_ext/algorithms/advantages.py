@@ -84,17 +84,24 @@ def on_tokens(advantages: Tensor, response_mask: Tensor) -> Tensor:
     return torch.where(response_mask.bool(), advantages.unsqueeze(-1), 0)
 
 
-def without_truncated(advantages: Tensor, response_mask: Tensor, max_response_length: int) -> Tensor:
-    """Advantage 0 for the responses that used up the budget: (B, T) → (B, T).
+def is_truncated(response_mask: Tensor, max_response_length: int) -> Tensor:
+    """Which responses used up the budget of ``max_response_length`` tokens: (B, T) → (B,) bool.
 
-    A response is truncated when the token at the last position of the budget is the policy's, so one that
-    ends by itself exactly there counts as truncated too. Truncated responses keep their place in the
-    statistics of their group and in every denominator of the loss.
+    Those whose token at the last position of the budget is the policy's; one that ends by itself exactly
+    there counts too. A batch padded to less than the budget, T < L, has none.
+    """
+    return response_mask[:, max_response_length - 1 :].bool().any(dim=-1)
+
+
+def without_truncated(advantages: Tensor, response_mask: Tensor, max_response_length: int) -> Tensor:
+    """Advantage 0 for the responses that `is_truncated` names: (B, T) → (B, T).
+
+    Truncated responses keep their place in the statistics of their group and in every denominator of the
+    loss.
     Overlong filtering of DAPO, arXiv 2503.14476 §3.4; the same policy term as TRL's
     ``mask_truncated_completions``. Differs from TRL: a KL or entropy term still sees the response.
     """
-    truncated = response_mask[:, max_response_length - 1 :].bool().any(dim=-1, keepdim=True)
-    return torch.where(truncated, 0, advantages)
+    return torch.where(is_truncated(response_mask, max_response_length).unsqueeze(-1), 0, advantages)
 
 
 def per_prompt_token(advantages: Tensor, response_mask: Tensor, group: Tensor) -> Tensor:

@@ -85,3 +85,15 @@ def evenly_weighted_token_mean(
     b rows, that average is exactly the token mean of the mini-batch.
     """
     return token_mean(values, response_mask, batch_num_tokens) * (global_batch_size / response_mask.shape[0])
+
+
+def evenly_weighted_response_mean(
+    values: Tensor, response_mask: Tensor, batch_num_tokens: int, global_batch_size: int
+) -> Tensor:
+    """N/n · 1/B · Σ_i v_i over the rows at hand, which have n tokens: (B,), (B, T) → ().
+
+    For metrics that somebody else averages with equal weights over micro-batches and ranks: where all have
+    n tokens, that average is exactly the mean over the B responses of the mini-batch. Their plain mean would
+    not do there: a micro-batch of few long responses would weigh as much as one of many short ones.
+    """
+    return values.sum() / global_batch_size * (batch_num_tokens / response_mask.sum().clamp(min=1))

@@ -35,7 +35,7 @@ def group_deviation(values: Tensor, group: Tensor, member: Tensor) -> Tensor:
     values = torch.where(member, values, torch.inf)
     lowest = torch.full_like(values, torch.inf).scatter_reduce(0, group, values, "amin")[group]
     height = torch.where(member, values - lowest, 0)
-    mean = group_sum(height, group) / group_sum(member.to(height.dtype), group).clamp(min=1)
+    mean = group_sum(height, group) / group_sum(member.to(height.dtype), group)
     return torch.where(member, height - mean, 0)
 
 

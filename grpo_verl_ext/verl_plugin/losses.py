@@ -10,6 +10,17 @@ Metrics are token means. verl averages them over micro-batches and ranks with eq
 micro-batches of equally many responses they are scaled so that this average is exactly the token mean of the
 mini-batch (one part of it may thus exceed 1); with dynamic batching, which makes micro-batches of about
 equally many tokens, each reports its own token mean, and the average is exact up to that balance.
+``actor/frac_truncated``, where the response budget is known (`loss_config.LossConfig`), is weighted likewise
+and counts responses. verl's ``response_length/clip_ratio`` is something else: the share of responses as long
+as the longest of the batch, which is the truncated ones only where ``response_length/max`` is the budget.
+
+The KL to the reference is verl's to report. A registered loss gets no ``ref_log_prob`` and a registered
+estimator no log-probs; ``ppo_loss`` reads them afterwards and computes one estimator, ``actor/kl_loss``, by
+``kl_loss_type``: ``kl`` is k1, ``mse`` k2, ``low_var_kl`` k3 (limited to 10), and a ``+`` changes
+the gradient alone. It needs ``use_kl_loss``, is exact for the mini-batch, and is reduced by
+``loss_agg_mode``, so it is nats per token for all but dr_grpo; ``kl_loss_coef=0`` measures it and leaves the
+loss alone. With ``algorithm.use_kl_in_reward``, ``actor/reward_kl_penalty`` is ``algorithm.kl_penalty`` of
+the policy before the update, a mean over responses.
 """
 
 from collections.abc import Callable
@@ -18,6 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
+from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation, surrogate
 from grpo_verl_ext.verl_plugin.settings import check_loss
 
@@ -185,7 +197,12 @@ def _metrics(tokens: Tokens, config: "ActorConfig", mini_batch: MiniBatch) -> di
         "actor/frac_zero_advantage": events.zero_advantage,
         "actor/ppo_kl": -log_ratio,
     }
-    return {name: _mean(value, tokens.response_mask, config, mini_batch) for name, value in values.items()}
+    metrics = {name: _mean(value, tokens.response_mask, config, mini_batch) for name, value in values.items()}
+    budget = config.policy_loss.get("max_response_length")
+    if budget is not None:
+        truncated = adv.is_truncated(tokens.response_mask, budget)
+        metrics["actor/frac_truncated"] = _share(truncated, tokens.response_mask, config, mini_batch)
+    return metrics
 
 
 def _mean(value: Tensor, response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch) -> Tensor:
@@ -194,3 +211,11 @@ def _mean(value: Tensor, response_mask: Tensor, config: "ActorConfig", mini_batc
     return aggregation.evenly_weighted_token_mean(
         value, response_mask, mini_batch.batch_num_tokens, mini_batch.global_batch_size
     )
+
+
+def _share(responses: Tensor, response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch) -> Tensor:
+    if config.use_dynamic_bsz:
+        return aggregation.evenly_weighted_response_mean(
+            responses, response_mask, mini_batch.batch_num_tokens, mini_batch.global_batch_size
+        )
+    return responses.float().mean()

@@ -22,7 +22,7 @@ from grpo_verl_ext import (
     per_prompt_token,
     without_truncated,
 )
-from grpo_verl_ext.algorithms.advantages import STD_EPS
+from grpo_verl_ext.algorithms.advantages import STD_EPS, has_tokens, is_truncated
 
 F64 = torch.float64
 
@@ -38,6 +38,17 @@ def per_response(baseline, rewards, ids, dtype=F64) -> Tensor:
 
 def assert_close(found: Tensor, expected, tolerance: float = 1e-12) -> None:
     torch.testing.assert_close(found, torch.tensor(expected, dtype=found.dtype), rtol=0, atol=tolerance)
+
+
+def test_groups_are_numbered_as_they_appear():
+    assert dense_group_ids(["b", "a", "b", "c"]).tolist() == [0, 1, 0, 2]
+    assert dense_group_ids(np.array([7, 3, 7])).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
+def test_rows_with_tokens(dtype):
+    mask = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 0, 1]], dtype=dtype)
+    assert has_tokens(mask).tolist() == [True, False, True]
 
 
 def test_two_interleaved_groups_by_hand():
@@ -173,6 +184,13 @@ def test_padding_rows_change_nothing(baseline, garbage, id_of_padding):
     assert padded.tolist() == [*expected.tolist(), [0, 0], [0, 0]]
 
 
+def test_a_response_is_truncated_when_it_wrote_the_last_token_of_the_budget():
+    # The third row ends with a token of a tool, the fourth goes on after one.
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 0], [1, 0, 1]])
+    assert is_truncated(mask, 3).tolist() == [True, False, False, True]
+    assert is_truncated(mask, 4).tolist() == [False] * 4
+
+
 def test_truncated_responses_lose_their_advantage_and_stay_in_the_statistics():
     mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]])
     rewards = torch.tensor([[1, 0, 0], [0, 0, 0], [0, 0, 0]], dtype=F64)
@@ -191,7 +209,7 @@ def test_nothing_is_truncated_where_the_batch_is_shorter_than_the_budget():
 
 
 def test_per_prompt_weights_by_hand():
-    # Prompt x has 3 + 1 tokens, prompt y has 2; the padding row has none.
-    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]])
-    found = per_prompt_token(mask.double(), mask, dense_group_ids(["x", "y", "x", "pad"]))
-    assert found.tolist() == [[0.25] * 3, [0.5, 0.5, 0], [0.25, 0, 0], [0, 0, 0]]
+    # Prompt x has 3 + 1 tokens, prompt y has 2, prompt z has 1; the padding row has none.
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0]])
+    found = per_prompt_token(mask.double(), mask, dense_group_ids(["x", "y", "x", "z", "pad"]))
+    assert found.tolist() == [[0.25] * 3, [0.5, 0.5, 0], [0.25, 0, 0], [1, 0, 0], [0, 0, 0]]

@@ -14,7 +14,11 @@ from grpo_verl_ext import (
     sequence_mean_token_mean,
     token_mean,
 )
-from grpo_verl_ext.algorithms.aggregation import evenly_weighted_token_mean, micro_batch_token_mean
+from grpo_verl_ext.algorithms.aggregation import (
+    evenly_weighted_response_mean,
+    evenly_weighted_token_mean,
+    micro_batch_token_mean,
+)
 
 F64 = torch.float64
 # Three responses of 3, 1 and 0 tokens, with sums 6 and 10; NaN where no token is.
@@ -64,6 +68,13 @@ def test_gradient_is_finite_and_stays_off_the_mask(reduce, _expected):
     assert bool((loss.grad[MASK == 1] > 0).all())
 
 
+def test_a_single_token_is_its_own_mean():
+    loss, mask = LOSS[1:2], MASK[1:2]
+    assert token_mean(loss, mask, batch_num_tokens=1).item() == 10
+    assert micro_batch_token_mean(loss, mask).item() == 10
+    assert evenly_weighted_response_mean(torch.tensor([10.0]), mask, 1, 1).item() == 10
+
+
 def test_a_mini_batch_of_padding_alone_has_loss_zero():
     nothing = torch.zeros_like(MASK)
     assert token_mean(LOSS, nothing, batch_num_tokens=0).item() == 0
@@ -81,6 +92,14 @@ def test_the_local_mean_weighs_micro_batches_by_their_responses():
 def test_evenly_weighted_parts_average_to_the_token_mean():
     parts = [evenly_weighted_token_mean(LOSS[i : i + 1], MASK[i : i + 1], N, B) for i in range(3)]
     assert sum(parts).item() / 3 == pytest.approx(16 / 4, rel=1e-15)
+
+
+def test_evenly_weighted_responses_average_to_their_mean():
+    # Responses of 2, 1 and 1 tokens with values 5, 1 and 0, cut into micro-batches of 2 tokens each.
+    first = evenly_weighted_response_mean(torch.tensor([5.0]), torch.ones(1, 2), 4, 3)
+    second = evenly_weighted_response_mean(torch.tensor([1.0, 0.0]), torch.ones(2, 1), 4, 3)
+    assert (first + second).item() / 2 == pytest.approx((5 + 1 + 0) / 3)
+    assert evenly_weighted_response_mean(torch.zeros(1), torch.zeros(1, 2), 4, 3).item() == 0
 
 
 def test_token_mean_of_flags():

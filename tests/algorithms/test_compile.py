@@ -11,7 +11,7 @@ from grpo_verl_ext import (
     token_mean,
     without_truncated,
 )
-from grpo_verl_ext.algorithms.surrogate import reweighted, token_events
+from grpo_verl_ext.algorithms.surrogate import reweighted, token_events, token_log_ratio
 
 
 def compiled(function):
@@ -24,7 +24,8 @@ def training_step(log_prob, old_log_prob, advantages, response_mask):
     loss = dual_clipped_surrogate(log_prob, old_log_prob, advantages, response_mask, **clips)
     loss = reweighted(loss, old_log_prob.exp(), response_mask)
     kl = k3(log_prob, old_log_prob, response_mask)
-    events = token_events(log_prob, old_log_prob, advantages, response_mask, **clips)
+    log_ratio = token_log_ratio(log_prob.detach(), old_log_prob, response_mask)
+    events = token_events(log_ratio, advantages, response_mask, **clips)
     reduced = sequence_mean_token_mean(loss, response_mask, 8, 2) + token_mean(kl, response_mask, 40, 2)
     return reduced, token_mean(events.clipped_low, response_mask, 40)
 

@@ -143,11 +143,37 @@ def test_events_by_hand():
     ratio = torch.tensor([[0.5, 0.5, 1.5, 1.5, 4.0, 1.0, 0.5]], dtype=F64)
     advantages = torch.tensor([[-1.0, 1.0, 1.0, -1.0, -1.0, 0.0, -1.0]], dtype=F64)
     mask = torch.tensor([[1, 1, 1, 1, 1, 1, 0]])
-    events = token_events(ratio.log(), torch.zeros_like(ratio), advantages, mask, **CLIP, clip_ratio_c=3.0)
+    events = token_events(ratio.log(), advantages, mask, **CLIP, clip_ratio_c=3.0)
     assert events.clipped_low.int().tolist() == [[1, 0, 0, 0, 0, 0, 0]]
     assert events.clipped_high.int().tolist() == [[0, 0, 1, 0, 0, 0, 0]]
     assert events.dual_clipped.int().tolist() == [[0, 0, 0, 0, 1, 0, 0]]
     assert events.zero_advantage.int().tolist() == [[0, 0, 0, 0, 0, 1, 0]]
+
+
+def test_on_the_border_nothing_is_clipped():
+    ratio, advantages = torch.ones(1, 2, dtype=F64), torch.tensor([[-1.0, 1.0]], dtype=F64)
+    at_one = {"clip_ratio_low": 0.0, "clip_ratio_high": 0.0, "clip_ratio_c": 1.0}
+    assert not any(e.any() for e in token_events(ratio.log(), advantages, torch.ones(1, 2), **at_one))
+
+
+def test_without_an_advantage_nothing_is_clipped():
+    ratio, advantages = torch.tensor([[0.5, 1.5, 4.0]], dtype=F64), torch.zeros(1, 3, dtype=F64)
+    events = token_events(ratio.log(), advantages, torch.ones(1, 3), **CLIP, clip_ratio_c=3.0)
+    assert not (events.clipped_low | events.clipped_high | events.dual_clipped).any()
+    assert events.zero_advantage.all()
+
+
+def test_without_a_dual_clip_none_is_counted():
+    ratio, advantages = torch.tensor([[4.0, 0.5]], dtype=F64), -torch.ones(1, 2, dtype=F64)
+    assert not token_events(ratio.log(), advantages, torch.ones(1, 2), **CLIP).dual_clipped.any()
+
+
+def test_each_step_is_zero_under_the_mask():
+    x, nowhere = torch.full((1, 2), 0.5), torch.zeros(1, 2)
+    assert token_log_ratio(x, -x, nowhere).tolist() == [[0, 0]]
+    assert clipped_surrogate(x, -x, x, nowhere, **CLIP).tolist() == [[0, 0]]
+    assert dual_clipped_surrogate(x, -x, -x, nowhere, **CLIP, clip_ratio_c=3.0).tolist() == [[0, 0]]
+    assert reweighted(x, x, nowhere).tolist() == [[0, 0]]
 
 
 def test_the_log_ratio_is_limited_where_verl_limits_it():

@@ -4,13 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-TEST_ACCURACY = "val-core/chain_sum/acc/mean@1"
 
 
 @dataclass
@@ -33,15 +31,18 @@ class Run:
 Train = Callable[..., Run]
 
 
-@pytest.fixture(scope="session")
-def chain_sum() -> None:
-    """The embedded task, made once and kept in the user's cache as `prepare` does."""
-    command = [Path(sys.executable).with_name("grpo-verl-ext"), "prepare", "chain_sum", "--seed", "1"]
-    subprocess.run(command, check=True, timeout=600)
+@pytest.fixture(scope="session", autouse=True)
+def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The embedded task, made once for the session in a cache folder of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        command = [Path(sys.executable).with_name("grpo-verl-ext"), "prepare", "chain_sum", "--seed", "1"]
+        subprocess.run(command, check=True, timeout=600)
+        yield
 
 
 @pytest.fixture
-def command(tmp_path: Path, chain_sum: None) -> Callable[..., list[str]]:
+def command(tmp_path: Path) -> Callable[..., list[str]]:
     """verl's command line for a run in ``tmp_path``."""
 
     def made(*overrides: str, algo: str = "grpo") -> list[str]:

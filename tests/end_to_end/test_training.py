@@ -8,21 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import TEST_ACCURACY, Train, read_metrics
+from conftest import Train, read_metrics
 
 pytestmark = pytest.mark.e2e
-
-
-def test_grpo_learns_and_rollout_and_actor_agree(train: Train) -> None:
-    run = train(
-        "trainer.total_training_steps=8", "trainer.test_freq=8", "trainer.save_freq=-1"
-    ).require_success()
-    before, after = run.series(TEST_ACCURACY)
-    # 512 sampled responses: one standard error is at most 0.022, so 0.1 is more than three of a difference.
-    assert after - before > 0.1
-    assert max(map(abs, run.series("rollout_corr/kl"))) < 1e-4
-    assert max(run.series("actor/kl_loss")) > 0  # the reference is there and the policy moves away from it
-    assert {f"val-aux/chain_sum/{part}/mean@1" for part in ("correctness", "format")} <= set(run.metrics[0])
 
 
 def test_two_data_parallel_ranks(train: Train) -> None:

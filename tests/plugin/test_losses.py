@@ -10,11 +10,14 @@ import oracles
 import pytest
 import torch
 import two_ranks
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import Tensor
 from verl.utils.metric import Metric
 from verl.workers.utils.losses import ppo_loss
 
+from grpo_verl_ext import k1, k2, k3
 from grpo_verl_ext.verl_plugin import losses
 from grpo_verl_ext.verl_plugin.invariance import (
     MAX_RESPONSE_LENGTH,
@@ -169,9 +172,12 @@ def test_garbage_under_the_mask_reaches_neither_value_nor_gradient_nor_metric(na
         assert dirty.grad[1, 1] == 0
 
 
-def metrics_through_verl(name: str, batch: RaggedBatch, split: str, dp_size: int) -> dict[str, float]:
+def metrics_through_verl(
+    name: str, batch: RaggedBatch, split: str, dp_size: int, **overrides: object
+) -> dict[str, float]:
     """What verl would log: means over micro-batches, then over ranks."""
-    config = actor_config(CASES[name], **NO_KL, clip_ratio_c=1.3, use_dynamic_bsz=split == "dynamic")
+    overrides |= NO_KL | {"clip_ratio_c": 1.3, "use_dynamic_bsz": split == "dynamic"}
+    config = actor_config(CASES[name], **overrides)
     ranks = []
     for rank in cut(batch, split, dp_size):
         collected: dict[str, Metric] = {}
@@ -238,6 +244,81 @@ def test_with_dynamic_batching_each_micro_batch_reports_its_own_mean():
         means.append(-math.fsum(ratios) / len(ratios))
     found = metrics_through_verl("grpo", batch, "dynamic", 1)["actor/ppo_kl"]
     assert found == pytest.approx(oracles.mean(means), rel=1e-12)
+
+
+def with_budget(budget: int | None) -> dict[str, object]:
+    """The override with which a preset tells the loss the response budget, as Hydra builds it."""
+    section = {"_target_": "grpo_verl_ext.verl_plugin.loss_config.LossConfig", "loss_mode": "grpo"}
+    return {"policy_loss": instantiate(section | {"max_response_length": budget})}
+
+
+def share_of_truncated(batch: RaggedBatch, budget: int) -> float:
+    """Of all rows; the last one is padding, has no token and is counted, as in the denominators of verl."""
+    return oracles.mean([float(mask[budget - 1 : budget].any()) for mask in batch.response_mask])
+
+
+@pytest.mark.parametrize("split", ["whole", "halves", "singles"])
+@pytest.mark.parametrize("dp_size", [1, 2, 4])
+@pytest.mark.parametrize("budget", [MAX_RESPONSE_LENGTH, MAX_RESPONSE_LENGTH - 6])
+def test_the_share_of_truncated_responses(split, dp_size, budget):
+    # Cut to the budget, as verl's rollout does; micro-batches of short responses are narrower than it.
+    batch = cut_to(ragged_batch(F64), budget)
+    expected = share_of_truncated(batch, budget)
+    found = metrics_through_verl("grpo", batch, split, dp_size, **with_budget(budget))
+    assert found["actor/frac_truncated"] == pytest.approx(expected, rel=1e-6)
+
+
+def cut_to(batch: RaggedBatch, budget: int) -> RaggedBatch:
+    def cut_rows(rows: list[Tensor]) -> list[Tensor]:
+        return [row[:budget] for row in rows]
+
+    prompts = zip(batch.log_prob, batch.prompt_lengths, strict=True)
+    return dataclasses.replace(
+        batch,
+        response_mask=cut_rows(batch.response_mask),
+        log_prob=[row[: prompt + budget] for row, prompt in prompts],
+        old_log_prob=cut_rows(batch.old_log_prob),
+        ref_log_prob=cut_rows(batch.ref_log_prob),
+        advantages=cut_rows(batch.advantages),
+    )
+
+
+def test_with_dynamic_batching_the_share_is_weighted_by_tokens():
+    # Rows of 4, 2, 1 and 1 tokens with a budget of 4, cut into {4} and {2, 1, 1}: equally many tokens, so
+    # that the plain average is exact. The own shares 1/1 and 0/3 would average to 1/2.
+    shares = []
+    for rows, width in (([4], 4), ([2, 1, 1], 2)):
+        mask = torch.arange(width) < torch.tensor(rows).unsqueeze(-1)
+        zeros = torch.zeros(mask.shape, dtype=F64)
+        config = actor_config(CASES["grpo"], use_dynamic_bsz=True, **with_budget(4))
+        config = counted(config, batch_num_tokens=8, global_batch_size=4)
+        fields = dict.fromkeys(("old_log_prob", "log_prob", "advantages"), zeros)
+        shares.append(call("grpo", config, **fields, response_mask=mask)[1]["actor/frac_truncated"].item())
+    assert oracles.mean(shares) == 1 / 4
+
+
+def test_without_a_budget_nothing_is_said_about_truncation():
+    for config in (actor_config(CASES["grpo"]), actor_config(CASES["grpo"], **with_budget(None))):
+        assert "actor/frac_truncated" not in call("grpo", counted(config))[1]
+
+
+@pytest.mark.parametrize("budget", [0, -1, 2.5, True])
+def test_a_budget_that_is_none_is_refused(budget):
+    with pytest.raises(InstantiationException, match=rf"max_response_length is {budget}.*≥ 1.*Type: "):
+        with_budget(budget)
+
+
+@pytest.mark.parametrize(("kl_loss_type", "estimator"), [("kl", k1), ("mse", k2), ("low_var_kl", k3)])
+def test_verls_kl_loss_is_the_estimator_that_its_type_names(kl_loss_type, estimator):
+    # What the module says of ``actor/kl_loss``, since no registered function sees the reference.
+    batch = ragged_batch(F64)
+    config = actor_config(CASES["dapo"], kl_loss_type=kl_loss_type, kl_loss_coef=0)
+    _, metrics = ppo_loss(config, *micro_batch(batch, list(range(len(batch))), 1))
+    total = 0.0
+    for i, prompt in enumerate(batch.prompt_lengths):
+        written = batch.log_prob[i][prompt - 1 : -1]
+        total += estimator(written, batch.ref_log_prob[i], batch.response_mask[i]).sum().item()
+    assert metrics["kl_loss"].aggregate() == pytest.approx(total / batch.num_tokens, rel=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum"])

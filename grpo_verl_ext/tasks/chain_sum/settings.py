@@ -31,13 +31,13 @@ class Settings:
     heads: int = 4
     feed_forward: int = 256
 
-    steps: int = 340
+    steps: int = 500
     """Optimizer steps of the warm start."""
-    slip_steps: int = 60
+    slip_steps: int = 120
     """How many of them, the last ones, are on responses with slips."""
     slip_share: float = 0.3
     """Probability that an addition in such a response is wrong on purpose."""
-    batch_size: int = 32
+    batch_size: int = 24
     learning_rate: float = 3e-3
     threads: int = 2
     """Torch threads of the warm start: a part of the settings because sums depend on it."""

@@ -1,0 +1,182 @@
+"""Estimators and losses next to verl's own and to the least that memory allows: time and peak memory.
+
+python benchmarks/algorithms.py [--quick] [--device cpu|cuda] [--repeat 7] [--threads 1]
+
+Both are called as verl calls them: an estimator with padded fp32 rewards, an int64 mask and one string id per
+row; a loss with (B, T) log-probs and its metrics, then the backward pass. Times are the best of the repeats,
+taken in turns. "Memory" is what the call holds at its peak beyond its arguments, gradient included.
+
+The floor of an estimator is one read of the rewards and one write of the advantages. It does not even read
+the mask.
+"""
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+from verl.workers.config import ActorConfig
+
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.invariance import GROUP_SIZE, OUR_CASES, Case, actor_config
+from grpo_verl_ext.verl_plugin.losses import LOSSES
+
+QUICK_SHAPES = [(1024, 1024), (4096, 1024), (4096, 4096)]
+SHAPES = [(responses, tokens) for responses in (1024, 4096, 16384, 65536) for tokens in (1024, 2048, 4096)]
+BYTES_PER_TOKEN = {"estimator": 28, "loss": 80}
+"""What a call needs at most, arguments included; larger shapes than fit are left out and named."""
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Seconds and bytes of one function at one shape."""
+
+    name: str
+    seconds: float
+    peak: int
+
+
+def floor(token_level_rewards: Tensor, response_mask: Tensor, **_: object) -> Tensor:
+    """One read of the rewards, one write of the advantages."""
+    return token_level_rewards.sum(dim=-1, keepdim=True).expand(response_mask.shape).contiguous()
+
+
+def lengths_mask(responses: int, tokens: int, device: str) -> Tensor:
+    """(B, T) int64; lengths spread evenly from 1 to T."""
+    lengths = torch.linspace(1, tokens, responses).round().int()[torch.randperm(responses)]
+    return (torch.arange(tokens) < lengths.unsqueeze(-1)).long().to(device)
+
+
+def estimator_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
+    mask = lengths_mask(responses, tokens, device)
+    rewards = torch.zeros(responses, tokens, device=device)
+    rewards.scatter_(
+        1, mask.sum(-1, keepdim=True) - 1, torch.randint(0, 3, (responses, 1)).float().to(device)
+    )
+    index = np.array([f"prompt-{row // GROUP_SIZE}" for row in range(responses)], dtype=object)
+    functions = {"floor": floor, **ESTIMATORS}
+    functions |= {f"verl {name}": get_adv_estimator_fn(name) for name in ("grpo", "grpo_vectorized")}
+    arguments = {"token_level_rewards": rewards, "response_mask": mask, "index": index}
+    return {name: partial(function, **arguments) for name, function in functions.items()}
+
+
+def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
+    mask = lengths_mask(responses, tokens, device).bool()
+    old = -torch.rand(responses, tokens, device=device)
+    log_prob = (old + 0.2 * torch.randn_like(old)).requires_grad_()
+    advantages = torch.where(mask, torch.randn(responses, 1, device=device), 0)
+    arguments = {"old_log_prob": old, "log_prob": log_prob, "advantages": advantages, "response_mask": mask}
+
+    def call(loss_fn: Callable[..., tuple[Tensor, dict[str, Any]]], config: ActorConfig) -> None:
+        loss, metrics = loss_fn(
+            **arguments, loss_agg_mode=config.loss_agg_mode, config=config, rollout_is_weights=None
+        )
+        torch.autograd.grad(loss, log_prob)
+        _ = {name: float(value) for name, value in metrics.items()}  # as verl's Metric does
+
+    cases = [Case("verl vanilla", "vanilla", "token-mean"), *OUR_CASES]
+    calls: dict[str, Call] = {}
+    for case in cases:
+        config = actor_config(case, use_kl_loss=False)
+        config.global_batch_info.update(
+            dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=responses
+        )
+        loss_fn = LOSSES.get(case.loss_mode) or get_policy_loss_fn(case.loss_mode)
+        calls[case.name] = partial(call, loss_fn, config)
+    return calls
+
+
+def measure(calls: dict[str, Call], device: str, repeat: int) -> list[Row]:
+    """Every call once to warm up, ``repeat`` times in turns for time, once for memory."""
+    for call in calls.values():
+        call()
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(repeat):
+        for name, call in calls.items():
+            best[name] = min(best[name], seconds(call, device))
+    return [Row(name, best[name], peak_bytes(call, device)) for name, call in calls.items()]
+
+
+def seconds(call: Call, device: str) -> float:
+    synchronise(device)
+    started = time.perf_counter()
+    call()
+    synchronise(device)
+    return time.perf_counter() - started
+
+
+def synchronise(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def peak_bytes(call: Call, device: str) -> int:
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        return torch.cuda.max_memory_allocated() - before
+    # torch's CPU allocator keeps no peak, but its profiler sees every allocation and release.
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    events = profiler.profiler.kineto_results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    return int(max(np.cumsum([change for _, change in changes])))
+
+
+def table(kind: str, baseline: str, results: Iterator[tuple[str, list[Row]]]) -> None:
+    """One line a function and shape; ratios are to ``baseline``."""
+    print(f"\n| {kind} | B × T | ms | × {baseline} | peak MiB | × {baseline} |\n|---|---|---|---|---|---|")
+    for shape, rows in results:
+        reference = next(row for row in rows if row.name == baseline)
+        for row in rows:
+            print(
+                f"| {row.name} | {shape} | {1e3 * row.seconds:.1f} | {row.seconds / reference.seconds:.2f} "
+                f"| {row.peak / 2**20:.0f} | {row.peak / reference.peak:.2f} |",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="three small shapes instead of twelve")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--memory", type=float, default=8.0, help="GiB that a shape may take")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+
+    processor = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
+    print(
+        f"{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
+    for kind, baseline, calls in (
+        ("estimator", "floor", estimator_calls),
+        ("loss", "verl vanilla", loss_calls),
+    ):
+        shapes = QUICK_SHAPES if options.quick else SHAPES
+        fitting = [(b, t) for b, t in shapes if b * t * BYTES_PER_TOKEN[kind] <= options.memory * 2**30]
+        results = (
+            (f"{b} × {t}", measure(calls(b, t, options.device), options.device, options.repeat))
+            for b, t in fitting
+        )
+        table(kind, baseline, results)
+        if left_out := [f"{b} × {t}" for b, t in shapes if (b, t) not in fitting]:
+            print(f"\nleft out, over {options.memory:g} GiB: {', '.join(left_out)}")
+
+
+if __name__ == "__main__":
+    main()

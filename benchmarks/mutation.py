@@ -1,0 +1,224 @@
+"""Would the tests notice? Change the mathematics in one place at a time and run its tests on each change.
+
+python benchmarks/mutation.py [--module kl ...] [--list]
+
+Works on a copy of the tree in a temporary folder. A mutant changes one operator, comparison, number, function
+or argument of ``grpo_verl_ext/algorithms`` in the ways listed below. It is killed when a test fails, and
+survives when all pass. `EQUIVALENT` names the mutants that no test can kill, each with its reason.
+"""
+
+import argparse
+import ast
+import copy
+import importlib
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ALGORITHMS = Path("grpo_verl_ext/algorithms")
+TESTS = ("tests/algorithms", "tests/plugin/test_losses.py", "tests/plugin/test_estimators.py")
+SKIPPED = "not two_real_ranks and not one_graph and not import_leaves"
+"""Tests that start processes or a compiler: slow, and not about values."""
+
+OPERATORS: dict[type[ast.AST], list[ast.AST]] = {
+    ast.Add: [ast.Sub()],
+    ast.Sub: [ast.Add()],
+    ast.Mult: [ast.Div()],
+    ast.Div: [ast.Mult()],
+    ast.BitAnd: [ast.BitOr()],
+    ast.Lt: [ast.Gt(), ast.LtE()],
+    ast.Gt: [ast.Lt(), ast.GtE()],
+    ast.Eq: [ast.NotEq()],
+    ast.Is: [ast.IsNot()],
+}
+CALLS = {
+    "minimum": "maximum",
+    "maximum": "minimum",
+    "exp": "expm1",
+    "expm1": "exp",
+    "sum": "mean",
+    "amax": "amin",
+    "any": "all",
+    "zeros_like": "ones_like",
+    "new_zeros": "new_ones",
+    "square": "abs",
+    "sqrt": "abs",
+    "reciprocal": "abs",
+    "detach": "clone",
+    "clamp": "abs",
+}
+"""Function → what takes its place; the argument is kept."""
+
+EQUIVALENT = {
+    "surrogate.py dual_clipped_surrogate: advantages < 0  →  advantages <= 0": (
+        "at A = 0 the bound −cA is 0 and so is the loss, with no gradient either way"
+    ),
+}
+"""Mutant, as printed → why it computes the same."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One changed expression: the whole file as it then reads, and the change in words."""
+
+    path: Path
+    source: str
+    change: str
+
+
+def mutants(path: Path) -> Iterator[Mutant]:
+    """All mutants of a file, in the order of their place in it."""
+    tree = ast.parse((ROOT / path).read_text())
+    for i, node in enumerate(ast.walk(tree)):
+        for replacement in variants(node):
+            changed = copy.deepcopy(tree)
+            place = next(other for j, other in enumerate(ast.walk(changed)) if j == i)
+            _replace(changed, place, replacement)
+            before, after = _words(node), _words(replacement)
+            change = f"{path.name} {_function(tree, node)}: {before}  →  {after}"
+            yield Mutant(path, ast.unparse(ast.fix_missing_locations(changed)), change)
+
+
+def variants(node: ast.AST) -> Iterator[ast.expr]:
+    """What may stand in the place of an expression."""
+    match node:
+        case ast.BinOp(op=op) if type(op) in OPERATORS:
+            for other in OPERATORS[type(op)]:
+                yield ast.BinOp(node.left, other, node.right)
+        case ast.Compare(ops=[op]) if type(op) in OPERATORS:
+            for other in OPERATORS[type(op)]:
+                yield ast.Compare(node.left, [other], node.comparators)
+        case ast.UnaryOp(op=ast.USub(), operand=operand) if not isinstance(operand, ast.Constant):
+            yield operand  # dim=-1 and dim=1 are the same; the number below it becomes dim=-2
+        case ast.Constant(value=bool()):
+            yield ast.Constant(not node.value)
+        case ast.Constant(value=int() | float()):
+            yield ast.Constant(node.value + 1)
+        case ast.Call():
+            yield from _call_variants(node)
+
+
+def _call_variants(node: ast.Call) -> Iterator[ast.expr]:
+    match node.func:
+        case ast.Attribute(attr="where"):  # drop a mask, or turn it round
+            condition, yes, no = node.args
+            yield yes
+            yield ast.Call(node.func, [condition, no, yes], [])
+        case ast.Attribute(value=value, attr=name) if name in CALLS:
+            yield ast.Call(
+                ast.Attribute(value, CALLS[name]), [] if name == "clamp" else node.args, _kept(node)
+            )
+            if name in ("clamp", "exp", "sqrt", "square", "detach", "reciprocal"):
+                yield value
+        case ast.Name(id=("group_deviation" | "group_std" | "group_sum")):
+            yield node.args[0]
+
+
+def _kept(node: ast.Call) -> list[ast.keyword]:
+    """Keywords that the replacement takes as well."""
+    return [] if _words(node.func).endswith("clamp") else node.keywords
+
+
+def _replace(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
+    for parent in ast.walk(tree):
+        for name, value in ast.iter_fields(parent):
+            if value is old:
+                setattr(parent, name, new)
+            elif isinstance(value, list):
+                value[:] = [new if item is old else item for item in value]
+
+
+def _function(tree: ast.Module, node: ast.AST) -> str:
+    """Name of the top-level definition that a node belongs to."""
+    owners = (top for top in tree.body if any(child is node for child in ast.walk(top)))
+    return getattr(next(owners, None), "name", "module")
+
+
+def _words(node: ast.AST) -> str:
+    return " ".join(ast.unparse(node).split())
+
+
+def is_killed(tree: Path, mutant: Mutant) -> bool:
+    """Run the tests on a mutated copy of the tree; the copy is put right again."""
+    original = (tree / mutant.path).read_text()
+    (tree / mutant.path).write_text(mutant.source)
+    try:
+        return not tests_pass(tree)
+    finally:
+        (tree / mutant.path).write_text(original)
+
+
+def tests_pass(tree: Path) -> bool:
+    """Run the tests in a fork, which finds torch and verl imported already but nothing of this package."""
+    process = multiprocessing.get_context("fork").Process(target=_run_tests, args=(tree,))
+    process.start()
+    process.join()
+    return process.exitcode == 0
+
+
+def _run_tests(tree: Path) -> None:
+    os.chdir(tree)
+    sys.path.insert(0, str(tree))
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    importlib.import_module("grpo_verl_ext.entry")  # what verl would have done on import
+    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-k", SKIPPED, *TESTS]))
+
+
+def import_what_never_changes() -> None:
+    """torch, verl and what the tests use of them; verl's plugins wait for the fork."""
+    os.environ["VERL_USE_EXTERNAL_PLUGINS"] = "none"
+    sys.dont_write_bytecode = True
+    for module in ("torch", "hypothesis", "verl.workers.utils.losses", "verl.trainer.ppo.ray_trainer"):
+        importlib.import_module(module)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--module", nargs="*", help="names of modules; all by default")
+    parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
+    options = parser.parse_args()
+    paths = [
+        path.relative_to(ROOT)
+        for path in sorted((ROOT / ALGORITHMS).glob("*.py"))
+        if not options.module or path.stem in options.module
+    ]
+    todo = [mutant for path in paths for mutant in mutants(path)]
+    if options.list:
+        print("\n".join(mutant.change for mutant in todo), f"\n{len(todo)} mutants")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        for part in ("grpo_verl_ext", "tests"):
+            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", tree)
+        import_what_never_changes()
+        report(tree, todo)
+
+
+def report(tree: Path, todo: list[Mutant]) -> None:
+    if not tests_pass(tree):
+        sys.exit("the tests fail before anything is changed")
+    counts = dict.fromkeys(("killed", "survived", "equivalent"), 0)
+    for mutant in todo:
+        if mutant.change in EQUIVALENT:
+            verdict = "equivalent"
+        else:
+            verdict = "killed" if is_killed(tree, mutant) else "survived"
+        counts[verdict] += 1
+        print(f"{verdict:10s} {mutant.change}", flush=True)
+    share = counts["killed"] / (counts["killed"] + counts["survived"])
+    print(f"\n{counts}, {100 * share:.1f} % of the mutants that differ are killed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Options of the losses: the dataclass that verl builds from ``actor_rollout_ref.actor.policy_loss``."""
+
+from dataclasses import dataclass
+
+from verl.workers.config import PolicyLossConfig
+
+
+@dataclass
+class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
+    """verl's options and ours, chosen by ``policy_loss._target_``; verl's own class refuses unknown keys.
+
+    Attributes:
+        max_response_length: the response budget in tokens, for the metric ``actor/frac_truncated``; a loss
+            sees rows padded to the longest of its micro-batch and cannot tell. Null: no such metric.
+    """
+
+    max_response_length: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a budget that is none; verl builds this in the driver, before any rollout."""
+        budget = self.max_response_length
+        if budget is not None and (type(budget) is not int or budget < 1):
+            key = "actor_rollout_ref.actor.policy_loss.max_response_length"
+            raise ValueError(
+                f"{key} is {budget!r}; valid is an integer ≥ 1, or null for no "
+                f"actor/frac_truncated. Type: '{key}=${{data.max_response_length}}'"
+            )

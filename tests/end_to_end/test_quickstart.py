@@ -1,0 +1,45 @@
+"""The quick start without its installation: GRPO learns, and what it promises to write is there."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import read_metrics
+
+pytestmark = pytest.mark.e2e
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
+
+
+def quickstart(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(QUICKSTART), "--out", str(out), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+
+
+def test_grpo_learns_and_rollout_and_actor_agree(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    finished = quickstart(out, "--steps", "8", "trainer.test_freq=8")
+    assert finished.returncode == 0, finished.stderr
+
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["steps"] == 8
+    assert summary["seconds"] > 0
+    # 512 sampled responses: one standard error is at most 0.022, so 0.1 is three of a difference.
+    assert summary["accuracy_after"] - summary["accuracy_before"] > 0.1
+    assert f"{summary['accuracy_after']:.3f} after 8 steps of grpo" in finished.stdout
+    assert (out / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+    metrics = read_metrics(out / "attempt-1.jsonl")
+    assert max(abs(values.get("rollout_corr/kl", 0.0)) for values in metrics.values()) < 1e-4
+    assert metrics[8]["actor/kl_loss"] > 0  # the policy has moved away from the reference
+    assert {f"val-aux/chain_sum/{part}/mean@1" for part in ("correctness", "format")} <= set(metrics[0])
+
+
+def test_a_refused_configuration_is_shown_and_leaves_no_summary(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    refused = quickstart(out, "--steps", "1", "data.train_files=/nowhere.parquet")
+    assert refused.returncode != 0
+    assert "grpo_verl_ext: data.train_files names /nowhere.parquet, which is not a file." in refused.stderr
+    assert not (out / "summary.json").exists()
