@@ -12,7 +12,7 @@ from grpo_verl_ext.tasks.chain_sum.settings import Settings
 
 TINY = Settings(
     max_terms=3, train_problems=30, test_problems=9, width=32, layers=1, heads=1, feed_forward=32,
-    steps=2, slip_steps=1, batch_size=4, threads=1,
+    steps=2, slip_steps=1, batch_size=4, workers=2,
 )  # fmt: skip
 
 

@@ -93,10 +93,13 @@ def _outcome(
     config: Mapping[str, Any] | None,
 ) -> Result:
     settings = EstimatorSettings.from_config(config, name)
-    _refuse_bad_rewards(name, token_level_rewards, response_mask)
     group = _group_ids(name, index, token_level_rewards)
-    baseline = BASELINES[settings.scale_rewards]
-    advantages = adv.outcome_advantages(token_level_rewards, response_mask, group, baseline)
+    # One pass over the rewards and one over the mask, which verl keeps as int64.
+    response_mask = response_mask.bool()
+    rewards, member = adv.response_rewards(token_level_rewards), adv.has_tokens(response_mask)
+    _refuse_bad_rewards(name, rewards, member)
+    per_response = BASELINES[settings.scale_rewards](rewards, group, member).to(token_level_rewards.dtype)
+    advantages = adv.on_tokens(per_response, response_mask)
     if settings.mask_truncated and settings.max_response_length is not None:
         advantages = adv.without_truncated(advantages, response_mask, settings.max_response_length)
     return advantages, advantages
@@ -117,9 +120,8 @@ def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tens
     return group
 
 
-def _refuse_bad_rewards(name: str, token_level_rewards: Tensor, response_mask: Tensor) -> None:
-    rewards = adv.response_rewards(token_level_rewards)
-    bad = response_mask.bool().any(dim=-1) & ~rewards.isfinite()
+def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
+    bad = member & ~rewards.isfinite()
     if bad.any():
         row = int(bad.nonzero()[0])
         raise ValueError(

@@ -18,7 +18,7 @@ TINY = Settings(
     steps=3,
     slip_steps=1,
     batch_size=4,
-    threads=1,
+    workers=2,
 )
 
 

@@ -27,7 +27,7 @@ from grpo_verl_ext.tasks.chain_sum.settings import Settings
 
 root, steps = Path(sys.argv[1]), int(sys.argv[2])
 settings = Settings(max_terms=3, train_problems=30, test_problems=9, width=32, layers=1, heads=1,
-                    feed_forward=32, steps=steps, slip_steps=1, batch_size=4, threads=1)
+                    feed_forward=32, steps=steps, slip_steps=1, batch_size=4, workers=2)
 outcome = prepare(1, settings=settings, root=root, on_step=lambda *done: print("step", *done, flush=True))
 print("made" if outcome.made else "found")
 """

@@ -39,5 +39,5 @@ class Settings:
     """Probability that an addition in such a response is wrong on purpose."""
     batch_size: int = 24
     learning_rate: float = 3e-3
-    threads: int = 2
-    """Torch threads of the warm start: a part of the settings because sums depend on it."""
+    workers: int = 2
+    """Threads that share each batch: a part of the settings because the weights depend on it."""

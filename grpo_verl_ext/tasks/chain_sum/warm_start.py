@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
@@ -33,31 +35,33 @@ def warm_start(
 ) -> None:
     """Train ``model`` in place on the training side's problems.
 
-    Bit-identical for the same seed, settings, initial weights, torch build and kind of processor: the
-    number of threads is set from the settings while it runs.
+    Bit-identical for the same seed, settings, initial weights, torch build and kind of processor. The number
+    of cores and torch's number of threads do not matter: a batch is always cut into ``settings.workers``
+    parts, each is computed on one thread, and their gradients are added in order. Threads inside torch's
+    operators would spin while they wait for each other, and take many times as long on a busy machine.
 
     Args:
         on_step: called with the number of steps done, after each.
     """
     rng = random.Random(f"warm start/{seed}")
     problems = [every_problem(n, "train") for n in range(settings.min_terms, settings.max_terms + 1)]
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.01
-    )
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _lr_factor(step, settings.steps))
     model.train()
-    with _threads(settings.threads):
+    with _one_thread_an_operator(), ThreadPoolExecutor(settings.workers) as pool:
         for step in range(settings.steps):
             slips = step >= settings.steps - settings.slip_steps
             texts = [
                 _example(rng.choice(rng.choice(problems)), settings.slip_share if slips else 0.0, rng)
                 for _ in range(settings.batch_size)
             ]
-            input_ids, labels = encode(tokenizer, texts)
-            model(input_ids=input_ids, labels=labels).loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            parts = [encode(tokenizer, texts[part :: settings.workers]) for part in range(settings.workers)]
+            of_parts = list(pool.map(partial(_gradients, model, parameters), parts))
+            for parameter, gradients in zip(parameters, zip(*of_parts, strict=True), strict=True):
+                parameter.grad = torch.stack(gradients).mean(dim=0)
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
-            optimizer.zero_grad()
             schedule.step()
             on_step(step + 1)
     model.eval()
@@ -80,6 +84,13 @@ def encode(tokenizer: Qwen2Tokenizer, examples: list[tuple[str, str]]) -> tuple[
     )
 
 
+def _gradients(
+    model: Qwen2ForCausalLM, parameters: list[torch.nn.Parameter], part: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    input_ids, labels = part
+    return torch.autograd.grad(model(input_ids=input_ids, labels=labels, use_cache=False).loss, parameters)
+
+
 def _example(terms: Terms, slip_share: float, rng: random.Random) -> tuple[str, str]:
     return prompt(terms), response(terms, slip_share=slip_share, rng=rng)
 
@@ -97,9 +108,9 @@ def _lr_factor(step: int, steps: int) -> float:
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[None]:
+def _one_thread_an_operator() -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(number)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
