@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_two_data_parallel_ranks(train: Train) -> None:
-    """Two FSDP2 ranks and two vLLM replicas, sharded parameters, gradients averaged over gloo; preset bnpo."""
+    """Two FSDP2 ranks with a vLLM replica each, gradients averaged over gloo; preset bnpo."""
     run = train(
         *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=2"),
         *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"),
