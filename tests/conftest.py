@@ -4,11 +4,10 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-
-Python = Callable[..., subprocess.CompletedProcess[str]]
+from processes import Python
 
 
 @pytest.fixture

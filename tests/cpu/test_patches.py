@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed
-from conftest import Python
+from processes import Python
 
 
 class TestProcessGroup:

@@ -5,7 +5,7 @@ from importlib.metadata import version
 import psutil
 import pytest
 import torch
-from conftest import Python
+from processes import Python
 from verl.plugin.platform import PlatformRegistry, get_platform
 from verl.utils import device
 

@@ -1,34 +1,13 @@
 """Run verl's real trainer: Ray, FSDP2, vLLM and TransferQueue, in a process of its own."""
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-
-@dataclass
-class Run:
-    """A finished run: exit status, output, and verl's metrics by step."""
-
-    status: int
-    log: Path
-    metrics: dict[int, dict[str, float]]
-
-    def require_success(self) -> "Run":
-        assert self.status == 0, self.log.read_text(errors="replace")[-4000:]
-        return self
-
-    def series(self, key: str) -> list[float]:
-        """Values of one metric in the order of steps."""
-        return [values[key] for _, values in sorted(self.metrics.items()) if key in values]
-
-
-Train = Callable[..., Run]
+from verl_runs import Run, Train, read_metrics
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -80,12 +59,3 @@ def train(tmp_path: Path, command: Callable[..., list[str]], environment: dict[s
         return Run(finished.returncode, log, read_metrics(tmp_path / "metrics.jsonl"))
 
     return run
-
-
-def read_metrics(file: Path) -> dict[int, dict[str, float]]:
-    """Metrics by step; verl writes one line per step, and one for the validation before training."""
-    metrics: dict[int, dict[str, float]] = {}
-    for line in file.read_text().splitlines() if file.exists() else []:
-        record = json.loads(line)
-        metrics.setdefault(record["step"], {}).update(record["data"])
-    return metrics

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import read_metrics
+from verl_runs import read_metrics
 
 pytestmark = pytest.mark.e2e
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import Train, read_metrics
+from verl_runs import Train, read_metrics
 
 pytestmark = pytest.mark.e2e
 

@@ -4,7 +4,7 @@ import json
 from importlib.metadata import entry_points
 
 import pytest
-from conftest import Python
+from processes import Python
 
 from grpo_verl_ext.verl_plugin import registration, requirements
 

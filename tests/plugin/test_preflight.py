@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pandas
 import pytest
 import torch
-from conftest import Python
 from omegaconf import DictConfig, OmegaConf
+from processes import Python
 from safetensors.torch import save_file
 
 from grpo_verl_ext.verl_plugin import driver, preflight
