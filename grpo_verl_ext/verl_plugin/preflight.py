@@ -10,6 +10,7 @@ import pyarrow.parquet
 from omegaconf import DictConfig
 from safetensors import SafetensorError, safe_open
 
+from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.verl_plugin import settings
 from grpo_verl_ext.verl_plugin.cpu.detection import accelerator, is_cpu_chosen
@@ -84,6 +85,14 @@ def check_settings(config: DictConfig) -> None:
     settings.check_pair(config.algorithm.adv_estimator, actor.policy_loss.loss_mode)
 
 
+def check_rewards(config: DictConfig) -> None:
+    """The weights of our reward must name its parts; in a rollout verl only logs what a reward raises."""
+    reward = config.reward.custom_reward_function
+    weights = (reward.get("reward_kwargs") or {}).get("weights")
+    if reward.path == f"pkg://{weighted_sum.__name__}" and weights is not None:
+        weighted_sum.check_weights(weights)
+
+
 CHECKS: tuple[Callable[[DictConfig], None], ...] = (
     check_device,
     check_rollout_engine,
@@ -91,6 +100,7 @@ CHECKS: tuple[Callable[[DictConfig], None], ...] = (
     check_data,
     check_model,
     check_settings,
+    check_rewards,
 )
 
 

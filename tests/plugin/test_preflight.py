@@ -40,6 +40,7 @@ def config(model: Path, data: Path) -> Config:
             {
                 "algorithm": {"adv_estimator": "gae"},
                 "trainer": {"device": "cpu"},
+                "reward": {"custom_reward_function": {"path": None}},
                 "data": {"train_files": str(data), "val_files": [str(data)]},
                 "actor_rollout_ref": {
                     "model": {"path": str(model)},
@@ -56,7 +57,7 @@ def config(model: Path, data: Path) -> Config:
 
 
 def refusal(config: DictConfig) -> str:
-    with pytest.raises(ValueError, match=r"Type: |[Mm]ake it again|type: ") as refused:
+    with pytest.raises(ValueError, match=r"Type: |[Mm]ake it again|type:? ") as refused:
         preflight.check(config)
     return str(refused.value)
 
@@ -155,6 +156,20 @@ class TestSettings:
 
     def test_other_peoples_estimators_and_losses_are_none_of_our_business(self, config: Config) -> None:
         assert preflight.check(config(algorithm__adv_estimator="rloo")) is None
+
+
+class TestRewards:
+    def test_a_weight_that_names_no_reward(self, config: Config) -> None:
+        reward = {
+            "path": "pkg://grpo_verl_ext.rewards.weighted_sum",
+            "reward_kwargs": {"weights": {"corectness": 1.0}},
+        }
+        message = refusal(config(reward__custom_reward_function=reward))
+        assert "names 'corectness'; valid names are ['correctness', 'format', 'steps']" in message
+
+    def test_somebody_elses_reward_is_left_to_verl(self, config: Config) -> None:
+        reward = {"path": "/my/reward.py", "reward_kwargs": {"weights": "mine"}}
+        assert preflight.check(config(reward__custom_reward_function=reward)) is None
 
 
 class TestDriver:
