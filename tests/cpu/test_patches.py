@@ -66,18 +66,6 @@ class TestEngines:
         source = inspect.getsource(FSDPEngine._build_fsdp_module)
         assert "CPUOffloadPolicy(pin_memory=True)" in source, "is _OnHost._build_fsdp_module needed?"
 
-    @pytest.mark.parametrize(
-        ("cores", "ranks", "threads"), [(2, "1", 2), (2, "2", 1), (2, "3", 1), (8, "2", 4)]
-    )
-    def test_the_ranks_of_a_machine_share_its_cores(
-        self, cores: int, ranks: str, threads: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from grpo_verl_ext.verl_plugin.cpu.engines import threads_of_a_rank
-
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(cores)))
-        monkeypatch.setenv("RAY_LOCAL_WORLD_SIZE", ranks)
-        assert threads_of_a_rank() == threads
-
     def test_the_module_is_built_as_a_trained_one_and_the_flag_is_restored(self) -> None:
         from grpo_verl_ext.verl_plugin.cpu.engines import _OnHost
 
