@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 
 import pytest
 from processes import Python
@@ -25,15 +24,3 @@ def python() -> Python:
         )
 
     return run
-
-
-@pytest.fixture
-def verl_registries() -> Iterator[tuple[dict[str, object], dict[str, object]]]:
-    """verl's two registries, restored afterwards."""
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
-
-    before = dict(ADV_ESTIMATOR_REGISTRY), dict(POLICY_LOSS_REGISTRY)
-    yield ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
-    for registry, saved in zip((ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY), before, strict=True):
-        registry.clear()
-        registry.update(saved)
