@@ -1,6 +1,6 @@
 """GRPO, DAPO, Dr. GRPO and GVPO for verl: the pure mathematics, importable without verl."""
 
-from grpo_verl_ext.algorithms import advantages, aggregation, groups, kl, surrogate
+from grpo_verl_ext.algorithms import advantages, aggregation, groups, gvpo, kl, surrogate
 from grpo_verl_ext.algorithms.advantages import (
     batch_scaled,
     centred,
@@ -32,6 +32,7 @@ __all__ = [
     "dual_clipped_surrogate",
     "group_scaled",
     "groups",
+    "gvpo",
     "k1",
     "k2",
     "k3",

@@ -99,3 +99,27 @@ def token_sum(losses: Sequence[Row], masks: Sequence[Sequence[int]]) -> float:
         for value, m in zip(row, mask, strict=True)
         if m
     )
+
+
+def gvpo_prompt_loss(rewards: Row, log_ratios: Row, beta: float) -> float:
+    """GVPO, mean-squared-error form: 1/(k−1) Σ ½ [(β s_i − mean β s) − (R_i − mean R)]²."""
+    k = len(rewards)
+    if k == 1:
+        return 0.0
+    implicit = [beta * s for s in log_ratios]
+    return math.fsum(
+        0.5 * ((s - mean(implicit)) - (reward - mean(rewards))) ** 2
+        for s, reward in zip(implicit, rewards, strict=True)
+    ) / (k - 1)
+
+
+def gvpo_prompt_gradient(rewards: Row, log_ratios: Row, beta: float) -> list[float]:
+    """GVPO, weight form: −β w_i / (k−1) for the log-probability of response i."""
+    k = len(rewards)
+    if k == 1:
+        return [0.0]
+    weights = [
+        (reward - mean(rewards)) - beta * (s - mean(log_ratios))
+        for s, reward in zip(log_ratios, rewards, strict=True)
+    ]
+    return [-beta * w / (k - 1) for w in weights]

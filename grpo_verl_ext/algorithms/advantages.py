@@ -84,6 +84,12 @@ def on_tokens(advantages: Tensor, response_mask: Tensor) -> Tensor:
     return torch.where(response_mask.bool(), advantages.unsqueeze(-1), 0)
 
 
+def of_response(advantages: Tensor, response_mask: Tensor) -> Tensor:
+    """What `on_tokens` spread: the value at each response's first token, 0 without one: (B, T) → (B,)."""
+    first = response_mask.to(torch.uint8).argmax(dim=-1, keepdim=True)
+    return torch.where(has_tokens(response_mask), advantages.gather(-1, first).squeeze(-1), 0)
+
+
 def is_truncated(response_mask: Tensor, max_response_length: int) -> Tensor:
     """Which responses used up the budget of ``max_response_length`` tokens: (B, T) → (B,) bool.
 

@@ -58,7 +58,15 @@ def prompt_mean(
     With the advantages of `advantages.per_prompt_token` (N_x, the tokens of the prompt's group) this is DAPO
     as printed, arXiv 2503.14476 eq. 8: 1/P Σ_x 1/N_x Σ_{i in x} Σ_t ℓ. Every prompt weighs the same.
     """
-    return sequence_sums(loss, response_mask).sum() * (dp_size * group_size) / global_batch_size
+    return response_prompt_mean(sequence_sums(loss, response_mask), global_batch_size, group_size, dp_size)
+
+
+def response_prompt_mean(loss: Tensor, global_batch_size: int, group_size: int, dp_size: int = 1) -> Tensor:
+    """D/P · Σ_i ℓ_i with P = B/G prompts: (B,) → (), for losses that carry the weight within their prompt.
+
+    With `gvpo.squared_error`, arXiv 2504.19599: 1/P Σ_x 1/(k−1) Σ_{i in x} ½ d_i².
+    """
+    return loss.sum() * (dp_size * group_size) / global_batch_size
 
 
 def local_token_mean(loss: Tensor, response_mask: Tensor, global_batch_size: int, dp_size: int = 1) -> Tensor:

@@ -1,0 +1,153 @@
+"""GVPO: implicit rewards regressed on rewards, both measured from the mean of their prompt.
+
+Zhang et al., arXiv 2504.19599. Response i of a prompt with k responses has reward R_i, and two log-ratios,
+*sums* over its tokens with no normalisation by length:
+
+    Δ_i = log π_θ(y_i) − log π_old(y_i),      ℓ_i = log π_old(y_i) − log π'(y_i),
+
+where π_old wrote down the log-probs of the batch and π' is the anchor (often π_old itself: ℓ = 0). A bar is
+the mean over the prompt's k responses. The loss of a prompt is
+
+    1/(k−1) Σ_i ½ d_i²,      d_i = β (Δ_i − Δ̄) − Ã_i,      Ã_i = (R_i − R̄) − β (ℓ_i − ℓ̄),
+
+whose unique minimiser is π* ∝ π' e^{R/β} (Theorem 1), for every sampling distribution that covers π'
+(Theorem 2). With 1/(k−1) the estimate is unbiased, and k may differ per prompt. A group of one has nothing to
+be compared with: its loss is 0.
+
+**Exact at any split.** Δ̄ is all that couples the responses of a prompt. Because Σ_i d_i = 0, the gradient
+through Δ̄ cancels, so Δ̄ may be a constant, computed by whoever sees the whole group (`group_sum` of `Δ`,
+summed over ranks), and each response then has a loss of its own: `squared_error`. Value and gradient of
+their sum are those of the formula above, wherever the responses are.
+
+Shapes: (B,) one number per response, in any order; log-ratios in nats, rewards and d in reward units.
+Gradient flows through ``log_ratio`` alone.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from grpo_verl_ext.algorithms.aggregation import sequence_sums
+from grpo_verl_ext.algorithms.groups import group_deviation, group_sum
+
+
+def sequence_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> Tensor:
+    """Δ_i = Σ_t (log_prob − old_log_prob) over the tokens of response i: (B, T) → (B,), fp32 or better.
+
+    Nothing is clipped: GVPO has no ratio to explode. What stands under the mask, NaN included, does not
+    count.
+    """
+    wide = torch.promote_types(log_prob.dtype, torch.float32)
+    mask = response_mask.bool()
+    # Both are masked before they meet: a NaN that is masked afterwards still spoils the gradient.
+    new, old = (torch.where(mask, values.to(wide), 0) for values in (log_prob, old_log_prob))
+    return sequence_sums(new - old, mask)
+
+
+def anchored(
+    advantages: Tensor, anchor_log_ratio: Tensor, group: Tensor, member: Tensor, beta: float
+) -> Tensor:
+    """Ã_i = A_i − β (ℓ_i − ℓ̄): targets for an anchor π' that is not π_old: (B,) → (B,).
+
+    Args:
+        advantages: A_i = R_i − R̄, from `advantages.centred`; these are the targets where π' = π_old.
+        anchor_log_ratio: ℓ_i = log π_old(y_i) − log π'(y_i), from `sequence_log_ratio`.
+        group: from `groups.dense_group_ids`.
+        member: False for padding rows.
+        beta: β, in reward units per nat.
+    """
+    return advantages - beta * group_deviation(anchor_log_ratio, group, member)
+
+
+def residual(log_ratio: Tensor, targets: Tensor, drift: Tensor | float, beta: float) -> Tensor:
+    """d_i = β (Δ_i − Δ̄) − Ã_i: (B,) → (B,).
+
+    Args:
+        log_ratio: Δ_i, from `sequence_log_ratio`.
+        targets: Ã_i.
+        drift: Δ̄ of the prompt of each response, a constant; 0 at the first update after a rollout.
+        beta: β.
+    """
+    return beta * (log_ratio - drift) - targets
+
+
+def per_degree_of_freedom(values: Tensor, group_size: Tensor | int) -> Tensor:
+    """values_i / (k − 1) with k the size of the prompt's group, 0 for k ≤ 1: (B,) → (B,)."""
+    k = torch.as_tensor(group_size, device=values.device)
+    return torch.where(k > 1, values / (k - 1).clamp(min=1), 0)
+
+
+def squared_error(residual: Tensor, group_size: Tensor | int) -> Tensor:
+    """½ d_i² / (k − 1): (B,) → (B,). Summed over a prompt and averaged over prompts it is GVPO's loss.
+
+    The mean-squared-error form. Its gradient is −β Σ_i w_i ∇log π_θ(y_i) / (k − 1) with w = `weights`.
+    """
+    return per_degree_of_freedom(0.5 * residual.square(), group_size)
+
+
+class SquaredErrorParts(NamedTuple):
+    """What `squared_error` is made of, (B,) each: it equals reward + variance + covariance.
+
+    Summed over a prompt these are ½ Var(Ã), ½ β² Var(Δ) and −β Cov(Ã, Δ), all with k − 1.
+    """
+
+    reward: Tensor
+    variance: Tensor
+    covariance: Tensor
+
+
+def squared_error_parts(
+    log_ratio: Tensor, targets: Tensor, drift: Tensor | float, group_size: Tensor | int, beta: float
+) -> SquaredErrorParts:
+    """Split `squared_error` into what the rewards, the policy's spread and their agreement contribute."""
+    implicit = beta * (log_ratio - drift)
+    parts = (0.5 * targets.square(), 0.5 * implicit.square(), -targets * implicit)
+    return SquaredErrorParts(*(per_degree_of_freedom(part, group_size) for part in parts))
+
+
+def weights(residual: Tensor) -> Tensor:
+    """w_i = Ã_i − β (Δ_i − Δ̄) = −d_i, constants: (B,) → (B,). Σ_i w_i = 0 within each prompt.
+
+    The weights of the log-likelihoods; that they sum to zero is what cancels the partition function.
+    """
+    return -residual.detach()
+
+
+def weighted_log_likelihood(
+    log_ratio: Tensor, weights: Tensor, group_size: Tensor | int, beta: float
+) -> Tensor:
+    """−β w_i Δ_i / (k − 1): (B,) → (B,). Not the value of `squared_error`, but its gradient."""
+    return per_degree_of_freedom(-beta * weights * log_ratio, group_size)
+
+
+def variance_covariance(
+    rewards: Tensor, log_ratio: Tensor, group: Tensor, member: Tensor, beta: float
+) -> Tensor:
+    """½ Var(R) + ½ β² Var(s) − β Cov(R, s) of each prompt, in parts that add up to it: (B,) → (B,).
+
+    The loss when whole groups are at hand, from the total log-ratio s_i = log π_θ(y_i) − log π'(y_i), with
+    k − 1 in every (co)variance. Gradient flows through the group means too.
+    """
+    implicit, reward = (group_deviation(values, group, member) for values in (beta * log_ratio, rewards))
+    parts = 0.5 * reward.square() + 0.5 * implicit.square() - reward * implicit
+    return per_degree_of_freedom(parts, group_sum(member.to(parts.dtype), group))
+
+
+def log_optimum(anchor_log_prob: Tensor, rewards: Tensor, beta: float) -> Tensor:
+    """log π*(y) with π* ∝ π' e^{R/β} over the finite set of the last dimension: (…, n) → (…, n).
+
+    The minimiser of the loss (Theorem 1).
+    """
+    return (anchor_log_prob + rewards / beta).log_softmax(dim=-1)
+
+
+def mean_drift(log_ratio_sums: Tensor, counts: Tensor) -> Tensor:
+    """Δ̄ of every prompt from Σ_i Δ_i and the number of responses, 0 without a response: (P,) → (P,)."""
+    return log_ratio_sums / counts.clamp(min=1)
+
+
+def mean_absolute(values: Tensor, counts: Tensor) -> Tensor:
+    """Mean of |value| over the prompts that have responses: (P,) → ()."""
+    present = counts > 0
+    return torch.where(present, values.abs(), 0).sum() / present.sum().clamp(min=1)

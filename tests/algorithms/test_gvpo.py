@@ -1,0 +1,275 @@
+"""GVPO's three forms, and its theorems on a policy over a handful of responses.
+
+The theorems are checked by descent on the expected loss, written as a sum over all pairs of responses: with
+k = 2 the estimator is already unbiased, which `test_the_estimator_is_unbiased` shows for other k.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import oracles
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from grpo_verl_ext import gvpo
+from grpo_verl_ext.algorithms.advantages import centred
+from grpo_verl_ext.algorithms.groups import group_sum
+
+F64 = torch.float64
+REWARDS = torch.tensor([0.0, 0.3, 0.1, 0.25, 0.15], dtype=F64)
+ANCHOR = torch.tensor([0.1, -0.4, 0.3, 0.0, -0.2], dtype=F64).log_softmax(0)
+OTHER = torch.tensor([0.3, 0.1, 0.2, 0.15, 0.25], dtype=F64)
+
+finite = st.floats(-4, 4, allow_subnormal=False)
+prompts = st.lists(st.lists(st.tuples(finite, finite), min_size=1, max_size=5), min_size=1, max_size=4)
+
+
+def flat(groups: list[list[tuple[float, float]]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(rewards, log-ratios, group, size) of responses whose prompts are interleaved."""
+    rows = [(i, j) for i, group in enumerate(groups) for j in range(len(group))]
+    rows.sort(key=lambda row: (row[1], -row[0]))
+    rewards = torch.tensor([groups[i][j][0] for i, j in rows], dtype=F64)
+    log_ratio = torch.tensor([groups[i][j][1] for i, j in rows], dtype=F64).requires_grad_()
+    group = torch.tensor([i for i, _ in rows])
+    return rewards, log_ratio, group, group_sum(torch.ones_like(group), group)
+
+
+def rowwise(rewards: Tensor, log_ratio: Tensor, group: Tensor, size: Tensor, beta: float) -> Tensor:
+    """The loss as the plugin has it: the mean log-ratio of the group is a constant."""
+    member = torch.ones_like(group, dtype=torch.bool)
+    drift = group_sum(log_ratio.detach(), group) / size
+    targets = centred(rewards, group, member)
+    return gvpo.squared_error(gvpo.residual(log_ratio, targets, drift, beta), size)
+
+
+@given(prompts, st.sampled_from([0.05, 0.1, 1.0, 3.0]))
+def test_the_three_forms_and_the_paper_agree_in_value_and_gradient(groups, beta):
+    rewards, log_ratio, group, size = flat(groups)
+    member = torch.ones_like(group, dtype=torch.bool)
+    split = rowwise(rewards, log_ratio, group, size, beta)
+    whole = gvpo.variance_covariance(rewards, log_ratio, group, member, beta)
+    residual = beta * (log_ratio - group_sum(log_ratio, group) / size).detach() - centred(
+        rewards, group, member
+    )
+    weighted = gvpo.weighted_log_likelihood(log_ratio, gvpo.weights(residual), size, beta)
+
+    expected = math.fsum(oracles.gvpo_prompt_loss(*zip(*g, strict=True), beta) for g in groups)
+    assert split.sum().item() == pytest.approx(expected, rel=1e-12, abs=1e-13)
+    assert whole.sum().item() == pytest.approx(expected, rel=1e-12, abs=1e-13)
+
+    by_prompt = [oracles.gvpo_prompt_gradient(*zip(*g, strict=True), beta) for g in groups]
+    rank_in_group = [int((group[:i] == group[i]).sum()) for i in range(len(group))]
+    gradient = torch.tensor(
+        [by_prompt[g][j] for g, j in zip(group.tolist(), rank_in_group, strict=True)], dtype=F64
+    )
+    for form in (split, whole, weighted):
+        (found,) = torch.autograd.grad(form.sum(), log_ratio)
+        torch.testing.assert_close(found, gradient, rtol=1e-12, atol=1e-13)
+
+
+@given(prompts, st.sampled_from([0.05, 1.0]))
+def test_weights_sum_to_zero_in_every_prompt(groups, beta):
+    rewards, log_ratio, group, size = flat(groups)
+    targets = centred(rewards, group, torch.ones_like(group, dtype=torch.bool))
+    drift = group_sum(log_ratio.detach(), group) / size
+    weights = gvpo.weights(gvpo.residual(log_ratio, targets, drift, beta))
+    assert not weights.requires_grad
+    torch.testing.assert_close(group_sum(weights, group), torch.zeros_like(weights), rtol=0, atol=1e-13)
+
+
+@given(prompts, st.sampled_from([0.05, 1.0]))
+def test_the_parts_add_up_and_are_the_variances(groups, beta):
+    rewards, log_ratio, group, size = flat(groups)
+    targets = centred(rewards, group, torch.ones_like(group, dtype=torch.bool))
+    drift = group_sum(log_ratio.detach(), group) / size
+    parts = gvpo.squared_error_parts(log_ratio, targets, drift, size, beta)
+    whole = gvpo.squared_error(gvpo.residual(log_ratio, targets, drift, beta), size)
+    torch.testing.assert_close(sum(parts), whole, rtol=1e-12, atol=1e-13)
+    for i, g in enumerate(groups):
+        if len(g) > 1:
+            expected = torch.cov(torch.tensor(g, dtype=F64).T)
+            own = [part[group == i].sum().item() for part in parts]
+            assert own[0] == pytest.approx(0.5 * expected[0, 0].item(), rel=1e-12, abs=1e-13)
+            assert own[1] == pytest.approx(0.5 * beta**2 * expected[1, 1].item(), rel=1e-12, abs=1e-13)
+            assert own[2] == pytest.approx(-beta * expected[0, 1].item(), rel=1e-12, abs=1e-13)
+
+
+def test_an_anchor_of_its_own_by_hand():
+    # Two prompts: {0, 2} and {1}; a padding row. β (ℓ − mean ℓ) of the first is 0.5 · (±1).
+    group, member = torch.tensor([0, 1, 0, 2]), torch.tensor([True, True, True, False])
+    ratios = torch.tensor([3.0, 7.0, 1.0, math.nan], dtype=F64)
+    targets = torch.tensor([0.2, 0.0, -0.2, 0.0], dtype=F64)
+    found = gvpo.anchored(targets, ratios, group, member, beta=0.5)
+    assert found.tolist() == pytest.approx([0.2 - 0.5, 0.0, -0.2 + 0.5, 0.0], abs=1e-15)
+
+
+def test_anchored_targets_and_the_total_log_ratio_are_the_same_loss():
+    """Δ against targets for the anchor = Δ + ℓ against plain targets: the loss knows only π_θ / π'."""
+    generator = torch.Generator().manual_seed(0)
+    rewards, moved, before = (torch.randn(6, generator=generator, dtype=F64) for _ in range(3))
+    group, member = torch.tensor([0, 1, 0, 1, 0, 1]), torch.ones(6, dtype=torch.bool)
+    targets = gvpo.anchored(centred(rewards, group, member), before, group, member, 0.3)
+    found = gvpo.squared_error(gvpo.residual(moved, targets, group_sum(moved, group) / 3, 0.3), 3)
+    expected = gvpo.variance_covariance(rewards, moved + before, group, member, 0.3)
+    assert found.sum().item() == pytest.approx(expected.sum().item(), rel=1e-13)
+
+
+def test_log_ratios_are_sums_over_tokens_and_ignore_what_is_masked():
+    log_prob = torch.tensor([[-1.0, -2.0, math.nan], [math.inf, -3.0, -1.0]], requires_grad=True)
+    old = torch.tensor([[-1.5, -1.0, 7.0], [math.nan, -30.0, -1.0]])
+    mask = torch.tensor([[1, 1, 0], [0, 1, 1]])
+    found = gvpo.sequence_log_ratio(log_prob, old, mask)
+    assert found.tolist() == [0.5 - 1.0, 27.0]
+    found.sum().backward()
+    assert log_prob.grad.tolist() == mask.float().tolist()
+
+
+def test_half_precision_is_summed_in_single():
+    log_prob = torch.full((1, 4096), -1.0, dtype=torch.bfloat16)
+    found = gvpo.sequence_log_ratio(log_prob, torch.zeros_like(log_prob), torch.ones(1, 4096))
+    assert (found.dtype, found.item()) == (torch.float32, -4096.0)
+
+
+def test_a_group_of_one_and_an_empty_one_contribute_nothing():
+    residual = torch.tensor([5.0, 7.0, 2.0], dtype=F64, requires_grad=True)
+    loss = gvpo.squared_error(residual, torch.tensor([1, 0, 3]))
+    assert loss.tolist() == [0, 0, 1.0]
+    loss.sum().backward()
+    assert residual.grad.tolist() == [0, 0, 1.0]
+
+
+def test_drift_by_hand():
+    sums, counts = torch.tensor([6.0, 0.0, -3.0]), torch.tensor([3.0, 0.0, 1.0])
+    drift = gvpo.mean_drift(sums, counts)
+    assert drift.tolist() == [2.0, 0.0, -3.0]
+    assert gvpo.mean_absolute(drift, counts).item() == 2.5
+    assert gvpo.mean_absolute(drift, torch.zeros(3)).item() == 0
+
+
+# ----------------------------------------------------------------------------------------------- theorems
+
+
+def expected_loss(policy: Tensor, sampling: Tensor, beta: float, anchor: Tensor = ANCHOR) -> Tensor:
+    """E over pairs of responses drawn from ``sampling``, for log-probabilities ``policy``."""
+    n = len(policy)
+    pairs = torch.cartesian_prod(torch.arange(n), torch.arange(n))
+    group = torch.arange(len(pairs)).repeat_interleave(2)
+    log_ratio = (policy - anchor)[pairs.flatten()]
+    member = torch.ones_like(group, dtype=torch.bool)
+    losses = gvpo.variance_covariance(REWARDS[pairs.flatten()], log_ratio, group, member, beta)
+    return (losses.view(-1, 2).sum(1) * sampling[pairs].prod(1)).sum()
+
+
+def minimise(loss_of: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """Log-probabilities of the softmax policy where L-BFGS, begun anew until it stays, comes to rest."""
+    logits = start.detach().clone().requires_grad_()
+
+    def descend() -> None:
+        optimiser = torch.optim.LBFGS(
+            [logits],
+            max_iter=200,
+            tolerance_grad=1e-14,
+            tolerance_change=1e-18,
+            line_search_fn="strong_wolfe",
+        )
+
+        def closure() -> Tensor:
+            optimiser.zero_grad()
+            loss = loss_of(logits.log_softmax(0))
+            loss.backward()
+            return loss
+
+        optimiser.step(closure)
+
+    for _ in range(20):
+        descend()
+    return logits.detach().log_softmax(0)
+
+
+def kl(policy: Tensor, optimum: Tensor) -> float:
+    return (policy.exp() * (policy - optimum)).sum().item()
+
+
+def optimum_by_hand(anchor: Tensor, beta: float) -> Tensor:
+    """π' e^{R/β}, normalised by a plain sum."""
+    unnormalised = [math.exp(p + r / beta) for p, r in zip(anchor.tolist(), REWARDS.tolist(), strict=True)]
+    return torch.tensor([math.log(u / math.fsum(unnormalised)) for u in unnormalised], dtype=F64)
+
+
+SAMPLING = {
+    "on-policy": lambda policy: policy.exp(),
+    "off-policy": lambda policy: OTHER,
+    "mixture": lambda policy: 0.5 * policy.exp() + 0.5 * OTHER,
+}
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.1, 1.0])
+@pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
+def test_theorems_1_and_2_the_minimiser_is_the_optimum(sampling, beta):
+    found = minimise(lambda policy: expected_loss(policy, sampling(policy.detach()), beta), ANCHOR)
+    optimum = optimum_by_hand(ANCHOR, beta)
+    torch.testing.assert_close(gvpo.log_optimum(ANCHOR, REWARDS, beta), optimum, rtol=1e-12, atol=1e-12)
+    assert abs(kl(found, optimum)) <= 1e-8
+    assert kl(ANCHOR, optimum) > 1e-3, "the descent had somewhere to go"
+
+
+def test_theorem_2_needs_support():
+    """A response that is never sampled keeps its logit, whatever its reward."""
+    sampling = OTHER * torch.tensor([1, 0, 1, 1, 1])
+    found = minimise(lambda policy: expected_loss(policy, sampling / sampling.sum(), 0.1), ANCHOR)
+    assert kl(found, optimum_by_hand(ANCHOR, 0.1)) > 0.1
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_theorem_3_anchored_anew_at_each_step(steps):
+    beta, policy = 1.0, ANCHOR
+    for _ in range(steps):
+        anchor = policy
+        policy = minimise(
+            lambda p, anchor=anchor: expected_loss(p, SAMPLING["on-policy"](p.detach()), beta, anchor), anchor
+        )
+    assert abs(kl(policy, optimum_by_hand(ANCHOR, beta / steps))) <= 1e-8
+
+
+def test_grpo_has_another_fixed_point():
+    """At GVPO's optimum its own gradient vanishes and the group-relative policy gradient does not."""
+    optimum = optimum_by_hand(ANCHOR, 0.1)
+
+    def gradient(loss_of: Callable[[Tensor], Tensor]) -> float:
+        logits = optimum.clone().requires_grad_()
+        loss_of(logits.log_softmax(0)).backward()
+        return logits.grad.norm().item()
+
+    def grpo(policy: Tensor) -> Tensor:
+        probability = optimum.exp()
+        spread = REWARDS - (probability * REWARDS).sum()
+        advantage = spread / (probability * spread.square()).sum().sqrt()
+        return -(probability * advantage * policy).sum()
+
+    assert gradient(lambda policy: expected_loss(policy, OTHER, 0.1)) <= 1e-15
+    assert gradient(grpo) > 1e-2
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_the_estimator_is_unbiased(k):
+    """Over all 3^k samples of k responses: ½ Var(R − β s) of the distribution, value and gradient."""
+    beta, rewards = 0.7, REWARDS[:3]
+    probability = torch.tensor([0.5, 0.2, 0.3], dtype=F64)
+    log_ratio = torch.tensor([0.4, -1.0, 0.3], dtype=F64, requires_grad=True)
+    total = torch.zeros((), dtype=F64)
+    for sample in itertools.product(range(3), repeat=k):
+        rows = list(sample)
+        group, size = torch.zeros(k, dtype=torch.int64), torch.full((k,), k)
+        losses = rowwise(rewards[rows], log_ratio[rows], group, size, beta)
+        total = total + probability[rows].prod() * losses.sum()
+    (gradient,) = torch.autograd.grad(total, log_ratio)
+
+    distance = rewards - beta * log_ratio
+    variance = (probability * distance.square()).sum() - (probability * distance).sum().square()
+    (expected,) = torch.autograd.grad(0.5 * variance, log_ratio)
+    assert total.item() == pytest.approx(0.5 * variance.item(), rel=1e-12)
+    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-14)
