@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 
 def patch(config_module: Any) -> None:
-    """Put `preflight.check` in front of verl's own validation; its one message ends the driver."""
+    """Put `preflight` in front of verl's own validation; the one message of an error ends the driver."""
     original = config_module.validate_config
 
     @functools.wraps(original)
@@ -23,6 +23,8 @@ def patch(config_module: Any) -> None:
             preflight.check(config)
         except ValueError as error:
             sys.exit(f"grpo_verl_ext: {error}")
+        for warning in preflight.warnings(config):
+            print(f"grpo_verl_ext: warning: {warning}", file=sys.stderr, flush=True)
         original(config, *args, **kwargs)
 
     config_module.validate_config = validate_config

@@ -59,6 +59,20 @@ def dr_grpo(
     return _outcome("dr_grpo", token_level_rewards, response_mask, index, config)
 
 
+def gvpo(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: npt.ArrayLike | None = None,
+    config: Mapping[str, Any] | None = None,
+    **_: object,
+) -> Result:
+    """GVPO, Ã = R − mean R: `advantages.centred`. Goes with the loss of the same name.
+
+    For ``gvpo_anchor=ref`` the trainer, which has the reference's log-probs, subtracts β (ℓ − mean ℓ).
+    """
+    return _outcome("gvpo", token_level_rewards, response_mask, index, config)
+
+
 def dapo_per_prompt(
     token_level_rewards: Tensor,
     response_mask: Tensor,
@@ -81,6 +95,7 @@ ESTIMATORS = {
     "dapo": dapo,
     "dapo_per_prompt": dapo_per_prompt,
     "dr_grpo": dr_grpo,
+    "gvpo": gvpo,
 }
 
 

@@ -16,12 +16,14 @@ from rich.table import Table
 from tensordict import TensorDict
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
-from verl.workers.config import ActorConfig, PolicyLossConfig
+from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
+from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 from grpo_verl_ext.verl_plugin.settings import REQUIRED_LOSS_AGG_MODE
 
 GROUP_SIZE = 4
+GVPO_BETA = 0.1
 NUM_PROMPTS = 4
 MAX_RESPONSE_LENGTH = 24
 MAX_TOKENS = 2 * MAX_RESPONSE_LENGTH
@@ -218,7 +220,7 @@ def actor_config(case: Case, **overrides: Any) -> ActorConfig:
         "strategy": "fsdp",
         "rollout_n": GROUP_SIZE,
         "ppo_micro_batch_size_per_gpu": 1,
-        "policy_loss": PolicyLossConfig(loss_mode=case.loss_mode),
+        "policy_loss": LossConfig(loss_mode=case.loss_mode, gvpo_beta=GVPO_BETA),
         "loss_agg_mode": case.loss_agg_mode,
         "loss_scale_factor": case.loss_scale_factor,
         "use_kl_loss": True,

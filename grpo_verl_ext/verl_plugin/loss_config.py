@@ -12,9 +12,11 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
     Attributes:
         max_response_length: the response budget in tokens, for the metric ``actor/frac_truncated``; a loss
             sees rows padded to the longest of its micro-batch and cannot tell. Null: no such metric.
+        gvpo_beta: β of the loss gvpo; presets refer to ``algorithm.grpo_ext.gvpo_beta``, its home.
     """
 
     max_response_length: int | None = None
+    gvpo_beta: float | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError for a budget that is none; verl builds this in the driver, before any rollout."""

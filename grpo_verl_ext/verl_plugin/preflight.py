@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow
@@ -15,6 +15,7 @@ from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.verl_plugin import settings
 from grpo_verl_ext.verl_plugin.cpu.detection import accelerator, is_cpu_chosen
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.groups.checks import check_groups, group_warnings
 
 
 def check(config: DictConfig) -> None:
@@ -25,6 +26,11 @@ def check(config: DictConfig) -> None:
     """
     for check_one in CHECKS:
         check_one(config)
+
+
+def warnings(config: DictConfig) -> Iterator[str]:
+    """What may be meant, and may not: one sentence each, with the line to type."""
+    yield from group_warnings(config)
 
 
 def check_device(config: DictConfig) -> None:
@@ -100,6 +106,7 @@ CHECKS: tuple[Callable[[DictConfig], None], ...] = (
     check_data,
     check_model,
     check_settings,
+    check_groups,
     check_rewards,
 )
 

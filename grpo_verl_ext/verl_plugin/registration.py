@@ -29,6 +29,7 @@ def register() -> None:
         cpu.install()
     # verl's registries live in a module that costs a second to import: enter them when verl imports it.
     register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
+    register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
     register_post_import_hook(driver.patch, "verl.utils.config")
 
 
@@ -65,3 +66,9 @@ def _register_algorithms(core_algos: ModuleType) -> None:
 
     claim(core_algos.ADV_ESTIMATOR_REGISTRY, estimators.ESTIMATORS, "advantage estimator")
     claim(core_algos.POLICY_LOSS_REGISTRY, losses.LOSSES, "policy loss")
+
+
+def _register_trainers(v1: ModuleType) -> None:
+    from grpo_verl_ext.verl_plugin.groups.trainer import TRAINERS
+
+    claim(v1.trainer_base.TRAINER_REGISTRY, TRAINERS, "trainer mode")

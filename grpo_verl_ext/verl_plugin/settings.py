@@ -4,15 +4,19 @@
 the configuration is composed, before any rollout.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-ESTIMATOR_NAMES = ("grpo_outcome", "dapo", "dapo_per_prompt", "dr_grpo")
+ESTIMATOR_NAMES = ("grpo_outcome", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo")
 """Values of ``algorithm.adv_estimator`` whose options `EstimatorSettings` holds."""
 
 SCALE_REWARDS = ("group", "batch", "none")
-NO_STD_ESTIMATORS = ("dr_grpo",)
+NO_STD_ESTIMATORS = ("dr_grpo", "gvpo")
+GVPO_ANCHORS = ("old", "ref")
+PAIRED = ("dapo_per_prompt", "gvpo")
+"""Names of an estimator and a loss of which one is wrong without the other."""
 
 REQUIRED_LOSS_AGG_MODE = {
     "grpo": "seq-mean-token-mean",
@@ -20,6 +24,7 @@ REQUIRED_LOSS_AGG_MODE = {
     "dapo": "token-mean",
     "dapo_per_prompt": "token-mean",
     "dr_grpo": "seq-mean-token-sum-norm",
+    "gvpo": "seq-mean-token-sum",
 }
 """Each loss does its own aggregation; verl aggregates KL and entropy by this key, so the two must agree.
 
@@ -29,18 +34,22 @@ bnpo and dapo_per_prompt have no exact counterpart in verl; theirs is the neares
 
 @dataclass(frozen=True)
 class EstimatorSettings:
-    """Options of the outcome estimators, all under ``algorithm.grpo_ext``.
+    """Options of the estimators, all under ``algorithm.grpo_ext``.
 
     Attributes:
         scale_rewards: divide centred rewards by the std of the ``group``, of the whole ``batch``, or not at
-            all (``none``). Default: ``none`` for dr_grpo, ``group`` for the others.
+            all (``none``). Default: ``none`` for dr_grpo and gvpo, ``group`` for the others.
         mask_truncated: advantage 0 for responses that used up the budget.
         max_response_length: that budget in tokens; needed by ``mask_truncated`` alone.
+        gvpo_beta: GVPO's β > 0, in reward units per nat; larger stays nearer to the anchor.
+        gvpo_anchor: GVPO's π': ``old``, the policy of the rollout, or ``ref``, the reference model.
     """
 
     scale_rewards: str = "group"
     mask_truncated: bool = False
     max_response_length: int | None = None
+    gvpo_beta: float = 0.1
+    gvpo_anchor: str = "old"
 
     @classmethod
     def from_config(
@@ -82,6 +91,16 @@ class EstimatorSettings:
                 f"algorithm.grpo_ext.max_response_length is {self.max_response_length!r}; valid is an "
                 f"integer ≥ 1. Type: '+algorithm.grpo_ext.max_response_length=${{data.max_response_length}}'"
             )
+        if not _is_positive_number(self.gvpo_beta):
+            raise ValueError(
+                f"algorithm.grpo_ext.gvpo_beta is {self.gvpo_beta!r}; valid is a finite number > 0. "
+                f"Type: algorithm.grpo_ext.gvpo_beta=0.1"
+            )
+        if self.gvpo_anchor not in GVPO_ANCHORS:
+            raise ValueError(
+                f"algorithm.grpo_ext.gvpo_anchor is {self.gvpo_anchor!r}; valid are "
+                f"{', '.join(GVPO_ANCHORS)}. Type: algorithm.grpo_ext.gvpo_anchor=old"
+            )
 
     def _check_against(self, estimator: str | None, norm_adv_by_std_in_grpo: bool) -> None:
         if estimator in NO_STD_ESTIMATORS and self.scale_rewards != "none":
@@ -90,6 +109,13 @@ class EstimatorSettings:
                 f"algorithm.grpo_ext.scale_rewards is {self.scale_rewards!r}; valid is none. "
                 f"Type: algorithm.grpo_ext.scale_rewards=none, or for the scaled estimator: "
                 f"algorithm.adv_estimator=grpo_outcome"
+            )
+        if estimator == "gvpo" and self.mask_truncated:
+            raise ValueError(
+                "algorithm.grpo_ext.mask_truncated is true, but with algorithm.adv_estimator=gvpo a response "
+                "that left the loss would unbalance its group, whose weights must sum to zero; valid is "
+                "false. Type: algorithm.grpo_ext.mask_truncated=false, and shape the reward instead: "
+                "reward.reward_manager.name=dapo"
             )
         # verl's default is true, so only false tells what somebody wants.
         if not norm_adv_by_std_in_grpo and self.scale_rewards != "none":
@@ -128,6 +154,17 @@ def check_loss(loss_mode: str, actor: Mapping[str, Any]) -> None:
             f"would take the longest response of each micro-batch.) "
             f"Type: '{key}.loss_scale_factor=${{data.max_response_length}}'"
         )
+    if loss_mode == "gvpo":
+        beta = actor["policy_loss"].get("gvpo_beta")
+        if not _is_positive_number(beta):
+            raise ValueError(
+                f"policy_loss.loss_mode=gvpo needs its β, but {key}.policy_loss.gvpo_beta is {beta!r}; valid "
+                f"is a finite number > 0. Type: +algo=gvpo, or without the preset: "
+                f"{key}.policy_loss._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig "
+                f"'+{key}.policy_loss.gvpo_beta=${{algorithm.grpo_ext.gvpo_beta}}' "
+                f"+algorithm.grpo_ext.gvpo_beta=0.1"
+            )
+        return
     clip_ratio_c = actor.get("clip_ratio_c")
     if clip_ratio_c is not None and not clip_ratio_c > 1:
         raise ValueError(
@@ -137,18 +174,19 @@ def check_loss(loss_mode: str, actor: Mapping[str, Any]) -> None:
 
 
 def check_pair(adv_estimator: str, loss_mode: str) -> None:
-    """Refuse one half of dapo_per_prompt without the other: its estimator carries the weights of its loss.
+    """Refuse one half of a pair without the other: its estimator computes what its loss alone can read.
 
     Raises:
-        ValueError: ``dapo_per_prompt`` is the estimator or the loss, but not both.
+        ValueError: one of `PAIRED` is the estimator or the loss, but not both.
     """
-    if (adv_estimator == "dapo_per_prompt") != (loss_mode == "dapo_per_prompt"):
-        raise ValueError(
-            f"dapo_per_prompt is an estimator and a loss that belong together, but "
-            f"algorithm.adv_estimator={adv_estimator} and policy_loss.loss_mode={loss_mode}. "
-            f"Type: algorithm.adv_estimator=dapo_per_prompt "
-            f"actor_rollout_ref.actor.policy_loss.loss_mode=dapo_per_prompt"
-        )
+    for name in PAIRED:
+        if (adv_estimator == name) != (loss_mode == name):
+            raise ValueError(
+                f"{name} is an estimator and a loss that belong together, but "
+                f"algorithm.adv_estimator={adv_estimator} and policy_loss.loss_mode={loss_mode}. "
+                f"Type: algorithm.adv_estimator={name} "
+                f"actor_rollout_ref.actor.policy_loss.loss_mode={name}"
+            )
 
 
 def _refuse_unknown_keys(options: Mapping[str, Any], valid: set[str]) -> None:
@@ -165,4 +203,4 @@ def _is_positive_int(value: object) -> bool:
 
 
 def _is_positive_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

@@ -53,6 +53,37 @@ def test_dapo_with_all_its_parts(train: Train) -> None:
     assert all(0 <= share < 0.2 for share in run.series("actor/frac_truncated"))
 
 
+def test_gvpo_on_two_ranks_and_on_one_from_the_same_rollout(tmp_path: Path, train: Train) -> None:
+    """Four updates a rollout, dynamic batching, groups scattered over ranks; preset gvpo."""
+    rollout = (
+        *("skip.rollout_tq.enable=true", "skip.rollout_tq.steps=[1]"),
+        f"skip.rollout_tq.dump_dir={tmp_path / 'rollouts'}",
+    )
+    shared = ("actor_rollout_ref.actor.ppo_mini_batch_size=8", "trainer.save_freq=-1", *rollout)
+    two = train(
+        *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=6", "trainer.test_freq=6", *shared),
+        algo="gvpo",
+    ).require_success()
+    assert max(two.series("actor/gvpo_weight_sum")) <= 1e-5
+    assert min(two.series("actor/gvpo_drift")) > 1e-3, "the later updates saw a policy that had moved"
+    before, after = two.series("val-core/chain_sum/acc/mean@1")
+    # 512 prompts sampled once each: the standard error of the difference is 0.03.
+    assert after > before + 0.1
+
+    one = train(
+        *(
+            "trainer.total_training_steps=1",
+            "trainer.val_before_train=false",
+            "trainer.test_freq=-1",
+            *shared,
+        ),
+        algo="gvpo",
+    ).require_success()
+    # The means over the four updates of the first step; single precision, other sums.
+    for name in ("pg_loss", "grad_norm", "gvpo_loss", "gvpo_var_term", "gvpo_cov_term", "gvpo_drift"):
+        assert one.series(f"actor/{name}")[0] == pytest.approx(two.series(f"actor/{name}")[0], rel=1e-4), name
+
+
 def test_a_killed_run_goes_on_from_its_checkpoint(
     tmp_path: Path, train: Train, command: Callable[..., list[str]], environment: dict[str, str]
 ) -> None:

@@ -70,9 +70,10 @@ def test_grpo_and_dapo_equal_the_oracle(name):
     torch.testing.assert_close(through_verl(algorithm(name)), on_tokens(expected), rtol=0, atol=1e-12)
 
 
-def test_dr_grpo_equals_the_oracle():
+@pytest.mark.parametrize("name", ["dr_grpo", "gvpo"])
+def test_dr_grpo_and_gvpo_equal_the_oracle(name):
     expected = oracles.dr_grpo_advantages(REWARDS[REAL], IDS[REAL])
-    torch.testing.assert_close(through_verl(algorithm("dr_grpo")), on_tokens(expected), rtol=0, atol=1e-12)
+    torch.testing.assert_close(through_verl(algorithm(name)), on_tokens(expected), rtol=0, atol=1e-12)
 
 
 def test_dapo_per_prompt_divides_by_the_tokens_of_the_prompt():
@@ -145,6 +146,8 @@ def test_garbage_in_a_padding_row_changes_nothing(garbage):
 def test_defaults_follow_the_estimator():
     assert EstimatorSettings.from_config(algorithm("grpo_outcome")).scale_rewards == "group"
     assert EstimatorSettings.from_config(algorithm("dr_grpo")).scale_rewards == "none"
+    gvpo = EstimatorSettings.from_config(algorithm("gvpo"))
+    assert (gvpo.scale_rewards, gvpo.gvpo_beta, gvpo.gvpo_anchor) == ("none", 0.1, "old")
 
 
 @pytest.mark.parametrize(
@@ -173,6 +176,22 @@ def test_defaults_follow_the_estimator():
         (
             algorithm("dr_grpo", scale_rewards="group"),
             ["algorithm.grpo_ext.scale_rewards is 'group'", "valid is none", "scale_rewards=none"],
+        ),
+        (
+            algorithm("gvpo", scale_rewards="batch"),
+            ["algorithm.adv_estimator=gvpo", "'batch'", "valid is none", "scale_rewards=none"],
+        ),
+        (
+            algorithm("gvpo", mask_truncated=True, max_response_length=4),
+            ["algorithm.grpo_ext.mask_truncated is true", "sum to zero", "mask_truncated=false"],
+        ),
+        (
+            algorithm("gvpo", gvpo_beta=0.0),
+            ["algorithm.grpo_ext.gvpo_beta is 0.0", "finite number > 0", "gvpo_beta=0.1"],
+        ),
+        (
+            algorithm("gvpo", gvpo_anchor="new"),
+            ["algorithm.grpo_ext.gvpo_anchor is 'new'", "old, ref", "gvpo_anchor=old"],
         ),
         (
             algorithm("grpo_outcome", norm_adv_by_std_in_grpo=False),

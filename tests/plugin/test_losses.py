@@ -19,6 +19,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import k1, k2, k3
 from grpo_verl_ext.verl_plugin import losses
+from grpo_verl_ext.verl_plugin.groups import rows as group_rows
 from grpo_verl_ext.verl_plugin.invariance import (
     MAX_RESPONSE_LENGTH,
     OUR_CASES,
@@ -34,6 +35,7 @@ from grpo_verl_ext.verl_plugin.settings import REQUIRED_LOSS_AGG_MODE, check_act
 
 F64 = torch.float64
 CASES = {case.name: case for case in OUR_CASES}
+CLIPPED = [name for name in CASES if name != "gvpo"]
 NO_KL = {"use_kl_loss": False}
 
 
@@ -137,13 +139,15 @@ def counted(config, **changes: object):
         ("bnpo", (-2 + 1) / 3),
         ("dr_grpo", (-2 + 1) / (2 * 24)),
         ("dapo_per_prompt", (-2 + 1) / (2 / 4)),
+        # d = −A, groups of four: ½ (1 + 1) / (4 − 1), and 2/4 of a prompt.
+        ("gvpo", (1 / 3) / (2 / 4)),
     ],
 )
 def test_by_hand(name, expected):
     assert call(name)[0].item() == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CLIPPED)
 def test_rollout_weights_multiply_token_losses(name):
     weights = torch.tensor([[2.0, 0.5], [3.0, math.nan]], dtype=F64)
     weighted = torch.tensor([[2.0, 0.5], [-3.0, 0.0]], dtype=F64)
@@ -343,6 +347,69 @@ def test_a_dual_clip_that_would_clip_everything_is_refused():
         call("grpo", counted(actor_config(CASES["grpo"], clip_ratio_c=1.0)))
 
 
+@pytest.mark.parametrize("beta", [None, 0, -0.1, math.inf, math.nan, "0.1"])
+def test_gvpo_needs_its_beta(beta):
+    config = counted(actor_config(CASES["gvpo"]))
+    config.policy_loss.gvpo_beta = beta
+    with pytest.raises(ValueError, match=r"gvpo_beta is .*finite number > 0.*Type: \+algo=gvpo"):
+        call("gvpo", config)
+
+
+def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> group_rows.GroupRows:
+    return group_rows.GroupRows(
+        torch.tensor(index), torch.tensor(size), torch.tensor(drift, dtype=F64), torch.zeros(2)
+    )
+
+
+def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
+    # β = 0.1, Δ = (3, 1); d = 0.1 (Δ − drift) − A = (−0.9, 1.2) and k = (3, 2).
+    log_prob = torch.tensor([[1.0, 2.0], [1.0, 9.0]], dtype=F64)
+    groups = gvpo_groups([1, 0], [3, 2], [2.0, -1.0])
+    with group_rows.laid_down(groups):
+        loss, metrics = call("gvpo", log_prob=log_prob)
+    expected = (0.5 * 0.9**2 / 2 + 0.5 * 1.2**2 / 1) / (2 / 4)
+    assert loss.item() == pytest.approx(expected, rel=1e-12)
+    assert metrics["actor/gvpo_loss"].item() == pytest.approx(expected, rel=1e-12)
+    assert groups.weight_sums.tolist() == pytest.approx([-1.2, 0.9], rel=1e-6)
+    assert group_rows.current() is None
+
+
+@pytest.mark.parametrize("split", ["whole", "halves", "singles"])
+@pytest.mark.parametrize("dp_size", [1, 2, 4])
+def test_without_a_worker_gvpos_metrics_are_those_of_the_mini_batch(split, dp_size):
+    batch = ragged_batch(F64)
+    found = metrics_through_verl("gvpo", batch, split, dp_size)
+    value, _ = whole_batch(CASES["gvpo"], batch)
+    assert found["actor/gvpo_loss"] == pytest.approx(value.item(), rel=1e-12)
+    terms = sum(found[f"actor/gvpo_{term}_term"] for term in ("reward", "var", "cov"))
+    assert terms == pytest.approx(value.item(), rel=1e-12)
+
+
+def test_gvpo_equals_the_paper_at_the_first_update():
+    # Rows i, i + 4, … answer prompt i; π_θ = π_old, so that the group means of the log-ratios are 0.
+    batch = ragged_batch(F64)
+    starts = zip(batch.log_prob, batch.prompt_lengths, strict=True)
+    old = [row[prompt - 1 : -1].clone() for row, prompt in starts]
+    rewards = [float(i % 5) for i in range(len(batch))]
+    centred = [r - oracles.mean(rewards[i % 4 :: 4]) for i, r in enumerate(rewards)]
+    advantages = [a * torch.ones_like(o) for a, o in zip(centred, old, strict=True)]
+    masks = [torch.ones_like(mask) for mask in batch.response_mask]
+    batch = dataclasses.replace(batch, old_log_prob=old, advantages=advantages, response_mask=masks)
+    value, gradient = whole_batch(CASES["gvpo"], batch)
+    prompts = [rewards[i::4] for i in range(4)]
+    expected = oracles.mean([oracles.gvpo_prompt_loss(r, [0.0] * 4, 0.1) for r in prompts])
+    assert value.item() == pytest.approx(expected, rel=1e-12)
+    weights = [oracles.gvpo_prompt_gradient(r, [0.0] * 4, 0.1) for r in prompts]
+    per_row = [weights[i % 4][i // 4] / 4 for i in range(len(batch))]
+    parts = [
+        [0.0] * (prompt - 1) + [w] * len(mask) + [0.0]
+        for w, prompt, mask in zip(per_row, batch.prompt_lengths, masks, strict=True)
+    ]
+    torch.testing.assert_close(
+        gradient, torch.tensor([x for part in parts for x in part], dtype=F64), rtol=1e-12, atol=1e-15
+    )
+
+
 @pytest.mark.parametrize("missing", ["dp_size", "batch_num_tokens", "global_batch_size"])
 def test_a_missing_count_is_refused(missing):
     with pytest.raises(ValueError, match=rf"global_batch_info\['{missing}'\] is None.*Type: "):
@@ -365,14 +432,17 @@ def test_the_driver_can_check_the_composed_configuration():
     check_actor(OmegaConf.create({"policy_loss": {"loss_mode": "vanilla"}, "loss_agg_mode": "token-sum"}))
 
 
-@pytest.mark.parametrize("pair", [("dapo", "dapo_per_prompt"), ("dapo_per_prompt", "dapo")])
-def test_one_half_of_dapo_per_prompt_is_refused(pair):
-    with pytest.raises(ValueError, match=r"belong together.*Type: .*loss_mode=dapo_per_prompt"):
+@pytest.mark.parametrize("name", ["dapo_per_prompt", "gvpo"])
+@pytest.mark.parametrize("swap", [False, True])
+def test_one_half_of_a_pair_is_refused(name, swap):
+    pair = ("dapo", name) if swap else (name, "dapo")
+    with pytest.raises(ValueError, match=rf"belong together.*Type: .*loss_mode={name}"):
         check_pair(*pair)
 
 
 def test_matching_pairs_pass():
     check_pair("dapo_per_prompt", "dapo_per_prompt")
+    check_pair("gvpo", "gvpo")
     check_pair("grpo_outcome", "grpo")
 
 

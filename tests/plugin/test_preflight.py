@@ -12,6 +12,7 @@ from processes import Python
 from safetensors.torch import save_file
 
 from grpo_verl_ext.verl_plugin import driver, preflight
+from grpo_verl_ext.verl_plugin.groups.checks import GROUP_MODES
 
 
 @pytest.fixture
@@ -39,13 +40,13 @@ def config(model: Path, data: Path) -> Config:
         whole = OmegaConf.create(
             {
                 "algorithm": {"adv_estimator": "gae"},
-                "trainer": {"device": "cpu"},
+                "trainer": {"device": "cpu", "v1": {"trainer_mode": "sync"}},
                 "reward": {"custom_reward_function": {"path": None}},
                 "data": {"train_files": str(data), "val_files": [str(data)]},
                 "actor_rollout_ref": {
                     "model": {"path": str(model)},
                     "rollout": {"name": "vllm"},
-                    "actor": {"policy_loss": {"loss_mode": "vanilla"}},
+                    "actor": {"policy_loss": {"loss_mode": "vanilla"}, "shuffle": False},
                 },
             }
         )
@@ -158,6 +159,118 @@ class TestSettings:
         assert preflight.check(config(algorithm__adv_estimator="rloo")) is None
 
 
+class TestGroups:
+    """Settings of ``+algo=gvpo`` and of the trainer modes that keep groups."""
+
+    @pytest.fixture
+    def gvpo(self, config: Config) -> Config:
+        def made(**changes: object) -> DictConfig:
+            actor = {
+                "policy_loss": {"loss_mode": "gvpo", "gvpo_beta": 0.1},
+                "loss_agg_mode": "seq-mean-token-sum",
+                "shuffle": False,
+                "use_kl_loss": False,
+                "ppo_epochs": 1,
+                "ppo_mini_batch_size": 16,
+            }
+            algorithm = {
+                "adv_estimator": "gvpo",
+                "norm_adv_by_std_in_grpo": False,
+                "use_kl_in_reward": False,
+                "grpo_ext": {"gvpo_beta": 0.1, "gvpo_anchor": "old"},
+            }
+            whole = config(algorithm=algorithm, actor_rollout_ref__actor=actor)
+            whole.trainer.v1.trainer_mode = "group_sync"
+            whole.data.train_batch_size = 64
+            whole.actor_rollout_ref.rollout |= {"top_p": 1.0, "top_k": -1}
+            for key, value in changes.items():
+                OmegaConf.update(whole, key.replace("__", "."), value, force_add=True)
+            return whole
+
+        return made
+
+    def test_the_presets_settings_pass_without_a_word(self, gvpo: Config) -> None:
+        assert preflight.check(gvpo()) is None
+        assert list(preflight.warnings(gvpo())) == []
+
+    def test_the_modes_are_those_that_exist(self) -> None:
+        from grpo_verl_ext.verl_plugin.groups.trainer import TRAINERS
+
+        assert tuple(TRAINERS) == GROUP_MODES
+
+    @pytest.mark.parametrize("mode", GROUP_MODES)
+    def test_shuffling_tears_groups(self, config: Config, mode: str) -> None:
+        message = refusal(config(trainer__v1__trainer_mode=mode, actor_rollout_ref__actor__shuffle=True))
+        assert message == (
+            f"actor_rollout_ref.actor.shuffle is true, but trainer.v1.trainer_mode={mode} keeps the "
+            f"responses of a prompt in one optimizer step, and each rank shuffles its own rows; "
+            f"valid is false. "
+            f"Type: actor_rollout_ref.actor.shuffle=false"
+        )
+
+    def test_verls_trainer_may_shuffle(self, config: Config) -> None:
+        assert preflight.check(config(actor_rollout_ref__actor__shuffle=True)) is None
+
+    @pytest.mark.parametrize("beta", [0, -1, float("inf"), "0.1", None])
+    def test_a_wrong_beta(self, gvpo: Config, beta: object) -> None:
+        message = refusal(gvpo(algorithm__grpo_ext__gvpo_beta=beta))
+        assert message == (
+            f"algorithm.grpo_ext.gvpo_beta is {beta!r}; valid is a finite number > 0. "
+            f"Type: algorithm.grpo_ext.gvpo_beta=0.1"
+        )
+
+    def test_a_wrong_anchor(self, gvpo: Config) -> None:
+        assert refusal(gvpo(algorithm__grpo_ext__gvpo_anchor="reference")) == (
+            "algorithm.grpo_ext.gvpo_anchor is 'reference'; valid are old, ref. "
+            "Type: algorithm.grpo_ext.gvpo_anchor=old"
+        )
+
+    def test_dividing_by_the_std(self, gvpo: Config) -> None:
+        message = refusal(gvpo(algorithm__grpo_ext__scale_rewards="group"))
+        assert message.startswith("algorithm.adv_estimator=gvpo divides by no standard deviation")
+
+    def test_a_masked_response_would_unbalance_its_group(self, gvpo: Config) -> None:
+        options = {"mask_truncated": True, "max_response_length": 8}
+        assert "weights must sum to zero" in refusal(gvpo(algorithm__grpo_ext=options))
+
+    def test_two_betas(self, gvpo: Config) -> None:
+        assert refusal(gvpo(algorithm__grpo_ext__gvpo_beta=0.2)) == (
+            "algorithm.grpo_ext.gvpo_beta is 0.2, but actor_rollout_ref.actor.policy_loss.gvpo_beta is 0.1; "
+            "valid is one β. Type: "
+            "'actor_rollout_ref.actor.policy_loss.gvpo_beta=${algorithm.grpo_ext.gvpo_beta}'"
+        )
+
+    def test_the_reference_as_anchor_under_verls_trainer(self, gvpo: Config) -> None:
+        message = refusal(gvpo(algorithm__grpo_ext__gvpo_anchor="ref", trainer__v1__trainer_mode="sync"))
+        assert message.endswith("Type: trainer.v1.trainer_mode=group_sync")
+
+    def test_the_reference_as_anchor_without_a_reference(self, gvpo: Config) -> None:
+        changes = {"algorithm__grpo_ext__gvpo_anchor": "ref"}
+        assert "so verl loads no reference; valid is true" in refusal(gvpo(**changes))
+        assert preflight.check(gvpo(**changes, actor_rollout_ref__actor__use_kl_loss=True)) is None
+
+    def test_later_updates_under_verls_trainer_are_warned_about_once(self, gvpo: Config) -> None:
+        verls = {"trainer__v1__trainer_mode": "sync"}
+        assert list(preflight.warnings(gvpo(**verls))) == [
+            "trainer.v1.trainer_mode=sync does not keep groups whole: of the 4 updates on each rollout only "
+            "the first is exactly GVPO's. Type: trainer.v1.trainer_mode=group_sync"
+        ]
+        single = {"actor_rollout_ref__actor__ppo_mini_batch_size": 64}
+        assert list(preflight.warnings(gvpo(**verls, **single))) == []
+
+    @pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 50}])
+    def test_sampling_below_full_support(self, gvpo: Config, cut: dict[str, float]) -> None:
+        (name, value), *_ = cut.items()
+        (warning,) = preflight.warnings(gvpo(**{f"actor_rollout_ref__rollout__{name}": value}))
+        assert f"{name}={value}" in warning
+        assert "Theorem 2" in warning
+
+    def test_importance_weights(self, gvpo: Config) -> None:
+        (warning,) = preflight.warnings(gvpo(algorithm__rollout_correction={"rollout_is": "token"}))
+        assert "Theorem 2" in warning
+        assert warning.endswith("Type: algorithm.rollout_correction.rollout_is=null")
+
+
 class TestRewards:
     def test_a_weight_that_names_no_reward(self, config: Config) -> None:
         reward = {
@@ -175,13 +288,17 @@ class TestRewards:
 class TestDriver:
     """The patch of verl's own check."""
 
-    def test_ours_runs_first_and_verls_after_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ours_runs_first_and_verls_after_it(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         calls: list[str] = []
         module = SimpleNamespace(validate_config=lambda config, **kwargs: calls.append(f"verl {kwargs}"))
         monkeypatch.setattr(preflight, "check", lambda config: calls.append("ours"))
+        monkeypatch.setattr(preflight, "warnings", lambda config: iter(["mind this"]))
         driver.patch(module)
         module.validate_config(OmegaConf.create(), use_critic=False)
         assert calls == ["ours", "verl {'use_critic': False}"]
+        assert capsys.readouterr().err == "grpo_verl_ext: warning: mind this\n"
 
     def test_a_refusal_is_one_message_on_stderr_and_no_traceback(self, python: Python) -> None:
         found = python(

@@ -51,6 +51,24 @@ def test_grpo_has_the_papers_settings(verl_config: Compose) -> None:
     assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.2)
 
 
+def test_gvpo_loads_the_reference_for_the_anchor_that_needs_it(verl_config: Compose) -> None:
+    from verl.trainer.ppo.utils import need_reference_policy
+
+    config = verl_config("+algo=gvpo")
+    actor = config.actor_rollout_ref.actor
+    assert (actor.policy_loss.loss_mode, actor.policy_loss.gvpo_beta) == ("gvpo", 0.1)
+    assert (actor.loss_agg_mode, config.trainer.v1.trainer_mode) == ("seq-mean-token-sum", "group_sync")
+    assert not need_reference_policy(config)
+    anchored = verl_config("+algo=gvpo", "algorithm.grpo_ext.gvpo_anchor=ref")
+    assert need_reference_policy(anchored)
+    assert anchored.actor_rollout_ref.actor.kl_loss_coef == 0
+
+
+def test_the_loss_follows_the_beta_of_the_estimator(verl_config: Compose) -> None:
+    config = verl_config("+algo=gvpo", "algorithm.grpo_ext.gvpo_beta=0.5")
+    assert config.actor_rollout_ref.actor.policy_loss.gvpo_beta == 0.5
+
+
 def test_a_preset_can_be_overridden(verl_config: Compose) -> None:
     config = verl_config("+algo=grpo", "actor_rollout_ref.actor.kl_loss_coef=0.001")
     assert config.actor_rollout_ref.actor.kl_loss_coef == 0.001

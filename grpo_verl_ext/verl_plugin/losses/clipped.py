@@ -1,46 +1,25 @@
-"""Policy losses with verl's signature; `LOSSES` names them for ``actor.policy_loss.loss_mode``.
+"""The losses that share the clipped surrogate: grpo, bnpo, dapo, dapo_per_prompt, dr_grpo.
 
-verl calls one per micro-batch from its ``ppo_loss``, with (B, T) tensors and ``config`` the ActorConfig,
-whose ``global_batch_info`` holds the counts of the whole mini-batch. Each loss owns its aggregation, so its
-value and gradient do not depend on the split into micro-batches and ranks (bnpo, by definition, does).
-All share the clipped surrogate with ``clip_ratio_low``, ``clip_ratio_high`` and, unless null,
-``clip_ratio_c``; they differ in how they reduce it, which is what the functions below say.
-
-Metrics are token means. verl averages them over micro-batches and ranks with equal weights. With
-micro-batches of equally many responses they are scaled so that this average is exactly the token mean of the
-mini-batch (one part of it may thus exceed 1); with dynamic batching, which makes micro-batches of about
-equally many tokens, each reports its own token mean, and the average is exact up to that balance.
-``actor/frac_truncated``, where the response budget is known (`loss_config.LossConfig`), is weighted likewise
-and counts responses. verl's ``response_length/clip_ratio`` is something else: the share of responses as long
-as the longest of the batch, which is the truncated ones only where ``response_length/max`` is the budget.
-
-The KL to the reference is verl's to report. A registered loss gets no ``ref_log_prob`` and a registered
-estimator no log-probs; ``ppo_loss`` reads them afterwards and computes one estimator, ``actor/kl_loss``, by
-``kl_loss_type``: ``kl`` is k1, ``mse`` k2, ``low_var_kl`` k3 (limited to 10), and a ``+`` changes
-the gradient alone. It needs ``use_kl_loss``, is exact for the mini-batch, and is reduced by
-``loss_agg_mode``, so it is nats per token for all but dr_grpo; ``kl_loss_coef=0`` measures it and leaves the
-loss alone. With ``algorithm.use_kl_in_reward``, ``actor/reward_kl_penalty`` is ``algorithm.kl_penalty`` of
-the policy before the update, a mean over responses.
+All take ``clip_ratio_low``, ``clip_ratio_high`` and, unless null, ``clip_ratio_c``; they differ in how they
+reduce the surrogate, which is what the functions below say. Their metrics are token means (`mini_batch`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation, surrogate
+from grpo_verl_ext.verl_plugin.losses.mini_batch import (
+    MiniBatch,
+    PolicyLoss,
+    token_mean,
+    truncated_share,
+)
 from grpo_verl_ext.verl_plugin.settings import check_loss
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
-
-PolicyLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
-
-
-COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
-"""Keys of ``config.global_batch_info`` that every loss needs."""
 
 
 class Tokens(NamedTuple):
@@ -50,34 +29,6 @@ class Tokens(NamedTuple):
     old_log_prob: Tensor
     advantages: Tensor
     response_mask: Tensor
-
-
-@dataclass(frozen=True)
-class MiniBatch:
-    """Counts of the mini-batch over all ranks and micro-batches, and what verl's gradient average needs."""
-
-    dp_size: int
-    batch_num_tokens: int
-    global_batch_size: int
-    group_size: int
-    loss_scale_factor: float | None
-
-    @classmethod
-    def from_config(cls, config: "ActorConfig") -> "MiniBatch":
-        """Take the counts from ``config.global_batch_info``, where verl's ``ppo_loss`` puts them.
-
-        Raises:
-            ValueError: a count is missing; a local one in its place would make the loss split-dependent.
-        """
-        counts = {key: config.global_batch_info.get(key) for key in COUNTS}
-        for key, value in counts.items():
-            if value is None:
-                raise ValueError(
-                    f"config.global_batch_info[{key!r}] is None; valid is the number for the whole "
-                    f"mini-batch over all ranks, which verl's ppo_loss fills in. "
-                    f"Type: config.global_batch_info[{key!r}] = <number>"
-                )
-        return cls(**counts, group_size=config.rollout_n, loss_scale_factor=config.loss_scale_factor)
 
 
 class ClipRange(NamedTuple):
@@ -160,15 +111,6 @@ def dr_grpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tenso
     )
 
 
-LOSSES: dict[str, PolicyLoss] = {
-    "grpo": grpo,
-    "bnpo": bnpo,
-    "dapo": dapo,
-    "dapo_per_prompt": dapo_per_prompt,
-    "dr_grpo": dr_grpo,
-}
-
-
 def _clipped(tokens: Tokens, config: "ActorConfig") -> Tensor:
     clip, c = ClipRange.from_config(config), config.clip_ratio_c
     if c is None:
@@ -197,25 +139,7 @@ def _metrics(tokens: Tokens, config: "ActorConfig", mini_batch: MiniBatch) -> di
         "actor/frac_zero_advantage": events.zero_advantage,
         "actor/ppo_kl": -log_ratio,
     }
-    metrics = {name: _mean(value, tokens.response_mask, config, mini_batch) for name, value in values.items()}
-    budget = config.policy_loss.get("max_response_length")
-    if budget is not None:
-        truncated = adv.is_truncated(tokens.response_mask, budget)
-        metrics["actor/frac_truncated"] = _share(truncated, tokens.response_mask, config, mini_batch)
-    return metrics
-
-
-def _mean(value: Tensor, response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch) -> Tensor:
-    if config.use_dynamic_bsz:
-        return aggregation.micro_batch_token_mean(value, response_mask)
-    return aggregation.evenly_weighted_token_mean(
-        value, response_mask, mini_batch.batch_num_tokens, mini_batch.global_batch_size
-    )
-
-
-def _share(responses: Tensor, response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch) -> Tensor:
-    if config.use_dynamic_bsz:
-        return aggregation.evenly_weighted_response_mean(
-            responses, response_mask, mini_batch.batch_num_tokens, mini_batch.global_batch_size
-        )
-    return responses.float().mean()
+    means = {
+        name: token_mean(value, tokens.response_mask, config, mini_batch) for name, value in values.items()
+    }
+    return means | truncated_share(tokens.response_mask, config, mini_batch)

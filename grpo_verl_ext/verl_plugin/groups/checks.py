@@ -1,0 +1,82 @@
+"""What can be said of groups and GVPO from the configuration alone, before any rollout."""
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
+
+GROUP_MODES = ("group_sync", "group_colocate_async", "group_separate_async")
+"""Values of ``trainer.v1.trainer_mode`` that keep groups whole."""
+
+ACTOR = "actor_rollout_ref.actor"
+
+
+def check_groups(config: DictConfig) -> None:
+    """Refuse settings with which groups cannot be kept, or GVPO would be another algorithm.
+
+    Raises:
+        ValueError: the first thing wrong: key, value seen, valid values and the line to type.
+    """
+    actor, mode = config.actor_rollout_ref.actor, config.trainer.v1.trainer_mode
+    if mode in GROUP_MODES and actor.shuffle:
+        raise ValueError(
+            f"{ACTOR}.shuffle is true, but trainer.v1.trainer_mode={mode} keeps the responses of a prompt in "
+            f"one optimizer step, and each rank shuffles its own rows; valid is false. "
+            f"Type: {ACTOR}.shuffle=false"
+        )
+    if config.algorithm.adv_estimator == "gvpo":
+        _refuse_gvpo(config, mode)
+
+
+def group_warnings(config: DictConfig) -> Iterator[str]:
+    """What is allowed, but not what the paper proves."""
+    if config.algorithm.adv_estimator != "gvpo":
+        return
+    actor, rollout, mode = (
+        config.actor_rollout_ref.actor,
+        config.actor_rollout_ref.rollout,
+        config.trainer.v1.trainer_mode,
+    )
+    updates = actor.ppo_epochs * -(-config.data.train_batch_size // actor.ppo_mini_batch_size)
+    if mode not in GROUP_MODES and updates > 1:
+        yield (
+            f"trainer.v1.trainer_mode={mode} does not keep groups whole: of the {updates} updates on each "
+            f"rollout only the first is exactly GVPO's. Type: trainer.v1.trainer_mode=group_sync"
+        )
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        yield (
+            f"actor_rollout_ref.rollout.top_p={rollout.top_p} top_k={rollout.top_k} give some responses "
+            f"probability 0, so Theorem 2 of GVPO, whose condition is full support, does not hold. "
+            f"Type: actor_rollout_ref.rollout.top_p=1 actor_rollout_ref.rollout.top_k=-1"
+        )
+    if (config.algorithm.get("rollout_correction") or {}).get("rollout_is"):
+        yield (
+            "algorithm.rollout_correction.rollout_is makes importance weights, which the loss gvpo does not "
+            "use: by Theorem 2 the minimiser is the same for every sampling distribution. "
+            "Type: algorithm.rollout_correction.rollout_is=null"
+        )
+
+
+def _refuse_gvpo(config: DictConfig, mode: str) -> None:
+    settings = EstimatorSettings.from_config(config.algorithm)
+    actor = config.actor_rollout_ref.actor
+    if settings.gvpo_beta != actor.policy_loss.gvpo_beta:
+        raise ValueError(
+            f"algorithm.grpo_ext.gvpo_beta is {settings.gvpo_beta}, but {ACTOR}.policy_loss.gvpo_beta is "
+            f"{actor.policy_loss.gvpo_beta}; valid is one β. "
+            f"Type: '{ACTOR}.policy_loss.gvpo_beta=${{algorithm.grpo_ext.gvpo_beta}}'"
+        )
+    if settings.gvpo_anchor != "ref":
+        return
+    if mode not in GROUP_MODES:
+        raise ValueError(
+            f"algorithm.grpo_ext.gvpo_anchor is ref, but under trainer.v1.trainer_mode={mode} nothing brings "
+            f"the reference's log-probs to the targets; valid are {', '.join(GROUP_MODES)}. "
+            f"Type: trainer.v1.trainer_mode=group_sync"
+        )
+    if not (actor.use_kl_loss or config.algorithm.use_kl_in_reward):
+        raise ValueError(
+            f"algorithm.grpo_ext.gvpo_anchor is ref, but {ACTOR}.use_kl_loss is false, so verl loads no "
+            f"reference; valid is true. Type: {ACTOR}.use_kl_loss=true {ACTOR}.kl_loss_coef=0"
+        )

@@ -1,0 +1,70 @@
+"""Which response goes into which optimizer step, and to which rank: whole groups, balanced by length.
+
+verl cuts the batch of a rollout into equal contiguous shares, one for each rank, and each share into equal
+contiguous mini-batches. So an order of the rows says everything.
+"""
+
+from collections.abc import Hashable, Sequence
+
+from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
+
+Rows = list[int]
+
+
+def whole_groups(group_of_row: Sequence[Hashable], capacity: int) -> list[Rows]:
+    """Fill mini-batches of ``capacity`` rows with whole groups, each into the first where it fits.
+
+    Groups are taken in the order of their first row. Groups of equal size thus keep that order; smaller
+    ones, whose other sessions failed, fill gaps.
+
+    Raises:
+        ValueError: a group has more rows than a mini-batch.
+    """
+    groups: dict[Hashable, Rows] = {}
+    for row, group in enumerate(group_of_row):
+        groups.setdefault(group, []).append(row)
+    mini_batches: list[Rows] = []
+    for group, rows in groups.items():
+        if len(rows) > capacity:
+            raise ValueError(
+                f"prompt {group} has {len(rows)} rows, more than the {capacity} of a mini-batch, which must "
+                f"hold whole groups. Type: actor_rollout_ref.actor.ppo_mini_batch_size=<more prompts>"
+            )
+        room = next((m for m in mini_batches if len(m) + len(rows) <= capacity), None)
+        if room is None:
+            mini_batches.append(list(rows))
+        else:
+            room.extend(rows)
+    return mini_batches
+
+
+def filled(mini_batches: Sequence[Rows], padding: Sequence[int], capacity: int) -> list[Rows]:
+    """Fill every mini-batch up to ``capacity`` with padding rows; left-over ones make mini-batches."""
+    left = list(padding)
+    full: list[Rows] = []
+    for rows in mini_batches:
+        missing = capacity - len(rows)
+        full.append([*rows, *left[:missing]])
+        left = left[missing:]
+    return full + [left[start : start + capacity] for start in range(0, len(left), capacity)]
+
+
+def balanced_over_ranks(mini_batches: Sequence[Rows], workload: Sequence[int], dp_size: int) -> list[Rows]:
+    """Split every mini-batch into ``dp_size`` equally many rows of about equal workload.
+
+    The heaviest part of a mini-batch goes to the rank with the least so far.
+
+    Returns:
+        For each rank its rows, one mini-batch after the other.
+    """
+    ranks: list[Rows] = [[] for _ in range(dp_size)]
+    load = [0] * dp_size
+    for rows in mini_batches:
+        own = [workload[row] for row in rows]
+        parts = get_seqlen_balanced_partitions(own, k_partitions=dp_size, equal_size=True)
+        heaviest_first = sorted(parts, key=lambda part: -sum(own[i] for i in part))
+        lightest_first = sorted(range(dp_size), key=lambda rank: load[rank])
+        for rank, part in zip(lightest_first, heaviest_first, strict=True):
+            ranks[rank].extend(rows[i] for i in part)
+            load[rank] += sum(own[i] for i in part)
+    return ranks

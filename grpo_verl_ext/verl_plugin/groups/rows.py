@@ -1,0 +1,52 @@
+"""What a loss cannot see in its micro-batch: the group of each response, over all micro-batches and ranks.
+
+verl's ``ppo_loss`` hands a registered loss no prompt id and no field of ours. The worker therefore lays the
+rows of the micro-batch down here for the length of the call.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from torch import Tensor
+
+GROUP_INDEX = "group_index"
+GROUP_SIZE = "group_size"
+GROUP_DRIFT = "group_drift"
+"""Fields of the batch, one number per response: the trainer writes the first two, the worker the third."""
+
+
+@dataclass(frozen=True)
+class GroupRows:
+    """For each response of a micro-batch, (B,) each.
+
+    Attributes:
+        index: number of its prompt within the rollout batch.
+        size: k, responses of that prompt that have tokens.
+        drift: Δ̄, mean of log π_θ(y) − log π_old(y) over them, at the policy before this update, in nats.
+        weight_sums: (prompts of the rollout batch,); the loss adds the weight of each response to its prompt.
+    """
+
+    index: Tensor
+    size: Tensor
+    drift: Tensor
+    weight_sums: Tensor
+
+
+_current: ContextVar[GroupRows | None] = ContextVar("group_rows", default=None)
+
+
+def current() -> GroupRows | None:
+    """The rows of the micro-batch at hand; None under a trainer that does not keep groups."""
+    return _current.get()
+
+
+@contextmanager
+def laid_down(rows: GroupRows) -> Iterator[None]:
+    """Let `current` answer with these rows inside the block."""
+    token = _current.set(rows)
+    try:
+        yield
+    finally:
+        _current.reset(token)

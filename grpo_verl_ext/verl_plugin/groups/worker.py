@@ -1,0 +1,133 @@
+"""verl's actor worker that knows the group of every response: GVPO's drift and its metrics.
+
+All that ranks exchange is two numbers for each prompt of the rollout batch: log-ratios and responses, before
+an update whose policy has moved since the rollout, and sums of weights after every update.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from torch import Tensor
+from verl.experimental.separation.engine_workers import DetachActorWorker
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id
+from verl.utils.metric import AggregationType
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.utils.padding import no_padding_2_padding
+
+from grpo_verl_ext.algorithms import gvpo
+from grpo_verl_ext.algorithms.advantages import has_tokens
+from grpo_verl_ext.verl_plugin.groups import rows
+from grpo_verl_ext.verl_plugin.losses.gvpo import SUMMED_METRICS
+
+NUM_GROUPS = "num_groups"
+"""Said by the trainer with the batch: prompts of the rollout batch, padding included."""
+OLD_IS_CURRENT = "old_log_probs_are_current"
+"""Said by the trainer with the batch: the policy about to be updated is the one of ``old_log_probs``."""
+
+LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
+
+
+class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships no types
+    """Tell the loss the groups of its responses and their drift; a batch without groups passes as it is."""
+
+    _drift_is_zero = False
+    _weight_sums: Tensor
+
+    def set_loss_fn(self, loss_fn: LossFunction) -> None:
+        """Have verl's loss function called with the groups laid down."""
+        super().set_loss_fn(partial(self._with_groups, loss_fn))
+
+    def train_mini_batch(self, data: TensorDict) -> TensorDict:
+        """All updates on the batch of one rollout; before the first, the drift may be known to be zero."""
+        self._drift_is_zero = tu.pop(data, key=OLD_IS_CURRENT, default=False)
+        return super().train_mini_batch(data)
+
+    def train_batch(self, data: TensorDict) -> TensorDict:
+        """One update: the drift of every group, verl's own update, the metrics of the groups."""
+        if rows.GROUP_INDEX not in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
+            return super().train_batch(data)
+        drift, mean_drift = self._drift(data)
+        data[rows.GROUP_DRIFT] = drift[data[rows.GROUP_INDEX].to(drift.device)]
+        self._weight_sums = torch.zeros(len(drift), device=drift.device)
+        output = super().train_batch(data)
+        self._add_over_ranks(self._weight_sums)
+        if output is not None:
+            metrics = tu.get(output, key="metrics")
+            metrics["actor/gvpo_drift"] = mean_drift.item()
+            metrics["actor/gvpo_weight_sum"] = self._weight_sums.abs().max().item()
+        return output
+
+    def _drift(self, data: TensorDict) -> tuple[Tensor, Tensor]:
+        """Δ̄ of every prompt at the current policy, (prompts,), and the mean of its size over prompts, ()."""
+        num_groups = tu.get(data, key=NUM_GROUPS)
+        if self._drift_is_zero:
+            self._drift_is_zero = False
+            return torch.zeros(num_groups, device=get_device_id()), torch.zeros(())
+        log_ratio, member = self._log_ratio(data)
+        sums = log_ratio.new_zeros(2, num_groups)
+        sums.index_add_(
+            1, data[rows.GROUP_INDEX].to(sums.device), torch.stack((log_ratio, member.to(sums.dtype)))
+        )
+        self._add_over_ranks(sums)
+        log_ratio_sums, counts = sums
+        drift = gvpo.mean_drift(log_ratio_sums, counts)
+        return drift, gvpo.mean_absolute(drift, counts)
+
+    def _log_ratio(self, data: TensorDict) -> tuple[Tensor, Tensor]:
+        """Δ_i of the rows of this rank and which of them are responses, (rows,) each: a forward pass."""
+        view = data.copy()
+        # verl's own inference sizes need not divide a mini-batch; those of training do.
+        tu.assign_non_tensor(
+            view,
+            use_remove_padding=self.model_config.get("use_remove_padding", False),
+            use_dynamic_bsz=self.engine_config.use_dynamic_bsz,
+            max_token_len_per_gpu=self.engine_config.max_token_len_per_gpu,
+            micro_batch_size_per_gpu=self.engine_config.micro_batch_size_per_gpu,
+            use_fused_kernels=self.engine_config.use_fused_kernels,
+            calculate_entropy=False,
+        )
+        with self.engine.eval_mode(disable_auto_offload=tu.get(data, "disable_auto_offload", default=False)):
+            output = self.engine.infer_batch(view)
+        log_prob = no_padding_2_padding(output["model_output"]["log_probs"].to(get_device_id()), view)
+        padded = data.select("old_log_probs", "response_mask").to_padded_tensor().to(get_device_id())
+        response_mask = padded["response_mask"]
+        log_ratio = gvpo.sequence_log_ratio(log_prob, padded["old_log_probs"], response_mask)
+        return log_ratio, has_tokens(response_mask)
+
+    def _add_over_ranks(self, values: Tensor) -> None:
+        dist.all_reduce(values, group=self.engine.get_data_parallel_group())
+
+    def _with_groups(
+        self, loss_fn: LossFunction, *, data: TensorDict, **arguments: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        if rows.GROUP_DRIFT not in data.keys():  # noqa: SIM118
+            return loss_fn(data=data, **arguments)
+        groups = rows.GroupRows(
+            index=data[rows.GROUP_INDEX],
+            size=data[rows.GROUP_SIZE],
+            drift=data[rows.GROUP_DRIFT],
+            weight_sums=self._weight_sums,
+        )
+        with rows.laid_down(groups):
+            loss, metrics = loss_fn(data=data, **arguments)
+        # verl marks all metrics of a registered loss as means over micro-batches; these are parts of a sum.
+        for name in SUMMED_METRICS:
+            metrics[name].aggregation = AggregationType.SUM
+        return loss, metrics
+
+
+class GroupActorRolloutRefWorker(ActorRolloutRefWorker):  # type: ignore[misc]
+    """verl's worker with an actor that knows groups."""
+
+    actor_worker_cls = GroupTrainingWorker
+
+
+class GroupDetachActorWorker(DetachActorWorker):  # type: ignore[misc]
+    """The same for the trainer mode whose rollout has machines of its own."""
+
+    actor_worker_cls = GroupTrainingWorker

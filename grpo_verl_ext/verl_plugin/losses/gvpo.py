@@ -1,0 +1,71 @@
+"""GVPO as a registered loss: every response has a loss of its own, `algorithms.gvpo.squared_error`.
+
+Under a trainer that keeps groups (``trainer.v1.trainer_mode=group_sync``) the worker supplies the drift of
+each response's group and its size, and value and gradient are exact at every update. Under verl's own trainer
+neither is known: the drift is taken for 0, which it is at the first update after a rollout, and the group
+for complete (``rollout.n`` responses).
+"""
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from grpo_verl_ext.algorithms import advantages as adv
+from grpo_verl_ext.algorithms import aggregation
+from grpo_verl_ext.algorithms import gvpo as formulas
+from grpo_verl_ext.verl_plugin.groups import rows
+from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, token_mean, truncated_share
+from grpo_verl_ext.verl_plugin.settings import check_loss
+
+if TYPE_CHECKING:
+    from verl.workers.config import ActorConfig
+
+SUMMED_METRICS = (
+    "actor/gvpo_loss",
+    "actor/gvpo_reward_term",
+    "actor/gvpo_var_term",
+    "actor/gvpo_cov_term",
+)
+"""Each micro-batch reports its share of the mini-batch's value; the worker has verl add them up."""
+
+
+def gvpo(
+    *,
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    config: "ActorConfig",
+    **_: object,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """GVPO: D/P Σ_i ½ d_i² / (k_i − 1), with P = ``ppo_mini_batch_size`` prompts and D ranks.
+
+    ``advantages`` are the targets Ã of the estimator of the same name. ``rollout_is_weights`` is not read:
+    the minimiser is the same for every sampling distribution (Theorem 2).
+    """
+    check_loss("gvpo", config)
+    mini_batch, groups, beta = MiniBatch.from_config(config), rows.current(), config.policy_loss["gvpo_beta"]
+    size = mini_batch.group_size if groups is None else groups.size
+    drift = 0.0 if groups is None else groups.drift
+    log_ratio = formulas.sequence_log_ratio(log_prob, old_log_prob, response_mask)
+    targets = adv.of_response(advantages, response_mask).to(log_ratio.dtype)
+    residual = formulas.residual(log_ratio, targets, drift, beta)
+    loss = _mini_batch_mean(formulas.squared_error(residual, size), mini_batch)
+    if groups is not None:
+        weights = formulas.weights(residual).to(groups.weight_sums.dtype)
+        groups.weight_sums.index_add_(0, groups.index, weights)
+
+    parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
+    values = (loss.detach(), *(_mini_batch_mean(part, mini_batch) for part in parts))
+    # Without the worker verl takes an equal-weight mean of these: see `mini_batch`.
+    parts_of_mini_batch = mini_batch.global_batch_size / (response_mask.shape[0] * mini_batch.dp_size)
+    share = 1.0 if groups is not None else parts_of_mini_batch
+    metrics = {name: value * share for name, value in zip(SUMMED_METRICS, values, strict=True)}
+    metrics["actor/ppo_kl"] = token_mean(old_log_prob - log_prob.detach(), response_mask, config, mini_batch)
+    return loss, metrics | truncated_share(response_mask, config, mini_batch)
+
+
+def _mini_batch_mean(per_response: Tensor, mini_batch: MiniBatch) -> Tensor:
+    return aggregation.response_prompt_mean(
+        per_response, mini_batch.global_batch_size, mini_batch.group_size, mini_batch.dp_size
+    )

@@ -1,0 +1,80 @@
+"""What every loss needs beside its tensors: the counts of the mini-batch, and means that verl averages right.
+
+verl averages the metrics of a loss over micro-batches and ranks with equal weights. With micro-batches of
+equally many responses they are scaled here so that this average is exactly the mean over the mini-batch (one
+part of it may thus exceed 1); with dynamic batching, which makes micro-batches of about equally many tokens,
+the average is exact up to that balance.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from grpo_verl_ext.algorithms import advantages as adv
+from grpo_verl_ext.algorithms import aggregation
+
+if TYPE_CHECKING:
+    from verl.workers.config import ActorConfig
+
+PolicyLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
+
+COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
+"""Keys of ``config.global_batch_info`` that every loss needs."""
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """Counts of the mini-batch over all ranks and micro-batches, and what verl's gradient average needs."""
+
+    dp_size: int
+    batch_num_tokens: int
+    global_batch_size: int
+    group_size: int
+    loss_scale_factor: float | None
+
+    @classmethod
+    def from_config(cls, config: "ActorConfig") -> "MiniBatch":
+        """Take the counts from ``config.global_batch_info``, where verl's ``ppo_loss`` puts them.
+
+        Raises:
+            ValueError: a count is missing; a local one in its place would make the loss split-dependent.
+        """
+        counts = {key: config.global_batch_info.get(key) for key in COUNTS}
+        for key, value in counts.items():
+            if value is None:
+                raise ValueError(
+                    f"config.global_batch_info[{key!r}] is None; valid is the number for the whole "
+                    f"mini-batch over all ranks, which verl's ppo_loss fills in. "
+                    f"Type: config.global_batch_info[{key!r}] = <number>"
+                )
+        return cls(**counts, group_size=config.rollout_n, loss_scale_factor=config.loss_scale_factor)
+
+
+def token_mean(value: Tensor, response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch) -> Tensor:
+    """A metric of tokens, (B, T) → ()."""
+    if config.use_dynamic_bsz:
+        return aggregation.micro_batch_token_mean(value, response_mask)
+    return aggregation.evenly_weighted_token_mean(
+        value, response_mask, mini_batch.batch_num_tokens, mini_batch.global_batch_size
+    )
+
+
+def truncated_share(response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch) -> dict[str, Tensor]:
+    """``actor/frac_truncated``, where the response budget is known (`loss_config.LossConfig`).
+
+    It counts responses. verl's ``response_length/clip_ratio`` is something else: the share of responses as
+    long as the longest of the batch, which is the truncated ones only where ``response_length/max`` is the
+    budget.
+    """
+    budget = config.policy_loss.get("max_response_length")
+    if budget is None:
+        return {}
+    truncated = adv.is_truncated(response_mask, budget)
+    if not config.use_dynamic_bsz:
+        return {"actor/frac_truncated": truncated.float().mean()}
+    share = aggregation.evenly_weighted_response_mean(
+        truncated, response_mask, mini_batch.batch_num_tokens, mini_batch.global_batch_size
+    )
+    return {"actor/frac_truncated": share}

@@ -1,0 +1,159 @@
+"""verl's real FSDP2 worker on gloo processes, in float64; in its own file, so that they can import it.
+
+``python group_ranks.py FOLDER`` is one rank. It reads ``job.pt``, which the test wrote, trains once for each
+variant, and rank 0 writes ``result.pt``: gradients and metrics of every update, parameters after the last.
+"""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+Row = dict[str, Any]
+LEARNING_RATE = 1e-3
+
+
+def tiny_model() -> GPTNeoXForCausalLM:
+    """GPT-NeoX, because Qwen2's normalisation computes in single precision whatever its weights are."""
+    config = GPTNeoXConfig(
+        vocab_size=23,
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,  # verl asks every model for it
+        max_position_embeddings=160,
+        tie_word_embeddings=True,
+        attn_implementation="sdpa",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return GPTNeoXForCausalLM(config).double().eval()
+
+
+def batch_of(rows: list[Row], extra_info: dict[str, Any]) -> TensorDict:
+    """Rows as verl's workers get them: ragged fields nested, numbers stacked, text as it is."""
+    from verl.utils import tensordict_utils as tu
+
+    def column(values: list[Any]) -> Any:
+        if not isinstance(values[0], Tensor):
+            return values
+        if values[0].dim() == 0:
+            return torch.stack(values)
+        return torch.nested.as_nested_tensor(values, layout=torch.jagged)
+
+    fields = {name: column([row[name] for row in rows]) for name in rows[0]}
+    return tu.get_tensordict(fields, non_tensor_dict=extra_info)
+
+
+def train(job: dict[str, Any], variant: dict[str, Any], rows: list[Row]) -> dict[str, Any]:
+    """All updates on the batch of one rollout."""
+    from verl.utils import tensordict_utils as tu
+    from verl.workers.utils.losses import ppo_loss
+
+    worker = make_worker(job["model"], variant)
+    worker.reset()
+    worker.engine._autocast_dtype = torch.float32  # verl's word for "no autocast"; there is none to float64
+    worker.set_loss_fn(partial(ppo_loss, config=actor_config(job, variant)))
+    gradients: list[dict[str, Tensor]] = []
+    engine_step = worker.engine.optimizer_step
+
+    def optimizer_step() -> Any:
+        gradients.append(
+            {
+                name: parameter.grad.full_tensor().clone()
+                for name, parameter in worker.engine.module.named_parameters()
+            }
+        )
+        return engine_step()
+
+    worker.engine.optimizer_step = optimizer_step
+    output = worker.train_mini_batch(batch_of(rows, job["extra_info"]))
+    parameters = {name: p.full_tensor() for name, p in worker.engine.module.named_parameters()}
+    return {
+        "gradients": gradients,
+        "parameters": {name: p.detach().clone() for name, p in parameters.items()},
+        "metrics": tu.get(output, key="metrics"),
+    }
+
+
+def make_worker(model: str, variant: dict[str, Any]) -> Any:
+    from verl.trainer.config import CheckpointConfig
+    from verl.workers.config import (
+        FSDPEngineConfig,
+        FSDPOptimizerConfig,
+        HFModelConfig,
+        TrainingWorkerConfig,
+    )
+
+    from grpo_verl_ext.verl_plugin.groups.worker import GroupTrainingWorker
+
+    class WithoutDrift(GroupTrainingWorker):
+        """What verl's own trainer amounts to: the drift taken for zero."""
+
+        def _log_ratio(self, data: TensorDict) -> tuple[Tensor, Tensor]:
+            log_ratio, member = super()._log_ratio(data)
+            return torch.zeros_like(log_ratio), member
+
+    config = TrainingWorkerConfig(
+        model_type="language_model",
+        model_config=HFModelConfig(
+            path=model,
+            load_tokenizer=False,
+            use_remove_padding=False,
+            override_config={"attn_implementation": "sdpa"},
+            enable_gradient_checkpointing=variant["gradient_checkpointing"],
+        ),
+        engine_config=FSDPEngineConfig(
+            strategy="fsdp2",
+            mixed_precision=dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "double"),
+            use_torch_compile=False,
+            use_dynamic_bsz=variant["micro_batch"] is None,
+            micro_batch_size_per_gpu=variant["micro_batch"],
+            max_token_len_per_gpu=300,
+        ),
+        optimizer_config=FSDPOptimizerConfig(lr=LEARNING_RATE, weight_decay=0.01, clip_grad=1e9),
+        checkpoint_config=CheckpointConfig(),
+    )
+    return (GroupTrainingWorker if variant["drift"] else WithoutDrift)(config)
+
+
+def actor_config(job: dict[str, Any], variant: dict[str, Any]) -> Any:
+    from verl.workers.config import ActorConfig
+
+    from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+
+    return ActorConfig(
+        strategy="fsdp2",
+        rollout_n=job["n"],
+        ppo_micro_batch_size_per_gpu=1,
+        use_dynamic_bsz=variant["micro_batch"] is None,
+        policy_loss=LossConfig(loss_mode="gvpo", gvpo_beta=job["beta"]),
+        loss_agg_mode="seq-mean-token-sum",
+    )
+
+
+def run_rank(folder: Path) -> None:
+    import os
+
+    from verl.utils.torch_dtypes import PrecisionType
+
+    # verl knows no double precision; here every dtype it is asked for is that.
+    PrecisionType.to_dtype = staticmethod(lambda precision: torch.float64)
+    torch.set_num_threads(1)
+    job = torch.load(folder / "job.pt", weights_only=False)
+    rank = int(os.environ["RANK"])
+    results = {name: train(job, variant, job["ranks"][rank]) for name, variant in job["variants"].items()}
+    torch.distributed.barrier()
+    if rank == 0:
+        torch.save(results, folder / "result.pt")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run_rank(Path(sys.argv[1]))

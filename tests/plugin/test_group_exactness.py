@@ -1,0 +1,253 @@
+"""GVPO through the group-keeping trainer and verl's own worker equals the paper's formula on the whole batch.
+
+One process computes the formula as printed, in float64 and with plain PyTorch: whole mini-batches, group
+means that carry gradient, AdamW. The plugin computes it through verl: the trainer's order of rows and its
+targets, FSDP2 workers on 1, 2 and 4 gloo ranks, micro-batches of several sizes, four updates on one rollout.
+TransferQueue, which needs Ray, is stood in for by a dictionary; the end-to-end tests run the real one.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import group_ranks
+import pytest
+import torch
+from hydra import compose, initialize_config_module
+from tensordict import TensorDict
+from torch import Tensor
+from transfer_queue import KVBatchMeta
+
+F64 = torch.float64
+BETA, N, MINI_BATCH, EPOCHS = 0.3, 4, 4, 2
+GROUP_SIZES = [4, 4, 3, 4, 4, 1, 4, 4]
+"""Responses that came back of the four asked for; prompt 5 has nothing to be compared with."""
+MINI_BATCHES = [[0, 1, 2, 3, 5], [4, 6, 7]]
+"""Prompts by hand: 15 rows and room for the single one; then the rest, with four rows of padding."""
+PROMPT_LENGTH = 3
+
+
+class Store:
+    """What the trainer uses of TransferQueue, in this process."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, group_ranks.Row] = {}
+
+    def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: Any = None) -> TensorDict:
+        rows = [self.rows[key] for key in keys]
+        names = [name for name in select_fields or rows[0] if all(name in row for row in rows)]
+        return group_ranks.batch_of([{name: row[name] for name in names} for row in rows], {})
+
+    def kv_batch_put(
+        self, keys: list[str], partition_id: str, fields: TensorDict | None = None, tags: Any = None
+    ) -> KVBatchMeta:
+        for i, key in enumerate(keys):
+            row = self.rows.setdefault(key, {})
+            row.update({name: fields[name][i] for name in fields.keys()})  # noqa: SIM118
+        return KVBatchMeta(partition_id=partition_id, keys=list(keys), tags=tags or [{} for _ in keys])
+
+
+def rollout() -> dict[str, group_ranks.Row]:
+    """Responses with rewards, keyed as verl keys them, sessions of all prompts interleaved."""
+    generator = torch.Generator().manual_seed(1)
+    rows: dict[str, group_ranks.Row] = {}
+    for session in range(N):
+        for prompt, size in enumerate(GROUP_SIZES):
+            if session >= size:
+                continue
+            length = int(torch.randint(1, 14, (), generator=generator))
+            tokens = torch.randint(0, 23, (PROMPT_LENGTH + length,), generator=generator)
+            mask = torch.ones(length, dtype=torch.int64)
+            if length > 5:
+                mask[2:4] = 0  # the words of a tool
+            reward = torch.zeros(length)
+            # verl's rewards are in single precision; the means of three and of four of these are exact in it.
+            reward[-1] = 0.75 * torch.randint(-4, 5, (), generator=generator)
+            rows[f"prompt{prompt}_{session}_0"] = {
+                "uid": f"prompt{prompt}",
+                "input_ids": tokens,
+                "attention_mask": torch.ones_like(tokens),
+                "position_ids": torch.arange(len(tokens)),
+                "prompts": tokens[:PROMPT_LENGTH],
+                "responses": tokens[PROMPT_LENGTH:],
+                "response_mask": mask,
+                "loss_mask": mask,
+                "rm_scores": reward,
+            }
+    return rows
+
+
+def token_log_probs(model: torch.nn.Module, row: group_ranks.Row) -> Tensor:
+    """log π of the tokens of one response, one row at a time."""
+    logits = model(row["input_ids"].unsqueeze(0)).logits[0].log_softmax(-1)
+    start = len(row["prompts"])
+    return logits[start - 1 : -1].gather(-1, row["responses"].unsqueeze(-1)).squeeze(-1)
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    """The paper's formula: gradients of four updates and the parameters after them."""
+    model = group_ranks.tiny_model()
+    rows = rollout()
+    old = {
+        key: (token_log_probs(model, row).detach() * row["response_mask"]).sum() for key, row in rows.items()
+    }
+    optimiser = torch.optim.AdamW(model.parameters(), lr=group_ranks.LEARNING_RATE, weight_decay=0.01)
+    gradients, losses = [], []
+    for prompts in MINI_BATCHES * EPOCHS:
+        loss = torch.zeros((), dtype=F64)
+        for prompt in prompts:
+            own = {key: row for key, row in rows.items() if row["uid"] == f"prompt{prompt}"}
+            if len(own) > 1:
+                rewards = torch.stack([row["rm_scores"].sum() for row in own.values()]).double()
+                implicit = torch.stack(
+                    [
+                        BETA * ((token_log_probs(model, row) * row["response_mask"]).sum() - old[key])
+                        for key, row in own.items()
+                    ]
+                )
+                distance = (implicit - implicit.mean()) - (rewards - rewards.mean())
+                loss = loss + 0.5 * distance.square().sum() / (len(own) - 1) / MINI_BATCH
+        optimiser.zero_grad()
+        loss.backward()
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
+        losses.append(loss.item())
+        optimiser.step()
+    return {
+        "gradients": gradients,
+        "losses": losses,
+        "parameters": {name: p.detach() for name, p in model.named_parameters()},
+    }
+
+
+def batch_for_workers(monkeypatch: pytest.MonkeyPatch, dp_size: int) -> tuple[Store, KVBatchMeta]:
+    """The rollout after the trainer's own methods, as it is handed to the workers."""
+    from verl.trainer.ppo import padding_utils
+    from verl.trainer.ppo.v1 import trainer_base
+
+    from grpo_verl_ext.verl_plugin.groups import trainer as group_trainer
+
+    store = Store()
+    for module in (trainer_base, padding_utils, group_trainer):
+        monkeypatch.setattr(module, "tq", store)
+    store.rows = rollout()
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose(
+            "ppo_trainer",
+            overrides=[
+                *(
+                    "+algo=gvpo",
+                    f"algorithm.grpo_ext.gvpo_beta={BETA}",
+                    "actor_rollout_ref.rollout.name=vllm",
+                ),
+                f"actor_rollout_ref.actor.ppo_mini_batch_size={MINI_BATCH}",
+                f"actor_rollout_ref.actor.ppo_epochs={EPOCHS}",
+                f"actor_rollout_ref.rollout.n={N}",
+            ],
+        )
+    trainer = object.__new__(group_trainer.GroupTrainerSync)
+    trainer.config, trainer.global_steps, trainer.use_critic, trainer.local_trigger_step = config, 1, False, 0
+    trainer.tokenizer = SimpleNamespace(eos_token_id=0)
+    handed_over: list[KVBatchMeta] = []
+
+    def update_actor(batch: KVBatchMeta) -> dict[str, Any]:
+        handed_over.append(batch)
+        return {"metrics": {"mfu": [0.0]}}
+
+    trainer.actor_rollout_wg = SimpleNamespace(
+        _dispatch_info={"actor": list(range(dp_size))}, update_actor=update_actor
+    )
+    keys = list(store.rows)
+    tags = [{"seq_len": len(store.rows[key]["input_ids"])} for key in keys]
+    metrics: dict[str, Any] = {}
+    batch = trainer._balance_batch(KVBatchMeta(partition_id="train", keys=keys, tags=tags), metrics)
+    model = group_ranks.tiny_model()
+    for row in store.rows.values():
+        row["old_log_probs"] = token_log_probs(model, row).detach()
+    batch = trainer._compute_advantage(batch, metrics)
+    trainer._update_actor(batch, metrics)
+    return store, handed_over[0]
+
+
+def trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dp_size: int, variants: dict[str, Any]
+) -> dict[str, Any]:
+    """Run the ranks; {variant: result}."""
+    model = tmp_path / "model"
+    group_ranks.tiny_model().save_pretrained(model)
+    store, batch = batch_for_workers(monkeypatch, dp_size)
+    job = {
+        "model": str(model), "n": N, "beta": BETA, "variants": variants, "extra_info": batch.extra_info,
+        "ranks": [[store.rows[key] for key in part.keys] for part in batch.chunk(dp_size)],
+    }  # fmt: skip
+    torch.save(job, tmp_path / "job.pt")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"WORLD_SIZE": str(dp_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, group_ranks.__file__, str(tmp_path)],
+            env={**os.environ, **shared, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=(tmp_path / f"rank{rank}.log").open("w"),
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(dp_size)
+    ]
+    try:
+        statuses = [rank.wait(timeout=600) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert statuses == [0] * dp_size, (tmp_path / "rank0.log").read_text()[-4000:]
+    return torch.load(tmp_path / "result.pt", weights_only=False)
+
+
+def variant(micro_batch: int | None, **changes: bool) -> dict[str, Any]:
+    """``micro_batch`` None is dynamic batching."""
+    return {"micro_batch": micro_batch, "gradient_checkpointing": False, "drift": True} | changes
+
+
+def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    scale = max(tensor.abs().max() for tensor in expected.values())
+    return float(max((found[name] - expected[name]).abs().max() for name in expected) / scale)
+
+
+@pytest.mark.parametrize("dp_size", [1, 2, 4])
+def test_gradients_and_parameters_of_four_updates(
+    dp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+) -> None:
+    variants = {
+        "singles": variant(1),
+        "pairs": variant(2),
+        "fours": variant(4),
+        "dynamic": variant(None),
+        "recomputed": variant(2, gradient_checkpointing=True),
+    }
+    for name, result in trained(tmp_path, monkeypatch, dp_size, variants).items():
+        errors = [
+            relative_error(*pair) for pair in zip(result["gradients"], expected["gradients"], strict=True)
+        ]
+        assert max(errors) <= 1e-12, (name, errors)
+        assert relative_error(result["parameters"], expected["parameters"]) <= 1e-10, name
+        assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(expected["losses"], rel=1e-12), name
+        metrics = result["metrics"]
+        terms = zip(*(metrics[f"actor/gvpo_{term}_term"] for term in ("reward", "var", "cov")), strict=True)
+        assert [sum(parts) for parts in terms] == pytest.approx(expected["losses"], rel=1e-12), name
+        assert metrics["actor/gvpo_drift"][0] == 0, "the first update needs no forward pass"
+        assert min(metrics["actor/gvpo_drift"][1:]) > 1e-4
+        assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6, name
+
+
+def test_without_the_drift_only_the_first_update_is_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+) -> None:
+    result = trained(tmp_path, monkeypatch, 1, {"no drift": variant(2, drift=False)})["no drift"]
+    errors = [relative_error(*pair) for pair in zip(result["gradients"], expected["gradients"], strict=True)]
+    assert errors[0] <= 1e-12
+    assert min(errors[1:]) > 1e-6
+    assert max(result["metrics"]["actor/gvpo_weight_sum"]) > 1e-4, "and the metric shows it"
