@@ -40,7 +40,7 @@ def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         prog="quickstart.sh", description=__doc__, epilog="Other arguments go to verl: key=value …"
     )
-    parser.add_argument("--algo", default="grpo", help="preset of the package (default: grpo)")
+    parser.add_argument("--algo", default="gvpo", help="preset of the package (default: gvpo)")
     parser.add_argument("--seed", type=int, default=1, help="seed of task, data order and sampling (1)")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"training steps ({STEPS})")
     parser.add_argument("--out", type=Path, default=Path("outputs/quickstart"), help="run folder")

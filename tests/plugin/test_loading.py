@@ -37,8 +37,21 @@ def test_importing_verl_registers_estimators_and_losses(python: Python) -> None:
     )
     assert found.stdout.split() == [
         "grpo_verl_ext.verl_plugin.estimators",
-        "grpo_verl_ext.verl_plugin.losses",
+        "grpo_verl_ext.verl_plugin.losses.clipped",
     ], found.stderr
+
+
+def test_importing_verls_trainers_registers_ours(python: Python) -> None:
+    found = python(
+        """
+        import verl
+        from verl.trainer.ppo.v1 import get_trainer_cls
+        for name in ("sync", "colocate_async", "separate_async"):
+            ours, verls = get_trainer_cls(f"group_{name}"), get_trainer_cls(name)
+            print(issubclass(ours, verls), ours.__module__)
+        """
+    )
+    assert found.stdout.split() == ["True", "grpo_verl_ext.verl_plugin.groups.trainer"] * 3, found.stderr
 
 
 def test_loading_leaves_the_trainer_and_vllm_alone(python: Python) -> None:
@@ -96,7 +109,13 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
     assert "verl 0.11.0 is installed; grpo_verl_ext works with verl >= 0.9 and < 0.10" in found.stderr
 
 
-@pytest.mark.parametrize("module", ["preflight", "cpu.detection", "registration", "losses", "cpu.engines"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("preflight", "cpu.detection", "registration", "losses", "cpu.engines"),
+        *("groups.rows", "groups.trainer", "groups.worker"),
+    ],
+)
 def test_every_module_can_be_the_first_one_imported(module: str, python: Python) -> None:
     found = python(
         f"""
@@ -105,7 +124,7 @@ def test_every_module_can_be_the_first_one_imported(module: str, python: Python)
         print(get_policy_loss_fn("grpo").__module__)
         """
     )
-    assert found.stdout.strip() == "grpo_verl_ext.verl_plugin.losses", found.stderr
+    assert found.stdout.strip() == "grpo_verl_ext.verl_plugin.losses.clipped", found.stderr
     assert "did not load" not in found.stderr
 
 

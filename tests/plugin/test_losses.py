@@ -31,6 +31,7 @@ from grpo_verl_ext.verl_plugin.invariance import (
     ragged_batch,
     value_and_gradient,
 )
+from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 from grpo_verl_ext.verl_plugin.settings import REQUIRED_LOSS_AGG_MODE, check_actor, check_pair
 
 F64 = torch.float64
@@ -349,8 +350,8 @@ def test_a_dual_clip_that_would_clip_everything_is_refused():
 
 @pytest.mark.parametrize("beta", [None, 0, -0.1, math.inf, math.nan, "0.1"])
 def test_gvpo_needs_its_beta(beta):
-    config = counted(actor_config(CASES["gvpo"]))
-    config.policy_loss.gvpo_beta = beta
+    options = LossConfig(loss_mode="gvpo", gvpo_beta=beta)
+    config = counted(actor_config(CASES["gvpo"], policy_loss=options))
     with pytest.raises(ValueError, match=r"gvpo_beta is .*finite number > 0.*Type: \+algo=gvpo"):
         call("gvpo", config)
 

@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
@@ -119,29 +119,26 @@ class KeepsGroups(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         return super()._update_actor(batch, metrics)
 
 
+@register_trainer("group_sync")
 class GroupTrainerSync(KeepsGroups, PPOTrainerSync):  # type: ignore[misc]
-    """``trainer.v1.trainer_mode=group_sync``."""
+    """verl's ``sync``: rollout and training take turns."""
 
     verl_mode = "sync"
 
 
+@register_trainer("group_colocate_async")
 class GroupTrainerColocateAsync(KeepsGroups, PPOTrainerColocateAsync):  # type: ignore[misc]
-    """``trainer.v1.trainer_mode=group_colocate_async``."""
+    """verl's ``colocate_async``: the same, and unfinished responses go on in the next step."""
 
     verl_mode = "colocate_async"
 
 
+@register_trainer("group_separate_async")
 class GroupTrainerSeparateAsync(KeepsGroups, PPOTrainerSeparateAsync):  # type: ignore[misc]
-    """``trainer.v1.trainer_mode=group_separate_async``."""
+    """verl's ``separate_async``: the rollout has machines of its own."""
 
     verl_mode = "separate_async"
     worker_cls = GroupDetachActorWorker
-
-
-TRAINERS: dict[str, type[PPOTrainer]] = {
-    f"group_{cls.verl_mode}": cls
-    for cls in (GroupTrainerSync, GroupTrainerColocateAsync, GroupTrainerSeparateAsync)
-}
 
 
 def _prompt_ids(batch: Any) -> list[str]:
