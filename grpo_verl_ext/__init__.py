@@ -1,6 +1,6 @@
 """GRPO, DAPO, Dr. GRPO and GVPO for verl: the pure mathematics, importable without verl."""
 
-from grpo_verl_ext.algorithms import advantages, aggregation, groups, gvpo, kl, surrogate
+from grpo_verl_ext.algorithms import advantages, aggregation, groups, gvpo, kl, process, surrogate
 from grpo_verl_ext.algorithms.advantages import (
     batch_scaled,
     centred,
@@ -18,6 +18,7 @@ from grpo_verl_ext.algorithms.aggregation import (
 )
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.kl import k1, k2, k3, with_k2_gradient
+from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.surrogate import clipped_surrogate, dual_clipped_surrogate
 
 __version__ = "0.1.0"
@@ -40,6 +41,8 @@ __all__ = [
     "local_token_mean",
     "outcome_advantages",
     "per_prompt_token",
+    "process",
+    "process_advantages",
     "prompt_mean",
     "sequence_mean_constant_length",
     "sequence_mean_token_mean",

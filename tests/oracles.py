@@ -123,3 +123,15 @@ def gvpo_prompt_gradient(rewards: Row, log_ratios: Row, beta: float) -> list[flo
         for s, reward in zip(log_ratios, rewards, strict=True)
     ]
     return [-beta * w / (k - 1) for w in weights]
+
+
+def process_advantages(
+    steps: Sequence[Sequence[tuple[float, int]]], lengths: Sequence[int], ids: Sequence[Hashable], eps: float
+) -> list[list[float]]:
+    """DeepSeekMath §4.1.3; ``steps[i]`` has (reward, end token) of each step of response i."""
+    table = []
+    for i, length in enumerate(lengths):
+        pool = [r for own, other in zip(steps, ids, strict=True) if other == ids[i] for r, _ in own]
+        normalised = [((r - mean(pool)) / (sample_std(pool) + eps), end) for r, end in steps[i]]
+        table.append([math.fsum(r for r, end in normalised if end >= t) for t in range(length)])
+    return table

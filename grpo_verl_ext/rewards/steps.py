@@ -59,3 +59,21 @@ def steps_reward(solution_str: str, terms: Sequence[int]) -> float:
     """Share of the additions ``terms`` asks for that are there and right, in 0 … 1; 1 for a single term."""
     wanted = len(terms) - 1
     return sum(grade_steps(find_steps(solution_str), terms)) / wanted if wanted > 0 else 1.0
+
+
+def step_rewards(
+    solution_str: str, terms: Sequence[int], *, answer_is_right: bool
+) -> tuple[list[float], list[int]]:
+    """A reward for every addition written, 1 if right and 0 if not, and one for the answer.
+
+    Returns:
+        The rewards, and for each the number of characters up to and with its step; the answer is the last
+        step and ends with the response. An empty response has no step.
+    """
+    steps = find_steps(solution_str)
+    rewards = [float(right) for right in grade_steps(steps, terms)]
+    ends = [step.end for step in steps]
+    if solution_str:
+        rewards.append(float(answer_is_right))
+        ends.append(len(solution_str))
+    return rewards, ends

@@ -29,6 +29,7 @@ from typing import Any
 
 from grpo_verl_ext.rewards.correctness import correctness
 from grpo_verl_ext.rewards.format import format_reward
+from grpo_verl_ext.rewards.steps import step_rewards as rewards_of_steps
 from grpo_verl_ext.rewards.steps import steps_reward
 
 Reward = Callable[[str, object, Mapping[str, Any]], float]
@@ -63,8 +64,9 @@ def compute_score(
     extra_info: Mapping[str, Any] | None = None,
     *,
     weights: Mapping[str, float] = DEFAULT_WEIGHTS,
+    step_rewards: bool = False,
     **passed_by_verl: object,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Score one response; whatever the model wrote, this returns.
 
     Args:
@@ -73,10 +75,12 @@ def compute_score(
         ground_truth: the wanted answer, a string or anything ``str`` turns into it.
         extra_info: the row's ``extra_info``; ``steps`` needs its ``terms``.
         weights: name of a reward (``correctness``, ``format``, ``steps``) → its factor in ``score``.
+        step_rewards: return the rewards of the single steps, too, for process supervision.
 
     Returns:
         ``score`` = Σ weight × reward; ``acc``, 1.0 if the answer is right, to the letter or as a number,
-        else 0.0; and each named reward before its weight.
+        else 0.0; and each named reward before its weight. With ``step_rewards`` also the reward ``steps``,
+        and ``step_rewards`` and ``step_ends`` from `steps.step_rewards`.
 
     Raises:
         ValueError: the settings, not the response, are wrong: see ``check_weights``.
@@ -86,11 +90,20 @@ def compute_score(
     if unknown:
         raise ValueError(
             f"reward.custom_reward_function.reward_kwargs.{unknown[0]} is not known; "
-            f"the only key is 'weights', so type ~reward.custom_reward_function.reward_kwargs.{unknown[0]}"
+            f"valid keys are 'weights' and 'step_rewards', so type "
+            f"~reward.custom_reward_function.reward_kwargs.{unknown[0]}"
         )
-    parts = {name: REWARDS[name](solution_str, ground_truth, extra_info or {}) for name in weights}
+    named = [*weights, "steps"] if step_rewards else [*weights]
+    parts = {name: REWARDS[name](solution_str, ground_truth, extra_info or {}) for name in named}
     score = math.fsum(weight * parts[name] for name, weight in weights.items())
-    return {"score": score, "acc": float(correctness(solution_str, ground_truth) > 0), **parts}
+    right = correctness(solution_str, ground_truth) > 0
+    result: dict[str, Any] = {"score": score, "acc": float(right), **parts}
+    if step_rewards:
+        terms = (extra_info or {})["terms"]
+        result["step_rewards"], result["step_ends"] = rewards_of_steps(
+            solution_str, terms, answer_is_right=right
+        )
+    return result
 
 
 def check_weights(weights: Mapping[str, float]) -> None:

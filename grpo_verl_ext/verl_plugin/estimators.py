@@ -14,7 +14,9 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids
+from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
+from grpo_verl_ext.verl_plugin.step_rewards import laid_down
 
 BASELINES: dict[str, adv.Baseline] = {
     "group": adv.group_scaled,
@@ -90,8 +92,40 @@ def dapo_per_prompt(
     return weighted, weighted
 
 
+@torch.no_grad()
+def grpo_process(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: npt.ArrayLike | None = None,
+    config: Mapping[str, Any] | None = None,
+    **_: object,
+) -> Result:
+    """GRPO with process supervision, arXiv 2402.03300 §4.1.3: `process.process_advantages`.
+
+    Learns from the steps that the trainer laid down; ``token_level_rewards``, the outcome, gives the dtype.
+
+    Raises:
+        ValueError: no steps are laid down: the trainer mode or the agent loop is verl's own.
+    """
+    settings = EstimatorSettings.from_config(config, "grpo_process")
+    group = _group_ids("grpo_process", index, token_level_rewards)
+    steps = laid_down.current()
+    if steps is None:
+        raise ValueError(
+            "algorithm.adv_estimator=grpo_process has no step rewards to learn from; valid are a trainer "
+            "mode and an agent loop of this package. Type: +algo=grpo_process"
+        )
+    advantages = process_advantages(
+        steps.rewards, steps.row, steps.end, response_mask, group, baseline=BASELINES[settings.scale_rewards]
+    ).to(token_level_rewards.dtype)
+    if settings.mask_truncated and settings.max_response_length is not None:
+        advantages = adv.without_truncated(advantages, response_mask, settings.max_response_length)
+    return advantages, advantages
+
+
 ESTIMATORS = {
     "grpo_outcome": grpo_outcome,
+    "grpo_process": grpo_process,
     "dapo": dapo,
     "dapo_per_prompt": dapo_per_prompt,
     "dr_grpo": dr_grpo,

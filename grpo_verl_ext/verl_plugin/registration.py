@@ -29,6 +29,7 @@ def register() -> None:
         cpu.install()
     # verl's registries live in a module that costs a second to import: enter them when verl imports it.
     register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
+    register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
     register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
     register_post_import_hook(driver.patch, "verl.utils.config")
 
@@ -71,3 +72,7 @@ def _register_algorithms(core_algos: ModuleType) -> None:
 def _register_trainers(_v1: ModuleType) -> None:
     # By verl's own decorator, which refuses a name that is taken.
     import grpo_verl_ext.verl_plugin.groups.trainer  # noqa: F401
+
+
+def _register_agent_loops(_agent_loop: ModuleType) -> None:
+    import grpo_verl_ext.verl_plugin.step_rewards.agent_loops  # noqa: F401

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-ESTIMATOR_NAMES = ("grpo_outcome", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo")
+ESTIMATOR_NAMES = ("grpo_outcome", "grpo_process", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo")
 """Values of ``algorithm.adv_estimator`` whose options `EstimatorSettings` holds."""
 
 SCALE_REWARDS = ("group", "batch", "none")
@@ -41,6 +41,7 @@ class EstimatorSettings:
             all (``none``). Default: ``none`` for dr_grpo and gvpo, ``group`` for the others.
         mask_truncated: advantage 0 for responses that used up the budget.
         max_response_length: that budget in tokens; needed by ``mask_truncated`` alone.
+        step_rewards: the embedded task's reward function is asked for step rewards, too.
         gvpo_beta: GVPO's β > 0, in reward units per nat; larger stays nearer to the anchor.
         gvpo_anchor: GVPO's π': ``old``, the policy of the rollout, or ``ref``, the reference model.
     """
@@ -48,6 +49,7 @@ class EstimatorSettings:
     scale_rewards: str = "group"
     mask_truncated: bool = False
     max_response_length: int | None = None
+    step_rewards: bool = False
     gvpo_beta: float = 0.1
     gvpo_anchor: str = "old"
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_verl_ext.rewards.steps import Step, find_steps, grade_steps, steps_reward
+from grpo_verl_ext.rewards.steps import Step, find_steps, grade_steps, step_rewards, steps_reward
 
 RIGHT = "<reasoning>3+4=7;7+2=9;</reasoning><answer>9</answer>"
 
@@ -70,3 +70,13 @@ def test_any_text_scores_and_its_steps_are_where_they_say(text, terms):
         numbers = text[step.start : step.end].rstrip(";").replace("=", "+").split("+")
         assert [int(number) for number in numbers] == [step.left, step.right, step.result]
         assert step.holds == (step.left + step.right == step.result)
+
+
+def test_every_step_and_the_answer_are_rewarded_where_they_end():
+    wrong = "<reasoning>3+4=7;7+2=8;</reasoning><answer>8</answer>"
+    assert step_rewards(wrong, [3, 4, 2], answer_is_right=False) == ([1.0, 0.0, 0.0], [17, 23, len(wrong)])
+    assert step_rewards("<answer>7</answer>", [3, 4], answer_is_right=True) == ([1.0], [18])
+
+
+def test_an_empty_response_has_no_step():
+    assert step_rewards("", [3, 4], answer_is_right=False) == ([], [])

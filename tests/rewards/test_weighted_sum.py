@@ -68,7 +68,7 @@ def test_weights_that_name_nothing_are_refused(weights):
 
 
 def test_a_misspelt_setting_is_refused_and_verls_own_extras_are_not():
-    with pytest.raises(ValueError, match=r"reward_kwargs\.weigths is not known; the only key is 'weights'"):
+    with pytest.raises(ValueError, match=r"reward_kwargs\.weigths is not known; valid keys are 'weights'"):
         compute_score("chain_sum", RIGHT, "9", weigths={"format": 1.0})
     extras = {"reward_router_address": "localhost:1", "reward_model_tokenizer": object()}
     assert compute_score("chain_sum", RIGHT, "9", **extras)["acc"] == 1.0
@@ -117,3 +117,18 @@ def test_the_parts_reach_verls_validation_metrics_by_name():
     assert metrics["val-aux/chain_sum/correctness/mean@1"] == 3.5 / 4
     assert metrics["val-aux/chain_sum/format/mean@1"] == pytest.approx(0.8, abs=1e-12)
     assert metrics["val-aux/chain_sum/score/mean@1"] == pytest.approx(3.5 / 4 + 0.8, abs=1e-12)
+
+
+def test_step_rewards_come_beside_the_outcome_when_asked_for():
+    terms = {"terms": [3, 4, 2]}
+    plain = compute_score("chain_sum", RIGHT, "9", terms)
+    found = compute_score("chain_sum", RIGHT, "9", terms, step_rewards=True)
+    assert {key: found[key] for key in plain} == plain
+    assert found.keys() - plain.keys() == {"steps", "step_rewards", "step_ends"}
+    assert found["steps"] == 1.0
+    assert (found["step_rewards"], found["step_ends"]) == ([1.0, 1.0, 1.0], [17, 23, len(RIGHT)])
+
+
+def test_step_rewards_without_terms_in_the_data_are_refused():
+    with pytest.raises(ValueError, match=r"needs extra_info.terms in the data"):
+        compute_score("gsm8k", RIGHT, "9", {"index": 3}, step_rewards=True)

@@ -35,6 +35,8 @@ from grpo_verl_ext.verl_plugin.groups.worker import (
     GroupDetachActorWorker,
 )
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
+from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, step_metrics
+from grpo_verl_ext.verl_plugin.step_rewards.laid_down import laid_down
 
 GROUP_LOSSES = ("gvpo",)
 """Losses that need the group of every response."""
@@ -95,8 +97,14 @@ class KeepsGroups(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Write down for a group loss which group each response belongs to, and how large it is."""
-        batch = super()._compute_advantage(batch, metrics)
+        """Show the estimator the steps of the responses, and tell a group loss the groups they belong to."""
+        if self.config.algorithm.adv_estimator == "grpo_process":
+            steps = collected(batch, _nested(batch, "extra_fields"))
+            metrics.update(step_metrics(steps, responses=len(batch)))
+            with laid_down(steps):
+                batch = super()._compute_advantage(batch, metrics)
+        else:
+            batch = super()._compute_advantage(batch, metrics)
         if self.config.actor_rollout_ref.actor.policy_loss.loss_mode not in GROUP_LOSSES:
             return batch
         group = dense_group_ids(_prompt_ids(batch))

@@ -1,0 +1,46 @@
+"""Process supervision: a reward for every step of a response, spread over the tokens that led to it.
+
+GRPO, arXiv 2402.03300 §4.1.3. Of all S steps of a batch, step j belongs to the response ``row[j]`` and ends
+at its token ``end[j]``; responses may have any number of steps, and none. No gradient flows.
+"""
+
+import torch
+from torch import Tensor
+
+from grpo_verl_ext.algorithms.advantages import Baseline, group_scaled
+
+
+def process_advantages(
+    step_rewards: Tensor,
+    row: Tensor,
+    end: Tensor,
+    response_mask: Tensor,
+    group: Tensor,
+    *,
+    baseline: Baseline = group_scaled,
+) -> Tensor:
+    """Â_{i,t} = Σ r̃_j over the steps j of response i with end[j] ≥ t, r̃ = (r − mean R)/(std R + ε): (B, T).
+
+    R pools all steps of all responses to the prompt; a token that ends a step counts that step. Tokens behind
+    a response's last step, and all tokens of a response without one, have advantage 0. One step at the last
+    token of each response is outcome supervision.
+
+    Args:
+        step_rewards: (S,) reward units, fp32 or better.
+        row: (S,) int64, the response of each step.
+        end: (S,) int64, position of its last token in the response; several steps may share one.
+        response_mask: (B, T), nonzero on the tokens that the policy wrote; elsewhere the advantage is 0.
+        group: (B,) int64 from `groups.dense_group_ids`.
+        baseline: what makes r̃ of r; `advantages.group_scaled` is the paper's.
+    """
+    # The statistics want numbers below that of their values, and there may be fewer steps than prompts.
+    _, prompt = torch.unique(group[row], return_inverse=True)
+    normalised = baseline(step_rewards, prompt, torch.ones_like(row, dtype=torch.bool))
+    at_end = torch.zeros(response_mask.shape, dtype=normalised.dtype, device=normalised.device)
+    at_end.index_put_((row, end), normalised, accumulate=True)
+    return torch.where(response_mask.bool(), suffix_sums(at_end), 0)
+
+
+def suffix_sums(values: Tensor) -> Tensor:
+    """Σ_{s ≥ t} values_s along the last dimension: (…, T) → (…, T)."""
+    return values.flip(-1).cumsum(-1).flip(-1)

@@ -1,0 +1,67 @@
+"""verl's agent loops, whose responses carry step rewards: ``rollout.agent.default_agent_loop=step_…``.
+
+The steps travel as ``extra_fields["steps"]``, [(reward, position of its last token), …]; what verl logs and
+filters by, ``rm_scores`` and ``reward_extra_info``, stays that of the outcome.
+"""
+
+from functools import partial
+from typing import Any
+
+from pydantic import PrivateAttr
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
+from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
+
+from grpo_verl_ext.verl_plugin.step_rewards.reported import KEYS, StepRewardError, step_end_tokens
+
+STEPS = "steps"
+STEP_ERROR = "step_error"
+"""Keys of ``extra_fields``. verl only logs what an agent loop raises, so the trainer raises the error."""
+
+SINGLE_TURN, MULTI_TURN = "step_single_turn_agent", "step_tool_agent"
+
+
+class StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no types
+    """A response that turns step rewards into token positions once verl has scored it."""
+
+    _tokenizer: Any = PrivateAttr()
+
+    @classmethod
+    def of(cls, output: AgentLoopOutput, tokenizer: Any) -> "StepRewardOutput":
+        """The same response; it remembers which fields were set, as verl's ``as_dict`` asks."""
+        made: StepRewardOutput = cls.model_construct(_fields_set=set(output.model_fields_set), **dict(output))
+        made._tokenizer = tokenizer
+        return made
+
+    def as_dict(self) -> dict[str, Any]:
+        """verl's fields of the response, its steps among the extra ones."""
+        fields: dict[str, Any] = super().as_dict()
+        extra = dict(fields["extra_fields"])
+        reported = extra.get("reward_extra_info") or {}
+        if any(key in reported for key in KEYS):
+            extra["reward_extra_info"] = {k: v for k, v in reported.items() if k not in KEYS}
+            decode = partial(self._tokenizer.decode, skip_special_tokens=True)
+            try:
+                ends = step_end_tokens(reported, self.response_ids, decode)
+                extra[STEPS] = [(float(r), end) for r, end in zip(reported[KEYS[0]], ends, strict=True)]
+            except StepRewardError as error:
+                extra[STEP_ERROR] = str(error)
+        return fields | {"extra_fields": extra}
+
+
+@register(SINGLE_TURN)
+class StepSingleTurnAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]
+    """verl's ``single_turn_agent`` with step rewards."""
+
+    async def run(self, *args: Any, **kwargs: Any) -> StepRewardOutput:
+        """Generate as verl does."""
+        return StepRewardOutput.of(await super().run(*args, **kwargs), self.tokenizer)
+
+
+@register(MULTI_TURN)
+class StepToolAgentLoop(ToolAgentLoop):  # type: ignore[misc]
+    """verl's ``tool_agent`` with step rewards; positions count the words of tools, too."""
+
+    async def run(self, *args: Any, **kwargs: Any) -> StepRewardOutput:
+        """Generate as verl does."""
+        return StepRewardOutput.of(await super().run(*args, **kwargs), self.tokenizer)

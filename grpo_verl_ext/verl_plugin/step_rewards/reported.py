@@ -1,0 +1,49 @@
+"""What a reward function says of the steps of one response, checked and put on tokens.
+
+Beside ``score``, it may return ``step_rewards``, a list of numbers, and where each step ends: ``step_ends``,
+characters of the decoded response up to and with the step, or ``step_end_tokens``, positions of last tokens.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grpo_verl_ext.verl_plugin.step_rewards.positions import Decode, last_token
+
+REWARDS, CHARACTER_ENDS, TOKEN_ENDS = "step_rewards", "step_ends", "step_end_tokens"
+KEYS = (REWARDS, CHARACTER_ENDS, TOKEN_ENDS)
+
+
+class StepRewardError(ValueError):
+    """A reward function returned steps that do not fit the response."""
+
+
+def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: Decode) -> list[int]:
+    """Position of each step's last token.
+
+    Raises:
+        StepRewardError: rewards and ends differ in number, a reward is no finite number, or a step ends
+            outside the response.
+    """
+    rewards = reported.get(REWARDS)
+    key = CHARACTER_ENDS if CHARACTER_ENDS in reported else TOKEN_ENDS
+    ends = reported.get(key)
+    if rewards is None or ends is None:
+        raise StepRewardError(
+            f"the reward function returned {sorted(set(KEYS) & reported.keys())}; valid is {REWARDS} with "
+            f"{CHARACTER_ENDS} or {TOKEN_ENDS}"
+        )
+    if len(rewards) != len(ends):
+        raise StepRewardError(
+            f"{REWARDS} has {len(rewards)} entries and {key} {len(ends)}; valid is one for one"
+        )
+    for reward in rewards:
+        if not math.isfinite(reward):
+            raise StepRewardError(f"{REWARDS} has {reward!r}; valid are finite numbers")
+    first, last = (1, len(decode(ids))) if key == CHARACTER_ENDS else (0, len(ids) - 1)
+    for end in ends:
+        if not first <= end <= last:
+            raise StepRewardError(f"{key} has {end}; valid for this response is {first} … {last}")
+    if key == TOKEN_ENDS:
+        return [int(end) for end in ends]
+    return [last_token(decode, ids, end) for end in ends]

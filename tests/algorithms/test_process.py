@@ -1,0 +1,127 @@
+"""Process supervision: by hand, next to an oracle of the paper's section, and its special case."""
+
+import math
+
+import oracles
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from grpo_verl_ext import dense_group_ids, outcome_advantages, process_advantages
+from grpo_verl_ext.algorithms.advantages import centred
+from grpo_verl_ext.algorithms.process import suffix_sums
+
+F64 = torch.float64
+Steps = list[list[tuple[float, int]]]
+
+
+def flat(steps: Steps) -> tuple[Tensor, Tensor, Tensor]:
+    rewards = [reward for own in steps for reward, _ in own]
+    rows = [i for i, own in enumerate(steps) for _ in own]
+    ends = [end for own in steps for _, end in own]
+    return (
+        torch.tensor(rewards, dtype=F64),
+        torch.tensor(rows, dtype=torch.int64),
+        torch.tensor(ends, dtype=torch.int64),
+    )
+
+
+def mask_of(lengths: list[int]) -> Tensor:
+    return (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(-1)).long()
+
+
+def test_by_hand():
+    # One prompt, steps (0, 1) and (1): mean 2/3, std 1/√3. r̃ = −2/√3 for 0 and 1/√3 for 1.
+    # Tokens: the first response has 5 and ends its steps at 1 and 3, the second 2 and ends at 1.
+    low, high = -2 / math.sqrt(3), 1 / math.sqrt(3)
+    found = process_advantages(
+        *flat([[(0.0, 1), (1.0, 3)], [(1.0, 1)]]), mask_of([5, 2]), torch.zeros(2, dtype=torch.int64)
+    )
+    expected = [[low + high] * 2 + [high] * 2 + [0.0], [high, high, 0.0, 0.0, 0.0]]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=F64), rtol=0, atol=4e-6)  # ε of the std
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Steps, list[int], list[int]]:
+    rows = draw(st.integers(1, 6))
+    lengths = draw(st.lists(st.integers(1, 8), min_size=rows, max_size=rows))
+    ids = draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows))
+    reward = st.floats(-3, 3, allow_subnormal=False).map(lambda x: round(x, 3))
+    steps = [draw(st.lists(st.tuples(reward, st.integers(0, length - 1)), max_size=4)) for length in lengths]
+    return steps, lengths, ids
+
+
+@given(batches())
+def test_equals_the_oracle(batch):
+    # Unequal numbers of steps, responses and whole groups without one, several steps on one token.
+    steps, lengths, ids = batch
+    found = process_advantages(*flat(steps), mask_of(lengths), dense_group_ids(ids))
+    for row, expected in zip(found, oracles.process_advantages(steps, lengths, ids, 1e-6), strict=True):
+        # fp64 rounding, amplified by 1/std of rewards that are at least 0.001 apart.
+        assert row[: len(expected)].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        assert row[len(expected) :].abs().sum() == 0
+
+
+@given(batches(), st.floats(0.5, 4), st.floats(-5, 5))
+def test_shifted_and_scaled_rewards_teach_the_same(batch, scale, shift):
+    steps, lengths, ids = batch
+    changed = [[(scale * reward + shift, end) for reward, end in own] for own in steps]
+    found = process_advantages(*flat(changed), mask_of(lengths), dense_group_ids(ids))
+    expected = process_advantages(*flat(steps), mask_of(lengths), dense_group_ids(ids))
+    # The ε of the std is 1e-6 of a std of at least 5e-4.
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+
+
+@given(batches(), st.randoms(use_true_random=False))
+def test_the_order_of_responses_does_not_matter(batch, random):
+    steps, lengths, ids = batch
+    order = list(range(len(lengths)))
+    random.shuffle(order)
+    found = process_advantages(
+        *flat([steps[i] for i in order]),
+        mask_of([lengths[i] for i in order]),
+        dense_group_ids([ids[i] for i in order]),
+    )
+    expected = process_advantages(*flat(steps), mask_of(lengths), dense_group_ids(ids))
+    torch.testing.assert_close(found, expected[order], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("equal", [0.0, 0.1, 3.0])
+def test_equal_rewards_teach_nothing(equal):
+    steps = [[(equal, 0), (equal, 2)], [(equal, 1)], []]
+    found = process_advantages(*flat(steps), mask_of([3, 2, 1]), torch.zeros(3, dtype=torch.int64))
+    assert found.abs().max() == 0
+
+
+def test_one_step_in_the_whole_group_teaches_nothing():
+    found = process_advantages(*flat([[(5.0, 0)], []]), mask_of([2, 2]), torch.zeros(2, dtype=torch.int64))
+    assert found.abs().max() == 0
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=6), st.data())
+def test_outcome_supervision_is_one_step_at_the_last_token(rewards, data):
+    lengths = data.draw(st.lists(st.integers(1, 5), min_size=len(rewards), max_size=len(rewards)))
+    ids = data.draw(st.lists(st.integers(0, 2), min_size=len(rewards), max_size=len(rewards)))
+    group = dense_group_ids(ids)
+    mask = mask_of(lengths)
+    token_level = torch.zeros(mask.shape, dtype=F64)
+    token_level[torch.arange(len(rewards)), torch.tensor(lengths) - 1] = torch.tensor(rewards, dtype=F64)
+    steps = [[(reward, length - 1)] for reward, length in zip(rewards, lengths, strict=True)]
+    for baseline in ({}, {"baseline": centred}):
+        found = process_advantages(*flat(steps), mask, group, **baseline)
+        expected = outcome_advantages(token_level, mask, group, **baseline)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_words_of_a_tool_and_padding_get_nothing():
+    mask = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 0]])
+    found = process_advantages(
+        *flat([[(1.0, 2)], [], [(0.0, 1)]]), mask, torch.tensor([0, 1, 0]), baseline=centred
+    )
+    assert found.tolist() == [[0.5, 0, 0.5], [0, 0, 0], [-0.5, -0.5, 0]]
+
+
+def test_suffix_sums_by_hand():
+    assert suffix_sums(torch.tensor([[1.0, 2.0, 4.0], [0.0, -1.0, 1.0]])).tolist() == [[7, 6, 4], [0, 0, 1]]

@@ -1,0 +1,218 @@
+"""Step rewards on their way: characters to tokens, the agent loops' output, collection, the estimator."""
+
+import math
+import unicodedata
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import oracles
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput, _agent_loop_registry
+from verl.utils import tensordict_utils as tu
+
+from grpo_verl_ext.tasks.chain_sum.tokenizer import TURN_END, build_tokenizer
+from grpo_verl_ext.verl_plugin.estimators import grpo_process
+from grpo_verl_ext.verl_plugin.step_rewards.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
+from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, step_metrics
+from grpo_verl_ext.verl_plugin.step_rewards.laid_down import Steps, laid_down
+from grpo_verl_ext.verl_plugin.step_rewards.positions import last_token
+from grpo_verl_ext.verl_plugin.step_rewards.reported import StepRewardError, step_end_tokens
+
+BYTES = build_tokenizer()
+repeatable = settings(derandomize=True, deadline=None, max_examples=100)
+
+
+def merged_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE with merges, so that a token holds several letters or a part of one."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=[TURN_END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(["3+4=7;7+2=9; äöü 漢字漢字 😀😀 the then there"] * 50, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=TURN_END)
+
+
+TOKENIZERS = {"bytes": BYTES, "merges": merged_tokenizer()}
+text = st.text(st.sampled_from("3+4=7; theränö漢字😀\u200d\n"), min_size=1, max_size=20)
+
+
+def by_bytes(tokenizer: Any, ids: list[int], end: int) -> int:
+    """The token with the last byte of the first ``end`` characters, counted byte by byte."""
+    wanted = len(tokenizer.decode(ids, skip_special_tokens=True)[:end].encode())
+    letters = set(pre_tokenizers.ByteLevel.alphabet())
+    seen = 0
+    for position, token in enumerate(tokenizer.convert_ids_to_tokens(ids)):
+        seen += len(token) if all(letter in letters for letter in token) and token != TURN_END else 0
+        if seen >= wanted:
+            return position
+    raise AssertionError(wanted)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data(), written=text)
+@repeatable
+def test_characters_are_found_on_the_token_that_has_their_last_byte(name, data, written):
+    tokenizer = TOKENIZERS[name]
+    ids = tokenizer.encode(unicodedata.normalize("NFC", written), add_special_tokens=False)
+    for _ in range(data.draw(st.integers(0, 2))):
+        ids.insert(data.draw(st.integers(0, len(ids))), tokenizer.eos_token_id)
+    decode = partial(tokenizer.decode, skip_special_tokens=True)
+    end = data.draw(st.integers(1, len(decode(ids))))
+    assert last_token(decode, ids, end) == by_bytes(tokenizer, ids, end)
+
+
+def test_by_hand():
+    decode = partial(BYTES.decode, skip_special_tokens=True)
+    ids = [*"a漢;".encode(), BYTES.eos_token_id, *b"b"]  # one, three, one byte; a mark; one byte
+    assert [last_token(decode, ids, end) for end in (1, 2, 3, 4)] == [0, 3, 4, 6]
+
+
+class TestReported:
+    def ends(self, **reported: Any) -> list[int]:
+        return step_end_tokens(reported, list(b"ab;cd;"), partial(BYTES.decode, skip_special_tokens=True))
+
+    def test_characters_and_tokens(self) -> None:
+        assert self.ends(step_rewards=[1, 0], step_ends=[3, 6]) == [2, 5]
+        assert self.ends(step_rewards=[1, 0], step_end_tokens=[2, 5]) == [2, 5]
+        assert self.ends(step_rewards=[], step_ends=[]) == []
+
+    @pytest.mark.parametrize(
+        ("reported", "message"),
+        [
+            ({"step_rewards": [1], "step_ends": [3, 6]}, "step_rewards has 1 entries and step_ends 2"),
+            ({"step_rewards": [1], "step_ends": [0]}, r"step_ends has 0; valid for this response is 1 … 6"),
+            ({"step_rewards": [1], "step_ends": [7]}, r"step_ends has 7; valid for this response is 1 … 6"),
+            ({"step_rewards": [1], "step_end_tokens": [6]}, r"step_end_tokens has 6; .* is 0 … 5"),
+            ({"step_rewards": [1], "step_end_tokens": [-1]}, r"step_end_tokens has -1; .* is 0 … 5"),
+            ({"step_rewards": [math.nan], "step_ends": [3]}, "step_rewards has nan; valid are finite"),
+            ({"step_rewards": [1]}, r"returned \['step_rewards'\]; valid is step_rewards with step_ends or"),
+            ({"step_ends": [1]}, r"returned \['step_ends'\]; valid is step_rewards with"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, reported: dict[str, Any], message: str) -> None:
+        with pytest.raises(StepRewardError, match=message):
+            self.ends(**reported)
+
+
+def scored(**reported: Any) -> dict[str, Any]:
+    """A response as verl's agent-loop worker treats it: scored after it was made."""
+    output = AgentLoopOutput(
+        prompt_ids=[1, 2], response_ids=list(b"ab;cd;"), response_mask=[1] * 6, metrics=AgentLoopMetrics()
+    )
+    output = StepRewardOutput.of(output, BYTES)
+    output.reward_score = 0.5
+    output.extra_fields["reward_extra_info"] = {"score": 0.5, "acc": 1.0, **reported}
+    return output.as_dict()
+
+
+class TestOutput:
+    def test_steps_are_put_on_tokens_and_taken_out_of_what_verl_logs(self) -> None:
+        fields = scored(step_rewards=[1.0, 0.0], step_ends=[3, 6])
+        assert fields["extra_fields"]["steps"] == [(1.0, 2), (0.0, 5)]
+        assert fields["extra_fields"]["reward_extra_info"] == {"score": 0.5, "acc": 1.0}
+        assert fields["rm_scores"].tolist() == [0, 0, 0, 0, 0, 0.5], "the outcome stays verl's"
+
+    def test_without_steps_the_fields_are_verls(self) -> None:
+        plain = AgentLoopOutput(
+            prompt_ids=[1], response_ids=[2, 3], response_mask=[1, 1], metrics=AgentLoopMetrics()
+        )
+        ours = StepRewardOutput.of(plain, BYTES)
+        for output in (plain, ours):
+            output.reward_score = 1.0
+            output.extra_fields["reward_extra_info"] = {"acc": 1.0}
+        found, expected = ours.as_dict(), plain.as_dict()
+        assert found.keys() == expected.keys()
+        assert found["extra_fields"] == expected["extra_fields"]
+        assert found["rm_scores"].tolist() == expected["rm_scores"].tolist()
+
+    def test_an_error_travels_to_the_trainer(self) -> None:
+        fields = scored(step_rewards=[1.0], step_ends=[9])
+        assert fields["extra_fields"]["step_error"].startswith("step_ends has 9; valid for this response is")
+
+    def test_the_agent_loops_are_registered(self) -> None:
+        for name in (SINGLE_TURN, MULTI_TURN):
+            assert "step_rewards.agent_loops" in _agent_loop_registry[name]["_target_"]
+
+
+def batch(*extra: dict[str, Any], padding: int = 0) -> tuple[SimpleNamespace, TensorDict]:
+    keys = [f"p_{i}_0" for i in range(len(extra))]
+    tags = [{"is_padding": i >= len(extra) - padding} for i in range(len(extra))]
+    return SimpleNamespace(keys=keys, tags=tags), tu.get_tensordict({"extra_fields": list(extra)})
+
+
+class TestCollected:
+    def test_rows_without_a_step_and_padding_are_passed_over(self) -> None:
+        steps = [
+            {"steps": [(1.0, 2), (0.5, 5)]},
+            {"steps": []},
+            {"steps": [(0.0, 1)]},
+            {"steps": [(9.0, 99)]},
+        ]
+        found = collected(*batch(*steps, padding=1))
+        assert found.rewards.tolist() == [1.0, 0.5, 0.0]
+        assert found.row.tolist() == [0, 0, 2]
+        assert found.end.tolist() == [2, 5, 1]
+        metrics = step_metrics(found, responses=3)
+        assert metrics == {
+            "critic/step_rewards/mean": 0.5,
+            "critic/step_rewards/max": 1.0,
+            "critic/step_rewards/min": 0.0,
+            "critic/step_rewards/per_response": 1.0,
+        }
+
+    def test_a_batch_without_a_step(self) -> None:
+        found = collected(*batch({"steps": []}))
+        assert len(found.rewards) == len(found.row) == 0
+        assert step_metrics(found, responses=1) == {"critic/step_rewards/per_response": 0.0}
+
+    def test_steps_that_do_not_fit_name_the_response(self) -> None:
+        with pytest.raises(ValueError, match=r"steps of response p_1_0 .* do not fit it: out of range"):
+            collected(*batch({"steps": []}, {"step_error": "out of range"}))
+
+    def test_a_response_without_steps_names_the_agent_loop(self) -> None:
+        with pytest.raises(ValueError, match=r"p_0_0 .* no step rewards.*Type: .*=step_single_turn_agent"):
+            collected(*batch({"reward_extra_info": {}}))
+
+
+class TestEstimator:
+    MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]])
+    IDS = ("x", "x", "y", "pad")
+    STEPS = ([(1.0, 1), (0.0, 3)], [(1.0, 1)], [(0.5, 0), (0.25, 2)], [])
+
+    def found(self, **options: Any) -> torch.Tensor:
+        flat = [(r, i, e) for i, own in enumerate(self.STEPS) for r, e in own]
+        rewards, row, end = (torch.tensor(column) for column in zip(*flat, strict=True))
+        config = OmegaConf.create({"adv_estimator": "grpo_process", "grpo_ext": options})
+        with laid_down(Steps(rewards.double(), row, end)):
+            advantages, returns = grpo_process(
+                torch.zeros(4, 4, dtype=torch.float64), self.MASK, self.IDS, config
+            )
+        assert returns is advantages
+        return advantages
+
+    def test_equals_the_oracle(self) -> None:
+        lengths = self.MASK.sum(-1).tolist()
+        expected = oracles.process_advantages(self.STEPS, lengths, self.IDS, eps=1e-6)
+        for row, wanted in zip(self.found(), expected, strict=True):
+            assert row.tolist() == pytest.approx(wanted + [0.0] * (4 - len(wanted)), abs=1e-12)
+
+    def test_options(self) -> None:
+        centred = self.found(scale_rewards="none")
+        assert centred[0].tolist() == pytest.approx([-1 / 3, -1 / 3, -2 / 3, -2 / 3])
+        masked = self.found(mask_truncated=True, max_response_length=4)
+        assert masked[0].abs().sum() == 0
+        assert masked[1:].tolist() == self.found()[1:].tolist()
+
+    def test_without_steps_it_says_what_to_type(self) -> None:
+        with pytest.raises(ValueError, match=r"no step rewards to learn from.*Type: \+algo=grpo_process"):
+            grpo_process(torch.zeros(4, 4), self.MASK, self.IDS)
