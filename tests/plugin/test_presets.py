@@ -64,6 +64,14 @@ def test_gvpo_loads_the_reference_for_the_anchor_that_needs_it(verl_config: Comp
     assert anchored.actor_rollout_ref.actor.kl_loss_coef == 0
 
 
+def test_the_embedded_task_has_settings_of_its_own_for_gvpo(verl_config: Compose) -> None:
+    config = verl_config("+algo=gvpo", "+task=chain_sum", "actor_rollout_ref.rollout.name=vllm")
+    actor = config.actor_rollout_ref.actor
+    assert (actor.policy_loss.gvpo_beta, actor.optim.lr) == (0.5, 3e-4)
+    others = verl_config("+algo=grpo", "+task=chain_sum", "actor_rollout_ref.rollout.name=vllm")
+    assert others.actor_rollout_ref.actor.optim.lr == 5e-4
+
+
 def test_the_loss_follows_the_beta_of_the_estimator(verl_config: Compose) -> None:
     config = verl_config("+algo=gvpo", "algorithm.grpo_ext.gvpo_beta=0.5")
     assert config.actor_rollout_ref.actor.policy_loss.gvpo_beta == 0.5
