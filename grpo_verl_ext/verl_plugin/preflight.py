@@ -16,6 +16,7 @@ from grpo_verl_ext.verl_plugin import settings
 from grpo_verl_ext.verl_plugin.cpu.detection import accelerator, is_cpu_chosen
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.groups.checks import check_groups, group_warnings
+from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 
 
 def check(config: DictConfig) -> None:
@@ -107,6 +108,7 @@ CHECKS: tuple[Callable[[DictConfig], None], ...] = (
     check_model,
     check_settings,
     check_groups,
+    check_reference,
     check_rewards,
 )
 

@@ -71,7 +71,7 @@ def _register_algorithms(core_algos: ModuleType) -> None:
 
 def _register_trainers(_v1: ModuleType) -> None:
     # By verl's own decorator, which refuses a name that is taken.
-    import grpo_verl_ext.verl_plugin.groups.trainer  # noqa: F401
+    import grpo_verl_ext.verl_plugin.trainers  # noqa: F401
 
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from grpo_verl_ext.verl_plugin.reference import settings as reference
+
 ESTIMATOR_NAMES = ("grpo_outcome", "grpo_process", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo")
 """Values of ``algorithm.adv_estimator`` whose options `EstimatorSettings` holds."""
 
@@ -69,7 +71,8 @@ class EstimatorSettings:
         section = algorithm or {}
         name = estimator or section.get("adv_estimator")
         options = dict(section.get("grpo_ext") or {})
-        _refuse_unknown_keys(options, {field.name for field in fields(cls)})
+        _refuse_unknown_keys(options, {field.name for field in fields(cls)} | {*reference.KEYS})
+        options = {key: value for key, value in options.items() if key not in reference.KEYS}
         options.setdefault("scale_rewards", "none" if name in NO_STD_ESTIMATORS else "group")
         settings = cls(**options)
         settings._check_values()

@@ -51,7 +51,7 @@ def test_importing_verls_trainers_registers_ours(python: Python) -> None:
             print(issubclass(ours, verls), ours.__module__)
         """
     )
-    assert found.stdout.split() == ["True", "grpo_verl_ext.verl_plugin.groups.trainer"] * 3, found.stderr
+    assert found.stdout.split() == ["True", "grpo_verl_ext.verl_plugin.trainers"] * 3, found.stderr
 
 
 def test_loading_leaves_the_trainer_and_vllm_alone(python: Python) -> None:
@@ -113,7 +113,7 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
     "module",
     [
         *("preflight", "cpu.detection", "registration", "losses", "cpu.engines"),
-        *("groups.rows", "groups.trainer", "groups.worker"),
+        *("groups.rows", "trainers", "groups.worker"),
     ],
 )
 def test_every_module_can_be_the_first_one_imported(module: str, python: Python) -> None:

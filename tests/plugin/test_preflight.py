@@ -199,9 +199,9 @@ class TestGroups:
     def test_the_modes_are_those_that_exist(self) -> None:
         from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
-        from grpo_verl_ext.verl_plugin.groups.trainer import KeepsGroups
+        from grpo_verl_ext.verl_plugin.trainers import GroupTrainer
 
-        ours = [name for name, trainer in TRAINER_REGISTRY.items() if issubclass(trainer, KeepsGroups)]
+        ours = [name for name, trainer in TRAINER_REGISTRY.items() if issubclass(trainer, GroupTrainer)]
         assert tuple(ours) == GROUP_MODES
 
     @pytest.mark.parametrize("mode", GROUP_MODES)

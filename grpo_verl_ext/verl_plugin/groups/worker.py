@@ -23,6 +23,7 @@ from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.advantages import has_tokens
 from grpo_verl_ext.verl_plugin.groups import rows
 from grpo_verl_ext.verl_plugin.losses.gvpo import SUMMED_METRICS
+from grpo_verl_ext.verl_plugin.reference.worker import RefreshesReference
 
 NUM_GROUPS = "num_groups"
 """Said by the trainer with the batch: prompts of the rollout batch, padding included."""
@@ -121,13 +122,13 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         return loss, metrics
 
 
-class GroupActorRolloutRefWorker(ActorRolloutRefWorker):  # type: ignore[misc]
-    """verl's worker with an actor that knows groups."""
+class GroupActorRolloutRefWorker(RefreshesReference, ActorRolloutRefWorker):  # type: ignore[misc]
+    """verl's worker with an actor that knows groups and a reference that can follow it."""
 
     actor_worker_cls = GroupTrainingWorker
 
 
-class GroupDetachActorWorker(DetachActorWorker):  # type: ignore[misc]
+class GroupDetachActorWorker(RefreshesReference, DetachActorWorker):  # type: ignore[misc]
     """The same for the trainer mode whose rollout has machines of its own."""
 
     actor_worker_cls = GroupTrainingWorker

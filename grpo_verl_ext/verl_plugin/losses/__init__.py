@@ -10,7 +10,9 @@ estimator no log-probs; ``ppo_loss`` reads them afterwards and computes one esti
 the gradient alone. It needs ``use_kl_loss``, is exact for the mini-batch, and is reduced by
 ``loss_agg_mode``, so it is nats per token for all but dr_grpo and gvpo; ``kl_loss_coef=0`` measures it and
 leaves the loss alone. With ``algorithm.use_kl_in_reward``, ``actor/reward_kl_penalty`` is
-``algorithm.kl_penalty`` of the policy before the update, a mean over responses.
+``algorithm.kl_penalty`` of the policy before the update, a mean over responses. The trainer modes of this
+package (``trainer.v1.trainer_mode=group_sync``) report all three estimators of the policy before the update,
+``actor/ref_kl_k1``, ``…_k2`` and ``…_k3``.
 """
 
 from grpo_verl_ext.verl_plugin.losses.clipped import bnpo, dapo, dapo_per_prompt, dr_grpo, grpo

@@ -1,0 +1,1 @@
+"""A reference policy that follows the trained one, as iterative GRPO asks."""

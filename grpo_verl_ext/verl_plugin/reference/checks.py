@@ -1,0 +1,47 @@
+"""What can be said of the reference refresh from the configuration alone, before any rollout."""
+
+from omegaconf import DictConfig
+
+from grpo_verl_ext.verl_plugin.groups.checks import GROUP_MODES
+from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
+
+KEY = "algorithm.grpo_ext.ref_sync_steps"
+
+
+def check_reference(config: DictConfig) -> None:
+    """Refuse to refresh a reference that is not there, or not in the workers that hold the policy.
+
+    Raises:
+        ValueError: key, value seen, valid values and the line to type.
+    """
+    steps = ReferenceSettings.from_config(config.algorithm).ref_sync_steps
+    if steps is None:
+        return
+    mode = config.trainer.v1.trainer_mode
+    if mode not in GROUP_MODES:
+        raise ValueError(
+            f"{KEY} is {steps}, but trainer.v1.trainer_mode={mode} never refreshes the reference; valid are "
+            f"{', '.join(GROUP_MODES)}. Type: trainer.v1.trainer_mode=group_sync"
+        )
+    if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
+        raise ValueError(
+            f"{KEY} is {steps}, but there is no reference to refresh: neither "
+            f"actor_rollout_ref.actor.use_kl_loss nor algorithm.use_kl_in_reward is true. "
+            f"Type: actor_rollout_ref.actor.use_kl_loss=true, or ~{KEY}"
+        )
+    if _has_adapter(config):
+        raise ValueError(
+            f"{KEY} is {steps}, but with LoRA the reference is the policy without its adapter, which nothing "
+            f"can refresh; valid is null. Type: ~{KEY}"
+        )
+    if mode == "group_separate_async" and not config.actor_rollout_ref.get("hybrid_engine", True):
+        raise ValueError(
+            f"{KEY} is {steps}, but with actor_rollout_ref.hybrid_engine=false the reference lives in other "
+            f"processes than the policy; valid is true. Type: actor_rollout_ref.hybrid_engine=true"
+        )
+
+
+def _has_adapter(config: DictConfig) -> bool:
+    model = config.actor_rollout_ref.model
+    rank = (model.get("lora") or {}).get("rank", 0) or model.get("lora_rank", 0)
+    return rank > 0 or model.get("lora_adapter_path") is not None

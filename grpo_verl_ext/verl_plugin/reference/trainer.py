@@ -1,0 +1,58 @@
+"""The trainer's side of the reference: how far away it is, and when it follows the policy."""
+
+from pathlib import Path
+from typing import Any
+
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+from grpo_verl_ext.algorithms import kl
+from grpo_verl_ext.algorithms.aggregation import micro_batch_token_mean
+from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
+from grpo_verl_ext.verl_plugin.rollout_batch import padded
+
+
+class RefreshesReference(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+    """The KL to the reference by every estimator; a refresh after every ``ref_sync_steps``-th step.
+
+    Iterative GRPO, arXiv 2402.03300 Algorithm 1, sets π_ref ← π_θ between iterations (α = 1).
+    """
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        """verl's step, then the refresh, so that a checkpoint of this step has the new reference."""
+        batch = super().step(metrics, timing_raw)
+        settings = self._refresh_settings()
+        if settings.ref_sync_steps and self.global_steps % settings.ref_sync_steps == 0:
+            self.actor_rollout_wg.refresh_reference(settings.ref_mixup_alpha)
+        return batch
+
+    def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Add the KL to the reference before the update by all three estimators, means over tokens."""
+        batch = super()._compute_ref_log_prob(batch, metrics)
+        data = padded(batch, "old_log_probs", "ref_log_prob", "response_mask")
+        for name, estimator in {"k1": kl.k1, "k2": kl.k2, "k3": kl.k3}.items():
+            values = estimator(data["old_log_probs"], data["ref_log_prob"], data["response_mask"])
+            metrics[f"actor/ref_kl_{name}"] = micro_batch_token_mean(values, data["response_mask"]).item()
+        return batch
+
+    def _save_checkpoint(self) -> None:
+        """Save the reference beside the actor's shards first: verl's marker of a complete step comes last."""
+        if self._refresh_settings().ref_sync_steps:
+            self.actor_rollout_wg.save_reference(str(self._reference_folder(self.global_steps)))
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self._refresh_settings().ref_sync_steps and self.global_steps > 0:
+            self.actor_rollout_wg.load_reference(str(self._reference_folder(self.global_steps)))
+
+    def _refresh_settings(self) -> ReferenceSettings:
+        return ReferenceSettings.from_config(self.config.algorithm)
+
+    def _reference_folder(self, step: int) -> Path:
+        """Inside the actor's folder, so that verl's clean-up of old checkpoints takes it along."""
+        trainer = self.config.trainer
+        if trainer.resume_mode == "resume_path" and f"global_step_{step}" in trainer.resume_from_path:
+            checkpoint = Path(trainer.resume_from_path)
+        else:
+            checkpoint = Path(trainer.default_local_dir) / f"global_step_{step}"
+        return checkpoint.absolute() / "actor" / "reference"

@@ -1,0 +1,29 @@
+"""The rows of a rollout, which verl's trainer knows by key and TransferQueue keeps."""
+
+from typing import Any
+
+import transfer_queue as tq
+from tensordict import TensorDict
+from torch import Tensor
+
+
+def prompt_ids(batch: Any) -> list[str]:
+    """The prompt of each row; verl's keys are ``{uid}_{session}_{index}``."""
+    return [key.rsplit("_", 2)[0] for key in batch.keys]
+
+
+def nested(batch: Any, *fields: str) -> TensorDict:
+    """Fields of the rows as they are kept, ragged."""
+    return tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields))
+
+
+def padded(batch: Any, *fields: str) -> TensorDict:
+    """Fields of the rows, padded with zeros to the longest."""
+    return nested(batch, *fields).to_padded_tensor()
+
+
+def put(batch: Any, fields: dict[str, Tensor]) -> Any:
+    """Write fields back, one entry for each row."""
+    return tq.kv_batch_put(
+        keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch))
+    )

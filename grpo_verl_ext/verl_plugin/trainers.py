@@ -1,0 +1,57 @@
+"""verl's trainers with what this package adds: ``trainer.v1.trainer_mode=group_sync`` and its kin."""
+
+from typing import ClassVar
+
+import ray
+from omegaconf import DictConfig, open_dict
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+from grpo_verl_ext.verl_plugin.groups.trainer import KeepsGroups
+from grpo_verl_ext.verl_plugin.groups.worker import GroupActorRolloutRefWorker, GroupDetachActorWorker
+from grpo_verl_ext.verl_plugin.reference.trainer import RefreshesReference
+from grpo_verl_ext.verl_plugin.step_rewards.trainer import ShowsSteps
+
+
+class GroupTrainer(KeepsGroups, ShowsSteps, RefreshesReference):
+    """All of it; mixed in before one of verl's trainer classes."""
+
+    verl_mode: ClassVar[str]
+    worker_cls: ClassVar[type] = GroupActorRolloutRefWorker
+
+    def __init__(self, config: DictConfig) -> None:
+        # verl asks for its own modes by name: which replay buffer, which section of settings.
+        with open_dict(config):
+            config.trainer.v1.trainer_mode = self.verl_mode
+        super().__init__(config)
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
+            if role in self.role_worker_mapping:
+                self.role_worker_mapping[role] = ray.remote(self.worker_cls)
+
+
+@register_trainer("group_sync")
+class GroupTrainerSync(GroupTrainer, PPOTrainerSync):  # type: ignore[misc]  # verl ships no types
+    """verl's ``sync``: rollout and training take turns."""
+
+    verl_mode = "sync"
+
+
+@register_trainer("group_colocate_async")
+class GroupTrainerColocateAsync(GroupTrainer, PPOTrainerColocateAsync):  # type: ignore[misc]
+    """verl's ``colocate_async``: the same, and unfinished responses go on in the next step."""
+
+    verl_mode = "colocate_async"
+
+
+@register_trainer("group_separate_async")
+class GroupTrainerSeparateAsync(GroupTrainer, PPOTrainerSeparateAsync):  # type: ignore[misc]
+    """verl's ``separate_async``: the rollout has machines of its own."""
+
+    verl_mode = "separate_async"
+    worker_cls = GroupDetachActorWorker

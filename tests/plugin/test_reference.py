@@ -1,0 +1,84 @@
+"""The reference that follows the policy: its settings, its arithmetic on real shards, its refusals."""
+
+import pytest
+import reference_ranks
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.reference.checks import check_reference
+from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
+from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_mixing_and_resuming_on_real_shards(world_size, tmp_path):
+    torch.multiprocessing.spawn(reference_ranks.run_rank, args=(world_size, str(tmp_path)), nprocs=world_size)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_knows_that_the_keys_are_not_its_own(name):
+    options = {"ref_sync_steps": 4, "ref_mixup_alpha": 0.6}
+    algorithm = {"adv_estimator": name, "grpo_ext": options}
+    assert EstimatorSettings.from_config(algorithm) == EstimatorSettings.from_config({"adv_estimator": name})
+    assert ReferenceSettings.from_config(algorithm) == ReferenceSettings(4, 0.6)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2.5, True, "4"])
+def test_wrong_steps(steps):
+    with pytest.raises(ValueError, match=rf"ref_sync_steps is {steps!r}; valid is an integer ≥ 1.*Type: "):
+        ReferenceSettings.from_config({"grpo_ext": {"ref_sync_steps": steps}})
+
+
+@pytest.mark.parametrize("alpha", [0, -0.5, 1.5, True, None, "1", float("nan")])
+def test_wrong_alpha(alpha):
+    with pytest.raises(ValueError, match=rf"ref_mixup_alpha is {alpha!r}; valid is a number in .*Type: "):
+        ReferenceSettings.from_config({"grpo_ext": {"ref_mixup_alpha": alpha}})
+
+
+def config(**changes: object) -> DictConfig:
+    whole = OmegaConf.create(
+        {
+            "algorithm": {"use_kl_in_reward": False, "grpo_ext": {"ref_sync_steps": 4}},
+            "trainer": {"v1": {"trainer_mode": "group_sync"}},
+            "actor_rollout_ref": {
+                "hybrid_engine": True,
+                "actor": {"use_kl_loss": True},
+                "model": {"lora_rank": 0, "lora": {"rank": 0}, "lora_adapter_path": None},
+            },
+        }
+    )
+    for key, value in changes.items():
+        OmegaConf.update(whole, key.replace("__", "."), value)
+    return whole
+
+
+def test_a_reference_that_can_follow_passes():
+    check_reference(config())
+    check_reference(config(algorithm__use_kl_in_reward=True, actor_rollout_ref__actor__use_kl_loss=False))
+    check_reference(config(algorithm__grpo_ext__ref_sync_steps=None, trainer__v1__trainer_mode="sync"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trainer__v1__trainer_mode": "sync"}, "never refreshes the reference.*trainer_mode=group_sync"),
+        (
+            {"actor_rollout_ref__actor__use_kl_loss": False},
+            "no reference to refresh.*Type: actor_rollout_ref.actor.use_kl_loss=true",
+        ),
+        ({"actor_rollout_ref__model__lora_rank": 8}, "with LoRA the reference is the policy without"),
+        ({"actor_rollout_ref__model__lora__rank": 8}, "with LoRA the reference is the policy without"),
+        ({"actor_rollout_ref__model__lora_adapter_path": "/a"}, "with LoRA the reference is the policy"),
+        (
+            {
+                "trainer__v1__trainer_mode": "group_separate_async",
+                "actor_rollout_ref__hybrid_engine": False,
+            },
+            "lives in other processes.*Type: actor_rollout_ref.hybrid_engine=true",
+        ),
+    ],
+)
+def test_a_reference_that_cannot_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        check_reference(config(**changes))
