@@ -16,7 +16,7 @@ from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
-from grpo_verl_ext.verl_plugin.step_rewards import laid_down
+from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
 
 BASELINES: dict[str, adv.Baseline] = {
     "group": adv.group_scaled,
@@ -109,7 +109,7 @@ def grpo_process(
     """
     settings = EstimatorSettings.from_config(config, "grpo_process")
     group = _group_ids("grpo_process", index, token_level_rewards)
-    steps = laid_down.current()
+    steps = STEPS.current()
     if steps is None:
         raise ValueError(
             "algorithm.adv_estimator=grpo_process has no step rewards to learn from; valid are a trainer "

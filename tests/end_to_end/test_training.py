@@ -84,6 +84,27 @@ def test_gvpo_on_two_ranks_and_on_one_from_the_same_rollout(tmp_path: Path, trai
         assert one.series(f"actor/{name}")[0] == pytest.approx(two.series(f"actor/{name}")[0], rel=1e-4), name
 
 
+def test_process_supervision_with_a_reference_that_follows(train: Train) -> None:
+    """Step rewards learnt from and logged beside the outcome; the reference kept by a checkpoint."""
+    shared = (
+        *("trainer.n_gpus_per_node=2", "trainer.save_freq=2", "trainer.resume_mode=auto"),
+        *("trainer.val_before_train=false", "trainer.test_freq=-1", "+algorithm.grpo_ext.ref_sync_steps=2"),
+    )
+    first = train("trainer.total_training_steps=2", *shared, algo="grpo_process").require_success()
+    assert all(0 < share < 1 for share in first.series("critic/step_rewards/mean"))
+    # Two to five additions and an answer.
+    assert all(2 < number < 7 for number in first.series("critic/step_rewards/per_response"))
+    assert max(first.series("critic/score/max")) <= 2.8 + 1e-6, "what verl logs is still the outcome"
+    assert min(first.series("actor/grad_norm")) > 0
+    at_start, moved = first.series("actor/ref_kl_k3")
+    assert at_start <= 1e-9, "the first step starts at the reference"
+    assert moved > 1e-6
+
+    resumed = train("trainer.total_training_steps=3", *shared, algo="grpo_process").require_success()
+    assert sorted(resumed.metrics) == [3]
+    assert resumed.series("actor/ref_kl_k3")[0] <= 1e-9, "the policy of step 2 is the reference of step 3"
+
+
 def test_a_killed_run_goes_on_from_its_checkpoint(
     tmp_path: Path, train: Train, command: Callable[..., list[str]], environment: dict[str, str]
 ) -> None:

@@ -366,13 +366,13 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     # β = 0.1, Δ = (3, 1); d = 0.1 (Δ − drift) − A = (−0.9, 1.2) and k = (3, 2).
     log_prob = torch.tensor([[1.0, 2.0], [1.0, 9.0]], dtype=F64)
     groups = gvpo_groups([1, 0], [3, 2], [2.0, -1.0])
-    with group_rows.laid_down(groups):
+    with group_rows.GROUPS.during(groups):
         loss, metrics = call("gvpo", log_prob=log_prob)
     expected = (0.5 * 0.9**2 / 2 + 0.5 * 1.2**2 / 1) / (2 / 4)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
     assert metrics["actor/gvpo_loss"].item() == pytest.approx(expected, rel=1e-12)
     assert groups.weight_sums.tolist() == pytest.approx([-1.2, 0.9], rel=1e-6)
-    assert group_rows.current() is None
+    assert group_rows.GROUPS.current() is None
 
 
 @pytest.mark.parametrize("split", ["whole", "halves", "singles"])

@@ -22,9 +22,9 @@ from grpo_verl_ext.tasks.chain_sum.tokenizer import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.estimators import grpo_process
 from grpo_verl_ext.verl_plugin.step_rewards.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
 from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, step_metrics
-from grpo_verl_ext.verl_plugin.step_rewards.laid_down import Steps, laid_down
 from grpo_verl_ext.verl_plugin.step_rewards.positions import last_token
 from grpo_verl_ext.verl_plugin.step_rewards.reported import StepRewardError, step_end_tokens
+from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
 
 BYTES = build_tokenizer()
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)
@@ -193,7 +193,7 @@ class TestEstimator:
         flat = [(r, i, e) for i, own in enumerate(self.STEPS) for r, e in own]
         rewards, row, end = (torch.tensor(column) for column in zip(*flat, strict=True))
         config = OmegaConf.create({"adv_estimator": "grpo_process", "grpo_ext": options})
-        with laid_down(Steps(rewards.double(), row, end)):
+        with STEPS.during(Steps(rewards.double(), row, end)):
             advantages, returns = grpo_process(
                 torch.zeros(4, 4, dtype=torch.float64), self.MASK, self.IDS, config
             )

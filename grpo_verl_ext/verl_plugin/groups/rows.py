@@ -4,12 +4,11 @@ verl's ``ppo_loss`` hands a registered loss no prompt id and no field of ours. T
 rows of the micro-batch down here for the length of the call.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 
 from torch import Tensor
+
+from grpo_verl_ext.verl_plugin.laid_down import LaidDown
 
 GROUP_INDEX = "group_index"
 GROUP_SIZE = "group_size"
@@ -34,19 +33,5 @@ class GroupRows:
     weight_sums: Tensor
 
 
-_current: ContextVar[GroupRows | None] = ContextVar("group_rows", default=None)
-
-
-def current() -> GroupRows | None:
-    """The rows of the micro-batch at hand; None under a trainer that does not keep groups."""
-    return _current.get()
-
-
-@contextmanager
-def laid_down(rows: GroupRows) -> Iterator[None]:
-    """Let `current` answer with these rows inside the block."""
-    token = _current.set(rows)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+GROUPS = LaidDown[GroupRows]("group rows")
+"""The rows of the micro-batch at hand; None under a trainer that does not keep groups."""

@@ -114,7 +114,7 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
             drift=data[rows.GROUP_DRIFT],
             weight_sums=self._weight_sums,
         )
-        with rows.laid_down(groups):
+        with rows.GROUPS.during(groups):
             loss, metrics = loss_fn(data=data, **arguments)
         # verl marks all metrics of a registered loss as means over micro-batches; these are parts of a sum.
         for name in SUMMED_METRICS:

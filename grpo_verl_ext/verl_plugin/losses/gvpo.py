@@ -13,7 +13,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation
 from grpo_verl_ext.algorithms import gvpo as formulas
-from grpo_verl_ext.verl_plugin.groups import rows
+from grpo_verl_ext.verl_plugin.groups.rows import GROUPS
 from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, token_mean, truncated_share
 from grpo_verl_ext.verl_plugin.settings import check_loss
 
@@ -44,7 +44,11 @@ def gvpo(
     the minimiser is the same for every sampling distribution (Theorem 2).
     """
     check_loss("gvpo", config)
-    mini_batch, groups, beta = MiniBatch.from_config(config), rows.current(), config.policy_loss["gvpo_beta"]
+    mini_batch, groups, beta = (
+        MiniBatch.from_config(config),
+        GROUPS.current(),
+        config.policy_loss["gvpo_beta"],
+    )
     size = mini_batch.group_size if groups is None else groups.size
     drift = 0.0 if groups is None else groups.drift
     log_ratio = formulas.sequence_log_ratio(log_prob, old_log_prob, response_mask)

@@ -6,7 +6,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from grpo_verl_ext.verl_plugin.rollout_batch import nested
 from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, step_metrics
-from grpo_verl_ext.verl_plugin.step_rewards.laid_down import laid_down
+from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
 
 
 class ShowsSteps(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -18,5 +18,5 @@ class ShowsSteps(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             return super()._compute_advantage(batch, metrics)
         steps = collected(batch, nested(batch, "extra_fields"))
         metrics.update(step_metrics(steps, responses=len(batch)))
-        with laid_down(steps):
+        with STEPS.during(steps):
             return super()._compute_advantage(batch, metrics)
