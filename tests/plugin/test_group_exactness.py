@@ -129,10 +129,10 @@ def batch_for_workers(monkeypatch: pytest.MonkeyPatch, dp_size: int) -> tuple[St
     from verl.trainer.ppo import padding_utils
     from verl.trainer.ppo.v1 import trainer_base
 
-    from grpo_verl_ext.verl_plugin.groups import trainer as group_trainer
+    from grpo_verl_ext.verl_plugin import rollout_batch, trainers
 
     store = Store()
-    for module in (trainer_base, padding_utils, group_trainer):
+    for module in (trainer_base, padding_utils, rollout_batch):
         monkeypatch.setattr(module, "tq", store)
     store.rows = rollout()
     with initialize_config_module("verl.trainer.config", version_base=None):
@@ -149,7 +149,7 @@ def batch_for_workers(monkeypatch: pytest.MonkeyPatch, dp_size: int) -> tuple[St
                 f"actor_rollout_ref.rollout.n={N}",
             ],
         )
-    trainer = object.__new__(group_trainer.GroupTrainerSync)
+    trainer = object.__new__(trainers.GroupTrainerSync)
     trainer.config, trainer.global_steps, trainer.use_critic, trainer.local_trigger_step = config, 1, False, 0
     trainer.tokenizer = SimpleNamespace(eos_token_id=0)
     handed_over: list[KVBatchMeta] = []
