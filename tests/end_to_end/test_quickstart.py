@@ -20,7 +20,7 @@ def quickstart(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_grpo_learns_and_rollout_and_actor_agree(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    finished = quickstart(out, "--steps", "8", "trainer.test_freq=8")
+    finished = quickstart(out, "--algo", "grpo", "--steps", "8", "trainer.test_freq=8")
     assert finished.returncode == 0, finished.stderr
 
     summary = json.loads((out / "summary.json").read_text())
