@@ -73,6 +73,8 @@ def train(job: dict[str, Any], variant: dict[str, Any], rows: list[Row]) -> dict
         return engine_step()
 
     worker.engine.optimizer_step = optimizer_step
+    if variant["loss"] != "gvpo":  # for which alone the trainer writes the groups down
+        rows = [{k: v for k, v in row.items() if not k.startswith("group_")} for row in rows]
     output = worker.train_mini_batch(batch_of(rows, job["extra_info"]))
     parameters = {name: p.full_tensor() for name, p in worker.engine.module.named_parameters()}
     return {
@@ -90,6 +92,7 @@ def make_worker(model: str, variant: dict[str, Any]) -> Any:
         HFModelConfig,
         TrainingWorkerConfig,
     )
+    from verl.workers.engine_workers import TrainingWorker
 
     from grpo_verl_ext.verl_plugin.groups.worker import GroupTrainingWorker
 
@@ -120,21 +123,23 @@ def make_worker(model: str, variant: dict[str, Any]) -> Any:
         optimizer_config=FSDPOptimizerConfig(lr=LEARNING_RATE, weight_decay=0.01, clip_grad=1e9),
         checkpoint_config=CheckpointConfig(),
     )
-    return (GroupTrainingWorker if variant["drift"] else WithoutDrift)(config)
+    workers = {"ours": GroupTrainingWorker, "no drift": WithoutDrift, "verl": TrainingWorker}
+    return workers[variant["worker"]](config)
 
 
 def actor_config(job: dict[str, Any], variant: dict[str, Any]) -> Any:
     from verl.workers.config import ActorConfig
 
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+    from grpo_verl_ext.verl_plugin.settings import REQUIRED_LOSS_AGG_MODE
 
     return ActorConfig(
         strategy="fsdp2",
         rollout_n=job["n"],
         ppo_micro_batch_size_per_gpu=1,
         use_dynamic_bsz=variant["micro_batch"] is None,
-        policy_loss=LossConfig(loss_mode="gvpo", gvpo_beta=job["beta"]),
-        loss_agg_mode="seq-mean-token-sum",
+        policy_loss=LossConfig(loss_mode=variant["loss"], gvpo_beta=job["beta"]),
+        loss_agg_mode=REQUIRED_LOSS_AGG_MODE[variant["loss"]],
     )
 
 
