@@ -67,9 +67,10 @@ def test_gvpo_loads_the_reference_for_the_anchor_that_needs_it(verl_config: Comp
 def test_the_embedded_task_has_settings_of_its_own_for_gvpo(verl_config: Compose) -> None:
     config = verl_config("+algo=gvpo", "+task=chain_sum", "actor_rollout_ref.rollout.name=vllm")
     actor = config.actor_rollout_ref.actor
-    assert (actor.policy_loss.gvpo_beta, actor.optim.lr) == (0.5, 3e-4)
+    assert (actor.policy_loss.gvpo_beta, actor.optim.lr, actor.ppo_epochs) == (0.5, 2e-4, 2)
     others = verl_config("+algo=grpo", "+task=chain_sum", "actor_rollout_ref.rollout.name=vllm")
     assert others.actor_rollout_ref.actor.optim.lr == 5e-4
+    assert others.actor_rollout_ref.actor.ppo_epochs == 1
 
 
 def test_the_loss_follows_the_beta_of_the_estimator(verl_config: Compose) -> None:
