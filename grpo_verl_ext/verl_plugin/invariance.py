@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from tensordict import TensorDict
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
@@ -302,7 +302,8 @@ def summary(measurements: Iterable[Measurement]) -> Table:
         seen = worst.setdefault((m.loss, m.dtype), m)
         if m.error > seen.error:
             worst[m.loss, m.dtype] = m
-    table = Table("loss", "dtype", "value", "gradient", "worst cut", "verdict")
+    loss = Column("loss", overflow="fold")  # a narrow terminal must not cut names to the same beginning
+    table = Table(loss, "dtype", "value", "gradient", "worst cut", "verdict")
     table.title = "Largest relative errors"
     table.caption = "worst cut: micro-batches × ranks; by definition: a mean over the local micro-batch"
     for m in worst.values():
