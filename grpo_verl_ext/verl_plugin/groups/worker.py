@@ -53,7 +53,8 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         if rows.GROUP_INDEX not in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
             return super().train_batch(data)
         drift, mean_drift = self._drift(data)
-        data[rows.GROUP_DRIFT] = drift[data[rows.GROUP_INDEX].to(drift.device)]
+        index = data[rows.GROUP_INDEX]
+        data[rows.GROUP_DRIFT] = drift.to(index.device)[index]  # where verl cuts it into micro-batches
         self._weight_sums = torch.zeros(len(drift), device=drift.device)
         output = super().train_batch(data)
         self._add_over_ranks(self._weight_sums)

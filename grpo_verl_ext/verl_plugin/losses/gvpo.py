@@ -44,11 +44,8 @@ def gvpo(
     the minimiser is the same for every sampling distribution (Theorem 2).
     """
     check_loss("gvpo", config)
-    mini_batch, groups, beta = (
-        MiniBatch.from_config(config),
-        GROUPS.current(),
-        config.policy_loss["gvpo_beta"],
-    )
+    beta: float = config.policy_loss["gvpo_beta"]
+    mini_batch, groups = MiniBatch.from_config(config), GROUPS.current()
     size = mini_batch.group_size if groups is None else groups.size
     drift = 0.0 if groups is None else groups.drift
     log_ratio = formulas.sequence_log_ratio(log_prob, old_log_prob, response_mask)
