@@ -118,9 +118,7 @@ def grpo_process(
     advantages = process_advantages(
         steps.rewards, steps.row, steps.end, response_mask, group, baseline=BASELINES[settings.scale_rewards]
     ).to(token_level_rewards.dtype)
-    if settings.mask_truncated and settings.max_response_length is not None:
-        advantages = adv.without_truncated(advantages, response_mask, settings.max_response_length)
-    return advantages, advantages
+    return _without_truncated(advantages, response_mask, settings)
 
 
 ESTIMATORS = {
@@ -149,6 +147,10 @@ def _outcome(
     _refuse_bad_rewards(name, rewards, member)
     per_response = BASELINES[settings.scale_rewards](rewards, group, member).to(token_level_rewards.dtype)
     advantages = adv.on_tokens(per_response, response_mask)
+    return _without_truncated(advantages, response_mask, settings)
+
+
+def _without_truncated(advantages: Tensor, response_mask: Tensor, settings: EstimatorSettings) -> Result:
     if settings.mask_truncated and settings.max_response_length is not None:
         advantages = adv.without_truncated(advantages, response_mask, settings.max_response_length)
     return advantages, advantages

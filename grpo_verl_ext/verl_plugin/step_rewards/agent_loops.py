@@ -12,7 +12,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 
-from grpo_verl_ext.verl_plugin.step_rewards.reported import KEYS, StepRewardError, step_end_tokens
+from grpo_verl_ext.verl_plugin.step_rewards.reported import KEYS, REWARDS, StepRewardError, step_end_tokens
 
 STEPS = "steps"
 STEP_ERROR = "step_error"
@@ -43,7 +43,7 @@ class StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no 
             decode = partial(self._tokenizer.decode, skip_special_tokens=True)
             try:
                 ends = step_end_tokens(reported, self.response_ids, decode)
-                extra[STEPS] = [(float(r), end) for r, end in zip(reported[KEYS[0]], ends, strict=True)]
+                extra[STEPS] = [(float(r), end) for r, end in zip(reported[REWARDS], ends, strict=True)]
             except StepRewardError as error:
                 extra[STEP_ERROR] = str(error)
         return fields | {"extra_fields": extra}
