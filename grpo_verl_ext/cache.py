@@ -1,17 +1,9 @@
-"""The user's cache folder, and folders that appear in it whole or not at all."""
+"""The user's cache folder."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 
 def cache_root() -> Path:
@@ -20,59 +12,3 @@ def cache_root() -> Path:
     if own:
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo_verl_ext"
-
-
-@contextmanager
-def locked(target: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold ``<target>.lock`` against other processes; it is let go even if this one is killed.
-
-    Args:
-        on_wait: called once if another process holds the lock, before waiting for it.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(f"{target}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        on_wait()
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def appearing(target: Path) -> Iterator[Path]:
-    """A new folder to fill; it becomes ``target`` when the block ends well and is removed when it does not.
-
-    Call it under ``locked(target)``: then folders left by killed runs are nobody's, and are removed first.
-
-    Raises:
-        FileExistsError: ``target`` is already there.
-    """
-    for abandoned in target.parent.glob(f".{target.name}.*.partial"):
-        shutil.rmtree(abandoned)
-    if target.exists():
-        raise FileExistsError(target)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-    try:
-        yield folder
-        folder.chmod(0o755)  # mkdtemp's 0o700 would hide the folder from others who share the cache
-        folder.rename(target)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
-
-
-def move_aside(target: Path) -> Path:
-    """Rename ``target`` to a free name next to it, ``<name>.old-<UTC time>``, and return that."""
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    aside = target.with_name(f"{target.name}.old-{stamp}-{os.getpid()}")
-    target.rename(aside)
-    return aside
-
-
-def sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -55,3 +56,25 @@ def invariance(
 
     if not report(as_json=as_json, include_verl=include_verl, seed=seed):
         raise typer.Exit(1)
+
+
+@app.command()
+def iterate(
+    config: Annotated[Path, typer.Argument(help="A YAML file such as examples/iterate_chain_sum.yaml.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, wins over the file.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, do nothing.")] = False,
+) -> None:
+    """Rounds of iterative GRPO: verl trains the policy, TRL its reward model.
+
+    Killed, the same command goes on where it was.
+    """
+    from grpo_verl_ext.iterate.report import iterate_and_report, plan_and_report
+    from grpo_verl_ext.iterate.settings import IterateError, read_settings
+    from grpo_verl_ext.runs.process import ProcessFailedError
+
+    try:
+        settings = read_settings(config, overrides or [])
+        (plan_and_report if dry_run else iterate_and_report)(settings)
+    except (IterateError, ProcessFailedError) as error:
+        typer.echo(f"iterate: {error}", err=True)
+        raise typer.Exit(1) from error

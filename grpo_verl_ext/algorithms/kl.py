@@ -7,7 +7,9 @@ is that of the KL on-policy, while those of `k1` and `k3` are not, which is what
 J. Schulman, "Approximating KL Divergence", 2020.
 """
 
+import torch
 from torch import Tensor
+from torch.nn.functional import kl_div
 
 from grpo_verl_ext.algorithms.surrogate import token_log_ratio
 
@@ -38,3 +40,27 @@ def with_k2_gradient(
     """The value of ``estimate`` with the gradient of `k2` (straight-through); verl's ``k1+`` and ``k3+``."""
     surrogate = k2(log_prob, ref_log_prob, response_mask)
     return estimate.detach() + (surrogate - surrogate.detach())
+
+
+def exact(logits: Tensor, ref_logits: Tensor, response_mask: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Σ_v π_θ(v) [log π_θ(v) − log π_ref(v)] at each token: no estimate but the KL itself, given the context.
+
+    Summed over a response drawn from π_θ, and averaged over responses, an unbiased estimate of the sequences'
+    KL, with less variance than any that looks at the drawn tokens alone (Rao–Blackwell).
+
+    Args:
+        logits: (B, T, V), divided by ``temperature`` as the sampler divides them; gradient flows.
+        ref_logits: (B, T, V).
+        response_mask: (B, T).
+
+    Returns:
+        (B, T) in nats, ≥ 0 but for rounding, fp32 or better; 0 under the mask.
+    """
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    present = response_mask.bool()
+    log_prob, ref_log_prob = (
+        (each.to(wide).masked_fill(~present.unsqueeze(-1), 0) / temperature).log_softmax(dim=-1)
+        for each in (logits, ref_logits)
+    )
+    per_token = kl_div(ref_log_prob, log_prob, reduction="none", log_target=True).sum(dim=-1)
+    return per_token.masked_fill(~present, 0)

@@ -121,3 +121,9 @@ def check_weights(weights: Mapping[str, float]) -> None:
             raise ValueError(f"{key} names {name!r}; valid names are {sorted(REWARDS)}; type {line}")
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
             raise ValueError(f"{key}.{name}={weight!r} is no finite number; type +{key}.{name}=1.0")
+
+
+def rule_score(solution_str: str, ground_truth: object) -> float:
+    """``score`` at the default weights from response and ground truth alone, to compare responses."""
+    score: float = compute_score("", solution_str, ground_truth)["score"]
+    return score

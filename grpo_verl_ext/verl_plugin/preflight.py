@@ -1,5 +1,6 @@
 """What can be known before Ray starts is checked before Ray starts: each check one function, one message."""
 
+import importlib.metadata
 import importlib.util
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 from omegaconf import DictConfig
+from packaging.version import Version
 from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.rewards import weighted_sum
@@ -17,6 +19,9 @@ from grpo_verl_ext.verl_plugin.cpu.detection import accelerator, is_cpu_chosen
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.groups.checks import check_groups, group_warnings
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
+from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
+
+TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 
 
 def check(config: DictConfig) -> None:
@@ -55,6 +60,22 @@ def check_rollout_engine(config: DictConfig) -> None:
         package = "'grpo-verl-ext[cpu]'" if config.trainer.device == "cpu" else "vllm"
         raise ValueError(
             f"actor_rollout_ref.rollout.name is vllm, but vLLM is not installed. Type: pip install {package}"
+        )
+
+
+def check_trl(config: DictConfig) -> None:
+    """Where verl's FSDP engine finds a trl, it imports its value head from it; trl 1.13 removed it."""
+    if importlib.util.find_spec("trl") is None or config.actor_rollout_ref.actor.strategy not in (
+        "fsdp",
+        "fsdp2",
+    ):
+        return
+    version = importlib.metadata.version("trl")
+    if Version(version) >= TRL_WITHOUT_VALUE_HEAD:
+        raise ValueError(
+            f"trl {version} is installed, and verl's FSDP engine imports AutoModelForCausalLMWithValueHead "
+            f"from it, which trl {TRL_WITHOUT_VALUE_HEAD} removed. "
+            f"Type: pip install 'trl<{TRL_WITHOUT_VALUE_HEAD}'"
         )
 
 
@@ -103,6 +124,7 @@ def check_rewards(config: DictConfig) -> None:
 CHECKS: tuple[Callable[[DictConfig], None], ...] = (
     check_device,
     check_rollout_engine,
+    check_trl,
     check_task,
     check_data,
     check_model,
@@ -110,6 +132,7 @@ CHECKS: tuple[Callable[[DictConfig], None], ...] = (
     check_groups,
     check_reference,
     check_rewards,
+    check_reward_model,
 )
 
 

@@ -30,6 +30,7 @@ def register() -> None:
     # verl's registries live in a module that costs a second to import: enter them when verl imports it.
     register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
     register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
+    register_post_import_hook(_register_reward_manager, "verl.experimental.reward_loop.reward_manager")
     register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
     register_post_import_hook(driver.patch, "verl.utils.config")
 
@@ -76,3 +77,8 @@ def _register_trainers(_v1: ModuleType) -> None:
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:
     import grpo_verl_ext.verl_plugin.step_rewards.agent_loops  # noqa: F401
+
+
+def _register_reward_manager(_reward_manager: ModuleType) -> None:
+    # Registering twice is verl's error for a name that is taken.
+    import grpo_verl_ext.verl_plugin.reward_model.manager  # noqa: F401

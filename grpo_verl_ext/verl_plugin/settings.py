@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from grpo_verl_ext.verl_plugin.reference import settings as reference
+from grpo_verl_ext.verl_plugin.reward_model import settings as reward_model
 
 ESTIMATOR_NAMES = ("grpo_outcome", "grpo_process", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo")
 """Values of ``algorithm.adv_estimator`` whose options `EstimatorSettings` holds."""
@@ -71,8 +72,9 @@ class EstimatorSettings:
         section = algorithm or {}
         name = estimator or section.get("adv_estimator")
         options = dict(section.get("grpo_ext") or {})
-        _refuse_unknown_keys(options, {field.name for field in fields(cls)} | {*reference.KEYS})
-        options = {key: value for key, value in options.items() if key not in reference.KEYS}
+        others = {*reference.KEYS, reward_model.KEY}
+        _refuse_unknown_keys(options, {field.name for field in fields(cls)} | others)
+        options = {key: value for key, value in options.items() if key not in others}
         options.setdefault("scale_rewards", "none" if name in NO_STD_ESTIMATORS else "group")
         settings = cls(**options)
         settings._check_values()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo_verl_ext.cache import sha256
+from grpo_verl_ext.files import sha256
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
 from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError, check, folder_of

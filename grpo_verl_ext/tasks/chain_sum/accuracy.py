@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo_verl_ext import sampling
 from grpo_verl_ext.rewards.correctness import correctness
 from grpo_verl_ext.tasks.chain_sum import dataset
 from grpo_verl_ext.tasks.chain_sum.settings import MAX_RESPONSE_TOKENS
@@ -52,7 +52,6 @@ def accuracy(
     return sum(right) / n
 
 
-@torch.no_grad()
 def sample(
     model_folder: Path | str,
     chats: list[list[dict[str, str]]],
@@ -64,18 +63,10 @@ def sample(
     """One response to each chat, special tokens stripped as verl strips them; all in one batch."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
-    batch = tokenizer.apply_chat_template(
-        chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
+    sampled = sampling.sample(
+        model, tokenizer, chats, temperature=temperature, max_response_tokens=max_response_tokens, seed=seed
     )
-    how: dict[str, Any] = (
-        {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-        if temperature > 0
-        else {"do_sample": False}
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        tokens = model.generate(**batch, **how, max_new_tokens=max_response_tokens)
     answers: list[str] = tokenizer.batch_decode(
-        tokens[:, batch["input_ids"].shape[1] :], skip_special_tokens=True
+        sampled.tokens[:, sampled.prompt_width :], skip_special_tokens=True
     )
     return answers

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 import grpo_verl_ext
-from grpo_verl_ext.cache import appearing, locked, move_aside, sha256
+from grpo_verl_ext.files import appearing, locked, move_aside, sha256
 from grpo_verl_ext.tasks.chain_sum import dataset, prepared
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
 from grpo_verl_ext.tasks.chain_sum.model import build_model

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.cache import cache_root, sha256
+from grpo_verl_ext.cache import cache_root
+from grpo_verl_ext.files import sha256
 from grpo_verl_ext.tasks.chain_sum.settings import DATA_SOURCE
 
 FORMAT = 1

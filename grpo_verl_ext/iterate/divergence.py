@@ -1,0 +1,84 @@
+"""How far a policy went from another one, measured in a process of its own: ``python -m … JOB.json``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from grpo_verl_ext.algorithms.kl import exact
+from grpo_verl_ext.files import write_whole
+from grpo_verl_ext.sampling import sample
+
+
+@dataclass(frozen=True)
+class DivergenceJob:
+    """What the process reads."""
+
+    policy: str
+    first: str
+    chats: list[list[dict[str, str]]]
+    batch_size: int
+    temperature: float
+    max_response_tokens: int
+    seed: int
+    result: str
+    """JSON file to write: ``{"kl_to_first": nats per response, "tokens": response tokens}``."""
+
+
+def main(job: DivergenceJob) -> None:
+    """Sample a response to each prompt from ``policy`` and compare both on it."""
+    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    tokenizer = AutoTokenizer.from_pretrained(job.policy, padding_side="left")
+    policy, first = (
+        AutoModelForCausalLM.from_pretrained(path, dtype="auto").to(device).eval()
+        for path in (job.policy, job.first)
+    )
+    nats, tokens = 0.0, 0
+    for start in range(0, len(job.chats), job.batch_size):
+        chats = job.chats[start : start + job.batch_size]
+        kl, mask = divergence(policy, first, tokenizer, chats, job, seed=job.seed + start)
+        nats, tokens = nats + float(kl.sum()), tokens + int(mask.sum())
+    write_whole(Path(job.result), json.dumps({"kl_to_first": nats / len(job.chats), "tokens": tokens}) + "\n")
+
+
+@torch.no_grad()
+def divergence(
+    policy: PreTrainedModel,
+    first: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    chats: list[list[dict[str, str]]],
+    job: DivergenceJob,
+    *,
+    seed: int,
+) -> tuple[Tensor, Tensor]:
+    """KL(policy ‖ first) in nats at each token of sampled responses (B, R), 0 behind their ends; the mask."""
+    sampled = sample(
+        policy,
+        tokenizer,
+        chats,
+        temperature=job.temperature,
+        max_response_tokens=job.max_response_tokens,
+        seed=seed,
+    )
+    mask = sampled.response_mask(tokenizer.eos_token_id)
+    attended = torch.cat([sampled.prompt_mask, mask], dim=1)
+    predicting = slice(sampled.prompt_width - 1, -1)
+    logits, first_logits = (
+        model(
+            input_ids=sampled.tokens,
+            attention_mask=attended,
+            position_ids=(attended.cumsum(dim=1) - 1).clamp(min=0),
+        ).logits[:, predicting]
+        for model in (policy, first)
+    )
+    return exact(logits, first_logits, mask, temperature=job.temperature), mask
+
+
+if __name__ == "__main__":
+    main(DivergenceJob(**json.loads(Path(sys.argv[1]).read_text())))

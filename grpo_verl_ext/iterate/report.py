@@ -1,0 +1,122 @@
+"""``grpo-verl-ext iterate`` on the terminal: the plan, progress, a table per round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from grpo_verl_ext.iterate import checks
+from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
+from grpo_verl_ext.iterate.parts import PARTS, Context
+from grpo_verl_ext.iterate.plan import Round
+from grpo_verl_ext.iterate.rounds import go
+from grpo_verl_ext.iterate.settings import IterateSettings
+from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
+from grpo_verl_ext.verl_plugin.composed import composed
+
+TITLES = {
+    "policy": "verl trains the policy",
+    "model": "verl's merger makes a Hugging Face folder of it",
+    "measure": "KL to the first policy",
+    "pairs": "pairs from the rollouts, and a replay of earlier rounds",
+    "reward_model": "TRL trains the reward model",
+}
+
+
+def plan_and_report(settings: IterateSettings) -> None:
+    """Print what would be done, and what is done already."""
+    console = _console()
+    manifest = read_manifest(Path(settings.folder), settings.as_dict())
+    for number in range(1, settings.rounds + 1):
+        this = Round(settings, number)
+        console.print(f"\nround {number}, seed {this.seed}, in {this.folder}", style="bold")
+        for name in PARTS:
+            done = "done" if manifest.finished(number, name) else "to do"
+            console.print(f"  {done:5}  {name:12}  {TITLES[name]}", markup=False)
+        console.print("  python3 -m verl.trainer.main_ppo " + " ".join(this.run().arguments()), markup=False)
+
+
+def iterate_and_report(settings: IterateSettings) -> None:
+    """Check, go through all rounds, and print the table."""
+    console = _console()
+    _prepare_task(settings)
+    config, rule = checks.check(settings)
+    with _progress(console, settings) as shown:
+        manifest = go(settings, Context(config, rule, shown.step), shown)
+    console.print(table(manifest))
+    console.print(f"{Path(settings.folder) / 'manifest.json'}", markup=False)
+
+
+def table(manifest: Manifest) -> Table:
+    """One row a round."""
+    shown = Table(title="iterative GRPO")
+    columns = ("round", "policy before", "policy after", "KL to the first policy", "pairs", "replayed")
+    for name in (*columns, "held-out pairs", "reward model before", "reward model after"):
+        shown.add_column(name, justify="right")
+    for record in manifest.rounds:
+        parts = record.parts
+        policy, pairs, reward = parts.get("policy", {}), parts.get("pairs", {}), parts.get("reward_model", {})
+        shown.add_row(
+            str(record.round),
+            _validation(policy.get("validation_before")),
+            _validation(policy.get("validation_after")),
+            _number(parts.get("measure", {}).get("kl_to_first")),
+            *(str(pairs.get(name, "–")) for name in ("pairs", "replayed", "held_out")),
+            _number(reward.get("held_out_accuracy_before")),
+            _number(reward.get("held_out_accuracy_after")),
+        )
+    return shown
+
+
+class _Shown:
+    """A bar for the steps of verl, and a line for each finished part."""
+
+    def __init__(self, progress: Progress, steps: int) -> None:
+        self._progress, self._steps, self._total = progress, steps, 1
+        self._bar: TaskID | None = None
+
+    def begin(self, this: Round, part: str) -> None:
+        self._total = self._steps if part == "policy" else 1
+        self._bar = self._progress.add_task(
+            f"round {this.number}: {TITLES[part]}", total=self._total if self._total > 1 else None
+        )
+
+    def step(self, number: int) -> None:
+        assert self._bar is not None
+        self._progress.update(self._bar, completed=number)
+
+    def end(self) -> None:
+        assert self._bar is not None
+        self._progress.update(self._bar, total=self._total, completed=self._total)
+
+
+@contextmanager
+def _progress(console: Console, settings: IterateSettings) -> Iterator[_Shown]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        yield _Shown(progress, settings.policy.steps)
+
+
+def _prepare_task(settings: IterateSettings) -> None:
+    """The embedded task is made if it is asked for and not there."""
+    task: Any = composed(Round(settings, 1).overrides()).get("task")
+    if task is not None and task.get("name") == "chain_sum" and not Path(task.folder).exists():
+        prepare_and_report(int(task.seed), force=False)
+
+
+def _validation(values: dict[str, float] | None) -> str:
+    return ", ".join(_number(value) for value in values.values()) if values else "–"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _console() -> Console:
+    return Console(soft_wrap=True, highlight=False)

@@ -1,0 +1,85 @@
+"""Train a reward model with TRL, in a process of its own: ``python -m … JOB.json``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_verl_ext.iterate.pairs import Pair, read_pairs
+
+RESULTS = "results.json"
+"""In the folder of the trained model."""
+
+
+@dataclass(frozen=True)
+class RewardJob:
+    """What the process reads; paths are strings, so that it is JSON."""
+
+    start: str
+    """Model to train further; one without a score head gets a new one, drawn by the seed."""
+    train: str
+    """File of pairs."""
+    held_out: str
+    """File of pairs, may be empty."""
+    target: str
+    seed: int
+    trainer: dict[str, Any]
+    """Fields of TRL's ``RewardConfig``."""
+
+
+def main(job: RewardJob) -> None:
+    """Train, save, and measure on the held-out pairs before and after."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, set_seed
+    from trl import RewardConfig, RewardTrainer
+
+    from grpo_verl_ext.rewards.learned import LearnedReward
+
+    def accuracy() -> float | None:
+        learned = LearnedReward(trainer.model.eval(), tokenizer)
+        prompts, better, worse = ([getattr(pair, name) for pair in held_out] for name in Pair.__annotations__)
+        return learned.accuracy(prompts, better, worse) if held_out else None
+
+    tokenizer = AutoTokenizer.from_pretrained(job.start)
+    set_seed(job.seed)  # a new head is drawn when the model is loaded
+    model = AutoModelForSequenceClassification.from_pretrained(job.start, num_labels=1, dtype=torch.float32)
+    train, held_out = read_pairs(Path(job.train)), read_pairs(Path(job.held_out))
+    trainer = RewardTrainer(
+        model=model,
+        args=RewardConfig(**reward_config(job.trainer, output_dir=job.target, seed=job.seed)),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list([asdict(pair) for pair in train]),
+    )
+    before = accuracy()
+    trainer.train()
+    trainer.save_model(job.target)
+    if trainer.is_world_process_zero():
+        results = {"held_out_accuracy_before": before, "held_out_accuracy_after": accuracy()}
+        (Path(job.target) / RESULTS).write_text(json.dumps(results) + "\n")
+
+
+def reward_config(trainer: dict[str, Any], *, output_dir: str, seed: int) -> dict[str, Any]:
+    """Fields of ``RewardConfig``: ours, then the user's."""
+    import torch
+
+    on_accelerator = torch.accelerator.is_available()
+    return {
+        "output_dir": output_dir,
+        "seed": seed,
+        "report_to": "none",
+        "save_strategy": "no",
+        "max_length": None,
+        "center_rewards_coefficient": 0.01,
+        "num_train_epochs": 1,
+        "bf16": on_accelerator,
+        "gradient_checkpointing": on_accelerator,
+        **trainer,
+    }
+
+
+if __name__ == "__main__":
+    main(RewardJob(**json.loads(Path(sys.argv[1]).read_text())))

@@ -1,0 +1,42 @@
+"""What verl's file logger wrote, over all attempts of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+Metrics = dict[int, dict[str, float]]
+"""Values by step and name."""
+
+
+class CorruptMetricsError(ValueError):
+    """A whole line of a metrics file is no record of verl's; the message names file and line."""
+
+
+def read_metrics(files: Iterable[Path]) -> Metrics:
+    """Metrics by step; a later file has the last word on a step that it repeats.
+
+    Raises:
+        CorruptMetricsError: a line that ends is no record. A last line without an end is passed over: verl
+            was killed, or is writing.
+    """
+    metrics: Metrics = {}
+    for file in files:
+        for record in _records(file):
+            metrics.setdefault(record["step"], {}).update(record["data"])
+    return metrics
+
+
+def _records(file: Path) -> Iterator[dict[str, Any]]:
+    whole_lines = file.read_text(encoding="utf-8").split("\n")[:-1]
+    for number, line in enumerate(whole_lines, start=1):
+        try:
+            record = json.loads(line)
+            yield {"step": int(record["step"]), "data": dict(record["data"])}
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptMetricsError(
+                f"{file}, line {number}, is no record of verl's file logger ({error!r}). It was left in "
+                f"place; move it away to go on without it"
+            ) from error

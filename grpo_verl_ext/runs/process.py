@@ -1,0 +1,75 @@
+"""Child processes that write to a log and never outlive us."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_POLL_SECONDS = 0.5
+
+
+class ProcessFailedError(RuntimeError):
+    """A child ended with a status other than 0; the message has it, the log's name and its last lines."""
+
+
+def run_logged(
+    command: Sequence[str],
+    log: Path,
+    *,
+    environment: Mapping[str, str],
+    while_running: Callable[[], None] = lambda: None,
+) -> None:
+    """Run ``command`` to its end, its output in ``log``.
+
+    If we are killed, it is, too. At Ctrl-C it is given the time to end by itself.
+
+    Args:
+        while_running: called twice a second.
+
+    Raises:
+        ProcessFailedError: it failed.
+        KeyboardInterrupt: after the child has ended.
+    """
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            # One system call, which takes no lock that another thread could hold.
+            preexec_fn=_ends_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+        )
+        try:
+            while process.poll() is None:
+                while_running()
+                time.sleep(_POLL_SECONDS)
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+    if process.returncode != 0:
+        raise ProcessFailedError(
+            f"{last_lines(log)}\n{' '.join(command[:3])} … ended with status {process.returncode}; its whole "
+            f"output is in {log}. The same command goes on where it was"
+        )
+
+
+def last_lines(log: Path, count: int = 15) -> str:
+    """The end of a log without its warnings."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if "arning" not in line]
+    return "\n".join(lines[-count:])
+
+
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _ends_with_parent() -> None:
+    """In the child, before its program starts: SIGTERM when the parent is gone, however it went."""
+    assert _libc is not None
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,77 @@
+"""One training of verl's: attempts at it, their logs and metrics, and whether it is finished."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_verl_ext.runs.metrics import Metrics, read_metrics
+from grpo_verl_ext.runs.process import run_logged
+
+
+@dataclass(frozen=True)
+class VerlRun:
+    """``python -m verl.trainer.main_ppo`` in a folder that keeps all it leaves.
+
+    ``attempt-N.log`` has verl's output, ``attempt-N.jsonl`` its metrics (verl starts that file anew whenever
+    it starts), ``checkpoints/`` what a later attempt resumes from.
+    """
+
+    folder: Path
+    overrides: Sequence[str]
+    steps: int
+
+    @property
+    def checkpoints(self) -> Path:
+        """verl's ``trainer.default_local_dir``."""
+        return self.folder / "checkpoints"
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """The folder of the checkpoint after the last step."""
+        return self.checkpoints / f"global_step_{self.steps}"
+
+    def arguments(self) -> list[str]:
+        """Arguments of ``main_ppo``; of the caller's, those that would lose track of the run do not win."""
+        return [
+            "trainer.logger=[console,file]",
+            *self.overrides,
+            f"trainer.total_training_steps={self.steps}",
+            f"trainer.default_local_dir={self.checkpoints.resolve()}",
+            "trainer.resume_mode=auto",
+            f"hydra.run.dir={(self.folder / 'hydra').resolve()}",
+        ]
+
+    def metrics(self) -> Metrics:
+        """Metrics by step over all attempts."""
+        return read_metrics(self._attempts(".jsonl"))
+
+    def is_finished(self) -> bool:
+        """Has the last step been logged, which verl does after saving it?"""
+        return self.last_checkpoint.is_dir() and self.steps in self.metrics()
+
+    def go(self, on_metrics: Callable[[Metrics], None] = lambda _: None) -> None:
+        """Start verl, or start it again, and wait for its end.
+
+        Args:
+            on_metrics: called twice a second with `metrics`.
+
+        Raises:
+            ProcessFailedError: verl failed.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        attempt = self.folder / f"attempt-{len(self._attempts('.log')) + 1}"
+        metrics = attempt.with_suffix(".jsonl").resolve()
+        run_logged(
+            [sys.executable, "-m", "verl.trainer.main_ppo", *self.arguments()],
+            attempt.with_suffix(".log"),
+            environment={**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics)},
+            while_running=lambda: on_metrics(self.metrics()),
+        )
+
+    def _attempts(self, suffix: str) -> list[Path]:
+        files = self.folder.glob(f"attempt-*{suffix}")
+        return sorted(files, key=lambda file: int(file.stem.removeprefix("attempt-")))

@@ -1,0 +1,57 @@
+"""Sample responses with transformers, for measurements outside verl."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A batch of prompts and one response to each; prompts are padded on the left, responses on the right."""
+
+    tokens: Tensor
+    """(B, P + R) prompt and response."""
+    prompt_width: int
+    """P."""
+    prompt_mask: Tensor
+    """(B, P) 1 on the prompt's tokens."""
+
+    def response_mask(self, end: int) -> Tensor:
+        """(B, R) 1 up to and with the first ``end`` token."""
+        ended = self.tokens[:, self.prompt_width :] == end
+        return (ended.cumsum(dim=1) - ended.long() == 0).long()
+
+
+@torch.no_grad()
+def sample(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    chats: list[list[dict[str, str]]],
+    *,
+    temperature: float,
+    max_response_tokens: int,
+    seed: int,
+) -> Sampled:
+    """One response to each chat, all in one batch, from the whole distribution; torch's generator stays.
+
+    Args:
+        tokenizer: must pad on the left.
+        temperature: 0 takes the most likely token every time.
+    """
+    batch = tokenizer.apply_chat_template(
+        chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
+    ).to(model.device)
+    how: dict[str, Any] = (
+        {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        if temperature > 0
+        else {"do_sample": False}
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        tokens = model.generate(**batch, **how, max_new_tokens=max_response_tokens)
+    return Sampled(tokens, batch["input_ids"].shape[1], batch["attention_mask"])

@@ -1,0 +1,1 @@
+"""Rewards by rule and by a reward model together: ``reward.reward_manager.name=rule_and_model``."""

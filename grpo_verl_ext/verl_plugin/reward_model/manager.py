@@ -1,0 +1,70 @@
+"""The reward manager ``rule_and_model``: verl's ``naive``, and a reward model beside it."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+from omegaconf import DictConfig
+from verl import DataProto
+from verl.experimental.reward_loop.reward_manager import register
+from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
+
+from grpo_verl_ext.rewards.learned import LearnedReward, judged_text, rule_and_model
+from grpo_verl_ext.verl_plugin.reward_model.settings import MANAGER, RewardModelSettings
+
+RULE, MODEL = "rule_score", "reward_model_score"
+"""Names under which both parts travel with the response and are validated."""
+
+
+@register(MANAGER)
+class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl ships no types
+    """score = rule_weight · (the reward function's score) + weight · (the model's score)."""
+
+    def __init__(self, config: DictConfig, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, tokenizer, *args, **kwargs)
+        self._settings = RewardModelSettings.from_config(config.algorithm)
+        self._model = LearnedReward.load(self._settings.path) if self._settings.path is not None else None
+        self._served_name = config.reward.reward_model.model_path
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        """Score one response by both."""
+        by_rule, by_model = await asyncio.gather(super().run_single(data), self._by_model(data[-1:]))
+        score = rule_and_model(
+            by_rule["reward_score"],
+            by_model,
+            rule_weight=self._settings.rule_weight,
+            model_weight=self._settings.weight,
+        )
+        extra = by_rule["reward_extra_info"] | {
+            RULE: by_rule["reward_score"],
+            MODEL: by_model,
+            "score": score,
+        }
+        return {"reward_score": score, "reward_extra_info": extra}
+
+    async def _by_model(self, data: DataProto) -> float:
+        prompt, response = self._texts(data)
+        if self._model is None:
+            return await self._by_server(prompt, response)
+        scores = await self.loop.run_in_executor(None, self._model.scores, [(prompt, response)])
+        return float(scores[0])
+
+    async def _by_server(self, prompt: str, response: str) -> float:
+        text = judged_text(prompt, response, self.reward_model_tokenizer.eos_token)
+        # As verl asks for it: the score itself, not its sigmoid.
+        asked = {"model": self._served_name, "input": text, "use_activation": False}
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
+            session.post(f"http://{self.reward_router_address}/classify", json=asked) as answer,
+        ):
+            answer.raise_for_status()
+            return float((await answer.json())["data"][-1]["probs"][-1])
+
+    def _texts(self, data: DataProto) -> tuple[str, str]:
+        """Prompt and response without special tokens, as verl dumps them."""
+        row = data[0]
+        width = row.batch["prompts"].shape[-1]
+        is_token = row.batch["attention_mask"].bool()
+        prompt = row.batch["prompts"][is_token[:width]]
+        response = row.batch["responses"][is_token[width:]]
+        return tuple(self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (prompt, response))

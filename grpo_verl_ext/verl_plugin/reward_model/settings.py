@@ -1,0 +1,47 @@
+"""Options of the reward manager ``rule_and_model``, all under ``algorithm.grpo_ext.reward_model``."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+KEY = "reward_model"
+"""Their section of ``algorithm.grpo_ext``."""
+
+MANAGER = "rule_and_model"
+
+
+@dataclass(frozen=True)
+class RewardModelSettings:
+    """Read and checked.
+
+    Attributes:
+        path: folder or hub name of a sequence classifier with one output, asked in verl's reward processes;
+            None asks verl's reward-model server, ``reward.reward_model``.
+        weight: factor of its score.
+        rule_weight: factor of what verl's reward function returns.
+    """
+
+    path: str | None = None
+    weight: float = 1.0
+    rule_weight: float = 1.0
+
+    @classmethod
+    def from_config(cls, algorithm: Mapping[str, Any] | None) -> "RewardModelSettings":
+        """Read verl's ``algorithm`` section.
+
+        Raises:
+            ValueError: an unknown key, or a weight that is no finite number.
+        """
+        options = dict(((algorithm or {}).get("grpo_ext") or {}).get(KEY) or {})
+        valid = [field.name for field in fields(cls)]
+        for name, value in options.items():
+            key = f"algorithm.grpo_ext.{KEY}.{name}"
+            if name not in valid:
+                raise ValueError(
+                    f"{key}={value!r} is not an option; valid are {', '.join(valid)}. Type: ~{key}"
+                )
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if name != "path" and not (is_number and math.isfinite(value)):
+                raise ValueError(f"{key} is {value!r}; valid is a finite number. Type: {key}=1.0")
+        return cls(**options)
