@@ -6,16 +6,18 @@ output), ``checkpoints/``, and at the end ``learning_curve.png`` and ``summary.j
 
 import argparse
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from grpo_verl_ext.files import write_whole
+from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.process import ProcessFailedError
+from grpo_verl_ext.runs.verl_run import VerlRun
 
 TEST_ACCURACY = "val-core/chain_sum/acc/mean@1"
 TRAIN_SCORE = "critic/score/mean"
@@ -27,8 +29,7 @@ def main() -> None:
     prepare_task(options.seed)
     settings = " ".join([f"algo={options.algo} seed={options.seed} steps={options.steps}", *overrides])
     out = open_run_folder(options.out, settings)
-    train(options, overrides, out)
-    summary = summarize(out, options)
+    summary = summarize(train(options, overrides, out), out, options)
     print(
         f"\nTest accuracy, sampled at temperature 1: {summary['accuracy_before']:.3f} before, "
         f"{summary['accuracy_after']:.3f} after {summary['steps']} steps of {options.algo} "
@@ -68,73 +69,40 @@ def open_run_folder(out: Path, settings: str) -> Path:
     return out
 
 
-def train(options: argparse.Namespace, overrides: list[str], out: Path) -> None:
+def train(options: argparse.Namespace, overrides: list[str], out: Path) -> VerlRun:
     """Run verl's trainer in a process of its own, with a progress bar made from its metrics."""
-    attempt = out / f"attempt-{len(list(out.glob('attempt-*.log'))) + 1}"
-    command = [
-        *(sys.executable, "-m", "verl.trainer.main_ppo"),
+    settings = (
         *(f"+algo={options.algo}", "+platform=cpu", "+task=chain_sum", f"task.seed={options.seed}"),
-        f"trainer.total_training_steps={options.steps}",
         *("trainer.test_freq=4", "trainer.save_freq=4", "trainer.max_actor_ckpt_to_keep=1"),
-        f"trainer.default_local_dir={(out / 'checkpoints').resolve()}",
-        *("trainer.logger=[console,file]", f"hydra.run.dir={out / 'hydra'}"),
-        *overrides,
-    ]
-    # verl starts its metrics file anew whenever it starts, so each attempt has a file of its own.
-    environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(attempt.with_suffix(".jsonl").resolve())}
-    log = attempt.with_suffix(".log")
-    print(f"Starting verl: {' '.join(command[1:])}\nIts output goes to {log}")
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
-        try:
-            show_progress(process, out, options.steps)
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-            sys.exit("\nInterrupted. The same command goes on from the last checkpoint.")
-    if process.returncode != 0:
-        print(last_lines(log), file=sys.stderr)
-        sys.exit(f"verl ended with status {process.returncode}; its whole output is in {log}")
-
-
-def show_progress(process: subprocess.Popen[bytes], out: Path, steps: int) -> None:
+    )
+    run = VerlRun(out, [*settings, *overrides], options.steps)
+    print(f"Starting verl: -m verl.trainer.main_ppo {' '.join(run.arguments())}\nIts output goes to {out}")
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     with Progress(*columns) as progress:
-        bar = progress.add_task("starting Ray, actor and rollout", total=steps)
-        while process.poll() is None:
-            done = read_metrics(out)
-            if done:
-                step = max(done)
-                accuracy = [m[TEST_ACCURACY] for _, m in sorted(done.items()) if TEST_ACCURACY in m]
-                tested = f", test accuracy {accuracy[-1]:.3f}" if accuracy else ""
-                score = f", score {done[step][TRAIN_SCORE]:.2f}" if TRAIN_SCORE in done[step] else ""
-                progress.update(bar, completed=step, description=f"training{score}{tested}")
-            time.sleep(0.5)
+        bar = progress.add_task("starting Ray, actor and rollout", total=options.steps)
+        try:
+            run.go(
+                lambda metrics: progress.update(bar, completed=max(metrics, default=0), **described(metrics))
+            )
+        except KeyboardInterrupt:
+            sys.exit("\nInterrupted. The same command goes on from the last checkpoint.")
+        except ProcessFailedError as error:
+            sys.exit(str(error))
+    return run
 
 
-def read_metrics(out: Path) -> dict[int, dict[str, float]]:
-    """Metrics by step over all attempts; a later attempt has the last word on a step it repeated."""
-    metrics: dict[int, dict[str, float]] = {}
-    for file in sorted(out.glob("attempt-*.jsonl"), key=lambda f: int(f.stem.split("-")[1])):
-        for record in complete_records(file):
-            metrics.setdefault(record["step"], {}).update(record["data"])
-    return metrics
+def described(metrics: Metrics) -> dict[str, str]:
+    """What the bar says once there is something to say."""
+    if not metrics:
+        return {}
+    accuracy = [values[TEST_ACCURACY] for _, values in sorted(metrics.items()) if TEST_ACCURACY in values]
+    last = metrics[max(metrics)]
+    score = f", score {last[TRAIN_SCORE]:.2f}" if TRAIN_SCORE in last else ""
+    return {"description": f"training{score}" + f", test accuracy {accuracy[-1]:.3f}" * bool(accuracy)}
 
 
-def complete_records(file: Path) -> Iterator[dict[str, object]]:
-    """Records of whole lines; a killed run may leave half a line at the end."""
-    for line in file.read_text().splitlines(keepends=True):
-        if line.endswith("\n"):
-            yield json.loads(line)
-
-
-def last_lines(log: Path, count: int = 15) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if "arning" not in line]
-    return "\n".join(lines[-count:])
-
-
-def summarize(out: Path, options: argparse.Namespace) -> dict[str, object]:
-    metrics = read_metrics(out)
+def summarize(run: VerlRun, out: Path, options: argparse.Namespace) -> dict[str, object]:
+    metrics = run.metrics()
     tested = {step: m[TEST_ACCURACY] for step, m in sorted(metrics.items()) if TEST_ACCURACY in m}
     draw_learning_curve(metrics, tested, out / "learning_curve.png", options.algo)
     summary = {
@@ -146,15 +114,11 @@ def summarize(out: Path, options: argparse.Namespace) -> dict[str, object]:
         "seed": options.seed,
         "test_accuracy_by_step": tested,
     }
-    unfinished = out / "summary.json.unfinished"
-    unfinished.write_text(json.dumps(summary, indent=2) + "\n")
-    unfinished.rename(out / "summary.json")
+    write_whole(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary
 
 
-def draw_learning_curve(
-    metrics: dict[int, dict[str, float]], tested: dict[int, float], file: Path, algo: str
-) -> None:
+def draw_learning_curve(metrics: Metrics, tested: dict[int, float], file: Path, algo: str) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from collections.abc import Callable
 from typing import cast
 
 from hydra.utils import get_method
@@ -15,31 +16,47 @@ from grpo_verl_ext.iterate.rollouts import Rule, label_of
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
+from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
 
 
-def check(settings: IterateSettings) -> tuple[DictConfig, Rule]:
-    """verl's configuration of the first round and the rule, after all that could be refused was not.
+def compose(settings: IterateSettings) -> DictConfig:
+    """verl's configuration of the first round; those of the others are composed and dropped.
+
+    Raises:
+        IterateError: verl would refuse one of them.
+    """
+    try:
+        first, *others = (
+            composed(Round(settings, number).run().arguments()) for number in range(1, settings.rounds + 1)
+        )
+    except CompositionError as error:
+        raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
+    if settings.reward_model.served == "server":
+        for config in others:
+            _as_iterate_error(check_reward_model, config)
+    return first
+
+
+def check(settings: IterateSettings, config: DictConfig) -> Rule:
+    """Refuse what verl's driver, TRL or the rule would, and return the rule.
+
+    Args:
+        config: of the first round, whose models and data exist.
 
     Raises:
         IterateError: with the line to type.
     """
     check_trainer(settings)
     rule = the_rule(settings)
-    return compose_rounds(settings), rule
+    _as_iterate_error(preflight.check, config)
+    return rule
 
 
-def compose_rounds(settings: IterateSettings) -> DictConfig:
-    """Compose every kind of round there is; check the first, whose models exist, as verl's driver will."""
+def _as_iterate_error(check_one: Callable[[DictConfig], None], config: DictConfig) -> None:
     try:
-        first = composed(Round(settings, 1).run().arguments())
-        preflight.check(first)
-        for number in range(2, settings.rounds + 1):
-            composed(Round(settings, number).run().arguments())
-    except CompositionError as error:
-        raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
+        check_one(config)
     except ValueError as error:
         raise IterateError(f"policy.overrides: {error}") from error
-    return first
 
 
 def the_rule(settings: IterateSettings) -> Rule:

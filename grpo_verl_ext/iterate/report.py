@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -18,7 +18,6 @@ from grpo_verl_ext.iterate.plan import Round
 from grpo_verl_ext.iterate.rounds import go
 from grpo_verl_ext.iterate.settings import IterateSettings
 from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
-from grpo_verl_ext.verl_plugin.composed import composed
 
 TITLES = {
     "policy": "verl trains the policy",
@@ -45,8 +44,9 @@ def plan_and_report(settings: IterateSettings) -> None:
 def iterate_and_report(settings: IterateSettings) -> None:
     """Check, go through all rounds, and print the table."""
     console = _console()
-    _prepare_task(settings)
-    config, rule = checks.check(settings)
+    config = checks.compose(settings)
+    _prepare_task(config)
+    rule = checks.check(settings, config)
     with _progress(console, settings) as shown:
         manifest = go(settings, Context(config, rule, shown.step), shown)
     console.print(table(manifest))
@@ -75,25 +75,23 @@ def table(manifest: Manifest) -> Table:
 
 
 class _Shown:
-    """A bar for the steps of verl, and a line for each finished part."""
+    """A bar while a part runs, a line when it is finished."""
 
     def __init__(self, progress: Progress, steps: int) -> None:
-        self._progress, self._steps, self._total = progress, steps, 1
-        self._bar: TaskID | None = None
+        self._progress, self._steps = progress, steps
+        self._bar = TaskID(0)
 
     def begin(self, this: Round, part: str) -> None:
-        self._total = self._steps if part == "policy" else 1
-        self._bar = self._progress.add_task(
-            f"round {this.number}: {TITLES[part]}", total=self._total if self._total > 1 else None
-        )
+        title = f"round {this.number}: {TITLES[part]}"
+        self._bar = self._progress.add_task(title, total=self._steps if part == "policy" else None)
 
     def step(self, number: int) -> None:
-        assert self._bar is not None
         self._progress.update(self._bar, completed=number)
 
     def end(self) -> None:
-        assert self._bar is not None
-        self._progress.update(self._bar, total=self._total, completed=self._total)
+        task = self._progress.tasks[-1]
+        self._progress.remove_task(self._bar)
+        self._progress.console.print(f"{task.description}: done in {task.elapsed or 0:.0f} s")
 
 
 @contextmanager
@@ -103,9 +101,9 @@ def _progress(console: Console, settings: IterateSettings) -> Iterator[_Shown]:
         yield _Shown(progress, settings.policy.steps)
 
 
-def _prepare_task(settings: IterateSettings) -> None:
+def _prepare_task(config: DictConfig) -> None:
     """The embedded task is made if it is asked for and not there."""
-    task: Any = composed(Round(settings, 1).overrides()).get("task")
+    task = config.get("task")
     if task is not None and task.get("name") == "chain_sum" and not Path(task.folder).exists():
         prepare_and_report(int(task.seed), force=False)
 

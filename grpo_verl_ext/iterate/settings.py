@@ -106,12 +106,14 @@ def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
         raise IterateError(f"{file} holds no keys; see examples/iterate_chain_sum.yaml")
     _refuse_unknown(content, IterateSettings, "", file)
     try:
-        merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(IterateSettings), written))
+        merged = OmegaConf.merge(OmegaConf.structured(IterateSettings), written)
+        for key in sorted(OmegaConf.missing_keys(merged)):
+            raise IterateError(f"{file}: {key} is not given, and has no default. Type: {key}=<value>")
+        settings = cast(IterateSettings, OmegaConf.to_object(merged))
     except OmegaConfBaseException as error:
         key = error.full_key or error.key
         reason = str(error.msg or error).splitlines()[0]
         raise IterateError(f"{file}: {key}: {reason}. Type: {key}=<value>") from error
-    settings = cast(IterateSettings, merged)
     _check_values(settings)
     return settings
 
@@ -124,7 +126,9 @@ def _refuse_unknown(content: dict[Any, Any], kind: type, prefix: str, file: Path
                 f"{file}: {prefix}{key}={value!r} is not known; valid are "
                 f"{', '.join(prefix + name for name in valid)}. Remove the line"
             )
-        if kind is IterateSettings and key in SECTIONS and isinstance(value, dict):
+        if kind is IterateSettings and key in SECTIONS:
+            if not isinstance(value, dict):
+                raise IterateError(f"{file}: {key} is {value!r}; valid is a section, such as {key}: {{…}}")
             _refuse_unknown(value, SECTIONS[key], f"{key}.", file)
 
 

@@ -20,6 +20,7 @@ from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.groups.checks import check_groups, group_warnings
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
+from grpo_verl_ext.verl_plugin.step_rewards.checks import check_steps
 
 TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 
@@ -131,6 +132,7 @@ CHECKS: tuple[Callable[[DictConfig], None], ...] = (
     check_settings,
     check_groups,
     check_reference,
+    check_steps,
     check_rewards,
     check_reward_model,
 )

@@ -8,6 +8,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import kl_penalty
 
 from grpo_verl_ext import k1, k2, k3, with_k2_gradient
+from grpo_verl_ext.algorithms.kl import exact
 
 F64 = torch.float64
 LN2 = math.log(2)
@@ -114,3 +115,39 @@ def test_extreme_log_ratios_stay_finite(estimator, p):
 def test_k3_keeps_its_precision_near_zero():
     # k3 ≈ x²/2 there; e^x − x − 1 computed as written would leave nothing of 5e-17.
     assert value_and_gradient(k3, 1e-8, 0.0)[0] == pytest.approx(5e-17, rel=1e-6, abs=0)
+
+
+class TestExact:
+    def test_by_hand(self) -> None:
+        # p = (1/2, 1/2), q = (1/4, 3/4): ½ ln 2 + ½ ln ⅔.
+        p, q = (torch.tensor([[[a, 1 - a]]], dtype=F64).log() for a in (0.5, 0.25))
+        kl = exact(p, q, EVERYWHERE)
+        assert kl.item() == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(2 / 3), rel=1e-12)
+
+    def test_it_is_the_mean_of_every_estimator(self) -> None:
+        """E_π[k1] = E_π[k3] = KL, summed over all tokens of the vocabulary."""
+        generator = torch.Generator().manual_seed(1)
+        p, q = torch.randn(2, 2, 3, 7, dtype=torch.float64, generator=generator)
+        mask = torch.ones(2, 3)
+        log_p, log_q = p.log_softmax(-1), q.log_softmax(-1)
+        for estimator in (k1, k3):
+            mean = sum(
+                log_p[..., token].exp() * estimator(log_p[..., token], log_q[..., token], mask)
+                for token in range(7)
+            )
+            torch.testing.assert_close(exact(p, q, mask), mean, rtol=1e-12, atol=1e-12)
+
+    def test_temperature_divides_both(self) -> None:
+        p, q = torch.randn(2, 1, 2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+        mask = torch.ones(1, 2)
+        torch.testing.assert_close(exact(p, q, mask, temperature=2.0), exact(p / 2, q / 2, mask))
+
+    def test_nothing_under_the_mask_reaches_value_or_gradient(self) -> None:
+        p = torch.zeros(1, 2, 3, dtype=torch.float64, requires_grad=True)
+        q = torch.tensor([[[1.0, 2.0, 3.0], [math.nan, math.inf, 0.0]]], dtype=torch.float64)
+        kl = exact(p, q, torch.tensor([[1, 0]]))
+        kl.sum().backward()
+        assert kl[0, 1] == 0
+        assert p.grad is not None
+        assert p.grad[0, 1].tolist() == [0, 0, 0]
+        assert p.grad[0, 0].abs().sum() > 0

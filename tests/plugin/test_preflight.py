@@ -1,5 +1,6 @@
 """Bad input is refused in one message, in the driver, before Ray starts."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from processes import Python
 from safetensors.torch import save_file
 
 from grpo_verl_ext.verl_plugin import driver, preflight
+from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.groups.checks import GROUP_MODES
 
 
@@ -34,24 +36,21 @@ def data(tmp_path: Path) -> Path:
 Config = Callable[..., DictConfig]
 
 
+@pytest.fixture(scope="module")
+def verls_own() -> DictConfig:
+    whole = composed(["trainer.device=cpu", "actor_rollout_ref.rollout.name=vllm"])
+    OmegaConf.set_struct(whole, False)
+    return whole
+
+
 @pytest.fixture
-def config(model: Path, data: Path) -> Config:
+def config(verls_own: DictConfig, model: Path, data: Path) -> Config:
     def made(**changes: object) -> DictConfig:
-        whole = OmegaConf.create(
-            {
-                "algorithm": {"adv_estimator": "gae"},
-                "trainer": {"device": "cpu", "v1": {"trainer_mode": "sync"}},
-                "reward": {"custom_reward_function": {"path": None}},
-                "data": {"train_files": str(data), "val_files": [str(data)]},
-                "actor_rollout_ref": {
-                    "model": {"path": str(model)},
-                    "rollout": {"name": "vllm"},
-                    "actor": {"policy_loss": {"loss_mode": "vanilla"}, "shuffle": False},
-                },
-            }
-        )
-        for key, value in changes.items():
-            OmegaConf.update(whole, key.replace("__", "."), value)
+        whole = copy.deepcopy(verls_own)
+        files = {"data.train_files": str(data), "data.val_files": [str(data)]}
+        changed = {key.replace("__", "."): value for key, value in changes.items()}
+        for key, value in ({"actor_rollout_ref.model.path": str(model)} | files | changed).items():
+            OmegaConf.update(whole, key, value)
         return whole
 
     return made

@@ -19,14 +19,17 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.tasks.chain_sum.tokenizer import TURN_END, build_tokenizer
+from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.estimators import grpo_process
 from grpo_verl_ext.verl_plugin.step_rewards.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
-from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, step_metrics
+from grpo_verl_ext.verl_plugin.step_rewards.checks import VERLS_AGENT_LOOPS, check_steps
+from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, dumped_columns, step_metrics
 from grpo_verl_ext.verl_plugin.step_rewards.positions import last_token
 from grpo_verl_ext.verl_plugin.step_rewards.reported import StepRewardError, step_end_tokens
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
 
 BYTES = build_tokenizer()
+AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 
 
@@ -182,6 +185,42 @@ class TestCollected:
     def test_a_response_without_steps_names_the_agent_loop(self) -> None:
         with pytest.raises(ValueError, match=r"p_0_0 .* no step rewards.*Type: .*=step_single_turn_agent"):
             collected(*batch({"reward_extra_info": {}}))
+
+    def test_what_the_dump_says_of_each_response(self) -> None:
+        meta, data = batch({"steps": [(1.0, 0), (0.5, 2)]}, {"steps": []}, {}, padding=1)
+        advantages = [torch.tensor([0.5, 0.25, 0.75]), torch.tensor([9.0]), torch.tensor([9.0])]
+        data["advantages"] = torch.nested.as_nested_tensor(advantages, layout=torch.jagged)
+        first, second, padding = meta.keys
+        assert dumped_columns(meta, data) == {
+            "step_rewards": {first: [1.0, 0.5], second: [], padding: []},
+            "step_end_tokens": {first: [0, 2], second: [], padding: []},
+            "step_advantages": {first: [0.5, 0.75], second: [], padding: []},
+        }
+
+
+class TestChecks:
+    @staticmethod
+    def check(*overrides: str) -> None:
+        check_steps(composed(overrides))
+
+    def test_the_preset_passes_and_other_estimators_need_nothing(self) -> None:
+        self.check("+algo=grpo_process")
+        self.check("+algo=grpo")
+        self.check("+algo=grpo_process", f"{AGENT_LOOP}=my_agent")
+
+    def test_verls_own_trainer_is_refused(self) -> None:
+        with pytest.raises(
+            ValueError, match=r"trainer_mode=sync; .* Type: trainer\.v1\.trainer_mode=group_sync"
+        ):
+            self.check("+algo=grpo_process", "trainer.v1.trainer_mode=sync")
+
+    @pytest.mark.parametrize("name", ["single_turn_agent", "tool_agent"])
+    def test_verls_own_agent_loops_are_refused(self, name: str) -> None:
+        with pytest.raises(ValueError, match=rf"default_agent_loop={name}; .*Type: {AGENT_LOOP}=step_{name}"):
+            self.check("+algo=grpo_process", f"{AGENT_LOOP}={name}")
+
+    def test_the_names_are_those_that_verl_knows(self) -> None:
+        assert {*VERLS_AGENT_LOOPS, *VERLS_AGENT_LOOPS.values()} <= _agent_loop_registry.keys()
 
 
 class TestEstimator:

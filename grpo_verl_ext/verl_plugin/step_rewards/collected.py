@@ -50,6 +50,27 @@ def step_metrics(steps: Steps, responses: int) -> dict[str, float]:
     }
 
 
+def dumped_columns(batch: Any, data: TensorDict) -> dict[str, dict[str, list[float]]]:
+    """What verl's rollout dump shall say of each response: column → the row's key → one value for each step.
+
+    Args:
+        batch: as above.
+        data: the rows' ``extra_fields`` and ``advantages``.
+    """
+    columns: dict[str, dict[str, list[float]]] = {
+        "step_rewards": {},
+        "step_end_tokens": {},
+        "step_advantages": {},
+    }
+    advantages = data["advantages"].unbind()
+    for key, extra, advantage in zip(batch.keys, tu.get(data, "extra_fields"), advantages, strict=True):
+        steps = extra.get(STEPS, [])
+        columns["step_rewards"][key] = [reward for reward, _ in steps]
+        columns["step_end_tokens"][key] = [end for _, end in steps]
+        columns["step_advantages"][key] = [advantage[end].item() for _, end in steps]
+    return columns
+
+
 def _refuse_wrong_steps(key: str, extra: dict[str, Any]) -> None:
     remedy = "correct the reward function (reward.custom_reward_function.path)"
     if STEP_ERROR in extra:

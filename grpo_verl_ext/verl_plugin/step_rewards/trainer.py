@@ -4,19 +4,40 @@ from typing import Any
 
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from grpo_verl_ext.verl_plugin.laid_down import LaidDown
 from grpo_verl_ext.verl_plugin.rollout_batch import nested
-from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, step_metrics
+from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, dumped_columns, step_metrics
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
+
+ESTIMATOR = "grpo_process"
+
+COLUMNS = LaidDown[dict[str, dict[str, list[float]]]]("columns")
+"""What the dump of the batch at hand shall have beside verl's columns."""
 
 
 class ShowsSteps(PPOTrainer):  # type: ignore[misc]  # verl ships no types
-    """The estimator ``grpo_process`` sees the steps of the responses, the metrics their rewards."""
+    """The estimator ``grpo_process`` sees the steps of the responses; metrics and dump have them, too."""
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Lay the steps down around verl's own call of the estimator."""
-        if self.config.algorithm.adv_estimator != "grpo_process":
+        if self.config.algorithm.adv_estimator != ESTIMATOR:
             return super()._compute_advantage(batch, metrics)
         steps = collected(batch, nested(batch, "extra_fields"))
         metrics.update(step_metrics(steps, responses=len(batch)))
         with STEPS.during(steps):
             return super()._compute_advantage(batch, metrics)
+
+    def _log_rollout_data(self, batch: Any, *args: Any, **kwargs: Any) -> None:
+        """Lay the steps' columns down around verl's own dump of a training step."""
+        if self.config.algorithm.adv_estimator != ESTIMATOR:
+            super()._log_rollout_data(batch, *args, **kwargs)
+            return
+        with COLUMNS.during(dumped_columns(batch, nested(batch, "extra_fields", "advantages"))):
+            super()._log_rollout_data(batch, *args, **kwargs)
+
+    def _dump_generations(self, *, reward_extra_infos_dict: dict[str, Any], **kwargs: Any) -> None:
+        """Add them to verl's columns, by its ``uid``."""
+        added = COLUMNS.current() or {}
+        keys = reward_extra_infos_dict.get("uid", [])
+        columns = {name: [of_key[key] for key in keys] for name, of_key in added.items()}
+        super()._dump_generations(reward_extra_infos_dict=reward_extra_infos_dict | columns, **kwargs)

@@ -1,0 +1,89 @@
+"""``python killed.py FOLDER POLICY``: rounds with stand-ins for verl's trainer and merger, all else real.
+
+A training on verl takes minutes, and its sampling depends on the load of the machine; the stand-ins write
+what verl would, slowly, from the seed alone.
+"""
+
+import json
+import random
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from grpo_verl_ext.files import appearing, write_whole
+from grpo_verl_ext.iterate.manifest import Results
+from grpo_verl_ext.iterate.parts import PARTS, Context
+from grpo_verl_ext.iterate.plan import Round
+from grpo_verl_ext.iterate.rounds import go
+from grpo_verl_ext.iterate.settings import (
+    IterateSettings,
+    MeasureSettings,
+    PolicySettings,
+    RewardModelSettings,
+)
+
+
+def train_policy(this: Round, context: Context) -> Results:
+    """A file of rollouts a step; steps that are there are not made again, as after a checkpoint."""
+    this.rollouts.mkdir(parents=True, exist_ok=True)
+    for step in range(1, this.settings.policy.steps + 1):
+        file = this.rollouts / f"{step}.jsonl"
+        if not file.exists():
+            time.sleep(0.3)
+            rng = random.Random(f"{this.seed}/{step}")
+            rows = [
+                {"input": f"user\n{rng.randrange(9)}\n", "output": f"{word}{rng.choice('!?')}", "gts": "0"}
+                for word in ("".join(rng.choices("abcdef", k=4)) for _ in range(64))
+            ]
+            write_whole(file, "".join(json.dumps(row) + "\n" for row in rows))
+        context.on_step(step)
+    return {"steps": step}
+
+
+def merge_policy(this: Round, context: Context) -> Results:
+    """The policy does not change."""
+    if not this.model.exists():
+        with appearing(this.model) as unfinished:
+            shutil.copytree(context.first_policy, unfinished, dirs_exist_ok=True)
+            time.sleep(0.3)
+    return {}
+
+
+class Silent:
+    def begin(self, this: Round, part: str) -> None:
+        print(this.number, part, flush=True)
+
+    def end(self) -> None:
+        pass
+
+
+def settings(folder: str) -> IterateSettings:
+    return IterateSettings(
+        folder=folder,
+        rounds=2,
+        seed=1,
+        policy=PolicySettings(overrides=[], steps=3),
+        reward_model=RewardModelSettings(
+            label="", held_out=0.2, trainer={"learning_rate": 3e-3, "max_steps": 10, "disable_tqdm": True}
+        ),
+        measure=MeasureSettings(prompts=2),
+    )
+
+
+def main(folder: str, policy: str) -> None:
+    data = Path(policy).parent / "val.parquet"
+    config = OmegaConf.create(
+        {
+            "actor_rollout_ref": {"model": {"path": policy}},
+            "data": {"val_files": str(data), "prompt_key": "prompt", "max_response_length": 4},
+        }
+    )
+    context = Context(config, lambda response, truth: response.endswith("!"), lambda step: None)
+    go(settings(folder), context, Silent(), PARTS | {"policy": train_policy, "model": merge_policy})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,76 @@
+"""``iterate`` refuses before the first round what would fail in it, or hours later in the second."""
+
+from pathlib import Path
+
+import pytest
+
+from grpo_verl_ext.iterate.checks import check, check_trainer, compose, the_rule
+from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, PolicySettings, RewardModelSettings
+from grpo_verl_ext.rewards.weighted_sum import rule_score
+
+RULE = "grpo_verl_ext.rewards.weighted_sum.rule_score"
+
+
+def settings(folder: Path, *overrides: str, **reward_model: object) -> IterateSettings:
+    return IterateSettings(
+        folder=str(folder),
+        rounds=2,
+        policy=PolicySettings(
+            overrides=["+algo=grpo", "actor_rollout_ref.rollout.name=vllm", *overrides], steps=1
+        ),
+        reward_model=RewardModelSettings(**{"label": RULE, **reward_model}),
+    )
+
+
+def test_the_first_round_is_composed(tmp_path: Path) -> None:
+    config = compose(settings(tmp_path))
+    assert config.algorithm.adv_estimator == "grpo_outcome"
+    assert config.trainer.total_training_steps == 1
+
+
+def test_what_verl_would_refuse(tmp_path: Path) -> None:
+    with pytest.raises(IterateError, match=r"policy\.overrides: verl refuses them: .*no_such_key"):
+        compose(settings(tmp_path, "trainer.no_such_key=1"))
+
+
+def test_what_the_driver_would_refuse(tmp_path: Path) -> None:
+    wrong = settings(tmp_path, "+platform=cpu", "data.train_files=/nowhere.parquet")
+    with pytest.raises(IterateError, match=r"policy\.overrides: data\.train_files names /nowhere"):
+        check(wrong, compose(wrong))
+
+
+def test_what_would_fail_in_the_second_round_only(tmp_path: Path) -> None:
+    served = settings(tmp_path, "reward.reward_model.rollout.name=vllm", served="server")
+    with pytest.raises(IterateError, match=r"verl asks the reward model itself"):
+        compose(served)
+    rules = "reward.custom_reward_function.path=pkg://verl.utils.reward_score"
+    compose(settings(tmp_path, "reward.reward_model.rollout.name=vllm", rules, served="server"))
+
+
+def test_the_rule_is_imported_and_tried(tmp_path: Path) -> None:
+    assert the_rule(settings(tmp_path)) is rule_score
+    assert (
+        the_rule(settings(tmp_path, label="verl.utils.reward_score.gsm8k.compute_score"))("#### 4", "4")
+        == 1.0
+    )
+
+
+@pytest.mark.parametrize(
+    "label", ["no.such.module.rule", "grpo_verl_ext.rewards.no_rule", "os.getcwd", "x", "os"]
+)
+def test_what_is_no_rule_is_named(tmp_path: Path, label: str) -> None:
+    with pytest.raises(IterateError, match=rf"reward_model\.label is '{label}', which cannot be asked"):
+        the_rule(settings(tmp_path, label=label))
+
+
+def test_a_field_that_trl_does_not_know(tmp_path: Path) -> None:
+    with pytest.raises(
+        IterateError, match=r"reward_model\.trainer\.learning_rat is no field of TRL's RewardConfig"
+    ):
+        check_trainer(settings(tmp_path, trainer={"learning_rat": 1}))
+
+
+def test_no_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(IterateError, match=r"Type: pip install 'grpo-verl-ext\[iterate\]'"):
+        check_trainer(settings(tmp_path))

@@ -1,0 +1,66 @@
+"""The manifest: whole, continued, refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo_verl_ext.iterate.manifest import Manifest, RoundRecord, read_manifest
+from grpo_verl_ext.iterate.settings import IterateError
+
+SETTINGS = {"folder": "f", "rounds": 2, "policy": {"steps": 3}}
+
+
+def record(number: int) -> RoundRecord:
+    return RoundRecord(number, 1000 + number, ["+algo=grpo"], None, {"python": "3"})
+
+
+def test_written_and_read_back(tmp_path: Path) -> None:
+    manifest = read_manifest(tmp_path, SETTINGS)
+    assert manifest.rounds == []
+    manifest.record(1, lambda: record(1)).parts["policy"] = {"steps": 3}
+    manifest.write(tmp_path)
+    again = read_manifest(tmp_path, SETTINGS)
+    assert again == manifest
+    assert again.finished(1, "policy")
+    assert not again.finished(1, "model")
+    assert not again.finished(2, "policy")
+    assert [file.name for file in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_a_round_that_has_begun_keeps_its_record(tmp_path: Path) -> None:
+    manifest = Manifest(SETTINGS, [record(1)])
+    assert manifest.record(1, lambda: record(9)).seed == 1001
+    assert manifest.record(2, lambda: record(2)).seed == 1002
+
+
+def test_more_rounds_go_on(tmp_path: Path) -> None:
+    Manifest(SETTINGS, [record(1)]).write(tmp_path)
+    assert len(read_manifest(tmp_path, {**SETTINGS, "rounds": 9}).rounds) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({**SETTINGS, "policy": {"steps": 4}}, r"another policy\.steps: 3 there, 4 now"),
+        ({**SETTINGS, "seed": 4}, r"another seed: None there, 4 now"),
+    ],
+)
+def test_other_settings_are_refused(tmp_path: Path, settings: dict[str, object], message: str) -> None:
+    Manifest(SETTINGS, [record(1)]).write(tmp_path)
+    with pytest.raises(IterateError, match=message):
+        read_manifest(tmp_path, settings)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"rounds": [{}], "settings": {}, "format": 1}'])
+def test_what_is_no_manifest_is_named_and_left(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(IterateError, match=r"manifest\.json is no manifest"):
+        read_manifest(tmp_path, SETTINGS)
+    assert (tmp_path / "manifest.json").read_text() == text
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"settings": SETTINGS, "rounds": [], "format": 99}))
+    with pytest.raises(IterateError, match="has format 99, this version reads 1"):
+        read_manifest(tmp_path, SETTINGS)

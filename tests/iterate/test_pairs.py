@@ -1,0 +1,141 @@
+"""Pairs, what is held out, what is replayed."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_verl_ext.iterate.pairs import Pair, make_pairs, read_pairs, replayed, split_by_prompt, write_pairs
+from grpo_verl_ext.iterate.rollouts import Sample, read_rollouts
+from grpo_verl_ext.iterate.settings import IterateError
+
+repeatable = settings(derandomize=True, deadline=None, max_examples=100)
+
+
+def sample(prompt: str, response: str, label: float, step: int = 1) -> Sample:
+    return Sample(prompt, response, label, step)
+
+
+class TestPairs:
+    def test_by_hand(self) -> None:
+        samples = [
+            *(sample("p", "good", 2.0), sample("p", "fair", 1.0), sample("p", "fair", 1.0)),
+            *(sample("q", "good", 2.0), sample("q", "good", 2.0), sample("p", "bad", 0.0, step=2)),
+        ]
+        assert make_pairs(samples, per_prompt=9, seed=1) == [Pair("p", "good", "fair")]
+
+    @given(
+        labels=st.lists(st.integers(0, 3), min_size=1, max_size=8), most=st.integers(1, 4), seed=st.integers()
+    )
+    @repeatable
+    def test_the_better_is_chosen_and_no_prompt_has_too_many(self, labels, most, seed) -> None:
+        samples = [sample("p", f"{i}", float(label)) for i, label in enumerate(labels)]
+        pairs = make_pairs(samples, per_prompt=most, seed=seed)
+        assert all(labels[int(pair.chosen)] > labels[int(pair.rejected)] for pair in pairs)
+        every = sum(a > b for a in labels for b in labels)
+        assert len(pairs) == len(set(pairs)) == min(most, every)
+        assert pairs == make_pairs(samples, per_prompt=most, seed=seed)
+
+    def test_another_seed_draws_other_pairs(self) -> None:
+        samples = [sample("p", f"{i}", float(i)) for i in range(8)]
+        assert make_pairs(samples, per_prompt=3, seed=1) != make_pairs(samples, per_prompt=3, seed=2)
+
+
+class TestHeldOut:
+    def test_a_prompt_is_always_on_one_side(self) -> None:
+        pairs = [Pair(f"{i % 50}", f"{i}", "") for i in range(500)]
+        train, held_out = split_by_prompt(pairs, held_out=0.3, seed=4)
+        assert not {pair.prompt for pair in train} & {pair.prompt for pair in held_out}
+        assert Counter(train) + Counter(held_out) == Counter(pairs)
+        again, _ = split_by_prompt(pairs[:10], held_out=0.3, seed=4)
+        assert set(again) <= set(train)
+
+    def test_the_share_is_that_of_prompts(self) -> None:
+        pairs = [Pair(f"{i}", "a", "b") for i in range(4000)]
+        _, held_out = split_by_prompt(pairs, held_out=0.2, seed=1)
+        # Binomial: 800 ± 25; four standard deviations.
+        assert abs(len(held_out) - 800) < 101
+        assert split_by_prompt(pairs, held_out=0.0, seed=1) == (pairs, [])
+
+
+class TestReplay:
+    HISTORY = tuple(Pair(f"{i}", "a", "b") for i in range(300))
+
+    def test_the_share_of_the_mixture(self) -> None:
+        # 90 new pairs and 10 old ones: 10 of 100.
+        assert len(replayed(90, self.HISTORY, share=0.1, seed=1)) == 10
+        assert len(replayed(1, self.HISTORY, share=0.5, seed=1)) == 1
+        assert replayed(90, self.HISTORY, share=0.0, seed=1) == []
+
+    def test_no_more_than_there_are_and_none_twice(self) -> None:
+        drawn = replayed(10_000, self.HISTORY, share=0.1, seed=1)
+        assert sorted(drawn, key=lambda pair: int(pair.prompt)) == list(self.HISTORY)
+        assert replayed(90, [], share=0.1, seed=1) == []
+
+    def test_the_seed_decides(self) -> None:
+        first = replayed(90, self.HISTORY, share=0.1, seed=1)
+        assert first == replayed(90, self.HISTORY, share=0.1, seed=1)
+        assert first != replayed(90, self.HISTORY, share=0.1, seed=2)
+
+    def test_it_is_uniform_over_history(self) -> None:
+        third = Counter(
+            int(pair.prompt) // 100
+            for seed in range(300)
+            for pair in replayed(90, self.HISTORY, share=0.1, seed=seed)
+        )
+        # 3000 draws, a third each: 1000 ± 26; four standard deviations.
+        assert all(abs(third[part] - 1000) < 104 for part in range(3)), third
+
+
+text = st.text(max_size=20)
+
+
+@given(st.lists(st.builds(Pair, text, text, text), max_size=5))
+@repeatable
+def test_files_keep_every_character(tmp_path_factory, pairs) -> None:
+    file = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    write_pairs(file, pairs)
+    assert read_pairs(file) == pairs
+
+
+@pytest.mark.parametrize("broken", ["{", '{"prompt": "p"}', '{"prompt": 1, "more": 2}', "[]"])
+def test_a_line_that_is_no_pair_is_named(tmp_path: Path, broken: str) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(json.dumps({"prompt": "p", "chosen": "c", "rejected": "r"}) + "\n" + broken + "\n")
+    with pytest.raises(IterateError, match=r"pairs\.jsonl, line 2, is no pair"):
+        read_pairs(file)
+
+
+class TestRollouts:
+    @staticmethod
+    def write(folder: Path, step: int, *records: dict[str, object]) -> None:
+        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+        (folder / f"{step}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+    def test_labels_come_from_the_rule_and_a_missing_step_is_told(self, tmp_path: Path) -> None:
+        self.write(tmp_path, 1, {"input": "p", "output": "four\u2028", "gts": "4", "score": 9})
+        self.write(tmp_path, 3, {"input": "p", "output": "five", "gts": "5", "score": 9})
+        samples, missing = read_rollouts(
+            tmp_path, 3, lambda response, truth: {"score": len(response) + int(truth)}
+        )
+        assert samples == [Sample("p", "four\u2028", 9.0, 1), Sample("p", "five", 9.0, 3)]
+        assert missing == [2]
+
+    def test_no_rollouts_at_all(self, tmp_path: Path) -> None:
+        with pytest.raises(IterateError, match="has no rollouts of steps 1 … 2"):
+            read_rollouts(tmp_path, 2, lambda response, truth: 0)
+
+    @pytest.mark.parametrize("broken", ['{"input": "p"', '{"input": "p"}', "3"])
+    def test_a_broken_line_is_named_and_left(self, tmp_path: Path, broken: str) -> None:
+        (tmp_path / "1.jsonl").write_text(broken + "\n")
+        with pytest.raises(IterateError, match=r"1\.jsonl, line 1, is no rollout"):
+            read_rollouts(tmp_path, 1, lambda response, truth: 0)
+        assert (tmp_path / "1.jsonl").read_text() == broken + "\n"
+
+    def test_a_rule_has_to_return_a_number(self, tmp_path: Path) -> None:
+        self.write(tmp_path, 1, {"input": "p", "output": "o", "gts": "4"})
+        with pytest.raises(IterateError, match=r"reward_model\.label returned 'good'"):
+            read_rollouts(tmp_path, 1, lambda response, truth: "good")

@@ -1,0 +1,94 @@
+"""TRL trains, our scorer asks: the same model, the same text."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from pairs_about_marks import pairs_about_marks
+
+from grpo_verl_ext.iterate.pairs import write_pairs
+from grpo_verl_ext.iterate.reward_training import RESULTS, RewardJob, main, reward_config
+from grpo_verl_ext.rewards.learned import LearnedReward, judged_text
+
+
+@pytest.fixture
+def job(tmp_path: Path, policy: Path) -> RewardJob:
+    write_pairs(tmp_path / "train.jsonl", pairs_about_marks(160, seed=1))
+    write_pairs(tmp_path / "held_out.jsonl", pairs_about_marks(40, seed=2))
+    return RewardJob(
+        start=str(policy),
+        train=str(tmp_path / "train.jsonl"),
+        held_out=str(tmp_path / "held_out.jsonl"),
+        target=str(tmp_path / "model"),
+        seed=3,
+        trainer={"learning_rate": 3e-3, "num_train_epochs": 3, "disable_tqdm": True},
+    )
+
+
+def test_it_learns_what_the_pairs_say_and_goes_on_from_there(job: RewardJob, tmp_path: Path) -> None:
+    main(job)
+    results = json.loads((Path(job.target) / RESULTS).read_text())
+    assert results["held_out_accuracy_after"] > 0.9 > results["held_out_accuracy_before"]
+
+    learned = LearnedReward.load(job.target)
+    pairs = pairs_about_marks(40, seed=2)
+    columns = [[getattr(pair, name) for pair in pairs] for name in ("prompt", "chosen", "rejected")]
+    assert learned.accuracy(*columns) == results["held_out_accuracy_after"]
+
+    main(replace(job, start=job.target, target=str(tmp_path / "further")))
+    further = json.loads((tmp_path / "further" / RESULTS).read_text())
+    assert further["held_out_accuracy_before"] == results["held_out_accuracy_after"]
+
+
+def test_the_same_seed_gives_the_same_weights(job: RewardJob, tmp_path: Path) -> None:
+    few = replace(job, trainer={**job.trainer, "max_steps": 3})
+    twins = [replace(few, target=str(tmp_path / name)) for name in ("one", "two")]
+    for twin in (*twins, replace(few, target=str(tmp_path / "other"), seed=4)):
+        main(twin)
+    one, two, other = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "other")
+    )
+    assert one == two
+    assert one != other
+
+
+def test_nothing_held_out_measures_nothing(job: RewardJob) -> None:
+    Path(job.held_out).write_text("")
+    main(replace(job, trainer={**job.trainer, "max_steps": 1}))
+    results = json.loads((Path(job.target) / RESULTS).read_text())
+    assert results == {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
+
+
+def test_the_users_fields_win() -> None:
+    config = reward_config({"max_length": 7, "learning_rate": 1.0}, output_dir="here", seed=5)
+    assert (config["max_length"], config["learning_rate"], config["output_dir"], config["seed"]) == (
+        7,
+        1.0,
+        "here",
+        5,
+    )
+
+
+def test_a_job_is_json(job: RewardJob) -> None:
+    assert RewardJob(**json.loads(json.dumps(asdict(job)))) == job
+
+
+class TestScores:
+    def test_padding_and_batches_change_nothing(self, job: RewardJob) -> None:
+        main(replace(job, trainer={**job.trainer, "max_steps": 1}))
+        learned = LearnedReward.load(job.target)
+        samples = [("p", "a" * length) for length in (1, 9, 3, 30, 2)]
+        alone = [learned.scores([sample])[0] for sample in samples]
+        for batch_size in (1, 2, 5):
+            # Single precision, other sums.
+            assert learned.scores(samples, batch_size=batch_size) == pytest.approx(alone, abs=1e-5)
+
+    def test_the_text_ends_once(self) -> None:
+        assert judged_text("p", "r", "<end>") == judged_text("p", "r<end>", "<end>") == "pr<end>"
+
+    def test_a_tie_counts_for_nothing(self, job: RewardJob) -> None:
+        with torch.random.fork_rng():
+            main(replace(job, trainer={**job.trainer, "max_steps": 1}))
+        assert LearnedReward.load(job.target).accuracy(["p"], ["same"], ["same"]) == 0

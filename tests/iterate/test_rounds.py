@@ -1,0 +1,125 @@
+"""Rounds in their order; killed at any point, they go on."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from filelock import FileLock
+from omegaconf import OmegaConf
+
+from grpo_verl_ext.iterate.manifest import read_manifest
+from grpo_verl_ext.iterate.pairs import read_pairs
+from grpo_verl_ext.iterate.parts import PARTS, Context
+from grpo_verl_ext.iterate.plan import Round
+from grpo_verl_ext.iterate.rounds import git_revision, go, versions
+from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, PolicySettings, RewardModelSettings
+
+KILLS = 5
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.parts: list[tuple[int, str]] = []
+
+    def begin(self, this: Round, part: str) -> None:
+        self.parts.append((this.number, part))
+
+    def end(self) -> None: ...
+
+
+CONTEXT = Context(OmegaConf.create({}), lambda response, truth: 0, lambda step: None)
+
+
+def settings(folder: Path, rounds: int = 2) -> IterateSettings:
+    return IterateSettings(
+        folder=str(folder),
+        rounds=rounds,
+        policy=PolicySettings(overrides=[], steps=1),
+        reward_model=RewardModelSettings(label="a.b"),
+    )
+
+
+def test_each_part_once_and_more_rounds_later(tmp_path: Path) -> None:
+    parts = {"one": lambda this, context: {"seed": this.seed}, "two": lambda this, context: {}}
+    heard = Heard()
+    go(settings(tmp_path), CONTEXT, heard, parts)
+    assert heard.parts == [(1, "one"), (1, "two"), (2, "one"), (2, "two")]
+    go(settings(tmp_path, rounds=3), CONTEXT, heard, parts)
+    assert heard.parts[4:] == [(3, "one"), (3, "two")]
+    manifest = read_manifest(tmp_path, settings(tmp_path, rounds=3).as_dict())
+    assert [record.parts["one"]["seed"] for record in manifest.rounds] == [1001, 1002, 1003]
+
+
+def test_a_part_that_fails_is_not_written_down(tmp_path: Path) -> None:
+    def fails(this: Round, context: Context) -> dict[str, object]:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        go(settings(tmp_path), CONTEXT, Heard(), {"one": lambda this, context: {}, "two": fails})
+    heard = Heard()
+    go(settings(tmp_path), CONTEXT, heard, {name: lambda this, context: {} for name in ("one", "two")})
+    assert heard.parts == [(1, "two"), (2, "one"), (2, "two")]
+
+
+def test_one_process_a_folder(tmp_path: Path) -> None:
+    with FileLock(tmp_path / ".lock"), pytest.raises(IterateError, match="another process works in"):
+        go(settings(tmp_path), CONTEXT, Heard(), {})
+
+
+def test_what_decides_the_numbers_is_recorded() -> None:
+    assert {"python", "grpo-verl-ext", "verl", "torch", "transformers", "trl"} <= versions().keys()
+    revision = git_revision()
+    assert revision is None or len(revision.removesuffix("+changes")) == 40
+
+
+def test_the_parts_are_those_of_the_algorithm() -> None:
+    assert list(PARTS) == ["policy", "model", "measure", "pairs", "reward_model"]
+
+
+@pytest.fixture
+def data(policy: Path) -> None:
+    chats = [[{"role": "user", "content": f"{n}+1=?"}] for n in range(3)]
+    pq.write_table(pa.table({"prompt": chats}), policy.parent / "val.parquet")
+
+
+def start(folder: Path, policy: Path) -> subprocess.Popen[bytes]:
+    script = Path(__file__).with_name("killed.py")
+    # One thread: the order of sums, and with it the reward model, shall not depend on the load.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, str(script), str(folder), str(policy)], env=environment)
+
+
+@pytest.mark.usefixtures("data")
+def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Path, policy: Path) -> None:
+    began = time.monotonic()
+    assert start(tmp_path / "unbroken", policy).wait(timeout=600) == 0
+    seconds = time.monotonic() - began
+
+    rng = random.Random(20260101)
+    for _ in range(KILLS):
+        process = start(tmp_path / "killed", policy)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=rng.uniform(0.1, 0.6) * seconds)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert start(tmp_path / "killed", policy).wait(timeout=600) == 0
+
+    unbroken, killed = (
+        (tmp_path / name / "manifest.json").read_text().replace(str(tmp_path / name), "FOLDER")
+        for name in ("unbroken", "killed")
+    )
+    assert killed == unbroken
+    assert not list((tmp_path / "killed").glob("**/*.partial"))
+    history = set(read_pairs(tmp_path / "killed" / "round-1" / "pairs.jsonl"))
+    mixture = read_pairs(tmp_path / "killed" / "round-2" / "mixture.jsonl")
+    own = read_pairs(tmp_path / "killed" / "round-2" / "pairs.jsonl")
+    assert set(mixture[len(own) :]) <= history
+    # 10 % of the mixture, rounded to whole pairs.
+    assert abs(len(mixture) - len(own) - 0.1 * len(mixture)) <= 1

@@ -1,0 +1,212 @@
+"""The reward manager ``rule_and_model``: what it reads, what it returns, what is refused beforehand."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from aiohttp import web
+from omegaconf import DictConfig
+from tensordict import TensorDict
+from transformers import AutoModelForSequenceClassification
+from verl import DataProto
+from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
+
+from grpo_verl_ext.rewards.learned import LearnedReward
+from grpo_verl_ext.tasks.chain_sum.model import build_model
+from grpo_verl_ext.tasks.chain_sum.settings import Settings
+from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
+from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
+from grpo_verl_ext.verl_plugin.reward_model.settings import RewardModelSettings
+
+BYTES = build_tokenizer()
+MANAGER = "reward.reward_manager.name=rule_and_model"
+SECTION = "algorithm.grpo_ext.reward_model"
+
+
+@pytest.fixture(scope="module")
+def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sequence classifier with random weights."""
+    folder, base = tmp_path_factory.mktemp("reward_model"), tmp_path_factory.mktemp("base")
+    build_model(Settings(width=32, layers=1, heads=1, feed_forward=32), BYTES, seed=1).save_pretrained(base)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+    model.config.pad_token_id = BYTES.pad_token_id
+    model.save_pretrained(folder)
+    BYTES.save_pretrained(folder)
+    return folder
+
+
+def one_response(prompt: str, response: str) -> DataProto:
+    """As verl hands it over: the prompt padded on the left, the response on the right, marks inside."""
+    prompt_ids = [BYTES.convert_tokens_to_ids("<|im_start|>"), *BYTES.encode(prompt)]
+    response_ids = [*BYTES.encode(response), BYTES.eos_token_id]
+    mask = [0, 0, *[1] * (len(prompt_ids) + len(response_ids)), 0]
+    batch = TensorDict(
+        {
+            "prompts": torch.tensor([[0, 0, *prompt_ids]]),
+            "responses": torch.tensor([[*response_ids, 0]]),
+            "attention_mask": torch.tensor([mask]),
+        },
+        batch_size=1,
+    )
+    data = DataProto(batch=batch)
+    for key, value in {
+        "data_source": "chain_sum",
+        "reward_model": {"ground_truth": "9"},
+        "extra_info": {"terms": [4, 5]},
+    }.items():
+        data.non_tensor_batch[key] = _object_array(value)
+    return data
+
+
+def _object_array(value: Any) -> Any:
+    import numpy as np
+
+    array = np.empty(1, dtype=object)
+    array[0] = value
+    return array
+
+
+def asked(config: DictConfig, **router: Any) -> dict[str, Any]:
+    """What the manager says of one right response, from inside an event loop as verl has one."""
+
+    def rule(**_: Any) -> dict[str, float]:
+        return {"score": 2.0, "acc": 1.0}
+
+    async def run() -> dict[str, Any]:
+        manager = get_reward_manager_cls("rule_and_model")(config, BYTES, rule, **router)
+        manager.loop = asyncio.get_running_loop()
+        result: dict[str, Any] = await manager.run_single(one_response("user\n4+5=?\n", "<answer>9</answer>"))
+        return result
+
+    return asyncio.run(run())
+
+
+class TestManager:
+    def test_the_score_is_the_weighted_sum_and_both_parts_are_reported(self, reward_model: Path) -> None:
+        config = composed(
+            [
+                MANAGER,
+                f"+{SECTION}.path={reward_model}",
+                f"+{SECTION}.weight=0.5",
+                f"+{SECTION}.rule_weight=3",
+            ]
+        )
+        result = asked(config)
+        by_model = LearnedReward.load(reward_model).scores([("user\n4+5=?\n", "<answer>9</answer>")])[0]
+        assert result["reward_score"] == pytest.approx(3 * 2.0 + 0.5 * by_model, rel=1e-6)
+        extra = result["reward_extra_info"]
+        assert extra["reward_model_score"] == pytest.approx(by_model, rel=1e-6)
+        assert (extra["rule_score"], extra["acc"], extra["score"]) == (2.0, 1.0, result["reward_score"])
+
+    def test_the_model_reads_the_prompt(self, reward_model: Path) -> None:
+        learned = LearnedReward.load(reward_model)
+        assert learned.scores([("user\n4+5=?\n", "9")]) != learned.scores([("user\n4+4=?\n", "9")])
+
+    def test_verls_server_is_asked_for_the_same_text(self) -> None:
+        """A server that speaks vLLM's /classify; the one of vLLM needs a machine with a free GPU."""
+        heard: list[dict[str, Any]] = []
+
+        async def classify(request: web.Request) -> web.Response:
+            heard.append(await request.json())
+            return web.json_response({"data": [{"probs": [0.25]}]})
+
+        config = composed(
+            [MANAGER, "reward.reward_model.enable=true", "reward.reward_model.model_path=served/model"]
+        )
+
+        async def serve_and_ask() -> dict[str, Any]:
+            application = web.Application()
+            application.router.add_post("/classify", classify)
+            runner = web.AppRunner(application)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            port = runner.addresses[0][1]
+            try:
+                return await asyncio.to_thread(
+                    asked, config, reward_router_address=f"127.0.0.1:{port}", reward_model_tokenizer=BYTES
+                )
+            finally:
+                await runner.cleanup()
+
+        assert asyncio.run(serve_and_ask())["reward_score"] == pytest.approx(2.25)
+        assert heard == [
+            {
+                "model": "served/model",
+                "input": "user\n4+5=?\n<answer>9</answer><|im_end|>",
+                "use_activation": False,
+            }
+        ]
+
+
+class TestChecks:
+    @pytest.mark.parametrize(
+        ("overrides", "message"),
+        [
+            (
+                [f"+{SECTION}.path=m"],
+                rf"{SECTION} is set, but reward\.reward_manager\.name=naive asks no reward",
+            ),
+            ([MANAGER], rf"has no reward model: {SECTION}\.path is None"),
+            ([MANAGER, f"+{SECTION}.path=./nowhere"], r"there is no nowhere/config\.json"),
+            (
+                [MANAGER, "reward.reward_model.enable=true"],
+                r"never calls reward\.reward_manager\.name=rule_and_model\. Type",
+            ),
+            (
+                [MANAGER, f"+{SECTION}.paths=m"],
+                rf"{SECTION}\.paths='m' is not an option; valid are path, weight",
+            ),
+            ([MANAGER, f"+{SECTION}.weight=nan"], rf"{SECTION}\.weight is nan; valid is a finite number"),
+            ([MANAGER, f"+{SECTION}.rule_weight=true"], rf"{SECTION}\.rule_weight is True"),
+        ],
+    )
+    def test_what_cannot_work_is_refused(self, overrides: list[str], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            check_reward_model(composed(overrides))
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ("{", r"config\.json cannot be read"),
+            ("[]", r"config\.json cannot be read"),
+            ("{}", "whose architecture is none, no classifier"),
+            (json.dumps({"architectures": ["Qwen2ForCausalLM"]}), "is Qwen2ForCausalLM, no classifier"),
+        ],
+    )
+    def test_a_folder_of_something_else_is_refused(self, tmp_path: Path, content: str, message: str) -> None:
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(ValueError, match=message):
+            check_reward_model(composed([MANAGER, f"+{SECTION}.path={tmp_path}"]))
+
+    def test_what_works_passes(self, reward_model: Path) -> None:
+        check_reward_model(composed([]))
+        check_reward_model(composed([MANAGER, f"+{SECTION}.path={reward_model}"]))
+        check_reward_model(composed([MANAGER, f"+{SECTION}.path=organisation/model"]))
+        rules = "reward.custom_reward_function.path=pkg://verl.utils.reward_score"
+        check_reward_model(composed([MANAGER, "reward.reward_model.enable=true", rules]))
+
+    def test_defaults(self) -> None:
+        assert RewardModelSettings.from_config(None) == RewardModelSettings(None, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("line", ["+algo=grop", "no.such.key=1", "="])
+def test_what_verl_would_refuse_is_a_composition_error(line: str) -> None:
+    with pytest.raises(CompositionError):
+        composed([line])
+
+
+def test_a_trl_that_verl_cannot_bear_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from grpo_verl_ext.verl_plugin import preflight
+
+    config = composed([])
+    preflight.check_trl(config)
+    monkeypatch.setattr(preflight.importlib.metadata, "version", lambda name: "1.13.0")
+    with pytest.raises(ValueError, match=r"trl 1\.13\.0 is installed.*Type: pip install 'trl<1\.13'"):
+        preflight.check_trl(config)
