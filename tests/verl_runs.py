@@ -1,9 +1,10 @@
 """A finished run of verl's trainer, and its metrics."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from grpo_verl_ext.runs.metrics import Metrics
 
 
 @dataclass
@@ -12,7 +13,7 @@ class Run:
 
     status: int
     log: Path
-    metrics: dict[int, dict[str, float]]
+    metrics: Metrics
 
     def require_success(self) -> "Run":
         assert self.status == 0, self.log.read_text(errors="replace")[-4000:]
@@ -24,12 +25,3 @@ class Run:
 
 
 Train = Callable[..., Run]
-
-
-def read_metrics(file: Path) -> dict[int, dict[str, float]]:
-    """Metrics by step; verl writes one line per step, and one for the validation before training."""
-    metrics: dict[int, dict[str, float]] = {}
-    for line in file.read_text().splitlines() if file.exists() else []:
-        record = json.loads(line)
-        metrics.setdefault(record["step"], {}).update(record["data"])
-    return metrics

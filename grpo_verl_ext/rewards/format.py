@@ -6,6 +6,9 @@ TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 TAG_REWARD = 0.2
 
 
-def format_reward(solution_str: str) -> float:
-    """0.2 for each of the four tags that occurs at least once, 0.8 at most; order does not count."""
+def format_reward(solution_str: str, _ground_truth: object = None) -> float:
+    """0.2 for each of the four tags that occurs at least once, 0.8 at most; order does not count.
+
+    The ground truth may be passed, as to any rule, and does not count either.
+    """
     return TAG_REWARD * sum(tag in solution_str for tag in TAGS)

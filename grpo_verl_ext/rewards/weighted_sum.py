@@ -52,7 +52,7 @@ def _steps(solution_str: str, _ground_truth: object, extra_info: Mapping[str, An
 
 REWARDS: Mapping[str, Reward] = {
     "correctness": lambda solution_str, ground_truth, _: correctness(solution_str, ground_truth),
-    "format": lambda solution_str, *_: format_reward(solution_str),
+    "format": lambda solution_str, ground_truth, _: format_reward(solution_str, ground_truth),
     "steps": _steps,
 }
 
@@ -121,9 +121,3 @@ def check_weights(weights: Mapping[str, float]) -> None:
             raise ValueError(f"{key} names {name!r}; valid names are {sorted(REWARDS)}; type {line}")
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
             raise ValueError(f"{key}.{name}={weight!r} is no finite number; type +{key}.{name}=1.0")
-
-
-def rule_score(solution_str: str, ground_truth: object) -> float:
-    """``score`` at the default weights from response and ground truth alone, to compare responses."""
-    score: float = compute_score("", solution_str, ground_truth)["score"]
-    return score

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from verl_runs import Run, Train, read_metrics
+from verl_runs import Run, Train
+
+from grpo_verl_ext.runs.metrics import read_metrics
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,6 +58,6 @@ def train(tmp_path: Path, command: Callable[..., list[str]], environment: dict[s
                 timeout=timeout,
                 check=False,
             )
-        return Run(finished.returncode, log, read_metrics(tmp_path / "metrics.jsonl"))
+        return Run(finished.returncode, log, read_metrics(tmp_path.glob("metrics.jsonl")))
 
     return run

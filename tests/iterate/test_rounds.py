@@ -1,5 +1,6 @@
 """Rounds in their order; killed at any point, they go on."""
 
+import json
 import os
 import random
 import signal
@@ -14,7 +15,7 @@ import pytest
 from filelock import FileLock
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.iterate.manifest import read_manifest
+from grpo_verl_ext.iterate.manifest import RoundRecord, read_manifest
 from grpo_verl_ext.iterate.pairs import read_pairs
 from grpo_verl_ext.iterate.parts import PARTS, Context
 from grpo_verl_ext.iterate.plan import Round
@@ -96,6 +97,11 @@ def start(folder: Path, policy: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(script), str(folder), str(policy)], env=environment)
 
 
+def read_manifest_of(folder: Path) -> list[RoundRecord]:
+    settings = json.loads((folder / "manifest.json").read_text())["settings"]
+    return read_manifest(folder, settings).rounds
+
+
 @pytest.mark.usefixtures("data")
 def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Path, policy: Path) -> None:
     began = time.monotonic()
@@ -106,7 +112,7 @@ def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Pa
     for _ in range(KILLS):
         process = start(tmp_path / "killed", policy)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=rng.uniform(0.1, 0.6) * seconds)
+            process.wait(timeout=rng.uniform(0.05, 0.3) * seconds)
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert start(tmp_path / "killed", policy).wait(timeout=600) == 0
@@ -117,6 +123,11 @@ def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Pa
     )
     assert killed == unbroken
     assert not list((tmp_path / "killed").glob("**/*.partial"))
+    first, second = (record.parts["reward_model"] for record in read_manifest_of(tmp_path / "killed"))
+    assert first["held_out_accuracy_after"] > 0.9
+    # What the policy of round 2 does is new to the reward model of round 1.
+    assert second["held_out_accuracy_before"] < 0.8
+    assert second["held_out_accuracy_after"] > 0.9
     history = set(read_pairs(tmp_path / "killed" / "round-1" / "pairs.jsonl"))
     mixture = read_pairs(tmp_path / "killed" / "round-2" / "mixture.jsonl")
     own = read_pairs(tmp_path / "killed" / "round-2" / "pairs.jsonl")

@@ -1,0 +1,55 @@
+"""Two rounds of iterative GRPO: verl trains and merges, TRL trains a reward model that verl then asks."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpo_verl_ext.runs.metrics import read_metrics
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "iterate_chain_sum.yaml"
+ACCURACY = "val-core/chain_sum/acc/mean@1"
+
+
+def test_two_rounds_of_the_example(tmp_path: Path) -> None:
+    command = [
+        Path(sys.executable).with_name("grpo-verl-ext"),
+        "iterate",
+        EXAMPLE,
+        f"folder={tmp_path / 'out'}",
+    ]
+    finished = subprocess.run(
+        [*command, "policy.steps=5"], capture_output=True, text=True, timeout=850, check=False
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "KL to" in finished.stdout
+
+    rounds = [
+        record["parts"] for record in json.loads((tmp_path / "out" / "manifest.json").read_text())["rounds"]
+    ]
+    (before, after), (again, _) = (
+        (record["policy"]["validation_before"][ACCURACY], record["policy"]["validation_after"][ACCURACY])
+        for record in rounds
+    )
+    # 512 sampled responses each: the standard error of a difference is 0.03.
+    assert after > before + 0.1
+    assert abs(again - after) < 0.1, "round 2 begins with the policy of round 1"
+    kl = [record["measure"]["kl_to_first"] for record in rounds]
+    assert kl[1] > kl[0] > 0.01
+    assert all(record["reward_model"]["held_out_accuracy_after"] > 0.7 for record in rounds)
+    # 10 % of the mixture, in whole pairs.
+    pairs = rounds[1]["pairs"]
+    assert abs(pairs["replayed"] - 0.1 * (pairs["pairs"] + pairs["replayed"])) <= 0.5
+
+    first, second = (
+        read_metrics((tmp_path / "out" / f"round-{number}" / "policy").glob("attempt-*.jsonl"))
+        for number in (1, 2)
+    )
+    assert "val-aux/chain_sum/reward_model_score/mean@1" in second[0], "verl asked the reward model"
+    assert second[1]["actor/kl_loss"] < 0.5 * first[5]["actor/kl_loss"], (
+        "its reference is the policy it starts from"
+    )
