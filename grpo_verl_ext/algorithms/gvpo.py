@@ -39,10 +39,7 @@ def sequence_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Te
     count.
     """
     wide = torch.promote_types(log_prob.dtype, torch.float32)
-    mask = response_mask.bool()
-    # Both are masked before they meet: a NaN that is masked afterwards still spoils the gradient.
-    new, old = (torch.where(mask, values.to(wide), 0) for values in (log_prob, old_log_prob))
-    return sequence_sums(new - old, mask)
+    return sequence_sums(log_prob.to(wide) - old_log_prob.to(wide), response_mask)
 
 
 def anchored(

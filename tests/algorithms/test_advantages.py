@@ -22,7 +22,7 @@ from grpo_verl_ext import (
     per_prompt_token,
     without_truncated,
 )
-from grpo_verl_ext.algorithms.advantages import STD_EPS, has_tokens, is_truncated
+from grpo_verl_ext.algorithms.advantages import STD_EPS, has_tokens, is_truncated, of_response
 
 F64 = torch.float64
 
@@ -213,3 +213,9 @@ def test_per_prompt_weights_by_hand():
     mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0]])
     found = per_prompt_token(mask.double(), mask, dense_group_ids(["x", "y", "x", "z", "pad"]))
     assert found.tolist() == [[0.25] * 3, [0.5, 0.5, 0], [0.25, 0, 0], [1, 0, 0], [0, 0, 0]]
+
+
+def test_the_value_of_a_response_is_that_of_its_first_token_and_nothing_without_one():
+    spread = torch.tensor([[9.0, 3.0, 3.0], [5.0, 5.0, 5.0]])
+    mask = torch.tensor([[0, 1, 1], [0, 0, 0]])
+    assert of_response(spread, mask).tolist() == [3, 0]

@@ -18,6 +18,7 @@ from grpo_verl_ext.algorithms.aggregation import (
     evenly_weighted_response_mean,
     evenly_weighted_token_mean,
     micro_batch_token_mean,
+    response_prompt_mean,
 )
 
 F64 = torch.float64
@@ -105,3 +106,10 @@ def test_evenly_weighted_responses_average_to_their_mean():
 def test_token_mean_of_flags():
     flags = torch.tensor([[True, False, False], [True, True, True], [True, True, True]])
     assert micro_batch_token_mean(flags, MASK).item() == 2 / 4
+
+
+def test_response_prompt_mean_by_hand():
+    # Eight responses, four to each of two prompts: (1 + 2 + 3) / 2, on two ranks twice that on each.
+    loss = torch.tensor([1.0, 2.0, 3.0])
+    assert response_prompt_mean(loss, global_batch_size=8, group_size=4).item() == 3
+    assert response_prompt_mean(loss, global_batch_size=8, group_size=4, dp_size=2).item() == 6
