@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import MISSING, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from omegaconf import MISSING
+
+from grpo_verl_ext.typed_yaml import read_typed_yaml
 
 SERVED = ("embedded", "server")
 
@@ -84,52 +84,15 @@ class IterateSettings:
         return asdict(self)
 
 
-SECTIONS: dict[str, type] = {
-    "policy": PolicySettings,
-    "reward_model": RewardModelSettings,
-    "measure": MeasureSettings,
-}
-
-
 def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
     """Read the file, let ``key=value`` of the command line win, and check every value.
 
     Raises:
         IterateError: no such file, no YAML, an unknown key, a missing or a wrong value.
     """
-    try:
-        written = OmegaConf.merge(OmegaConf.load(file), OmegaConf.from_dotlist(list(overrides)))
-    except (OSError, YAMLError, OmegaConfBaseException, ValueError) as error:
-        raise IterateError(f"{file} cannot be read: {error}") from error
-    content = OmegaConf.to_container(written)
-    if not isinstance(content, dict):
-        raise IterateError(f"{file} holds no keys; see examples/iterate_chain_sum.yaml")
-    _refuse_unknown(content, IterateSettings, "", file)
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(IterateSettings), written)
-        for key in sorted(OmegaConf.missing_keys(merged)):
-            raise IterateError(f"{file}: {key} is not given, and has no default. Type: {key}=<value>")
-        settings = cast(IterateSettings, OmegaConf.to_object(merged))
-    except OmegaConfBaseException as error:
-        key = error.full_key or error.key
-        reason = str(error.msg or error).splitlines()[0]
-        raise IterateError(f"{file}: {key}: {reason}. Type: {key}=<value>") from error
+    settings = read_typed_yaml(file, overrides, IterateSettings, IterateError)
     _check_values(settings)
     return settings
-
-
-def _refuse_unknown(content: dict[Any, Any], kind: type, prefix: str, file: Path) -> None:
-    valid = [entry.name for entry in fields(kind)]
-    for key, value in content.items():
-        if key not in valid:
-            raise IterateError(
-                f"{file}: {prefix}{key}={value!r} is not known; valid are "
-                f"{', '.join(prefix + name for name in valid)}. Remove the line"
-            )
-        if kind is IterateSettings and key in SECTIONS:
-            if not isinstance(value, dict):
-                raise IterateError(f"{file}: {key} is {value!r}; valid is a section, such as {key}: {{…}}")
-            _refuse_unknown(value, SECTIONS[key], f"{key}.", file)
 
 
 def _check_values(settings: IterateSettings) -> None:

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from grpo_verl_ext.iterate.checks import check, check_trainer, compose, the_rule
-from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, PolicySettings, RewardModelSettings
+from grpo_verl_ext.iterate.settings import (
+    IterateError,
+    IterateSettings,
+    PolicySettings,
+    RewardModelSettings,
+    read_settings,
+)
 from grpo_verl_ext.rewards.correctness import correctness
 
 RULE = "grpo_verl_ext.rewards.correctness.correctness"
@@ -26,6 +32,16 @@ def test_the_first_round_is_composed(tmp_path: Path) -> None:
     config = compose(settings(tmp_path))
     assert config.algorithm.adv_estimator == "grpo_outcome"
     assert config.trainer.total_training_steps == 1
+
+
+def test_the_example_for_gpus_composes_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MODEL": "org/model", "DATA": "/data", "N_GPUS": "8", "N_NODES": "2"}.items():
+        monkeypatch.setenv(name, value)
+    example = read_settings(Path(__file__).parents[2] / "examples" / "iterate_gsm8k.yaml")
+    config = compose(example)
+    assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 2)
+    assert config.reward.reward_manager.name == "naive", "round 1 has no reward model yet"
+    assert the_rule(example)("#### 4", "4") == 1.0
 
 
 def test_what_verl_would_refuse(tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def test_defaults_and_what_wins(written) -> None:
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("iterate*.yaml")), ids=lambda file: file.name)
-def test_the_examples_are_read(file: Path) -> None:
+def test_the_examples_are_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MODEL": "org/model", "DATA": "/data", "N_GPUS": "8", "N_NODES": "2"}.items():
+        monkeypatch.setenv(name, value)  # as iterate_gsm8k.sh does
     assert read_settings(file).reward_model.replay == 0.1
 
 
