@@ -8,8 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_verl_ext.runs.leftovers import MARK, end_leftovers
 from grpo_verl_ext.runs.metrics import Metrics, read_metrics
 from grpo_verl_ext.runs.process import run_logged
+
+RAY_ENDS_WITHIN = 20.0
+"""Seconds that Ray's processes have after their driver; the agents of a killed driver would take a minute."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,9 @@ class VerlRun:
         return self.last_checkpoint.is_dir() and self.steps in self.metrics()
 
     def go(self, on_metrics: Callable[[Metrics], None] = lambda _: None) -> None:
-        """Start verl, or start it again, and wait for its end.
+        """Start verl, or start it again, and wait until it and its Ray are gone.
+
+        Nobody else may start the same run meanwhile: what an earlier attempt left running is ended.
 
         Args:
             on_metrics: called twice a second with `metrics`.
@@ -65,12 +71,17 @@ class VerlRun:
         self.folder.mkdir(parents=True, exist_ok=True)
         attempt = self.folder / f"attempt-{len(self._attempts('.log')) + 1}"
         metrics = attempt.with_suffix(".jsonl").resolve()
-        run_logged(
-            [sys.executable, "-m", "verl.trainer.main_ppo", *self.arguments()],
-            attempt.with_suffix(".log"),
-            environment={**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics)},
-            while_running=lambda: on_metrics(self.metrics()),
-        )
+        mark = str(self.folder.resolve())
+        end_leftovers(mark, patience=0)
+        try:
+            run_logged(
+                [sys.executable, "-m", "verl.trainer.main_ppo", *self.arguments()],
+                attempt.with_suffix(".log"),
+                environment={**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics), MARK: mark},
+                while_running=lambda: on_metrics(self.metrics()),
+            )
+        finally:
+            end_leftovers(mark, patience=RAY_ENDS_WITHIN)
 
     def _attempts(self, suffix: str) -> list[Path]:
         files = self.folder.glob(f"attempt-*{suffix}")

@@ -1,0 +1,50 @@
+"""What a run left behind is ended, and nobody else's process."""
+
+import os
+import subprocess
+import sys
+
+from grpo_verl_ext.runs.leftovers import MARK, end_leftovers, marked
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+
+
+def started(code: list[str], **environment: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(code, env={**os.environ, **environment}, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def test_only_marked_processes_are_ended() -> None:
+    mine, others, nobodys = (
+        started(SLEEP, **{MARK: "/mine"}),
+        started(SLEEP, **{MARK: "/mine/not"}),
+        started(SLEEP),
+    )
+    try:
+        assert [process.pid for process in marked("/mine")] == [mine.pid]
+        assert len(end_leftovers("/mine", patience=0.1)) == 1
+        assert mine.poll() is not None
+        assert others.poll() is None
+        assert nobodys.poll() is None
+        assert end_leftovers("/mine", patience=0) == []
+    finally:
+        for process in (mine, others, nobodys):
+            process.kill()
+            process.wait()
+
+
+def test_one_that_does_not_listen_is_killed() -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    process = started([sys.executable, "-c", deaf], **{MARK: "/deaf"})
+    assert len(end_leftovers("/deaf", patience=0)) == 1
+    assert process.wait(timeout=5) < 0
+
+
+def test_one_that_ends_by_itself_is_left_to_it() -> None:
+    process = started(
+        [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1)"], **{MARK: "/soon"}
+    )
+    assert end_leftovers("/soon", patience=20) == []
+    assert process.wait(timeout=5) == 0
