@@ -1,7 +1,7 @@
 """Processes that a run started and left behind, Ray's above all; known by a mark in their environment.
 
-Ray's processes have no parent once the driver is gone, and their names are those of everybody's Ray. The environment
-is handed down to each of them.
+Ray's processes have no parent once the driver is gone, and their names are those of everybody's Ray. The
+environment is handed down to each of them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ MARK = "GRPO_VERL_EXT_RUN"
 
 def marked(value: str) -> list[psutil.Process]:
     """Running processes of this user with that mark, ourselves excepted."""
-    return [
-        process
-        for process in psutil.process_iter()
-        if process.pid != psutil.Process().pid and _has(process, value)
-    ]
+    own = psutil.Process().pid
+    return [process for process in psutil.process_iter() if process.pid != own and _has(process, value)]
 
 
 def end_leftovers(value: str, *, patience: float) -> list[str]:
@@ -41,13 +38,13 @@ def end_leftovers(value: str, *, patience: float) -> list[str]:
 
 def _has(process: psutil.Process, value: str) -> bool:
     try:
-        return process.environ().get(MARK) == value and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.environ().get(MARK) == value and process.status() != psutil.STATUS_ZOMBIE)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False  # gone meanwhile, or not ours
 
 
 def _name(process: psutil.Process) -> str:
     try:
-        return process.name()
+        return str(process.name())
     except psutil.NoSuchProcess:
         return f"process {process.pid}"

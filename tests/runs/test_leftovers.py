@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import psutil
+
 from grpo_verl_ext.runs.leftovers import MARK, end_leftovers, marked
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
@@ -36,15 +38,13 @@ def test_only_marked_processes_are_ended() -> None:
 
 
 def test_one_that_does_not_listen_is_killed() -> None:
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-    process = started([sys.executable, "-c", deaf], **{MARK: "/deaf"})
+    ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    process = started([*SLEEP[:2], f"{ignore}; {SLEEP[2]}"], **{MARK: "/deaf"})
     assert len(end_leftovers("/deaf", patience=0)) == 1
-    assert process.wait(timeout=5) < 0
+    assert not psutil.pid_exists(process.pid)
 
 
 def test_one_that_ends_by_itself_is_left_to_it() -> None:
-    process = started(
-        [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1)"], **{MARK: "/soon"}
-    )
+    process = started([*SLEEP[:2], SLEEP[2].replace("60", "1")], **{MARK: "/soon"})
     assert end_leftovers("/soon", patience=20) == []
-    assert process.wait(timeout=5) == 0
+    assert not psutil.pid_exists(process.pid)
