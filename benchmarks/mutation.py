@@ -61,6 +61,7 @@ EQUIVALENT = {
     "surrogate.py dual_clipped_surrogate: advantages < 0  →  advantages <= 0": (
         "at A = 0 the bound −cA is 0 and so is the loss, with no gradient either way"
     ),
+    "kl.py exact: 0.0  →  1.0": "any finite number under the mask will do, for the result is masked again",
 }
 """Mutant, as printed → why it computes the same."""
 

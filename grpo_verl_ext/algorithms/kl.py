@@ -59,7 +59,7 @@ def exact(logits: Tensor, ref_logits: Tensor, response_mask: Tensor, *, temperat
     wide = torch.promote_types(logits.dtype, torch.float32)
     present = response_mask.bool()
     log_prob, ref_log_prob = (
-        (each.to(wide).masked_fill(~present.unsqueeze(-1), 0) / temperature).log_softmax(dim=-1)
+        (each.to(wide).masked_fill(~present.unsqueeze(-1), 0.0) / temperature).log_softmax(dim=-1)
         for each in (logits, ref_logits)
     )
     per_token = kl_div(ref_log_prob, log_prob, reduction="none", log_target=True).sum(dim=-1)

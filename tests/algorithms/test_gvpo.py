@@ -273,3 +273,10 @@ def test_the_estimator_is_unbiased(k):
     (expected,) = torch.autograd.grad(0.5 * variance, log_ratio)
     assert total.item() == pytest.approx(0.5 * variance.item(), rel=1e-12)
     torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_the_mean_is_over_prompts_that_are_there():
+    drift = torch.tensor([-3.0, 5.0])
+    assert gvpo.mean_absolute(drift, torch.tensor([2, 0])).item() == 3
+    assert gvpo.mean_absolute(drift, torch.tensor([2, 1])).item() == 4
+    assert gvpo.mean_absolute(drift, torch.tensor([0, 0])).item() == 0
