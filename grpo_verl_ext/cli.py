@@ -78,3 +78,28 @@ def iterate(
     except (IterateError, ProcessFailedError) as error:
         typer.echo(f"iterate: {error}", err=True)
         raise typer.Exit(1) from error
+
+
+@app.command()
+def ablate(
+    grid: Annotated[Path, typer.Argument(help="A YAML file such as those in examples/ablations.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, wins over the file.")] = None,
+    run: Annotated[bool, typer.Option("--run", help="Start the runs; without it they are listed.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed runs again.")] = False,
+) -> None:
+    """Trainings that differ in what is to be compared, each with every seed.
+
+    Killed, the same command goes on where it was.
+    """
+    from grpo_verl_ext.ablation.settings import AblationError, read_grid
+    from grpo_verl_ext.ablation.show import plan_and_report, run_and_report
+
+    try:
+        settings = read_grid(grid, overrides or [])
+        if run and not run_and_report(settings, retry_failed=retry_failed):
+            raise typer.Exit(1)
+        if not run:
+            plan_and_report(settings, retry_failed=retry_failed)
+    except AblationError as error:
+        typer.echo(f"ablate: {error}", err=True)
+        raise typer.Exit(1) from error

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_verl_ext.iterate.settings import IterateSettings
+from grpo_verl_ext.runs.overrides import hydra_value
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 SEEDS_PER_RUN = 1000
@@ -81,7 +82,7 @@ class Round:
             f"trainer.test_freq={self.settings.policy.steps}",
             "trainer.max_actor_ckpt_to_keep=1",
             *self.settings.policy.overrides,
-            f"trainer.rollout_data_dir={self.rollouts.resolve()}",
+            f"trainer.rollout_data_dir={hydra_value(self.rollouts.resolve())}",
             f"data.seed={self.seed}",
             f"++actor_rollout_ref.rollout.seed={self.seed}",
             *self._policy_overrides(),
@@ -94,14 +95,18 @@ class Round:
 
     def _policy_overrides(self) -> list[str]:
         # The reference is loaded from the same folder: each round begins with π_ref = π_θ.
-        return [] if self.number == 1 else [f"actor_rollout_ref.model.path={self.before.model.resolve()}"]
+        return (
+            []
+            if self.number == 1
+            else [f"actor_rollout_ref.model.path={hydra_value(self.before.model.resolve())}"]
+        )
 
     def _reward_overrides(self) -> list[str]:
         asked, reward = self.before.reward_model, self.settings.reward_model
         if asked is None or reward.weight == 0:
             return []
         own = self.number > 1 and asked != self.settings.reward_model.start
-        path = str(Path(asked).resolve()) if own or Path(asked).exists() else asked
+        path = hydra_value(Path(asked).resolve() if own or Path(asked).exists() else asked)
         weights = [
             "reward.reward_manager.name=rule_and_model",
             f"++{SECTION}.weight={reward.weight}",

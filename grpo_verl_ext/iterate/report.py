@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +39,9 @@ def plan_and_report(settings: IterateSettings) -> None:
         for name in PARTS:
             done = "done" if manifest.finished(number, name) else "to do"
             console.print(f"  {done:5}  {name:12}  {TITLES[name]}", markup=False)
-        console.print("  python3 -m verl.trainer.main_ppo " + " ".join(this.run().arguments()), markup=False)
+        console.print(
+            "  python3 -m verl.trainer.main_ppo " + shlex.join(this.run().arguments()), markup=False
+        )
 
 
 def iterate_and_report(settings: IterateSettings) -> None:

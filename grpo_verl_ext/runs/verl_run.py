@@ -10,6 +10,7 @@ from pathlib import Path
 
 from grpo_verl_ext.runs.leftovers import MARK, end_leftovers
 from grpo_verl_ext.runs.metrics import Metrics, read_metrics
+from grpo_verl_ext.runs.overrides import hydra_value
 from grpo_verl_ext.runs.process import run_logged
 
 RAY_ENDS_WITHIN = 20.0
@@ -44,9 +45,9 @@ class VerlRun:
             "trainer.logger=[console,file]",
             *self.overrides,
             f"trainer.total_training_steps={self.steps}",
-            f"trainer.default_local_dir={self.checkpoints.resolve()}",
+            f"trainer.default_local_dir={hydra_value(self.checkpoints.resolve())}",
             "trainer.resume_mode=auto",
-            f"hydra.run.dir={(self.folder / 'hydra').resolve()}",
+            f"hydra.run.dir={hydra_value((self.folder / 'hydra').resolve())}",
         ]
 
     def metrics(self) -> Metrics:

@@ -1,0 +1,119 @@
+"""``grpo-verl-ext ablate`` on the terminal: the plan, a live table, what failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from grpo_verl_ext.ablation import checks
+from grpo_verl_ext.ablation.grid import GridRun, runs_of
+from grpo_verl_ext.ablation.runner import check_records, go, to_do
+from grpo_verl_ext.ablation.settings import GridSettings
+from grpo_verl_ext.ablation.state import State, failure_of, state_of
+from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
+
+STEP_SECONDS = "timing_s/step"
+"""verl's metric of a step's wall-clock time."""
+
+
+def plan_and_report(settings: GridSettings, *, retry_failed: bool) -> None:
+    """Compose everything, start nothing."""
+    console = _console()
+    runs = runs_of(settings)
+    checks.compose(runs)
+    check_records(runs)
+    console.print(_table(runs, settings.metrics[0]))
+    left = [run for run in runs if to_do(run, retry_failed=retry_failed)]
+    console.print(f"{len(left)} of {len(runs)} runs to do, {_estimate(runs, left)}. Type --run to start.")
+    _print_failures(console, runs)
+
+
+def run_and_report(settings: GridSettings, *, retry_failed: bool) -> bool:
+    """Check everything, then run what is to do; are all runs finished?"""
+    console = _console()
+    runs = runs_of(settings)
+    configs = checks.compose(runs)
+    for seed in checks.tasks_to_prepare(configs):
+        prepare_and_report(seed, force=False)
+    checks.check(configs)
+    with Live(console=console, refresh_per_second=2) as live:
+        go(Path(settings.folder), runs, _Watched(live, runs, settings.metrics[0]), retry_failed=retry_failed)
+        live.update(_table(runs, settings.metrics[0]))
+    _print_failures(console, runs)
+    return all(state_of(run) is State.FINISHED for run in runs)
+
+
+@dataclass
+class _Watched:
+    """Redraws the table when something happens."""
+
+    live: Live
+    runs: Sequence[GridRun]
+    metric: str
+
+    def begin(self, run: GridRun) -> None:
+        """A line that stays, where there is no terminal."""
+        self.live.console.print(f"{time.strftime('%H:%M:%S')} {escape(run.name)} begins")
+        self.metrics(run, {})
+
+    def metrics(self, run: GridRun, metrics: Metrics) -> None:
+        left = [each for each in self.runs if to_do(each, retry_failed=False)]
+        words = Text(f"now {run.name}, step {max(metrics, default=0)}; {_estimate(self.runs, left)}")
+        self.live.update(Group(_table(self.runs, self.metric), words))
+
+    def end(self, run: GridRun) -> None:
+        self.live.console.print(f"{time.strftime('%H:%M:%S')} {escape(run.name)}: {state_of(run).value}")
+
+
+def _table(runs: Sequence[GridRun], metric: str) -> Table:
+    shown = Table(title="runs")
+    for name in ("variant", "seed", "state", "step", metric, "s a step"):
+        shown.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
+    for run in runs:
+        metrics = run.training.metrics()
+        values = [of_step[metric] for _, of_step in sorted(metrics.items()) if metric in of_step]
+        seconds = _step_seconds(metrics)
+        shown.add_row(
+            escape(run.variant),
+            str(run.seed),
+            state_of(run).value,
+            f"{max(metrics, default=0)}/{run.training.steps}",
+            f"{values[-1]:.3f}" if values else "–",
+            f"{mean(seconds):.1f}" if seconds else "–",
+        )
+    return shown
+
+
+def _estimate(runs: Sequence[GridRun], left: Sequence[GridRun]) -> str:
+    """From the steps that there are; starting Ray, actor and rollout comes on top."""
+    seconds = [second for run in runs for second in _step_seconds(run.training.metrics())]
+    if not seconds:
+        return "time unknown before the first step"
+    steps = sum(run.training.steps - max(run.training.metrics(), default=0) for run in left)
+    return f"about {steps * mean(seconds) / 60:.0f} min of steps"
+
+
+def _step_seconds(metrics: Metrics) -> list[float]:
+    return [values[STEP_SECONDS] for values in metrics.values() if STEP_SECONDS in values]
+
+
+def _print_failures(console: Console, runs: Sequence[GridRun]) -> None:
+    for run in runs:
+        reason = failure_of(run)
+        if reason is not None:
+            console.print(f"\n{run.name} failed:\n{reason.rstrip()}", markup=False, style="red")
+            console.print("--retry-failed tries it again", markup=False)
+
+
+def _console() -> Console:
+    return Console(soft_wrap=True, highlight=False)

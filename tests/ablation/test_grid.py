@@ -1,0 +1,113 @@
+"""Grids: what is refused, which runs they make."""
+
+from pathlib import Path
+
+import pytest
+
+from grpo_verl_ext.ablation.checks import check, compose, tasks_to_prepare
+from grpo_verl_ext.ablation.grid import runs_of
+from grpo_verl_ext.ablation.settings import AblationError, read_grid
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "ablations").glob("*.yaml"))
+
+SMALL = """
+folder: somewhere
+steps: 2
+base: [actor_rollout_ref.rollout.name=vllm]
+axes:
+  algo: {grpo: [+algo=grpo], gvpo: [+algo=gvpo]}
+  lr: {low: [actor_rollout_ref.actor.optim.lr=1e-6], high: [actor_rollout_ref.actor.optim.lr=1e-5]}
+seeds: [3, 4]
+baseline: [grpo, low]
+metrics: [critic/score/mean]
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    def write(text: str = SMALL) -> Path:
+        file = tmp_path / "grid.yaml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+def test_axes_are_crossed_and_every_variant_has_every_seed(written) -> None:
+    runs = runs_of(read_grid(written()))
+    assert [run.name for run in runs] == [
+        *("grpo,low/seed-3", "grpo,high/seed-3", "gvpo,low/seed-3", "gvpo,high/seed-3"),
+        *("grpo,low/seed-4", "grpo,high/seed-4", "gvpo,low/seed-4", "gvpo,high/seed-4"),
+    ]
+    last = runs[-1].training
+    assert last.folder == Path("somewhere/gvpo,high/seed-4")
+    assert last.steps == 2
+    assert last.overrides == [
+        "actor_rollout_ref.rollout.name=vllm",
+        "+algo=gvpo",
+        "actor_rollout_ref.actor.optim.lr=1e-5",
+        "data.seed=4",
+        "++actor_rollout_ref.rollout.seed=4",
+    ]
+
+
+def test_a_seed_decides_the_same_for_every_variant(written) -> None:
+    configs = compose(runs_of(read_grid(written())))
+    assert len(configs) == 8
+    for name, config in configs.items():
+        seed = int(name[-1])
+        assert (config.data.seed, config.actor_rollout_ref.rollout.seed) == (seed, seed), name
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_the_examples_compose(file: Path) -> None:
+    grid = read_grid(file)
+    assert len(compose(runs_of(grid))) == len(runs_of(grid))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["step=3"], r"step=3 is not known; valid are folder, steps, base, axes"),
+        (["steps=0"], r"steps is 0; valid is an integer ≥ 1"),
+        (["seeds=[]"], r"seeds is empty"),
+        (["metrics=[]"], r"metrics is empty"),
+        (["seeds=[1,1]"], r"seeds is \[1, 1\]; valid are different integers"),
+        (["seeds=[-1]"], r"seeds is \[-1\]; valid are different integers"),
+        (["seeds=[one]"], r"seeds\[0\]: Value 'one'"),
+        (["axes.algo.a/b=[]"], r"axes\.algo has the label 'a/b', which names folders"),
+        (["axes.algo.a b=[]"], r"axes\.algo has the label 'a b'"),
+        (["axes.empty={}"], r"axes\.empty has no choice"),
+        (
+            ["baseline=[grpo]"],
+            r"valid is one label of each axis.*lr: low \| high.*Type: 'baseline=\[grpo,low\]'",
+        ),
+        (["baseline=[low,grpo]"], r"baseline is \['low', 'grpo'\]"),
+    ],
+)
+def test_a_wrong_value_is_named(written, overrides: list[str], message: str) -> None:
+    with pytest.raises(AblationError, match=message):
+        read_grid(written(), overrides)
+
+
+def test_what_verl_would_refuse_names_the_run(written) -> None:
+    grid = read_grid(written(), ["axes.lr.high=[trainer.no_such_key=1]"])
+    with pytest.raises(AblationError, match=r"grpo,high/seed-3: verl refuses its overrides: .*no_such_key"):
+        compose(runs_of(grid))
+
+
+def test_what_the_driver_would_refuse_names_the_run(written) -> None:
+    configs = compose(
+        runs_of(read_grid(written(), ["base=[+platform=cpu,data.train_files=/nowhere.parquet]"]))
+    )
+    with pytest.raises(AblationError, match=r"grpo,low/seed-3: data\.train_files names /nowhere\.parquet"):
+        check(configs)
+
+
+def test_the_seeds_of_the_embedded_task_are_found(written, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
+    (tmp_path / "chain_sum" / "seed-3").mkdir(parents=True)
+    grid = read_grid(
+        written(), ["base=[+platform=cpu,+task=chain_sum]", "seed_overrides=['task.seed={seed}']"]
+    )
+    assert tasks_to_prepare(compose(runs_of(grid))) == [4]

@@ -1,0 +1,120 @@
+"""The runner: what is finished is not repeated, what fails is named and does not stop the others."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from grpo_verl_ext.ablation.grid import GridRun
+from grpo_verl_ext.ablation.runner import go, to_do
+from grpo_verl_ext.ablation.settings import AblationError
+from grpo_verl_ext.ablation.state import State, failure_of, state_of
+from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.process import ProcessFailedError
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def begin(self, run: GridRun) -> None:
+        self.words.append(f"begin {run.name}")
+
+    def metrics(self, run: GridRun, metrics: Metrics) -> None:
+        self.words.append(f"step {max(metrics)}")
+
+    def end(self, run: GridRun) -> None:
+        self.words.append(f"end {run.name} {state_of(run).value}")
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> list[GridRun]:
+    return [
+        GridRun((name,), 1, VerlRun(tmp_path / name, [f"+algo={name}"], steps=2)) for name in ("a", "b", "c")
+    ]
+
+
+def trained(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
+    """What verl leaves when it ends well."""
+    run.last_checkpoint.mkdir(parents=True)
+    (run.folder / "attempt-1.jsonl").write_text(json.dumps({"step": run.steps, "data": {}}) + "\n")
+    on_metrics(run.metrics())
+
+
+@pytest.fixture
+def verl(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """A stand-in for verl's process; the names in the set fail."""
+    failing: set[str] = set()
+
+    def go_(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
+        if run.folder.name in failing:
+            raise ProcessFailedError("the reason\nended with status 1")
+        trained(run, on_metrics)
+
+    monkeypatch.setattr(VerlRun, "go", go_)
+    return failing
+
+
+def test_all_runs_in_their_order_and_none_twice(tmp_path: Path, grid: list[GridRun], verl: set[str]) -> None:
+    heard = Heard()
+    assert go(tmp_path, grid[:1], heard, retry_failed=False) == []
+    assert heard.words == ["begin a/seed-1", "step 2", "end a/seed-1 finished"]
+    again = Heard()
+    go(tmp_path, grid, again, retry_failed=False)
+    assert [word for word in again.words if word.startswith("begin")] == ["begin b/seed-1", "begin c/seed-1"]
+
+
+def test_a_failed_run_is_named_skipped_and_retried_when_asked(tmp_path, grid, verl) -> None:
+    verl.add("b")
+    assert go(tmp_path, grid, Heard(), retry_failed=False) == [grid[1]]
+    assert [state_of(run) for run in grid] == [State.FINISHED, State.FAILED, State.FINISHED]
+    assert failure_of(grid[1]) == "the reason\nended with status 1\n"
+
+    verl.clear()
+    heard = Heard()
+    assert go(tmp_path, grid, heard, retry_failed=False) == [grid[1]]
+    assert heard.words == []
+    assert not to_do(grid[1], retry_failed=False)
+    assert go(tmp_path, grid, heard, retry_failed=True) == []
+    assert state_of(grid[1]) is State.FINISHED
+
+
+def test_a_run_that_has_begun_goes_on(tmp_path, grid, verl) -> None:
+    grid[0].training.folder.mkdir()
+    assert state_of(grid[0]) is State.BEGUN
+    assert state_of(grid[1]) is State.WAITING
+    assert to_do(grid[0], retry_failed=False)
+
+
+def test_each_run_records_what_it_was_made_with(tmp_path, grid, verl) -> None:
+    go(tmp_path, grid, Heard(), retry_failed=False)
+    record = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert (record["variant"], record["labels"], record["seed"]) == ("a", ["a"], 1)
+    assert record["arguments"] == grid[0].training.arguments()
+    assert {"verl", "torch", "grpo-verl-ext"} <= record["versions"].keys()
+
+
+def test_a_run_that_was_begun_otherwise_is_refused(tmp_path, grid, verl) -> None:
+    go(tmp_path, grid, Heard(), retry_failed=False)
+    changed = GridRun(("a",), 1, VerlRun(tmp_path / "a", ["+algo=a", "trainer.x=1"], steps=2))
+    with pytest.raises(
+        AblationError, match=r"was begun with other arguments; they differ in \['trainer\.x=1'\]"
+    ):
+        go(tmp_path, [changed], Heard(), retry_failed=False)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "3"])
+def test_a_corrupt_record_is_named_and_left(tmp_path, grid, verl, text) -> None:
+    go(tmp_path, grid, Heard(), retry_failed=False)
+    (tmp_path / "b" / "run.json").write_text(text)
+    with pytest.raises(AblationError, match=r"b/run\.json is no record of a run"):
+        go(tmp_path, grid, Heard(), retry_failed=False)
+    assert (tmp_path / "b" / "run.json").read_text() == text
+
+
+def test_one_process_a_folder(tmp_path, grid, verl) -> None:
+    with FileLock(tmp_path / ".lock"), pytest.raises(AblationError, match="another process works in"):
+        go(tmp_path, grid, Heard(), retry_failed=False)
