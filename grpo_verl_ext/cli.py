@@ -103,3 +103,25 @@ def ablate(
     except AblationError as error:
         typer.echo(f"ablate: {error}", err=True)
         raise typer.Exit(1) from error
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a grid that `ablate --run` has begun.")],
+    threshold: Annotated[
+        float | None, typer.Option(help="When did each run's first metric reach this value?")
+    ] = None,
+) -> None:
+    """What the finished runs of a grid say: means, paired differences, intervals."""
+    from grpo_verl_ext.ablation.settings import AblationError
+
+    try:
+        from grpo_verl_ext.ablation.report import report as print_report
+
+        print_report(folder, threshold=threshold)
+    except AblationError as error:
+        typer.echo(f"report: {error}", err=True)
+        raise typer.Exit(1) from error
+    except ModuleNotFoundError as error:
+        typer.echo(f"report: {error}. Type: pip install 'grpo-verl-ext[ablation]'", err=True)
+        raise typer.Exit(1) from error

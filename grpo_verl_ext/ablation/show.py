@@ -16,14 +16,13 @@ from rich.text import Text
 
 from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.grid import GridRun, runs_of
+from grpo_verl_ext.ablation.measures import STEP_SECONDS
+from grpo_verl_ext.ablation.results import keep_grid
 from grpo_verl_ext.ablation.runner import check_records, go, to_do
 from grpo_verl_ext.ablation.settings import GridSettings
 from grpo_verl_ext.ablation.state import State, failure_of, state_of
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
-
-STEP_SECONDS = "timing_s/step"
-"""verl's metric of a step's wall-clock time."""
 
 
 def plan_and_report(settings: GridSettings, *, retry_failed: bool) -> None:
@@ -46,6 +45,7 @@ def run_and_report(settings: GridSettings, *, retry_failed: bool) -> bool:
     for seed in checks.tasks_to_prepare(configs):
         prepare_and_report(seed, force=False)
     checks.check(configs)
+    keep_grid(settings)
     with Live(console=console, refresh_per_second=2) as live:
         go(Path(settings.folder), runs, _Watched(live, runs, settings.metrics[0]), retry_failed=retry_failed)
         live.update(_table(runs, settings.metrics[0]))

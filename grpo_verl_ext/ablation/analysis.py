@@ -1,0 +1,114 @@
+"""From results to rows: what each variant reached, and how it differs from the baseline."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from grpo_verl_ext.ablation.measures import MEASURES, costs, curve, first_step_at, seconds_until
+from grpo_verl_ext.ablation.results import Result, Results
+from grpo_verl_ext.ablation.statistics import Comparison, Summary, adjusted, caution, compare, summarize
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant, metric and measure."""
+
+    metric: str
+    measure: str
+    variant: str
+    by_seed: dict[int, float]
+    summary: Summary
+    comparison: Comparison | None
+    """With the baseline; None for the baseline itself, or without a common seed."""
+    adjusted_p: float | None
+    """Over the variants of this metric and measure, Benjamini–Hochberg."""
+
+    def flat(self) -> dict[str, Any]:
+        """One level, for a table of text."""
+        versus = (
+            {f"versus_{name}": value for name, value in asdict(self.comparison).items()}
+            if self.comparison
+            else {}
+        )
+        return {
+            "metric": self.metric,
+            "measure": self.measure,
+            "variant": self.variant,
+            **asdict(self.summary),
+            **versus,
+            "adjusted_p": self.adjusted_p,
+        }
+
+
+def rows_of(results: Results) -> list[Row]:
+    """All rows, metric by metric; variants without a finished run that has the metric are left out."""
+    return [
+        row
+        for metric in results.settings.metrics
+        for measure in MEASURES
+        for row in _rows(results, metric, measure)
+    ]
+
+
+def cautions(results: Results, rows: list[Row]) -> list[str]:
+    """Honest words: runs that are not finished, seeds that are too few."""
+    words = []
+    unfinished = [run for run in results.runs if run not in results.finished(run.variant)]
+    if unfinished:
+        names = ", ".join(f"{run.variant}/seed-{run.seed} ({run.state.value})" for run in unfinished)
+        words.append(f"not finished, and left out: {names}")
+    for row in rows:
+        if row.comparison is not None and (row.metric, row.measure) == (results.settings.metrics[0], "final"):
+            low, high = row.comparison.low, row.comparison.high
+            half = (high - low) / 2 if low is not None and high is not None else None
+            word = caution(row.comparison.seeds, half)
+            if word is not None:
+                words.append(f"{row.variant} against {results.baseline}: {word}")
+    return words
+
+
+def costs_of(results: Results) -> dict[str, dict[str, float]]:
+    """Means over the finished runs of each variant."""
+    return {
+        variant: {
+            name: summarize([costs(run.metrics)[name] for run in runs]).mean
+            for name in costs(runs[0].metrics)
+        }
+        for variant in results.variants
+        if (runs := results.finished(variant))
+    }
+
+
+def reached(results: Results, threshold: float) -> dict[str, list[tuple[int, int | None, float | None]]]:
+    """(seed, first step, seconds of steps) at which the first metric reached the threshold, or None."""
+    return {
+        variant: [_reached(run, results.settings.metrics[0], threshold) for run in results.finished(variant)]
+        for variant in results.variants
+    }
+
+
+def _reached(run: Result, metric: str, threshold: float) -> tuple[int, int | None, float | None]:
+    step = first_step_at(curve(run.metrics, metric), threshold)
+    return run.seed, step, None if step is None else seconds_until(run.metrics, step)
+
+
+def _rows(results: Results, metric: str, measure: str) -> list[Row]:
+    values = {
+        variant: {
+            run.seed: MEASURES[measure](points)
+            for run in results.finished(variant)
+            if (points := curve(run.metrics, metric))
+        }
+        for variant in results.variants
+    }
+    there = [variant for variant in results.variants if values[variant]]
+    comparisons = [
+        None if variant == results.baseline else compare(values[variant], values[results.baseline])
+        for variant in there
+    ]
+    p_values = adjusted([comparison.p if comparison else None for comparison in comparisons])
+    return [
+        Row(metric, measure, variant, values[variant], summarize([*values[variant].values()]), comparison, p)
+        for variant, comparison, p in zip(there, comparisons, p_values, strict=True)
+    ]

@@ -1,0 +1,141 @@
+"""From a folder of runs to tables: by hand, half-way, corrupt."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation.analysis import cautions, costs_of, reached, rows_of
+from grpo_verl_ext.ablation.measures import area, best, costs, final, first_step_at
+from grpo_verl_ext.ablation.results import Results, keep_grid, read_results
+from grpo_verl_ext.ablation.settings import AblationError, GridSettings
+from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.cli import app
+
+CURVE = [(0, 0.25), (4, 0.75), (6, 0.5)]
+
+
+def test_measures_by_hand() -> None:
+    assert (final(CURVE), best(CURVE)) == (0.5, 0.75)
+    # (4 · 0.5 + 2 · 0.625) / 6.
+    assert area(CURVE) == pytest.approx(3.25 / 6)
+    assert area([(4, 0.75)]) == 0.75
+    assert [first_step_at(CURVE, value) for value in (0.25, 0.5, 0.75, 0.8)] == [0, 4, 4, None]
+
+
+def test_costs_are_sums_and_a_peak() -> None:
+    step = {"timing_s/step": 2.0, "perf/total_num_tokens": 10.0}
+    peak = {"actor/perf/max_memory_allocated_gb": 3.0}
+    assert costs({0: {}, 1: step | peak, 2: step}) == {"seconds": 4.0, "tokens": 20.0, "memory_gb": 3.0}
+
+
+def settings(folder: Path) -> GridSettings:
+    return GridSettings(
+        folder=str(folder),
+        steps=2,
+        base=[],
+        axes={"algo": {"other|one": [], "grpo": []}},
+        seeds=[1, 2, 3],
+        baseline=["grpo"],
+        metrics=["acc", "nowhere"],
+    )
+
+
+def finish(folder: Path, variant: str, seed: int, *values: float) -> None:
+    run = folder / variant / f"seed-{seed}"
+    (run / "checkpoints" / "global_step_2").mkdir(parents=True)
+    lines = [
+        json.dumps({"step": step, "data": {"acc": value, "timing_s/step": 1.5}})
+        for step, value in enumerate(values)
+    ]
+    (run / "attempt-1.jsonl").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two whole pairs; with seed 3 only the baseline is finished."""
+    keep_grid(settings(tmp_path))
+    for seed, base, other in ((1, 0.5, 0.75), (2, 0.25, 0.75)):
+        finish(tmp_path, "grpo", seed, 0.0, 0.0, base)
+        finish(tmp_path, "other|one", seed, 0.0, 0.0, other)
+    finish(tmp_path, "grpo", 3, 0.0, 0.0, 0.0)
+    finish(tmp_path, "other|one", 3, 0.0, 0.0)
+    return tmp_path
+
+
+def test_only_finished_runs_are_compared_and_by_seed(folder: Path) -> None:
+    results = read_results(folder)
+    assert results.variants == ["grpo", "other|one"], "the baseline comes first"
+    base, other = (row for row in rows_of(results) if row.measure == "final")
+    assert base.by_seed == {1: 0.5, 2: 0.25, 3: 0.0}
+    assert (base.summary.mean, base.comparison) == (0.25, None)
+    assert other.by_seed == {1: 0.75, 2: 0.75}
+    assert other.comparison is not None
+    # 0.25 with seed 1 and 0.5 with seed 2; seed 3 has no pair.
+    assert (other.comparison.seeds, other.comparison.difference, other.comparison.wins) == (2, 0.375, 2)
+    assert other.adjusted_p == other.comparison.p, "one comparison needs no correction"
+
+
+def test_what_is_missing_and_what_is_too_little_is_said(folder: Path) -> None:
+    results = read_results(folder)
+    unfinished, few = cautions(results, rows_of(results))
+    assert unfinished == "not finished, and left out: other|one/seed-3 (begun)"
+    assert few.startswith("other|one against grpo: 2 seeds: a difference below")
+
+
+def test_when_a_threshold_was_reached_and_what_it_cost(folder: Path) -> None:
+    results = read_results(folder)
+    assert reached(results, 0.5) == {
+        "grpo": [(1, 2, 4.5), (2, None, None), (3, None, None)],
+        "other|one": [(1, 2, 4.5), (2, 2, 4.5)],
+    }
+    assert costs_of(results)["grpo"] == {"seconds": 4.5, "tokens": 0.0, "memory_gb": 0.0}
+
+
+def test_the_command_prints_and_writes_the_same(folder: Path) -> None:
+    finished = CliRunner().invoke(app, ["report", str(folder), "--threshold", "0.5"])
+    assert finished.exit_code == 0, finished.output
+    assert "+0.375" in finished.output
+    assert "other|one reached 0.5: seed 1: step 2, 4 s; seed 2: step 2, 4 s" in finished.output
+
+    content = json.loads((folder / "report.json").read_text())
+    with (folder / "report.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["variant"] for row in content["rows"]] == [row["variant"] for row in table]
+    assert float(table[1]["versus_difference"]) == content["rows"][1]["versus_difference"] == 0.375
+    text = (folder / "report.md").read_text()
+    assert r"| other\|one | 2 | 0.750 ± 0.000 |" in text
+    assert "not finished, and left out: other|one/seed-3" in text
+
+
+def test_nothing_finished_is_a_report_too(tmp_path: Path) -> None:
+    keep_grid(settings(tmp_path))
+    results = read_results(tmp_path)
+    assert {run.state for run in results.runs} == {State.WAITING}
+    assert rows_of(results) == []
+    finished = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert finished.exit_code == 0
+    assert "not finished, and left out: other|one/seed-1 (waiting)" in finished.output
+
+
+def test_a_moved_folder_is_read(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    moved = tmp_path_factory.mktemp("elsewhere") / "runs"
+    folder.rename(moved)
+    assert isinstance(read_results(moved), Results)
+    assert len(rows_of(read_results(moved))) == 6
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"more": 1}', '{"axes": 3, "seeds": 3}'])
+def test_a_corrupt_grid_is_named_and_left(tmp_path: Path, text: str) -> None:
+    (tmp_path / "grid.json").write_text(text)
+    with pytest.raises(AblationError, match=r"grid\.json is no grid"):
+        read_results(tmp_path)
+    assert (tmp_path / "grid.json").read_text() == text
+
+
+def test_a_folder_without_a_grid(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert refused.exit_code == 1
+    assert "has no grid.json" in refused.output

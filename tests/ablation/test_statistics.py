@@ -1,0 +1,98 @@
+"""Statistics: by hand, next to scipy, and as properties."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from grpo_verl_ext.ablation.statistics import adjusted, caution, compare, summarize
+
+repeatable = settings(derandomize=True, deadline=None, max_examples=100)
+values = st.lists(st.integers(-50, 50).map(lambda n: n / 8), min_size=2, max_size=9)
+
+
+class TestSummary:
+    def test_by_hand(self) -> None:
+        # 1, 2, 3: mean 2, std 1; t with two degrees of freedom is 4.302653 at 97.5 %.
+        found = summarize([1.0, 2.0, 3.0])
+        assert (found.seeds, found.mean, found.std) == (3, 2.0, 1.0)
+        half = 4.302652729911275 / math.sqrt(3)
+        assert (found.low, found.high) == (
+            pytest.approx(2 - half, rel=1e-9),
+            pytest.approx(2 + half, rel=1e-9),
+        )
+
+    def test_one_seed_has_no_interval(self) -> None:
+        found = summarize([0.5])
+        assert (found.mean, found.std, found.low, found.high) == (0.5, None, None, None)
+
+    def test_nothing_is_an_error(self) -> None:
+        with pytest.raises(ValueError, match="no value"):
+            summarize([])
+
+
+class TestComparison:
+    def test_it_is_paired_by_seed(self) -> None:
+        # The seeds differ by 10, the variants by 1 and 3: unpaired, nothing could be seen.
+        found = compare({1: 11.0, 2: 23.0, 9: 0.0}, {1: 10.0, 2: 20.0, 7: 0.0})
+        assert found is not None
+        assert (found.seeds, found.difference, found.wins) == (2, 2.0, 2)
+        assert found.effect == pytest.approx(2 / math.sqrt(2), rel=1e-12)
+
+    @given(values, values)
+    @repeatable
+    def test_next_to_scipys_paired_test(self, left: list[float], right: list[float]) -> None:
+        count = min(len(left), len(right))
+        variant, baseline = dict(enumerate(left[:count])), dict(enumerate(right[:count]))
+        found = compare(variant, baseline)
+        assert found is not None
+        if found.p is None:
+            assert len({variant[seed] - baseline[seed] for seed in variant}) == 1
+            return
+        wanted = stats.ttest_rel(left[:count], right[:count])
+        interval = wanted.confidence_interval(0.95)
+        assert found.p == pytest.approx(wanted.pvalue, rel=1e-9, abs=1e-12)
+        assert (found.low, found.high) == (
+            pytest.approx(interval.low, rel=1e-9, abs=1e-9),
+            pytest.approx(interval.high, rel=1e-9, abs=1e-9),
+        )
+        one_sided = stats.ttest_rel(left[:count], right[:count], alternative="greater").pvalue
+        assert found.probability_higher == pytest.approx(1 - one_sided, rel=1e-9, abs=1e-12)
+
+    @given(values)
+    @repeatable
+    def test_swapping_the_two_changes_the_sign(self, left: list[float]) -> None:
+        variant, baseline = dict(enumerate(left)), dict.fromkeys(range(len(left)), 0.0)
+        there, back = compare(variant, baseline), compare(baseline, variant)
+        assert there is not None
+        assert back is not None
+        assert back.difference == -there.difference
+        assert back.p == there.p
+
+    def test_no_common_seed(self) -> None:
+        assert compare({1: 0.0}, {2: 0.0}) is None
+
+    def test_one_seed_says_nothing_but_the_difference(self) -> None:
+        found = compare({1: 2.0}, {1: 1.5})
+        assert found is not None
+        assert (found.difference, found.wins, found.p, found.low, found.probability_higher) == (
+            *(0.5, 1),
+            *(None, None, None),
+        )
+
+
+def test_benjamini_hochberg_by_hand() -> None:
+    # Sorted .01 .03 .04 times 3/1, 3/2, 3/3, made monotone from the right: .03 .04 .04.
+    found = adjusted([0.04, None, 0.01, 0.03])
+    assert found[1] is None
+    assert [p for p in found if p is not None] == pytest.approx([0.04, 0.03, 0.04])
+    assert adjusted([None]) == [None]
+    assert adjusted([]) == []
+
+
+def test_few_seeds_get_an_honest_word() -> None:
+    assert "nothing can be concluded" in str(caution(1, None))
+    assert "below 0.12 cannot be told from chance" in str(caution(3, 0.12))
+    assert caution(5, 0.12) is None
