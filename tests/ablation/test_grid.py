@@ -62,7 +62,8 @@ def test_a_seed_decides_the_same_for_every_variant(written) -> None:
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_the_examples_compose(file: Path) -> None:
     grid = read_grid(file)
-    assert len(compose(runs_of(grid))) == len(runs_of(grid))
+    of_one_seed = [run for run in runs_of(grid) if run.seed == grid.seeds[0]]
+    assert len(compose(of_one_seed)) >= 2
 
 
 @pytest.mark.parametrize(
