@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from grpo_verl_ext.ablation.analysis import Row, cautions, costs_of, reached, rows_of
+from grpo_verl_ext.ablation.curves import draw
 from grpo_verl_ext.ablation.results import Results, read_results
 from grpo_verl_ext.files import write_whole
 
@@ -37,6 +38,8 @@ def report(folder: Path, *, threshold: float | None) -> None:
         console.print(word, markup=False)
     write_files(folder, results, rows, words)
     console.print(f"{folder}/report.json, .csv, .md", markup=False)
+    for file in draw(results, folder):
+        console.print(str(file), markup=False)
 
 
 def table(results: Results, metric: str, measure: str, rows: list[Row]) -> Table:

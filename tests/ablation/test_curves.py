@@ -1,0 +1,59 @@
+"""Learning curves: the numbers that are drawn, and the files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpo_verl_ext.ablation.curves import bands, draw
+from grpo_verl_ext.ablation.results import Results, keep_grid, read_results
+from grpo_verl_ext.ablation.settings import GridSettings
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    keep_grid(
+        GridSettings(
+            folder=str(tmp_path),
+            steps=2,
+            base=[],
+            axes={"algo": {"a": [], "b": [], "c": []}},
+            seeds=[1, 2],
+            baseline=["b"],
+            metrics=["val/acc", "nowhere"],
+        )
+    )
+    for variant, seed, points in (
+        ("a", 1, {0: 0.25, 1: 0.5, 2: 1.0}),
+        ("a", 2, {0: 0.75, 2: 0.5}),
+        ("b", 1, {0: 0.0, 2: 0.5}),
+    ):
+        run = tmp_path / variant / f"seed-{seed}"
+        (run / "checkpoints" / "global_step_2").mkdir(parents=True)
+        lines = [json.dumps({"step": step, "data": {"val/acc": value}}) for step, value in points.items()]
+        (run / "attempt-1.jsonl").write_text("\n".join(lines) + "\n")
+    return read_results(tmp_path)
+
+
+def test_bands_are_means_over_the_steps_that_all_seeds_have(results: Results) -> None:
+    baseline, other = bands(results, "val/acc")
+    assert (baseline.variant, baseline.steps) == ("b", [0, 2])
+    assert [summary.mean for summary in baseline.summaries] == [0.0, 0.5]
+    assert all(summary.low is None for summary in baseline.summaries), "one seed has no interval"
+    assert (other.variant, other.steps) == ("a", [0, 2])
+    assert [summary.mean for summary in other.summaries] == [0.5, 0.75]
+    assert all(summary.low is not None for summary in other.summaries)
+    assert bands(results, "nowhere") == []
+
+
+def test_files_for_each_metric_that_was_measured_the_same_each_time(results: Results, tmp_path: Path) -> None:
+    png, svg = draw(results, tmp_path)
+    assert (png.name, svg.name) == ("curve-val-acc.png", "curve-val-acc.svg")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    text = svg.read_text()
+    assert "val/acc" in text
+    assert "b, seeds: 1" in text
+    first = png.read_bytes(), svg.read_bytes()
+    draw(results, tmp_path)
+    assert (png.read_bytes(), svg.read_bytes()) == first
+    assert not list(tmp_path.glob(".curve*"))
