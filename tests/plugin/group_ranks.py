@@ -16,6 +16,7 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 Row = dict[str, Any]
 LEARNING_RATE = 1e-3
+LORA_ALPHA = 16
 
 
 def tiny_model() -> GPTNeoXForCausalLM:
@@ -68,20 +69,27 @@ def train(job: dict[str, Any], variant: dict[str, Any], rows: list[Row]) -> dict
             {
                 name: parameter.grad.full_tensor().clone()
                 for name, parameter in worker.engine.module.named_parameters()
+                if parameter.requires_grad
             }
         )
         return engine_step()
 
     worker.engine.optimizer_step = optimizer_step
+    start = parameters_of(worker)
     if variant["loss"] != "gvpo":  # for which alone the trainer writes the groups down
         rows = [{k: v for k, v in row.items() if not k.startswith("group_")} for row in rows]
     output = worker.train_mini_batch(batch_of(rows, job["extra_info"]))
-    parameters = {name: p.full_tensor() for name, p in worker.engine.module.named_parameters()}
     return {
+        "start": start,
         "gradients": gradients,
-        "parameters": {name: p.detach().clone() for name, p in parameters.items()},
+        "parameters": parameters_of(worker),
         "metrics": tu.get(output, key="metrics"),
     }
+
+
+def parameters_of(worker: Any) -> dict[str, Tensor]:
+    """Whole, by name."""
+    return {name: p.full_tensor().detach().clone() for name, p in worker.engine.module.named_parameters()}
 
 
 def make_worker(model: str, variant: dict[str, Any]) -> Any:
@@ -111,6 +119,8 @@ def make_worker(model: str, variant: dict[str, Any]) -> Any:
             use_remove_padding=False,
             override_config={"attn_implementation": "sdpa"},
             enable_gradient_checkpointing=variant["gradient_checkpointing"],
+            lora_rank=variant["lora_rank"],
+            lora_alpha=LORA_ALPHA,
         ),
         engine_config=FSDPEngineConfig(
             strategy="fsdp2",

@@ -18,6 +18,7 @@ import group_ranks
 import pytest
 import torch
 from hydra import compose, initialize_config_module
+from peft import LoraConfig, get_peft_model
 from tensordict import TensorDict
 from torch import Tensor
 from transfer_queue import KVBatchMeta
@@ -29,6 +30,8 @@ GROUP_SIZES = [4, 4, 3, 4, 4, 1, 4, 4]
 MINI_BATCHES = [[0, 1, 2, 3, 5], [4, 6, 7]]
 """Prompts by hand: 15 rows and room for the single one; then the rest, with four rows of padding."""
 PROMPT_LENGTH = 3
+RANK = 4
+"""Of LoRA's matrices."""
 
 
 class Store:
@@ -90,13 +93,18 @@ def token_log_probs(model: torch.nn.Module, row: group_ranks.Row) -> Tensor:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Any]:
-    """The paper's formula: gradients of four updates and the parameters after them."""
-    model = group_ranks.tiny_model()
+    """The paper's formula on every parameter."""
+    return trained_by_the_formula(group_ranks.tiny_model())
+
+
+def trained_by_the_formula(model: torch.nn.Module) -> dict[str, Any]:
+    """Gradients of four updates and the parameters after them."""
     rows = rollout()
     old = {
         key: (token_log_probs(model, row).detach() * row["response_mask"]).sum() for key, row in rows.items()
     }
-    optimiser = torch.optim.AdamW(model.parameters(), lr=group_ranks.LEARNING_RATE, weight_decay=0.01)
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    optimiser = torch.optim.AdamW(trainable.values(), lr=group_ranks.LEARNING_RATE, weight_decay=0.01)
     gradients, losses = [], []
     for prompts in MINI_BATCHES * EPOCHS:
         loss = torch.zeros((), dtype=F64)
@@ -114,7 +122,7 @@ def expected() -> dict[str, Any]:
                 loss = loss + 0.5 * distance.square().sum() / (len(own) - 1) / MINI_BATCH
         optimiser.zero_grad()
         loss.backward()
-        gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
+        gradients.append({name: p.grad.clone() for name, p in trainable.items()})
         losses.append(loss.item())
         optimiser.step()
     return {
@@ -209,7 +217,7 @@ def trained(
 
 def variant(micro_batch: int | None, **changes: Any) -> dict[str, Any]:
     """``micro_batch`` None is dynamic batching."""
-    defaults = {"gradient_checkpointing": False, "worker": "ours", "loss": "gvpo"}
+    defaults = {"gradient_checkpointing": False, "worker": "ours", "loss": "gvpo", "lora_rank": 0}
     return {"micro_batch": micro_batch} | defaults | changes
 
 
@@ -244,6 +252,24 @@ def test_gradients_and_parameters_of_four_updates(
         assert metrics["actor/gvpo_drift"][0] == 0, "the first update needs no forward pass"
         assert min(metrics["actor/gvpo_drift"][1:]) > 1e-4
         assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6, name
+
+
+def test_an_adapter_is_trained_by_the_same_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LoRA: the drift is that of the policy with its adapter, and the base stays as it is."""
+    result = trained(tmp_path, monkeypatch, 2, {"lora": variant(2, lora_rank=RANK)})["lora"]
+    lora = LoraConfig(r=RANK, lora_alpha=group_ranks.LORA_ALPHA, target_modules="all-linear")
+    model = get_peft_model(group_ranks.tiny_model(), lora).double()
+    missing, unknown = model.load_state_dict(result["start"], strict=False)
+    assert (missing, unknown) == (["base_model.model.embed_out.weight"], []), "tied to the embedding"
+    wanted = trained_by_the_formula(model)
+    errors = [relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)]
+    assert max(errors) <= 1e-12, errors
+    assert relative_error(result["parameters"], wanted["parameters"]) <= 1e-10
+    assert min(result["metrics"]["actor/gvpo_drift"][1:]) > 1e-5
+    ends = result["parameters"].items()
+    changed = [name for name, end in ends if not torch.equal(end, result["start"][name])]
+    assert changed
+    assert all("lora_" in name for name in changed)
 
 
 def test_without_the_drift_only_the_first_update_is_exact(
