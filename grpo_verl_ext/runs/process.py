@@ -42,8 +42,8 @@ def run_logged(
             stdout=output,
             stderr=subprocess.STDOUT,
             env=dict(environment),
-            # One system call, which takes no lock that another thread could hold.
-            preexec_fn=_ends_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+            # Two system calls, which take no lock that another thread could hold.
+            preexec_fn=_prepare_child,  # noqa: PLW1509
         )
         try:
             while process.poll() is None:
@@ -69,7 +69,12 @@ def last_lines(log: Path, count: int = 15) -> str:
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def _ends_with_parent() -> None:
-    """In the child, before its program starts: SIGTERM when the parent is gone, however it went."""
-    assert _libc is not None
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _prepare_child() -> None:
+    """In the child, before its program starts.
+
+    A shell's background job ignores SIGINT, and so would its children, whatever we send them. SIGTERM comes
+    from the kernel when the parent is gone, however it went.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

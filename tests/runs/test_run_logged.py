@@ -33,9 +33,14 @@ def test_a_failure_shows_status_log_and_last_lines(tmp_path: Path) -> None:
     assert last_lines(tmp_path / "log") == "the reason"
 
 
-def test_an_interrupt_lets_the_child_end_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "ours", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"]
+)
+def test_an_interrupt_lets_the_child_end_first(tmp_path: Path, ours) -> None:
+    """Also where SIGINT is ignored, as in a shell's background job, from which children inherit it."""
     code = (
-        "import time, pathlib\n"
+        "import os, pathlib, time\n"
+        f"os.chdir({str(tmp_path)!r})\n"
         "try:\n    pathlib.Path('started').touch(); time.sleep(60)\n"
         "except KeyboardInterrupt:\n    pathlib.Path('ended').touch()\n"
     )
@@ -44,13 +49,17 @@ def test_an_interrupt_lets_the_child_end_first(tmp_path: Path) -> None:
         if (tmp_path / "started").exists():
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        run_logged(
-            [sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r})\n{code}"],
-            tmp_path / "log",
-            environment=os.environ,
-            while_running=interrupt,
-        )
+    before = signal.signal(signal.SIGINT, ours)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_logged(
+                [sys.executable, "-c", code],
+                tmp_path / "log",
+                environment=os.environ,
+                while_running=interrupt,
+            )
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (tmp_path / "ended").exists()
 
 
