@@ -69,15 +69,16 @@ def check_records(runs: Sequence[GridRun]) -> None:
         if not file.exists():
             continue
         try:
-            begun = json.loads(file.read_text(encoding="utf-8"))["arguments"]
+            record = json.loads(file.read_text(encoding="utf-8"))
+            begun = [*record["overrides"], f"steps={record['steps']}"]
         except (ValueError, KeyError, TypeError) as error:
             raise AblationError(
                 f"{file} is no record of a run ({error!r}). It was left in place; type folder=<another>"
             ) from error
-        changed = set(begun) ^ set(run.training.arguments())
+        changed = set(begun) ^ {*run.training.overrides, f"steps={run.training.steps}"}
         if changed:
             raise AblationError(
-                f"{run.training.folder} was begun with other arguments; they differ in {sorted(changed)}. "
+                f"{run.training.folder} was begun with other overrides; they differ in {sorted(changed)}. "
                 f"Type folder=<another>"
             )
 
@@ -90,7 +91,8 @@ def _attempt(run: GridRun, watcher: Watcher) -> None:
             "variant": run.variant,
             "labels": list(run.labels),
             "seed": run.seed,
-            "arguments": run.training.arguments(),
+            "overrides": list(run.training.overrides),
+            "steps": run.training.steps,
             "git_revision": git_revision(),
             "versions": versions(),
         },

@@ -24,8 +24,8 @@ class State(str, Enum):
 
 
 def state_of(run: GridRun) -> State:
-    """Finished runs have logged their last step; failed ones have said why."""
-    if run.training.is_finished():
+    """Finished runs have logged their last step, checkpoints or not; failed ones have said why."""
+    if run.training.is_logged():
         return State.FINISHED
     if failure_of(run) is not None:
         return State.FAILED

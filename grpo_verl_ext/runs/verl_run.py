@@ -22,7 +22,8 @@ class VerlRun:
     """``python -m verl.trainer.main_ppo`` in a folder that keeps all it leaves.
 
     ``attempt-N.log`` has verl's output, ``attempt-N.jsonl`` its metrics (verl starts that file anew whenever
-    it starts), ``checkpoints/`` what a later attempt resumes from.
+    it starts), ``checkpoints/`` what a later attempt resumes from, ``rollouts/`` and ``validation/`` the
+    responses.
     """
 
     folder: Path
@@ -39,10 +40,22 @@ class VerlRun:
         """The folder of the checkpoint after the last step."""
         return self.checkpoints / f"global_step_{self.steps}"
 
+    @property
+    def rollouts(self) -> Path:
+        """verl's ``trainer.rollout_data_dir``: the responses of each training step."""
+        return self.folder / "rollouts"
+
+    @property
+    def validation(self) -> Path:
+        """verl's ``trainer.validation_data_dir``: the responses of each validation."""
+        return self.folder / "validation"
+
     def arguments(self) -> list[str]:
         """Arguments of ``main_ppo``; of the caller's, those that would lose track of the run do not win."""
         return [
             "trainer.logger=[console,file]",
+            f"trainer.rollout_data_dir={hydra_value(self.rollouts.resolve())}",
+            f"trainer.validation_data_dir={hydra_value(self.validation.resolve())}",
             *self.overrides,
             f"trainer.total_training_steps={self.steps}",
             f"trainer.default_local_dir={hydra_value(self.checkpoints.resolve())}",
@@ -55,8 +68,12 @@ class VerlRun:
         return read_metrics(self._attempts(".jsonl"))
 
     def is_finished(self) -> bool:
-        """Has the last step been logged, which verl does after saving it?"""
-        return self.last_checkpoint.is_dir() and self.steps in self.metrics()
+        """Has the last step been logged, which verl does after saving it, and is its checkpoint there?"""
+        return self.last_checkpoint.is_dir() and self.is_logged()
+
+    def is_logged(self) -> bool:
+        """Do the metrics go as far as the last step?"""
+        return self.steps in self.metrics()
 
     def go(self, on_metrics: Callable[[Metrics], None] = lambda _: None) -> None:
         """Start verl, or start it again, and wait until it and its Ray are gone.

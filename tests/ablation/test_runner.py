@@ -93,15 +93,16 @@ def test_each_run_records_what_it_was_made_with(tmp_path, grid, verl) -> None:
     go(tmp_path, grid, Heard(), retry_failed=False)
     record = json.loads((tmp_path / "a" / "run.json").read_text())
     assert (record["variant"], record["labels"], record["seed"]) == ("a", ["a"], 1)
-    assert record["arguments"] == grid[0].training.arguments()
+    assert (record["overrides"], record["steps"]) == (["+algo=a"], 2)
     assert {"verl", "torch", "grpo-verl-ext"} <= record["versions"].keys()
 
 
 def test_a_run_that_was_begun_otherwise_is_refused(tmp_path, grid, verl) -> None:
     go(tmp_path, grid, Heard(), retry_failed=False)
-    changed = GridRun(("a",), 1, VerlRun(tmp_path / "a", ["+algo=a", "trainer.x=1"], steps=2))
+    changed = GridRun(("a",), 1, VerlRun(tmp_path / "a", ["+algo=a", "trainer.x=1"], steps=3))
     with pytest.raises(
-        AblationError, match=r"was begun with other arguments; they differ in \['trainer\.x=1'\]"
+        AblationError,
+        match=r"was begun with other overrides; they differ in \['steps=2', 'steps=3', 'trainer\.x=1'\]",
     ):
         go(tmp_path, [changed], Heard(), retry_failed=False)
 
