@@ -41,6 +41,36 @@ class Row:
         }
 
 
+@dataclass(frozen=True)
+class Analysis:
+    """All that there is to say, for whoever shows it."""
+
+    results: Results
+    rows: list[Row]
+    costs: dict[str, dict[str, float]]
+    threshold: float | None
+    reached: dict[str, list[tuple[int, int | None, float | None]]]
+    """As `reached` has it; empty without a threshold."""
+    cautions: list[str]
+
+
+def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
+    """Everything about the finished runs.
+
+    Args:
+        threshold: when did each run's first metric reach it?
+    """
+    rows = rows_of(results)
+    return Analysis(
+        results=results,
+        rows=rows,
+        costs=costs_of(results),
+        threshold=threshold,
+        reached={} if threshold is None else reached(results, threshold),
+        cautions=cautions(results, rows),
+    )
+
+
 def rows_of(results: Results) -> list[Row]:
     """All rows, metric by metric; variants without a finished run that has the metric are left out."""
     return [
@@ -52,8 +82,8 @@ def rows_of(results: Results) -> list[Row]:
 
 
 def cautions(results: Results, rows: list[Row]) -> list[str]:
-    """Honest words: runs that are not finished, seeds that are too few."""
-    words = []
+    """Honest words: runs that are not finished, files that cannot be read, seeds that are too few."""
+    words = list(dict.fromkeys(trouble for run in results.runs for trouble in run.troubles))
     unfinished = [run for run in results.runs if run not in results.finished(run.variant)]
     if unfinished:
         names = ", ".join(f"{run.variant}/seed-{run.seed} ({run.state.value})" for run in unfinished)

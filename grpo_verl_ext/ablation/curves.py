@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from grpo_verl_ext.ablation.measures import curve
 from grpo_verl_ext.ablation.results import Results
 from grpo_verl_ext.ablation.statistics import Summary, summarize
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-"""Okabe and Ito's, which colour-blind readers tell apart; in grey the dashes and marks do."""
-STYLES = ("-", "--", "-.", ":")
-MARKS = ("o", "s", "^", "D", "v", "P", "X")
+from grpo_verl_ext.figures import line_style, save
+from grpo_verl_ext.figures import looks as looks_of
 
 
 @dataclass(frozen=True)
@@ -26,18 +22,24 @@ class Band:
     """One variant over its finished seeds, at the steps that all of them measured."""
 
     variant: str
+    number: int
+    """Of the variant in the grid, so that it looks the same in each figure."""
     steps: list[int]
+    seeds: list[list[float]]
+    """A value for each step."""
     summaries: list[Summary]
 
 
 def bands(results: Results, metric: str) -> list[Band]:
     """The curves of a metric, the baseline first; variants without it are left out."""
     found = []
-    for variant in results.variants:
+    for number, variant in enumerate(results.variants):
         curves = [dict(curve(run.metrics, metric)) for run in results.finished(variant)]
         steps = sorted(set.intersection(*(set(each) for each in curves))) if curves else []
         if steps:
-            found.append(Band(variant, steps, [summarize([each[step] for each in curves]) for step in steps]))
+            seeds = [[each[step] for step in steps] for each in curves]
+            summaries = [summarize(values) for values in zip(*seeds, strict=True)]
+            found.append(Band(variant, number, steps, seeds, summaries))
     return found
 
 
@@ -47,41 +49,55 @@ def draw(results: Results, folder: Path) -> list[Path]:
     for metric in results.settings.metrics:
         drawn = bands(results, metric)
         if drawn:
-            figure = _figure(drawn, metric)
+            figure = draw_bands(drawn, metric)
             name = "curve-" + re.sub(r"[^A-Za-z0-9.-]+", "-", metric)
-            written += [_save(figure, folder / f"{name}.{kind}") for kind in ("png", "svg")]
+            written += [save(figure, folder / f"{name}.{kind}") for kind in ("png", "svg")]
     return written
 
 
-def _figure(drawn: list[Band], metric: str) -> Figure:
+def draw_bands(drawn: list[Band], label: str) -> Figure:
+    """The figure that stands alone: with its legend, and a label of the vertical axis."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
-    for number, band in enumerate(drawn):
-        colour = COLOURS[number % len(COLOURS)]
-        axes.plot(
-            band.steps,
-            [summary.mean for summary in band.summaries],
-            color=colour,
-            linestyle=STYLES[number % len(STYLES)],
-            marker=MARKS[number % len(MARKS)],
-            markersize=4,
-            label=f"{band.variant}, seeds: {band.summaries[0].seeds}",
-        )
-        low = [summary.mean if summary.low is None else summary.low for summary in band.summaries]
-        high = [summary.mean if summary.high is None else summary.high for summary in band.summaries]
-        axes.fill_between(band.steps, low, high, color=colour, alpha=0.12, linewidth=0)
-    axes.set(xlabel="step", ylabel=metric, title="mean over seeds, 95 % interval")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
+    plot_bands(axes, drawn)
+    axes.set(xlabel="step", ylabel=label, title="each seed, mean over seeds, 95 % interval")
     figure.legend(loc="outside lower center", ncols=min(len(drawn), 4), frameon=False)
     return figure
 
 
-def _save(figure: Figure, file: Path) -> Path:
-    """Whole or not at all, and the same bytes for the same numbers."""
-    unfinished = file.with_name(f".{file.stem}.unfinished{file.suffix}")
-    without_date = {"Date": None} if file.suffix == ".svg" else {"Software": None}
-    with mpl.rc_context({"svg.hashsalt": "grpo_verl_ext", "svg.fonttype": "none"}):
-        figure.savefig(unfinished, dpi=150, metadata=without_date)
-    os.replace(unfinished, file)
-    return file
+def plot_bands(axes: Axes, drawn: list[Band], *, log: bool = False) -> None:
+    """Thin lines for seeds, a thick one for their mean, a band for its 95 % interval.
+
+    The axis shows where the seeds are; with few of them the interval is wider, and leaves it.
+    """
+    for band in drawn:
+        looks, style = looks_of(band.number), line_style(band.number)
+        label = f"{band.variant}, seeds: {band.summaries[0].seeds}"
+        means = [summary.mean for summary in band.summaries]
+        for values in band.seeds:
+            axes.plot(band.steps, values, color=looks["color"], linewidth=0.6, alpha=0.5)
+        axes.plot(band.steps, means, linestyle=style, markersize=4, label=label, **looks)
+        _fill(axes, band, looks["color"])
+    _limit(axes, [value for band in drawn for values in band.seeds for value in values], log=log)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+
+
+def _limit(axes: Axes, values: list[float], *, log: bool) -> None:
+    low, high = min(values), max(values)
+    if log and low > 0:
+        axes.set_yscale("log")
+        axes.set_ylim(low / 1.2, high * 1.2)
+    elif high > low:
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+
+
+def _fill(axes: Axes, band: Band, colour: str) -> None:
+    ends = [
+        (summary.low, summary.high)
+        for summary in band.summaries
+        if summary.low is not None and summary.high is not None
+    ]
+    if ends:
+        low, high = zip(*ends, strict=True)
+        axes.fill_between(band.steps, low, high, color=colour, alpha=0.07, linewidth=0)

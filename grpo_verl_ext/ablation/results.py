@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo_verl_ext.ablation.grid import runs_of, variant_name
+from grpo_verl_ext.ablation.grid import GridRun, runs_of, variant_name
+from grpo_verl_ext.ablation.lengths import measure_of
+from grpo_verl_ext.ablation.responses import read_responses
 from grpo_verl_ext.ablation.settings import AblationError, GridSettings
-from grpo_verl_ext.ablation.state import State, state_of
+from grpo_verl_ext.ablation.state import State, read_record, standing_of
 from grpo_verl_ext.files import write_whole
+from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
 
 GRID = "grid.json"
@@ -23,6 +26,13 @@ class Result:
     seed: int
     state: State
     metrics: Metrics
+    """verl's, and those of `responses`."""
+    made_with: str | None = None
+    """Commit and versions, as its record has them."""
+    samples: list[Response] = field(default_factory=list)
+    """Of its last validation."""
+    troubles: list[str] = field(default_factory=list)
+    """What of its files cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,11 @@ class Results:
         """Their names, the baseline first."""
         names = dict.fromkeys(run.variant for run in self.runs)
         return [self.baseline, *(name for name in names if name != self.baseline)]
+
+    @property
+    def made_with(self) -> list[str]:
+        """Of the finished runs, each once."""
+        return list(dict.fromkeys(run.made_with for run in self.runs if run.made_with))
 
     def finished(self, variant: str) -> list[Result]:
         """Only whole runs are compared."""
@@ -67,10 +82,36 @@ def read_results(folder: Path) -> Results:
             f"{folder} has no {GRID}; valid is the folder of a grid that `ablate --run` has begun"
         )
     try:
-        settings = replace(GridSettings(**json.loads(file.read_text(encoding="utf-8"))), folder=str(folder))
+        content = json.loads(file.read_text(encoding="utf-8"))
+        settings = GridSettings(**{**content, "folder": str(folder)})
         runs = runs_of(settings)
     except (ValueError, TypeError, AttributeError) as error:
         raise AblationError(f"{file} is no grid ({error!r}). It was left in place") from error
-    return Results(
-        settings, [Result(run.variant, run.seed, state_of(run), run.training.metrics()) for run in runs]
-    )
+    return Results(settings, [_result(run, settings) for run in runs])
+
+
+def _result(run: GridRun, settings: GridSettings) -> Result:
+    standing = standing_of(run)
+    if standing.state is not State.FINISHED:
+        unread = [standing.trouble] if standing.state is State.UNREADABLE and standing.trouble else []
+        return Result(run.variant, run.seed, standing.state, standing.metrics, troubles=unread)
+    measure, word = measure_of(run.training.folder, right_above=settings.right_above)
+    responses = read_responses(run.training, measure)
+    metrics = {
+        step: {**values, **responses.metrics.get(step, {})} for step, values in standing.metrics.items()
+    }
+    troubles = responses.troubles + ([word] if word and responses.metrics else [])
+    made_with = _made_with(run, troubles)
+    return Result(run.variant, run.seed, standing.state, metrics, made_with, responses.samples, troubles)
+
+
+def _made_with(run: GridRun, troubles: list[str]) -> str | None:
+    try:
+        record = read_record(run)
+    except AblationError as error:
+        troubles.append(str(error))
+        return None
+    if record is None:
+        return None
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    return f"commit {record['git_revision'] or 'unknown'}; {versions}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +13,7 @@ from grpo_verl_ext.ablation.state import (
     failure_of,
     forget_failure,
     note_failure,
-    record_file,
+    read_record,
     state_of,
     write_record,
 )
@@ -65,17 +64,11 @@ def check_records(runs: Sequence[GridRun]) -> None:
         AblationError: its folder, and what differs.
     """
     for run in runs:
-        file = record_file(run.training.folder)
-        if not file.exists():
+        record = read_record(run)
+        if record is None:
             continue
-        try:
-            record = json.loads(file.read_text(encoding="utf-8"))
-            begun = [*record["overrides"], f"steps={record['steps']}"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise AblationError(
-                f"{file} is no record of a run ({error!r}). It was left in place; type folder=<another>"
-            ) from error
-        changed = set(begun) ^ {*run.training.overrides, f"steps={run.training.steps}"}
+        begun = {*record["overrides"], f"steps={record['steps']}"}
+        changed = begun ^ {*run.training.overrides, f"steps={run.training.steps}"}
         if changed:
             raise AblationError(
                 f"{run.training.folder} was begun with other overrides; they differ in {sorted(changed)}. "

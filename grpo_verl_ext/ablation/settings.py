@@ -42,10 +42,14 @@ class GridSettings:
     """A label of each axis, in their order: the variant that the others are compared with."""
     metrics: list[str] = MISSING
     """Names of verl's metrics to compare, the most important first."""
+    right_above: float | None = None
+    """A response is right if its score is above; for what the report says of right and of wrong ones."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+        """Plain values, without the folder, which may be moved."""
+        values = asdict(self)
+        del values["folder"]
+        return values
 
 
 def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:

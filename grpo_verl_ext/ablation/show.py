@@ -20,7 +20,7 @@ from grpo_verl_ext.ablation.measures import STEP_SECONDS
 from grpo_verl_ext.ablation.results import keep_grid
 from grpo_verl_ext.ablation.runner import check_records, go, to_do
 from grpo_verl_ext.ablation.settings import GridSettings
-from grpo_verl_ext.ablation.state import State, failure_of, state_of
+from grpo_verl_ext.ablation.state import State, standing_of, state_of
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
 
@@ -80,13 +80,14 @@ def _table(runs: Sequence[GridRun], metric: str) -> Table:
     for name in ("variant", "seed", "state", "step", metric, "s a step"):
         shown.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
     for run in runs:
-        metrics = run.training.metrics()
+        standing = standing_of(run)
+        metrics = standing.metrics
         values = [of_step[metric] for _, of_step in sorted(metrics.items()) if metric in of_step]
         seconds = _step_seconds(metrics)
         shown.add_row(
             escape(run.variant),
             str(run.seed),
-            state_of(run).value,
+            standing.state.value,
             f"{max(metrics, default=0)}/{run.training.steps}",
             f"{values[-1]:.3f}" if values else "–",
             f"{mean(seconds):.1f}" if seconds else "–",
@@ -96,10 +97,10 @@ def _table(runs: Sequence[GridRun], metric: str) -> Table:
 
 def _estimate(runs: Sequence[GridRun], left: Sequence[GridRun]) -> str:
     """From the steps that there are; starting Ray, actor and rollout comes on top."""
-    seconds = [second for run in runs for second in _step_seconds(run.training.metrics())]
+    seconds = [second for run in runs for second in _step_seconds(standing_of(run).metrics)]
     if not seconds:
         return "time unknown before the first step"
-    steps = sum(run.training.steps - max(run.training.metrics(), default=0) for run in left)
+    steps = sum(run.training.steps - max(standing_of(run).metrics, default=0) for run in left)
     return f"about {steps * mean(seconds) / 60:.0f} min of steps"
 
 
@@ -109,9 +110,11 @@ def _step_seconds(metrics: Metrics) -> list[float]:
 
 def _print_failures(console: Console, runs: Sequence[GridRun]) -> None:
     for run in runs:
-        reason = failure_of(run)
-        if reason is not None:
-            console.print(f"\n{run.name} failed:\n{reason.rstrip()}", markup=False, style="red")
+        standing = standing_of(run)
+        if standing.trouble is not None:
+            trouble = standing.trouble.rstrip()
+            console.print(f"\n{run.name} {standing.state.value}:\n{trouble}", markup=False, style="red")
+        if standing.state is State.FAILED:
             console.print("--retry-failed tries it again", markup=False)
 
 

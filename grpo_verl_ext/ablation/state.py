@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from typing import Any
 
 from grpo_verl_ext.ablation.grid import GridRun
+from grpo_verl_ext.ablation.settings import AblationError
 from grpo_verl_ext.files import write_whole
+from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 
 FAILURE = "failed.txt"
 RECORD = "run.json"
@@ -21,15 +24,37 @@ class State(str, Enum):
     """There are attempts; the next one goes on from the last checkpoint."""
     FAILED = "failed"
     FINISHED = "finished"
+    UNREADABLE = "unreadable"
+    """Its metrics are corrupt; it is neither run nor compared until somebody has looked."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A run as its files have it now."""
+
+    state: State
+    metrics: Metrics
+    trouble: str | None = None
+    """Why it failed, or what cannot be read."""
+
+
+def standing_of(run: GridRun) -> Standing:
+    """Finished runs have logged their last step, checkpoints or not; failed ones have said why."""
+    try:
+        metrics = run.training.metrics()
+    except CorruptMetricsError as error:
+        return Standing(State.UNREADABLE, {}, str(error))
+    if run.training.steps in metrics:
+        return Standing(State.FINISHED, metrics)
+    failure = failure_of(run)
+    if failure is not None:
+        return Standing(State.FAILED, metrics, failure)
+    return Standing(State.BEGUN if run.training.folder.is_dir() else State.WAITING, metrics)
 
 
 def state_of(run: GridRun) -> State:
-    """Finished runs have logged their last step, checkpoints or not; failed ones have said why."""
-    if run.training.is_logged():
-        return State.FINISHED
-    if failure_of(run) is not None:
-        return State.FAILED
-    return State.BEGUN if run.training.folder.is_dir() else State.WAITING
+    """The one word of `standing_of`."""
+    return standing_of(run).state
 
 
 def failure_of(run: GridRun) -> str | None:
@@ -57,6 +82,19 @@ def write_record(run: GridRun, content: dict[str, object]) -> None:
         write_whole(file, json.dumps(content, indent=2) + "\n")
 
 
-def record_file(folder: Path) -> Path:
-    """Where `write_record` writes in a run's folder."""
-    return folder / RECORD
+def read_record(run: GridRun) -> dict[str, Any] | None:
+    """What `write_record` wrote; None if the run has not begun.
+
+    Raises:
+        AblationError: it is no record. It is left in place.
+    """
+    file = run.training.folder / RECORD
+    if not file.exists():
+        return None
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        return {key: record[key] for key in ("overrides", "steps", "git_revision", "versions")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise AblationError(
+            f"{file} is no record of a run ({error!r}). It was left in place; type folder=<another>"
+        ) from error

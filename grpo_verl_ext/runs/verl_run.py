@@ -69,11 +69,7 @@ class VerlRun:
 
     def is_finished(self) -> bool:
         """Has the last step been logged, which verl does after saving it, and is its checkpoint there?"""
-        return self.last_checkpoint.is_dir() and self.is_logged()
-
-    def is_logged(self) -> bool:
-        """Do the metrics go as far as the last step?"""
-        return self.steps in self.metrics()
+        return self.last_checkpoint.is_dir() and self.steps in self.metrics()
 
     def go(self, on_metrics: Callable[[Metrics], None] = lambda _: None) -> None:
         """Start verl, or start it again, and wait until it and its Ray are gone.

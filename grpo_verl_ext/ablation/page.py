@@ -1,0 +1,129 @@
+"""``report.html``: one file that needs nothing else, no script, no network."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from grpo_verl_ext.ablation import forest, tables
+from grpo_verl_ext.ablation.analysis import Analysis
+from grpo_verl_ext.ablation.curves import Band, bands, plot_bands
+from grpo_verl_ext.ablation.responses import NO_DIFFERENCE, SAMPLES, SHARE_RIGHT
+from grpo_verl_ext.ablation.results import Results
+from grpo_verl_ext.ablation.samples import side_by_side
+from grpo_verl_ext.ablation.visible import visible
+from grpo_verl_ext.figures import key, looks, svg
+from grpo_verl_ext.files import write_whole
+
+PAGE = "report.html"
+SMALL = (4.6, 3.4)
+"""Inches: readable on a telephone."""
+
+BEHAVIOUR = {
+    "response_length/mean": "length of responses, tokens",
+    "responses/tokens/right": "length of right responses, tokens",
+    "responses/tokens/wrong": "length of wrong responses, tokens",
+    "responses/characters/right": "length of right responses, characters",
+    "responses/characters/wrong": "length of wrong responses, characters",
+    SHARE_RIGHT: "right responses, share of the training batch",
+    NO_DIFFERENCE: "prompts whose responses all score the same, share",
+    "actor/entropy": "entropy of the policy, nats (*)",
+    "actor/pg_clipfrac": "tokens whose ratio is clipped, share",
+    "actor/ppo_kl": "KL to the policy of the rollout (k1), nats a token",
+    "actor/kl_loss": "KL to the reference, nats (*)",
+    "actor/grad_norm": "norm of the gradient (*)",
+    "response_length/clip_ratio": "truncated responses, share",
+}
+"""Metrics that show how the variants behave, in the order of the page. (*): as large as the variant's own
+aggregation (`actor.loss_agg_mode`) makes it, hence on a logarithmic axis."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure inside the page."""
+
+    about: str
+    source: str
+    """``data:`` URI."""
+
+
+def write(analysis: Analysis, folder: Path) -> Path:
+    """The page, whole or not at all."""
+    write_whole(folder / PAGE, as_html(analysis))
+    return folder / PAGE
+
+
+def as_html(analysis: Analysis) -> str:
+    """All text is escaped, and what acts instead of showing is named."""
+    environment = Environment(
+        loader=PackageLoader("grpo_verl_ext", "ablation"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    results = analysis.results
+    return environment.get_template("page.html.jinja").render(
+        results=results,
+        finished=sum(len(results.finished(variant)) for variant in results.variants),
+        cautions=analysis.cautions,
+        tables=list(tables.comparisons(analysis)),
+        costs=tables.costs(analysis),
+        thresholds=tables.thresholds(analysis),
+        outcome=_outcome(analysis),
+        legend=_legend(results),
+        curves=_curves(results, {metric: metric for metric in results.settings.metrics}),
+        behaviour=_curves(results, _not_compared(results)),
+        samples=side_by_side(results),
+        kept=SAMPLES,
+        colours={name: looks(number)["color"] for name, number in _numbers(results).items()},
+    )
+
+
+def _outcome(analysis: Analysis) -> list[Picture]:
+    """The first metric's final value."""
+    first = (analysis.results.settings.metrics[0], "final")
+    rows = [row for row in analysis.rows if (row.metric, row.measure) == first]
+    if not rows:
+        return []
+    numbers = _numbers(analysis.results)
+    values = forest.draw_values(rows, numbers, first[0])
+    differences = forest.draw_differences(rows, numbers, f"difference from {analysis.results.baseline}")
+    shown = [_picture(values, "final value: mean, 95 % interval, and each seed")]
+    if differences is not None:
+        shown.append(_picture(differences, "difference, paired by seed: mean and 95 % interval"))
+    return shown
+
+
+def _curves(results: Results, labels: dict[str, str]) -> list[Picture]:
+    drawn = {label: bands(results, metric) for metric, label in labels.items()}
+    return [_picture(_small(found, label), label) for label, found in drawn.items() if found]
+
+
+def _small(drawn: list[Band], label: str) -> Figure:
+    figure = Figure(figsize=SMALL, layout="constrained")
+    axes = figure.subplots()
+    plot_bands(axes, drawn, log=label.endswith("(*)"))
+    axes.set(xlabel="step")
+    return figure
+
+
+def _legend(results: Results) -> list[Picture]:
+    return [_picture(key(number), variant) for variant, number in _numbers(results).items()]
+
+
+def _not_compared(results: Results) -> dict[str, str]:
+    return {metric: label for metric, label in BEHAVIOUR.items() if metric not in results.settings.metrics}
+
+
+def _numbers(results: Results) -> dict[str, int]:
+    return {variant: number for number, variant in enumerate(results.variants)}
+
+
+def _picture(figure: Figure, about: str) -> Picture:
+    return Picture(about, "data:image/svg+xml;base64," + base64.b64encode(svg(figure)).decode())

@@ -1,0 +1,58 @@
+"""What all figures have in common: marks that everybody can tell apart, files that appear whole."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+"""Okabe and Ito's, which colour-blind readers tell apart; in grey the dashes and marks do."""
+STYLES = ("-", "--", "-.", ":")
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
+
+_SAME_EACH_TIME = {"svg.hashsalt": "grpo_verl_ext", "svg.fonttype": "none"}
+
+
+def looks(number: int) -> dict[str, Any]:
+    """Colour and mark of the variant with that number, the same in each figure."""
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKS[number % len(MARKS)]}
+
+
+def line_style(number: int) -> str:
+    """Its dashes."""
+    return STYLES[number % len(STYLES)]
+
+
+def key(number: int) -> Figure:
+    """A piece of the line, for a legend."""
+    figure = Figure(figsize=(0.5, 0.16))
+    line = Line2D(
+        [0.02, 0.5, 0.98], [0.5, 0.5, 0.5], linestyle=line_style(number), markevery=[1], markersize=5
+    )
+    line.set(**looks(number))
+    figure.add_artist(line)
+    return figure
+
+
+def save(figure: Figure, file: Path) -> Path:
+    """Write PNG or SVG whole or not at all, and the same bytes for the same numbers."""
+    unfinished = file.with_name(f".{file.stem}.unfinished{file.suffix}")
+    without_date = {"Date": None} if file.suffix == ".svg" else {"Software": None}
+    with mpl.rc_context(_SAME_EACH_TIME):
+        figure.savefig(unfinished, dpi=150, metadata=without_date)
+    os.replace(unfinished, file)
+    return file
+
+
+def svg(figure: Figure) -> bytes:
+    """The SVG that `save` would write."""
+    written = io.BytesIO()
+    with mpl.rc_context(_SAME_EACH_TIME):
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    return written.getvalue()
