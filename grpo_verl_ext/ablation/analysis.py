@@ -83,7 +83,9 @@ def rows_of(results: Results) -> list[Row]:
 
 def cautions(results: Results, rows: list[Row]) -> list[str]:
     """Honest words: runs that are not finished, files that cannot be read, seeds that are too few."""
-    words = list(dict.fromkeys(trouble for run in results.runs for trouble in run.troubles))
+    troubles = dict.fromkeys(trouble for run in results.runs for trouble in run.troubles)
+    # The folder may be moved, and the report is shown to others.
+    words = [trouble.replace(f"{results.settings.folder}/", "") for trouble in troubles]
     unfinished = [run for run in results.runs if run not in results.finished(run.variant)]
     if unfinished:
         names = ", ".join(f"{run.variant}/seed-{run.seed} ({run.state.value})" for run in unfinished)

@@ -100,7 +100,8 @@ def _result(run: GridRun, settings: GridSettings) -> Result:
     metrics = {
         step: {**values, **responses.metrics.get(step, {})} for step, values in standing.metrics.items()
     }
-    troubles = responses.troubles + ([word] if word and responses.metrics else [])
+    in_characters = any("/characters/" in name for values in responses.metrics.values() for name in values)
+    troubles = responses.troubles + ([word] if word and in_characters else [])
     made_with = _made_with(run, troubles)
     return Result(run.variant, run.seed, standing.state, metrics, made_with, responses.samples, troubles)
 

@@ -54,4 +54,7 @@ def _response(record: dict[str, object]) -> Response:
     score = record["score"]
     if not isinstance(score, int | float):
         raise TypeError(f"score is {score!r}")
-    return Response(prompt_id, str(record["input"]), str(record["output"]), record.get("gts"), float(score))
+    prompt, output = str(record["input"]), str(record["output"])
+    # Half of a surrogate pair is no text: no tokenizer takes it, no file.
+    (prompt + output).encode("utf-8")
+    return Response(prompt_id, prompt, output, record.get("gts"), float(score))

@@ -135,6 +135,36 @@ def test_a_corrupt_grid_is_named_and_left(tmp_path: Path, text: str) -> None:
     assert (tmp_path / "grid.json").read_text() == text
 
 
+def test_corrupt_metrics_are_named_left_and_the_report_goes_on(folder: Path) -> None:
+    file = folder / "grpo" / "seed-1" / "attempt-1.jsonl"
+    file.write_text('{"step": 0, "data": {}}\n{"st\n')
+    before = file.read_bytes()
+    finished = CliRunner().invoke(app, ["report", str(folder)])
+    assert finished.exit_code == 0, finished.output
+    named = "grpo/seed-1/attempt-1.jsonl, line 2, is no record of verl's file logger"
+    content = json.loads((folder / "report.json").read_text())
+    assert content["cautions"][0].startswith(named)
+    assert "grpo/seed-1 (unreadable)" in content["cautions"][1]
+    assert named in finished.output
+    assert content["rows"][0]["by_seed"] == {"2": 0.25, "3": 0.0}
+    assert file.read_bytes() == before
+
+
+def test_a_truncated_last_line_is_a_run_that_was_killed(folder: Path) -> None:
+    file = folder / "grpo" / "seed-1" / "attempt-1.jsonl"
+    file.write_text(file.read_text()[:-5])
+    results = read_results(folder)
+    assert [run.state for run in results.runs if (run.variant, run.seed) == ("grpo", 1)] == [State.BEGUN]
+    assert all("attempt-1" not in word for word in cautions(results, rows_of(results)))
+
+
+def test_a_corrupt_record_is_named_and_its_run_counts(folder: Path) -> None:
+    (folder / "grpo" / "seed-1" / "run.json").write_text("{")
+    results = read_results(folder)
+    assert rows_of(results)[0].by_seed == {1: 0.5, 2: 0.25, 3: 0.0}
+    assert cautions(results, rows_of(results))[0].startswith("grpo/seed-1/run.json is no record of a run")
+
+
 def test_a_folder_without_a_grid(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert refused.exit_code == 1

@@ -139,7 +139,8 @@ class TestMeasure:
         file = tmp_path / "run" / "hydra" / ".hydra" / "config.yaml"
         file.parent.mkdir(parents=True)
         file.write_text(
-            f"task: {{folder: {tmp_path}}}\nactor_rollout_ref: {{model: {{path: '${{task.folder}}/model'}}}}\n"
+            f"task: {{folder: {tmp_path}}}\n"
+            "actor_rollout_ref: {model: {path: '${task.folder}/model'}}\n"
         )
         return tmp_path
 

@@ -10,7 +10,7 @@ from filelock import FileLock
 from grpo_verl_ext.ablation.grid import GridRun
 from grpo_verl_ext.ablation.runner import go, to_do
 from grpo_verl_ext.ablation.settings import AblationError
-from grpo_verl_ext.ablation.state import State, failure_of, state_of
+from grpo_verl_ext.ablation.state import State, failure_of, standing_of, state_of
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -87,6 +87,17 @@ def test_a_run_that_has_begun_goes_on(tmp_path, grid, verl) -> None:
     assert state_of(grid[0]) is State.BEGUN
     assert state_of(grid[1]) is State.WAITING
     assert to_do(grid[0], retry_failed=False)
+
+
+def test_a_run_whose_metrics_are_corrupt_is_left_alone_and_the_others_go_on(tmp_path, grid, verl) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "attempt-1.jsonl").write_text("{\n")
+    heard = Heard()
+    go(tmp_path, grid, heard, retry_failed=True)
+    assert [word for word in heard.words if word.startswith("begin")] == ["begin b/seed-1", "begin c/seed-1"]
+    standing = standing_of(grid[0])
+    assert standing.state is State.UNREADABLE
+    assert "a/attempt-1.jsonl, line 1, is no record" in str(standing.trouble)
 
 
 def test_each_run_records_what_it_was_made_with(tmp_path, grid, verl) -> None:

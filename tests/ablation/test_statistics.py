@@ -1,13 +1,15 @@
 """Statistics: by hand, next to scipy, and as properties."""
 
 import math
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpo_verl_ext.ablation.statistics import adjusted, caution, compare, summarize
+from grpo_verl_ext.ablation.statistics import Comparison, adjusted, caution, compare, summarize
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 values = st.lists(st.integers(-50, 50).map(lambda n: n / 8), min_size=2, max_size=9)
@@ -81,6 +83,41 @@ class TestComparison:
             *(0.5, 1),
             *(None, None, None),
         )
+
+
+class TestOnSimulatedSeeds:
+    """The truth is known: seeds differ by N(0, 1), each run has noise N(0, 0.5)."""
+
+    TRIALS = 4000
+    FOUR_SIGMA = 4 * math.sqrt(0.95 * 0.05 / TRIALS)
+    """Of a share of the trials."""
+
+    @pytest.mark.parametrize("seeds", [2, 3, 8])
+    def test_95_of_100_intervals_have_the_true_difference(self, seeds: int) -> None:
+        covered = sum(
+            found.low <= 0.3 <= found.high
+            for found in self.simulated(seeds, difference=0.3)
+            if found.low is not None and found.high is not None
+        )
+        assert covered / self.TRIALS == pytest.approx(0.95, abs=self.FOUR_SIGMA)
+
+    def test_without_a_difference_5_of_100_are_found_all_the_same(self) -> None:
+        found = sum(each.p < 0.05 for each in self.simulated(3, difference=0.0) if each.p is not None)
+        assert found / self.TRIALS == pytest.approx(0.05, abs=self.FOUR_SIGMA)
+
+    def test_the_probability_of_being_higher_is_right_as_often_as_it_says(self) -> None:
+        # With no difference it is uniform: a probability, not a verdict.
+        found = [each.probability_higher for each in self.simulated(4, difference=0.0)]
+        assert stats.kstest(found, "uniform").pvalue > 1e-4
+
+    def simulated(self, seeds: int, *, difference: float) -> Iterator[Comparison]:
+        rng = np.random.default_rng(seeds)
+        for _ in range(self.TRIALS):
+            level = rng.normal(size=seeds)
+            baseline, variant = (level + rng.normal(scale=0.5, size=seeds) for _ in range(2))
+            found = compare(dict(enumerate(variant + difference)), dict(enumerate(baseline)))
+            assert found is not None
+            yield found
 
 
 def test_benjamini_hochberg_by_hand() -> None:

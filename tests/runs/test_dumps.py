@@ -25,7 +25,13 @@ def test_a_line_is_a_response_and_the_uid_names_its_prompt(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "broken",
-    ["", "{", "[]", "3", line(score=None), line(score="high"), json.dumps({"input": "x", "output": "y"})],
+    [
+        *("", "{", "[]", "3"),
+        line(score=None),
+        line(score="high"),
+        line().replace("1+1", "\\ud800"),
+        json.dumps({"input": "x", "output": "y"}),
+    ],
 )
 def test_a_corrupt_line_is_named_and_left(tmp_path: Path, broken: str) -> None:
     file = tmp_path / "3.jsonl"

@@ -1,0 +1,40 @@
+"""``python grid_to_kill.py FOLDER``: a grid with a stand-in for verl's trainer, all else real."""
+
+import os
+import sys
+from pathlib import Path
+
+from grpo_verl_ext.ablation.grid import GridRun, runs_of
+from grpo_verl_ext.ablation.results import keep_grid
+from grpo_verl_ext.ablation.runner import go
+from grpo_verl_ext.ablation.settings import GridSettings
+from grpo_verl_ext.runs.metrics import Metrics
+
+
+class Silent:
+    def begin(self, run: GridRun) -> None:
+        print(run.name, flush=True)
+
+    def metrics(self, run: GridRun, metrics: Metrics) -> None:
+        pass
+
+    def end(self, run: GridRun) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    os.environ["PYTHONPATH"] = str(Path(__file__).with_name("stand_in"))
+    settings = GridSettings(
+        folder=str(folder),
+        steps=5,
+        base=[],
+        axes={"algo": {"base": ["+algo=grpo"], "other": ["+algo=gvpo"]}},
+        seeds=[1, 2],
+        seed_overrides=["data.seed={seed}"],
+        baseline=["base"],
+        metrics=["acc"],
+        right_above=0.5,
+    )
+    keep_grid(settings)
+    go(folder, runs_of(settings), Silent(), retry_failed=False)

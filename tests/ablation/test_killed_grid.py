@@ -1,0 +1,47 @@
+"""A grid killed at random points ends with the results of an unbroken one."""
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from grpo_verl_ext.cli import app
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    script = Path(__file__).with_name("grid_to_kill.py")
+    return subprocess.Popen([sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True)
+
+
+def report(folder: Path) -> str:
+    finished = CliRunner().invoke(app, ["report", str(folder)])
+    assert finished.exit_code == 0, finished.output
+    return (folder / "report.json").read_text()
+
+
+def test_five_kills_at_random_points_change_no_result(tmp_path: Path) -> None:
+    unbroken = start(tmp_path / "unbroken")
+    begun = unbroken.communicate(timeout=300)[0].split()
+    assert unbroken.returncode == 0
+    assert begun == ["base/seed-1", "other/seed-1", "base/seed-2", "other/seed-2"]
+
+    rng = random.Random(0)
+    for _ in range(5):
+        process = start(tmp_path / "killed")
+        assert process.stdout is not None
+        # A run has begun; one takes about a second and a half.
+        process.stdout.readline()
+        time.sleep(rng.uniform(0, 1.6))
+        process.kill()
+        process.communicate()
+        report(tmp_path / "killed")
+    last = start(tmp_path / "killed")
+    last.communicate(timeout=300)
+    assert last.returncode == 0
+
+    assert report(tmp_path / "killed") == report(tmp_path / "unbroken")
+    # Neither repeated nor begun at all.
+    assert start(tmp_path / "killed").communicate(timeout=300)[0] == ""

@@ -1,0 +1,154 @@
+"""The HTML page: what it shows, what hostile text does to it, and that a browser needs nothing else."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from playwright.sync_api import Browser, sync_playwright
+
+from grpo_verl_ext.ablation.analysis import analyse
+from grpo_verl_ext.ablation.page import as_html, write
+from grpo_verl_ext.ablation.results import keep_grid, read_results
+from grpo_verl_ext.ablation.samples import side_by_side
+from grpo_verl_ext.ablation.settings import GridSettings
+from grpo_verl_ext.ablation.visible import visible
+
+HOSTILE = (
+    "<script>document.title='harmed'</script><img src=x onerror=\"document.title='harmed'\">"
+    "</pre></main>&amp;{{ 7*7 }}\x00\x1b[31m\x07\u202egnp.exe\u2028"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two variants, two seeds; with seed 2 one of them is not finished."""
+    keep_grid(
+        GridSettings(
+            folder=str(tmp_path),
+            steps=2,
+            base=[HOSTILE],
+            axes={"algo": {"base": [], "other": []}},
+            seeds=[1, 2],
+            baseline=["base"],
+            metrics=["val/<acc>"],
+            right_above=0.5,
+        )
+    )
+    for variant, seed, last in (("base", 1, 2), ("other", 1, 2), ("base", 2, 2), ("other", 2, 1)):
+        run = tmp_path / variant / f"seed-{seed}"
+        (run / "validation").mkdir(parents=True)
+        lines = [
+            {"step": step, "data": {"val/<acc>": step / 4 + seed / 10, "actor/entropy": 1 / (1 + step)}}
+            for step in range(last + 1)
+        ]
+        (run / "attempt-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        record = {"overrides": [], "steps": 2, "git_revision": "abc", "versions": {"verl": "0.9.1"}}
+        (run / "run.json").write_text(json.dumps(record))
+        answers = [
+            {"input": "agreed", "output": "same", "gts": 1, "score": 1.0, "uid": "a_0_0"},
+            {"input": HOSTILE, "output": variant + HOSTILE, "gts": 2, "score": seed, "uid": "b_0_0"},
+            {"input": "split", "output": variant, "gts": 3, "score": len(variant), "uid": "c_0_0"},
+        ]
+        (run / "validation" / "2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    return tmp_path
+
+
+def test_samples_lie_side_by_side_the_most_different_first(folder: Path) -> None:
+    found = side_by_side(read_results(folder))
+    assert found is not None
+    seed, rows = found
+    assert seed == 1
+    assert rows[0].prompt == "split"
+    assert {name: answer.output for name, answer in rows[0].answers.items()} == {
+        "base": "base",
+        "other": "other",
+    }
+    assert {row.prompt for row in rows} == {"split", "agreed", HOSTILE}
+
+
+def test_without_a_seed_that_all_have_there_are_no_samples(folder: Path) -> None:
+    shutil.rmtree(folder / "other" / "seed-1" / "validation")
+    assert side_by_side(read_results(folder)) is None
+    assert "The same prompts" not in as_html(analyse(read_results(folder)))
+
+
+def test_what_acts_is_named_and_what_shows_is_kept() -> None:
+    assert visible("a\tb\nc é 数 🙂") == "a\tb\nc é 数 🙂"
+    assert visible("\x1b[0m\u202e\ud800\x00") == "⟨U+001B⟩[0m⟨U+202E⟩⟨U+D800⟩⟨U+0000⟩"
+
+
+@given(st.text(alphabet=st.characters()))
+@settings(derandomize=True, deadline=None)
+def test_any_text_can_be_written_and_shows_no_control_character(text: str) -> None:
+    shown = visible(text)
+    shown.encode("utf-8")
+    assert not any(ord(character) < 32 and character not in "\n\t" for character in shown)
+
+
+def test_all_text_is_escaped(folder: Path) -> None:
+    html = as_html(analyse(read_results(folder), threshold=0.5))
+    assert "<script" not in html
+    assert 'onerror="' not in html
+    assert html.count("</main>") == 1
+    assert "{{ 7*7 }}" in html, "text is no template"
+    assert "⟨U+001B⟩[31m" in html
+    assert "val/&lt;acc&gt;" in html
+    assert "other/seed-2 (begun)" in html
+    assert "base reached 0.5: seed 1: step 2" in html
+    assert "commit abc; verl 0.9.1" in html
+    assert str(folder) not in html, "a page is shown to others"
+
+
+def test_a_grid_without_a_finished_run_has_a_page(tmp_path: Path) -> None:
+    keep_grid(
+        GridSettings(
+            folder=str(tmp_path),
+            steps=1,
+            base=[],
+            axes={"a": {"b": []}},
+            seeds=[1],
+            baseline=["b"],
+            metrics=["m"],
+        )
+    )
+    assert "b/seed-1 (waiting)" in as_html(analyse(read_results(tmp_path)))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    executable = shutil.which("chromium")
+    if executable is None:
+        pytest.skip("there is no chromium; Debian's package of that name runs this test")
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        found = playwright.chromium.launch(executable_path=executable, args=options)
+        yield found
+        found.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_it_without_an_error_a_request_or_harm(
+    folder: Path, browser: Browser, width: int
+) -> None:
+    file = write(analyse(read_results(folder)), folder)
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(file.as_uri())
+    assert said == []
+    assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]
+    assert page.title() != "harmed"
+    assert page.evaluate("document.querySelectorAll('script, img:not([src^=\"data:\"])').length") == 0
+    # Every figure was drawn, and nothing makes the page wider than the screen.
+    assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
+    assert page.evaluate("document.images.length") > 4
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert "⟨U+202E⟩gnp.exe" in page.inner_text("main")
+    page.close()
