@@ -60,7 +60,10 @@ def test_a_seed_decides_the_same_for_every_variant(written) -> None:
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_the_examples_compose(file: Path) -> None:
+def test_the_examples_compose(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    knobs = {"DATA": "/data", "MODEL": "org/model", "N_GPUS": "8", "N_NODES": "1", "REWARDS": "/rewards"}
+    for name, value in knobs.items():
+        monkeypatch.setenv(name, value)  # as gsm8k.sh does
     grid = read_grid(file)
     of_one_seed = [run for run in runs_of(grid) if run.seed == grid.seeds[0]]
     assert len(compose(of_one_seed)) >= 2

@@ -1,0 +1,60 @@
+"""The example's reward for equations on GSM8K."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    file = Path(__file__).parents[2] / "examples" / "rewards" / "gsm8k_steps.py"
+    spec = importlib.util.spec_from_file_location("gsm8k_steps", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_each_equation_and_the_answer_are_steps(example: ModuleType) -> None:
+    text = "She sold 48/2 = 24 clips in May.\nTogether 48+24 = 71 clips.\n#### 72"
+    result = example.compute_score("openai/gsm8k", text, "72")
+    assert (result["score"], result["acc"]) == (1.0, 1.0)
+    assert result["step_rewards"] == [1.0, 0.0, 1.0]
+    assert [text[:end][-2:] for end in result["step_ends"]] == ["24", "71", "72"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rewards"),
+    [
+        ("$1,200 * 3 = $3,600", [1.0]),
+        ("10 / 3 = 3.33", [1.0]),
+        ("10 / 3 = 3.34", [0.0]),
+        ("2 x 3 = 6 and 6 ÷ 2 = 3", [1.0, 1.0]),
+        ("5 - 7 = -2", [1.0]),
+        ("1 / 0 = 0", [0.0]),
+        ("0 / 0 = 0", [0.0]),
+        ("no equation", []),
+    ],
+)
+def test_an_equation_holds_to_the_digits_written(
+    example: ModuleType, text: str, rewards: list[float]
+) -> None:
+    assert example.compute_score("", text, "1")["step_rewards"] == [*rewards, 0.0]
+
+
+def test_an_empty_response_has_no_step(example: ModuleType) -> None:
+    assert example.compute_score("", "", "1")["step_rewards"] == []
+
+
+@given(text=st.text(alphabet="0123456789+-*/=.,$x ÷\n#", max_size=80))
+@settings(derandomize=True, deadline=None)
+def test_any_response_is_graded(example: ModuleType, text: str) -> None:
+    result = example.compute_score("", text, "1")
+    assert len(result["step_rewards"]) == len(result["step_ends"])
+    assert result["step_ends"] == sorted(result["step_ends"])
+    assert set(result["step_rewards"]) <= {0.0, 1.0}
