@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_verl_ext.iterate.settings import IterateError
+from grpo_verl_ext.runs.dumps import CorruptDumpError, dump_file, read_dump
 
 Rule = Callable[[str, object], object]
 """From a response and its ground truth to a number, or to a dictionary with ``score``, as verl's rules."""
@@ -31,7 +31,7 @@ def read_rollouts(folder: Path, steps: int, rule: Rule) -> tuple[list[Sample], l
     Raises:
         IterateError: a line is no record of verl's, or no step has a file.
     """
-    files = {step: folder / f"{step}.jsonl" for step in range(1, steps + 1)}
+    files = {step: dump_file(folder, step) for step in range(1, steps + 1)}
     missing = [step for step, file in files.items() if not file.is_file()]
     if len(missing) == steps:
         raise IterateError(
@@ -43,19 +43,14 @@ def read_rollouts(folder: Path, steps: int, rule: Rule) -> tuple[list[Sample], l
 
 
 def _samples(file: Path, step: int, rule: Rule) -> list[Sample]:
-    samples = []
-    # Not splitlines(): verl leaves the Unicode line separators of a response as they are.
-    for number, line in enumerate(file.read_text(encoding="utf-8").rstrip("\n").split("\n"), start=1):
-        try:
-            record = json.loads(line)
-            prompt, response, truth = str(record["input"]), str(record["output"]), record["gts"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise IterateError(
-                f"{file}, line {number}, is no rollout of verl's ({error!r}). It was left in place; move it "
-                f"away to go on without this step"
-            ) from error
-        samples.append(Sample(prompt, response, label_of(rule(response, truth)), step))
-    return samples
+    try:
+        responses = read_dump(file)
+    except CorruptDumpError as error:
+        raise IterateError(str(error)) from error
+    return [
+        Sample(response.prompt, response.output, label_of(rule(response.output, response.truth)), step)
+        for response in responses
+    ]
 
 
 def label_of(result: object) -> float:

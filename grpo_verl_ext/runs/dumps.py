@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+FIELDS: dict[str, type | tuple[type, ...]] = {
+    "input": str,
+    "output": str,
+    "score": (int, float),
+    "step": int,
+    "uid": str,
+}
+"""What is read of a line beside ``gts``, and its types in JSON."""
 
 
 class CorruptDumpError(ValueError):
@@ -22,6 +33,7 @@ class Response:
     truth: object
     """As the dataset has it; None if it has none."""
     score: float
+    step: int
 
 
 def dump_file(folder: Path, step: int) -> Path:
@@ -36,25 +48,32 @@ def read_dump(file: Path) -> list[Response]:
         CorruptDumpError: a line is no record of verl's. The file is left in place.
     """
     responses = []
-    # Not splitlines(): verl leaves the Unicode line separators of a response as they are.
-    for number, line in enumerate(file.read_text(encoding="utf-8").rstrip("\n").split("\n"), start=1):
-        try:
-            responses.append(_response(json.loads(line)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptDumpError(
-                f"{file}, line {number}, is no response of verl's dump ({error!r}). It was left in place; "
-                f"move it away to go on without it"
-            ) from error
+    # As bytes: verl leaves the Unicode line separators of a response as they are.
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                responses.append(_response(json.loads(line)))
+            except (ValueError, KeyError, TypeError) as error:
+                raise CorruptDumpError(
+                    f"{file}, line {number}, is no response of verl's dump ({error!r}); valid is an object "
+                    f"with {', '.join(FIELDS)}. It was left in place; move it away to go on without it"
+                ) from error
     return responses
 
 
-def _response(record: dict[str, object]) -> Response:
-    # verl's key of a response: <prompt>_<rollout>_<output>.
-    prompt_id = str(record["uid"]).rsplit("_", 2)[0]
-    score = record["score"]
-    if not isinstance(score, int | float):
-        raise TypeError(f"score is {score!r}")
-    prompt, output = str(record["input"]), str(record["output"])
+def _response(record: dict[str, Any]) -> Response:
+    for key, kind in FIELDS.items():
+        if not isinstance(record[key], kind):
+            raise TypeError(f"{key} is a {type(record[key]).__name__}")
+    prompt, output, score = record["input"], record["output"], float(record["score"])
+    if not math.isfinite(score):
+        raise ValueError(f"score is {score}")
     # Half of a surrogate pair is no text: no tokenizer takes it, no file.
     (prompt + output).encode("utf-8")
-    return Response(prompt_id, prompt, output, record.get("gts"), float(score))
+    return Response(_prompt_id(record["uid"]), prompt, output, record.get("gts"), score, record["step"])
+
+
+def _prompt_id(uid: str) -> str:
+    """verl's key of a response is ``<prompt>_<rollout>_<output>``; any other stands for itself."""
+    parts = uid.rsplit("_", 2)
+    return parts[0] if len(parts) == 3 else uid

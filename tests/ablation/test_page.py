@@ -49,11 +49,15 @@ def folder(tmp_path: Path) -> Path:
         record = {"overrides": [], "steps": 2, "git_revision": "abc", "versions": {"verl": "0.9.1"}}
         (run / "run.json").write_text(json.dumps(record))
         answers = [
-            {"input": "agreed", "output": "same", "gts": 1, "score": 1.0, "uid": "a_0_0"},
-            {"input": HOSTILE, "output": variant + HOSTILE, "gts": 2, "score": seed, "uid": "b_0_0"},
-            {"input": "split", "output": variant, "gts": 3, "score": len(variant), "uid": "c_0_0"},
+            ("agreed", "same", 1),
+            (HOSTILE, variant + HOSTILE, seed),
+            ("split", variant, len(variant)),
         ]
-        (run / "validation" / "2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+        rows = [
+            {"input": prompt, "output": output, "gts": 1, "score": score, "step": 2, "uid": f"{number}_0_0"}
+            for number, (prompt, output, score) in enumerate(answers)
+        ]
+        (run / "validation" / "2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
 
 

@@ -19,7 +19,7 @@ CHARACTERS = Measure("characters", len, right_above=0.5)
 
 
 def response(prompt: str, output: str, score: float) -> Response:
-    return Response(f"id of {prompt}", prompt, output, "truth", score)
+    return Response(f"id of {prompt}", prompt, output, "truth", score, 1)
 
 
 ROWS = [
@@ -82,6 +82,7 @@ def as_line(row: Response) -> str:
             "output": row.output,
             "gts": row.truth,
             "score": row.score,
+            "step": row.step,
             "uid": f"{row.prompt_id}_0_0",
         }
     )

@@ -46,6 +46,9 @@ def train_policy(this: Round, context: Context) -> Results:
                     "input": f"user\n{rng.randrange(20)}\n",
                     "output": word + rng.choice(ENDS[this.number]),
                     "gts": "0",
+                    "score": 0.0,
+                    "step": step,
+                    "uid": "prompt_0_0",
                 }
                 for word in ("".join(rng.choices("abcdef", k=4)) for _ in range(64))
             ]

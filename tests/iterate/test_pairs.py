@@ -112,12 +112,13 @@ def test_a_line_that_is_no_pair_is_named(tmp_path: Path, broken: str) -> None:
 class TestRollouts:
     @staticmethod
     def write(folder: Path, step: int, *records: dict[str, object]) -> None:
-        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+        rest = {"score": 9, "step": step, "uid": "u_0_0"}
+        lines = [json.dumps(record | rest, ensure_ascii=False) + "\n" for record in records]
         (folder / f"{step}.jsonl").write_text("".join(lines), encoding="utf-8")
 
     def test_labels_come_from_the_rule_and_a_missing_step_is_told(self, tmp_path: Path) -> None:
-        self.write(tmp_path, 1, {"input": "p", "output": "four\u2028", "gts": "4", "score": 9})
-        self.write(tmp_path, 3, {"input": "p", "output": "five", "gts": "5", "score": 9})
+        self.write(tmp_path, 1, {"input": "p", "output": "four\u2028", "gts": "4"})
+        self.write(tmp_path, 3, {"input": "p", "output": "five", "gts": "5"})
         samples, missing = read_rollouts(
             tmp_path, 3, lambda response, truth: {"score": len(response) + int(truth)}
         )
@@ -131,7 +132,7 @@ class TestRollouts:
     @pytest.mark.parametrize("broken", ['{"input": "p"', '{"input": "p"}', "3"])
     def test_a_broken_line_is_named_and_left(self, tmp_path: Path, broken: str) -> None:
         (tmp_path / "1.jsonl").write_text(broken + "\n")
-        with pytest.raises(IterateError, match=r"1\.jsonl, line 1, is no rollout"):
+        with pytest.raises(IterateError, match=r"1\.jsonl, line 1, is no response"):
             read_rollouts(tmp_path, 1, lambda response, truth: 0)
         assert (tmp_path / "1.jsonl").read_text() == broken + "\n"
 

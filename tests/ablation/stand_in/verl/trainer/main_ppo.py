@@ -25,6 +25,7 @@ for step in range(last + 1, int(settings["trainer.total_training_steps"]) + 1):
             "output": "x" * rng.randrange(9),
             "gts": 1,
             "score": rng.randrange(2),
+            "step": step,
             "uid": f"p_{i}_0",
         }
         for i in range(4)
