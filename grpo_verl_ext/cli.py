@@ -86,6 +86,11 @@ def ablate(
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, wins over the file.")] = None,
     run: Annotated[bool, typer.Option("--run", help="Start the runs; without it they are listed.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed runs again.")] = False,
+    *,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Submit the runs as jobs to this Ray cluster: http://HOST:8265.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="With --ray-address: so many runs at once.")] = 1,
 ) -> None:
     """Trainings that differ in what is to be compared, each with every seed.
 
@@ -96,7 +101,9 @@ def ablate(
 
     try:
         settings = read_grid(grid, overrides or [])
-        if run and not run_and_report(settings, retry_failed=retry_failed):
+        if run and not run_and_report(
+            settings, retry_failed=retry_failed, ray_address=ray_address, jobs=jobs
+        ):
             raise typer.Exit(1)
         if not run:
             plan_and_report(settings, retry_failed=retry_failed)

@@ -1,12 +1,16 @@
-"""Run what is not finished yet, one training after the other; a failed one does not stop the others."""
+"""Run what is not finished yet, as many at once as the place takes; a failed one does not stop the others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from grpo_verl_ext.ablation.grid import GridRun
+from grpo_verl_ext.ablation.jobs import check_jobs, noted_job
+from grpo_verl_ext.ablation.places import HERE, Place
 from grpo_verl_ext.ablation.settings import AblationError
 from grpo_verl_ext.ablation.state import (
     State,
@@ -22,6 +26,8 @@ from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError
 from grpo_verl_ext.runs.provenance import git_revision, versions
 
+POLL_SECONDS = 1.0
+
 
 class Watcher(Protocol):
     """Who is told what happens."""
@@ -30,24 +36,28 @@ class Watcher(Protocol):
         """An attempt at the run begins."""
 
     def metrics(self, run: GridRun, metrics: Metrics) -> None:
-        """Its metrics so far; twice a second."""
+        """Its metrics so far; every second or so."""
 
     def end(self, run: GridRun) -> None:
         """It is finished, or has failed."""
 
 
-def go(folder: Path, runs: Sequence[GridRun], watcher: Watcher, *, retry_failed: bool) -> list[GridRun]:
+def go(
+    folder: Path, runs: Sequence[GridRun], watcher: Watcher, *, retry_failed: bool, place: Place = HERE
+) -> list[GridRun]:
     """Start what is to do, and return the runs that have failed.
 
     Raises:
-        AblationError: a run in the folder was begun otherwise, or another process works there.
+        AblationError: a run in the folder was begun otherwise or may be running elsewhere, another process
+            works there, or the place is lost.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder, AblationError):
         check_records(runs)
-        for run in runs:
-            if to_do(run, retry_failed=retry_failed):
-                _attempt(run, watcher)
+        check_jobs([run.training for run in runs], place.address)
+        submitted = [run for run in runs if noted_job(run.training.folder)]
+        new = [run for run in runs if run not in submitted and to_do(run, retry_failed=retry_failed)]
+        _train([*submitted, *new], watcher, place)
     return [run for run in runs if failure_of(run) is not None]
 
 
@@ -76,7 +86,17 @@ def check_records(runs: Sequence[GridRun]) -> None:
             )
 
 
-def _attempt(run: GridRun, watcher: Watcher) -> None:
+def _train(runs: Sequence[GridRun], watcher: Watcher, place: Place) -> None:
+    waiting, at_work = deque(runs), list[Iterator[None]]()
+    while waiting or at_work:
+        while waiting and len(at_work) < place.at_once:
+            at_work.append(_attempt(waiting.popleft(), watcher, place))
+        at_work = [attempt for attempt in at_work if next(attempt, "over") != "over"]
+        if at_work:
+            time.sleep(POLL_SECONDS)
+
+
+def _attempt(run: GridRun, watcher: Watcher, place: Place) -> Iterator[None]:
     forget_failure(run)
     write_record(
         run,
@@ -92,7 +112,7 @@ def _attempt(run: GridRun, watcher: Watcher) -> None:
     )
     watcher.begin(run)
     try:
-        run.training.go(lambda metrics: watcher.metrics(run, metrics))
+        yield from place.train(run.training, lambda metrics: watcher.metrics(run, metrics))
     except ProcessFailedError as error:
         note_failure(run, str(error))
     watcher.end(run)

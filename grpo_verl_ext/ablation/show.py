@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
@@ -16,7 +18,9 @@ from rich.text import Text
 
 from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.grid import GridRun, runs_of
+from grpo_verl_ext.ablation.jobs import noted_job
 from grpo_verl_ext.ablation.measures import STEP_SECONDS
+from grpo_verl_ext.ablation.places import place_at
 from grpo_verl_ext.ablation.results import keep_grid
 from grpo_verl_ext.ablation.runner import check_records, go, to_do
 from grpo_verl_ext.ablation.settings import GridSettings
@@ -37,17 +41,23 @@ def plan_and_report(settings: GridSettings, *, retry_failed: bool) -> None:
     _print_failures(console, runs)
 
 
-def run_and_report(settings: GridSettings, *, retry_failed: bool) -> bool:
-    """Check everything, then run what is to do; are all runs finished?"""
+def run_and_report(
+    settings: GridSettings, *, retry_failed: bool, ray_address: str | None = None, jobs: int = 1
+) -> bool:
+    """Check everything, then run what is to do, here or on a Ray cluster; are all runs finished?"""
     console = _console()
+    place = place_at(ray_address, jobs, lambda words: console.print(words, markup=False))
     runs = runs_of(settings)
     configs = checks.compose(runs)
     for seed in checks.tasks_to_prepare(configs):
         prepare_and_report(seed, force=False)
-    checks.check(configs)
+    if place.address is None:  # a cluster has devices, files and packages of its own; the job checks them
+        checks.check(configs)
     keep_grid(settings)
-    with Live(console=console, refresh_per_second=2) as live:
-        go(Path(settings.folder), runs, _Watched(live, runs, settings.metrics[0]), retry_failed=retry_failed)
+    naming = nullcontext() if place.address is None else _jobs_named_at_the_end(console, runs)
+    with naming, Live(console=console, refresh_per_second=2) as live:
+        watched = _Watched(live, runs, settings.metrics[0], place.at_once)
+        go(Path(settings.folder), runs, watched, retry_failed=retry_failed, place=place)
         live.update(_table(runs, settings.metrics[0]))
     _print_failures(console, runs)
     return all(state_of(run) is State.FINISHED for run in runs)
@@ -60,6 +70,9 @@ class _Watched:
     live: Live
     runs: Sequence[GridRun]
     metric: str
+    at_once: int
+    steps: dict[str, int] = field(default_factory=dict)
+    """The last step of each run that is at work, by its name."""
 
     def begin(self, run: GridRun) -> None:
         """A line that stays, where there is no terminal."""
@@ -67,11 +80,14 @@ class _Watched:
         self.metrics(run, {})
 
     def metrics(self, run: GridRun, metrics: Metrics) -> None:
+        self.steps[run.name] = max(metrics, default=0)
         left = [each for each in self.runs if to_do(each, retry_failed=False)]
-        words = Text(f"now {run.name}, step {max(metrics, default=0)}; {_estimate(self.runs, left)}")
+        now = "; ".join(f"{name}, step {step}" for name, step in self.steps.items())
+        words = Text(f"now {now}; {_estimate(self.runs, left, self.at_once)}")
         self.live.update(Group(_table(self.runs, self.metric), words))
 
     def end(self, run: GridRun) -> None:
+        del self.steps[run.name]
         self.live.console.print(f"{time.strftime('%H:%M:%S')} {escape(run.name)}: {state_of(run).value}")
 
 
@@ -95,13 +111,13 @@ def _table(runs: Sequence[GridRun], metric: str) -> Table:
     return shown
 
 
-def _estimate(runs: Sequence[GridRun], left: Sequence[GridRun]) -> str:
+def _estimate(runs: Sequence[GridRun], left: Sequence[GridRun], at_once: int = 1) -> str:
     """From the steps that there are; starting Ray, actor and rollout comes on top."""
     seconds = [second for run in runs for second in _step_seconds(standing_of(run).metrics)]
     if not seconds:
         return "time unknown before the first step"
     steps = sum(run.training.steps - max(standing_of(run).metrics, default=0) for run in left)
-    return f"about {steps * mean(seconds) / 60:.0f} min of steps"
+    return f"about {steps * mean(seconds) / 60 / at_once:.0f} min of steps"
 
 
 def _step_seconds(metrics: Metrics) -> list[float]:
@@ -116,6 +132,22 @@ def _print_failures(console: Console, runs: Sequence[GridRun]) -> None:
             console.print(f"\n{run.name} {standing.state.value}:\n{trouble}", markup=False, style="red")
         if standing.state is State.FAILED:
             console.print("--retry-failed tries it again", markup=False)
+
+
+@contextmanager
+def _jobs_named_at_the_end(console: Console, runs: Sequence[GridRun]) -> Iterator[None]:
+    """Whatever ends the block, a kill by SIGTERM included: the jobs that go on without us are named."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for job in filter(None, (noted_job(run.training.folder) for run in runs)):
+            console.print(
+                f"job {job.submission_id} goes on; the same command goes on watching it. "
+                f"To stop it: {job.stop_command}",
+                markup=False,
+            )
 
 
 def _console() -> Console:

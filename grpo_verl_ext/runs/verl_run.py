@@ -13,6 +13,10 @@ from grpo_verl_ext.runs.metrics import Metrics, read_metrics
 from grpo_verl_ext.runs.overrides import hydra_value
 from grpo_verl_ext.runs.process import run_logged
 
+TRAINER = ("-m", "verl.trainer.main_ppo")
+"""What Python starts."""
+METRICS_FILE = "VERL_FILE_LOGGER_PATH"
+"""Environment variable of verl's file logger."""
 RAY_ENDS_WITHIN = 20.0
 """Seconds that Ray's processes have after their driver; the agents of a killed driver would take a minute."""
 
@@ -71,6 +75,10 @@ class VerlRun:
         """Has the last step been logged, which verl does after saving it, and is its checkpoint there?"""
         return self.last_checkpoint.is_dir() and self.steps in self.metrics()
 
+    def next_attempt(self) -> Path:
+        """Path of the next attempt's files, without a suffix; a log makes it an attempt."""
+        return self.folder / f"attempt-{len(self._attempts('.log')) + 1}"
+
     def go(self, on_metrics: Callable[[Metrics], None] = lambda _: None) -> None:
         """Start verl, or start it again, and wait until it and its Ray are gone.
 
@@ -83,15 +91,15 @@ class VerlRun:
             ProcessFailedError: verl failed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        attempt = self.folder / f"attempt-{len(self._attempts('.log')) + 1}"
+        attempt = self.next_attempt()
         metrics = attempt.with_suffix(".jsonl").resolve()
         mark = str(self.folder.resolve())
         end_leftovers(mark, patience=0)
         try:
             run_logged(
-                [sys.executable, "-m", "verl.trainer.main_ppo", *self.arguments()],
+                [sys.executable, *TRAINER, *self.arguments()],
                 attempt.with_suffix(".log"),
-                environment={**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics), MARK: mark},
+                environment={**os.environ, METRICS_FILE: str(metrics), MARK: mark},
                 while_running=lambda: on_metrics(self.metrics()),
             )
         finally:

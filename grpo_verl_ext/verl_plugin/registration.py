@@ -7,7 +7,7 @@ from typing import Any
 
 from wrapt import register_post_import_hook
 
-from grpo_verl_ext.verl_plugin import driver, search_path
+from grpo_verl_ext.verl_plugin import driver, own_queue, search_path
 from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
 
 
@@ -33,6 +33,7 @@ def register() -> None:
     register_post_import_hook(_register_reward_manager, "verl.experimental.reward_loop.reward_manager")
     register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
     register_post_import_hook(driver.patch, "verl.utils.config")
+    register_post_import_hook(own_queue.patch, "transfer_queue.interface")
 
 
 def claim(registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]], kind: str) -> None:

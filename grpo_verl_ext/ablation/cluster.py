@@ -1,0 +1,183 @@
+"""Runs as jobs of a Ray cluster, through Ray's own job API; what it schedules, and where, is Ray's affair."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ray.exceptions import RayError
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from grpo_verl_ext.ablation.jobs import Job, forget_job, note_job, noted_job
+from grpo_verl_ext.ablation.settings import AblationError
+from grpo_verl_ext.files import write_whole
+from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.process import ProcessFailedError, last_lines
+from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, VerlRun
+
+Answer = TypeVar("Answer")
+
+NO_ANSWER = (OSError, RuntimeError, RayError)
+"""What Ray's client raises: no connection, a status other than 200, a token that is missing."""
+PYTHON = "python"
+"""Of the head node: what its Ray has in PATH. Ours may not even be there."""
+HANDED_ON = ("VERL_PLATFORM",)
+"""Of our environment, the rest is the cluster's: a head without accelerator must be told of the others'."""
+OF_AN_OWN_RAY = (
+    "ray_kwargs.ray_init.num_cpus=null",
+    "++ray_kwargs.ray_init.num_gpus=null",
+    "++ray_kwargs.ray_init._system_config=null",
+)
+"""How large verl makes a Ray of its own, as +platform=cpu does; ray.init refuses these in a running one."""
+
+
+def connected(address: str) -> JobSubmissionClient:
+    """A client of the cluster's job API.
+
+    Raises:
+        AblationError: it does not answer, or Ray would ask at another address.
+    """
+    if not address.startswith(("http://", "https://")):
+        raise AblationError(
+            f"--ray-address is {address}; valid is the address of the cluster's dashboard. "
+            f"Type: --ray-address http://HOST:8265"
+        )
+    for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
+        if os.environ.get(name, address) != address:
+            raise AblationError(
+                f"--ray-address is {address}, but {name} is {os.environ[name]}, which Ray's client prefers. "
+                f"Type: unset {name}"
+            )
+    try:
+        return JobSubmissionClient(address)
+    except RayError as error:
+        raise AblationError(
+            f"--ray-address is {address}, which asks for a token ({error}). Put the cluster's token into "
+            f"~/.ray/auth_token or RAY_AUTH_TOKEN, and type: export RAY_AUTH_MODE=token"
+        ) from error
+    except (*NO_ANSWER, KeyError) as error:
+        raise AblationError(
+            f"--ray-address is {address}, where Ray's job API does not answer ({error}); valid is the "
+            f"dashboard of a Ray with its part `default`, on its head node: pip install 'ray[default]', then "
+            f"ray start --head --dashboard-host 0.0.0.0. To see whether it answers type: "
+            f"ray job list --address {address}"
+        ) from error
+
+
+@dataclass
+class Cluster:
+    """A `Place`: keeps up to ``at_once`` runs submitted; their jobs go on without us."""
+
+    client: JobSubmissionClient
+    address: str
+    at_once: int
+    say: Callable[[str], None]
+    patience: float = 600.0
+    """Seconds without an answer before we give up watching."""
+    pause: float = 5.0
+    """Seconds before we ask again."""
+    log_every: float = 30.0
+    """Seconds between two fetches of a running job's log."""
+
+    def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
+        """Submit the run, or find its job again, and watch it to the end.
+
+        Raises:
+            ProcessFailedError: the job failed or was stopped.
+            AblationError: the cluster does not answer any more.
+        """
+        job = self._found_again(run)
+        if job is None and run.steps in run.metrics():
+            return  # it ended unwatched, on a cluster that has forgotten it
+        job = job or self._submitted(run)
+        log = run.folder / f"{job.attempt}.log"
+        self.say(f"{run.folder} is job {job.submission_id}. To stop it: {job.stop_command}")
+        fetched = time.monotonic()
+        while not (
+            info := self._ask(lambda: self.client.get_job_info(job.submission_id))
+        ).status.is_terminal():
+            if time.monotonic() - fetched >= self.log_every:
+                self._fetch_log(job, log)
+                fetched = time.monotonic()
+            on_metrics(run.metrics())
+            yield
+        self._fetch_log(job, log)
+        on_metrics(run.metrics())
+        forget_job(run.folder)
+        if info.status is not JobStatus.SUCCEEDED:
+            reason = str(info.message).partition("\n")[0]
+            raise ProcessFailedError(
+                f"{last_lines(log)}\njob {job.submission_id} is {info.status.value}: {reason} Its whole "
+                f"output is in {log}. The same command goes on where it was"
+            )
+
+    def _found_again(self, run: VerlRun) -> Job | None:
+        job = noted_job(run.folder)
+        if job is None or self._ask(lambda: self._knows(job)):
+            return job
+        self.say(f"{run.folder}: the cluster does not know job {job.submission_id}")
+        forget_job(run.folder)
+        return None
+
+    def _submitted(self, run: VerlRun) -> Job:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        attempt = run.next_attempt()
+        attempt.with_suffix(".log").touch()
+        job = Job(_submission_id(attempt), self.address, attempt.name)
+        note_job(run.folder, job)
+        environment = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
+        environment[METRICS_FILE] = str(attempt.with_suffix(".jsonl").resolve())
+
+        def submit() -> None:
+            if not self._knows(job):  # it may have arrived, and only the answer been lost
+                self.client.submit_job(
+                    entrypoint=shlex.join([PYTHON, *TRAINER, *run.arguments(), *OF_AN_OWN_RAY]),
+                    submission_id=job.submission_id,
+                    runtime_env={"env_vars": environment},
+                )
+
+        self._ask(submit)
+        return job
+
+    def _knows(self, job: Job) -> bool:
+        return any(each.submission_id == job.submission_id for each in self.client.list_jobs())
+
+    def _fetch_log(self, job: Job, log: Path) -> None:
+        try:
+            write_whole(log, self.client.get_job_logs(job.submission_id))
+        except NO_ANSWER as error:
+            self.say(f"{log} is not whole, Ray did not hand out the log of {job.submission_id}: {error}")
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        """Ask until there is an answer."""
+        first: float | None = None
+        while True:
+            try:
+                answer = question()
+            except NO_ANSWER as error:
+                if first is None:
+                    first = time.monotonic()
+                    self.say(f"no answer from {self.address} ({error}); asking for {self.patience:.0f} s")
+                elif time.monotonic() - first > self.patience:
+                    raise AblationError(
+                        f"no answer from {self.address} for {self.patience:.0f} s ({error}). What is "
+                        f"submitted goes on without us; when the cluster answers, type the same command"
+                    ) from error
+                time.sleep(self.pause)
+            else:
+                if first is not None:
+                    self.say(f"{self.address} answers again")
+                return answer
+
+
+def _submission_id(attempt: Path) -> str:
+    """Grid, variant, seed, attempt, and a word that no other job has."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(attempt.resolve().parts[-4:]))
+    return f"{readable[-100:].lstrip('-.')}-{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,36 @@
+"""Stands in for the ``python`` of a cluster: `python -m verl.trainer.main_ppo …`, with no training in it.
+
+What it is to do comes as overrides: ``+name=``, ``+signs=`` (a folder), ``+wait_for=`` (signs), ``+status=``.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> int:
+    assert sys.argv[1:3] == ["-m", "verl.trainer.main_ppo"], sys.argv
+    arguments = dict(argument.split("=", 1) for argument in sys.argv[3:])
+    signs, name = Path(arguments["+signs"]), arguments["+name"]
+    print("signs", sorted(sign.name for sign in signs.iterdir()))
+    print("platform", os.environ.get("VERL_PLATFORM"))
+    print("arguments", json.dumps(sys.argv[3:]))
+    with (signs / f"{name}.begun").open("a") as begun:
+        begun.write("once\n")
+    steps = int(arguments["trainer.total_training_steps"])
+    with Path(os.environ["VERL_FILE_LOGGER_PATH"]).open("w", buffering=1) as metrics:
+        for step in range(1, steps):
+            metrics.write(json.dumps({"step": step, "data": {"score": step}}) + "\n")
+        while not all((signs / sign).exists() for sign in arguments["+wait_for"].split()):
+            time.sleep(0.1)
+        if arguments["+status"] == "0":
+            metrics.write(json.dumps({"step": steps, "data": {"score": steps}}) + "\n")
+    print("the reason of", name)
+    (signs / f"{name}.ended").touch()
+    return int(arguments["+status"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""To be killed: submits runs to a cluster, two at once. Arguments: address, folder, runs as JSON."""
+
+import json
+import sys
+from pathlib import Path
+
+from grpo_verl_ext.ablation.cluster import Cluster, connected
+from grpo_verl_ext.ablation.grid import GridRun
+from grpo_verl_ext.ablation.runner import go
+from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+
+class Silent:
+    def begin(self, run: GridRun) -> None: ...
+
+    def metrics(self, run: GridRun, metrics: Metrics) -> None: ...
+
+    def end(self, run: GridRun) -> None: ...
+
+
+address, folder, runs = sys.argv[1:]
+go(
+    Path(folder),
+    [GridRun(("x",), 1, VerlRun(Path(at), overrides, 2)) for at, overrides in json.loads(runs)],
+    Silent(),
+    retry_failed=False,
+    place=Cluster(connected(address), address, 2, print),
+)

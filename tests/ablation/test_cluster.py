@@ -1,0 +1,419 @@
+"""Runs as jobs of a real Ray, with a stand-in for the trainer that its `python` would start."""
+
+import http.server
+import json
+import os
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import Python
+from ray.job_submission import JobStatus, JobSubmissionClient
+from ray_head import free_ports, ray_head
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation import runner
+from grpo_verl_ext.ablation.cluster import Cluster, connected
+from grpo_verl_ext.ablation.grid import GridRun
+from grpo_verl_ext.ablation.jobs import noted_job
+from grpo_verl_ext.ablation.places import place_at
+from grpo_verl_ext.ablation.runner import go
+from grpo_verl_ext.ablation.settings import AblationError
+from grpo_verl_ext.ablation.state import State, failure_of, state_of
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+
+@pytest.fixture(autouse=True)
+def _asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.2)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Ray in whose path `python` is the stand-in."""
+    folder = tmp_path_factory.mktemp("bin")
+    python = folder / "python"
+    stand_in = Path(__file__).with_name("stand_in_trainer.py")
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{stand_in}" "$@"\n')
+    python.chmod(0o755)
+    with ray_head(cpus=2, PATH=f"{folder}{os.pathsep}{os.environ['PATH']}") as at:
+        yield at
+
+
+@pytest.fixture
+def client(address: str) -> JobSubmissionClient:
+    return JobSubmissionClient(address)
+
+
+@pytest.fixture
+def signs(tmp_path: Path) -> Path:
+    folder = tmp_path / "signs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def run_named(tmp_path: Path, signs: Path) -> Callable[..., GridRun]:
+    def run(name: str, *more: str, wait_for: str = "", status: int = 0) -> GridRun:
+        overrides = [f"+name={name}", f"+signs={signs}", f"+wait_for={wait_for}", f"+status={status}", *more]
+        return GridRun((name,), 1, VerlRun(tmp_path / "grid" / name / "seed-1", overrides, steps=2))
+
+    return run
+
+
+class Told:
+    """A watcher that remembers, and acts on the metrics when asked to."""
+
+    def __init__(self, on_metrics: Callable[[], object] = lambda: None) -> None:
+        self.begun: list[str] = []
+        self.on_metrics = on_metrics
+
+    def begin(self, run: GridRun) -> None:
+        self.begun.append(run.variant)
+
+    def metrics(self, run: GridRun, metrics: Metrics) -> None:
+        if metrics:
+            self.on_metrics()
+
+    def end(self, run: GridRun) -> None: ...
+
+
+def cluster(address: str, at_once: int = 1, **settings: Any) -> Cluster:
+    return Cluster(connected(address), address, at_once, settings.pop("say", print), **settings)
+
+
+def submit(
+    tmp_path: Path, runs: list[GridRun], place: Cluster, **settings: Any
+) -> tuple[Told, list[GridRun]]:
+    told = settings.pop("told", Told())
+    return told, go(tmp_path / "grid", runs, told, place=place, **{"retry_failed": False, **settings})
+
+
+def jobs_of(client: JobSubmissionClient, tmp_path: Path) -> list[Any]:
+    """All jobs ever submitted by one test."""
+    return [job for job in client.list_jobs() if str(tmp_path / "grid") in job.entrypoint]
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert process is None or process.poll() is None, process.stdout.read()
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_a_run_is_a_job_with_the_same_command_line_and_metrics(
+    tmp_path, address, client, run_named, monkeypatch
+) -> None:
+    monkeypatch.setenv("VERL_PLATFORM", "of the cluster")
+    run = run_named("a", "+word='it is $HOME; \"so\"'")
+    told, failed = submit(tmp_path, [run], cluster(address))
+    assert (told.begun, failed, state_of(run)) == (["a"], [], State.FINISHED)
+    assert run.training.metrics() == {1: {"score": 1}, 2: {"score": 2}}
+    log = (run.training.folder / "attempt-1.log").read_text()
+    arguments = json.loads(next(line for line in log.splitlines() if line.startswith("arguments"))[10:])
+    assert arguments == [
+        *run.training.arguments(),
+        # A running Ray has its size: ray.init refuses another.
+        "ray_kwargs.ray_init.num_cpus=null",
+        "++ray_kwargs.ray_init.num_gpus=null",
+        "++ray_kwargs.ray_init._system_config=null",
+    ]
+    assert "platform of the cluster\n" in log
+    (job,) = jobs_of(client, tmp_path)
+    assert job.submission_id.startswith("grid-a-seed-1-attempt-1-")
+    assert noted_job(run.training.folder) is None
+    assert submit(tmp_path, [run], cluster(address))[0].begun == []
+
+
+def test_a_failed_job_is_noted_with_the_end_of_its_log_and_the_others_go_on(
+    tmp_path, address, client, run_named
+) -> None:
+    runs = [run_named("a", status=3), run_named("b")]
+    told, failed = submit(tmp_path, runs, cluster(address))
+    assert (told.begun, failed) == (["a", "b"], [runs[0]])
+    assert [state_of(run) for run in runs] == [State.FAILED, State.FINISHED]
+    reason = failure_of(runs[0])
+    assert "the reason of a\njob grid-a-seed-1-attempt-1-" in reason
+    assert "is FAILED: Job entrypoint command failed with exit code 3" in reason
+
+    assert submit(tmp_path, runs, cluster(address))[0].begun == []
+    assert submit(tmp_path, runs, cluster(address), retry_failed=True)[0].begun == ["a"]
+    assert (runs[0].training.folder / "attempt-2.log").exists()
+    assert len({job.submission_id for job in jobs_of(client, tmp_path)}) == 3
+
+
+def test_a_stopped_job_has_failed(tmp_path, address, client, run_named) -> None:
+    run = run_named("a", wait_for="never")
+    folder = run.training.folder
+    told = Told(on_metrics=lambda: client.stop_job(noted_job(folder).submission_id))
+    assert submit(tmp_path, [run], cluster(address), told=told)[1] == [run]
+    assert "is STOPPED: " in failure_of(run)
+
+
+def test_two_at_once_and_not_three(tmp_path, address, run_named) -> None:
+    runs = [run_named("a", wait_for="b.begun"), run_named("b", wait_for="a.begun"), run_named("c")]
+    submit(tmp_path, runs, cluster(address, at_once=2))
+    assert [state_of(run) for run in runs] == [State.FINISHED] * 3
+    log = (runs[2].training.folder / "attempt-1.log").read_text()
+    assert "a.ended" in log or "b.ended" in log, "c began while a and b were at work"
+
+
+def test_the_log_can_be_read_half_way(tmp_path, address, signs, run_named) -> None:
+    run = run_named("a", wait_for="go")
+    log = run.training.folder / "attempt-1.log"
+
+    def go_on() -> None:
+        if "arguments" in log.read_text():
+            (signs / "go").touch()
+
+    submit(tmp_path, [run], cluster(address, log_every=0), told=Told(on_metrics=go_on))
+    assert state_of(run) is State.FINISHED
+
+
+def test_after_a_kill_the_same_jobs_are_watched_and_none_is_submitted_twice(
+    tmp_path, address, client, signs, run_named
+) -> None:
+    """One job fails while nobody watches, one is still running."""
+    runs = [run_named("a", wait_for="go"), run_named("b", wait_for="fail", status=3), run_named("c")]
+    described = json.dumps([(str(run.training.folder), run.training.overrides) for run in runs])
+    submits = Path(__file__).with_name("submits_and_waits.py")
+    killed = subprocess.Popen([sys.executable, submits, address, tmp_path / "grid", described])
+    try:
+        wait_until(lambda: (signs / "a.begun").exists() and (signs / "b.begun").exists())
+    finally:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    assert [state_of(run) for run in runs] == [State.BEGUN, State.BEGUN, State.WAITING]
+    (signs / "fail").touch()
+    failing = noted_job(runs[1].training.folder).submission_id
+    wait_until(lambda: client.get_job_status(failing) is JobStatus.FAILED)
+
+    told, failed = submit(tmp_path, runs, cluster(address, 2), told=Told(on_metrics=(signs / "go").touch))
+    assert (told.begun, failed) == (["a", "b", "c"], [runs[1]])
+    assert [state_of(run) for run in runs] == [State.FINISHED, State.FAILED, State.FINISHED]
+    assert "the reason of b" in failure_of(runs[1])
+    assert len(jobs_of(client, tmp_path)) == 3
+    assert [(signs / f"{name}.begun").read_text() for name in "abc"] == ["once\n"] * 3
+
+
+def test_a_job_that_the_cluster_has_forgotten_is_submitted_again_unless_it_had_finished(
+    tmp_path, address, client, signs, run_named
+) -> None:
+    runs = [run_named("a"), run_named("b", wait_for="go")]
+    submit(tmp_path, runs[:1], cluster(address))
+    for run in runs:
+        note = {"submission_id": "of another day", "address": address, "attempt": "attempt-1"}
+        run.training.folder.mkdir(parents=True, exist_ok=True)
+        (run.training.folder / "job.json").write_text(json.dumps(note))
+    (signs / "go").touch()
+    said: list[str] = []
+    submit(tmp_path, runs, cluster(address, say=said.append))
+    assert [state_of(run) for run in runs] == [State.FINISHED, State.FINISHED]
+    assert len([words for words in said if "does not know job of another day" in words]) == 2
+    assert [(signs / f"{name}.begun").read_text() for name in "ab"] == ["once\n"] * 2
+
+
+class Door:
+    """A way to the cluster that can be shut."""
+
+    def __init__(self, to: str) -> None:
+        upstream = ("127.0.0.1", int(to.rpartition(":")[2]))
+        (self.port,) = free_ports(1)
+        self.address = f"http://127.0.0.1:{self.port}"
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                with socket.create_connection(upstream) as other:
+                    back = threading.Thread(target=pump, args=(other, self.request))
+                    back.start()
+                    pump(self.request, other)
+                    back.join()
+
+        self.handler = Handler
+        self.open()
+
+    def open(self) -> None:
+        socketserver.ThreadingTCPServer.allow_reuse_address = True
+        self.server = socketserver.ThreadingTCPServer(("127.0.0.1", self.port), self.handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.05,)).start()
+
+    def shut(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def pump(source: socket.socket, target: socket.socket) -> None:
+    while data := source.recv(65536):
+        target.sendall(data)
+    target.shutdown(socket.SHUT_WR)
+
+
+def test_a_lost_connection_is_said_and_waited_for(tmp_path, address, signs, run_named) -> None:
+    run, door, said = run_named("a", wait_for="go"), Door(address), list[str]()
+
+    def say(words: str) -> None:
+        said.append(words)
+        if "no answer" in words:
+            (signs / "go").touch()
+            door.open()
+
+    def shut_once() -> None:
+        if not (signs / "go").exists():
+            door.shut()
+
+    try:
+        submit(tmp_path, [run], cluster(door.address, say=say, pause=0.1), told=Told(on_metrics=shut_once))
+    finally:
+        door.shut()
+    assert state_of(run) is State.FINISHED
+    assert [words.partition(" (")[0] for words in said[1:]] == [
+        f"no answer from {door.address}",
+        f"{door.address} answers again",
+    ]
+
+
+def test_when_the_connection_stays_lost_the_job_goes_on_and_no_other_place_takes_the_run(
+    tmp_path, address, client, run_named
+) -> None:
+    run, door = run_named("a", wait_for="never"), Door(address)
+    lost = cluster(door.address, patience=0.3, pause=0.1)
+    with pytest.raises(AblationError, match=r"no answer from .* for 0 s .*goes on without us"):
+        submit(tmp_path, [run], lost, told=Told(on_metrics=door.shut))
+    (job,) = jobs_of(client, tmp_path)
+    assert job.status is JobStatus.RUNNING
+    assert (state_of(run), failure_of(run)) == (State.BEGUN, None)
+
+    for other in (cluster(address), place_at(None, 1, print)):
+        with pytest.raises(AblationError, match=f"as job {job.submission_id}, which may be running"):
+            submit(tmp_path, [run], other)
+    client.stop_job(job.submission_id)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"submission_id": "x"}'])
+def test_a_corrupt_note_is_named_and_left(tmp_path, run_named, text) -> None:
+    run = run_named("a")
+    run.training.folder.mkdir(parents=True)
+    note = run.training.folder / "job.json"
+    note.write_text(text)
+    with pytest.raises(AblationError, match=r"a/seed-1/job\.json is no note of a job"):
+        submit(tmp_path, [run], place_at(None, 1, print))
+    assert note.read_text() == text
+
+
+def test_a_terminated_command_names_the_jobs_that_go_on(tmp_path, address, client, signs) -> None:
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        f"folder: {tmp_path}/grid\nsteps: 2\nseeds: [1]\nbaseline: [a]\nmetrics: [score]\n"
+        f"base: [+platform=cpu, +signs={signs}, +wait_for=never, +status=0]\n"
+        "axes: {name: {a: [+name=a]}}\n"
+    )
+    program = Path(sys.executable).with_name("grpo-verl-ext")
+    command = [program, "ablate", grid, "--run", "--ray-address", address]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_until((signs / "a.begun").exists, process)
+    process.terminate()
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode != 0
+    (job,) = jobs_of(client, tmp_path)
+    assert f"job {job.submission_id} goes on; the same command goes on watching it" in output
+    assert output.count(f"ray job stop {job.submission_id} --address {address}") == 2
+    assert client.get_job_status(job.submission_id) is JobStatus.RUNNING
+    client.stop_job(job.submission_id)
+
+
+def test_an_address_where_nobody_answers_is_one_message_before_anything_begins(tmp_path) -> None:
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        f"folder: {tmp_path}/grid\nsteps: 2\nbase: []\nseeds: [1]\nbaseline: [a]\nmetrics: [score]\n"
+        "axes: {name: {a: []}}\n"
+    )
+    (port,) = free_ports(1)
+    refused = CliRunner().invoke(
+        app, ["ablate", str(grid), "--run", "--ray-address", f"http://127.0.0.1:{port}"]
+    )
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith(f"ablate: --ray-address is http://127.0.0.1:{port}, where Ray's job API")
+    assert f"type: ray job list --address http://127.0.0.1:{port}" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert not (tmp_path / "grid").exists()
+
+
+@contextmanager
+def another_server(status: int) -> Iterator[str]:
+    """Answers, but is no dashboard of Ray."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (200, "Ray's job API does not answer"),
+        (404, "Ray's job API does not answer"),
+        (500, "Ray's job API does not answer"),
+        (401, r"asks for a token .* type: export RAY_AUTH_MODE=token"),
+    ],
+)
+def test_another_server_at_the_address_is_refused(status: int, message: str) -> None:
+    with (
+        another_server(status) as at,
+        pytest.raises(AblationError, match=rf"(?s)--ray-address is {at}.*{message}"),
+    ):
+        connected(at)
+
+
+@pytest.mark.parametrize("value", ["auto", "ray://head:10001", "head:8265"])
+def test_an_address_of_another_kind_is_refused(value: str) -> None:
+    with pytest.raises(AblationError, match=f"--ray-address is {value}; valid is .*http://HOST:8265"):
+        connected(value)
+
+
+@pytest.mark.parametrize("name", ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"])
+def test_an_address_that_ray_would_prefer_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "http://elsewhere:8265")
+    with pytest.raises(AblationError, match=f"{name} is http://elsewhere:8265.*Type: unset {name}"):
+        connected("http://head:8265")
+
+
+def test_ray_without_its_job_api_is_named(python: Python) -> None:
+    found = python(
+        """
+        import sys
+        sys.modules["aiohttp"] = None
+        from grpo_verl_ext.ablation.places import place_at
+        from grpo_verl_ext.ablation.settings import AblationError
+        try:
+            place_at("http://127.0.0.1:1", 1, print)
+        except AblationError as error:
+            print(error)
+        """
+    )
+    assert "pip install 'ray[default]'" in found.stdout, found.stderr
+
+
+def test_several_jobs_need_a_cluster() -> None:
+    with pytest.raises(AblationError, match=r"--jobs is 2; .* Type: --ray-address http://HOST:8265"):
+        place_at(None, 2, print)
