@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from grpo_verl_ext.ablation.measures import curve
 from grpo_verl_ext.ablation.results import Results
 from grpo_verl_ext.ablation.statistics import Summary, summarize
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-"""Okabe and Ito's, which colour-blind readers tell apart; in grey the dashes and marks do."""
-STYLES = ("-", "--", "-.", ":")
-MARKS = ("o", "s", "^", "D", "v", "P", "X")
+from grpo_verl_ext.figures import COLOURS, MARKS, STYLES, save
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
         if drawn:
             figure = _figure(drawn, metric)
             name = "curve-" + re.sub(r"[^A-Za-z0-9.-]+", "-", metric)
-            written += [_save(figure, folder / f"{name}.{kind}") for kind in ("png", "svg")]
+            written += [save(figure, folder / f"{name}.{kind}") for kind in ("png", "svg")]
     return written
 
 
@@ -75,13 +69,3 @@ def _figure(drawn: list[Band], metric: str) -> Figure:
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=min(len(drawn), 4), frameon=False)
     return figure
-
-
-def _save(figure: Figure, file: Path) -> Path:
-    """Whole or not at all, and the same bytes for the same numbers."""
-    unfinished = file.with_name(f".{file.stem}.unfinished{file.suffix}")
-    without_date = {"Date": None} if file.suffix == ".svg" else {"Software": None}
-    with mpl.rc_context({"svg.hashsalt": "grpo_verl_ext", "svg.fonttype": "none"}):
-        figure.savefig(unfinished, dpi=150, metadata=without_date)
-    os.replace(unfinished, file)
-    return file
