@@ -1,4 +1,4 @@
-"""What all figures have in common: colours, dashes and marks that everybody can tell apart, and whole files."""
+"""What all figures share: colours, dashes and marks that everybody can tell apart, and whole files."""
 
 from __future__ import annotations
 
