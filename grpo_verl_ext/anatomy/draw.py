@@ -83,7 +83,11 @@ def gradient_share(cells: Cells) -> Figure:
             label=", ".join(names),
         )
     axes.set_xticks(list(places), [cell.lengths for cell in bins])
-    axes.set(xlabel="length of the response, tokens", ylabel="share of the gradient, Σ|weight|")
+    axes.set(
+        xlabel="length of the response, tokens",
+        ylabel="share",
+        title="marks: share of the gradient, Σ|weight|",
+    )
     axes.yaxis.set_major_formatter("{x:.0%}")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)

@@ -144,7 +144,7 @@ def measure(
         length = response_length(len(written), budget)
         positions = _positions(length, seed=count)
         logits, ref_logits = (
-            _logits(model, [*prompt, *written[: length - 1]], len(prompt) - 1 + positions) for model in models
+            _logits(model, [*prompt, *written], len(prompt) - 1 + positions) for model in models
         )
         if logits.shape != ref_logits.shape:
             raise AnatomyError(

@@ -90,14 +90,14 @@ def test_shares_of_the_terminal_by_hand(dump: Path, policy: Path, tmp_path: Path
 
 
 def test_the_budget_and_where_right_begins(write, policy: Path, tmp_path: Path) -> None:
-    folder = write(1, [("p", 0.8, "abcdef"), ("p", 2.8, "ab")])
+    folder = write(1, [("p", 0.8, "abcdef"), ("p", 2.8, "ab"), ("p", 0.8, "abcde")])
     result = run(folder, policy, tmp_path, "--right-above", "1", "--max-response-length", "5")
     assert result.exit_code == 0, result.output
     assert {key: cell["responses"] for key, cell in by_length_and_answer(tmp_path).items()} == {
         (3, True): 1,
         (3, False): 0,
         (5, True): 0,
-        (5, False): 1,
+        (5, False): 2,
     }
     assert "tokenised anew: 1; each counts as that many." in result.stdout
 
@@ -156,6 +156,7 @@ def test_two_models(dump: Path, policy: Path, tmp_path: Path) -> None:
     assert [rows["k1"][place].strip() for place in (3, 4, 5)] == ["0.0", "1.00", "–"]
     assert [rows["k2"][place].strip() for place in (4, 5)] == ["0.00", "1.00"]
     assert rows["k3"][3].strip() == "0.0"
+    assert rows["k2"][3].strip() == f"{100 * (kl['estimators']['k2']['value'] / kl['kl'] - 1):.1f}"
 
 
 class TestRefused:
@@ -217,6 +218,7 @@ class TestRefused:
         )
         assert result.returncode == 1
         assert result.stderr.count("\n") == 1
+        assert result.stderr.startswith("anatomy: ")
         assert result.stderr.endswith("Type: pip install 'grpo-verl-ext[ablation]'\n")
 
 

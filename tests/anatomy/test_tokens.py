@@ -81,6 +81,14 @@ def test_a_template_without_a_system_role() -> None:
     assert prompt_ids(only_user, dumped([system("x"), user("1")])[0]) is None
 
 
+def test_a_template_that_does_not_give_the_text_back() -> None:
+    trimming = build_tokenizer()
+    trimming.chat_template = trimming.chat_template.replace("message['content']", "message['content'] | trim")
+    text, ids = dumped([user("1")])
+    assert prompt_ids(trimming, text) == ids
+    assert prompt_ids(trimming, dumped([user(" 1 ")])[0]) is None
+
+
 def test_a_folder_without_a_tokenizer(tmp_path: Path, policy: Path) -> None:
     assert load_tokenizer(policy)("ab")["input_ids"] == [97, 98]
     for folder in (tmp_path, tmp_path / "gone"):
