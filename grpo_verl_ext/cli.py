@@ -132,3 +132,52 @@ def report(
     except ModuleNotFoundError as error:
         typer.echo(f"report: {error}. Type: pip install 'grpo-verl-ext[ablation]'", err=True)
         raise typer.Exit(1) from error
+
+
+@app.command()
+def anatomy(
+    dump: Annotated[Path, typer.Argument(help="verl's trainer.rollout_data_dir, or one file of it.")],
+    *,
+    tokenizer: Annotated[Path, typer.Option(help="Folder of the policy's tokenizer.")],
+    right_above: Annotated[float, typer.Option(help="A response with a higher score is right.")] = 0.0,
+    max_response_length: Annotated[
+        int | None, typer.Option(min=1, help="The budget in tokens, data.max_response_length.")
+    ] = None,
+    micro_batch_size: Annotated[
+        int, typer.Option(min=1, help="Responses in a local batch; only bnpo depends on it.")
+    ] = 8,
+    policy: Annotated[
+        Path | None, typer.Option(help="Model folder, for the bias of the KL estimators …")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(help="… against this one.")] = None,
+    kl_responses: Annotated[int, typer.Option(min=1, help="Responses that both models read.")] = 64,
+    out: Annotated[Path, typer.Option(help="Folder for anatomy.json and the figures.")] = Path(
+        "outputs/anatomy"
+    ),
+) -> None:
+    """The weight that each variant gives the tokens of your own rollouts, by length, right and wrong."""
+    from grpo_verl_ext.anatomy.dump import AnatomyError
+
+    try:
+        from grpo_verl_ext.anatomy.measure import Settings
+        from grpo_verl_ext.anatomy.report import anatomy_and_report
+
+        anatomy_and_report(
+            Settings(
+                dump=dump,
+                tokenizer=tokenizer,
+                out=out,
+                right_above=right_above,
+                max_response_length=max_response_length,
+                micro_batch_size=micro_batch_size,
+                policy=policy,
+                reference=reference,
+                kl_responses=kl_responses,
+            )
+        )
+    except AnatomyError as error:
+        typer.echo(f"anatomy: {error}", err=True)
+        raise typer.Exit(1) from error
+    except ModuleNotFoundError as error:
+        typer.echo(f"anatomy: {error}. Type: pip install 'grpo-verl-ext[ablation]'", err=True)
+        raise typer.Exit(1) from error

@@ -1,0 +1,182 @@
+"""Value and gradient bias of the KL estimators between two models, in the contexts of a dump's responses.
+
+At each position the mean over the next token is taken over the policy's whole vocabulary
+(`algorithms.kl_bias`), so the drawn tokens matter as contexts alone. The contexts are tokenised anew: a
+prompt through the chat template where that gives its text back exactly, else as the text it is, which is
+counted; responses as the text they are. They are the policy's own contexts if the dump is that of its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from grpo_verl_ext.algorithms import kl_bias
+from grpo_verl_ext.algorithms.kl import k1, k2, k3
+from grpo_verl_ext.anatomy.dump import AnatomyError, Response
+from grpo_verl_ext.anatomy.tokens import encode, prompt_ids, response_length
+
+ESTIMATORS: dict[str, kl_bias.Estimator] = {"k1": k1, "k2": k2, "k3": k3}
+
+POSITIONS = 256
+"""Of a longer response, so many positions are drawn; their numbers then count for all of it."""
+
+LOGITS_AT_ONCE = 2**22
+"""Positions times vocabulary in one evaluation of an estimator, of which some ten tensors are alive."""
+
+NO_GRADIENT = 1e-6
+"""Below this share of the true gradient's size, an estimator's gradient is rounding and has no direction."""
+
+
+@dataclass(frozen=True)
+class Bias:
+    """An estimator next to the KL, means over the tokens."""
+
+    value: float
+    """E[k], nats."""
+    value_bias: float
+    """E[k] − KL, nats."""
+    gradient_error: float | None
+    """‖E[∇k] − ∇KL‖ / ‖∇KL‖, norms over all positions and logits; None where the KL has no gradient."""
+    cosine: float | None
+    """Between E[∇k] and ∇KL, the same way; None where one of them has no direction."""
+
+
+@dataclass(frozen=True)
+class KlReport:
+    """What was measured, and on how much."""
+
+    responses: int
+    positions: int
+    prompts_as_text: int
+    """Responses whose prompt could not be put back into the chat template."""
+    kl: float
+    """KL(policy ‖ reference), nats per token."""
+    estimators: dict[str, Bias]
+
+
+@dataclass
+class _Sums:
+    """Sums over positions: of E[k] − KL, ‖E[∇k] − ∇KL‖², ‖E[∇k]‖² and ⟨E[∇k], ∇KL⟩."""
+
+    value_bias: float = 0.0
+    difference: float = 0.0
+    size: float = 0.0
+    inner: float = 0.0
+
+    def add(self, estimate: kl_bias.Divergence, truth: kl_bias.Divergence, weight: float) -> None:
+        self.value_bias += weight * float((estimate.value - truth.value).sum())
+        self.difference += weight * float((estimate.gradient - truth.gradient).square().sum())
+        self.size += weight * float(estimate.gradient.square().sum())
+        self.inner += weight * float((estimate.gradient * truth.gradient).sum())
+
+    def bias(self, kl: float, gradient_size: float, tokens: float) -> Bias:
+        """From the sums of the KL and of ‖∇KL‖² over as many tokens."""
+        has_gradient = kl > 0  # else the two are one, and what there is of a gradient is rounding
+        has_direction = has_gradient and self.size > NO_GRADIENT**2 * gradient_size
+        return Bias(
+            value=(kl + self.value_bias) / tokens,
+            value_bias=self.value_bias / tokens,
+            gradient_error=(self.difference / gradient_size) ** 0.5 if has_gradient else None,
+            cosine=self.inner / (self.size * gradient_size) ** 0.5 if has_direction else None,
+        )
+
+
+@dataclass
+class Tally:
+    """Sums over positions, each counted ``weight`` times."""
+
+    positions: int = 0
+    tokens: float = 0.0
+    kl: float = 0.0
+    gradient_size: float = 0.0
+    estimators: dict[str, _Sums] = field(default_factory=lambda: {name: _Sums() for name in ESTIMATORS})
+
+    def add(self, logits: Tensor, ref_logits: Tensor, weight: float = 1.0) -> None:
+        """Positions with their logits, (N, V)."""
+        at_once = max(1, LOGITS_AT_ONCE // logits.shape[-1])
+        for some, ref_some in zip(
+            torch.split(logits, at_once), torch.split(ref_logits, at_once), strict=True
+        ):
+            # What an estimator is wrong by can be far smaller than what rounding would leave of it.
+            wide, ref_wide = some.double(), ref_some.double()
+            truth = kl_bias.true(wide, ref_wide)
+            self.positions += len(some)
+            self.tokens += weight * len(some)
+            self.kl += weight * float(truth.value.sum())
+            self.gradient_size += weight * float(truth.gradient.square().sum())
+            for name, estimator in ESTIMATORS.items():
+                self.estimators[name].add(kl_bias.expected(estimator, wide, ref_wide), truth, weight)
+
+    def biases(self) -> dict[str, Bias]:
+        """Means over the tokens."""
+        return {
+            name: sums.bias(self.kl, self.gradient_size, self.tokens)
+            for name, sums in self.estimators.items()
+        }
+
+
+def measure(
+    policy: Path,
+    reference: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    responses: Iterable[Response],
+    budget: int | None,
+) -> KlReport:
+    """Both models read the responses, one at a time and without padding.
+
+    Raises:
+        AnatomyError: a folder has no model, or the two have different vocabularies.
+    """
+    models = [_load(folder, option) for folder, option in ((policy, "--policy"), (reference, "--reference"))]
+    tally, as_text, count = Tally(), 0, 0
+    for response in responses:
+        prompt = prompt_ids(tokenizer, response.prompt)
+        if prompt is None:
+            as_text += 1
+            (prompt,) = encode(tokenizer, [response.prompt])
+        (written,) = encode(tokenizer, [response.text])
+        length = response_length(len(written), budget)
+        positions = _positions(length, seed=count)
+        logits, ref_logits = (
+            _logits(model, [*prompt, *written], len(prompt) - 1 + positions) for model in models
+        )
+        if logits.shape != ref_logits.shape:
+            raise AnatomyError(
+                f"{policy} has logits for {logits.shape[-1]} tokens and {reference} for "
+                f"{ref_logits.shape[-1]}; valid are two models with one vocabulary, such as a policy and the "
+                f"model before its training. Type: --reference <folder>"
+            )
+        tally.add(logits, ref_logits, weight=length / len(positions))
+        count += 1
+    return KlReport(count, tally.positions, as_text, tally.kl / tally.tokens, tally.biases())
+
+
+def _positions(length: int, seed: int) -> Tensor:
+    drawn = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+    return drawn[:POSITIONS].sort().values
+
+
+def _load(folder: Path, option: str) -> PreTrainedModel:
+    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise AnatomyError(
+            f"{folder} has no model that transformers can read. Valid is a Hugging Face folder, such as what "
+            f"verl.model_merger makes of a checkpoint. Type: {option} <folder>"
+        ) from error
+    return model.to(device).eval()
+
+
+@torch.no_grad()
+def _logits(model: PreTrainedModel, ids: list[int], positions: Tensor) -> Tensor:
+    """(N, V) behind the chosen tokens."""
+    tokens = torch.tensor([ids], device=model.device)
+    logits: Tensor = model(input_ids=tokens, logits_to_keep=positions.to(model.device)).logits[0]
+    return logits

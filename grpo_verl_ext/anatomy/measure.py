@@ -1,0 +1,186 @@
+"""From a dump to everything that is reported of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from grpo_verl_ext.anatomy.cells import Cells, Weighed, cells_of
+from grpo_verl_ext.anatomy.dump import HOW_TO_DUMP, AnatomyError, Response, read_steps
+from grpo_verl_ext.anatomy.kl import KlReport, measure
+from grpo_verl_ext.anatomy.tokens import encode, load_tokenizer, response_length
+from grpo_verl_ext.anatomy.weights import MICRO_BATCH_SIZE, VARIANTS, Step, relative, token_weights
+
+SCORES_NAMED = 8
+"""Of more different scores, a message names the first and the last."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The command line."""
+
+    dump: Path
+    tokenizer: Path
+    out: Path
+    right_above: float = 0.0
+    """A response is right if its score is higher."""
+    max_response_length: int | None = None
+    """The budget in tokens; null: every response ended by itself."""
+    micro_batch_size: int = MICRO_BATCH_SIZE
+    """Responses in a local batch of bnpo."""
+    policy: Path | None = None
+    reference: Path | None = None
+    kl_responses: int = 64
+    """So many responses, drawn from the dump, are read by the two models."""
+
+
+@dataclass(frozen=True)
+class StepGroups:
+    """Prompts of a step, and how many of them have equal scores: no variant learns from those."""
+
+    step: int
+    groups: int
+    without_signal: int
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What was found."""
+
+    responses: int
+    tokens: int
+    steps: list[StepGroups]
+    cells: Cells
+    kl: KlReport | None
+    cautions: list[str]
+
+
+@dataclass
+class _Seen:
+    """What goes through all steps."""
+
+    steps: list[StepGroups] = field(default_factory=list)
+    weighed: list[Weighed] = field(default_factory=list)
+    """Of the steps that have a gradient."""
+    scores: set[float] = field(default_factory=set)
+    responses: int = 0
+    tokens: int = 0
+    over_budget: int = 0
+
+
+def anatomy_of(settings: Settings) -> Anatomy:
+    """Read the dump once for the weights, and once more for the KL if two models are given.
+
+    Raises:
+        AnatomyError: the dump or a model cannot be used, or there is nothing to compare.
+    """
+    policy, reference = settings.policy, settings.reference
+    if (policy is None) != (reference is None):
+        raise AnatomyError(
+            f"--policy is {policy} and --reference is {reference}; valid are both, or neither. "
+            f"Type: --policy <folder> --reference <folder>"
+        )
+    tokenizer, seen = load_tokenizer(settings.tokenizer), _Seen()
+    for responses in read_steps(settings.dump):
+        _see(seen, responses, tokenizer, settings)
+    _refuse_nothing_to_compare(seen, settings)
+    kl = None
+    if policy is not None and reference is not None:
+        drawn = drawn_responses(settings.dump, seen.responses, settings.kl_responses)
+        kl = measure(policy, reference, tokenizer, drawn, settings.max_response_length)
+    cells = cells_of(_joined(seen.weighed))
+    return Anatomy(seen.responses, seen.tokens, seen.steps, cells, kl, _cautions(seen, kl))
+
+
+def drawn_responses(dump: Path, responses: int, wanted: int) -> Iterator[Response]:
+    """So many of the dump's responses, the same each time, in its order."""
+    order = torch.randperm(responses, generator=torch.Generator().manual_seed(0))
+    chosen = set(order[:wanted].tolist())
+    every = (response for step in read_steps(dump) for response in step)
+    return (response for number, response in enumerate(every) if number in chosen)
+
+
+def _see(
+    seen: _Seen, responses: list[Response], tokenizer: PreTrainedTokenizerBase, settings: Settings
+) -> None:
+    text_tokens = [len(ids) for ids in encode(tokenizer, [response.text for response in responses])]
+    lengths = [response_length(count, settings.max_response_length) for count in text_tokens]
+    scores = [response.score for response in responses]
+    step = Step.of(scores, lengths, [response.group for response in responses])
+    seen.scores.update(scores)
+    seen.responses += step.size
+    seen.tokens += step.tokens
+    seen.over_budget += sum(count > length for count, length in zip(text_tokens, lengths, strict=True))
+    groups, without_signal = set(step.group.tolist()), set(step.group[step.has_no_signal()].tolist())
+    seen.steps.append(StepGroups(responses[0].step, len(groups), len(without_signal)))
+    if without_signal != groups:
+        right = torch.tensor([score > settings.right_above for score in scores])
+        seen.weighed.append(Weighed(step.lengths, right, _weights(step, settings.micro_batch_size)))
+
+
+def _weights(step: Step, micro_batch_size: int) -> dict[str, Tensor]:
+    return {
+        name: relative(token_weights(variant, step, micro_batch_size), step.lengths)
+        for name, variant in VARIANTS.items()
+    }
+
+
+def _joined(parts: list[Weighed]) -> Weighed:
+    return Weighed(
+        torch.cat([part.lengths for part in parts]),
+        torch.cat([part.right for part in parts]),
+        {name: torch.cat([part.weights[name] for part in parts]) for name in VARIANTS},
+    )
+
+
+def _refuse_nothing_to_compare(seen: _Seen, settings: Settings) -> None:
+    if not seen.responses:
+        raise AnatomyError(f"{settings.dump} has no responses. {HOW_TO_DUMP}")
+    lowest, highest = min(seen.scores), max(seen.scores)
+    for kind, none in (
+        ("right", highest <= settings.right_above),
+        ("wrong", lowest > settings.right_above),
+    ):
+        if none:
+            raise AnatomyError(
+                f"none of {seen.responses} responses is {kind} with --right-above {settings.right_above:g}; "
+                f"valid is a number that divides the scores {_named(sorted(seen.scores))}. "
+                f"Type: --right-above <number>"
+            )
+    if not seen.weighed:
+        groups = sum(step.groups for step in seen.steps)
+        raise AnatomyError(
+            f"in each of the {groups} groups of {settings.dump} all scores are equal: no variant has a "
+            f"gradient there. Valid is a dump with right and wrong answers to the same prompt"
+        )
+
+
+def _named(scores: list[float]) -> str:
+    if len(scores) <= SCORES_NAMED:
+        return ", ".join(f"{score:g}" for score in scores)
+    return f"{scores[0]:g} … {scores[-1]:g}"
+
+
+def _cautions(seen: _Seen, kl: KlReport | None) -> list[str]:
+    words = []
+    left_out = len(seen.steps) - len(seen.weighed)
+    if left_out:
+        words.append(f"{left_out} of {len(seen.steps)} steps have no gradient at all and are in no table.")
+    if seen.over_budget:
+        words.append(
+            f"Responses with more tokens than --max-response-length when their text is tokenised anew: "
+            f"{seen.over_budget}; each counts as that many."
+        )
+    if kl is not None and kl.prompts_as_text:
+        words.append(
+            f"{kl.prompts_as_text} of {kl.responses} prompts could not be put back into the chat template: "
+            f"the models read them without its special tokens, as they never did in training."
+        )
+    if kl is not None and kl.kl == 0:
+        words.append("The policy is the reference: no estimator has anything to be wrong by.")
+    return words

@@ -1,0 +1,114 @@
+"""``grpo-verl-ext anatomy``: tables on the terminal, figures, and everything as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console, JustifyMethod
+from rich.table import Table
+
+from grpo_verl_ext.anatomy.cells import Cell, Cells
+from grpo_verl_ext.anatomy.draw import draw
+from grpo_verl_ext.anatomy.kl import KlReport
+from grpo_verl_ext.anatomy.measure import Anatomy, Settings, anatomy_of
+from grpo_verl_ext.anatomy.weights import VARIANTS
+from grpo_verl_ext.files import write_whole
+
+
+def anatomy_and_report(settings: Settings) -> None:
+    """Print what was found and write it into ``settings.out``.
+
+    Raises:
+        AnatomyError: see `anatomy_of`.
+    """
+    anatomy = anatomy_of(settings)
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(weight_table(anatomy.cells))
+    console.print(share_table(anatomy.cells))
+    if anatomy.kl is not None:
+        console.print(kl_table(anatomy.kl))
+    for line in lines(anatomy):
+        console.print(line, markup=False)
+    for file in write_files(settings, anatomy):
+        console.print(str(file), markup=False)
+
+
+def weight_table(cells: Cells) -> Table:
+    """A row for each length and answer."""
+    table = Table(title="Weight of a token, |−∂L/∂log π|; 1.00 is the average token of its variant")
+    _add_columns(table, "length", "answer", "count")
+    for cell in cells.by_both:
+        weights = [_number(cell.weight[name]) for name in VARIANTS]
+        table.add_row(cell.lengths, _answer(cell), str(cell.responses), *weights)
+    return table
+
+
+def share_table(cells: Cells) -> Table:
+    """A row for each length, then one for the right and one for the wrong answers."""
+    table = Table(title="Share of the gradient, Σ|weight|, in %, next to that of responses and of tokens")
+    _add_columns(table, "length", "responses", "tokens")
+    responses = sum(cell.responses for cell in cells.by_length)
+    tokens = sum(cell.tokens for cell in cells.by_length)
+    for section in (cells.by_length, cells.by_answer):
+        for cell in section:
+            shares = (cell.responses / responses, cell.tokens / tokens, *cell.share.values())
+            name = cell.lengths if cell.right is None else _answer(cell)
+            table.add_row(name, *(f"{100 * share:.1f}" for share in shares))
+        table.add_section()
+    return table
+
+
+def kl_table(kl: KlReport) -> Table:
+    """A row for each estimator, in expectation over the vocabulary."""
+    table = Table(title="KL estimators: mean value, and mean gradient in a loss")
+    for name in ("", "nats per token", "bias, % of the KL", "gradient's error", "its cosine"):
+        table.add_column(name, justify="right" if name else "left", overflow="fold")
+    for name, bias in kl.estimators.items():
+        relative = 100 * bias.value_bias / kl.kl if kl.kl else None
+        numbers = (_number(relative, 1), _number(bias.gradient_error), _number(bias.cosine))
+        table.add_row(name, f"{bias.value:.5f}", *numbers)
+    return table
+
+
+def lines(anatomy: Anatomy) -> list[str]:
+    """What the tables do not say."""
+    groups = sum(step.groups for step in anatomy.steps)
+    without = sum(step.without_signal for step in anatomy.steps)
+    words = [
+        f"Responses: {anatomy.responses}; tokens: {anatomy.tokens}; steps: {len(anatomy.steps)}.",
+        f"Groups with equal scores, of weight 0 in every variant: {without} of {groups}, "
+        f"{100 * without / groups:.1f} %.",
+    ]
+    if anatomy.kl is not None:
+        words.append(
+            f"KL(policy ‖ reference): {anatomy.kl.kl:.5f} nats per token; responses: "
+            f"{anatomy.kl.responses}, positions: {anatomy.kl.positions}."
+        )
+    return words + anatomy.cautions
+
+
+def write_files(settings: Settings, anatomy: Anatomy) -> list[Path]:
+    """``anatomy.json`` and the figures."""
+    settings.out.mkdir(parents=True, exist_ok=True)
+    content = {"settings": asdict(settings), **asdict(anatomy)}
+    file = settings.out / "anatomy.json"
+    write_whole(file, json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")
+    return [file, *draw(anatomy.cells, settings.out)]
+
+
+def _add_columns(table: Table, *first: str) -> None:
+    for name in (*first, *VARIANTS):
+        # A narrow terminal must not cut names to the same beginning.
+        justify: JustifyMethod = "left" if name in ("length", "answer") else "right"
+        table.add_column(name.replace("_per_", "_per\n_"), justify=justify, overflow="fold")
+
+
+def _answer(cell: Cell) -> str:
+    return "right" if cell.right else "wrong"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    # Adding 0 takes the sign from a zero.
+    return "–" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"

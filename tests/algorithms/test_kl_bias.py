@@ -1,0 +1,113 @@
+"""Biases of the KL estimators over a whole vocabulary: by hand, and the known truths as closed forms."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from grpo_verl_ext.algorithms.kl import k1, k2, k3
+from grpo_verl_ext.algorithms.kl_bias import expected, true
+
+LN2, LN3 = math.log(2), math.log(3)
+
+
+def close(found: Tensor, wanted: Tensor) -> None:
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-13)
+
+
+@pytest.fixture
+def logits() -> tuple[Tensor, Tensor]:
+    """Four positions, seven tokens; neither is normalised."""
+    policy, reference = torch.randn(
+        2, 4, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
+    ) * torch.tensor(2.0)
+    return policy, reference + 5
+
+
+def probabilities(logits: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    policy, reference = (each.exp() / each.exp().sum(-1, keepdim=True) for each in logits)
+    return policy, reference
+
+
+def closed_kl(policy: Tensor, reference: Tensor) -> Tensor:
+    return (policy * (policy / reference).log()).sum(-1)
+
+
+def closed_kl_gradient(policy: Tensor, reference: Tensor) -> Tensor:
+    """∂KL/∂logit_v = π_v (log π_v/ref_v − KL), from ∂π_u/∂logit_v = π_u (1[u=v] − π_v)."""
+    return policy * ((policy / reference).log() - closed_kl(policy, reference).unsqueeze(-1))
+
+
+def test_by_hand() -> None:
+    # π = (½, ½), ref = (¼, ¾): log-ratios ln 2 and ln ⅔ = ln 2 − ln 3.
+    policy = torch.tensor([[0.0, 0.0]], dtype=torch.float64)
+    reference = torch.tensor([[0.0, LN3]], dtype=torch.float64)
+    first, second = LN2, LN2 - LN3
+    kl = (first + second) / 2
+    assert true(policy, reference).value.item() == pytest.approx(kl, abs=1e-14)
+    assert expected(k1, policy, reference).value.item() == pytest.approx(kl, abs=1e-14)
+    assert expected(k3, policy, reference).value.item() == pytest.approx(kl, abs=1e-14)
+    assert expected(k2, policy, reference).value.item() == pytest.approx(
+        (first**2 + second**2) / 4, abs=1e-14
+    )
+    # π_v (log-ratio_v − KL) = ½ (ln 2 − ln 2 + ½ ln 3), and minus it.
+    close(true(policy, reference).gradient, torch.tensor([[LN3 / 4, -LN3 / 4]], dtype=torch.float64))
+    # π − ref.
+    close(expected(k3, policy, reference).gradient, torch.tensor([[0.25, -0.25]], dtype=torch.float64))
+
+
+def test_the_truth_is_the_closed_form(logits: tuple[Tensor, Tensor]) -> None:
+    policy, reference = probabilities(logits)
+    kl = true(*logits)
+    close(kl.value, closed_kl(policy, reference))
+    close(kl.gradient, closed_kl_gradient(policy, reference))
+
+
+@pytest.mark.parametrize("estimator", [k1, k3])
+def test_k1_and_k3_have_the_right_value(estimator, logits: tuple[Tensor, Tensor]) -> None:
+    close(expected(estimator, *logits).value, closed_kl(*probabilities(logits)))
+
+
+def test_k2_has_another_value(logits: tuple[Tensor, Tensor]) -> None:
+    policy, reference = probabilities(logits)
+    wanted = (policy * (policy / reference).log() ** 2).sum(-1) / 2
+    close(expected(k2, *logits).value, wanted)
+    assert ((wanted - closed_kl(policy, reference)).abs() > 0.01).all()
+
+
+def test_k1_pulls_nowhere(logits: tuple[Tensor, Tensor]) -> None:
+    close(expected(k1, *logits).gradient, torch.zeros(4, 7, dtype=torch.float64))
+
+
+def test_k2_has_the_gradient_of_the_kl(logits: tuple[Tensor, Tensor]) -> None:
+    close(expected(k2, *logits).gradient, closed_kl_gradient(*probabilities(logits)))
+
+
+def test_k3_has_the_gradient_of_the_other_kl(logits: tuple[Tensor, Tensor]) -> None:
+    policy, reference = probabilities(logits)
+    close(expected(k3, *logits).gradient, policy - reference)
+
+
+def test_the_limit_on_log_ratios_shows() -> None:
+    # The policy is sure of a token to which the reference gives e^−30: k1 stops at 20, and so does its mean.
+    policy = torch.tensor([[60.0, 0.0]], dtype=torch.float64)
+    reference = torch.tensor([[-30.0, 0.0]], dtype=torch.float64)
+    assert true(policy, reference).value.item() == pytest.approx(30, abs=1e-9)
+    assert expected(k1, policy, reference).value.item() == pytest.approx(20, abs=1e-9)
+    assert expected(k2, policy, reference).value.item() == pytest.approx(200, abs=1e-9)
+
+
+def test_a_policy_that_is_its_reference_has_nothing_to_pull() -> None:
+    policy = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64)
+    for kl in (true(policy, policy), *(expected(estimator, policy, policy) for estimator in (k1, k2, k3))):
+        close(kl.value, torch.zeros(1, dtype=torch.float64))
+        close(kl.gradient, torch.zeros(1, 3, dtype=torch.float64))
+
+
+def test_the_arguments_stay_as_they_are(logits: tuple[Tensor, Tensor]) -> None:
+    policy = logits[0].requires_grad_()
+    assert not expected(k2, policy, logits[1]).value.requires_grad
+    assert not true(policy, logits[1]).gradient.requires_grad
+    assert policy.grad is None

@@ -1,0 +1,45 @@
+"""The variants that `anatomy` weighs are those that a training runs: the registered estimators and losses."""
+
+import pytest
+import torch
+
+from grpo_verl_ext.anatomy.weights import VARIANTS, Step, token_weights
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
+from grpo_verl_ext.verl_plugin.losses import LOSSES
+
+GROUPS = ["a", "b", "b", "a", "a", "c", "b", "c", "a", "c", "b", "c"]
+SCORES = [0.0, 1.0, 0.5, 2.0, 0.0, 1.0, 1.0, 1.0, 0.25, 1.0, 0.0, 1.0]
+LENGTHS = [3, 7, 1, 2, 9, 4, 4, 5, 6, 1, 2, 8]
+
+
+@pytest.mark.parametrize("case", OUR_CASES, ids=lambda case: case.name)
+def test_the_gradient_of_the_registered_loss_with_the_registered_advantages(case) -> None:
+    step = Step.of(SCORES, LENGTHS, GROUPS)
+    mask = step.mask().long()
+    rewards = torch.zeros(mask.shape)
+    rewards[torch.arange(step.size), step.lengths - 1] = step.rewards
+    estimator = ESTIMATORS.get(case.name, ESTIMATORS["grpo_outcome"])
+    no_std = {"grpo_ext": {"scale_rewards": "none"}} if case.name in ("dr_grpo", "gvpo") else {}
+    advantages, _ = estimator(rewards, mask, GROUPS, no_std)
+
+    log_prob = torch.randn(mask.shape, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    config = actor_config(case)
+    config.global_batch_info.update(dp_size=1, batch_num_tokens=step.tokens, global_batch_size=step.size)
+    loss, _ = LOSSES[case.name](
+        old_log_prob=log_prob.detach(),
+        log_prob=log_prob,
+        advantages=advantages,
+        response_mask=mask,
+        config=config,
+    )
+    (gradient,) = torch.autograd.grad(loss, log_prob)
+
+    # One weight for each token of a response, in the same ratios; the local batch is the whole step.
+    weights = token_weights(VARIANTS[case.name], step, micro_batch_size=step.size)
+    spread = weights.unsqueeze(-1) * mask
+    scale = gradient.norm() / spread.norm()
+    assert spread.norm() > 0
+    torch.testing.assert_close(
+        -gradient, scale * spread, rtol=0, atol=1e-6 * float(gradient.abs().max()) + 1e-9
+    )
