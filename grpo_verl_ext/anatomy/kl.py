@@ -18,8 +18,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from grpo_verl_ext.algorithms import kl_bias
 from grpo_verl_ext.algorithms.kl import k1, k2, k3
-from grpo_verl_ext.anatomy.dump import AnatomyError, Response
+from grpo_verl_ext.anatomy.dump import AnatomyError
 from grpo_verl_ext.anatomy.tokens import encode, prompt_ids, response_length
+from grpo_verl_ext.runs.dumps import Response
 
 ESTIMATORS: dict[str, kl_bias.Estimator] = {"k1": k1, "k2": k2, "k3": k3}
 
@@ -140,7 +141,7 @@ def measure(
         if prompt is None:
             as_text += 1
             (prompt,) = encode(tokenizer, [response.prompt])
-        (written,) = encode(tokenizer, [response.text])
+        (written,) = encode(tokenizer, [response.output])
         length = response_length(len(written), budget)
         positions = _positions(length, seed=count)
         logits, ref_logits = (

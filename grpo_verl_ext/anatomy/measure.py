@@ -11,10 +11,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from grpo_verl_ext.anatomy.cells import Cells, Weighed, cells_of
-from grpo_verl_ext.anatomy.dump import HOW_TO_DUMP, AnatomyError, Response, read_steps
+from grpo_verl_ext.anatomy.dump import HOW_TO_DUMP, AnatomyError, read_steps
 from grpo_verl_ext.anatomy.kl import KlReport, measure
 from grpo_verl_ext.anatomy.tokens import encode, load_tokenizer, response_length
 from grpo_verl_ext.anatomy.weights import MICRO_BATCH_SIZE, VARIANTS, Step, relative, token_weights
+from grpo_verl_ext.runs.dumps import Response
 
 SCORES_NAMED = 8
 """Of more different scores, a message names the first and the last."""
@@ -108,10 +109,10 @@ def drawn_responses(dump: Path, responses: int, wanted: int) -> Iterator[Respons
 def _see(
     seen: _Seen, responses: list[Response], tokenizer: PreTrainedTokenizerBase, settings: Settings
 ) -> None:
-    text_tokens = [len(ids) for ids in encode(tokenizer, [response.text for response in responses])]
+    text_tokens = [len(ids) for ids in encode(tokenizer, [response.output for response in responses])]
     lengths = [response_length(count, settings.max_response_length) for count in text_tokens]
     scores = [response.score for response in responses]
-    step = Step.of(scores, lengths, [response.group for response in responses])
+    step = Step.of(scores, lengths, [response.prompt_id for response in responses])
     seen.scores.update(scores)
     seen.responses += step.size
     seen.tokens += step.tokens

@@ -173,7 +173,7 @@ class TestRefused:
         with (dump / "1.jsonl").open("a") as file:
             file.write('{"input": "cut o')
         message = self.refused(run(dump, policy, tmp_path / "out"), tmp_path / "out")
-        assert f"{dump}/1.jsonl, line 5, is no rollout" in message
+        assert f"{dump}/1.jsonl, line 5, is no response" in message
 
     def test_nothing_there(self, policy: Path, tmp_path: Path) -> None:
         message = self.refused(run(tmp_path / "gone", policy, tmp_path / "out"), tmp_path / "out")

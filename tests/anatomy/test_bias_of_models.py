@@ -9,8 +9,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from grpo_verl_ext.anatomy import kl as measured
-from grpo_verl_ext.anatomy.dump import AnatomyError, Response
+from grpo_verl_ext.anatomy.dump import AnatomyError
 from grpo_verl_ext.anatomy.kl import Tally, measure
+from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.tasks.chain_sum.model import build_model
 from grpo_verl_ext.tasks.chain_sum.settings import Settings
 from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
@@ -20,7 +21,7 @@ PROMPT = "user\n1+1=?\nassistant\n"
 
 
 def response(text: str, prompt: str = PROMPT) -> Response:
-    return Response(prompt, text, 1.0, 1, "p")
+    return Response("p", prompt, text, None, 1.0, 1)
 
 
 @pytest.fixture(scope="module")

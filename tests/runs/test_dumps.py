@@ -30,22 +30,40 @@ def test_a_line_is_a_response_and_the_uid_names_its_prompt(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize("text", ["\u2028 \u2029 \x85 \x0b \x0c", "\x00\x07\x1b[31m\r", "ß 𝔘 \ufffd"])
+def test_a_response_may_hold_any_character(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "3.jsonl"
+    file.write_text(line(output=text) + "\n", encoding="utf-8")
+    (response,) = read_dump(file)
+    assert response.output == text
+
+
 @pytest.mark.parametrize(
-    "broken",
+    ("broken", "reason"),
     [
-        *("", "{", "[]", "3"),
-        line(score=None),
-        line(score="high"),
-        line(score=math.inf),
-        line(step="3"),
-        line().replace("1+1", "\\ud800"),
-        json.dumps({"input": "x", "output": "y"}),
+        ('{"input": "a", "outp', "JSONDecodeError"),
+        ("", "JSONDecodeError"),
+        ("[1]", "TypeError"),
+        ('"score"', "TypeError"),
+        (json.dumps({"input": "x", "output": "y"}), "'score'"),
+        (line(score="1"), "score is a str"),
+        (line(score=None), "score is a NoneType"),
+        (line(score=math.nan), "score is nan"),
+        (line(score=math.inf), "score is inf"),
+        (line(output=5), "output is a int"),
+        (line(step="1"), "step is a str"),
+        (line(uid=None), "uid is a NoneType"),
+        (line().replace("1+1", "\\ud800"), "UnicodeEncodeError"),
+        ("\udcff", "UnicodeDecodeError"),
     ],
 )
-def test_a_corrupt_line_is_named_and_left(tmp_path: Path, broken: str) -> None:
+def test_a_corrupt_line_is_named_and_left(tmp_path: Path, broken: str, reason: str) -> None:
     file = tmp_path / "3.jsonl"
-    file.write_text(line() + "\n" + broken + "\n" + line() + "\n")
-    before = file.read_bytes()
-    with pytest.raises(CorruptDumpError, match=r"3\.jsonl, line 2, is no response of verl's dump"):
+    before = "\n".join([line(), broken, line(), ""]).encode(errors="surrogateescape")
+    file.write_bytes(before)
+    with pytest.raises(CorruptDumpError) as caught:
         read_dump(file)
+    assert f"{file}, line 2, is no response of verl's dump" in str(caught.value)
+    assert reason in str(caught.value)
+    assert "valid is an object with input, output, score, step, uid" in str(caught.value)
     assert file.read_bytes() == before
