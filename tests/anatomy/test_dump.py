@@ -16,12 +16,8 @@ def test_steps_in_the_order_of_their_numbers_and_rows_in_that_of_the_file(write,
     steps = list(read_steps(folder))
     assert [[response.output for response in step] for step in steps] == [["first"], ["x", "y"], ["ten"]]
     (first,), (_, second), _ = steps
-    assert (first.prompt, first.score, first.step, first.prompt_id) == (
-        "user\n1+1=?\nassistant\n",
-        0.0,
-        1,
-        "p",
-    )
+    assert (first.prompt, first.prompt_id) == ("user\n1+1=?\nassistant\n", "p")
+    assert (first.score, first.step) == (0.0, 1)
     assert (second.prompt_id, second.step) == ("q", 2)
     assert list(read_steps(folder / "2.jsonl")) == [steps[1]]
 
