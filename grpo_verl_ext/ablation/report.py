@@ -14,7 +14,7 @@ from grpo_verl_ext.ablation.analysis import analyse
 from grpo_verl_ext.ablation.results import read_results
 from grpo_verl_ext.ablation.tables import TextTable
 
-WIDTH = 112
+WIDTH = 120
 """Columns at least: a row of numbers is one line, wherever it goes."""
 
 

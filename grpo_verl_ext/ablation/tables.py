@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from grpo_verl_ext.ablation.analysis import Analysis, Row
 
-COLUMNS = ("variant", "seeds", "mean ± std", "95 %", "difference", "95 % of it", "p, adjusted", "d_z", "wins")
+COLUMNS = (
+    *("variant", "seeds", "mean ± std", "95 %"),
+    *("difference", "95 % of it", "p, adjusted", "P(> 0)", "d_z", "wins"),
+)
 COST_COLUMNS = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
 
 
@@ -61,12 +64,13 @@ def cells(row: Row) -> list[str]:
         _interval(summary.low, summary.high),
     ]
     if versus is None:
-        return [*mine, *["–"] * 5]
+        return [*mine, *["–"] * 6]
     return [
         *mine,
         f"{versus.difference:+.3f}",
         _interval(versus.low, versus.high),
         _number(row.adjusted_p),
+        _number(versus.probability_higher),
         _number(versus.effect),
         f"{versus.wins}/{versus.seeds}",
     ]
