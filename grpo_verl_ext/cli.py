@@ -59,6 +59,23 @@ def invariance(
 
 
 @app.command()
+def doctor(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="A training's command line, as verl's main_ppo takes it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Is the plugin there, here and in a Ray worker? With overrides: is the training what it is called?
+
+    Exit status 0: nothing found, 1: warnings, 2: errors.
+    """
+    from grpo_verl_ext.doctor.report import examine_configuration, examine_environment
+
+    status = examine_configuration(overrides, as_json=as_json) if overrides else examine_environment(as_json)
+    raise typer.Exit(status)
+
+
+@app.command()
 def iterate(
     config: Annotated[Path, typer.Argument(help="A YAML file such as examples/iterate_chain_sum.yaml.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, wins over the file.")] = None,

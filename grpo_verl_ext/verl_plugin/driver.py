@@ -24,7 +24,8 @@ def patch(config_module: Any) -> None:
         except ValueError as error:
             sys.exit(f"grpo_verl_ext: {error}")
         for warning in preflight.warnings(config):
-            print(f"grpo_verl_ext: warning: {warning}", file=sys.stderr, flush=True)
+            silence = f"(silent with +{preflight.SILENCE}=[{warning.check}])"
+            print(f"grpo_verl_ext: warning: {warning.message} {silence}", file=sys.stderr, flush=True)
         original(config, *args, **kwargs)
 
     config_module.validate_config = validate_config

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from verl.workers.config import PolicyLossConfig
 
+from grpo_verl_ext.verl_plugin.findings import SettingError
+
 
 @dataclass
 class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
@@ -23,7 +25,8 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
         budget = self.max_response_length
         if budget is not None and (type(budget) is not int or budget < 1):
             key = "actor_rollout_ref.actor.policy_loss.max_response_length"
-            raise ValueError(
+            raise SettingError(
                 f"{key} is {budget!r}; valid is an integer ≥ 1, or null for no "
-                f"actor/frac_truncated. Type: '{key}=${{data.max_response_length}}'"
+                f"actor/frac_truncated. Type: '{key}=${{data.max_response_length}}'",
+                key=key,
             )

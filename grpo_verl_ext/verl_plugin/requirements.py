@@ -6,6 +6,17 @@ from packaging.version import Version
 
 VERL_FROM, VERL_BELOW = "0.9", "0.10"
 
+TESTED = {
+    "verl": "0.9.1",
+    "torch": "2.13.0",
+    "transformers": "5.10.4",
+    "vllm": "0.28.0",
+    "ray": "2.60.0",
+    "tensordict": "0.10.0",
+    "TransferQueue": "0.1.11",
+}
+"""What the tests run with (constraints/cpu.txt); others may do as well."""
+
 
 class UnsupportedVerlError(ImportError):
     """verl is missing, or its version has other hooks than those the plugin was written for."""

@@ -9,11 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.reference import settings as reference
 from grpo_verl_ext.verl_plugin.reward_model import settings as reward_model
 
 ESTIMATOR_NAMES = ("grpo_outcome", "grpo_process", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo")
 """Values of ``algorithm.adv_estimator`` whose options `EstimatorSettings` holds."""
+
+SILENCE = "silence"
+"""Key of ``algorithm.grpo_ext`` that the driver reads: warnings that are not to be said."""
 
 SCALE_REWARDS = ("group", "batch", "none")
 NO_STD_ESTIMATORS = ("dr_grpo", "gvpo")
@@ -72,7 +76,7 @@ class EstimatorSettings:
         section = algorithm or {}
         name = estimator or section.get("adv_estimator")
         options = dict(section.get("grpo_ext") or {})
-        others = {*reference.KEYS, reward_model.KEY}
+        others = {*reference.KEYS, reward_model.KEY, SILENCE}
         _refuse_unknown_keys(options, {field.name for field in fields(cls)} | others)
         options = {key: value for key, value in options.items() if key not in others}
         options.setdefault("scale_rewards", "none" if name in NO_STD_ESTIMATORS else "group")
@@ -83,53 +87,61 @@ class EstimatorSettings:
 
     def _check_values(self) -> None:
         if self.scale_rewards not in SCALE_REWARDS:
-            raise ValueError(
+            raise SettingError(
                 f"algorithm.grpo_ext.scale_rewards is {self.scale_rewards!r}; valid are "
-                f"{', '.join(SCALE_REWARDS)}. Type: algorithm.grpo_ext.scale_rewards=group"
+                f"{', '.join(SCALE_REWARDS)}. Type: algorithm.grpo_ext.scale_rewards=group",
+                key="algorithm.grpo_ext.scale_rewards",
             )
         if not isinstance(self.mask_truncated, bool):
-            raise ValueError(
+            raise SettingError(
                 f"algorithm.grpo_ext.mask_truncated is {self.mask_truncated!r}; valid are true, false. "
-                f"Type: algorithm.grpo_ext.mask_truncated=true"
+                f"Type: algorithm.grpo_ext.mask_truncated=true",
+                key="algorithm.grpo_ext.mask_truncated",
             )
         if self.mask_truncated and not _is_positive_int(self.max_response_length):
-            raise ValueError(
+            raise SettingError(
                 f"algorithm.grpo_ext.mask_truncated needs the response budget, but "
                 f"algorithm.grpo_ext.max_response_length is {self.max_response_length!r}; valid is an "
-                f"integer ≥ 1. Type: '+algorithm.grpo_ext.max_response_length=${{data.max_response_length}}'"
+                f"integer ≥ 1. Type: '+algorithm.grpo_ext.max_response_length=${{data.max_response_length}}'",
+                key="algorithm.grpo_ext.max_response_length",
             )
         if not _is_positive_number(self.gvpo_beta):
-            raise ValueError(
+            raise SettingError(
                 f"algorithm.grpo_ext.gvpo_beta is {self.gvpo_beta!r}; valid is a finite number > 0. "
-                f"Type: algorithm.grpo_ext.gvpo_beta=0.1"
+                f"Type: algorithm.grpo_ext.gvpo_beta=0.1",
+                key="algorithm.grpo_ext.gvpo_beta",
             )
         if self.gvpo_anchor not in GVPO_ANCHORS:
-            raise ValueError(
+            raise SettingError(
                 f"algorithm.grpo_ext.gvpo_anchor is {self.gvpo_anchor!r}; valid are "
-                f"{', '.join(GVPO_ANCHORS)}. Type: algorithm.grpo_ext.gvpo_anchor=old"
+                f"{', '.join(GVPO_ANCHORS)}. Type: algorithm.grpo_ext.gvpo_anchor=old",
+                key="algorithm.grpo_ext.gvpo_anchor",
             )
 
     def _check_against(self, estimator: str | None, norm_adv_by_std_in_grpo: bool) -> None:
         if estimator in NO_STD_ESTIMATORS and self.scale_rewards != "none":
-            raise ValueError(
+            raise SettingError(
                 f"algorithm.adv_estimator={estimator} divides by no standard deviation, but "
                 f"algorithm.grpo_ext.scale_rewards is {self.scale_rewards!r}; valid is none. "
                 f"Type: algorithm.grpo_ext.scale_rewards=none, or for the scaled estimator: "
-                f"algorithm.adv_estimator=grpo_outcome"
+                f"algorithm.adv_estimator=grpo_outcome",
+                key="algorithm.grpo_ext.scale_rewards",
             )
         if estimator == "gvpo" and self.mask_truncated:
-            raise ValueError(
+            raise SettingError(
                 "algorithm.grpo_ext.mask_truncated is true, but with algorithm.adv_estimator=gvpo a response "
                 "that left the loss would unbalance its group, whose weights must sum to zero; valid is "
                 "false. Type: algorithm.grpo_ext.mask_truncated=false, and shape the reward instead: "
-                "reward.reward_manager.name=dapo"
+                "reward.reward_manager.name=dapo",
+                key="algorithm.grpo_ext.mask_truncated",
             )
         # verl's default is true, so only false tells what somebody wants.
         if not norm_adv_by_std_in_grpo and self.scale_rewards != "none":
-            raise ValueError(
+            raise SettingError(
                 f"algorithm.norm_adv_by_std_in_grpo is false, but {estimator} divides by the standard "
                 f"deviation of the {self.scale_rewards} (algorithm.grpo_ext.scale_rewards). "
-                f"Type: +algorithm.grpo_ext.scale_rewards=none, or algorithm.norm_adv_by_std_in_grpo=true"
+                f"Type: +algorithm.grpo_ext.scale_rewards=none, or algorithm.norm_adv_by_std_in_grpo=true",
+                key="algorithm.norm_adv_by_std_in_grpo",
             )
 
 
@@ -149,34 +161,38 @@ def check_loss(loss_mode: str, actor: Mapping[str, Any]) -> None:
     required = REQUIRED_LOSS_AGG_MODE[loss_mode]
     key = "actor_rollout_ref.actor"
     if actor["loss_agg_mode"] != required:
-        raise ValueError(
+        raise SettingError(
             f"{key}.loss_agg_mode is {actor['loss_agg_mode']!r}; valid with policy_loss.loss_mode="
             f"{loss_mode} is {required}, so that verl aggregates KL and entropy as the loss does. "
-            f"Type: {key}.loss_agg_mode={required}"
+            f"Type: {key}.loss_agg_mode={required}",
+            key=f"{key}.loss_agg_mode",
         )
     if loss_mode == "dr_grpo" and not _is_positive_number(actor["loss_scale_factor"]):
-        raise ValueError(
+        raise SettingError(
             f"policy_loss.loss_mode=dr_grpo divides by a constant length, but {key}.loss_scale_factor is "
             f"{actor['loss_scale_factor']!r}; valid is a number > 0, the response budget. (Left null, verl "
             f"would take the longest response of each micro-batch.) "
-            f"Type: '{key}.loss_scale_factor=${{data.max_response_length}}'"
+            f"Type: '{key}.loss_scale_factor=${{data.max_response_length}}'",
+            key=f"{key}.loss_scale_factor",
         )
     if loss_mode == "gvpo":
         beta = actor["policy_loss"].get("gvpo_beta")
         if not _is_positive_number(beta):
-            raise ValueError(
+            raise SettingError(
                 f"policy_loss.loss_mode=gvpo needs its β, but {key}.policy_loss.gvpo_beta is {beta!r}; valid "
                 f"is a finite number > 0. Type: +algo=gvpo, or without the preset: "
                 f"{key}.policy_loss._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig "
                 f"'+{key}.policy_loss.gvpo_beta=${{algorithm.grpo_ext.gvpo_beta}}' "
-                f"+algorithm.grpo_ext.gvpo_beta=0.1"
+                f"+algorithm.grpo_ext.gvpo_beta=0.1",
+                key=f"{key}.policy_loss.gvpo_beta",
             )
         return
     clip_ratio_c = actor.get("clip_ratio_c")
     if clip_ratio_c is not None and not clip_ratio_c > 1:
-        raise ValueError(
+        raise SettingError(
             f"{key}.clip_ratio_c is {clip_ratio_c!r}; valid is a number > 1, or null for no dual clip. "
-            f"Type: {key}.clip_ratio_c=null"
+            f"Type: {key}.clip_ratio_c=null",
+            key=f"{key}.clip_ratio_c",
         )
 
 
@@ -188,20 +204,22 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
     """
     for name in PAIRED:
         if (adv_estimator == name) != (loss_mode == name):
-            raise ValueError(
+            raise SettingError(
                 f"{name} is an estimator and a loss that belong together, but "
                 f"algorithm.adv_estimator={adv_estimator} and policy_loss.loss_mode={loss_mode}. "
                 f"Type: algorithm.adv_estimator={name} "
-                f"actor_rollout_ref.actor.policy_loss.loss_mode={name}"
+                f"actor_rollout_ref.actor.policy_loss.loss_mode={name}",
+                key="algorithm.adv_estimator",
             )
 
 
 def _refuse_unknown_keys(options: Mapping[str, Any], valid: set[str]) -> None:
     for key, value in options.items():
         if key not in valid:
-            raise ValueError(
+            raise SettingError(
                 f"algorithm.grpo_ext.{key}={value!r} is not an option; valid are {', '.join(sorted(valid))}. "
-                f"Type: ~algorithm.grpo_ext.{key} to remove it"
+                f"Type: ~algorithm.grpo_ext.{key} to remove it",
+                key=f"algorithm.grpo_ext.{key}",
             )
 
 

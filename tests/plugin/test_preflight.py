@@ -14,7 +14,9 @@ from safetensors.torch import save_file
 
 from grpo_verl_ext.verl_plugin import driver, preflight
 from grpo_verl_ext.verl_plugin.composed import composed
+from grpo_verl_ext.verl_plugin.findings import Finding, Severity
 from grpo_verl_ext.verl_plugin.groups.checks import GROUP_MODES
+from grpo_verl_ext.verl_plugin.preflight import machine
 
 
 @pytest.fixture
@@ -113,8 +115,8 @@ class TestDevice:
     def test_cpu_preset_on_a_machine_with_an_accelerator(
         self, config: Config, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(preflight, "accelerator", lambda: "nvidia")
-        monkeypatch.setattr(preflight, "is_cpu_chosen", lambda: False)
+        monkeypatch.setattr(machine, "accelerator", lambda: "nvidia")
+        monkeypatch.setattr(machine, "is_cpu_chosen", lambda: False)
         assert refusal(config()) == (
             "trainer.device is cpu, but verl finds the accelerator platform 'nvidia' here. Leave out "
             "+platform=cpu to train on it, or hide it from verl. Type: VERL_PLATFORM=cpu python3 -m …"
@@ -127,7 +129,7 @@ class TestDevice:
 
 
 def test_a_missing_vllm(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None)
     assert refusal(config()) == (
         "actor_rollout_ref.rollout.name is vllm, but vLLM is not installed. "
         "Type: pip install 'grpo-verl-ext[cpu]'"
@@ -182,6 +184,7 @@ class TestGroups:
             defaults = {
                 "trainer__v1__trainer_mode": "group_sync",
                 "data__train_batch_size": 64,
+                "actor_rollout_ref__rollout__n": 8,
                 "actor_rollout_ref__rollout__top_p": 1.0,
                 "actor_rollout_ref__rollout__top_k": -1,
             }
@@ -256,7 +259,7 @@ class TestGroups:
 
     def test_later_updates_under_verls_trainer_are_warned_about_once(self, gvpo: Config) -> None:
         verls = {"trainer__v1__trainer_mode": "sync"}
-        assert list(preflight.warnings(gvpo(**verls))) == [
+        assert [warning.message for warning in preflight.warnings(gvpo(**verls))] == [
             "trainer.v1.trainer_mode=sync does not keep groups whole: of the 4 updates on each rollout only "
             "the first is exactly GVPO's. Type: trainer.v1.trainer_mode=group_sync"
         ]
@@ -267,13 +270,13 @@ class TestGroups:
     def test_sampling_below_full_support(self, gvpo: Config, cut: dict[str, float]) -> None:
         (name, value), *_ = cut.items()
         (warning,) = preflight.warnings(gvpo(**{f"actor_rollout_ref__rollout__{name}": value}))
-        assert f"{name}={value}" in warning
-        assert "Theorem 2" in warning
+        assert f"{name}={value}" in warning.message
+        assert "Theorem 2" in warning.why
 
     def test_importance_weights(self, gvpo: Config) -> None:
         (warning,) = preflight.warnings(gvpo(algorithm__rollout_correction={"rollout_is": "token"}))
-        assert "Theorem 2" in warning
-        assert warning.endswith("Type: algorithm.rollout_correction.rollout_is=null")
+        assert "Theorem 2" in warning.why
+        assert warning.remedy == "algorithm.rollout_correction.rollout_is=null"
 
 
 class TestRewards:
@@ -299,11 +302,14 @@ class TestDriver:
         calls: list[str] = []
         module = SimpleNamespace(validate_config=lambda config, **kwargs: calls.append(f"verl {kwargs}"))
         monkeypatch.setattr(preflight, "check", lambda config: calls.append("ours"))
-        monkeypatch.setattr(preflight, "warnings", lambda config: iter(["mind this"]))
+        found = Finding("budgets", Severity.WARNING, "a.key", 1, "mind this")
+        monkeypatch.setattr(preflight, "warnings", lambda config: iter([found]))
         driver.patch(module)
         module.validate_config(OmegaConf.create(), use_critic=False)
         assert calls == ["ours", "verl {'use_critic': False}"]
-        assert capsys.readouterr().err == "grpo_verl_ext: warning: mind this\n"
+        assert capsys.readouterr().err == (
+            "grpo_verl_ext: warning: mind this (silent with +algorithm.grpo_ext.silence=[budgets])\n"
+        )
 
     def test_a_refusal_is_one_message_on_stderr_and_no_traceback(self, python: Python) -> None:
         found = python(

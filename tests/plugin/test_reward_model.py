@@ -203,10 +203,10 @@ def test_what_verl_would_refuse_is_a_composition_error(line: str) -> None:
 
 
 def test_a_trl_that_verl_cannot_bear_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grpo_verl_ext.verl_plugin import preflight
+    from grpo_verl_ext.verl_plugin.preflight import machine
 
     config = composed([])
-    preflight.check_trl(config)
-    monkeypatch.setattr(preflight.importlib.metadata, "version", lambda name: "1.13.0")
+    machine.check_trl(config)
+    monkeypatch.setattr(machine.importlib.metadata, "version", lambda name: "1.13.0")
     with pytest.raises(ValueError, match=r"trl 1\.13\.0 is installed.*Type: pip install 'trl<1\.13'"):
-        preflight.check_trl(config)
+        machine.check_trl(config)

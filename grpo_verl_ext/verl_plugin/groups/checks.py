@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 
 GROUP_MODES = ("group_sync", "group_colocate_async", "group_separate_async")
@@ -20,16 +21,17 @@ def check_groups(config: DictConfig) -> None:
     """
     actor, mode = config.actor_rollout_ref.actor, config.trainer.v1.trainer_mode
     if mode in GROUP_MODES and actor.shuffle:
-        raise ValueError(
+        raise SettingError(
             f"{ACTOR}.shuffle is true, but trainer.v1.trainer_mode={mode} keeps the responses of a prompt in "
             f"one optimizer step, and each rank shuffles its own rows; valid is false. "
-            f"Type: {ACTOR}.shuffle=false"
+            f"Type: {ACTOR}.shuffle=false",
+            key=f"{ACTOR}.shuffle",
         )
     if config.algorithm.adv_estimator == "gvpo":
         _refuse_gvpo(config, mode)
 
 
-def group_warnings(config: DictConfig) -> Iterator[str]:
+def advise_groups(config: DictConfig) -> Iterator[Advice]:
     """What is allowed, but not what the paper proves."""
     if config.algorithm.adv_estimator != "gvpo":
         return
@@ -40,21 +42,24 @@ def group_warnings(config: DictConfig) -> Iterator[str]:
     )
     updates = actor.ppo_epochs * -(-config.data.train_batch_size // actor.ppo_mini_batch_size)
     if mode not in GROUP_MODES and updates > 1:
-        yield (
+        yield Advice(
             f"trainer.v1.trainer_mode={mode} does not keep groups whole: of the {updates} updates on each "
-            f"rollout only the first is exactly GVPO's. Type: trainer.v1.trainer_mode=group_sync"
+            f"rollout only the first is exactly GVPO's. Type: trainer.v1.trainer_mode=group_sync",
+            "trainer.v1.trainer_mode",
         )
     if rollout.top_p < 1 or rollout.top_k > 0:
-        yield (
+        yield Advice(
             f"actor_rollout_ref.rollout.top_p={rollout.top_p} top_k={rollout.top_k} give some responses "
             f"probability 0, so Theorem 2 of GVPO, whose condition is full support, does not hold. "
-            f"Type: actor_rollout_ref.rollout.top_p=1 actor_rollout_ref.rollout.top_k=-1"
+            f"Type: actor_rollout_ref.rollout.top_p=1 actor_rollout_ref.rollout.top_k=-1",
+            "actor_rollout_ref.rollout.top_p" if rollout.top_p < 1 else "actor_rollout_ref.rollout.top_k",
         )
     if (config.algorithm.get("rollout_correction") or {}).get("rollout_is"):
-        yield (
+        yield Advice(
             "algorithm.rollout_correction.rollout_is makes importance weights, which the loss gvpo does not "
             "use: by Theorem 2 the minimiser is the same for every sampling distribution. "
-            "Type: algorithm.rollout_correction.rollout_is=null"
+            "Type: algorithm.rollout_correction.rollout_is=null",
+            "algorithm.rollout_correction.rollout_is",
         )
 
 
@@ -62,21 +67,24 @@ def _refuse_gvpo(config: DictConfig, mode: str) -> None:
     settings = EstimatorSettings.from_config(config.algorithm)
     actor = config.actor_rollout_ref.actor
     if settings.gvpo_beta != actor.policy_loss.gvpo_beta:
-        raise ValueError(
+        raise SettingError(
             f"algorithm.grpo_ext.gvpo_beta is {settings.gvpo_beta}, but {ACTOR}.policy_loss.gvpo_beta is "
             f"{actor.policy_loss.gvpo_beta}; valid is one β. "
-            f"Type: '{ACTOR}.policy_loss.gvpo_beta=${{algorithm.grpo_ext.gvpo_beta}}'"
+            f"Type: '{ACTOR}.policy_loss.gvpo_beta=${{algorithm.grpo_ext.gvpo_beta}}'",
+            key=f"{ACTOR}.policy_loss.gvpo_beta",
         )
     if settings.gvpo_anchor != "ref":
         return
     if mode not in GROUP_MODES:
-        raise ValueError(
+        raise SettingError(
             f"algorithm.grpo_ext.gvpo_anchor is ref, but under trainer.v1.trainer_mode={mode} nothing brings "
             f"the reference's log-probs to the targets; valid are {', '.join(GROUP_MODES)}. "
-            f"Type: trainer.v1.trainer_mode=group_sync"
+            f"Type: trainer.v1.trainer_mode=group_sync",
+            key="algorithm.grpo_ext.gvpo_anchor",
         )
     if not (actor.use_kl_loss or config.algorithm.use_kl_in_reward):
-        raise ValueError(
+        raise SettingError(
             f"algorithm.grpo_ext.gvpo_anchor is ref, but {ACTOR}.use_kl_loss is false, so verl loads no "
-            f"reference; valid is true. Type: {ACTOR}.use_kl_loss=true {ACTOR}.kl_loss_coef=0"
+            f"reference; valid is true. Type: {ACTOR}.use_kl_loss=true {ACTOR}.kl_loss_coef=0",
+            key=f"{ACTOR}.use_kl_loss",
         )

@@ -2,6 +2,7 @@
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.groups.checks import GROUP_MODES
 from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
 
@@ -19,25 +20,29 @@ def check_reference(config: DictConfig) -> None:
         return
     mode = config.trainer.v1.trainer_mode
     if mode not in GROUP_MODES:
-        raise ValueError(
+        raise SettingError(
             f"{KEY} is {steps}, but trainer.v1.trainer_mode={mode} never refreshes the reference; valid are "
-            f"{', '.join(GROUP_MODES)}. Type: trainer.v1.trainer_mode=group_sync"
+            f"{', '.join(GROUP_MODES)}. Type: trainer.v1.trainer_mode=group_sync",
+            key=KEY,
         )
     if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
-        raise ValueError(
+        raise SettingError(
             f"{KEY} is {steps}, but there is no reference to refresh: neither "
             f"actor_rollout_ref.actor.use_kl_loss nor algorithm.use_kl_in_reward is true. "
-            f"Type: actor_rollout_ref.actor.use_kl_loss=true, or ~{KEY}"
+            f"Type: actor_rollout_ref.actor.use_kl_loss=true, or ~{KEY}",
+            key=KEY,
         )
     if _has_adapter(config):
-        raise ValueError(
+        raise SettingError(
             f"{KEY} is {steps}, but with LoRA the reference is the policy without its adapter, which nothing "
-            f"can refresh; valid is null. Type: ~{KEY}"
+            f"can refresh; valid is null. Type: ~{KEY}",
+            key=KEY,
         )
     if mode == "group_separate_async" and not config.actor_rollout_ref.get("hybrid_engine", True):
-        raise ValueError(
+        raise SettingError(
             f"{KEY} is {steps}, but with actor_rollout_ref.hybrid_engine=false the reference lives in other "
-            f"processes than the policy; valid is true. Type: actor_rollout_ref.hybrid_engine=true"
+            f"processes than the policy; valid is true. Type: actor_rollout_ref.hybrid_engine=true",
+            key=KEY,
         )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_verl_ext.verl_plugin.findings import SettingError
+
 KEYS = ("ref_sync_steps", "ref_mixup_alpha")
 
 
@@ -31,13 +33,15 @@ class ReferenceSettings:
         settings = cls(**{key: options[key] for key in KEYS if key in options})
         steps, alpha = settings.ref_sync_steps, settings.ref_mixup_alpha
         if steps is not None and (type(steps) is not int or steps < 1):
-            raise ValueError(
+            raise SettingError(
                 f"algorithm.grpo_ext.ref_sync_steps is {steps!r}; valid is an integer ≥ 1, or null for a "
-                f"reference that stays. Type: algorithm.grpo_ext.ref_sync_steps=512"
+                f"reference that stays. Type: algorithm.grpo_ext.ref_sync_steps=512",
+                key="algorithm.grpo_ext.ref_sync_steps",
             )
         if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= 1:
-            raise ValueError(
+            raise SettingError(
                 f"algorithm.grpo_ext.ref_mixup_alpha is {alpha!r}; valid is a number in (0, 1]. "
-                f"Type: algorithm.grpo_ext.ref_mixup_alpha=1.0"
+                f"Type: algorithm.grpo_ext.ref_mixup_alpha=1.0",
+                key="algorithm.grpo_ext.ref_mixup_alpha",
             )
         return settings

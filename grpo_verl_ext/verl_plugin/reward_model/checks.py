@@ -5,6 +5,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.reward_model.settings import KEY, MANAGER, RewardModelSettings
 
 
@@ -14,9 +15,10 @@ def check_reward_model(config: DictConfig) -> None:
     section = f"algorithm.grpo_ext.{KEY}"
     if manager != MANAGER:
         if (config.algorithm.get("grpo_ext") or {}).get(KEY) is not None:
-            raise ValueError(
+            raise SettingError(
                 f"{section} is set, but reward.reward_manager.name={manager} asks no reward model; valid is "
-                f"{MANAGER}. Type: reward.reward_manager.name={MANAGER}"
+                f"{MANAGER}. Type: reward.reward_manager.name={MANAGER}",
+                key="reward.reward_manager.name",
             )
         return
     settings = RewardModelSettings.from_config(config.algorithm)
@@ -24,16 +26,18 @@ def check_reward_model(config: DictConfig) -> None:
     if settings.path is not None:
         _check_folder(f"{section}.path", settings.path)
     elif not server.enable:
-        raise ValueError(
+        raise SettingError(
             f"reward.reward_manager.name={MANAGER} has no reward model: {section}.path is None and "
-            f"reward.reward_model.enable is False. Type: +{section}.path=<folder of a reward model>"
+            f"reward.reward_model.enable is False. Type: +{section}.path=<folder of a reward model>",
+            key="reward.reward_manager.name",
         )
     elif config.reward.custom_reward_function.path is None:
-        raise ValueError(
+        raise SettingError(
             "with reward.reward_model.enable and no reward.custom_reward_function.path verl asks the reward "
             f"model itself and never calls reward.reward_manager.name={MANAGER}. Type for verl's own rules: "
             "reward.custom_reward_function.path=pkg://verl.utils.reward_score "
-            "reward.custom_reward_function.name=default_compute_score"
+            "reward.custom_reward_function.name=default_compute_score",
+            key="reward.custom_reward_function.path",
         )
 
 
@@ -44,12 +48,16 @@ def _check_folder(key: str, name: str) -> None:
     config_file = folder / "config.json"
     remedy = f"Type: {key}=<folder of a sequence classifier with one output>"
     if not config_file.is_file():
-        raise ValueError(f"{key} is {name}, but there is no {config_file}. {remedy}")
+        raise SettingError(f"{key} is {name}, but there is no {config_file}. {remedy}", key=key)
     try:
         architectures = json.loads(config_file.read_text(encoding="utf-8")).get("architectures") or ["none"]
     except (ValueError, AttributeError) as error:
-        raise ValueError(f"{config_file} cannot be read ({error}). It was left in place. {remedy}") from error
+        raise SettingError(
+            f"{config_file} cannot be read ({error}). It was left in place. {remedy}",
+            key=key,
+        ) from error
     if not architectures[0].endswith("ForSequenceClassification"):
-        raise ValueError(
-            f"{key} is {name}, whose architecture is {architectures[0]}, no classifier. {remedy}"
+        raise SettingError(
+            f"{key} is {name}, whose architecture is {architectures[0]}, no classifier. {remedy}",
+            key=key,
         )

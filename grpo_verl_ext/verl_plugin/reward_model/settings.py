@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from grpo_verl_ext.verl_plugin.findings import SettingError
+
 KEY = "reward_model"
 """Their section of ``algorithm.grpo_ext``."""
 
@@ -38,10 +40,11 @@ class RewardModelSettings:
         for name, value in options.items():
             key = f"algorithm.grpo_ext.{KEY}.{name}"
             if name not in valid:
-                raise ValueError(
-                    f"{key}={value!r} is not an option; valid are {', '.join(valid)}. Type: ~{key}"
+                raise SettingError(
+                    f"{key}={value!r} is not an option; valid are {', '.join(valid)}. Type: ~{key}",
+                    key=key,
                 )
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if name != "path" and not (is_number and math.isfinite(value)):
-                raise ValueError(f"{key} is {value!r}; valid is a finite number. Type: {key}=1.0")
+                raise SettingError(f"{key} is {value!r}; valid is a finite number. Type: {key}=1.0", key=key)
         return cls(**options)

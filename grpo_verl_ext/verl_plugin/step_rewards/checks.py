@@ -2,6 +2,7 @@
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.groups.checks import GROUP_MODES
 
 VERLS_AGENT_LOOPS = {"single_turn_agent": "step_single_turn_agent", "tool_agent": "step_tool_agent"}
@@ -18,16 +19,18 @@ def check_steps(config: DictConfig) -> None:
         return
     mode = config.trainer.v1.trainer_mode
     if mode not in GROUP_MODES:
-        raise ValueError(
+        raise SettingError(
             f"algorithm.adv_estimator=grpo_process needs a trainer that shows it the steps, but "
             f"trainer.v1.trainer_mode={mode}; valid are {', '.join(GROUP_MODES)}. "
-            f"Type: trainer.v1.trainer_mode=group_sync"
+            f"Type: trainer.v1.trainer_mode=group_sync",
+            key="trainer.v1.trainer_mode",
         )
     key = "actor_rollout_ref.rollout.agent.default_agent_loop"
     loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
     if loop in VERLS_AGENT_LOOPS:
-        raise ValueError(
+        raise SettingError(
             f"algorithm.adv_estimator=grpo_process needs an agent loop that keeps step rewards, but "
             f"{key}={loop}; valid are {', '.join(VERLS_AGENT_LOOPS.values())} or one of yours. "
-            f"Type: {key}={VERLS_AGENT_LOOPS[loop]}"
+            f"Type: {key}={VERLS_AGENT_LOOPS[loop]}",
+            key=key,
         )

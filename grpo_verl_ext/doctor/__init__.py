@@ -1,0 +1,1 @@
+"""``grpo-verl-ext doctor``: is the plugin there, and is a configuration what it is called?"""

@@ -1,0 +1,44 @@
+"""Everything that is known to be wrong with a training's configuration, before a GPU hour is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
+
+from grpo_verl_ext.verl_plugin import preflight
+from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
+from grpo_verl_ext.verl_plugin.findings import Finding, SettingError, Severity
+
+VERLS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
+"""What verl's own validation raises."""
+
+
+def findings(overrides: Sequence[str]) -> Iterator[Finding]:
+    """Ours and, if it refuses more, verl's."""
+    try:
+        config = composed(overrides)
+    except CompositionError as error:
+        yield Finding("composition", Severity.ERROR, "", None, f"verl refuses the command line: {error}")
+        return
+    try:
+        found = list(preflight.findings(config))
+    except SettingError as error:
+        found = [Finding("silence", Severity.ERROR, error.key, None, str(error))]
+    yield from found
+    if not any(each.severity is Severity.ERROR for each in found):
+        yield from _verls_own(config)
+
+
+def _verls_own(config: DictConfig) -> Iterator[Finding]:
+    """verl's validation without ours in front of it, which has been heard."""
+    verls: object = getattr(validate_config, "__wrapped__", validate_config)
+    assert callable(verls)
+    try:
+        verls(config, need_reference_policy(config), need_critic(config))
+    except VERLS as error:
+        yield Finding("verl", Severity.ERROR, "", None, f"verl refuses the configuration: {error}")

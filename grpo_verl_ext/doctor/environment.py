@@ -1,0 +1,92 @@
+"""What a process of verl's sees of the plugin, here and in a Ray worker, and with which versions."""
+
+from __future__ import annotations
+
+import platform as host
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import ray
+
+from grpo_verl_ext.verl_plugin.requirements import TESTED
+
+WORKER_SECONDS = 180
+"""For a Ray worker to start and to import verl."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a process finds after ``import verl``."""
+
+    platform: str
+    """verl's."""
+    estimators: dict[str, str]
+    """Name → module of the function that verl would call."""
+    losses: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Version:
+    """A package that decides numbers."""
+
+    name: str
+    found: str | None
+    tested: str
+
+
+def versions() -> list[Version]:
+    """Those that are here, next to those that the tests run with."""
+    return [Version(name, _version(name), tested) for name, tested in TESTED.items()]
+
+
+def python_version() -> str:
+    """Of this process."""
+    return host.python_version()
+
+
+def seen_here() -> Seen:
+    """In this process; verl loads its plugins when it is imported."""
+    import verl  # noqa: F401
+    from verl.plugin.platform import get_platform
+    from verl.trainer.ppo import core_algos
+
+    return Seen(
+        str(get_platform().device_name),
+        _owners(core_algos.ADV_ESTIMATOR_REGISTRY),
+        _owners(core_algos.POLICY_LOSS_REGISTRY),
+    )
+
+
+def seen_by_a_worker() -> Seen:
+    """In a worker of Ray's: of a Ray started for this question, or of the cluster that RAY_ADDRESS names.
+
+    Raises:
+        TimeoutError: it does not answer.
+        ray.exceptions.RayError: it fails.
+    """
+    ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        found: Seen = ray.get(ray.remote(num_cpus=0)(seen_here).remote(), timeout=WORKER_SECONDS)
+    finally:
+        ray.shutdown()
+    return found
+
+
+def is_ours(module: str) -> bool:
+    """Of this package?"""
+    return module.split(".", maxsplit=1)[0] == "grpo_verl_ext"
+
+
+def _owners(registry: Mapping[object, object]) -> dict[str, str]:
+    return {
+        str(getattr(name, "value", name)): getattr(function, "__module__", type(function).__module__)
+        for name, function in registry.items()
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

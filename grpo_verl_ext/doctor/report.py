@@ -1,0 +1,130 @@
+"""What `doctor` found, on the terminal or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict
+
+from ray.exceptions import RayError
+from rich.console import Console
+from rich.table import Table
+
+from grpo_verl_ext.doctor.environment import (
+    Seen,
+    Version,
+    is_ours,
+    python_version,
+    seen_by_a_worker,
+    seen_here,
+    versions,
+)
+from grpo_verl_ext.verl_plugin.findings import Finding, Severity
+
+CLEAN, WARNED, WRONG = 0, 1, 2
+
+
+def examine_configuration(overrides: Sequence[str], *, as_json: bool) -> int:
+    """Print what is wrong with a training's command line; the exit status."""
+    with redirect_stdout(sys.stderr):  # verl prints while it is imported and while it validates
+        from grpo_verl_ext.doctor.configuration import findings
+
+        found = list(findings(overrides))
+    if as_json:
+        print(json.dumps({"findings": [_plain(each) for each in found]}, indent=2, ensure_ascii=False))
+    else:
+        _print_findings(found)
+    return _status(found)
+
+
+def examine_environment(as_json: bool) -> int:
+    """Print which versions are here, and what this process and a Ray worker see; the exit status."""
+    with redirect_stdout(sys.stderr):
+        here = seen_here()
+        worker, trouble = _asked_worker()
+    complaints = [word for word in (trouble, _differences(here, worker)) if word]
+    if as_json:
+        content = {
+            "python": python_version(),
+            "versions": [asdict(each) for each in versions()],
+            "here": asdict(here),
+            "worker": asdict(worker) if worker else None,
+            "complaints": complaints,
+        }
+        print(json.dumps(content, indent=2))
+    else:
+        _print_environment(here, worker, complaints)
+    return WRONG if complaints else CLEAN
+
+
+def _asked_worker() -> tuple[Seen | None, str | None]:
+    try:
+        return seen_by_a_worker(), None
+    except (RayError, TimeoutError, OSError, RuntimeError) as error:
+        return None, f"a Ray worker could not be asked: {error}"
+
+
+def _differences(here: Seen, worker: Seen | None) -> str | None:
+    if not any(is_ours(owner) for owner in here.estimators.values()):
+        return (
+            "verl did not load the plugin in this process. Type: pip install grpo-verl-ext, into the "
+            "environment of verl, and unset VERL_USE_EXTERNAL_PLUGINS"
+        )
+    if worker is not None and worker != here:
+        return (
+            "a Ray worker sees other estimators, losses or another platform than this process; is the "
+            "package installed in the environment of every node? Type there: pip install grpo-verl-ext"
+        )
+    return None
+
+
+def _plain(finding: Finding) -> dict[str, object]:
+    return {
+        "check": finding.check,
+        "severity": finding.severity.value,
+        "key": finding.key,
+        "value": finding.value,
+        "why": finding.why or finding.message,
+        "type": finding.remedy if finding.why else None,
+    }
+
+
+def _status(found: Sequence[Finding]) -> int:
+    if any(each.severity is Severity.ERROR for each in found):
+        return WRONG
+    return WARNED if found else CLEAN
+
+
+def _print_findings(found: Sequence[Finding]) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    for each in found:
+        style = "bold red" if each.severity is Severity.ERROR else "bold yellow"
+        console.print(f"{each.severity.value} {each.check}", style=style, markup=False)
+        console.print(f"  {each.why or each.message}", markup=False)
+        if each.why:
+            console.print(f"  type: {each.remedy}", markup=False)
+    console.print(f"findings: {len(found)}", markup=False)
+
+
+def _print_environment(here: Seen, worker: Seen | None, complaints: Sequence[str]) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(_version_table(versions()))
+    console.print(f"python {python_version()}; verl's platform: {here.platform}", markup=False)
+    where = "here and in a Ray worker" if worker == here else "here"
+    console.print(f"estimators and losses that verl finds {where} (ours: *):", markup=False)
+    for kind, owners in (("estimators", here.estimators), ("losses", here.losses)):
+        names = ", ".join(f"{name}*" if is_ours(owner) else name for name, owner in sorted(owners.items()))
+        console.print(f"  {kind}: {names}", markup=False)
+    for word in complaints:
+        console.print(word, style="bold red", markup=False)
+
+
+def _version_table(found: Sequence[Version]) -> Table:
+    table = Table(title="versions", title_justify="left")
+    for name in ("package", "here", "tests run with"):
+        table.add_column(name)
+    for each in found:
+        table.add_row(each.name, each.found or "not installed", each.tested)
+    return table

@@ -1,0 +1,94 @@
+"""What can be known before Ray starts is checked before Ray starts: each check one function, one message."""
+
+from collections.abc import Iterator, Mapping
+
+from omegaconf import DictConfig, OmegaConf
+
+from grpo_verl_ext.verl_plugin.findings import Advice, Advise, Finding, Refuse, SettingError, Severity
+from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
+from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards, sizes
+from grpo_verl_ext.verl_plugin.reference.checks import check_reference
+from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
+from grpo_verl_ext.verl_plugin.step_rewards.checks import check_steps
+
+SILENCE = "algorithm.grpo_ext.silence"
+"""Names of `ADVICE` that nobody wants to read again."""
+
+CHECKS: Mapping[str, Refuse] = {
+    "device": machine.check_device,
+    "rollout-engine": machine.check_rollout_engine,
+    "trl": machine.check_trl,
+    "task": files.check_task,
+    "data": files.check_data,
+    "model": files.check_model,
+    "settings": algorithm.check_settings,
+    "group-size": algorithm.check_group_size,
+    "groups": check_groups,
+    "reference": check_reference,
+    "steps": check_steps,
+    "reward-weights": rewards.check_rewards,
+    "legacy-reward": rewards.check_legacy_sections,
+    "reward-model": check_reward_model,
+    "mini-batch": sizes.check_mini_batch,
+    "model-length": sizes.check_model_length,
+}
+
+ADVICE: Mapping[str, Advise] = {
+    "groups": advise_groups,
+    "constant-length": algorithm.advise_constant_length,
+    "kl-gradient": algorithm.advise_kl_gradient,
+    "dynamic-sampling": rewards.advise_dynamic_sampling,
+    "budgets": rewards.advise_budgets,
+}
+
+
+def check(config: DictConfig) -> None:
+    """Refuse what would fail, or be another algorithm than it is called, after Ray has started.
+
+    Raises:
+        SettingError: the first thing wrong: key, value seen, valid values and the line to type.
+    """
+    _silenced(config)
+    for refuse in CHECKS.values():
+        refuse(config)
+
+
+def warnings(config: DictConfig) -> Iterator[Finding]:
+    """What can be meant, and seldom is; without what is silenced."""
+    silenced = _silenced(config)
+    for name, advise in ADVICE.items():
+        if name not in silenced:
+            for advice in advise(config):
+                yield _finding(name, Severity.WARNING, config, advice.key, advice.message)
+
+
+def findings(config: DictConfig) -> Iterator[Finding]:
+    """All of it, errors first; where there is an error, a later check may find its consequences, too."""
+    for name, refuse in CHECKS.items():
+        try:
+            refuse(config)
+        except SettingError as error:
+            yield _finding(name, Severity.ERROR, config, error.key, str(error))
+    yield from warnings(config)
+
+
+def _finding(name: str, severity: Severity, config: DictConfig, key: str, message: str) -> Finding:
+    value = OmegaConf.select(config, key)
+    return Finding(
+        name, severity, key, OmegaConf.to_object(value) if OmegaConf.is_config(value) else value, message
+    )
+
+
+def _silenced(config: DictConfig) -> list[str]:
+    names = list((config.algorithm.get("grpo_ext") or {}).get("silence") or [])
+    for name in names:
+        if name not in ADVICE:
+            raise SettingError(
+                f"{SILENCE} has {name!r}; valid are {', '.join(ADVICE)}, the names of warnings. "
+                f"Type: {SILENCE}=[]",
+                key=SILENCE,
+            )
+    return names
+
+
+__all__ = ["ADVICE", "CHECKS", "Advice", "check", "findings", "warnings"]

@@ -1,0 +1,81 @@
+"""Do estimator, loss and aggregation make the algorithm that they are named after?"""
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from grpo_verl_ext.verl_plugin import settings
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
+
+ACTOR = "actor_rollout_ref.actor"
+GRPO_FAMILY = ("grpo", "grpo_vectorized", "grpo_outcome", "grpo_process")
+"""Estimators of the paper whose loss has k3 in it, with its gradient: arXiv 2402.03300, eq. 4."""
+NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
+"""verl's names of KL estimators without a ``+``."""
+
+
+def check_settings(config: DictConfig) -> None:
+    """The options of our estimators and losses must be valid and must not contradict each other."""
+    actor = config.actor_rollout_ref.actor
+    if config.algorithm.adv_estimator in ESTIMATORS:
+        settings.EstimatorSettings.from_config(config.algorithm)
+    settings.check_actor(actor)
+    settings.check_pair(config.algorithm.adv_estimator, actor.policy_loss.loss_mode)
+
+
+def check_group_size(config: DictConfig) -> None:
+    """An estimator that compares the responses of a prompt needs two of them."""
+    estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
+    if estimator in ESTIMATORS and n < 2:
+        raise SettingError(
+            f"actor_rollout_ref.rollout.n is {n}, but algorithm.adv_estimator={estimator} compares the "
+            f"responses of a prompt with each other, and one has nothing to be compared with: every "
+            f"advantage would be 0; valid is an integer ≥ 2. Type: actor_rollout_ref.rollout.n=8",
+            key="actor_rollout_ref.rollout.n",
+        )
+
+
+def advise_constant_length(config: DictConfig) -> Iterator[Advice]:
+    """Dr. GRPO's constant is the response budget; verl's own form has none unless it is given."""
+    actor, budget = config.actor_rollout_ref.actor, config.data.max_response_length
+    key, factor = f"{ACTOR}.loss_scale_factor", config.actor_rollout_ref.actor.loss_scale_factor
+    loss = actor.policy_loss.loss_mode
+    if loss == "dr_grpo" and factor not in (None, budget):
+        yield Advice(
+            f"{key} is {factor}, but data.max_response_length is {budget}; Dr. GRPO's constant is the budget "
+            f"(arXiv 2503.20783, §3.1 and its code), another one scales the learning rate. "
+            f"Type: '{key}=${{data.max_response_length}}'",
+            key,
+        )
+    verls_own = loss not in settings.REQUIRED_LOSS_AGG_MODE
+    if verls_own and actor.loss_agg_mode == "seq-mean-token-sum-norm" and factor is None:
+        yield Advice(
+            f"{key} is null, so with loss_agg_mode=seq-mean-token-sum-norm verl divides by the longest "
+            f"response of each micro-batch, and the gradient depends on how the batch is cut "
+            f"(`grpo-verl-ext invariance --verl` measures it). Type: "
+            f"'{key}=${{data.max_response_length}}', or +algo=dr_grpo",
+            key,
+        )
+
+
+def advise_kl_gradient(config: DictConfig) -> Iterator[Advice]:
+    """An unbiased value of the KL does not make an unbiased gradient."""
+    actor, key = config.actor_rollout_ref.actor, f"{ACTOR}.kl_loss_type"
+    if not actor.use_kl_loss or not actor.kl_loss_coef:
+        return
+    kind = actor.kl_loss_type
+    if kind in NO_GRADIENT:
+        yield Advice(
+            f"{key} is {kind}, whose gradient has mean 0: as a loss it does not hold the policy to the "
+            f"reference at all (J. Schulman, Approximating KL Divergence; docs/anatomy.md measures it). "
+            f"Type: {key}=k3+, the value of k3 with the gradient of k2",
+            key,
+        )
+    elif kind in BIASED_GRADIENT and config.algorithm.adv_estimator not in GRPO_FAMILY:
+        yield Advice(
+            f"{key} is {kind}, whose gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) "
+            f"(docs/anatomy.md measures it); GRPO's paper means it so, other estimators have no reason to. "
+            f"Type: {key}=k3+, the value of k3 with the gradient of k2",
+            key,
+        )

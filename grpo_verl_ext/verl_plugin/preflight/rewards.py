@@ -1,0 +1,87 @@
+"""Does the reward that is configured reach the algorithm, and in the form that it needs?"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from grpo_verl_ext.rewards import weighted_sum
+from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
+
+LEGACY = {
+    "custom_reward_function": "reward.custom_reward_function",
+    "reward_model": "reward.reward_model",
+    "sandbox_fusion": "reward.sandbox_fusion",
+}
+"""Sections of older verl, which ``main_ppo`` of 0.9 still accepts and never reads, and where they went."""
+SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
+"""Metrics of dynamic sampling that are the reward as it is paid out, not whether the answer is right."""
+
+
+def check_rewards(config: DictConfig) -> None:
+    """The weights of our reward must name its parts; in a rollout verl only logs what a reward raises."""
+    reward = config.reward.custom_reward_function
+    weights = (reward.get("reward_kwargs") or {}).get("weights")
+    if reward.path == f"pkg://{weighted_sum.__name__}" and weights is not None:
+        try:
+            weighted_sum.check_weights(weights)
+        except ValueError as error:
+            key = "reward.custom_reward_function.reward_kwargs.weights"
+            raise SettingError(str(error), key=key) from error
+
+
+def check_legacy_sections(config: DictConfig) -> None:
+    """verl would train with another reward than the one that was asked for, without a word."""
+    for section, home in LEGACY.items():
+        for key, value in _leaves(config.get(section), section):
+            if value is not None:
+                raise SettingError(
+                    f"{key} is {value}, which verl 0.9 accepts and never reads; valid is the section {home}. "
+                    f"Type: {key.replace(section, home, 1)}={value}",
+                    key=key,
+                )
+
+
+def advise_dynamic_sampling(config: DictConfig) -> Iterator[Advice]:
+    """DAPO keeps prompts with some right and some wrong answers, arXiv 2503.14476, eq. 11."""
+    groups, shaping = config.algorithm.get("filter_groups"), _overlong(config)
+    if groups and groups.enable and groups.metric in SHAPED and shaping:
+        key = "algorithm.filter_groups.metric"
+        yield Advice(
+            f"{key} is {groups.metric}, which the overlong punishment changes: a prompt whose answers are "
+            f"all right, but differ in length, would be kept; DAPO's condition is 0 < #correct < G (arXiv "
+            f"2503.14476, eq. 11). Type: {key}=acc",
+            key,
+        )
+
+
+def advise_budgets(config: DictConfig) -> Iterator[Advice]:
+    """Whoever punishes or masks truncated responses must know the budget at which they are truncated."""
+    budget = config.data.max_response_length
+    options = config.algorithm.get("grpo_ext") or {}
+    told: dict[str, Any] = {}
+    if options.get("mask_truncated"):
+        told["algorithm.grpo_ext.max_response_length"] = options.get("max_response_length")
+    if _overlong(config):
+        told["reward.reward_kwargs.max_resp_len"] = config.reward.reward_kwargs.get("max_resp_len")
+    for key, value in told.items():
+        if value is not None and value != budget:
+            yield Advice(
+                f"{key} is {value}, but data.max_response_length is {budget}, where responses are truncated: "
+                f"truncated ones would be missed, or whole ones taken for truncated. "
+                f"Type: '{key}=${{data.max_response_length}}'",
+                key,
+            )
+
+
+def _overlong(config: DictConfig) -> bool:
+    shaping = (config.reward.get("reward_kwargs") or {}).get("overlong_buffer_cfg") or {}
+    return config.reward.reward_manager.name == "dapo" and bool(shaping.get("enable"))
+
+
+def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if OmegaConf.is_dict(section):
+        for key in section:
+            yield from _leaves(section[key], f"{name}.{key}")
+    else:
+        yield name, section

