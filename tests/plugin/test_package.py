@@ -1,14 +1,19 @@
 """The built wheel: what a user installs."""
 
+import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Iterator
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
+
+import grpo_verl_ext
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +26,58 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
     (file,) = folder.glob("*.whl")
     with zipfile.ZipFile(file) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    command = [sys.executable, "-m", "uv", "build", "--quiet", "--sdist", "--out-dir", folder, ROOT]
+    subprocess.run(command, check=True, timeout=300)
+    (file,) = folder.glob("*.tar.gz")
+    return file
+
+
+def test_the_source_archive_makes_the_same_wheel(sdist: Path, wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, sdist]
+    subprocess.run(command, check=True, timeout=300)
+    (file,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(file) as opened:
+        assert sorted(opened.namelist()) == sorted(wheel.namelist())
+        assert all(opened.read(name) == wheel.read(name) for name in wheel.namelist())
+
+
+def test_the_wheel_works_in_a_fresh_environment(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """What it depends on is lent by the environment of the tests; the package itself is the wheel's."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "fresh"], check=True)
+    python = tmp_path / "fresh" / "bin" / "python"
+    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--python", python]
+    subprocess.run([*install, str(wheel.filename)], check=True, timeout=300)
+    (site,) = (tmp_path / "fresh" / "lib").glob("python*/site-packages")
+    (site / "lent.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    code = "import verl, grpo_verl_ext; print(grpo_verl_ext.__file__, 'gvpo' in registry())"
+    registry = "from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY"
+    found = subprocess.run(
+        [python, "-c", f"{registry}; registry = lambda: POLICY_LOSS_REGISTRY; {code}"],
+        cwd=tmp_path,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert found.stdout.split()[-2:] == [f"{site}/grpo_verl_ext/__init__.py", "True"]
+    command = [tmp_path / "fresh" / "bin" / "grpo-verl-ext", "--help"]
+    assert subprocess.run(command, check=True, capture_output=True, timeout=300).returncode == 0
+
+
+def test_the_version_is_told_in_one_place(wheel: zipfile.ZipFile) -> None:
+    assert f"grpo_verl_ext-{grpo_verl_ext.__version__}-" in Path(str(wheel.filename)).name
+    assert grpo_verl_ext.__version__ not in (ROOT / "pyproject.toml").read_text()
+
+
+def test_githubs_workflow_runs_what_ci_runs() -> None:
+    steps = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["test"]["steps"]
+    assert [step["run"] for step in steps if "run" in step] == ["bash .ci/run"]
 
 
 def test_it_holds_every_source_file_preset_and_the_typing_marker(wheel: zipfile.ZipFile) -> None:
