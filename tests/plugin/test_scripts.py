@@ -102,7 +102,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"MODEL": str(model), "DATA": str(data)}
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(ROOT)))
 class TestShell:
     def test_bash_can_read_it(self, script: Path) -> None:
         found = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
