@@ -49,12 +49,19 @@ def invariance(
     as_json: Annotated[bool, typer.Option("--json", help="Print every measurement as JSON.")] = False,
     include_verl: Annotated[bool, typer.Option("--verl", help="Measure verl's own settings too.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random mini-batch.")] = 0,
+    loss: Annotated[str | None, typer.Option(help="Measure this loss, policy_loss.loss_mode.")] = None,
+    loss_agg_mode: Annotated[str, typer.Option(help="With --loss: actor.loss_agg_mode.")] = "token-mean",
 ) -> None:
-    """Does a loss change with micro-batches, ranks or dynamic batching? Exit 1 if one of ours does."""
+    """Does a loss change with micro-batches, ranks or dynamic batching? Exit 1 if ours, or --loss, does."""
     # verl takes seconds to import, too.
-    from grpo_verl_ext.verl_plugin.invariance import report
+    from grpo_verl_ext.verl_plugin.invariance import own_case, report
 
-    if not report(as_json=as_json, include_verl=include_verl, seed=seed):
+    try:
+        own = None if loss is None else own_case(loss, loss_agg_mode)
+    except ValueError as error:
+        typer.echo(f"invariance: {error}", err=True)
+        raise typer.Exit(1) from error
+    if not report(as_json=as_json, include_verl=include_verl, seed=seed, own=own):
         raise typer.Exit(1)
 
 

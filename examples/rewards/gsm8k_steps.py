@@ -21,7 +21,7 @@ OPERATIONS = {
 OTHER_SIGNS = {"×": "*", "x": "*", "÷": "/"}
 
 
-def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):  # noqa: ARG001 (verl's call)
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     """verl's score of the answer, and a reward for each equation and for the answer."""
     score = float(gsm8k.compute_score(solution_str, ground_truth))
     found = list(EQUATION.finditer(solution_str))

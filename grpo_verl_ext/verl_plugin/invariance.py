@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from tensordict import TensorDict
 from torch import Tensor
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
@@ -318,9 +319,27 @@ def summary(measurements: Iterable[Measurement]) -> Table:
     return table
 
 
-def report(*, as_json: bool, include_verl: bool, seed: int) -> bool:
-    """Measure and print; False if one of our losses depends on the split where it must not."""
-    ours = list(measure(OUR_CASES, seed=seed))
+def own_case(loss_mode: str, loss_agg_mode: str) -> Case:
+    """A loss of somebody else, by the names of verl's configuration.
+
+    Raises:
+        ValueError: verl knows no such loss.
+    """
+    if loss_mode not in POLICY_LOSS_REGISTRY:
+        raise ValueError(
+            f"--loss is {loss_mode}, which is not registered; valid are {', '.join(POLICY_LOSS_REGISTRY)}. "
+            f"Type: VERL_USE_EXTERNAL_MODULES=<your module> grpo-verl-ext invariance --loss {loss_mode}"
+        )
+    return Case(loss_mode, loss_mode, loss_agg_mode, MAX_RESPONSE_LENGTH)
+
+
+def report(*, as_json: bool, include_verl: bool, seed: int, own: Case | None = None) -> bool:
+    """Measure and print; False if one of our losses depends on the split where it must not.
+
+    Args:
+        own: measured instead of ours.
+    """
+    ours = list(measure(OUR_CASES if own is None else (own,), seed=seed))
     verls = list(measure(VERL_CASES, seed=seed)) if include_verl else []
     if as_json:
         rows = [asdict(m) | {"passed": m.passed} for m in ours + verls]

@@ -1,0 +1,116 @@
+"""A loss of your own: from what it does to a token to normalisation, metrics and the invariance test.
+
+    # my_losses.py
+    from grpo_verl_ext.verl_plugin.own_loss import token_loss
+
+    @token_loss
+    def reinforce(log_prob, old_log_prob, advantages, response_mask, config):
+        return -advantages * log_prob
+
+    export VERL_USE_EXTERNAL_MODULES=my_losses    # on every node; verl imports it in each process
+    python3 -m verl.trainer.main_ppo … actor_rollout_ref.actor.policy_loss.loss_mode=reinforce
+    grpo-verl-ext invariance --loss reinforce --loss-agg-mode token-mean
+
+How tokens are averaged is what ``actor.loss_agg_mode`` says; each mode divides by a number of the whole
+mini-batch, so that value and gradient do not depend on micro-batches or ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+
+from grpo_verl_ext.algorithms import aggregation, surrogate
+from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, token_mean, truncated_share
+from grpo_verl_ext.verl_plugin.registration import claim
+
+if TYPE_CHECKING:
+    from verl.workers.config import ActorConfig
+
+TokenLoss = Callable[[Tensor, Tensor, Tensor, Tensor, "ActorConfig"], Tensor]
+"""(log_prob, old_log_prob, advantages, response_mask, config), (B, T) each → (B, T), to be minimised.
+
+What stands under the mask does not count, NaN included. Gradient flows through ``log_prob``.
+"""
+
+
+def token_loss(per_token: TokenLoss) -> TokenLoss:
+    """Register a loss of tokens with verl, under the function's name, for ``policy_loss.loss_mode``.
+
+    It gets verl's rollout weights, where they are on, and the metrics ``actor/ppo_kl``,
+    ``actor/frac_zero_advantage`` and, with a budget, ``actor/frac_truncated``.
+
+    Raises:
+        NameTakenError: another package's loss has that name.
+    """
+    name = per_token.__name__
+
+    def loss_fn(
+        *,
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        config: ActorConfig,
+        rollout_is_weights: Tensor | None = None,
+        **_: object,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        mini_batch = MiniBatch.from_config(config)
+        loss = per_token(log_prob, old_log_prob, advantages, response_mask, config)
+        if loss.shape != log_prob.shape:
+            raise ValueError(
+                f"the loss {name} returned shape {tuple(loss.shape)}; valid is one number per token, "
+                f"{tuple(log_prob.shape)}, not yet averaged. Type: return -advantages * log_prob"
+            )
+        if rollout_is_weights is not None:
+            loss = surrogate.reweighted(loss, rollout_is_weights, response_mask)
+        metrics = {
+            "actor/ppo_kl": token_mean(
+                -surrogate.token_log_ratio(log_prob.detach(), old_log_prob, response_mask),
+                *(response_mask, config, mini_batch),
+            ),
+            "actor/frac_zero_advantage": token_mean(
+                torch.eq(advantages, 0), response_mask, config, mini_batch
+            ),
+        }
+        reduced = averaged(loss, response_mask, config.loss_agg_mode, mini_batch)
+        return reduced, metrics | truncated_share(response_mask, config, mini_batch)
+
+    # `claim` tells owners by module and name: importing the same file twice is harmless.
+    loss_fn.__module__, loss_fn.__name__ = per_token.__module__, name
+    loss_fn.__qualname__, loss_fn.__doc__ = per_token.__qualname__, per_token.__doc__
+    claim(POLICY_LOSS_REGISTRY, {name: loss_fn}, "policy loss")
+    return per_token
+
+
+def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch: MiniBatch) -> Tensor:
+    """verl's ``loss_agg_mode`` with denominators of the whole mini-batch: (B, T) → ().
+
+    Raises:
+        ValueError: an unknown mode, or ``seq-mean-token-sum-norm`` without its constant.
+    """
+    responses, dp_size = mini_batch.global_batch_size, mini_batch.dp_size
+    if loss_agg_mode == "token-mean":
+        return aggregation.token_mean(loss, response_mask, mini_batch.batch_num_tokens, dp_size)
+    if loss_agg_mode == "seq-mean-token-mean":
+        return aggregation.sequence_mean_token_mean(loss, response_mask, responses, dp_size)
+    if loss_agg_mode == "seq-mean-token-sum":
+        return aggregation.sequence_mean_constant_length(loss, response_mask, responses, 1.0, dp_size)
+    key = "actor_rollout_ref.actor"
+    if loss_agg_mode != "seq-mean-token-sum-norm":
+        raise ValueError(
+            f"{key}.loss_agg_mode is {loss_agg_mode!r}; valid are token-mean, seq-mean-token-mean, "
+            f"seq-mean-token-sum, seq-mean-token-sum-norm. Type: {key}.loss_agg_mode=token-mean"
+        )
+    if mini_batch.loss_scale_factor is None:
+        raise ValueError(
+            f"{key}.loss_agg_mode is seq-mean-token-sum-norm, but {key}.loss_scale_factor is None; valid is "
+            f"a number > 0. Type: '{key}.loss_scale_factor=${{data.max_response_length}}'"
+        )
+    return aggregation.sequence_mean_constant_length(
+        loss, response_mask, responses, mini_batch.loss_scale_factor, dp_size
+    )

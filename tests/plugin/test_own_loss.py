@@ -1,0 +1,147 @@
+"""Losses of users: registered, averaged with the numbers of the whole mini-batch, measured."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, agg_loss, get_policy_loss_fn
+
+from grpo_verl_ext.verl_plugin.invariance import Case, actor_config, measure, own_case
+from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch
+from grpo_verl_ext.verl_plugin.own_loss import averaged, token_loss
+from grpo_verl_ext.verl_plugin.registration import NameTakenError
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "losses"
+MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
+
+
+@pytest.fixture
+def registry() -> Iterator[dict[str, object]]:
+    before = dict(POLICY_LOSS_REGISTRY)
+    yield POLICY_LOSS_REGISTRY
+    POLICY_LOSS_REGISTRY.clear()
+    POLICY_LOSS_REGISTRY.update(before)
+
+
+def registered() -> None:
+    @token_loss
+    def reinforce(log_prob, old_log_prob, advantages, response_mask, config):
+        return -advantages * log_prob
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_it_is_invariant_in_every_mode_without_a_word_about_it(registry, mode: str) -> None:
+    registered()
+    measured = list(measure([own_case("reinforce", mode)]))
+    assert len(measured) == 36
+    assert all(each.passed for each in measured)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_on_a_whole_mini_batch_it_is_verls_aggregation(mode: str) -> None:
+    loss = torch.arange(12, dtype=torch.float64).reshape(3, 4)
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]])
+    mini_batch = MiniBatch(
+        dp_size=1, batch_num_tokens=7, global_batch_size=3, group_size=3, loss_scale_factor=4.0
+    )
+    expected = agg_loss(
+        loss, mask, mode, dp_size=1, batch_num_tokens=7, global_batch_size=3, loss_scale_factor=4.0
+    )
+    torch.testing.assert_close(averaged(loss, mask, mode, mini_batch), expected, rtol=1e-14, atol=0)
+
+
+def call(name: str, **changes: object) -> tuple[Tensor, dict[str, Tensor]]:
+    config = actor_config(Case(name, name, "token-mean"))
+    config.global_batch_info.update(dp_size=1, batch_num_tokens=3, global_batch_size=2)
+    tensors = {
+        "log_prob": torch.tensor([[-1.0, -2.0], [-3.0, float("nan")]]),
+        "old_log_prob": torch.tensor([[-1.5, -2.0], [-2.0, float("nan")]]),
+        "advantages": torch.tensor([[1.0, 1.0], [0.0, 0.0]]),
+        "response_mask": torch.tensor([[1, 1], [1, 0]]),
+    }
+    return get_policy_loss_fn(name)(**tensors | changes, config=config)
+
+
+def test_value_and_metrics_by_hand_and_what_is_masked_does_not_count(registry) -> None:
+    registered()
+    value, metrics = call("reinforce")
+    # −(1·−1 + 1·−2 + 0·−3) / 3 tokens.
+    assert value.item() == 1.0
+    # Old minus new: −0.5, 0 and 1, over 3 tokens; one token of three has advantage 0.
+    assert metrics["actor/ppo_kl"].item() == pytest.approx(0.5 / 3)
+    assert metrics["actor/frac_zero_advantage"].item() == pytest.approx(1 / 3)
+
+
+def test_verls_rollout_weights_count(registry) -> None:
+    registered()
+    value, _ = call("reinforce", rollout_is_weights=torch.tensor([[2.0, 1.0], [1.0, 1.0]]))
+    assert value.item() == pytest.approx((2 * 1 + 2) / 3)
+
+
+def test_a_loss_that_is_averaged_already_is_refused(registry) -> None:
+    @token_loss
+    def too_early(log_prob, old_log_prob, advantages, response_mask, config):
+        return (-advantages * log_prob).mean()
+
+    with pytest.raises(ValueError, match=r"the loss too_early returned shape \(\); valid is one number per"):
+        call("too_early")
+
+
+def test_a_name_that_is_taken_is_refused(registry) -> None:
+    def vanilla(log_prob, old_log_prob, advantages, response_mask, config):
+        return log_prob
+
+    with pytest.raises(NameTakenError, match="the policy loss 'vanilla' is already registered by verl"):
+        token_loss(vanilla)
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("mean", "loss_agg_mode is 'mean'; valid are token-mean"),
+        ("seq-mean-token-sum-norm", "loss_scale_factor is None; valid is a number > 0"),
+    ],
+)
+def test_a_mode_that_cannot_be_meant(mode: str, message: str) -> None:
+    mini_batch = MiniBatch(1, 1, 1, 1, None)
+    with pytest.raises(ValueError, match=message):
+        averaged(torch.zeros(1, 1), torch.ones(1, 1), mode, mini_batch)
+
+
+class TestExample:
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            "PYTHONPATH": os.pathsep.join([str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "VERL_USE_EXTERNAL_MODULES": "my_losses",
+        }
+        code = "from grpo_verl_ext.cli import app; app()"
+        return subprocess.run(
+            [sys.executable, "-c", code, "invariance", *arguments],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    def test_it_is_short(self) -> None:
+        assert len((EXAMPLES / "my_losses.py").read_text().splitlines()) < 30
+
+    def test_verl_loads_it_and_its_invariance_is_measured(self) -> None:
+        found = self.command("--loss", "soft_ratio", "--loss-agg-mode", "seq-mean-token-mean", "--json")
+        assert found.returncode == 0, found.stderr
+        measured = json.loads(found.stdout)
+        assert {each["loss"] for each in measured} == {"soft_ratio"}
+        assert all(each["passed"] for each in measured)
+
+    def test_an_unknown_loss_says_what_to_type(self) -> None:
+        found = self.command("--loss", "nowhere")
+        assert found.returncode == 1
+        assert "--loss is nowhere, which is not registered; valid are vanilla" in found.stderr
+        assert "soft_ratio" in found.stderr
