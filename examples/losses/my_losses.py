@@ -1,4 +1,4 @@
-"""A loss of one's own: REINFORCE with a ratio that is limited without a dead zone, for `+algo=grpo`'s advantages.
+"""A loss of your own: REINFORCE with a ratio that is limited without a dead zone, for GRPO's advantages.
 
 export PYTHONPATH=examples/losses VERL_USE_EXTERNAL_MODULES=my_losses
 python3 -m verl.trainer.main_ppo +algo=grpo actor_rollout_ref.actor.policy_loss.loss_mode=soft_ratio …
