@@ -21,14 +21,15 @@ bash tests/contract/against.sh 0.9.0 tests/plugin  # other tests against it
 ```
 
 The tests read verl's sources and import nothing, so they take seconds and need none of verl's requirements.
-A test that fails says what moved, and who relies on it:
+A test that fails says what moved, and who relies on it. Where the table has pieces of source (`has …`), verl
+may only say the same in other words: look, then correct the line.
 
 ```
 verl.trainer.ppo.v1.trainer_base.PPOTrainer._update_actor has lost its parameter metrics;
 grpo_verl_ext.verl_plugin.groups.trainer overrides it
 ```
 
-Another test reads our own sources: an import, an override, a key or a preset that is not in the table fails
+Another test reads our own sources: a name, attribute, override, key or preset that is not in the table fails
 it. Whether our patches are still needed is asked in `tests/cpu/test_patches.py`.
 
 | verl | contract |

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
+from reliances import members
 from verl_sources import OURS, THEIRS, Found, Function, Sources, statements
 
 SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "ray_kwargs", "reward", "trainer")
@@ -25,20 +26,33 @@ def short(module: str) -> str:
     return module.removeprefix(f"{OURS}.")
 
 
-def imports(sources: Sources) -> Iterator[tuple[str, str]]:
-    """(name of verl's, module of ours that imports it, or names it in a string)."""
+def names_used(sources: Sources) -> Iterator[tuple[str, str]]:
+    """(name of verl's, module of ours that imports it, takes it from a module, or has it in a string)."""
     for module in our_modules(sources):
-        for node in ast.walk(sources.tree(module)):
-            for name in _named(node):
-                if name.split(".")[0] in THEIRS:
-                    yield name, short(module)
+        nodes = list(ast.walk(sources.tree(module)))
+        imported = {name: dotted for node in nodes for name, dotted in _imported(node)}
+        modules = {name: dotted for name, dotted in imported.items() if sources.file(dotted)}
+        used = [name for node in nodes for name in (*_taken(node, modules), *_in_string(node))]
+        for name in (*imported.values(), *used):
+            if name.split(".")[0] in THEIRS:
+                yield name, short(module)
 
 
-def _named(node: ast.AST) -> list[str]:
+def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
     if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
+        yield from ((alias.asname or alias.name, alias.name) for alias in node.names)
     if isinstance(node, ast.ImportFrom) and node.level == 0:
-        return [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _taken(node: ast.AST, modules: dict[str, str]) -> list[str]:
+    match node:
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in modules:
+            return [f"{modules[name]}.{attribute}"]
+    return []
+
+
+def _in_string(node: ast.AST) -> list[str]:
     is_dotted = isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value
     if is_dotted and all(part.isidentifier() for part in node.value.split(".")):
         return [node.value]
@@ -57,13 +71,15 @@ def classes_on_verl(sources: Sources) -> Iterator[list[Found]]:
 
 def overrides(sources: Sources) -> Iterator[tuple[Found, Found]]:
     """(method of verl's, our method in its place); of methods that override each other, the last."""
+    pairs = {}
     for lineage in classes_on_verl(sources):
         theirs = [owner for owner in lineage if not owner.module.startswith(OURS)]
         for owner in lineage:
             if owner.module.startswith(OURS):
                 for method in _methods(owner):
                     for their in _nearest(sources, theirs, method.node.name):
-                        yield their, method
+                        pairs[their.node, method.node] = their, method
+    yield from pairs.values()
 
 
 def _nearest(sources: Sources, classes: list[Found], name: str) -> Iterator[Found]:
@@ -76,6 +92,21 @@ def _nearest(sources: Sources, classes: list[Found], name: str) -> Iterator[Foun
 
 def _methods(found: Found) -> list[Found]:
     return [Found(found.module, node) for node in statements(found.node) if isinstance(node, Function)]
+
+
+def attributes_used(sources: Sources) -> Iterator[tuple[str, str]]:
+    """(attribute that a class of ours has from verl's, module of ours that uses it)."""
+    for lineage in classes_on_verl(sources):
+        ours = [owner for owner in lineage if owner.module.startswith(OURS)]
+        own = {name for owner in ours for name in members(owner.node)}
+        for owner in ours:
+            for node in ast.walk(owner.node):
+                if (
+                    isinstance(node, ast.Attribute)
+                    and ast.unparse(node.value) == "self"
+                    and node.attr not in own
+                ):
+                    yield node.attr, short(owner.module)
 
 
 def keys_read(sources: Sources) -> Iterator[tuple[str, str]]:

@@ -46,8 +46,7 @@ def test_a_line_stands_once() -> None:
 @pytest.mark.parametrize("name", sorted({name for seam in all_seams() for name in seam.by}))
 def test_those_who_rely_are_there(name: str) -> None:
     file = ROOT / full_name(name) if name.endswith(".yaml") else SOURCES.file(full_name(name))
-    assert file is not None
-    assert file.is_file()
+    assert file is not None and file.is_file(), f"{full_name(name)} is not there"
 
 
 def taken() -> list[tuple[str, tuple[str, ...], Found]]:
@@ -259,11 +258,18 @@ def test_a_moved_key_is_told(
             "verl_plugin.groups.worker",
             "names verl.utils.device.get_device_id, which",
         ),
+        ("verl.utils.model", "verl_plugin.cpu", "verl_plugin.cpu names verl.utils.model, which"),
         (
-            "verl.utils.model",
-            "verl_plugin.cpu",
-            "grpo_verl_ext.verl_plugin.cpu names verl.utils.model, which",
+            "transfer_queue.kv_batch_put",
+            "verl_plugin.rollout_batch",
+            "names transfer_queue.kv_batch_put, which",
         ),
+        (
+            f"{TRAINER}._get_required_batch_multiple",
+            "verl_plugin.groups.trainer",
+            "uses _get_required_batch_mu",
+        ),
+        ("verl.workers.engine_workers.TrainingWorker", "verl_plugin.groups.worker", "uses engine_config of"),
         (f"{TRAINER}._save_checkpoint", "verl_plugin.reference.trainer", "overrides _save_checkpoint of"),
         ("verl.plugin.platform.PlatformBase", "verl_plugin.cpu.platform", "overrides ray_resource_name of"),
         (

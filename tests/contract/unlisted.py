@@ -2,8 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
-from our_side import imports, is_open, keys_read, overrides, preset_folder, short
-from reliances import Interface, Keys, Overridden
+from our_side import (
+    attributes_used,
+    is_open,
+    keys_read,
+    names_used,
+    overrides,
+    preset_folder,
+    short,
+)
+from reliances import Interface, Keys, Members, Overridden
 from seams import OURS, Seam, full_name
 from verl_sources import Sources
 
@@ -11,18 +19,32 @@ TABLE = "tests/contract/seams.py"
 
 
 def unlisted(sources: Sources, seams: Sequence[Seam]) -> Iterator[str]:
-    """A sentence for each import, override, key and preset that is no seam."""
-    yield from _imports(sources, seams)
+    """A sentence for each name, attribute, override, key and preset that is no seam."""
+    yield from _names(sources, seams)
+    yield from _attributes(sources, seams)
     yield from _overrides(sources, seams)
     yield from _keys(sources, seams)
     yield from _presets(seams)
 
 
-def _imports(sources: Sources, seams: Sequence[Seam]) -> Iterator[str]:
-    for name, module in sorted(set(imports(sources))):
+def _names(sources: Sources, seams: Sequence[Seam]) -> Iterator[str]:
+    for name, module in sorted(set(names_used(sources))):
         under = [s for s in seams if s.where == name or s.where.startswith(f"{name}.")]
         if not any(module in seam.by for seam in under):
             yield f"{OURS}.{module} names {name}, which {TABLE} does not say of it"
+
+
+def _attributes(sources: Sources, seams: Sequence[Seam]) -> Iterator[str]:
+    members = {
+        (n, by)
+        for seam in seams
+        if isinstance(seam.relies, Members)
+        for n in seam.relies.names
+        for by in seam.by
+    }
+    methods = {(seam.where.rpartition(".")[2], by) for seam in seams for by in seam.by}
+    for name, module in sorted(set(attributes_used(sources)) - members - methods):
+        yield f"{OURS}.{module} uses {name} of a class of verl's, which {TABLE} does not say of it"
 
 
 def _overrides(sources: Sources, seams: Sequence[Seam]) -> Iterator[str]:
