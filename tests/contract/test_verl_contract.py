@@ -46,7 +46,8 @@ def test_a_line_stands_once() -> None:
 @pytest.mark.parametrize("name", sorted({name for seam in all_seams() for name in seam.by}))
 def test_those_who_rely_are_there(name: str) -> None:
     file = ROOT / full_name(name) if name.endswith(".yaml") else SOURCES.file(full_name(name))
-    assert file is not None and file.is_file(), f"{full_name(name)} is not there"
+    assert file is not None, f"{full_name(name)} is not there"
+    assert file.is_file(), f"{file} is not there"
 
 
 def taken() -> list[tuple[str, tuple[str, ...], Found]]:
