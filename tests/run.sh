@@ -12,4 +12,5 @@ export PATH="$PWD/$VENV/bin:$PATH"
 unset PYTHONDONTWRITEBYTECODE
 
 pre-commit run --all-files --show-diff-on-failure
+(($#)) || bash tests/contract/against.sh 0.9.0
 python -m pytest "$@"

@@ -18,7 +18,7 @@ What verl 0.9 does with the keys of the returned dictionary:
 - In validation every key becomes ``val-aux/<data_source>/<key>/mean@N``, N being
   ``rollout.val_kwargs.n``, with ``best@…`` and ``worst@…`` beside it if N > 1. ``acc`` is what verl takes
   for the main result: it is ``val-core/<data_source>/acc/mean@N``, in which responses that never came
-  count as 0.
+  count as 0 (from verl 0.9.1 on; 0.9.0 leaves them out).
 """
 
 from __future__ import annotations

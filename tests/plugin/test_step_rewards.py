@@ -126,9 +126,8 @@ class TestOutput:
         assert fields["rm_scores"].tolist() == [0, 0, 0, 0, 0, 0.5], "the outcome stays verl's"
 
     def test_without_steps_the_fields_are_verls(self) -> None:
-        plain = AgentLoopOutput(
-            prompt_ids=[1], response_ids=[2, 3], response_mask=[1, 1], metrics=AgentLoopMetrics()
-        )
+        tokens = {"prompt_ids": [1], "response_ids": [2, 3], "response_mask": [1, 1]}
+        plain = AgentLoopOutput(**tokens, metrics=AgentLoopMetrics(), extra_fields={})
         ours = StepRewardOutput.of(plain, BYTES)
         for output in (plain, ours):
             output.reward_score = 1.0

@@ -28,8 +28,12 @@ class StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no 
 
     @classmethod
     def of(cls, output: AgentLoopOutput, tokenizer: Any) -> "StepRewardOutput":
-        """The same response; it remembers which fields were set, as verl's ``as_dict`` asks."""
-        made: StepRewardOutput = cls.model_construct(_fields_set=set(output.model_fields_set), **dict(output))
+        """The same response; it remembers which fields were set, as verl's ``as_dict`` asks.
+
+        ``extra_fields`` count as set: 0.9.0 has an error where they are not, 0.9.1 adds them.
+        """
+        fields_set = {*output.model_fields_set, "extra_fields"}
+        made: StepRewardOutput = cls.model_construct(_fields_set=fields_set, **dict(output))
         made._tokenizer = tokenizer
         return made
 

@@ -1,0 +1,1058 @@
+"""Every seam between this package and verl: where, what we rely on, and which of our modules does."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from our_side import PRESETS, preset_keys
+from reliances import (
+    ANY_MORE,
+    Called,
+    Derived,
+    Hands,
+    Has,
+    Hook,
+    InOrder,
+    Interface,
+    Keys,
+    Members,
+    Name,
+    Overridden,
+    PresetKeys,
+    Program,
+    Reliance,
+    Replaced,
+)
+from verl_sources import OURS, GoneError, Sources
+
+CORE = "verl.trainer.ppo.core_algos"
+TRAINER = "verl.trainer.ppo.v1.trainer_base.PPOTrainer"
+TRAINING_WORKER = "verl.workers.engine_workers.TrainingWorker"
+ACTOR_WORKER = "verl.workers.engine_workers.ActorRolloutRefWorker"
+ENGINE = "verl.workers.engine.fsdp.transformer_impl.FSDPEngine"
+AGENT_LOOP = "verl.experimental.agent_loop"
+REWARD_LOOP = "verl.experimental.reward_loop"
+LOSS = "verl.workers.utils.losses.ppo_loss"
+SEPARATE = "verl.trainer.ppo.v1.trainer_separate_async.PPOTrainerSeparateAsync"
+BALANCING = "verl.utils.seqlen_balancing"
+PADDING = "verl.workers.utils.padding"
+ROWS = "verl.utils.tensordict_utils"
+METRICS = "verl.trainer.ppo.metric_utils"
+PLATFORM = "verl.plugin.platform"
+MAIN = "verl.trainer.main_ppo"
+POSTPROCESS = "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ._agent_loop_postprocess"
+UPSAMPLE = "verl.trainer.ppo.padding_utils.upsample_batch_to_divisible_size"
+NAIVE = f"{REWARD_LOOP}.reward_manager.naive.NaiveRewardManager"
+CONFIGURATION = "verl.trainer.config.ppo_trainer"
+
+
+@dataclass(frozen=True)
+class Seam:
+    """One thing of verl's that some of our modules rely on."""
+
+    where: str
+    relies: Reliance
+    by: tuple[str, ...]
+    """Our modules and presets, without the package's name."""
+
+    def moved(self, sources: Sources) -> Iterator[str]:
+        """A sentence for each thing that is not as it was."""
+        who = ", ".join(f"{full_name(name)} {self.relies.verb}" for name in self.by)
+        try:
+            for phrase in self.relies.moved(sources, self.where):
+                yield f"{self.where} {phrase}; {who}"
+        except GoneError as error:
+            gone = "is gone" if str(error) == self.where else f"cannot be looked at, for {error} is gone"
+            yield f"{self.where} {gone}; {who}"
+
+
+def full_name(name: str) -> str:
+    """Of a module of ours, or of a preset's file."""
+    return f"{OURS}/{name}" if name.endswith(".yaml") else f"{OURS}.{name}"
+
+
+def seam(where: str, relies: Reliance, *by: str) -> Seam:
+    """As a line of the table; a name that begins with a dot is of ``verl_plugin``."""
+    return Seam(where, relies, tuple(f"verl_plugin{n}".rstrip(".") if n.startswith(".") else n for n in by))
+
+
+SEAMS: dict[str, list[Seam]] = {
+    "How the plugin is loaded": [
+        seam("verl", Name(), ".", "doctor.environment"),
+        seam(
+            "verl",
+            Has(
+                "os.getenv('VERL_USE_EXTERNAL_PLUGINS', 'auto')",
+                "_entry_points(group='verl.plugins')",
+                "_ep.load()",
+            ),
+            "entry",
+        ),
+        seam(CORE, Hook(), ".registration"),
+        seam(AGENT_LOOP, Hook(), ".registration"),
+        seam(f"{REWARD_LOOP}.reward_manager", Hook(), ".registration"),
+        seam("verl.trainer.ppo.v1", Hook(), ".registration"),
+        seam("verl.utils.config", Hook(), ".registration"),
+        seam("transfer_queue.interface", Hook(), ".registration"),
+        seam("verl.utils.distributed", Hook(), ".cpu"),
+        seam("verl.utils.model", Hook(), ".cpu"),
+        seam("verl.workers.engine.fsdp.transformer_impl", Hook(), ".cpu"),
+    ],
+    "How a training starts": [
+        seam(MAIN, Program(), "runs.verl_run"),
+        seam(f"{MAIN}.main", InOrder("validate_config", "run_ppo"), ".driver"),
+        seam(f"{MAIN}.main", Hands("validate_config", by_name=("config",)), ".driver"),
+        seam(f"{MAIN}.run_ppo", InOrder("ray.init", "remote"), ".driver"),
+        seam(
+            f"{MAIN}.TaskRunnerV1.run",
+            Has("get_trainer_cls(config.trainer.v1.trainer_mode)", "trainer_cls(config=config)"),
+            ".trainers",
+        ),
+        seam("verl.utils.config.validate_config", Replaced("config", ANY_MORE), ".driver"),
+        seam(
+            "verl.utils.config.validate_config",
+            Called(("config", "use_reference_policy", "use_critic")),
+            "doctor.configuration",
+        ),
+        seam("verl.trainer.ppo.utils.need_reference_policy", Called(("config",)), "doctor.configuration"),
+        seam("verl.trainer.ppo.utils.need_critic", Called(("config",)), "doctor.configuration"),
+        seam(
+            "transfer_queue.interface",
+            Has("import ray", "import TransferQueueController", "ray.get_actor('TransferQueueController', "),
+            ".own_queue",
+        ),
+        seam(
+            "transfer_queue.interface.init",
+            Hands("TransferQueueController.options", by_name=("name", "namespace")),
+            ".own_queue",
+        ),
+    ],
+    "Registries": [
+        seam(f"{CORE}.ADV_ESTIMATOR_REGISTRY", Name(), ".registration", "doctor.environment"),
+        seam(f"{CORE}.POLICY_LOSS_REGISTRY", Name(), ".registration", "doctor.environment"),
+        seam(f"{CORE}.get_adv_estimator_fn", Has("return ADV_ESTIMATOR_REGISTRY[name]"), ".registration"),
+        seam(f"{CORE}.get_policy_loss_fn", Has("return POLICY_LOSS_REGISTRY[loss_name]"), ".registration"),
+        seam("verl.trainer.ppo.v1.trainer_base.register_trainer", Called(("name",)), ".trainers"),
+        seam(f"{AGENT_LOOP}.agent_loop.register", Called(("agent_name",)), ".step_rewards.agent_loops"),
+        seam(f"{REWARD_LOOP}.reward_manager.register", Called(("name",)), ".reward_model.manager"),
+        seam(
+            "verl.workers.engine.base.EngineRegistry.register",
+            Called(by_name=("model_type", "backend", "device")),
+            ".cpu.engines",
+        ),
+        seam(f"{PLATFORM}.PlatformRegistry.register", Called(by_name=("platform",)), ".cpu.platform"),
+        seam(f"{PLATFORM}.PlatformRegistry.get", Called(("name",)), ".cpu.platform", ".cpu.detection"),
+        seam(f"{PLATFORM}.PlatformRegistry.registered_names", Called(), ".cpu.detection"),
+        seam(f"{PLATFORM}.get_platform", Called(), "doctor.environment"),
+    ],
+    "Estimators and losses": [
+        seam(
+            f"{TRAINER}._compute_advantage",
+            Hands(
+                "compute_advantage_for_multi_trajectories",
+                by_place=1,
+                by_name=("batch_keys", "adv_estimator", "config"),
+            ),
+            ".estimators",
+        ),
+        seam(
+            f"{TRAINER}._compute_advantage",
+            Has(
+                "config=self.config.algorithm",
+                "data.batch['token_level_rewards'] = data.batch['token_level_scores']",
+                "fields = ['advantages', 'returns']",
+            ),
+            ".estimators",
+            ".groups.trainer",
+        ),
+        seam(
+            "verl.trainer.ppo.v1.utils.compute_advantage_for_multi_trajectories",
+            Has("if adv_estimator != core_algos.AdvantageEstimator.GRPO:", "return compute_advantage(data"),
+            ".estimators",
+        ),
+        seam(
+            "verl.trainer.ppo.ray_trainer.compute_advantage",
+            Has(
+                "'token_level_rewards': data.batch['token_level_rewards']",
+                "'response_mask': data.batch['response_mask']",
+                "'config': config",
+                "adv_kwargs['index'] = data.non_tensor_batch['uid']",
+                "advantages, returns = adv_estimator_fn(**adv_kwargs)",
+            ),
+            ".estimators",
+        ),
+        seam(LOSS, Called(("config", "model_output", "data")), ".invariance"),
+        seam(
+            LOSS,
+            Hands(
+                "policy_loss_fn",
+                by_name=(
+                    "old_log_prob",
+                    "log_prob",
+                    "advantages",
+                    "response_mask",
+                    "loss_agg_mode",
+                    "config",
+                    "rollout_is_weights",
+                ),
+            ),
+            ".losses.clipped",
+            ".losses.gvpo",
+        ),
+        seam(
+            LOSS,
+            Has(
+                "config.global_batch_info['dp_size'] = data['dp_size']",
+                "config.global_batch_info['batch_num_tokens'] = data['batch_num_tokens']",
+                "config.global_batch_info['global_batch_size'] = data['global_batch_size']",
+                "response_mask = data['response_mask'].to(bool)",
+                "loss_mode = config.policy_loss.get('loss_mode', 'vanilla')",
+            ),
+            ".losses.mini_batch",
+        ),
+        seam(
+            LOSS,
+            Has(
+                "Metric.from_dict(pg_metrics, aggregation=AggregationType.MEAN)",
+                "metrics.update(pg_metrics)",
+                "metrics['kl_loss']",
+            ),
+            ".losses.mini_batch",
+            ".groups.worker",
+        ),
+        seam("verl.utils.metric.AggregationType", Members("MEAN", "SUM"), ".groups.worker"),
+        seam("verl.utils.metric.Metric", Members("aggregation"), ".groups.worker"),
+        seam(
+            "verl.utils.metric.Metric._aggregate",
+            Has("case AggregationType.SUM:", "return np.sum(values)"),
+            ".groups.worker",
+        ),
+        seam(
+            "verl.utils.metric.Metric.aggregate_dp",
+            Has("values=np.mean(value_arrays, axis=0)"),
+            ".losses.mini_batch",
+        ),
+        seam("verl.workers.config.PolicyLossConfig", Members("loss_mode", "get"), ".loss_config"),
+        seam(
+            "verl.workers.config.ActorConfig",
+            Members(
+                "strategy",
+                "rollout_n",
+                "ppo_micro_batch_size_per_gpu",
+                "use_dynamic_bsz",
+                "policy_loss",
+                "loss_agg_mode",
+                "loss_scale_factor",
+                "use_kl_loss",
+                "kl_loss_coef",
+                "clip_ratio",
+                "clip_ratio_low",
+                "clip_ratio_high",
+                "clip_ratio_c",
+                "global_batch_info",
+                "get",
+                "__getitem__",
+            ),
+            ".losses.mini_batch",
+            ".losses.clipped",
+            ".losses.gvpo",
+            ".invariance",
+        ),
+        seam(
+            f"{CORE}.kl_penalty_forward",
+            Has("('kl', 'k1')", "'abs'", "('mse', 'k2')", "('low_var_kl', 'k3')"),
+            ".preflight.algorithm",
+        ),
+        seam(f"{CORE}.kl_penalty", Has("kl_penalty.endswith('+')"), ".preflight.algorithm"),
+    ],
+    "Trainers": [
+        seam("verl.trainer.ppo.v1.trainer_sync.PPOTrainerSync", Derived(TRAINER), ".trainers"),
+        seam(
+            "verl.trainer.ppo.v1.trainer_colocate_async.PPOTrainerColocateAsync",
+            Derived(TRAINER),
+            ".trainers",
+        ),
+        seam(SEPARATE, Derived(TRAINER), ".trainers"),
+        seam(
+            TRAINER,
+            Members("config", "global_steps", "actor_rollout_wg"),
+            ".reference.trainer",
+            ".step_rewards.trainer",
+        ),
+        seam(
+            TRAINER,
+            Members("config", "actor_rollout_wg", "tokenizer", "local_trigger_step"),
+            ".groups.trainer",
+        ),
+        seam(TRAINER, Members("config", "role_worker_mapping"), ".trainers"),
+        seam(f"{TRAINER}.__init__", Overridden("config"), ".trainers"),
+        seam(
+            f"{TRAINER}.__init__", Has("self.trainer_mode = self.config.trainer.v1.trainer_mode"), ".trainers"
+        ),
+        seam(f"{TRAINER}._init_resource_pool_mgr", Overridden(), ".trainers"),
+        seam(
+            f"{TRAINER}._init_resource_pool_mgr",
+            Has("self.role_worker_mapping[role] = ray.remote(ActorRolloutRefWorker)"),
+            ".trainers",
+        ),
+        seam(f"{SEPARATE}.__init__", Overridden("config"), ".trainers"),
+        seam(f"{SEPARATE}._init_resource_pool_mgr", Overridden(), ".trainers"),
+        seam(f"{SEPARATE}._init_resource_pool_mgr", Has("ray.remote(DetachActorWorker)"), ".trainers"),
+        seam("verl.trainer.ppo.utils.Role", Members("Actor", "ActorRollout", "ActorRolloutRef"), ".trainers"),
+        seam(f"{TRAINER}.step", Overridden("metrics", "timing_raw"), ".reference.trainer"),
+        seam(f"{TRAINER}.step", Has("self.local_trigger_step = trigger_idx"), ".groups.trainer"),
+        seam(
+            f"{TRAINER}.fit",
+            InOrder(
+                "self.step", "self._save_checkpoint", "self._log_rollout_data", "self.logger.log(data=metrics"
+            ),
+            ".reference.trainer",
+            "runs.verl_run",
+        ),
+        seam(f"{TRAINER}.fit", Hands("self.step", by_place=2), ".reference.trainer"),
+        seam(f"{TRAINER}.fit", Hands("self._log_rollout_data", by_place=3), ".step_rewards.trainer"),
+        seam(
+            f"{TRAINER}._step_once",
+            InOrder(
+                "self.replay_buffer.sample",
+                "self._balance_batch",
+                "self._compute_old_log_prob",
+                "self._compute_ref_log_prob",
+                "self._compute_advantage",
+                "self._update_actor",
+            ),
+            ".groups.trainer",
+        ),
+        seam(
+            f"{TRAINER}._balance_batch",
+            Overridden("batch", "metrics", "logging_prefix", "keep_minibatch"),
+            ".groups.trainer",
+        ),
+        seam(
+            f"{TRAINER}._balance_batch",
+            Has(
+                "worker_group._dispatch_info",
+                "worker_group._query_dispatch_info(role)",
+                "dp_size = max(dp_rank_mapping) + 1",
+                "tag['seq_len']",
+            ),
+            ".groups.trainer",
+        ),
+        seam(f"{TRAINER}._get_required_batch_multiple", Called(("dp_size",)), ".groups.trainer"),
+        seam(
+            f"{TRAINER}._compute_old_log_prob",
+            Has("data['old_log_probs'] = "),
+            ".groups.trainer",
+            ".reference.trainer",
+        ),
+        seam(f"{TRAINER}._compute_ref_log_prob", Overridden("batch", "metrics"), ".reference.trainer"),
+        seam(
+            f"{TRAINER}._compute_ref_log_prob",
+            Has("data['ref_log_prob'] = "),
+            ".groups.trainer",
+            ".reference.trainer",
+        ),
+        seam(
+            f"{TRAINER}._compute_advantage",
+            Overridden("batch", "metrics"),
+            ".groups.trainer",
+            ".step_rewards.trainer",
+        ),
+        seam(f"{TRAINER}._update_actor", Overridden("batch", "metrics"), ".groups.trainer"),
+        seam(
+            f"{TRAINER}._update_actor",
+            Has(
+                "batch.extra_info.update(extra_info)",
+                "'mini_batch_size': ppo_mini_batch_size",
+                "'dataloader_kwargs': {'shuffle': self.config.actor_rollout_ref.actor.shuffle}",
+                "self.actor_rollout_wg.update_actor(batch)",
+                "rename_dict(output['metrics'], 'actor/')",
+            ),
+            ".groups.trainer",
+            ".groups.mini_batches",
+        ),
+        seam(f"{TRAINER}._save_checkpoint", Overridden(), ".reference.trainer"),
+        seam(
+            f"{TRAINER}._save_checkpoint",
+            InOrder("self.actor_rollout_wg.save_checkpoint", "self.train_dataloader.state_dict", "f.write"),
+            ".reference.trainer",
+        ),
+        seam(f"{TRAINER}._load_checkpoint", Overridden(), ".reference.trainer"),
+        seam(
+            f"{TRAINER}._load_checkpoint",
+            Has(
+                "self.global_steps = 0",
+                "self.config.trainer.resume_mode == 'resume_path'",
+                "'global_step_' in self.config.trainer.resume_from_path",
+                "os.path.join(global_step_folder, 'actor')",
+            ),
+            ".reference.trainer",
+        ),
+        seam(f"{TRAINER}._log_rollout_data", Overridden("batch", ANY_MORE), ".step_rewards.trainer"),
+        seam(
+            f"{TRAINER}._dump_generations",
+            Overridden("inputs", "outputs", "gts", "scores", "reward_extra_infos_dict", "dump_path"),
+            ".step_rewards.trainer",
+        ),
+        seam(
+            f"{TRAINER}._log_rollout_data",
+            Hands("self._dump_generations", by_name=("reward_extra_infos_dict", "dump_path")),
+            ".step_rewards.trainer",
+        ),
+        seam(
+            f"{TRAINER}._validate",
+            Hands("self._dump_generations", by_name=("reward_extra_infos_dict", "dump_path")),
+            ".step_rewards.trainer",
+        ),
+    ],
+    "Rows of a batch": [
+        seam(
+            "transfer_queue.kv_batch_get",
+            Called(by_name=("keys", "partition_id", "select_fields")),
+            ".rollout_batch",
+        ),
+        seam(
+            "transfer_queue.kv_batch_put",
+            Called(by_name=("keys", "partition_id", "fields")),
+            ".rollout_batch",
+        ),
+        seam(
+            "transfer_queue.KVBatchMeta",
+            Members("keys", "partition_id", "tags", "extra_info", "reorder"),
+            ".rollout_batch",
+            ".groups.trainer",
+            ".step_rewards.collected",
+        ),
+        seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".groups.trainer"),
+        seam(
+            POSTPROCESS,
+            Has(
+                "keys.append(f'{uid}_{session_id}_{i}')",
+                "field = output.as_dict()",
+                "'seq_len': prompt_len + response_len",
+            ),
+            ".rollout_batch",
+            ".groups.trainer",
+            ".step_rewards.agent_loops",
+        ),
+        seam(POSTPROCESS, InOrder("self._compute_score", "output.as_dict"), ".step_rewards.agent_loops"),
+        seam(UPSAMPLE, Called(("batch", "batch_multiple", "eos_token_id")), ".groups.trainer"),
+        seam(
+            UPSAMPLE,
+            Has("pad_keys.append(f'{pad_uid}_{local_idx}_0')", "pad_uid = f'pad{uuid.uuid4().hex}'"),
+            ".rollout_batch",
+        ),
+        seam(
+            "verl.trainer.ppo.padding_utils.construct_minimal_padding_template",
+            Has("is_padding=True"),
+            ".step_rewards.collected",
+        ),
+        seam(f"{BALANCING}.calculate_workload", Called(("seqlen_list",)), ".groups.trainer"),
+        seam(
+            f"{BALANCING}.log_seqlen_unbalance",
+            Called(("seqlen_list", "partitions", "prefix")),
+            ".groups.trainer",
+        ),
+        seam(
+            f"{BALANCING}.get_seqlen_balanced_partitions",
+            Called(("seqlen_list",), ("k_partitions", "equal_size")),
+            ".groups.mini_batches",
+        ),
+        seam(f"{PADDING}.response_to_nested", Called(("tensor", "response_mask")), ".groups.trainer"),
+        seam(f"{PADDING}.no_padding_2_padding", Called(("tensor", "data")), ".groups.worker"),
+        seam("transfer_queue.KVBatchMeta.chunk", Called(("chunks",)), ".groups.mini_batches"),
+        seam(
+            f"{ROWS}.make_iterator",
+            Has(
+                "idx_lst = torch.arange(tensordict.shape[0])",
+                "dataset=idx_lst, batch_size=mini_batch_size",
+                "yield index_select_tensor_dict(tensordict, idx)",
+            ),
+            ".groups.mini_batches",
+        ),
+        seam(
+            f"{ROWS}.get",
+            Called(("tensordict", "key"), ("default",)),
+            ".groups.worker",
+            ".step_rewards.collected",
+        ),
+        seam(f"{ROWS}.pop", Called(("tensordict",), ("key", "default")), ".groups.worker"),
+        seam(
+            f"{ROWS}.assign_non_tensor",
+            Called(("tensor_dict",), ("use_dynamic_bsz",)),
+            ".groups.worker",
+            ".invariance",
+        ),
+    ],
+    "Workers and engines": [
+        seam(f"{TRAINING_WORKER}.set_loss_fn", Overridden("loss_fn"), ".groups.worker"),
+        seam(f"{TRAINING_WORKER}.train_mini_batch", Overridden("data"), ".groups.worker"),
+        seam(f"{TRAINING_WORKER}.train_mini_batch", Hands("self.train_batch", by_place=1), ".groups.worker"),
+        seam(f"{TRAINING_WORKER}.train_batch", Overridden("data"), ".groups.worker"),
+        seam(
+            f"{TRAINING_WORKER}.train_batch",
+            Has("self.engine.train_batch(data, loss_function=self.loss_fn)"),
+            ".groups.worker",
+        ),
+        seam(
+            f"{TRAINING_WORKER}._postprocess_output",
+            Has("non_tensor_dict={'metrics': final_metrics}"),
+            ".groups.worker",
+        ),
+        seam(
+            TRAINING_WORKER,
+            Members("engine", "engine_config", "model_config"),
+            ".groups.worker",
+            ".reference.worker",
+        ),
+        seam(
+            "verl.workers.config.engine.EngineConfig",
+            Members(
+                "use_dynamic_bsz",
+                "max_token_len_per_gpu",
+                "micro_batch_size_per_gpu",
+                "use_fused_kernels",
+                "forward_only",
+            ),
+            ".groups.worker",
+            ".cpu.engines",
+        ),
+        seam(
+            ACTOR_WORKER, Members("actor_worker_cls", "actor", "ref"), ".groups.worker", ".reference.worker"
+        ),
+        seam(
+            f"{ACTOR_WORKER}.init_model",
+            InOrder("self.actor_worker_cls", "self.actor.set_loss_fn"),
+            ".groups.worker",
+        ),
+        seam(
+            f"{ACTOR_WORKER}.init_model",
+            Has("self.loss_fn = partial(ppo_loss, config=actor_config)"),
+            ".groups.worker",
+        ),
+        seam(f"{ACTOR_WORKER}.update_actor", Has("self.actor.train_mini_batch(data=data)"), ".groups.worker"),
+        seam(
+            "verl.experimental.separation.engine_workers.DetachActorWorker",
+            Derived(ACTOR_WORKER),
+            ".groups.worker",
+        ),
+        seam(
+            "verl.single_controller.base.decorator.register",
+            Called(by_name=("dispatch_mode",)),
+            ".reference.worker",
+        ),
+        seam("verl.single_controller.base.decorator.Dispatch", Name(), ".reference.worker"),
+        seam(
+            "verl.single_controller.base.decorator.init_predefined_dispatch_mode",
+            Has("Dispatch.register('ONE_TO_ALL')"),
+            ".reference.worker",
+        ),
+        seam(
+            "verl.single_controller.base.worker_group.WorkerGroup",
+            Members("_dispatch_info"),
+            ".groups.trainer",
+        ),
+        seam(
+            "verl.single_controller.base.worker.Worker._query_dispatch_info",
+            Called(("mesh_name",)),
+            ".groups.trainer",
+        ),
+        seam("verl.utils.device.get_device_id", Called(), ".groups.worker"),
+        seam("verl.workers.engine.base.BaseEngine.infer_batch", Called(("data",)), ".groups.worker"),
+        seam(f"{ENGINE}.eval_mode", Called(by_name=("disable_auto_offload",)), ".groups.worker"),
+        seam(f"{ENGINE}.get_data_parallel_group", Called(), ".groups.worker"),
+        seam(ENGINE, Members("module"), ".reference.worker"),
+        seam(
+            f"{ENGINE}WithLMHead.forward_step",
+            Hands("loss_function", by_name=("model_output", "data", "dp_group")),
+            ".groups.worker",
+        ),
+    ],
+    "Step rewards": [
+        seam(
+            f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
+            Overridden(ANY_MORE),
+            ".step_rewards.agent_loops",
+        ),
+        seam(
+            f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
+            Has("async def run("),
+            ".step_rewards.agent_loops",
+        ),
+        seam(
+            f"{AGENT_LOOP}.tool_agent_loop.ToolAgentLoop.run",
+            Overridden(ANY_MORE),
+            ".step_rewards.agent_loops",
+        ),
+        seam(
+            f"{AGENT_LOOP}.tool_agent_loop.ToolAgentLoop.run",
+            Has("async def run("),
+            ".step_rewards.agent_loops",
+        ),
+        seam(f"{AGENT_LOOP}.agent_loop.AgentLoopBase", Members("tokenizer"), ".step_rewards.agent_loops"),
+        seam(
+            f"{AGENT_LOOP}.agent_loop.AgentLoopOutput",
+            Members("response_ids", "extra_fields"),
+            ".step_rewards.agent_loops",
+        ),
+        seam(f"{AGENT_LOOP}.agent_loop.AgentLoopOutput.as_dict", Overridden(), ".step_rewards.agent_loops"),
+        seam(
+            f"{AGENT_LOOP}.agent_loop.AgentLoopOutput.as_dict",
+            Has("self.model_dump(exclude_unset=True)", "'extra_fields'"),
+            ".step_rewards.agent_loops",
+        ),
+        seam(
+            f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._compute_score",
+            Has(
+                "final_output.extra_fields['reward_extra_info'] = result['reward_extra_info']",
+                "final_output.reward_score = result['reward_score']",
+            ),
+            ".step_rewards.agent_loops",
+            ".reward_model.manager",
+        ),
+    ],
+    "Rewards": [
+        seam("verl.DataProto", Members("batch", "__getitem__"), ".reward_model.manager"),
+        seam(f"{NAIVE}.__init__", Overridden("config", "tokenizer", ANY_MORE), ".reward_model.manager"),
+        seam(f"{NAIVE}.run_single", Overridden("data"), ".reward_model.manager"),
+        seam(
+            f"{NAIVE}.run_single",
+            Has("return {'reward_score': reward, 'reward_extra_info': reward_extra_info}"),
+            ".reward_model.manager",
+        ),
+        seam(
+            NAIVE,
+            Members("loop", "tokenizer", "reward_router_address", "reward_model_tokenizer"),
+            ".reward_model.manager",
+        ),
+        seam(
+            f"{NAIVE}.run_single",
+            Hands(
+                "self.compute_score", by_name=("data_source", "solution_str", "ground_truth", "extra_info")
+            ),
+            "rewards.weighted_sum",
+        ),
+        seam(
+            f"{NAIVE}.run_single",
+            Has("'reward_router_address': ", "'reward_model_tokenizer': ", "score = result['score']"),
+            "rewards.weighted_sum",
+        ),
+        seam(
+            "verl.trainer.ppo.reward.load_reward_manager",
+            Hands("reward_manager_cls", by_name=("config", "tokenizer", "compute_score")),
+            ".reward_model.manager",
+        ),
+        seam(
+            f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score_disrm",
+            Has(
+                "{'model': model_name, 'input': disrm_prompt, 'use_activation': False}",
+                "self._post_request(payloads, 'classify')",
+                "output['data'][-1]['probs'][-1]",
+            ),
+            ".reward_model.manager",
+        ),
+        seam(
+            f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score",
+            Has("self.config.reward.custom_reward_function.path is not None"),
+            ".reward_model.checks",
+        ),
+        seam("verl.utils.import_utils.PKG_PATH_PREFIX", Name(), ".preflight.rewards"),
+        seam("verl.utils.reward_score.default_compute_score", Name(), ".reward_model.checks"),
+        seam(
+            f"{TRAINER}._resolve_filter_groups_metric",
+            Has("self.config.algorithm.get('filter_groups', None)", "filter_groups.get('metric', None)"),
+            ".preflight.rewards",
+        ),
+    ],
+    "The CPU platform": [
+        seam(
+            f"{PLATFORM}.PlatformBase",
+            Interface(
+                {
+                    "device_name": (),
+                    "vendor_name": (),
+                    "device_module": (),
+                    "is_available": (),
+                    "is_platform_available": ("use_smi_check",),
+                    "current_device": (),
+                    "device_count": (),
+                    "set_device": ("device_index",),
+                    "synchronize": ("device_index",),
+                    "manual_seed": ("seed",),
+                    "manual_seed_all": ("seed",),
+                    "set_allocator_settings": ("settings",),
+                    "empty_cache": (),
+                    "get_device_capability": ("device_index",),
+                    "communication_backend_name": (),
+                    "visible_devices_envvar": (),
+                    "nvtx_range": ("msg",),
+                    "profiler_start": (),
+                    "profiler_stop": (),
+                    "ray_resource_name": (),
+                    "ray_noset_envvars": (),
+                    "is_ipc_supported": (),
+                    "rollout_env_vars": (),
+                    "cudart": (),
+                }
+            ),
+            ".cpu.platform",
+        ),
+        seam(
+            f"{PLATFORM}.PlatformBase.is_platform_available",
+            Called(by_name=("use_smi_check",)),
+            ".cpu.detection",
+        ),
+        seam(
+            "verl.utils.distributed.initialize_global_process_group_ray",
+            Replaced("timeout_second", "backend"),
+            ".cpu.process_group",
+        ),
+        seam(
+            f"{TRAINING_WORKER}.__init__",
+            Hands("initialize_global_process_group_ray", by_name=("timeout_second",)),
+            ".cpu.process_group",
+        ),
+        seam(
+            "verl.utils.model.load_valuehead_model",
+            Replaced("local_path", "torch_dtype", "model_config", "trust_remote_code"),
+            ".cpu.value_model",
+        ),
+        seam(
+            f"{ENGINE}._build_module",
+            Has("from verl.utils.model import load_valuehead_model"),
+            ".cpu.value_model",
+        ),
+        seam(f"{ENGINE}WithLMHead", Derived(ENGINE), ".cpu.engines"),
+        seam(f"{ENGINE}WithValueHead", Derived(ENGINE), ".cpu.engines"),
+        seam(f"{ENGINE}._build_fsdp_module", Overridden("module"), ".cpu.engines"),
+        seam(f"{ENGINE}._build_fsdp_module", Has("self.engine_config.forward_only"), ".cpu.engines"),
+        seam(
+            "verl.workers.rollout.vllm_rollout.utils.vLLMColocateWorkerExtension.__new__",
+            Overridden("**kwargs"),
+            ".cpu.rollout",
+        ),
+        seam("vllm._custom_ops._supports_onednn", Name(), ".cpu.rollout"),
+    ],
+    "Files and metrics": [
+        seam(
+            "verl.utils.tracking.FileLogger.__init__",
+            Has("os.getenv('VERL_FILE_LOGGER_PATH', None)", "open(self.filepath, 'wb', buffering=0)"),
+            "runs.verl_run",
+        ),
+        seam(
+            "verl.utils.tracking.FileLogger.log",
+            Has("data = {'step': step, 'data': data}", "+ b'\\n'"),
+            "runs.metrics",
+        ),
+        seam(
+            f"{TRAINER}._write_generations",
+            Has(
+                "f'{global_steps}.jsonl'",
+                "'input': inputs",
+                "'output': outputs",
+                "'gts': gts",
+                "'score': scores",
+                "'step': [global_steps] * n",
+                "ensure_ascii=False",
+            ),
+            "runs.dumps",
+            "anatomy.dump",
+        ),
+        seam(
+            f"{TRAINER}._log_rollout_data",
+            Has("reward_extra_infos_dict = {'uid': [batch.keys[i] for i in sorted_indices]}"),
+            "runs.dumps",
+            ".step_rewards.trainer",
+        ),
+        seam(
+            f"{TRAINER}._save_checkpoint",
+            Has(
+                "f'global_step_{self.global_steps}'",
+                "os.path.join(local_global_step_folder, 'actor')",
+                "'latest_checkpointed_iteration.txt'",
+            ),
+            "runs.verl_run",
+            "iterate.parts",
+            ".reference.trainer",
+        ),
+        seam("verl.model_merger", Program(), "iterate.parts"),
+        seam(
+            "verl.model_merger.base_model_merger",
+            Has("'merge'", "'--backend'", "'fsdp'", "'--local_dir'", "'--target_dir'"),
+            "iterate.parts",
+        ),
+        seam(
+            f"{METRICS}.compute_data_metrics",
+            Has("'critic/score/mean'", "'response_length/mean'", "'response_length/clip_ratio'"),
+            "iterate.parts",
+            "ablation.page",
+        ),
+        seam(f"{METRICS}.compute_timing_metrics", Has("f'timing_s/{name}'"), "ablation.measures"),
+        seam(f"{TRAINER}.fit", Has("marked_timer('step', self.timing_raw)"), "ablation.measures"),
+        seam(f"{METRICS}.compute_throughout_metrics", Has("'perf/total_num_tokens'"), "ablation.measures"),
+        seam(
+            f"{TRAINING_WORKER}._postprocess_output",
+            Has("final_metrics['perf/max_memory_allocated_gb']", "final_metrics['grad_norm']"),
+            "ablation.measures",
+            "ablation.page",
+        ),
+        seam(f"{TRAINER}._compute_old_log_prob", Has("'actor/entropy'"), "ablation.page"),
+        seam(
+            f"{TRAINER}._val_metrics_update",
+            Has(
+                "'acc' if 'acc' in var2metric2val",
+                "metric_sec = 'val-core'",
+                "f'{metric_sec}/{data_source}/{var_name}/{metric_name}'",
+            ),
+            "iterate.parts",
+            "rewards.weighted_sum",
+        ),
+        seam(f"{METRICS}.process_validation_metrics", Has("f'mean@{n_resps}'"), "rewards.weighted_sum"),
+    ],
+    "Configuration": [
+        seam("verl.trainer.config", Name(), ".composed"),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "trainer.v1.trainer_mode",
+                values={"trainer.use_v1": True, "actor_rollout_ref.hybrid_engine": True},
+            ),
+            ".trainers",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys("algorithm.adv_estimator", values={"algorithm.norm_adv_by_std_in_grpo": True}),
+            ".settings",
+            ".estimators",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "actor_rollout_ref.actor.policy_loss.loss_mode",
+                "actor_rollout_ref.actor.loss_agg_mode",
+                "actor_rollout_ref.actor.loss_scale_factor",
+                "actor_rollout_ref.actor.clip_ratio_c",
+                "actor_rollout_ref.actor.rollout_n",
+            ),
+            ".settings",
+            ".losses.mini_batch",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "algorithm.adv_estimator",
+                "data.max_response_length",
+                "actor_rollout_ref.rollout.n",
+                "actor_rollout_ref.actor.loss_agg_mode",
+                "actor_rollout_ref.actor.loss_scale_factor",
+                "actor_rollout_ref.actor.policy_loss.loss_mode",
+                "actor_rollout_ref.actor.use_kl_loss",
+                "actor_rollout_ref.actor.kl_loss_coef",
+                "actor_rollout_ref.actor.kl_loss_type",
+            ),
+            ".preflight.algorithm",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys("data.train_files", "data.val_files", "actor_rollout_ref.model.path"),
+            ".preflight.files",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys("trainer.device", "actor_rollout_ref.rollout.name", "actor_rollout_ref.actor.strategy"),
+            ".preflight.machine",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "reward.custom_reward_function.path",
+                "reward.custom_reward_function.name",
+                "reward.reward_manager.name",
+                "data.max_response_length",
+                "custom_reward_function.path",
+                "reward_model.reward_manager",
+                "sandbox_fusion.url",
+                "reward.sandbox_fusion.url",
+                "algorithm.filter_groups.enable",
+                "algorithm.filter_groups.metric",
+            ),
+            ".preflight.rewards",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "data.max_prompt_length",
+                "data.max_response_length",
+                "trainer.n_gpus_per_node",
+                "trainer.nnodes",
+                "actor_rollout_ref.rollout.n",
+                "actor_rollout_ref.rollout.max_model_len",
+                "actor_rollout_ref.model.path",
+                "actor_rollout_ref.actor.ppo_mini_batch_size",
+                "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+                "actor_rollout_ref.actor.use_dynamic_bsz",
+                "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+            ),
+            ".preflight.sizes",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "trainer.v1.trainer_mode",
+                "data.train_batch_size",
+                "algorithm.adv_estimator",
+                "actor_rollout_ref.actor.policy_loss.loss_mode",
+                "actor_rollout_ref.rollout.n",
+                "actor_rollout_ref.actor.ppo_epochs",
+                "actor_rollout_ref.actor.ppo_mini_batch_size",
+                "actor_rollout_ref.actor.use_kl_loss",
+                "actor_rollout_ref.rollout.top_p",
+                "actor_rollout_ref.rollout.top_k",
+                "algorithm.use_kl_in_reward",
+                "algorithm.rollout_correction.rollout_is",
+                "algorithm.rollout_correction.bypass_mode",
+                values={"actor_rollout_ref.actor.shuffle": False},
+            ),
+            ".groups.checks",
+            ".groups.trainer",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "trainer.v1.trainer_mode",
+                "trainer.default_local_dir",
+                "trainer.resume_mode",
+                "trainer.resume_from_path",
+                "actor_rollout_ref.actor.use_kl_loss",
+                "actor_rollout_ref.hybrid_engine",
+                "actor_rollout_ref.model.lora_rank",
+                "actor_rollout_ref.model.lora_adapter_path",
+                "actor_rollout_ref.model.lora.rank",
+                "algorithm.use_kl_in_reward",
+            ),
+            ".reference.checks",
+            ".reference.trainer",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "algorithm.adv_estimator",
+                "trainer.v1.trainer_mode",
+                "actor_rollout_ref.rollout.agent.default_agent_loop",
+            ),
+            ".step_rewards.checks",
+            ".step_rewards.trainer",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "reward.reward_manager.name",
+                "reward.reward_model.enable",
+                "reward.reward_model.model_path",
+                "reward.custom_reward_function.path",
+            ),
+            ".reward_model.checks",
+            ".reward_model.manager",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "trainer.logger",
+                "trainer.rollout_data_dir",
+                "trainer.validation_data_dir",
+                "trainer.total_training_steps",
+                "trainer.default_local_dir",
+                "trainer.resume_mode",
+            ),
+            "runs.verl_run",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "trainer.save_freq",
+                "trainer.test_freq",
+                "trainer.max_actor_ckpt_to_keep",
+                "data.seed",
+                "data.prompt_key",
+                "data.val_files",
+                "data.max_response_length",
+                "actor_rollout_ref.rollout.seed",
+                "actor_rollout_ref.model.path",
+                "reward.reward_model.enable",
+                "reward.reward_model.model_path",
+            ),
+            "iterate.plan",
+            "iterate.parts",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys("ray_kwargs.ray_init.num_cpus", "actor_rollout_ref.model.path"),
+            "ablation.cluster",
+            "ablation.lengths",
+        ),
+        *(
+            seam(CONFIGURATION, PresetKeys(*preset_keys(preset)), f"config/{preset}.yaml")
+            for preset in PRESETS
+        ),
+        seam(
+            "verl.workers.config.RolloutConfig",
+            Members("enable_sleep_mode", "free_cache_engine", "engine_kwargs"),
+            "config/platform/cpu.yaml",
+        ),
+        seam(
+            "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer",
+            Has(
+                "'worker_extension_cls': ",
+                "'enable_sleep_mode': self.config.enable_sleep_mode",
+                "**engine_kwargs",
+            ),
+            "config/platform/cpu.yaml",
+        ),
+        seam(
+            "verl.workers.config.HFModelConfig.__post_init__",
+            Has("self.override_config.get('attn_implementation', "),
+            "config/platform/cpu.yaml",
+        ),
+        seam(
+            f"{ENGINE}._build_fsdp_module",
+            Has(
+                "mixed_precision_config.get('param_dtype', ",
+                "mixed_precision_config.get('reduce_dtype', ",
+                "mixed_precision_config.get('buffer_dtype', ",
+            ),
+            "config/platform/cpu.yaml",
+        ),
+        seam(
+            f"{MAIN}.run_ppo",
+            Has("config.ray_kwargs.get('ray_init', {})"),
+            "config/platform/cpu.yaml",
+            "ablation.cluster",
+        ),
+        seam(
+            "verl.trainer.ppo.reward.get_custom_reward_fn",
+            Has("reward_fn_config.get('reward_kwargs', {})"),
+            "config/task/chain_sum.yaml",
+            ".preflight.rewards",
+        ),
+        seam(
+            f"{REWARD_LOOP}.reward_manager.dapo.DAPORewardManager.__init__",
+            Has(
+                "config.reward.get('reward_kwargs', {}).get('overlong_buffer_cfg', None)",
+                "config.reward.get('reward_kwargs', {}).get('max_resp_len', None)",
+                "self.overlong_buffer_cfg.enable",
+                "self.overlong_buffer_cfg.len",
+            ),
+            "config/algo/dapo.yaml",
+            ".preflight.rewards",
+        ),
+        seam(
+            f"{REWARD_LOOP}.reward_manager.dapo.DAPORewardManager.run_single",
+            Has("self.overlong_buffer_cfg.penalty_factor", "self.overlong_buffer_cfg.log"),
+            "config/algo/dapo.yaml",
+        ),
+    ],
+}
+
+
+def all_seams() -> list[Seam]:
+    """Of all sections."""
+    return [each for section in SEAMS.values() for each in section]
