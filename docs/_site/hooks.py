@@ -23,7 +23,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Show inline formulas, GitHub's way of writing them; name files of the repository that the site lacks."""
+    """Show inline formulas, written GitHub's way; name files that the site does not have."""
     folder = (ROOT / "docs" / page.file.src_uri).parent
 
     def path(link: re.Match[str]) -> str:
@@ -35,7 +35,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         name = f"`{target.relative_to(ROOT)}`"
         return name if link["text"].strip("`") in name else f"{link['text']} ({name})"
 
-    markdown = INLINE_FORMULA.sub(lambda formula: convert(formula[1]), markdown)
+    markdown = INLINE_FORMULA.sub(lambda formula: f"<span>{convert(formula[1])}</span>", markdown)
     return LINK_OUT_OF_DOCS.sub(path, markdown)
 
 
