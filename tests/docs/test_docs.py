@@ -13,6 +13,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,11 @@ from verl.trainer.ppo import core_algos
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.losses import LOSSES
+from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
+from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 
 SITE_PACKAGES = Path(verl.__file__).parents[1]
 OF_THE_MACHINE = ("device", "rollout-engine", "task", "data", "model")
@@ -246,6 +251,15 @@ def test_the_table_of_a_preset_has_its_values(name: str) -> None:
         reference = re.fullmatch(r"\$\{(.+)\}", value)
         expected = OmegaConf.select(config, reference[1]) if reference else yaml.safe_load(value)
         assert OmegaConf.select(config, row["key"]) == expected, row["key"]
+
+
+def test_the_settings_page_has_every_name_and_option() -> None:
+    text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    sections = (EstimatorSettings, ReferenceSettings)
+    options = [field.name for section in sections for field in fields(section)]
+    options.remove("step_rewards")  # the preset of process supervision and the embedded task talk by it
+    for name in (*ESTIMATORS, *LOSSES, *options):
+        assert re.search(rf"[`.…]{name}[`.]", text), name
 
 
 # Messages
