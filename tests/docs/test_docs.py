@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 import typer
 import verl
 import yaml
@@ -214,8 +213,9 @@ def examine_pip(arguments: list[str]) -> None:
 
 
 def extras() -> set[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return set(project["optional-dependencies"])
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    section = project.split("[project.optional-dependencies]\n")[1].split("\n[")[0]
+    return set(re.findall(r"^(\w+) = \[", section, re.M))
 
 
 PROGRAMS: dict[str, Callable[[list[str]], None]] = {
