@@ -236,6 +236,8 @@ TABLES = {
     "docs/algorithms/dapo.md": "+algo=dapo",
     "docs/algorithms/dr_grpo.md": "+algo=dr_grpo",
     "docs/algorithms/ppo.md": "+algo=ppo",
+    "docs/gvpo.md": "+algo=gvpo",
+    "docs/process_supervision.md": "+algo=grpo_process",
     "docs/cpu.md": "+platform=cpu",
 }
 ROW = re.compile(r"^\| `(?P<key>[a-z_]+\.[\w.]+)`[^|]*\| (?P<value>`[^`]+`|[\d.]+)[^|]* \|", re.M)
