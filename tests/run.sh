@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything that CI runs: lint, format, types, layers, then every test, the end-to-end ones included.
+# Everything that CI runs: lint, format, types, layers, the documentation site, then every test, the end-to-end ones
+# included.
 #
 #   bash tests/run.sh [pytest arguments]      e.g. bash tests/run.sh -m "not e2e"
 set -euo pipefail
@@ -12,5 +13,6 @@ export PATH="$PWD/$VENV/bin:$PATH"
 unset PYTHONDONTWRITEBYTECODE
 
 pre-commit run --all-files --show-diff-on-failure
+mkdocs build --strict --quiet
 (($#)) || bash tests/contract/against.sh 0.9.0
 python -m pytest "$@"

@@ -1,0 +1,55 @@
+"""README and the pages of docs/ as a reader takes them: blocks of code, commands, links."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+FENCE = re.compile(r"(?:^<!-- (?P<marker>.*?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+LINK = re.compile(r"\]\((?P<target>[^)\s#]*)(?:#(?P<anchor>[^)\s]+))?\)")
+COMMENT = re.compile(r"(^|\s)#\s.*$", re.M)
+
+
+class Block(NamedTuple):
+    """Fenced code, and the HTML comment in the line above, if any."""
+
+    page: str
+    marker: str
+    language: str
+    text: str
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> list[Block]:
+    found = FENCE.finditer(page.read_text(encoding="utf-8"))
+    return [Block(name_of(page), m["marker"] or "", m["language"], m["text"]) for m in found]
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def commands(page: Path) -> list[str]:
+    """Lines of the blocks that a shell, or verl's command line, would read."""
+    shell = [block for block in blocks(page) if block.language in ("", "bash")]
+    joined = [COMMENT.sub("", block.text).replace("\\\n", " ") for block in shell]
+    return [line.strip() for text in joined for line in text.splitlines() if line.strip()]
+
+
+def inline_code(page: Path) -> list[str]:
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose(page))]
+
+
+def links(page: Path) -> list[tuple[str, str | None]]:
+    found = [(m["target"], m["anchor"]) for m in LINK.finditer(prose(page))]
+    return [(target, anchor) for target, anchor in found if "://" not in target]
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}

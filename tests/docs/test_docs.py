@@ -1,0 +1,317 @@
+"""What README and docs say is so: links lead somewhere, code runs, commands parse, messages are real.
+
+Not shown here: that the site builds (`mkdocs build --strict` in tests/run.sh), and that commands which
+train do what the page says; those are parsed and composed.
+"""
+
+import ast
+import contextlib
+import importlib.util
+import io
+import itertools
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import verl
+import yaml
+from markdown_pages import PAGES, ROOT, Block, anchors, blocks, commands, inline_code, links, name_of
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue
+from processes import Python
+from verl.trainer.ppo import core_algos
+
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.verl_plugin import preflight
+from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.losses import LOSSES
+from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
+from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
+
+SITE_PACKAGES = Path(verl.__file__).parents[1]
+OF_THE_MACHINE = ("device", "rollout-engine", "task", "data", "model")
+"""Checks that look at files and devices, which a command in a page does not have."""
+OF_OTHERS = ("ray",)
+"""Programs whose commands are not this project's to test."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, anchor in links(page):
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file), f"{target}#{anchor}"
+
+
+# Code
+
+
+@pytest.fixture
+def registries() -> Iterator[None]:
+    kept = [
+        (registry, dict(registry))
+        for registry in (core_algos.ADV_ESTIMATOR_REGISTRY, core_algos.POLICY_LOSS_REGISTRY)
+    ]
+    yield
+    for registry, before in kept:
+        registry.clear()
+        registry.update(before)
+
+
+def with_what_it_prints(page: Path) -> list[tuple[Block, str]]:
+    """Python of a page, each block with the text block that follows it."""
+    pairs = itertools.pairwise([*blocks(page), Block("", "", "", "")])
+    return [
+        (block, following.text if following.language == "text" else "")
+        for block, following in pairs
+        if block.language == "python" and not block.marker.startswith("not run: ")
+    ]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if with_what_it_prints(page)], ids=name_of)
+@pytest.mark.usefixtures("registries")
+def test_code_runs_and_prints_what_the_page_says(page: Path) -> None:
+    names: dict[str, object] = {}
+    for block, expected in with_what_it_prints(page):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block.text, block.page, "exec"), names)
+        assert printed.getvalue() == expected
+
+
+def test_the_pages_that_promise_to_run_have_code() -> None:
+    assert {name_of(page) for page in PAGES if with_what_it_prints(page)} >= {
+        "docs/normalisation.md",
+        "docs/own_loss.md",
+    }
+
+
+def test_a_loss_of_ones_own_is_known_in_every_process_that_imports_verl(
+    tmp_path: Path, python: Python
+) -> None:
+    loss, _ = with_what_it_prints(ROOT / "docs/own_loss.md")[0]
+    (tmp_path / "my_losses.py").write_text(loss.text)
+    found = python(
+        f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        import verl
+        from verl.trainer.ppo.core_algos import get_policy_loss_fn
+        print(get_policy_loss_fn("root_length").__module__)
+        """,
+        VERL_USE_EXTERNAL_MODULES="my_losses",
+    )
+    assert found.stdout.strip() == "my_losses", found.stderr
+
+
+# Commands
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_is_one(page: Path) -> None:
+    for command in commands(page):
+        examine(command)
+    for code in inline_code(page):
+        words = words_of(code)
+        if len(words) > 1 and words[0] in PROGRAMS:
+            with contextlib.suppress(typer.BadParameter):  # a command may be named without its arguments
+                examine(code)
+
+
+def examine(command: str) -> None:
+    """Fails, by any exception, for what the program would refuse."""
+    program, *arguments = words_of(command)
+    if program in PROGRAMS:
+        PROGRAMS[program](arguments)
+    else:
+        assert all(
+            re.match(r"[+~]*[a-z][\w.]*(=|$)", word) and "." in word for word in (program, *arguments)
+        ), command
+        composed(["+algo=grpo", *(f"++{word.lstrip('+')}" for word in (program, *arguments))])
+
+
+def words_of(command: str) -> list[str]:
+    """Words of a command, its environment left out and something in the place of what the reader fills in."""
+    command = re.sub(r"<[^<>]+>", "something", command)
+    words = [re.sub(r"^N$", "1", re.sub(r"^X$", "grpo", word)) for word in shlex.split(command)]
+    words = [word.replace("=…", "=something") for word in words if word != "…"]
+    while words and re.match(r"[A-Z_]+=", words[0]):
+        words.pop(0)
+    return words
+
+
+OURS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+
+
+def examine_ours(arguments: list[str]) -> None:
+    name, *rest = arguments
+    OURS[name].make_context(name, list(rest))
+    for path in (word for word in rest if word.startswith("examples/")):
+        assert (ROOT / path).is_file(), path
+    if name == "doctor":
+        examine_training([word for word in rest if not word.startswith("--")])
+
+
+def examine_training(overrides: list[str]) -> None:
+    """verl would take it, and this package would not refuse it for its settings."""
+    config = composed([*overrides, "++actor_rollout_ref.rollout.name=vllm"])
+    if not any(word.startswith("actor_rollout_ref.rollout.n=") for word in overrides):
+        config.actor_rollout_ref.rollout.n = 8
+    for name, refuse in preflight.CHECKS.items():
+        if name not in OF_THE_MACHINE:
+            refuse(config)
+
+
+def examine_python(arguments: list[str]) -> None:
+    first, *rest = arguments
+    if first == "-m" and rest[0] == "verl.trainer.main_ppo":
+        examine_training(rest[1:])
+    elif first == "-m":
+        assert importlib.util.find_spec(rest[0]), rest[0]
+    else:
+        assert (ROOT / first).is_file(), first
+    if first == "examples/quickstart.py":
+        examine_quickstart(rest)
+
+
+def examine_bash(arguments: list[str]) -> None:
+    script, *rest = arguments
+    assert (ROOT / script).is_file(), script
+    if script == "examples/quickstart.sh":
+        examine_quickstart(rest)
+    if script == "examples/setup_cpu.sh" and rest:
+        assert set(rest[0].split(",")) <= extras(), rest[0]
+
+
+def examine_quickstart(arguments: list[str]) -> None:
+    spec = importlib.util.spec_from_file_location("quickstart", ROOT / "examples/quickstart.py")
+    assert spec is not None
+    assert spec.loader is not None
+    quickstart = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(quickstart)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["quickstart.py", *arguments])
+        options, overrides = quickstart.parse_arguments()
+    examine_training([f"+algo={options.algo}", "+platform=cpu", "+task=chain_sum", *overrides])
+
+
+def examine_pip(arguments: list[str]) -> None:
+    assert arguments[0] == "install"
+    for requirement in arguments[1:]:
+        named = re.fullmatch(r"(?:\.|grpo-verl-ext)(?:\[(.+)\])?", requirement)
+        assert named, requirement
+        assert not named[1] or set(named[1].split(",")) <= extras(), requirement
+
+
+def extras() -> set[str]:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    section = project.split("[project.optional-dependencies]\n")[1].split("\n[")[0]
+    return set(re.findall(r"^(\w+) = \[", section, re.M))
+
+
+PROGRAMS: dict[str, Callable[[list[str]], None]] = {
+    "bash": examine_bash,
+    "export": lambda _: None,
+    "grpo-verl-ext": examine_ours,
+    "pip": examine_pip,
+    "python": examine_python,
+    "python3": examine_python,
+} | {program: lambda _: None for program in OF_OTHERS}
+
+
+# Presets
+
+TABLES = {
+    "docs/algorithms/grpo.md": "+algo=grpo",
+    "docs/algorithms/bnpo.md": "+algo=bnpo",
+    "docs/algorithms/dapo.md": "+algo=dapo",
+    "docs/algorithms/dr_grpo.md": "+algo=dr_grpo",
+    "docs/algorithms/ppo.md": "+algo=ppo",
+    "docs/gvpo.md": "+algo=gvpo",
+    "docs/process_supervision.md": "+algo=grpo_process",
+    "docs/cpu.md": "+platform=cpu",
+}
+ROW = re.compile(r"^\| `(?P<key>[a-z_]+\.[\w.]+)`[^|]*\| (?P<value>`[^`]+`|[\d.]+)[^|]* \|", re.M)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_table_of_a_preset_has_its_values(name: str) -> None:
+    config = composed([TABLES[name]])
+    rows = list(ROW.finditer((ROOT / name).read_text(encoding="utf-8")))
+    assert len(rows) >= 5
+    for row in rows:
+        value = row["value"].strip("`")
+        reference = re.fullmatch(r"\$\{(.+)\}", value)
+        expected = OmegaConf.select(config, reference[1]) if reference else yaml.safe_load(value)
+        assert OmegaConf.select(config, row["key"]) == expected, row["key"]
+
+
+def test_the_settings_page_has_every_name_and_option() -> None:
+    text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    sections = (EstimatorSettings, ReferenceSettings)
+    options = [field.name for section in sections for field in fields(section)]
+    options.remove("step_rewards")  # the preset of process supervision and the embedded task talk by it
+    for name in (*ESTIMATORS, *LOSSES, *options):
+        assert re.search(rf"[`.…]{name}[`.]", text), name
+
+
+# Messages
+
+MESSAGES = [block for block in blocks(ROOT / "docs/troubleshooting.md") if block.language == "text"]
+
+
+@pytest.mark.parametrize("block", MESSAGES, ids=lambda block: " ".join(block.text.split())[:60])
+def test_every_message_is_what_is_said(block: Block) -> None:
+    how, _, what = block.marker.partition(": ")
+    quoted = " ".join(block.text.split())
+    if how == "from":
+        assert any(said.startswith(quoted) for said in said_to(what.split())), said_to(what.split())
+    else:
+        assert how == "in"
+        file = ROOT / what if (ROOT / what).exists() else SITE_PACKAGES / what
+        assert any(re.fullmatch(template, quoted) for template in templates(file)), quoted
+
+
+def said_to(overrides: list[str]) -> list[str]:
+    """Everything that Hydra, or this package, says to these overrides."""
+    try:
+        config = composed(overrides)
+    except CompositionError as error:
+        return [" ".join(str(error).split())]
+    said = [warning.message for warning in preflight.warnings(config)]
+    for refuse in preflight.CHECKS.values():
+        try:
+            refuse(config)
+        except (SettingError, MissingMandatoryValue) as error:
+            said.append(str(error))
+    return [" ".join(message.split()) for message in said]
+
+
+def templates(file: Path) -> list[str]:
+    """Patterns of the messages in a source file: its longer strings, with anything where a value goes."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".sh":
+        return [re.escape(" ".join(found.split())) for found in re.findall(r'fail "(.*)"$', text, re.M)]
+    strings = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.JoinedStr | ast.Constant)]
+    return [pattern(node) for node in strings if len(re.sub(r"\W", "", literal(node))) >= 15]
+
+
+def pattern(node: ast.JoinedStr | ast.Constant) -> str:
+    parts = " ".join(literal(node).split()).split("\0")
+    return ".+".join(re.escape(part) for part in parts)
+
+
+def literal(node: ast.JoinedStr | ast.Constant) -> str:
+    """The text of a string, NUL in the place of each value."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    return "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
