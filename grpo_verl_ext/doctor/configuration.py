@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
-from grpo_verl_ext.verl_plugin.findings import Finding, SettingError, Severity
+from grpo_verl_ext.verl_plugin.findings import Finding, Severity
 
 VERLS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
 """What verl's own validation raises."""
@@ -27,8 +27,10 @@ def findings(overrides: Sequence[str]) -> Iterator[Finding]:
         return
     try:
         found = list(preflight.findings(config))
-    except SettingError as error:
-        found = [Finding("silence", Severity.ERROR, error.key, None, str(error))]
+    except MissingMandatoryValue as error:
+        key = str(error.full_key)
+        message = f"{key} has no value, and verl no default for it. Type: {key}=<value>"
+        found = [Finding("missing", Severity.ERROR, key, None, message)]
     yield from found
     if not any(each.severity is Severity.ERROR for each in found):
         yield from _verls_own(config)

@@ -128,7 +128,11 @@ SEAMS: dict[str, list[Seam]] = {
     ],
     "Registries": [
         seam(f"{CORE}.ADV_ESTIMATOR_REGISTRY", Name(), ".registration", "doctor.environment"),
-        seam(f"{CORE}.POLICY_LOSS_REGISTRY", Name(), ".registration", "doctor.environment"),
+        seam(
+            f"{CORE}.POLICY_LOSS_REGISTRY",
+            Name(),
+            *(".registration", ".invariance", ".own_loss", "doctor.environment"),
+        ),
         seam(f"{CORE}.get_adv_estimator_fn", Has("return ADV_ESTIMATOR_REGISTRY[name]"), ".registration"),
         seam(f"{CORE}.get_policy_loss_fn", Has("return POLICY_LOSS_REGISTRY[loss_name]"), ".registration"),
         seam("verl.trainer.ppo.v1.trainer_base.register_trainer", Called(("name",)), ".trainers"),
@@ -256,6 +260,7 @@ SEAMS: dict[str, list[Seam]] = {
             ".losses.clipped",
             ".losses.gvpo",
             ".invariance",
+            ".own_loss",
         ),
         seam(
             f"{CORE}.kl_penalty_forward",

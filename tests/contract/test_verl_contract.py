@@ -109,7 +109,8 @@ BROKEN = {
         "POLICY_LOSS_REGISTRY",
         "POLICY_LOSSES",
         f"{CORE}.POLICY_LOSS_REGISTRY is gone; grpo_verl_ext.verl_plugin.registration imports it, "
-        f"grpo_verl_ext.doctor.environment imports it",
+        "grpo_verl_ext.verl_plugin.invariance imports it, grpo_verl_ext.verl_plugin.own_loss imports it, "
+        "grpo_verl_ext.doctor.environment imports it",
     ),
     "a class is gone, and its methods with it": (
         "verl.workers.engine.base",

@@ -123,6 +123,7 @@ WRONG = {
     "no data": ("grpo", ["data.train_files=/nowhere.parquet"], "data"),
     "a key that verl does not know": ("grpo", ["trainer.no_such_key=1"], "composition"),
     "a silence of nothing": ("grpo", ["+algorithm.grpo_ext.silence=[kl]"], "silence"),
+    "a rollout engine that is not named": ("grpo", ["actor_rollout_ref.rollout.name=???"], "missing"),
     "what verl itself refuses": (
         "grpo",
         [f"{ACTOR}.use_dynamic_bsz=false", f"{ACTOR}.ppo_micro_batch_size_per_gpu=null"],
@@ -183,6 +184,12 @@ def test_several_findings_come_together_and_errors_first(whole: list[str]) -> No
         ("budgets", Severity.WARNING),
     ]
     assert [each.value for each in found] == [1, 400]
+
+
+def test_an_error_and_its_consequence_and_no_traceback(whole: list[str]) -> None:
+    found = list(findings(overrides_of(whole, "grpo", "algorithm.adv_estimator=gvpo")))
+    assert {each.check for each in found} == {"settings", "groups"}
+    assert all(each.severity is Severity.ERROR for each in found if each.check == "settings")
 
 
 def test_a_warning_can_be_silenced_by_its_name(whole: list[str]) -> None:

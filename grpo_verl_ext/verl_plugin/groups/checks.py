@@ -66,10 +66,11 @@ def advise_groups(config: DictConfig) -> Iterator[Advice]:
 def _refuse_gvpo(config: DictConfig, mode: str) -> None:
     settings = EstimatorSettings.from_config(config.algorithm)
     actor = config.actor_rollout_ref.actor
-    if settings.gvpo_beta != actor.policy_loss.gvpo_beta:
+    beta = actor.policy_loss.get("gvpo_beta")
+    if settings.gvpo_beta != beta:
         raise SettingError(
             f"algorithm.grpo_ext.gvpo_beta is {settings.gvpo_beta}, but {ACTOR}.policy_loss.gvpo_beta is "
-            f"{actor.policy_loss.gvpo_beta}; valid is one β. "
+            f"{beta}; valid is one β. "
             f"Type: '{ACTOR}.policy_loss.gvpo_beta=${{algorithm.grpo_ext.gvpo_beta}}'",
             key=f"{ACTOR}.policy_loss.gvpo_beta",
         )

@@ -69,7 +69,10 @@ def findings(config: DictConfig) -> Iterator[Finding]:
             refuse(config)
         except SettingError as error:
             yield _finding(name, Severity.ERROR, config, error.key, str(error))
-    yield from warnings(config)
+    try:
+        yield from warnings(config)
+    except SettingError as error:
+        yield _finding("silence", Severity.ERROR, config, error.key, str(error))
 
 
 def _finding(name: str, severity: Severity, config: DictConfig, key: str, message: str) -> Finding:
