@@ -169,7 +169,7 @@ def _step(node: ast.AST) -> tuple[str | None, ast.expr | None]:
 
 PRESETS = (
     *("algo/bnpo", "algo/dapo", "algo/dr_grpo", "algo/grpo", "algo/grpo_process", "algo/gvpo", "algo/ppo"),
-    *("platform/cpu", "task/chain_sum", "task/gsm8k"),
+    *("platform/cpu", "task/chain_sum", "task/gsm8k", "task/math"),
 )
 """Files of ``grpo_verl_ext/config``."""
 

@@ -182,7 +182,8 @@ BROKEN = {
         "verl.workers.config.ActorConfig has lost its loss_scale_factor; "
         "grpo_verl_ext.verl_plugin.losses.mini_batch uses it, "
         "grpo_verl_ext.verl_plugin.losses.clipped uses it, "
-        "grpo_verl_ext.verl_plugin.losses.gvpo uses it, grpo_verl_ext.verl_plugin.invariance uses it",
+        "grpo_verl_ext.verl_plugin.losses.gvpo uses it, grpo_verl_ext.verl_plugin.invariance uses it, "
+        "grpo_verl_ext.verl_plugin.own_loss uses it",
     ),
     "an interface asks for another method": (
         "verl.plugin.platform.platform_base",
