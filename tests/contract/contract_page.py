@@ -14,7 +14,7 @@ table is [`tests/contract/seams.py`](../tests/contract/seams.py); this page is w
 (`python tests/contract/contract_page.py`).
 
 ```
-pytest tests/contract                              # against the verl that is installed
+python -m pytest tests/contract                    # against the verl that is installed
 bash tests/contract/against.sh 0.9.0               # against another, in a folder that goes away again
 bash tests/contract/against.sh newest              # of the package index; a folder or git+https://… does, too
 bash tests/contract/against.sh 0.9.0 tests/plugin  # other tests against it
