@@ -24,7 +24,7 @@ The tests read verl's sources and import nothing, so they take seconds and need 
 A test that fails says what moved, and who relies on it. Where the table has pieces of source (`has …`), verl
 may only say the same in other words: look, then correct the line.
 
-```
+```text
 verl.trainer.ppo.v1.trainer_base.PPOTrainer._update_actor has lost its parameter metrics;
 grpo_verl_ext.verl_plugin.groups.trainer overrides it
 ```
