@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
             for step in range(last + 1)
         ]
         (run / "attempt-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        record = {"overrides": [], "steps": 2, "git_revision": "abc", "versions": {"verl": "0.9.1"}}
+        record = {"overrides": [], "steps": 2, "git_revision": "abc" * 20, "versions": {"verl": "0.9.1"}}
         (run / "run.json").write_text(json.dumps(record))
         answers = [
             ("agreed", "same", 1),
@@ -103,7 +103,7 @@ def test_all_text_is_escaped(folder: Path) -> None:
     assert "val/&lt;acc&gt;" in html
     assert "other/seed-2 (begun)" in html
     assert "base reached 0.5: seed 1: step 2" in html
-    assert "commit abc; verl 0.9.1" in html
+    assert f"commit {'abc' * 20}; verl 0.9.1" in html
     assert str(folder) not in html, "a page is shown to others"
 
 
