@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a bare machine with no GPU to a model that learned: installs, prepares the embedded task chain_sum,
-# trains it with GRPO on verl's real trainer, prints the test accuracy before and after.
+# trains it with GVPO on verl's real trainer, prints the test accuracy before and after.
 #
 #   bash examples/quickstart.sh [options] [verl overrides]       --help lists the options
 #

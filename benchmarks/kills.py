@@ -1,0 +1,109 @@
+"""SIGKILL of each kind of process at a random moment of a training, and the same command again.
+
+python benchmarks/kills.py [--kinds driver WorkerDict …] [--seed 1] [--out outputs/kills] [verl overrides]
+
+The embedded task on the CPU platform with two ranks, four short steps, a checkpoint after each. The signal comes
+0 to 20 seconds after the first step was logged. Then the same training is started again and has to reach its last
+step. What a killed run leaves running is looked for, and the task's cache is compared file by file.
+"""
+
+import argparse
+import hashlib
+import random
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from run_processes import kind
+
+from grpo_verl_ext.cache import cache_root
+from grpo_verl_ext.runs.leftovers import marked
+from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.process import ProcessFailedError
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+KINDS = (
+    *("driver", "TaskRunnerV1", "WorkerDict", "AgentLoopWorkerTQ", "RewardLoopWorker"),
+    *("vLLMHttpServer", "EngineCore", "TransferQueueController", "SimpleStorageUnit"),
+)
+STEPS = 4
+PATIENCE = 600.0
+"""Seconds after which a run that does not end is called hanging."""
+
+
+@dataclass
+class Kill:
+    """Sends the signal once, ``delay`` seconds after the first step."""
+
+    run: VerlRun
+    kind: str
+    delay: float
+    first_step: float | None = None
+    sent: float | None = None
+
+    def look(self, metrics: Metrics) -> None:
+        now = time.monotonic()
+        if self.sent is not None:
+            if now > self.sent + PATIENCE:
+                raise TimeoutError(f"{self.kind}: nothing ended within {PATIENCE:.0f} s")
+        elif metrics and self.first_step is None:
+            self.first_step = now
+        elif self.first_step is not None and now > self.first_step + self.delay:
+            victims = [p for p in marked(str(self.run.folder.resolve())) if kind(p) == self.kind]
+            victims[0].send_signal(signal.SIGKILL)
+            self.sent = now
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("outputs/kills"))
+    options, overrides = parser.parse_known_args()
+    print("| killed | s after step 1 | s to the end | named by | left running | second run | cache |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name in options.kinds:
+        delay = random.Random(f"{options.seed}-{name}").uniform(0, 20)
+        run = VerlRun(options.out / f"{name}-{options.seed}", settings(overrides), STEPS)
+        print(killed_and_resumed(Kill(run, name, delay)), flush=True)
+
+
+def settings(overrides: list[str]) -> list[str]:
+    return [
+        *("+algo=grpo", "+platform=cpu", "+task=chain_sum", "trainer.n_gpus_per_node=2"),
+        *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4"),
+        *("actor_rollout_ref.rollout.n=4", "trainer.val_before_train=false", "trainer.test_freq=-1"),
+        *("trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=2"),
+        *overrides,
+    ]
+
+
+def killed_and_resumed(kill: Kill) -> str:
+    """One row of the table."""
+    run, before = kill.run, cache_digest()
+    try:
+        run.go(on_metrics=kill.look)
+        ended = "not at all"
+    except (ProcessFailedError, TimeoutError) as error:
+        ended = type(error).__name__
+    seconds = time.monotonic() - kill.sent if kill.sent is not None else float("nan")
+    left = len(marked(str(run.folder.resolve())))
+    run.go()
+    resumed = f"step {max(run.metrics())} of {STEPS}, finished: {run.is_finished()}"
+    same = "the same" if cache_digest() == before else "CHANGED"
+    return f"| {kill.kind} | {kill.delay:.1f} | {seconds:.0f} | {ended} | {left} | {resumed} | {same} |"
+
+
+def cache_digest() -> str:
+    """Of all files in the cache and their names."""
+    digest = hashlib.sha256()
+    for file in sorted(path for path in cache_root().rglob("*") if path.is_file()):
+        digest.update(str(file).encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    main()

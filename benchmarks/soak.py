@@ -1,0 +1,96 @@
+"""Resident memory over a long training on the CPU platform: does it grow, and in which process?
+
+python benchmarks/soak.py [--algo gvpo] [--steps 200] [--out outputs/soak] [verl overrides]
+
+The embedded task with 8 prompts × 4 responses a step, and a checkpoint every 50 steps. After each step the memory
+of every process of the run is read: the resident pages that it shares with nobody (unique set size). The slope is
+a least-squares line through the second half of the steps: libraries fill their caches in the first.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import psutil
+from run_processes import kind
+from scipy.stats import linregress
+
+from grpo_verl_ext.files import write_whole
+from grpo_verl_ext.runs.leftovers import marked
+from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+MIB = 2**20
+Memory = dict[str, float]
+"""MiB by kind of process."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--algo", default="gvpo")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--out", type=Path, default=Path("outputs/soak"))
+    options, overrides = parser.parse_known_args()
+    run = VerlRun(options.out / options.algo, settings(options.algo, overrides), options.steps)
+    by_step = soaked(run)
+    write_whole(run.folder / "memory.json", json.dumps(by_step, indent=1))
+    print(table(by_step))
+
+
+def settings(algo: str, overrides: list[str]) -> list[str]:
+    return [
+        *(f"+algo={algo}", "+platform=cpu", "+task=chain_sum"),
+        *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4"),
+        *("actor_rollout_ref.rollout.n=4", "trainer.total_epochs=100"),
+        *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=50"),
+        "trainer.max_actor_ckpt_to_keep=1",
+        *overrides,
+    ]
+
+
+def soaked(run: VerlRun) -> dict[int, Memory]:
+    """Train to the end; memory after each step that was seen to end."""
+    by_step: dict[int, Memory] = {}
+
+    def look(metrics: Metrics) -> None:
+        if metrics and (step := max(metrics)) not in by_step:
+            by_step[step] = memory(str(run.folder.resolve()))
+
+    run.go(on_metrics=look)
+    return by_step
+
+
+def memory(mark: str) -> Memory:
+    """Of all processes of the run now, by kind."""
+    found: Memory = defaultdict(float)
+    for process in marked(mark):
+        try:
+            found[kind(process)] += process.memory_full_info().uss / MIB
+        except psutil.NoSuchProcess:
+            continue
+    return dict(found)
+
+
+def table(by_step: dict[int, Memory]) -> str:
+    """Slopes with their standard errors, Markdown."""
+    steps = sorted(by_step)[len(by_step) // 2 :]
+    kinds = sorted({name for step in steps for name in by_step[step]})
+    lines = [
+        f"| process | MiB at step {steps[0]} | MiB at step {steps[-1]} | MiB a step |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name in [*kinds, "all"]:
+        values = [
+            sum(by_step[step].values()) if name == "all" else by_step[step].get(name, 0.0) for step in steps
+        ]
+        line = linregress(steps, values)
+        slope = f"{line.slope:+.3f} ± {line.stderr:.3f}"
+        lines.append(f"| {name} | {values[0]:.0f} | {values[-1]:.0f} | {slope} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
