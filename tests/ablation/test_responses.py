@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from grpo_verl_ext.ablation.lengths import Measures
 from grpo_verl_ext.ablation.responses import Measure, Responses, chosen, read_responses, step_metrics
-from grpo_verl_ext.ablation.results import Results, keep_grid, read_results
-from grpo_verl_ext.ablation.settings import GridSettings
+from grpo_verl_ext.ablation.results import Results, read_results
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.verl_run import VerlRun
 
@@ -190,25 +190,13 @@ class TestLoadsOfAReport:
     """A report of four finished runs, of two models."""
 
     @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        settings = GridSettings(
-            folder=str(tmp_path),
-            steps=1,
-            base=[],
-            axes={"model": {"small": [], "large": []}},
-            seeds=[1, 2],
-            baseline=["small"],
-            metrics=["acc"],
-            right_above=0.5,
-        )
-        keep_grid(settings)
-        for variant in settings.axes["model"]:
-            for seed in settings.seeds:
-                run = VerlRun(tmp_path / variant / f"seed-{seed}", [], steps=1)
-                name_model(run.folder, tmp_path / variant)
-                run.rollouts.mkdir()
-                (run.rollouts / "1.jsonl").write_text(as_line(response("a", "one two", 1.0)) + "\n")
-                (run.folder / "attempt-1.jsonl").write_text('{"step": 1, "data": {"acc": 1.0}}\n')
+    def folder(self, tmp_path: Path, grid_of, leave) -> Path:
+        grid_of(["small", "large"], ["acc"], right_above=0.5)
+        for variant, seed in product(["small", "large"], [1, 2]):
+            run = leave(variant, seed, {2: {"acc": 1.0}})
+            name_model(run, tmp_path / variant)
+            (run / "rollouts").mkdir()
+            (run / "rollouts" / "2.jsonl").write_text(as_line(response("a", "one two", 1.0)) + "\n")
         return tmp_path
 
     @pytest.fixture
@@ -225,7 +213,7 @@ class TestLoadsOfAReport:
         return asked
 
     def lengths(self, results: Results, unit: str) -> list[float]:
-        return [run.metrics[1][f"responses/{unit}/right"] for run in results.runs]
+        return [run.metrics[2][f"responses/{unit}/right"] for run in results.runs]
 
     def test_one_of_each_model_and_none_when_lengths_were_kept(self, folder: Path, loads: list[str]) -> None:
         for variant in ("small", "large"):

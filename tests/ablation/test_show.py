@@ -1,6 +1,5 @@
 """What ``ablate`` shows: the plan by hand, and how often the files are read for it."""
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from grpo_verl_ext.runs.verl_run import VerlRun
 
 
 @pytest.fixture
-def grid(tmp_path: Path) -> Path:
+def grid(tmp_path: Path, leave) -> Path:
     """Of three runs one is finished, one has failed, one is to do."""
     file = tmp_path / "grid.yaml"
     file.write_text(
@@ -23,16 +22,14 @@ def grid(tmp_path: Path) -> Path:
         "axes: {algo: {grpo: [+algo=grpo], dapo: [+algo=dapo], gvpo: [+algo=gvpo]}}\n"
         "seeds: [1]\nbaseline: [grpo]\nmetrics: [acc]\n"
     )
-    leave(tmp_path / "grpo" / "seed-1", {1: 60.0, 2: 30.0})
-    leave(tmp_path / "dapo" / "seed-1", {1: 90.0})
-    (tmp_path / "dapo" / "seed-1" / "failed.txt").write_text("the reason\n")
+    leave("grpo", 1, {1: step(0.25, 60.0), 2: step(0.5, 30.0)})
+    failed = leave("dapo", 1, {1: step(0.25, 90.0)})
+    (failed / "failed.txt").write_text("the reason\n")
     return file
 
 
-def leave(run: Path, seconds: dict[int, float]) -> None:
-    run.mkdir(parents=True, exist_ok=True)
-    lines = [{"step": step, "data": {"acc": step / 4, "timing_s/step": s}} for step, s in seconds.items()]
-    (run / "attempt-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+def step(acc: float, seconds: float) -> dict[str, float]:
+    return {"acc": acc, "timing_s/step": seconds}
 
 
 @pytest.fixture
@@ -66,14 +63,14 @@ def test_the_plan_by_hand(grid: Path, reads: Counter[str]) -> None:
 
 
 def test_a_redraw_reads_each_run_once(
-    grid: Path, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
+    grid: Path, leave, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redraws: list[Counter[str]] = []
 
     def go(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
         """A training whose watcher is called twice."""
         for last in (1, 2):
-            leave(run.folder, dict.fromkeys(range(1, last + 1), 30.0))
+            leave("gvpo", 1, {number: step(0.0, 30.0) for number in range(1, last + 1)})
             before = Counter(reads)
             on_metrics({last: {}})
             redraws.append(reads - before)
