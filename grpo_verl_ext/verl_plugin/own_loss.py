@@ -25,6 +25,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.algorithms import aggregation, surrogate
+from grpo_verl_ext.verl_plugin.keys import ACTOR
 from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, token_mean, truncated_share
 from grpo_verl_ext.verl_plugin.registration import claim
 
@@ -100,16 +101,15 @@ def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch
         return aggregation.sequence_mean_token_mean(loss, response_mask, responses, dp_size)
     if loss_agg_mode == "seq-mean-token-sum":
         return aggregation.sequence_mean_constant_length(loss, response_mask, responses, 1.0, dp_size)
-    key = "actor_rollout_ref.actor"
     if loss_agg_mode != "seq-mean-token-sum-norm":
         raise ValueError(
-            f"{key}.loss_agg_mode is {loss_agg_mode!r}; valid are token-mean, seq-mean-token-mean, "
-            f"seq-mean-token-sum, seq-mean-token-sum-norm. Type: {key}.loss_agg_mode=token-mean"
+            f"{ACTOR}.loss_agg_mode is {loss_agg_mode!r}; valid are token-mean, seq-mean-token-mean, "
+            f"seq-mean-token-sum, seq-mean-token-sum-norm. Type: {ACTOR}.loss_agg_mode=token-mean"
         )
     if mini_batch.loss_scale_factor is None:
         raise ValueError(
-            f"{key}.loss_agg_mode is seq-mean-token-sum-norm, but {key}.loss_scale_factor is None; valid is "
-            f"a number > 0. Type: '{key}.loss_scale_factor=${{data.max_response_length}}'"
+            f"{ACTOR}.loss_agg_mode is seq-mean-token-sum-norm, but {ACTOR}.loss_scale_factor is None; "
+            f"valid is a number > 0. Type: '{ACTOR}.loss_scale_factor=${{data.max_response_length}}'"
         )
     return aggregation.sequence_mean_constant_length(
         loss, response_mask, responses, mini_batch.loss_scale_factor, dp_size
