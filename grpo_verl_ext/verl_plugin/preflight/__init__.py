@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.verl_plugin.findings import Advice, Advise, Finding, Refuse, SettingError, Severity
+from grpo_verl_ext.verl_plugin.findings import Advise, Finding, Refuse, SettingError, Severity
 from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
 from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards, sizes
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
@@ -94,4 +94,4 @@ def _silenced(config: DictConfig) -> list[str]:
     return names
 
 
-__all__ = ["ADVICE", "CHECKS", "Advice", "check", "findings", "warnings"]
+__all__ = ["ADVICE", "CHECKS", "check", "findings", "warnings"]
