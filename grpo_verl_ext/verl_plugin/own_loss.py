@@ -26,7 +26,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.algorithms import aggregation, surrogate
 from grpo_verl_ext.verl_plugin.keys import ACTOR
-from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, token_mean, truncated_share
+from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, metrics_of
 from grpo_verl_ext.verl_plugin.registration import claim
 
 if TYPE_CHECKING:
@@ -69,17 +69,12 @@ def token_loss(per_token: TokenLoss) -> TokenLoss:
             )
         if rollout_is_weights is not None:
             loss = surrogate.reweighted(loss, rollout_is_weights, response_mask)
-        metrics = {
-            "actor/ppo_kl": token_mean(
-                -surrogate.token_log_ratio(log_prob.detach(), old_log_prob, response_mask),
-                *(response_mask, config, mini_batch),
-            ),
-            "actor/frac_zero_advantage": token_mean(
-                torch.eq(advantages, 0), response_mask, config, mini_batch
-            ),
+        values = {
+            "actor/ppo_kl": -surrogate.token_log_ratio(log_prob.detach(), old_log_prob, response_mask),
+            "actor/frac_zero_advantage": torch.eq(advantages, 0),
         }
         reduced = averaged(loss, response_mask, config.loss_agg_mode, mini_batch)
-        return reduced, metrics | truncated_share(response_mask, config, mini_batch)
+        return reduced, metrics_of(values, response_mask, config, mini_batch)
 
     # `claim` tells owners by module and name: importing the same file twice is harmless.
     loss_fn.__module__, loss_fn.__name__ = per_token.__module__, name
