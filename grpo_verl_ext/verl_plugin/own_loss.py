@@ -26,7 +26,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.algorithms import aggregation, surrogate
 from grpo_verl_ext.verl_plugin.keys import ACTOR
-from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, metrics_of
+from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, PolicyLoss, metrics_of
 from grpo_verl_ext.verl_plugin.registration import claim
 
 if TYPE_CHECKING:
@@ -48,8 +48,11 @@ def token_loss(per_token: TokenLoss) -> TokenLoss:
     Raises:
         NameTakenError: another package's loss has that name.
     """
-    name = per_token.__name__
+    claim(POLICY_LOSS_REGISTRY, {per_token.__name__: _as_verl_calls_it(per_token)}, "policy loss")
+    return per_token
 
+
+def _as_verl_calls_it(per_token: TokenLoss) -> PolicyLoss:
     def loss_fn(
         *,
         old_log_prob: Tensor,
@@ -64,8 +67,8 @@ def token_loss(per_token: TokenLoss) -> TokenLoss:
         loss = per_token(log_prob, old_log_prob, advantages, response_mask, config)
         if loss.shape != log_prob.shape:
             raise ValueError(
-                f"the loss {name} returned shape {tuple(loss.shape)}; valid is one number per token, "
-                f"{tuple(log_prob.shape)}, not yet averaged. Type: return -advantages * log_prob"
+                f"the loss {per_token.__name__} returned shape {tuple(loss.shape)}; valid is one number per "
+                f"token, {tuple(log_prob.shape)}, not yet averaged. Type: return -advantages * log_prob"
             )
         if rollout_is_weights is not None:
             loss = surrogate.reweighted(loss, rollout_is_weights, response_mask)
@@ -77,10 +80,9 @@ def token_loss(per_token: TokenLoss) -> TokenLoss:
         return reduced, metrics_of(values, response_mask, config, mini_batch)
 
     # `claim` tells owners by module and name: importing the same file twice is harmless.
-    loss_fn.__module__, loss_fn.__name__ = per_token.__module__, name
+    loss_fn.__module__, loss_fn.__name__ = per_token.__module__, per_token.__name__
     loss_fn.__qualname__, loss_fn.__doc__ = per_token.__qualname__, per_token.__doc__
-    claim(POLICY_LOSS_REGISTRY, {name: loss_fn}, "policy loss")
-    return per_token
+    return loss_fn
 
 
 def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch: MiniBatch) -> Tensor:
