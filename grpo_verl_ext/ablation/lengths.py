@@ -7,6 +7,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from grpo_verl_ext.ablation.responses import CHARACTERS, TOKENS, Measure
 
@@ -26,7 +27,7 @@ class Measures:
         """
         try:
             model = OmegaConf.load(run_folder / RESOLVED).actor_rollout_ref.model.path
-        except (OSError, ValueError, AttributeError, OmegaConfBaseException) as error:
+        except (OSError, ValueError, AttributeError, YAMLError, OmegaConfBaseException) as error:
             return _in_characters(run_folder, error)
         return self._of_model(model)
 

@@ -173,6 +173,12 @@ class TestMeasures:
         assert measure.caution.startswith(
             f"lengths are in characters, for there is no tokenizer of {tmp_path}/model"
         )
+        (configured / "run" / "hydra" / ".hydra" / "config.yaml").write_text("{half")
+        corrupt = Measures().of(configured / "run")
+        assert corrupt.caution is not None
+        assert corrupt.caution.startswith(
+            f"lengths are in characters, for there is no tokenizer of {tmp_path}/run"
+        )
         nowhere = Measures().of(tmp_path / "nowhere")
         assert nowhere.caution is not None
         assert f"no tokenizer of {tmp_path}/nowhere" in nowhere.caution
