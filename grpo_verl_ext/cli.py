@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +13,26 @@ import typer
 app = typer.Typer(
     help="GRPO, DAPO, Dr. GRPO and GVPO for verl.", no_args_is_help=True, pretty_exceptions_enable=False
 )
+
+
+@contextmanager
+def _one_message(who: str, *errors: type[Exception], extra: str | None = None) -> Iterator[None]:
+    """These errors, which are the user's to mend, end the command with their message and exit status 1.
+
+    Args:
+        who: what the message begins with.
+        extra: of the package; what is imported in the block may be installed with it alone.
+    """
+    try:
+        yield
+    except errors as error:
+        typer.echo(f"{who}: {error}", err=True)
+        raise typer.Exit(1) from error
+    except ModuleNotFoundError as error:
+        if extra is None:
+            raise
+        typer.echo(f"{who}: {error}. Type: pip install 'grpo-verl-ext[{extra}]'", err=True)
+        raise typer.Exit(1) from error
 
 
 @app.callback()
@@ -37,11 +59,8 @@ def prepare(
     from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError
     from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
 
-    try:
+    with _one_message(task.value, PreparedTaskError):
         prepare_and_report(seed, force=force)
-    except PreparedTaskError as error:
-        typer.echo(f"{task.value}: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 @app.command()
@@ -56,11 +75,8 @@ def invariance(
     # verl takes seconds to import, too.
     from grpo_verl_ext.verl_plugin.invariance import own_case, report
 
-    try:
+    with _one_message("invariance", ValueError):
         own = None if loss is None else own_case(loss, loss_agg_mode)
-    except ValueError as error:
-        typer.echo(f"invariance: {error}", err=True)
-        raise typer.Exit(1) from error
     if not report(as_json=as_json, include_verl=include_verl, seed=seed, own=own):
         raise typer.Exit(1)
 
@@ -96,12 +112,9 @@ def iterate(
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
     from grpo_verl_ext.runs.process import ProcessFailedError
 
-    try:
+    with _one_message("iterate", IterateError, ProcessFailedError):
         settings = read_settings(config, overrides or [])
         (plan_and_report if dry_run else iterate_and_report)(settings)
-    except (IterateError, ProcessFailedError) as error:
-        typer.echo(f"iterate: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 @app.command()
@@ -123,7 +136,7 @@ def ablate(
     from grpo_verl_ext.ablation.settings import AblationError, read_grid
     from grpo_verl_ext.ablation.show import plan_and_report, run_and_report
 
-    try:
+    with _one_message("ablate", AblationError):
         settings = read_grid(grid, overrides or [])
         if run and not run_and_report(
             settings, retry_failed=retry_failed, ray_address=ray_address, jobs=jobs
@@ -131,9 +144,6 @@ def ablate(
             raise typer.Exit(1)
         if not run:
             plan_and_report(settings, retry_failed=retry_failed)
-    except AblationError as error:
-        typer.echo(f"ablate: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 @app.command()
@@ -146,16 +156,10 @@ def report(
     """What the finished runs of a grid say: means, paired differences, intervals."""
     from grpo_verl_ext.ablation.settings import AblationError
 
-    try:
+    with _one_message("report", AblationError, extra="ablation"):
         from grpo_verl_ext.ablation.report import report as print_report
 
         print_report(folder, threshold=threshold)
-    except AblationError as error:
-        typer.echo(f"report: {error}", err=True)
-        raise typer.Exit(1) from error
-    except ModuleNotFoundError as error:
-        typer.echo(f"report: {error}. Type: pip install 'grpo-verl-ext[ablation]'", err=True)
-        raise typer.Exit(1) from error
 
 
 @app.command()
@@ -182,7 +186,7 @@ def anatomy(
     """The weight that each variant gives the tokens of your own rollouts, by length, right and wrong."""
     from grpo_verl_ext.anatomy.dump import AnatomyError
 
-    try:
+    with _one_message("anatomy", AnatomyError, extra="ablation"):
         from grpo_verl_ext.anatomy.measure import Settings
         from grpo_verl_ext.anatomy.report import anatomy_and_report
 
@@ -199,9 +203,3 @@ def anatomy(
                 kl_responses=kl_responses,
             )
         )
-    except AnatomyError as error:
-        typer.echo(f"anatomy: {error}", err=True)
-        raise typer.Exit(1) from error
-    except ModuleNotFoundError as error:
-        typer.echo(f"anatomy: {error}. Type: pip install 'grpo-verl-ext[ablation]'", err=True)
-        raise typer.Exit(1) from error

@@ -7,6 +7,7 @@ from typing import Any
 
 from grpo_verl_ext.ablation.measures import MEASURES, costs, curve, first_step_at, seconds_until
 from grpo_verl_ext.ablation.results import Result, Results
+from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.statistics import Comparison, Summary, adjusted, caution, compare, summarize
 
 
@@ -86,7 +87,7 @@ def cautions(results: Results, rows: list[Row]) -> list[str]:
     troubles = dict.fromkeys(trouble for run in results.runs for trouble in run.troubles)
     # The folder may be moved, and the report is shown to others.
     words = [trouble.replace(f"{results.settings.folder}/", "") for trouble in troubles]
-    unfinished = [run for run in results.runs if run not in results.finished(run.variant)]
+    unfinished = [run for run in results.runs if run.state is not State.FINISHED]
     if unfinished:
         names = ", ".join(f"{run.variant}/seed-{run.seed} ({run.state.value})" for run in unfinished)
         words.append(f"not finished, and left out: {names}")

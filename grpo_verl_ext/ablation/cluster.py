@@ -7,10 +7,10 @@ import re
 import shlex
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
@@ -99,17 +99,7 @@ class Cluster:
         job = job or self._submitted(run)
         log = run.folder / f"{job.attempt}.log"
         self.say(f"{run.folder} is job {job.submission_id}. To stop it: {job.stop_command}")
-        fetched = time.monotonic()
-        while not (
-            info := self._ask(lambda: self.client.get_job_info(job.submission_id))
-        ).status.is_terminal():
-            if time.monotonic() - fetched >= self.log_every:
-                self._fetch_log(job, log)
-                fetched = time.monotonic()
-            on_metrics(run.metrics())
-            yield
-        self._fetch_log(job, log)
-        on_metrics(run.metrics())
+        info = yield from self._watched(job, log, lambda: on_metrics(run.metrics()))
         forget_job(run.folder)
         if info.status is not JobStatus.SUCCEEDED:
             reason = str(info.message).partition("\n")[0]
@@ -117,6 +107,20 @@ class Cluster:
                 f"{last_lines(log)}\njob {job.submission_id} is {info.status.value}: {reason} Its whole "
                 f"output is in {log}. The same command goes on where it was"
             )
+
+    def _watched(self, job: Job, log: Path, on_look: Callable[[], None]) -> Generator[None, None, Any]:
+        """Wait for its end, and return what Ray says of it; meanwhile its log is fetched now and then."""
+        fetched = time.monotonic()
+        while True:
+            info = self._ask(lambda: self.client.get_job_info(job.submission_id))
+            ended = info.status.is_terminal()
+            if ended or time.monotonic() - fetched >= self.log_every:
+                self._fetch_log(job, log)
+                fetched = time.monotonic()
+            on_look()
+            if ended:
+                return info
+            yield
 
     def _found_again(self, run: VerlRun) -> Job | None:
         job = noted_job(run.folder)

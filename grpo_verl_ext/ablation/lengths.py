@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from transformers import AutoTokenizer
+from yaml import YAMLError
 
-from grpo_verl_ext.ablation.responses import Measure
+from grpo_verl_ext.ablation.responses import CHARACTERS, TOKENS, Measure
 
 RESOLVED = Path("hydra") / ".hydra" / "config.yaml"
 
 
-def measure_of(run_folder: Path, *, right_above: float | None) -> tuple[Measure, str | None]:
-    """Tokens by the run's own tokenizer, without the end token; characters and a word where it is not here.
+class Measures:
+    """Of the runs of one report; a model's tokenizer is loaded when a run first asks for it, and once."""
 
-    Nothing is fetched: a model of the hub must be in its cache.
-    """
-    model = None
+    def __init__(self) -> None:
+        self._of_model = functools.cache(_of_model)
+
+    def of(self, run_folder: Path) -> Measure:
+        """Tokens by the run's own tokenizer, without the end token; characters where it is not here.
+
+        Nothing is fetched: a model of the hub must be in its cache.
+        """
+        try:
+            model = OmegaConf.load(run_folder / RESOLVED).actor_rollout_ref.model.path
+        except (OSError, ValueError, AttributeError, YAMLError, OmegaConfBaseException) as error:
+            return _in_characters(run_folder, error)
+        return self._of_model(model)
+
+
+def _of_model(model: str) -> Measure:
+    from transformers import AutoTokenizer
+
     try:
-        model = OmegaConf.load(run_folder / RESOLVED).actor_rollout_ref.model.path
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
-    except (OSError, ValueError, AttributeError, OmegaConfBaseException) as error:
-        word = f"lengths are in characters, for there is no tokenizer of {model or run_folder}: {error}"
-        return Measure("characters", len, right_above), word.splitlines()[0]
+    except (OSError, ValueError) as error:
+        return _in_characters(model, error)
+    return Measure(TOKENS, lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"]))
 
-    def tokens(text: str) -> int:
-        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    return Measure("tokens", tokens, right_above), None
+def _in_characters(whose: str | Path, error: Exception) -> Measure:
+    caution = f"lengths are in characters, for there is no tokenizer of {whose}: {error}"
+    return Measure(CHARACTERS, len, caution.splitlines()[0])

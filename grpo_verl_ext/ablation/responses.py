@@ -25,20 +25,18 @@ NO_DIFFERENCE = "responses/groups_without_difference"
 SHARE_RIGHT = "responses/right"
 
 
+TOKENS, CHARACTERS = "tokens", "characters"
+"""Units of length."""
+
+
 @dataclass(frozen=True)
 class Measure:
-    """How responses are measured."""
+    """How long a response is."""
 
     unit: str
-    """``tokens`` or ``characters``."""
     length: Callable[[str], int]
-    right_above: float | None
-    """A response is right if its score is above; None: nobody has said what is right."""
-
-    @property
-    def name(self) -> list[object]:
-        """Numbers made with another measure are not these."""
-        return [self.unit, self.right_above]
+    caution: str | None = None
+    """Why it is not in tokens."""
 
 
 @dataclass(frozen=True)
@@ -53,34 +51,41 @@ class Responses:
     """A word for each file that cannot be read; it was left in place."""
 
 
-def read_responses(run: VerlRun, measure: Measure) -> Responses:
-    """From a finished run's dumps, once; then from what was kept of them, which outlives the dumps."""
+def read_responses(run: VerlRun, measure: Callable[[], Measure], *, right_above: float | None) -> Responses:
+    """From a finished run's dumps, once; then from what was kept of them, which outlives the dumps.
+
+    Args:
+        measure: loads a tokenizer, and is not called where lengths in tokens were kept.
+        right_above: a response is right if its score is above; None: nobody has said what is right.
+    """
     file = run.folder / KEPT
     if file.exists():
-        kept, name = _read_kept(file)
-        if name == measure.name or kept.troubles or not run.rollouts.is_dir():
+        kept, made_with = _read_kept(file)
+        if kept.troubles or not run.rollouts.is_dir() or made_with == [TOKENS, right_above]:
             return kept
-    read = _read_dumps(run, measure)
+        if made_with == [measure().unit, right_above]:
+            return kept
+    read = _read_dumps(run, measure(), right_above)
     if not read.troubles and (read.metrics or read.samples):
-        _keep(read, measure, file)
+        _keep(read, [measure().unit, right_above], file)
     return read
 
 
-def step_metrics(rows: Iterable[Response], measure: Measure) -> dict[str, float]:
+def step_metrics(rows: Iterable[Response], measure: Measure, right_above: float | None) -> dict[str, float]:
     """One training step: lengths of right and wrong responses, shares of right ones and of idle prompts.
 
-    A length is missing where there is no such response.
+    A length is missing where there is no such response, and both where nobody has said what is right.
     """
     rows = list(rows)
     scores = defaultdict(set)
     for row in rows:
         scores[row.prompt_id].add(row.score)
     values = {NO_DIFFERENCE: mean(len(different) == 1 for different in scores.values())}
-    if measure.right_above is None:
+    if right_above is None:
         return values
     lengths: dict[str, list[int]] = {"right": [], "wrong": []}
     for row in rows:
-        lengths["right" if row.score > measure.right_above else "wrong"].append(measure.length(row.output))
+        lengths["right" if row.score > right_above else "wrong"].append(measure.length(row.output))
     values[SHARE_RIGHT] = len(lengths["right"]) / len(rows)
     return values | {
         f"responses/{measure.unit}/{kind}": mean(found) for kind, found in lengths.items() if found
@@ -92,7 +97,7 @@ def chosen(rows: Iterable[Response]) -> list[Response]:
     return sorted(rows, key=lambda row: hashlib.sha256(row.prompt.encode()).digest())[:SAMPLES]
 
 
-def _read_dumps(run: VerlRun, measure: Measure) -> Responses:
+def _read_dumps(run: VerlRun, measure: Measure, right_above: float | None) -> Responses:
     troubles: list[str] = []
 
     def rows_of(folder: Path, step: int) -> list[Response]:
@@ -104,16 +109,16 @@ def _read_dumps(run: VerlRun, measure: Measure) -> Responses:
             return []
 
     metrics = {
-        step: step_metrics(rows, measure)
+        step: step_metrics(rows, measure, right_above)
         for step in range(1, run.steps + 1)
         if (rows := rows_of(run.rollouts, step))
     }
     return Responses(metrics, chosen(rows_of(run.validation, run.steps)), troubles)
 
 
-def _keep(read: Responses, measure: Measure, file: Path) -> None:
+def _keep(read: Responses, made_with: list[object], file: Path) -> None:
     content = {
-        "measure": measure.name,
+        "measure": made_with,
         "metrics": read.metrics,
         "samples": [asdict(sample) for sample in read.samples],
     }

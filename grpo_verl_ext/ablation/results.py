@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from grpo_verl_ext.ablation.grid import GridRun, runs_of, variant_name
-from grpo_verl_ext.ablation.lengths import measure_of
-from grpo_verl_ext.ablation.responses import read_responses
+from grpo_verl_ext.ablation.lengths import Measures
+from grpo_verl_ext.ablation.responses import CHARACTERS, read_responses
 from grpo_verl_ext.ablation.settings import AblationError, GridSettings
 from grpo_verl_ext.ablation.state import State, read_record, standing_of
 from grpo_verl_ext.files import write_whole
@@ -87,21 +88,25 @@ def read_results(folder: Path) -> Results:
         runs = runs_of(settings)
     except (ValueError, TypeError, AttributeError) as error:
         raise AblationError(f"{file} is no grid ({error!r}). It was left in place") from error
-    return Results(settings, [_result(run, settings) for run in runs])
+    measures = Measures()
+    return Results(settings, [_result(run, settings, measures) for run in runs])
 
 
-def _result(run: GridRun, settings: GridSettings) -> Result:
+def _result(run: GridRun, settings: GridSettings, measures: Measures) -> Result:
     standing = standing_of(run)
     if standing.state is not State.FINISHED:
         unread = [standing.trouble] if standing.state is State.UNREADABLE and standing.trouble else []
         return Result(run.variant, run.seed, standing.state, standing.metrics, troubles=unread)
-    measure, word = measure_of(run.training.folder, right_above=settings.right_above)
-    responses = read_responses(run.training, measure)
+    measure = partial(measures.of, run.training.folder)
+    responses = read_responses(run.training, measure, right_above=settings.right_above)
     metrics = {
         step: {**values, **responses.metrics.get(step, {})} for step, values in standing.metrics.items()
     }
-    in_characters = any("/characters/" in name for values in responses.metrics.values() for name in values)
-    troubles = responses.troubles + ([word] if word and in_characters else [])
+    in_characters = any(
+        f"/{CHARACTERS}/" in name for of_step in responses.metrics.values() for name in of_step
+    )
+    caution = measure().caution if in_characters else None
+    troubles = responses.troubles + ([caution] if caution else [])
     made_with = _made_with(run, troubles)
     return Result(run.variant, run.seed, standing.state, metrics, made_with, responses.samples, troubles)
 

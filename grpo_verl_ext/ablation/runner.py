@@ -13,12 +13,11 @@ from grpo_verl_ext.ablation.jobs import check_jobs, noted_job
 from grpo_verl_ext.ablation.places import HERE, Place
 from grpo_verl_ext.ablation.settings import AblationError
 from grpo_verl_ext.ablation.state import (
-    State,
     failure_of,
     forget_failure,
     note_failure,
     read_record,
-    state_of,
+    standing_of,
     write_record,
 )
 from grpo_verl_ext.files import alone_in
@@ -56,15 +55,10 @@ def go(
         check_records(runs)
         check_jobs([run.training for run in runs], place.address)
         submitted = [run for run in runs if noted_job(run.training.folder)]
-        new = [run for run in runs if run not in submitted and to_do(run, retry_failed=retry_failed)]
+        left = [run for run in runs if run not in submitted]
+        new = [run for run in left if standing_of(run).is_to_do(retry_failed=retry_failed)]
         _train([*submitted, *new], watcher, place)
     return [run for run in runs if failure_of(run) is not None]
-
-
-def to_do(run: GridRun, *, retry_failed: bool) -> bool:
-    """Is it to be started?"""
-    state = state_of(run)
-    return state in (State.WAITING, State.BEGUN) or (state is State.FAILED and retry_failed)
 
 
 def check_records(runs: Sequence[GridRun]) -> None:

@@ -19,12 +19,12 @@ from rich.text import Text
 from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.grid import GridRun, runs_of
 from grpo_verl_ext.ablation.jobs import noted_job
-from grpo_verl_ext.ablation.measures import STEP_SECONDS
+from grpo_verl_ext.ablation.measures import STEP_SECONDS, curve, final
 from grpo_verl_ext.ablation.places import place_at
 from grpo_verl_ext.ablation.results import keep_grid
-from grpo_verl_ext.ablation.runner import check_records, go, to_do
+from grpo_verl_ext.ablation.runner import check_records, go
 from grpo_verl_ext.ablation.settings import GridSettings
-from grpo_verl_ext.ablation.state import State, standing_of, state_of
+from grpo_verl_ext.ablation.state import Standing, State, standing_of, state_of
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
 
@@ -35,10 +35,13 @@ def plan_and_report(settings: GridSettings, *, retry_failed: bool) -> None:
     runs = runs_of(settings)
     checks.compose(runs)
     check_records(runs)
-    console.print(_table(runs, settings.metrics[0]))
-    left = [run for run in runs if to_do(run, retry_failed=retry_failed)]
-    console.print(f"{len(left)} of {len(runs)} runs to do, {_estimate(runs, left)}. Type --run to start.")
-    _print_failures(console, runs)
+    standings = _standings(runs)
+    console.print(_table(standings, settings.metrics[0]))
+    left = [standing for standing in standings if standing.is_to_do(retry_failed=retry_failed)]
+    console.print(
+        f"{len(left)} of {len(runs)} runs to do, {_estimate(standings, left)}. Type --run to start."
+    )
+    _print_failures(console, standings)
 
 
 def run_and_report(
@@ -58,9 +61,10 @@ def run_and_report(
     with naming, Live(console=console, refresh_per_second=2) as live:
         watched = _Watched(live, runs, settings.metrics[0], place.at_once)
         go(Path(settings.folder), runs, watched, retry_failed=retry_failed, place=place)
-        live.update(_table(runs, settings.metrics[0]))
-    _print_failures(console, runs)
-    return all(state_of(run) is State.FINISHED for run in runs)
+        standings = _standings(runs)
+        live.update(_table(standings, settings.metrics[0]))
+    _print_failures(console, standings)
+    return all(standing.state is State.FINISHED for standing in standings)
 
 
 @dataclass
@@ -81,42 +85,46 @@ class _Watched:
 
     def metrics(self, run: GridRun, metrics: Metrics) -> None:
         self.steps[run.name] = max(metrics, default=0)
-        left = [each for each in self.runs if to_do(each, retry_failed=False)]
+        standings = _standings(self.runs)
+        left = [standing for standing in standings if standing.is_to_do(retry_failed=False)]
         now = "; ".join(f"{name}, step {step}" for name, step in self.steps.items())
-        words = Text(f"now {now}; {_estimate(self.runs, left, self.at_once)}")
-        self.live.update(Group(_table(self.runs, self.metric), words))
+        words = Text(f"now {now}; {_estimate(standings, left, self.at_once)}")
+        self.live.update(Group(_table(standings, self.metric), words))
 
     def end(self, run: GridRun) -> None:
         del self.steps[run.name]
         self.live.console.print(f"{time.strftime('%H:%M:%S')} {escape(run.name)}: {state_of(run).value}")
 
 
-def _table(runs: Sequence[GridRun], metric: str) -> Table:
+def _standings(runs: Sequence[GridRun]) -> list[Standing]:
+    """Of every run, by reading all its metrics: done once for what is shown together."""
+    return [standing_of(run) for run in runs]
+
+
+def _table(standings: Sequence[Standing], metric: str) -> Table:
     shown = Table(title="runs")
     for name in ("variant", "seed", "state", "step", metric, "s a step"):
         shown.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
-    for run in runs:
-        standing = standing_of(run)
-        metrics = standing.metrics
-        values = [of_step[metric] for _, of_step in sorted(metrics.items()) if metric in of_step]
-        seconds = _step_seconds(metrics)
+    for standing in standings:
+        values = curve(standing.metrics, metric)
+        seconds = _step_seconds(standing.metrics)
         shown.add_row(
-            escape(run.variant),
-            str(run.seed),
+            escape(standing.run.variant),
+            str(standing.run.seed),
             standing.state.value,
-            f"{max(metrics, default=0)}/{run.training.steps}",
-            f"{values[-1]:.3f}" if values else "–",
+            f"{standing.step}/{standing.run.training.steps}",
+            f"{final(values):.3f}" if values else "–",
             f"{mean(seconds):.1f}" if seconds else "–",
         )
     return shown
 
 
-def _estimate(runs: Sequence[GridRun], left: Sequence[GridRun], at_once: int = 1) -> str:
+def _estimate(standings: Sequence[Standing], left: Sequence[Standing], at_once: int = 1) -> str:
     """From the steps that there are; starting Ray, actor and rollout comes on top."""
-    seconds = [second for run in runs for second in _step_seconds(standing_of(run).metrics)]
+    seconds = [second for standing in standings for second in _step_seconds(standing.metrics)]
     if not seconds:
         return "time unknown before the first step"
-    steps = sum(run.training.steps - max(standing_of(run).metrics, default=0) for run in left)
+    steps = sum(standing.run.training.steps - standing.step for standing in left)
     return f"about {steps * mean(seconds) / 60 / at_once:.0f} min of steps"
 
 
@@ -124,12 +132,13 @@ def _step_seconds(metrics: Metrics) -> list[float]:
     return [values[STEP_SECONDS] for values in metrics.values() if STEP_SECONDS in values]
 
 
-def _print_failures(console: Console, runs: Sequence[GridRun]) -> None:
-    for run in runs:
-        standing = standing_of(run)
+def _print_failures(console: Console, standings: Sequence[Standing]) -> None:
+    for standing in standings:
         if standing.trouble is not None:
             trouble = standing.trouble.rstrip()
-            console.print(f"\n{run.name} {standing.state.value}:\n{trouble}", markup=False, style="red")
+            console.print(
+                f"\n{standing.run.name} {standing.state.value}:\n{trouble}", markup=False, style="red"
+            )
         if standing.state is State.FAILED:
             console.print("--retry-failed tries it again", markup=False)
 

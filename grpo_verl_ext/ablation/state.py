@@ -32,10 +32,20 @@ class State(str, Enum):
 class Standing:
     """A run as its files have it now."""
 
+    run: GridRun
     state: State
     metrics: Metrics
     trouble: str | None = None
     """Why it failed, or what cannot be read."""
+
+    @property
+    def step(self) -> int:
+        """The last one that was logged; 0 before the first."""
+        return max(self.metrics, default=0)
+
+    def is_to_do(self, *, retry_failed: bool) -> bool:
+        """Is it to be started?"""
+        return self.state in (State.WAITING, State.BEGUN) or (self.state is State.FAILED and retry_failed)
 
 
 def standing_of(run: GridRun) -> Standing:
@@ -43,13 +53,13 @@ def standing_of(run: GridRun) -> Standing:
     try:
         metrics = run.training.metrics()
     except CorruptMetricsError as error:
-        return Standing(State.UNREADABLE, {}, str(error))
+        return Standing(run, State.UNREADABLE, {}, str(error))
     if run.training.steps in metrics:
-        return Standing(State.FINISHED, metrics)
+        return Standing(run, State.FINISHED, metrics)
     failure = failure_of(run)
     if failure is not None:
-        return Standing(State.FAILED, metrics, failure)
-    return Standing(State.BEGUN if run.training.folder.is_dir() else State.WAITING, metrics)
+        return Standing(run, State.FAILED, metrics, failure)
+    return Standing(run, State.BEGUN if run.training.folder.is_dir() else State.WAITING, metrics)
 
 
 def state_of(run: GridRun) -> State:

@@ -25,7 +25,8 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.algorithms import aggregation, surrogate
-from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, token_mean, truncated_share
+from grpo_verl_ext.verl_plugin.keys import ACTOR
+from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, PolicyLoss, metrics_of
 from grpo_verl_ext.verl_plugin.registration import claim
 
 if TYPE_CHECKING:
@@ -47,8 +48,11 @@ def token_loss(per_token: TokenLoss) -> TokenLoss:
     Raises:
         NameTakenError: another package's loss has that name.
     """
-    name = per_token.__name__
+    claim(POLICY_LOSS_REGISTRY, {per_token.__name__: _as_verl_calls_it(per_token)}, "policy loss")
+    return per_token
 
+
+def _as_verl_calls_it(per_token: TokenLoss) -> PolicyLoss:
     def loss_fn(
         *,
         old_log_prob: Tensor,
@@ -63,28 +67,22 @@ def token_loss(per_token: TokenLoss) -> TokenLoss:
         loss = per_token(log_prob, old_log_prob, advantages, response_mask, config)
         if loss.shape != log_prob.shape:
             raise ValueError(
-                f"the loss {name} returned shape {tuple(loss.shape)}; valid is one number per token, "
-                f"{tuple(log_prob.shape)}, not yet averaged. Type: return -advantages * log_prob"
+                f"the loss {per_token.__name__} returned shape {tuple(loss.shape)}; valid is one number per "
+                f"token, {tuple(log_prob.shape)}, not yet averaged. Type: return -advantages * log_prob"
             )
         if rollout_is_weights is not None:
             loss = surrogate.reweighted(loss, rollout_is_weights, response_mask)
-        metrics = {
-            "actor/ppo_kl": token_mean(
-                -surrogate.token_log_ratio(log_prob.detach(), old_log_prob, response_mask),
-                *(response_mask, config, mini_batch),
-            ),
-            "actor/frac_zero_advantage": token_mean(
-                torch.eq(advantages, 0), response_mask, config, mini_batch
-            ),
+        values = {
+            "actor/ppo_kl": -surrogate.token_log_ratio(log_prob.detach(), old_log_prob, response_mask),
+            "actor/frac_zero_advantage": torch.eq(advantages, 0),
         }
         reduced = averaged(loss, response_mask, config.loss_agg_mode, mini_batch)
-        return reduced, metrics | truncated_share(response_mask, config, mini_batch)
+        return reduced, metrics_of(values, response_mask, config, mini_batch)
 
     # `claim` tells owners by module and name: importing the same file twice is harmless.
-    loss_fn.__module__, loss_fn.__name__ = per_token.__module__, name
+    loss_fn.__module__, loss_fn.__name__ = per_token.__module__, per_token.__name__
     loss_fn.__qualname__, loss_fn.__doc__ = per_token.__qualname__, per_token.__doc__
-    claim(POLICY_LOSS_REGISTRY, {name: loss_fn}, "policy loss")
-    return per_token
+    return loss_fn
 
 
 def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch: MiniBatch) -> Tensor:
@@ -100,16 +98,15 @@ def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch
         return aggregation.sequence_mean_token_mean(loss, response_mask, responses, dp_size)
     if loss_agg_mode == "seq-mean-token-sum":
         return aggregation.sequence_mean_constant_length(loss, response_mask, responses, 1.0, dp_size)
-    key = "actor_rollout_ref.actor"
     if loss_agg_mode != "seq-mean-token-sum-norm":
         raise ValueError(
-            f"{key}.loss_agg_mode is {loss_agg_mode!r}; valid are token-mean, seq-mean-token-mean, "
-            f"seq-mean-token-sum, seq-mean-token-sum-norm. Type: {key}.loss_agg_mode=token-mean"
+            f"{ACTOR}.loss_agg_mode is {loss_agg_mode!r}; valid are token-mean, seq-mean-token-mean, "
+            f"seq-mean-token-sum, seq-mean-token-sum-norm. Type: {ACTOR}.loss_agg_mode=token-mean"
         )
     if mini_batch.loss_scale_factor is None:
         raise ValueError(
-            f"{key}.loss_agg_mode is seq-mean-token-sum-norm, but {key}.loss_scale_factor is None; valid is "
-            f"a number > 0. Type: '{key}.loss_scale_factor=${{data.max_response_length}}'"
+            f"{ACTOR}.loss_agg_mode is seq-mean-token-sum-norm, but {ACTOR}.loss_scale_factor is None; "
+            f"valid is a number > 0. Type: '{ACTOR}.loss_scale_factor=${{data.max_response_length}}'"
         )
     return aggregation.sequence_mean_constant_length(
         loss, response_mask, responses, mini_batch.loss_scale_factor, dp_size

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.keys import ACTOR
 from grpo_verl_ext.verl_plugin.reference import settings as reference
 from grpo_verl_ext.verl_plugin.reward_model import settings as reward_model
 
@@ -81,11 +82,12 @@ class EstimatorSettings:
         options = {key: value for key, value in options.items() if key not in others}
         options.setdefault("scale_rewards", "none" if name in NO_STD_ESTIMATORS else "group")
         settings = cls(**options)
-        settings._check_values()
+        settings._check_rewards_and_budget()
+        settings._check_gvpo()
         settings._check_against(name, section.get("norm_adv_by_std_in_grpo", True))
         return settings
 
-    def _check_values(self) -> None:
+    def _check_rewards_and_budget(self) -> None:
         if self.scale_rewards not in SCALE_REWARDS:
             raise SettingError(
                 f"algorithm.grpo_ext.scale_rewards is {self.scale_rewards!r}; valid are "
@@ -105,6 +107,8 @@ class EstimatorSettings:
                 f"integer ≥ 1. Type: '+algorithm.grpo_ext.max_response_length=${{data.max_response_length}}'",
                 key="algorithm.grpo_ext.max_response_length",
             )
+
+    def _check_gvpo(self) -> None:
         if not _is_positive_number(self.gvpo_beta):
             raise SettingError(
                 f"algorithm.grpo_ext.gvpo_beta is {self.gvpo_beta!r}; valid is a finite number > 0. "
@@ -158,42 +162,11 @@ def check_actor(actor: Mapping[str, Any]) -> None:
 
 def check_loss(loss_mode: str, actor: Mapping[str, Any]) -> None:
     """`check_actor` for a loss given by name."""
-    required = REQUIRED_LOSS_AGG_MODE[loss_mode]
-    key = "actor_rollout_ref.actor"
-    if actor["loss_agg_mode"] != required:
-        raise SettingError(
-            f"{key}.loss_agg_mode is {actor['loss_agg_mode']!r}; valid with policy_loss.loss_mode="
-            f"{loss_mode} is {required}, so that verl aggregates KL and entropy as the loss does. "
-            f"Type: {key}.loss_agg_mode={required}",
-            key=f"{key}.loss_agg_mode",
-        )
-    if loss_mode == "dr_grpo" and not _is_positive_number(actor["loss_scale_factor"]):
-        raise SettingError(
-            f"policy_loss.loss_mode=dr_grpo divides by a constant length, but {key}.loss_scale_factor is "
-            f"{actor['loss_scale_factor']!r}; valid is a number > 0, the response budget. (Left null, verl "
-            f"would take the longest response of each micro-batch.) "
-            f"Type: '{key}.loss_scale_factor=${{data.max_response_length}}'",
-            key=f"{key}.loss_scale_factor",
-        )
+    _check_aggregation(loss_mode, actor)
     if loss_mode == "gvpo":
-        beta = actor["policy_loss"].get("gvpo_beta")
-        if not _is_positive_number(beta):
-            raise SettingError(
-                f"policy_loss.loss_mode=gvpo needs its β, but {key}.policy_loss.gvpo_beta is {beta!r}; valid "
-                f"is a finite number > 0. Type: +algo=gvpo, or without the preset: "
-                f"{key}.policy_loss._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig "
-                f"'+{key}.policy_loss.gvpo_beta=${{algorithm.grpo_ext.gvpo_beta}}' "
-                f"+algorithm.grpo_ext.gvpo_beta=0.1",
-                key=f"{key}.policy_loss.gvpo_beta",
-            )
-        return
-    clip_ratio_c = actor.get("clip_ratio_c")
-    if clip_ratio_c is not None and not clip_ratio_c > 1:
-        raise SettingError(
-            f"{key}.clip_ratio_c is {clip_ratio_c!r}; valid is a number > 1, or null for no dual clip. "
-            f"Type: {key}.clip_ratio_c=null",
-            key=f"{key}.clip_ratio_c",
-        )
+        _check_beta(actor["policy_loss"].get("gvpo_beta"))
+    else:
+        _check_dual_clip(actor.get("clip_ratio_c"))
 
 
 def check_pair(adv_estimator: str, loss_mode: str) -> None:
@@ -207,10 +180,49 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
             raise SettingError(
                 f"{name} is an estimator and a loss that belong together, but "
                 f"algorithm.adv_estimator={adv_estimator} and policy_loss.loss_mode={loss_mode}. "
-                f"Type: algorithm.adv_estimator={name} "
-                f"actor_rollout_ref.actor.policy_loss.loss_mode={name}",
+                f"Type: algorithm.adv_estimator={name} {ACTOR}.policy_loss.loss_mode={name}",
                 key="algorithm.adv_estimator",
             )
+
+
+def _check_aggregation(loss_mode: str, actor: Mapping[str, Any]) -> None:
+    required = REQUIRED_LOSS_AGG_MODE[loss_mode]
+    if actor["loss_agg_mode"] != required:
+        raise SettingError(
+            f"{ACTOR}.loss_agg_mode is {actor['loss_agg_mode']!r}; valid with policy_loss.loss_mode="
+            f"{loss_mode} is {required}, so that verl aggregates KL and entropy as the loss does. "
+            f"Type: {ACTOR}.loss_agg_mode={required}",
+            key=f"{ACTOR}.loss_agg_mode",
+        )
+    if loss_mode == "dr_grpo" and not _is_positive_number(actor["loss_scale_factor"]):
+        raise SettingError(
+            f"policy_loss.loss_mode=dr_grpo divides by a constant length, but {ACTOR}.loss_scale_factor is "
+            f"{actor['loss_scale_factor']!r}; valid is a number > 0, the response budget. (Left null, verl "
+            f"would take the longest response of each micro-batch.) "
+            f"Type: '{ACTOR}.loss_scale_factor=${{data.max_response_length}}'",
+            key=f"{ACTOR}.loss_scale_factor",
+        )
+
+
+def _check_beta(beta: object) -> None:
+    if not _is_positive_number(beta):
+        raise SettingError(
+            f"policy_loss.loss_mode=gvpo needs its β, but {ACTOR}.policy_loss.gvpo_beta is {beta!r}; "
+            f"valid is a finite number > 0. Type: +algo=gvpo, or without the preset: "
+            f"{ACTOR}.policy_loss._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig "
+            f"'+{ACTOR}.policy_loss.gvpo_beta=${{algorithm.grpo_ext.gvpo_beta}}' "
+            f"+algorithm.grpo_ext.gvpo_beta=0.1",
+            key=f"{ACTOR}.policy_loss.gvpo_beta",
+        )
+
+
+def _check_dual_clip(clip_ratio_c: float | None) -> None:
+    if clip_ratio_c is not None and not clip_ratio_c > 1:
+        raise SettingError(
+            f"{ACTOR}.clip_ratio_c is {clip_ratio_c!r}; valid is a number > 1, or null for no dual clip. "
+            f"Type: {ACTOR}.clip_ratio_c=null",
+            key=f"{ACTOR}.clip_ratio_c",
+        )
 
 
 def _refuse_unknown_keys(options: Mapping[str, Any], valid: set[str]) -> None:

@@ -1,37 +1,22 @@
 """Learning curves: the numbers that are drawn, and the files."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from grpo_verl_ext.ablation.curves import bands, draw
-from grpo_verl_ext.ablation.results import Results, keep_grid, read_results
-from grpo_verl_ext.ablation.settings import GridSettings
+from grpo_verl_ext.ablation.results import Results, read_results
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Results:
-    keep_grid(
-        GridSettings(
-            folder=str(tmp_path),
-            steps=2,
-            base=[],
-            axes={"algo": {"a": [], "b": [], "c": []}},
-            seeds=[1, 2],
-            baseline=["b"],
-            metrics=["val/acc", "nowhere"],
-        )
-    )
+def results(tmp_path: Path, grid_of, leave) -> Results:
+    grid_of(["a", "b", "c"], ["val/acc", "nowhere"], baseline=["b"])
     for variant, seed, points in (
         ("a", 1, {0: 0.25, 1: 0.5, 2: 1.0}),
         ("a", 2, {0: 0.75, 2: 0.5}),
         ("b", 1, {0: 0.0, 2: 0.5}),
     ):
-        run = tmp_path / variant / f"seed-{seed}"
-        (run / "checkpoints" / "global_step_2").mkdir(parents=True)
-        lines = [json.dumps({"step": step, "data": {"val/acc": value}}) for step, value in points.items()]
-        (run / "attempt-1.jsonl").write_text("\n".join(lines) + "\n")
+        leave(variant, seed, {step: {"val/acc": value} for step, value in points.items()})
     return read_results(tmp_path)
 
 

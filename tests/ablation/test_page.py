@@ -12,9 +12,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from grpo_verl_ext.ablation.analysis import analyse
 from grpo_verl_ext.ablation.page import as_html, write
-from grpo_verl_ext.ablation.results import keep_grid, read_results
+from grpo_verl_ext.ablation.results import read_results
 from grpo_verl_ext.ablation.samples import side_by_side
-from grpo_verl_ext.ablation.settings import GridSettings
 from grpo_verl_ext.ablation.visible import visible
 
 HOSTILE = (
@@ -24,28 +23,15 @@ HOSTILE = (
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, grid_of, leave) -> Path:
     """Two variants, two seeds; with seed 2 one of them is not finished."""
-    keep_grid(
-        GridSettings(
-            folder=str(tmp_path),
-            steps=2,
-            base=[HOSTILE],
-            axes={"algo": {"base": [], "other": []}},
-            seeds=[1, 2],
-            baseline=["base"],
-            metrics=["val/<acc>"],
-            right_above=0.5,
-        )
-    )
+    grid_of(["base", "other"], ["val/<acc>"], base=[HOSTILE], right_above=0.5)
     for variant, seed, last in (("base", 1, 2), ("other", 1, 2), ("base", 2, 2), ("other", 2, 1)):
-        run = tmp_path / variant / f"seed-{seed}"
-        (run / "validation").mkdir(parents=True)
-        lines = [
-            {"step": step, "data": {"val/<acc>": step / 4 + seed / 10, "actor/entropy": 1 / (1 + step)}}
+        metrics = {
+            step: {"val/<acc>": step / 4 + seed / 10, "actor/entropy": 1 / (1 + step)}
             for step in range(last + 1)
-        ]
-        (run / "attempt-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        }
+        run = leave(variant, seed, metrics)
         record = {"overrides": [], "steps": 2, "git_revision": "abc" * 20, "versions": {"verl": "0.9.1"}}
         (run / "run.json").write_text(json.dumps(record))
         answers = [
@@ -57,6 +43,7 @@ def folder(tmp_path: Path) -> Path:
             {"input": prompt, "output": output, "gts": 1, "score": score, "step": 2, "uid": f"{number}_0_0"}
             for number, (prompt, output, score) in enumerate(answers)
         ]
+        (run / "validation").mkdir()
         (run / "validation" / "2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
 
@@ -107,18 +94,8 @@ def test_all_text_is_escaped(folder: Path) -> None:
     assert str(folder) not in html, "a page is shown to others"
 
 
-def test_a_grid_without_a_finished_run_has_a_page(tmp_path: Path) -> None:
-    keep_grid(
-        GridSettings(
-            folder=str(tmp_path),
-            steps=1,
-            base=[],
-            axes={"a": {"b": []}},
-            seeds=[1],
-            baseline=["b"],
-            metrics=["m"],
-        )
-    )
+def test_a_grid_without_a_finished_run_has_a_page(tmp_path: Path, grid_of) -> None:
+    grid_of(["b"], ["m"])
     assert "b/seed-1 (waiting)" in as_html(analyse(read_results(tmp_path)))
 
 

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.analysis import cautions, costs_of, reached, rows_of
 from grpo_verl_ext.ablation.measures import area, best, costs, final, first_step_at
-from grpo_verl_ext.ablation.results import Results, keep_grid, read_results
-from grpo_verl_ext.ablation.settings import AblationError, GridSettings
+from grpo_verl_ext.ablation.results import Results, read_results
+from grpo_verl_ext.ablation.settings import AblationError
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.cli import app
 
@@ -31,38 +31,24 @@ def test_costs_are_sums_and_a_peak() -> None:
     assert costs({0: {}, 1: step | peak, 2: step}) == {"seconds": 4.0, "tokens": 20.0, "memory_gb": 3.0}
 
 
-def settings(folder: Path) -> GridSettings:
-    return GridSettings(
-        folder=str(folder),
-        steps=2,
-        base=[],
-        axes={"algo": {"other|one": [], "grpo": []}},
-        seeds=[1, 2, 3],
-        baseline=["grpo"],
-        metrics=["acc", "nowhere"],
-    )
-
-
-def finish(folder: Path, variant: str, seed: int, *values: float) -> None:
-    run = folder / variant / f"seed-{seed}"
-    (run / "checkpoints" / "global_step_2").mkdir(parents=True)
-    lines = [
-        json.dumps({"step": step, "data": {"acc": value, "timing_s/step": 1.5}})
-        for step, value in enumerate(values)
-    ]
-    (run / "attempt-1.jsonl").write_text("\n".join(lines) + "\n")
+@pytest.fixture
+def unbegun(tmp_path: Path, grid_of) -> Path:
+    grid_of(["other|one", "grpo"], ["acc", "nowhere"], baseline=["grpo"], seeds=[1, 2, 3])
+    return tmp_path
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(unbegun: Path, leave) -> Path:
     """Two whole pairs; with seed 3 only the baseline is finished."""
-    keep_grid(settings(tmp_path))
-    for seed, base, other in ((1, 0.5, 0.75), (2, 0.25, 0.75)):
-        finish(tmp_path, "grpo", seed, 0.0, 0.0, base)
-        finish(tmp_path, "other|one", seed, 0.0, 0.0, other)
-    finish(tmp_path, "grpo", 3, 0.0, 0.0, 0.0)
-    finish(tmp_path, "other|one", 3, 0.0, 0.0)
-    return tmp_path
+    for variant, seed, values in (
+        *(("grpo", 1, [0.0, 0.0, 0.5]), ("other|one", 1, [0.0, 0.0, 0.75])),
+        *(("grpo", 2, [0.0, 0.0, 0.25]), ("other|one", 2, [0.0, 0.0, 0.75])),
+        *(("grpo", 3, [0.0, 0.0, 0.0]), ("other|one", 3, [0.0, 0.0])),
+    ):
+        leave(
+            variant, seed, {step: {"acc": value, "timing_s/step": 1.5} for step, value in enumerate(values)}
+        )
+    return unbegun
 
 
 def test_only_finished_runs_are_compared_and_by_seed(folder: Path) -> None:
@@ -110,12 +96,11 @@ def test_the_command_prints_and_writes_the_same(folder: Path) -> None:
     assert "not finished, and left out: other|one/seed-3" in text
 
 
-def test_nothing_finished_is_a_report_too(tmp_path: Path) -> None:
-    keep_grid(settings(tmp_path))
-    results = read_results(tmp_path)
+def test_nothing_finished_is_a_report_too(unbegun: Path) -> None:
+    results = read_results(unbegun)
     assert {run.state for run in results.runs} == {State.WAITING}
     assert rows_of(results) == []
-    finished = CliRunner().invoke(app, ["report", str(tmp_path)])
+    finished = CliRunner().invoke(app, ["report", str(unbegun)])
     assert finished.exit_code == 0
     assert "not finished, and left out: other|one/seed-1 (waiting)" in finished.output
 

@@ -2,20 +2,23 @@
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from grpo_verl_ext.ablation.lengths import measure_of
-from grpo_verl_ext.ablation.responses import Measure, chosen, read_responses, step_metrics
+from grpo_verl_ext.ablation.lengths import Measures
+from grpo_verl_ext.ablation.responses import Measure, Responses, chosen, read_responses, step_metrics
+from grpo_verl_ext.ablation.results import Results, read_results
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.verl_run import VerlRun
 
-CHARACTERS = Measure("characters", len, right_above=0.5)
+CHARACTERS = Measure("characters", len)
 
 
 def response(prompt: str, output: str, score: float) -> Response:
@@ -33,7 +36,7 @@ ROWS = [
 
 
 def test_metrics_of_a_step_by_hand() -> None:
-    assert step_metrics(ROWS, CHARACTERS) == {
+    assert step_metrics(ROWS, CHARACTERS, 0.5) == {
         # b and c: all the same, wrong or right.
         "responses/groups_without_difference": pytest.approx(2 / 3),
         "responses/right": 0.5,
@@ -44,15 +47,13 @@ def test_metrics_of_a_step_by_hand() -> None:
 
 
 def test_a_length_of_none_is_no_length() -> None:
-    found = step_metrics(ROWS[2:4], CHARACTERS)
+    found = step_metrics(ROWS[2:4], CHARACTERS, 0.5)
     assert found["responses/right"] == 0
     assert "responses/characters/right" not in found
 
 
 def test_nobody_has_said_what_is_right() -> None:
-    assert step_metrics(ROWS, Measure("tokens", len, right_above=None)).keys() == {
-        "responses/groups_without_difference"
-    }
+    assert step_metrics(ROWS, CHARACTERS, None).keys() == {"responses/groups_without_difference"}
 
 
 def test_the_same_prompts_are_chosen_whatever_was_answered() -> None:
@@ -88,75 +89,149 @@ def as_line(row: Response) -> str:
     )
 
 
+def read(run: VerlRun, measure: Measure = CHARACTERS, right_above: float | None = 0.5) -> Responses:
+    return read_responses(run, lambda: measure, right_above=right_above)
+
+
 def test_what_was_read_outlives_the_dumps(run: VerlRun) -> None:
-    read = read_responses(run, CHARACTERS)
-    assert (read.metrics[1]["responses/right"], read.metrics[2]["responses/right"]) == (0.5, 1.0)
-    assert read.samples == ROWS[:1]
-    assert read.troubles == []
+    first = read(run)
+    assert (first.metrics[1]["responses/right"], first.metrics[2]["responses/right"]) == (0.5, 1.0)
+    assert first.samples == ROWS[:1]
+    assert first.troubles == []
     shutil.rmtree(run.rollouts)
     shutil.rmtree(run.validation)
-    assert read_responses(run, CHARACTERS) == read
+    assert read(run) == first
     # Another measure cannot be had any more.
-    assert read_responses(run, Measure("tokens", len, right_above=None)) == read
+    assert read(run, Measure("tokens", len), right_above=None) == first
 
 
 def test_another_measure_reads_the_dumps_again(run: VerlRun) -> None:
-    read_responses(run, CHARACTERS)
-    assert read_responses(run, Measure("characters", len, right_above=1.0)).metrics[2]["responses/right"] == 0
+    read(run)
+    assert read(run, right_above=1.0).metrics[2]["responses/right"] == 0
+    # A tokenizer that was not there before: "four" is one word.
+    words = Measure("tokens", lambda text: len(text.split()))
+    assert read(run, words).metrics[1]["responses/tokens/right"] == 1
+
+
+def test_tokens_that_were_kept_stand_when_their_tokenizer_has_gone(run: VerlRun) -> None:
+    words = Measure("tokens", lambda text: len(text.split()))
+    assert read(run, words).metrics == read(run, CHARACTERS).metrics
 
 
 def test_a_corrupt_dump_is_named_left_and_does_not_take_the_others_with_it(run: VerlRun) -> None:
     file = run.rollouts / "1.jsonl"
     file.write_text("{\n")
-    read = read_responses(run, CHARACTERS)
-    (trouble,) = read.troubles
+    found = read(run)
+    (trouble,) = found.troubles
     assert "1.jsonl, line 1, is no response" in trouble
     assert file.read_text() == "{\n"
-    assert read.metrics.keys() == {2}
+    assert found.metrics.keys() == {2}
     # Mended, it is read.
     file.write_text(as_line(ROWS[0]) + "\n")
-    assert read_responses(run, CHARACTERS).metrics.keys() == {1, 2}
+    assert read(run).metrics.keys() == {1, 2}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"metrics": {"x": 1}, "samples": [], "measure": []}'])
 def test_corrupt_numbers_that_were_kept_are_named_and_left(run: VerlRun, text: str) -> None:
     file = run.folder / "responses.json"
     file.write_text(text)
-    (trouble,) = read_responses(run, CHARACTERS).troubles
+    (trouble,) = read(run).troubles
     assert "responses.json is nothing that `report` kept" in trouble
     assert file.read_text() == text
 
 
 def test_no_dumps_say_nothing_and_leave_nothing(tmp_path: Path) -> None:
-    read = read_responses(VerlRun(tmp_path, [], steps=2), CHARACTERS)
-    assert (read.metrics, read.samples, read.troubles) == ({}, [], [])
+    found = read(VerlRun(tmp_path, [], steps=2))
+    assert (found.metrics, found.samples, found.troubles) == ({}, [], [])
     assert not list(tmp_path.iterdir())
 
 
-class TestMeasure:
+def save_words(folder: Path) -> None:
+    """A tokenizer of two words."""
+    words = Tokenizer(WordLevel({"?": 0, "one": 1, "two": 2}, unk_token="?"))
+    words.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?").save_pretrained(folder)
+
+
+class TestMeasures:
     @pytest.fixture
     def configured(self, tmp_path: Path) -> Path:
         """A run whose configuration names a model, by interpolation, as Hydra keeps it."""
-        file = tmp_path / "run" / "hydra" / ".hydra" / "config.yaml"
-        file.parent.mkdir(parents=True)
-        file.write_text(
-            f"task: {{folder: {tmp_path}}}\n"
-            "actor_rollout_ref: {model: {path: '${task.folder}/model'}}\n"
-        )
+        name_model(tmp_path / "run", tmp_path)
         return tmp_path
 
     def test_tokens_by_the_tokenizer_of_the_run(self, configured: Path) -> None:
-        words = Tokenizer(WordLevel({"?": 0, "one": 1, "two": 2}, unk_token="?"))
-        words.pre_tokenizer = Whitespace()
-        PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?").save_pretrained(configured / "model")
-        measure, word = measure_of(configured / "run", right_above=0.0)
-        assert (measure.unit, measure.right_above, word) == ("tokens", 0.0, None)
+        save_words(configured / "model")
+        measure = Measures().of(configured / "run")
+        assert (measure.unit, measure.caution) == ("tokens", None)
         assert measure.length("one two  two") == 3
 
     def test_characters_and_a_word_where_there_is_none(self, configured: Path, tmp_path: Path) -> None:
-        measure, word = measure_of(configured / "run", right_above=None)
+        measure = Measures().of(configured / "run")
         assert (measure.unit, measure.length("one two")) == ("characters", 7)
-        assert word is not None
-        assert word.startswith(f"lengths are in characters, for there is no tokenizer of {tmp_path}/model")
-        _, word = measure_of(tmp_path / "nowhere", right_above=None)
-        assert word is not None
+        assert measure.caution is not None
+        assert measure.caution.startswith(
+            f"lengths are in characters, for there is no tokenizer of {tmp_path}/model"
+        )
+        (configured / "run" / "hydra" / ".hydra" / "config.yaml").write_text("{half")
+        corrupt = Measures().of(configured / "run")
+        assert corrupt.caution is not None
+        assert corrupt.caution.startswith(
+            f"lengths are in characters, for there is no tokenizer of {tmp_path}/run"
+        )
+        nowhere = Measures().of(tmp_path / "nowhere")
+        assert nowhere.caution is not None
+        assert f"no tokenizer of {tmp_path}/nowhere" in nowhere.caution
+
+
+def name_model(run: Path, folder: Path) -> None:
+    file = run / "hydra" / ".hydra" / "config.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        f"task: {{folder: {folder}}}\nactor_rollout_ref: {{model: {{path: '${{task.folder}}/model'}}}}\n"
+    )
+
+
+class TestLoadsOfAReport:
+    """A report of four finished runs, of two models."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, grid_of, leave) -> Path:
+        grid_of(["small", "large"], ["acc"], right_above=0.5)
+        for variant, seed in product(["small", "large"], [1, 2]):
+            run = leave(variant, seed, {2: {"acc": 1.0}})
+            name_model(run, tmp_path / variant)
+            (run / "rollouts").mkdir()
+            (run / "rollouts" / "2.jsonl").write_text(as_line(response("a", "one two", 1.0)) + "\n")
+        return tmp_path
+
+    @pytest.fixture
+    def loads(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Names of the models whose tokenizer was asked for."""
+        asked: list[str] = []
+        load = AutoTokenizer.from_pretrained
+
+        def counted(model: str, **options: Any) -> Any:
+            asked.append(Path(model).parent.name)
+            return load(model, **options)
+
+        monkeypatch.setattr(AutoTokenizer, "from_pretrained", counted)
+        return asked
+
+    def lengths(self, results: Results, unit: str) -> list[float]:
+        return [run.metrics[2][f"responses/{unit}/right"] for run in results.runs]
+
+    def test_one_of_each_model_and_none_when_lengths_were_kept(self, folder: Path, loads: list[str]) -> None:
+        for variant in ("small", "large"):
+            save_words(folder / variant / "model")
+        assert self.lengths(read_results(folder), "tokens") == [2, 2, 2, 2]
+        assert loads == ["small", "large"]
+        loads.clear()
+        assert self.lengths(read_results(folder), "tokens") == [2, 2, 2, 2]
+        assert loads == []
+
+    def test_one_try_where_there_is_no_tokenizer(self, folder: Path, loads: list[str]) -> None:
+        results = read_results(folder)
+        assert self.lengths(results, "characters") == [7, 7, 7, 7]
+        assert loads == ["small", "large"]
+        assert all("no tokenizer of" in run.troubles[0] for run in results.runs)

@@ -8,7 +8,7 @@ import pytest
 from filelock import FileLock
 
 from grpo_verl_ext.ablation.grid import GridRun
-from grpo_verl_ext.ablation.runner import go, to_do
+from grpo_verl_ext.ablation.runner import go
 from grpo_verl_ext.ablation.settings import AblationError
 from grpo_verl_ext.ablation.state import State, failure_of, standing_of, state_of
 from grpo_verl_ext.runs.metrics import Metrics
@@ -77,7 +77,7 @@ def test_a_failed_run_is_named_skipped_and_retried_when_asked(tmp_path, grid, ve
     heard = Heard()
     assert go(tmp_path, grid, heard, retry_failed=False) == [grid[1]]
     assert heard.words == []
-    assert not to_do(grid[1], retry_failed=False)
+    assert not standing_of(grid[1]).is_to_do(retry_failed=False)
     assert go(tmp_path, grid, heard, retry_failed=True) == []
     assert state_of(grid[1]) is State.FINISHED
 
@@ -86,7 +86,7 @@ def test_a_run_that_has_begun_goes_on(tmp_path, grid, verl) -> None:
     grid[0].training.folder.mkdir()
     assert state_of(grid[0]) is State.BEGUN
     assert state_of(grid[1]) is State.WAITING
-    assert to_do(grid[0], retry_failed=False)
+    assert standing_of(grid[0]).is_to_do(retry_failed=False)
 
 
 def test_a_run_whose_metrics_are_corrupt_is_left_alone_and_the_others_go_on(tmp_path, grid, verl) -> None:

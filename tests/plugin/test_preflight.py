@@ -96,9 +96,14 @@ class TestModel:
             "Type: actor_rollout_ref.model.path=<folder of a Hugging Face model>"
         )
 
-    def test_a_corrupt_config(self, config: Config, model: Path) -> None:
-        (model / "config.json").write_text("{half")
-        assert f"{model / 'config.json'} is not valid JSON" in refusal(config())
+    @pytest.mark.parametrize(
+        ("text", "message"), [("{half", "is not valid JSON"), ("[]", "has a list; valid is an object")]
+    )
+    def test_a_corrupt_config(self, config: Config, model: Path, text: str, message: str) -> None:
+        file = model / "config.json"
+        file.write_text(text)
+        assert f"{file} {message}" in refusal(config())
+        assert file.read_text() == text
 
     def test_cut_weights(self, config: Config, model: Path) -> None:
         weights = model / "model.safetensors"

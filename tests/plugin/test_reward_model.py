@@ -174,8 +174,8 @@ class TestChecks:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            ("{", r"config\.json cannot be read"),
-            ("[]", r"config\.json cannot be read"),
+            ("{", r"config\.json is not valid JSON"),
+            ("[]", r"config\.json has a list; valid is an object"),
             ("{}", "whose architecture is none, no classifier"),
             (json.dumps({"architectures": ["Qwen2ForCausalLM"]}), "is Qwen2ForCausalLM, no classifier"),
         ],

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
+from grpo_verl_ext.verl_plugin.keys import ACTOR, ROLLOUT
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 
 GROUP_MODES = ("group_sync", "group_colocate_async", "group_separate_async")
 """Values of ``trainer.v1.trainer_mode`` that keep groups whole."""
-
-ACTOR = "actor_rollout_ref.actor"
 
 
 def check_groups(config: DictConfig) -> None:
@@ -49,10 +48,10 @@ def advise_groups(config: DictConfig) -> Iterator[Advice]:
         )
     if rollout.top_p < 1 or rollout.top_k > 0:
         yield Advice(
-            f"actor_rollout_ref.rollout.top_p={rollout.top_p} top_k={rollout.top_k} give some responses "
-            f"probability 0, so Theorem 2 of GVPO, whose condition is full support, does not hold. "
-            f"Type: actor_rollout_ref.rollout.top_p=1 actor_rollout_ref.rollout.top_k=-1",
-            "actor_rollout_ref.rollout.top_p" if rollout.top_p < 1 else "actor_rollout_ref.rollout.top_k",
+            f"{ROLLOUT}.top_p={rollout.top_p} top_k={rollout.top_k} give some responses probability 0, "
+            f"so Theorem 2 of GVPO, whose condition is full support, does not hold. "
+            f"Type: {ROLLOUT}.top_p=1 {ROLLOUT}.top_k=-1",
+            f"{ROLLOUT}.top_p" if rollout.top_p < 1 else f"{ROLLOUT}.top_k",
         )
     if (config.algorithm.get("rollout_correction") or {}).get("rollout_is"):
         yield Advice(

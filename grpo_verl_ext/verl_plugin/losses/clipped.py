@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import aggregation, surrogate
-from grpo_verl_ext.verl_plugin.losses.mini_batch import (
-    MiniBatch,
-    PolicyLoss,
-    token_mean,
-    truncated_share,
-)
+from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, PolicyLoss, metrics_of
 from grpo_verl_ext.verl_plugin.settings import check_loss
 
 if TYPE_CHECKING:
@@ -139,7 +134,4 @@ def _metrics(tokens: Tokens, config: "ActorConfig", mini_batch: MiniBatch) -> di
         "actor/frac_zero_advantage": events.zero_advantage,
         "actor/ppo_kl": -log_ratio,
     }
-    means = {
-        name: token_mean(value, tokens.response_mask, config, mini_batch) for name, value in values.items()
-    }
-    return means | truncated_share(tokens.response_mask, config, mini_batch)
+    return metrics_of(values, tokens.response_mask, config, mini_batch)

@@ -14,7 +14,7 @@ from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation
 from grpo_verl_ext.algorithms import gvpo as formulas
 from grpo_verl_ext.verl_plugin.groups.rows import GROUPS
-from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, token_mean, truncated_share
+from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, metrics_of
 from grpo_verl_ext.verl_plugin.settings import check_loss
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def gvpo(
     parts_of_mini_batch = mini_batch.global_batch_size / (response_mask.shape[0] * mini_batch.dp_size)
     share = 1.0 if groups is not None else parts_of_mini_batch
     metrics = {name: value * share for name, value in zip(SUMMED_METRICS, values, strict=True)}
-    metrics["actor/ppo_kl"] = token_mean(old_log_prob - log_prob.detach(), response_mask, config, mini_batch)
-    return loss, metrics | truncated_share(response_mask, config, mini_batch)
+    of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach()}
+    return loss, metrics | metrics_of(of_tokens, response_mask, config, mini_batch)
 
 
 def _mini_batch_mean(per_response: Tensor, mini_batch: MiniBatch) -> Tensor:

@@ -6,7 +6,7 @@ part of it may thus exceed 1); with dynamic batching, which makes micro-batches 
 the average is exact up to that balance.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,8 +52,15 @@ class MiniBatch:
         return cls(**counts, group_size=config.rollout_n, loss_scale_factor=config.loss_scale_factor)
 
 
-def token_mean(value: Tensor, response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch) -> Tensor:
-    """A metric of tokens, (B, T) → ()."""
+def metrics_of(
+    values: Mapping[str, Tensor], response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch
+) -> dict[str, Tensor]:
+    """The token mean of each value, (B, T) → (), and the share of truncated responses."""
+    means = {name: _token_mean(value, response_mask, config, mini_batch) for name, value in values.items()}
+    return means | _truncated_share(response_mask, config, mini_batch)
+
+
+def _token_mean(value: Tensor, response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch) -> Tensor:
     if config.use_dynamic_bsz:
         return aggregation.micro_batch_token_mean(value, response_mask)
     return aggregation.evenly_weighted_token_mean(
@@ -61,7 +68,9 @@ def token_mean(value: Tensor, response_mask: Tensor, config: "ActorConfig", mini
     )
 
 
-def truncated_share(response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch) -> dict[str, Tensor]:
+def _truncated_share(
+    response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch
+) -> dict[str, Tensor]:
     """``actor/frac_truncated``, where the response budget is known (`loss_config.LossConfig`).
 
     It counts responses. verl's ``response_length/clip_ratio`` is something else: the share of responses as

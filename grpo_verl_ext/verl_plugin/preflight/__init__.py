@@ -4,14 +4,15 @@ from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.verl_plugin.findings import Advice, Advise, Finding, Refuse, SettingError, Severity
+from grpo_verl_ext.verl_plugin import settings
+from grpo_verl_ext.verl_plugin.findings import Advise, Finding, Refuse, SettingError, Severity
 from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
 from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards, sizes
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
 from grpo_verl_ext.verl_plugin.step_rewards.checks import check_steps
 
-SILENCE = "algorithm.grpo_ext.silence"
+SILENCE = f"algorithm.grpo_ext.{settings.SILENCE}"
 """Names of `ADVICE` that nobody wants to read again."""
 
 CHECKS: Mapping[str, Refuse] = {
@@ -83,7 +84,7 @@ def _finding(name: str, severity: Severity, config: DictConfig, key: str, messag
 
 
 def _silenced(config: DictConfig) -> list[str]:
-    names = list((config.algorithm.get("grpo_ext") or {}).get("silence") or [])
+    names = list((config.algorithm.get("grpo_ext") or {}).get(settings.SILENCE) or [])
     for name in names:
         if name not in ADVICE:
             raise SettingError(
@@ -94,4 +95,4 @@ def _silenced(config: DictConfig) -> list[str]:
     return names
 
 
-__all__ = ["ADVICE", "CHECKS", "Advice", "check", "findings", "warnings"]
+__all__ = ["ADVICE", "CHECKS", "check", "findings", "warnings"]

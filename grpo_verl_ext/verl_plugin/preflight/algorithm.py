@@ -7,8 +7,8 @@ from omegaconf import DictConfig
 from grpo_verl_ext.verl_plugin import settings
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
+from grpo_verl_ext.verl_plugin.keys import ACTOR, ROLLOUT
 
-ACTOR = "actor_rollout_ref.actor"
 GRPO_FAMILY = ("grpo", "grpo_vectorized", "grpo_outcome", "grpo_process")
 """Estimators of the paper whose loss has k3 in it, with its gradient: arXiv 2402.03300, eq. 4."""
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
@@ -29,10 +29,10 @@ def check_group_size(config: DictConfig) -> None:
     estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
     if estimator in ESTIMATORS and n < 2:
         raise SettingError(
-            f"actor_rollout_ref.rollout.n is {n}, but algorithm.adv_estimator={estimator} compares the "
-            f"responses of a prompt with each other, and one has nothing to be compared with: every "
-            f"advantage would be 0; valid is an integer ≥ 2. Type: actor_rollout_ref.rollout.n=8",
-            key="actor_rollout_ref.rollout.n",
+            f"{ROLLOUT}.n is {n}, but algorithm.adv_estimator={estimator} compares the responses of a "
+            f"prompt with each other, and one has nothing to be compared with: every advantage would be 0; "
+            f"valid is an integer ≥ 2. Type: {ROLLOUT}.n=8",
+            key=f"{ROLLOUT}.n",
         )
 
 

@@ -1,6 +1,5 @@
 """Are the files there that the configuration names, and can they be read?"""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.model_folder import local_folder, read_config
 
 
 def check_task(config: DictConfig) -> None:
@@ -34,11 +34,12 @@ def check_data(config: DictConfig) -> None:
 def check_model(config: DictConfig) -> None:
     """A model given as a folder must be one: a readable ``config.json`` and whole weight files."""
     key = "actor_rollout_ref.model.path"
-    name = str(config.actor_rollout_ref.model.path)
-    folder = Path(name).expanduser()
-    if not name.startswith(("/", "~", ".")) and not folder.exists():
-        return  # the name of a model on a hub
-    _check_model_folder(key, folder)
+    remedy = f"Type: {key}=<folder of a Hugging Face model>"
+    folder = local_folder(str(config.actor_rollout_ref.model.path))
+    if folder is not None:
+        read_config(folder, key=key, remedy=remedy)
+        for weights in sorted(folder.glob("*.safetensors")):
+            _check_weights(weights, key, remedy)
 
 
 def _as_list(value: str | Iterable[str] | None) -> list[str]:
@@ -64,24 +65,12 @@ def _check_data_file(key: str, file: Path) -> None:
             ) from error
 
 
-def _check_model_folder(key: str, folder: Path) -> None:
-    remedy = f"Type: {key}=<folder of a Hugging Face model>"
-    config_file = folder / "config.json"
-    if not config_file.is_file():
-        raise SettingError(f"{key} is {folder}, but there is no {config_file}. {remedy}", key=key)
+def _check_weights(file: Path, key: str, remedy: str) -> None:
     try:
-        json.loads(config_file.read_text(encoding="utf-8"))
-    except ValueError as error:
+        with safe_open(file, framework="pt"):
+            pass
+    except SafetensorError as error:
         raise SettingError(
-            f"{config_file} is not valid JSON ({error}). It was left in place. {remedy}",
+            f"{file} is not a readable safetensors file ({error}). It was left in place. {remedy}",
             key=key,
         ) from error
-    for weights in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(weights, framework="pt"):
-                pass
-        except SafetensorError as error:
-            raise SettingError(
-                f"{weights} is not a readable safetensors file ({error}). It was left in place. {remedy}",
-                key=key,
-            ) from error

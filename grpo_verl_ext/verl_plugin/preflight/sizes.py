@@ -6,9 +6,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
-
-ACTOR = "actor_rollout_ref.actor"
-ROLLOUT = "actor_rollout_ref.rollout"
+from grpo_verl_ext.verl_plugin.keys import ACTOR, ROLLOUT
 
 
 def check_mini_batch(config: DictConfig) -> None:

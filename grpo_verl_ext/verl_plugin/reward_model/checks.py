@@ -1,11 +1,9 @@
 """What can be known about a reward model before Ray starts."""
 
-import json
-from pathlib import Path
-
 from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.model_folder import local_folder, read_config
 from grpo_verl_ext.verl_plugin.reward_model.settings import KEY, MANAGER, RewardModelSettings
 
 
@@ -24,7 +22,7 @@ def check_reward_model(config: DictConfig) -> None:
     settings = RewardModelSettings.from_config(config.algorithm)
     server = config.reward.reward_model
     if settings.path is not None:
-        _check_folder(f"{section}.path", settings.path)
+        _check_classifier(f"{section}.path", settings.path)
     elif not server.enable:
         raise SettingError(
             f"reward.reward_manager.name={MANAGER} has no reward model: {section}.path is None and "
@@ -41,21 +39,12 @@ def check_reward_model(config: DictConfig) -> None:
         )
 
 
-def _check_folder(key: str, name: str) -> None:
-    folder = Path(name).expanduser()
-    if not name.startswith(("/", "~", ".")) and not folder.exists():
-        return  # the name of a model on a hub
-    config_file = folder / "config.json"
+def _check_classifier(key: str, name: str) -> None:
+    folder = local_folder(name)
+    if folder is None:
+        return
     remedy = f"Type: {key}=<folder of a sequence classifier with one output>"
-    if not config_file.is_file():
-        raise SettingError(f"{key} is {name}, but there is no {config_file}. {remedy}", key=key)
-    try:
-        architectures = json.loads(config_file.read_text(encoding="utf-8")).get("architectures") or ["none"]
-    except (ValueError, AttributeError) as error:
-        raise SettingError(
-            f"{config_file} cannot be read ({error}). It was left in place. {remedy}",
-            key=key,
-        ) from error
+    architectures = read_config(folder, key=key, remedy=remedy).get("architectures") or ["none"]
     if not architectures[0].endswith("ForSequenceClassification"):
         raise SettingError(
             f"{key} is {name}, whose architecture is {architectures[0]}, no classifier. {remedy}",

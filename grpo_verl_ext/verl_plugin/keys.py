@@ -1,0 +1,4 @@
+"""Sections of verl's configuration, as messages name them."""
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"

@@ -1,0 +1,40 @@
+"""A model that a setting names: a folder of this machine, or something on a hub."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from grpo_verl_ext.verl_plugin.findings import SettingError
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder; None for the name of a model on a hub, about which nothing is asked."""
+    folder = Path(name).expanduser()
+    return folder if name.startswith(("/", "~", ".")) or folder.exists() else None
+
+
+def read_config(folder: Path, *, key: str, remedy: str) -> dict[str, Any]:
+    """Its ``config.json``.
+
+    Args:
+        key: the setting that names the folder.
+        remedy: the line to type.
+
+    Raises:
+        SettingError: there is none, or it is no JSON object. It is left in place.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise SettingError(f"{key} is {folder}, but there is no {file}. {remedy}", key=key)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SettingError(
+            f"{file} is not valid JSON ({error}). It was left in place. {remedy}", key=key
+        ) from error
+    if not isinstance(content, dict):
+        raise SettingError(
+            f"{file} has a {type(content).__name__}; valid is an object. It was left in place. {remedy}",
+            key=key,
+        )
+    return content
