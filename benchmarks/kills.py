@@ -2,9 +2,10 @@
 
 python benchmarks/kills.py [--kinds driver WorkerDict …] [--seed 1] [--out outputs/kills] [verl overrides]
 
-The embedded task on the CPU platform with two ranks, four short steps, a checkpoint after each. The signal comes
-0 to 20 seconds after the first step was logged. Then the same training is started again and has to reach its last
-step. What a killed run leaves running is looked for, and the task's cache is compared file by file.
+The embedded task on the CPU platform with two ranks, four short steps, a checkpoint after each. The
+signal comes 0 to 20 seconds after the first step was logged. Then the same training is started again and
+has to reach its last step. What a killed run leaves running is looked for, and the task's cache is
+compared file by file.
 """
 
 import argparse

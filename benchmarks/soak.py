@@ -2,9 +2,10 @@
 
 python benchmarks/soak.py [--algo gvpo] [--steps 200] [--out outputs/soak] [verl overrides]
 
-The embedded task with 8 prompts × 4 responses a step, and a checkpoint every 50 steps. After each step the memory
-of every process of the run is read: the resident pages that it shares with nobody (unique set size). The slope is
-a least-squares line through the second half of the steps: libraries fill their caches in the first.
+The embedded task with 8 prompts × 4 responses a step, and a checkpoint every 50 steps. After each step
+the memory of every process of the run is read: the resident pages that it shares with nobody (unique set
+size). The slope is a least-squares line through the second half of the steps: libraries fill their
+caches in the first.
 """
 
 import argparse
