@@ -13,26 +13,11 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from verl_runs import Train
+from verl_runs import Run, Train
 
 from grpo_verl_ext.runs.metrics import read_metrics
 
 pytestmark = pytest.mark.e2e
-
-
-def test_dapo_with_all_its_parts(train: Train) -> None:
-    """Dynamic sampling on raw accuracy, clip-higher, overlong punishment and filtering; preset dapo."""
-    run = train(
-        *("trainer.total_training_steps=2", "trainer.val_before_train=false", "trainer.test_freq=-1"),
-        "trainer.save_freq=-1",
-        algo="dapo",
-    ).require_success()
-    # Eight responses to a long sum, each right about once in eight, are often all wrong; such groups go.
-    assert max(run.series("training/filter_groups/evicted_samples")) > 0
-    # A group that was kept has right and wrong answers: only a truncated response has no advantage.
-    assert max(run.series("actor/frac_zero_advantage")) < 0.1
-    assert min(run.series("actor/grad_norm")) > 0
-    assert all(0 <= share < 0.2 for share in run.series("actor/frac_truncated"))
 
 
 def test_gvpo_on_two_ranks_and_on_one_from_the_same_rollout(tmp_path: Path, train: Train) -> None:
@@ -68,14 +53,17 @@ def test_gvpo_on_two_ranks_and_on_one_from_the_same_rollout(tmp_path: Path, trai
         assert one.series(f"actor/{name}")[0] == pytest.approx(two.series(f"actor/{name}")[0], rel=1e-4), name
 
 
-def test_process_supervision_with_a_reference_that_follows(tmp_path: Path, train: Train) -> None:
-    """Step rewards learnt from and logged beside the outcome; the reference kept by a checkpoint."""
-    shared = (
+def test_process_supervision_killed_and_resumed_with_its_reference(
+    tmp_path: Path, train: Train, command: Callable[..., list[str]], environment: dict[str, str]
+) -> None:
+    """Step rewards learnt from, logged beside the outcome; SIGKILL of the driver, then the same command."""
+    steps = (
         f"trainer.rollout_data_dir={tmp_path / 'rollouts'}",
-        *("trainer.n_gpus_per_node=2", "trainer.save_freq=2", "trainer.resume_mode=auto"),
-        *("trainer.val_before_train=false", "trainer.test_freq=-1", "+algorithm.grpo_ext.ref_sync_steps=2"),
+        *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=3", "trainer.save_freq=2"),
+        *("trainer.resume_mode=auto", "trainer.val_before_train=false", "trainer.test_freq=-1"),
+        "+algorithm.grpo_ext.ref_sync_steps=2",
     )
-    first = train("trainer.total_training_steps=2", *shared, algo="grpo_process").require_success()
+    first, processes = killed_after(2, command(*steps, algo="grpo_process"), environment, tmp_path)
     assert all(0 < share < 1 for share in first.series("critic/step_rewards/mean"))
     # Two to five additions and an answer.
     assert all(2 < number < 7 for number in first.series("critic/step_rewards/per_response"))
@@ -87,38 +75,28 @@ def test_process_supervision_with_a_reference_that_follows(tmp_path: Path, train
     assert at_start <= 1e-9, "the first step starts at the reference"
     assert moved > 1e-6
 
-    resumed = train("trainer.total_training_steps=3", *shared, algo="grpo_process").require_success()
-    assert sorted(resumed.metrics) == [3]
+    resumed = train(*steps, algo="grpo_process").require_success()
+    assert sorted(resumed.metrics) == [3], "training began anew instead of resuming"
+    assert "Resuming from" in resumed.log.read_text(errors="replace")
     assert resumed.series("actor/ref_kl_k3")[0] <= 1e-9, "the policy of step 2 is the reference of step 3"
-
-
-def test_a_killed_run_goes_on_from_its_checkpoint(
-    tmp_path: Path, train: Train, command: Callable[..., list[str]], environment: dict[str, str]
-) -> None:
-    """SIGKILL of the driver after a step, then the same command; verl's own PPO, with a critic."""
-    steps = (
-        *("trainer.total_training_steps=3", "trainer.save_freq=1", "trainer.resume_mode=auto"),
-        *("trainer.val_before_train=false", "trainer.test_freq=-1"),
-    )
-    with (tmp_path / "killed.log").open("w") as output:
-        first = subprocess.Popen(
-            command(*steps, algo="ppo"), stdout=output, stderr=subprocess.STDOUT, env=environment
-        )
-    try:
-        wait_for(lambda: 1 in read_metrics(tmp_path.glob("metrics.jsonl")), process=first, seconds=400)
-        children = psutil.Process(first.pid).children(recursive=True)
-    finally:
-        first.send_signal(signal.SIGKILL)
-        first.wait()
-
-    run = train(*steps, algo="ppo").require_success()
-    assert max(run.metrics) == 3
-    assert min(run.series("critic/vf_loss")) > 0
-    assert min(run.series("critic/grad_norm")) > 0
-    assert min(run.metrics) > 1, "training began anew instead of resuming"
-    assert "Resuming from" in run.log.read_text(errors="replace")
     # Ray's agents of the killed run notice it after about a minute; everything else is gone at once.
-    wait_for_the_end_of(children, seconds=120)
+    wait_for_the_end_of(processes, seconds=120)
+
+
+def killed_after(
+    step: int, command: list[str], environment: dict[str, str], folder: Path
+) -> tuple[Run, list[psutil.Process]]:
+    """What the driver had logged when SIGKILL met it, and the processes that it had started."""
+    log, metrics = folder / "killed.log", folder / "metrics.jsonl"
+    with log.open("w") as output:
+        driver = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+    try:
+        wait_for(lambda: step in read_metrics(folder.glob(metrics.name)), process=driver, seconds=600)
+        processes = psutil.Process(driver.pid).children(recursive=True)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    return Run(driver.returncode, log, read_metrics([metrics])), processes
 
 
 def right_steps_of_wrong_answers_are_reinforced(rows: list[dict[str, Any]]) -> None:
