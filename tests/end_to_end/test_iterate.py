@@ -15,6 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "iterate_chain_sum.yaml"
 ACCURACY = "val-core/chain_sum/acc/mean@1"
 
 
+@pytest.mark.timeout(1600)
 def test_two_rounds_of_the_example(tmp_path: Path) -> None:
     command = [
         Path(sys.executable).with_name("grpo-verl-ext"),
@@ -23,7 +24,7 @@ def test_two_rounds_of_the_example(tmp_path: Path) -> None:
         f"folder={tmp_path / 'out'}",
     ]
     finished = subprocess.run(
-        [*command, "policy.steps=5"], capture_output=True, text=True, timeout=850, check=False
+        [*command, "policy.steps=5"], capture_output=True, text=True, timeout=1500, check=False
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "KL to" in finished.stdout
