@@ -2,7 +2,7 @@
 
 python benchmarks/soak.py [--algo gvpo] [--steps 200] [--out outputs/soak] [verl overrides]
 
-The embedded task with 8 prompts × 4 responses a step, and a checkpoint every 50 steps. After each step
+The embedded task with 4 prompts × 4 responses a step, and a checkpoint every 50 steps. After each step
 the memory of every process of the run is read: the resident pages that it shares with nobody (unique set
 size). The slope is a least-squares line through the second half of the steps: libraries fill their
 caches in the first.
@@ -44,7 +44,7 @@ def main() -> None:
 def settings(algo: str, overrides: list[str]) -> list[str]:
     return [
         *(f"+algo={algo}", "+platform=cpu", "+task=chain_sum"),
-        *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4"),
+        *("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
         *("actor_rollout_ref.rollout.n=4", "trainer.total_epochs=100"),
         *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=50"),
         "trainer.max_actor_ckpt_to_keep=1",

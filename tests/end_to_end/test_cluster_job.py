@@ -45,7 +45,7 @@ def test_dapo_with_all_its_parts_as_a_job(tmp_path: Path) -> None:
         assert finished.returncode == 0, finished.stdout + finished.stderr
         (job,) = (job for job in JobSubmissionClient(address).list_jobs() if job.submission_id)
     assert job.status is JobStatus.SUCCEEDED
-    assert "1/1" in finished.stdout
+    assert "2/2" in finished.stdout
 
     run = folder / "dapo" / "seed-1"
     metrics = read_metrics([run / "attempt-1.jsonl"])
