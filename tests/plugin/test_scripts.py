@@ -95,7 +95,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(model)
     tiny = build_model(Settings(width=32, layers=1, heads=1, feed_forward=32), tokenizer, seed=1)
-    tiny.config.max_position_embeddings = 4096  # of Qwen2.5-Math-7B, which has the fewest of the scripts' models
+    # Qwen2.5-Math-7B has the fewest positions of the scripts' models.
+    tiny.config.max_position_embeddings = 4096
     tiny.save_pretrained(model)
     for name in ("train", "test"):
         pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(data / f"{name}.parquet")
