@@ -17,8 +17,8 @@ UV_VERSION=0.13.8
 
 fail() { echo "setup_cpu.sh: $*" >&2; exit 1; }
 
-"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
-  fail "$PYTHON is $("$PYTHON" --version 2>&1); Python 3.10 or newer is needed. Type: PYTHON=python3.11 bash examples/setup_cpu.sh"
+"$PYTHON" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' ||
+  fail "$PYTHON is $("$PYTHON" --version 2>&1); constraints/cpu.txt is for 3.11 and 3.12. Type: PYTHON=python3.11 bash examples/setup_cpu.sh"
 
 if [[ ! -x $VENV/bin/python || -e $UNFINISHED ]]; then
   "$PYTHON" -m venv --clear "$VENV" ||

@@ -16,10 +16,18 @@ LINK_OUT_OF_DOCS = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>(?:\.\./)
 
 
 def on_config(config: Any) -> Any:
-    """Show ```math fences, which GitHub shows too, as MathML: browsers need no script for it."""
+    """Show ```math fences, which GitHub shows too, as MathML, and a folder of pages in the navigation."""
     fence = {"name": "math", "class": "math", "format": _mathml}
     config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [fence]
+    config.nav = [_with_pages(entry) for entry in config.nav]
     return config
+
+
+def _with_pages(entry: dict[str, Any]) -> dict[str, Any]:
+    ((title, target),) = entry.items()
+    if not isinstance(target, str) or target.endswith(".md"):
+        return entry
+    return {title: [f"{target}/{page.name}" for page in sorted((ROOT / "docs" / target).glob("*.md"))]}
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -11,7 +11,7 @@
 # GPUs. The training was not run, for want of GPUs.
 set -xeuo pipefail
 
-# grpo, grpo_process, dapo, dr_grpo, gvpo, bnpo, ppo
+# a file of grpo_verl_ext/config/algo
 ALGO=${ALGO:-grpo}
 MODEL=${MODEL:-Qwen/Qwen2.5-0.5B-Instruct}
 DATA=${DATA:-$HOME/data/gsm8k}

@@ -14,7 +14,7 @@
 # GPUs. The training was not run, for want of GPUs.
 set -xeuo pipefail
 
-# grpo, dapo, dr_grpo, gvpo, bnpo, ppo
+# a file of grpo_verl_ext/config/algo, but for grpo_process
 ALGO=${ALGO:-grpo}
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-7B}
 DATA=${DATA:-$HOME/data/math}
@@ -31,7 +31,7 @@ NAME=${MODEL##*/}-$ALGO
 
 if [[ $ALGO == grpo_process ]]; then
   echo "math.sh: ALGO is grpo_process, but no reward function here has rewards for steps of MATH;" \
-    "valid are grpo, dapo, dr_grpo, gvpo, bnpo, ppo. Type: ALGO=grpo bash $0" >&2
+    "valid is any other. Type: ALGO=grpo bash $0" >&2
   exit 1
 fi
 

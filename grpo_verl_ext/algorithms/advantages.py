@@ -62,6 +62,16 @@ def batch_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     return group_deviation(rewards, group, member) / (batch_std + STD_EPS)
 
 
+UNSCALED: dict[str, Baseline] = {
+    "dr_grpo": centred,
+    "gvpo": centred,
+}
+"""Estimators of an outcome that divide by no std: value of ``algorithm.adv_estimator`` → what it computes.
+
+A line here is all that verl needs to know one more (docs/new_algorithm.md).
+"""
+
+
 def outcome_advantages(
     token_level_rewards: Tensor, response_mask: Tensor, group: Tensor, baseline: Baseline = group_scaled
 ) -> Tensor:

@@ -5,7 +5,7 @@ verl calls one in the driver, with the whole rollout batch: ``token_level_reward
 ``(advantages, returns)``, (B, T) each and equal, as verl's own outcome estimators do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy.typing as npt
@@ -26,6 +26,27 @@ BASELINES: dict[str, adv.Baseline] = {
 """``algorithm.grpo_ext.scale_rewards`` → the function that does it."""
 
 Result = tuple[Tensor, Tensor]
+Estimator = Callable[..., Result]
+
+
+def unscaled(name: str) -> Estimator:
+    """An estimator of `advantages.UNSCALED` with verl's signature.
+
+    With ``gvpo_anchor=ref`` the trainer, which has the reference's log-probs, takes β (ℓ − mean ℓ) off them.
+    """
+
+    def estimator(
+        token_level_rewards: Tensor,
+        response_mask: Tensor,
+        index: npt.ArrayLike | None = None,
+        config: Mapping[str, Any] | None = None,
+        **_: object,
+    ) -> Result:
+        return _outcome(name, token_level_rewards, response_mask, index, config)
+
+    estimator.__name__ = estimator.__qualname__ = name
+    estimator.__doc__ = adv.UNSCALED[name].__doc__
+    return estimator
 
 
 def grpo_outcome(
@@ -48,31 +69,6 @@ def dapo(
 ) -> Result:
     """DAPO, Â as in GRPO (arXiv 2503.14476 eq. 9); filtering of groups is verl's ``filter_groups``."""
     return _outcome("dapo", token_level_rewards, response_mask, index, config)
-
-
-def dr_grpo(
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    index: npt.ArrayLike | None = None,
-    config: Mapping[str, Any] | None = None,
-    **_: object,
-) -> Result:
-    """Dr. GRPO, Â = r − mean r with no std: `advantages.centred`."""
-    return _outcome("dr_grpo", token_level_rewards, response_mask, index, config)
-
-
-def gvpo(
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    index: npt.ArrayLike | None = None,
-    config: Mapping[str, Any] | None = None,
-    **_: object,
-) -> Result:
-    """GVPO, Ã = R − mean R: `advantages.centred`. Goes with the loss of the same name.
-
-    For ``gvpo_anchor=ref`` the trainer, which has the reference's log-probs, subtracts β (ℓ − mean ℓ).
-    """
-    return _outcome("gvpo", token_level_rewards, response_mask, index, config)
 
 
 def dapo_per_prompt(
@@ -121,13 +117,12 @@ def grpo_process(
     return _without_truncated(advantages, response_mask, settings)
 
 
-ESTIMATORS = {
+ESTIMATORS: dict[str, Estimator] = {
     "grpo_outcome": grpo_outcome,
     "grpo_process": grpo_process,
     "dapo": dapo,
     "dapo_per_prompt": dapo_per_prompt,
-    "dr_grpo": dr_grpo,
-    "gvpo": gvpo,
+    **{name: unscaled(name) for name in adv.UNSCALED},
 }
 
 
@@ -145,7 +140,8 @@ def _outcome(
     response_mask = response_mask.bool()
     rewards, member = adv.response_rewards(token_level_rewards), adv.has_tokens(response_mask)
     _refuse_bad_rewards(name, rewards, member)
-    per_response = BASELINES[settings.scale_rewards](rewards, group, member).to(token_level_rewards.dtype)
+    baseline = adv.UNSCALED.get(name, BASELINES[settings.scale_rewards])
+    per_response = baseline(rewards, group, member).to(token_level_rewards.dtype)
     advantages = adv.on_tokens(per_response, response_mask)
     return _without_truncated(advantages, response_mask, settings)
 

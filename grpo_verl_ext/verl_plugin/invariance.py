@@ -21,7 +21,8 @@ from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-from grpo_verl_ext.verl_plugin.settings import REQUIRED_LOSS_AGG_MODE
+from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE
+from grpo_verl_ext.verl_plugin.settings import CONSTANT_LENGTH
 
 GROUP_SIZE = 4
 GVPO_BETA = 0.1
@@ -58,7 +59,7 @@ OUR_CASES = tuple(
         name=loss_mode,
         loss_mode=loss_mode,
         loss_agg_mode=loss_agg_mode,
-        loss_scale_factor=MAX_RESPONSE_LENGTH if loss_mode == "dr_grpo" else None,
+        loss_scale_factor=MAX_RESPONSE_LENGTH if loss_agg_mode == CONSTANT_LENGTH else None,
         split_dependent=loss_mode == "bnpo",
     )
     for loss_mode, loss_agg_mode in REQUIRED_LOSS_AGG_MODE.items()

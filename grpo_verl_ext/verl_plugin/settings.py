@@ -1,6 +1,6 @@
 """The options that the adapters read from verl's configuration: typed, checked once, refused in one message.
 
-`EstimatorSettings.from_config` and `check_actor` read plain configuration, so the driver can call both when
+`EstimatorSettings.from_config` and `check_loss` read plain configuration, so the driver can call both when
 the configuration is composed, before any rollout.
 """
 
@@ -9,35 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from grpo_verl_ext.algorithms.advantages import UNSCALED
 from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.keys import ACTOR
 from grpo_verl_ext.verl_plugin.reference import settings as reference
 from grpo_verl_ext.verl_plugin.reward_model import settings as reward_model
 
-ESTIMATOR_NAMES = ("grpo_outcome", "grpo_process", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo")
-"""Values of ``algorithm.adv_estimator`` whose options `EstimatorSettings` holds."""
-
 SILENCE = "silence"
 """Key of ``algorithm.grpo_ext`` that the driver reads: warnings that are not to be said."""
 
 SCALE_REWARDS = ("group", "batch", "none")
-NO_STD_ESTIMATORS = ("dr_grpo", "gvpo")
 GVPO_ANCHORS = ("old", "ref")
 PAIRED = ("dapo_per_prompt", "gvpo")
 """Names of an estimator and a loss of which one is wrong without the other."""
-
-REQUIRED_LOSS_AGG_MODE = {
-    "grpo": "seq-mean-token-mean",
-    "bnpo": "token-mean",
-    "dapo": "token-mean",
-    "dapo_per_prompt": "token-mean",
-    "dr_grpo": "seq-mean-token-sum-norm",
-    "gvpo": "seq-mean-token-sum",
-}
-"""Each loss does its own aggregation; verl aggregates KL and entropy by this key, so the two must agree.
-
-bnpo and dapo_per_prompt have no exact counterpart in verl; theirs is the nearest, tokens of the mini-batch.
-"""
+CONSTANT_LENGTH = "seq-mean-token-sum-norm"
+"""The ``loss_agg_mode`` that divides by ``loss_scale_factor``."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +32,7 @@ class EstimatorSettings:
 
     Attributes:
         scale_rewards: divide centred rewards by the std of the ``group``, of the whole ``batch``, or not at
-            all (``none``). Default: ``none`` for dr_grpo and gvpo, ``group`` for the others.
+            all (``none``). Default: ``none`` for those of `advantages.UNSCALED`, ``group`` for the others.
         mask_truncated: advantage 0 for responses that used up the budget.
         max_response_length: that budget in tokens; needed by ``mask_truncated`` alone.
         step_rewards: the embedded task's reward function is asked for step rewards, too.
@@ -80,7 +66,7 @@ class EstimatorSettings:
         others = {*reference.KEYS, reward_model.KEY, SILENCE}
         _refuse_unknown_keys(options, {field.name for field in fields(cls)} | others)
         options = {key: value for key, value in options.items() if key not in others}
-        options.setdefault("scale_rewards", "none" if name in NO_STD_ESTIMATORS else "group")
+        options.setdefault("scale_rewards", "none" if name in UNSCALED else "group")
         settings = cls(**options)
         settings._check_rewards_and_budget()
         settings._check_gvpo()
@@ -123,7 +109,7 @@ class EstimatorSettings:
             )
 
     def _check_against(self, estimator: str | None, norm_adv_by_std_in_grpo: bool) -> None:
-        if estimator in NO_STD_ESTIMATORS and self.scale_rewards != "none":
+        if estimator in UNSCALED and self.scale_rewards != "none":
             raise SettingError(
                 f"algorithm.adv_estimator={estimator} divides by no standard deviation, but "
                 f"algorithm.grpo_ext.scale_rewards is {self.scale_rewards!r}; valid is none. "
@@ -149,20 +135,18 @@ class EstimatorSettings:
             )
 
 
-def check_actor(actor: Mapping[str, Any]) -> None:
-    """Check verl's ``actor_rollout_ref.actor`` section against the loss that it chooses; others pass.
+def check_loss(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:
+    """Check verl's ``actor_rollout_ref.actor`` section against one of our losses.
+
+    Args:
+        loss_mode: name of the loss.
+        required: the ``loss_agg_mode`` that it goes with.
+        actor: the section.
 
     Raises:
         ValueError: ``loss_agg_mode``, ``loss_scale_factor`` or a clip range contradicts the loss.
     """
-    loss_mode = actor["policy_loss"].get("loss_mode", "vanilla")
-    if loss_mode in REQUIRED_LOSS_AGG_MODE:
-        check_loss(loss_mode, actor)
-
-
-def check_loss(loss_mode: str, actor: Mapping[str, Any]) -> None:
-    """`check_actor` for a loss given by name."""
-    _check_aggregation(loss_mode, actor)
+    _check_aggregation(loss_mode, required, actor)
     if loss_mode == "gvpo":
         _check_beta(actor["policy_loss"].get("gvpo_beta"))
     else:
@@ -185,8 +169,7 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
             )
 
 
-def _check_aggregation(loss_mode: str, actor: Mapping[str, Any]) -> None:
-    required = REQUIRED_LOSS_AGG_MODE[loss_mode]
+def _check_aggregation(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:
     if actor["loss_agg_mode"] != required:
         raise SettingError(
             f"{ACTOR}.loss_agg_mode is {actor['loss_agg_mode']!r}; valid with policy_loss.loss_mode="
@@ -194,11 +177,11 @@ def _check_aggregation(loss_mode: str, actor: Mapping[str, Any]) -> None:
             f"Type: {ACTOR}.loss_agg_mode={required}",
             key=f"{ACTOR}.loss_agg_mode",
         )
-    if loss_mode == "dr_grpo" and not _is_positive_number(actor["loss_scale_factor"]):
+    if required == CONSTANT_LENGTH and not _is_positive_number(actor["loss_scale_factor"]):
         raise SettingError(
-            f"policy_loss.loss_mode=dr_grpo divides by a constant length, but {ACTOR}.loss_scale_factor is "
-            f"{actor['loss_scale_factor']!r}; valid is a number > 0, the response budget. (Left null, verl "
-            f"would take the longest response of each micro-batch.) "
+            f"policy_loss.loss_mode={loss_mode} divides by a constant length, but {ACTOR}.loss_scale_factor "
+            f"is {actor['loss_scale_factor']!r}; valid is a number > 0, the response budget. (Left null, "
+            f"verl would take the longest response of each micro-batch.) "
             f"Type: '{ACTOR}.loss_scale_factor=${{data.max_response_length}}'",
             key=f"{ACTOR}.loss_scale_factor",
         )

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from reliances import PresetKeys
 from seams import SEAMS, Seam
 
 PAGE = Path(__file__).parents[2] / "docs" / "contract.md"
@@ -16,8 +17,8 @@ table is [`tests/contract/seams.py`](../tests/contract/seams.py); this page is w
 ```
 python -m pytest tests/contract                    # against the verl that is installed
 bash tests/contract/against.sh 0.9.0               # against another, in a folder that goes away again
-bash tests/contract/against.sh newest              # of the package index; a folder or git+https://… does, too
-bash tests/contract/against.sh 0.9.0 tests/plugin  # other tests against it
+bash tests/contract/against.sh newest              # needs the network; a folder or git+https://… does, too
+bash tests/contract/against.sh 0.9.0 tests/plugin  # other tests against it; needs the network
 ```
 
 The tests read verl's sources and import nothing, so they take seconds and need none of verl's requirements.
@@ -29,7 +30,7 @@ verl.trainer.ppo.v1.trainer_base.PPOTrainer._update_actor has lost its parameter
 grpo_verl_ext.verl_plugin.groups.trainer overrides it
 ```
 
-Another test reads our own sources: a name, attribute, override, key or preset that is not in the table fails
+Another test reads our own sources: a name, attribute, override or key that is not in the table fails
 it. Whether our patches are still needed is asked in `tests/cpu/test_patches.py`.
 
 | verl | contract |
@@ -50,8 +51,15 @@ def page() -> str:
 
 
 def _section(name: str, seams: list[Seam]) -> str:
-    rows = "".join(f"| {_of_verl(seam)} | {seam.relies} | {_ours(seam)} |\n" for seam in seams)
-    return f"\n## {name}\n\n| verl | what we rely on | who |\n|---|---|---|\n{rows}"
+    rows = dict.fromkeys(_row(seam) for seam in seams)
+    return f"\n## {name}\n\n| verl | what we rely on | who |\n|---|---|---|\n{''.join(rows)}"
+
+
+def _row(seam: Seam) -> str:
+    """A row; the same one for all presets."""
+    if isinstance(seam.relies, PresetKeys):
+        return f"| {_of_verl(seam)} | {seam.relies} | each file of `config` sets its own |\n"
+    return f"| {_of_verl(seam)} | {seam.relies} | {_ours(seam)} |\n"
 
 
 def _of_verl(seam: Seam) -> str:

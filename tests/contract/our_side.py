@@ -167,12 +167,6 @@ def _step(node: ast.AST) -> tuple[str | None, ast.expr | None]:
     return None, None
 
 
-PRESETS = (
-    *("algo/bnpo", "algo/dapo", "algo/dr_grpo", "algo/grpo", "algo/grpo_process", "algo/gvpo", "algo/ppo"),
-    *("platform/cpu", "task/chain_sum", "task/gsm8k", "task/math"),
-)
-"""Files of ``grpo_verl_ext/config``."""
-
 OUR_KEYS = (
     "actor_rollout_ref.actor.policy_loss.gvpo_beta",
     "actor_rollout_ref.actor.policy_loss.max_response_length",
@@ -194,6 +188,12 @@ OPEN_SECTIONS = (
     "reward.reward_kwargs",
 )
 """Keys that verl's configuration does not list and its code reads, or hands on to vLLM, Ray or a reward."""
+
+
+def presets() -> list[str]:
+    """Files of ``grpo_verl_ext/config``, without their ending."""
+    files = sorted(preset_folder().rglob("*.yaml"))
+    return [str(file.relative_to(preset_folder()).with_suffix("")) for file in files]
 
 
 def preset_keys(preset: str) -> tuple[str, ...]:

@@ -256,7 +256,7 @@ class PresetKeys(Keys):
     verb: ClassVar[str] = "sets it"
 
     def __str__(self) -> str:
-        return f"the {len(self.names)} keys of the preset that are verl's"
+        return "the keys of the presets that are verl's"
 
 
 def parameters(found: Found) -> list[str]:

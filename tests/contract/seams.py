@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from our_side import PRESETS, preset_keys
+from our_side import preset_keys, presets
 from reliances import (
     ANY_MORE,
     Called,
@@ -996,7 +996,7 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         *(
             seam(CONFIGURATION, PresetKeys(*preset_keys(preset)), f"config/{preset}.yaml")
-            for preset in PRESETS
+            for preset in presets()
         ),
         seam(
             "verl.workers.config.RolloutConfig",

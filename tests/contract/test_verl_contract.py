@@ -280,7 +280,6 @@ def test_a_moved_key_is_told(
             "verl_plugin.preflight.sizes",
             "reads the key actor_rollout_ref.actor.ulysses_sequence_parallel_size, which",
         ),
-        ("verl.trainer.config.ppo_trainer", "config/algo/ppo.yaml", "config/algo/ppo.yaml is in no line"),
     ],
 )
 def test_a_table_without_the_line_is_told(where: str, by: str, sentence: str) -> None:

@@ -8,23 +8,21 @@ from our_side import (
     keys_read,
     names_used,
     overrides,
-    preset_folder,
     short,
 )
 from reliances import Interface, Keys, Members, Overridden
-from seams import OURS, Seam, full_name
+from seams import OURS, Seam
 from verl_sources import Sources
 
 TABLE = "tests/contract/seams.py"
 
 
 def unlisted(sources: Sources, seams: Sequence[Seam]) -> Iterator[str]:
-    """A sentence for each name, attribute, override, key and preset that is no seam."""
+    """A sentence for each name, attribute, override and key that is no seam."""
     yield from _names(sources, seams)
     yield from _attributes(sources, seams)
     yield from _overrides(sources, seams)
     yield from _keys(sources, seams)
-    yield from _presets(seams)
 
 
 def _names(sources: Sources, seams: Sequence[Seam]) -> Iterator[str]:
@@ -70,11 +68,3 @@ def _keys(sources: Sources, seams: Sequence[Seam]) -> Iterator[str]:
         sections = {name for name, by in listed if by == module and name.startswith(f"{key}.")}
         if "." in key and not sections and (key, module) not in listed and not is_open(key):
             yield f"{OURS}.{module} reads the key {key}, which {TABLE} does not say of it"
-
-
-def _presets(seams: Sequence[Seam]) -> Iterator[str]:
-    listed = {name for seam in seams for name in seam.by}
-    for file in sorted(preset_folder().rglob("*.yaml")):
-        name = f"config/{file.relative_to(preset_folder())}"
-        if name not in listed:
-            yield f"{full_name(name)} is in no line of {TABLE}"

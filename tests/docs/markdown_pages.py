@@ -9,7 +9,15 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 FENCE = re.compile(r"(?:^<!-- (?P<marker>.*?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\]\((?P<target>[^)\s#]*)(?:#(?P<anchor>[^)\s]+))?\)")
+NEEDS = re.compile(r"#.*\bneeds (?P<what>GPUs|hours|the network)")
 COMMENT = re.compile(r"(^|\s)#\s.*$", re.M)
+
+
+class Command(NamedTuple):
+    """A line for a shell, and what the comment beside it, or in the line above, says that it needs."""
+
+    words: str
+    needs: str
 
 
 class Block(NamedTuple):
@@ -34,11 +42,28 @@ def prose(page: Path) -> str:
     return FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
-def commands(page: Path) -> list[str]:
+def listed_commands(page: Path) -> list[Command]:
     """Lines of the blocks that a shell, or verl's command line, would read."""
-    shell = [block for block in blocks(page) if block.language in ("", "bash")]
-    joined = [COMMENT.sub("", block.text).replace("\\\n", " ") for block in shell]
-    return [line.strip() for text in joined for line in text.splitlines() if line.strip()]
+    shell = [block.text for block in blocks(page) if block.language in ("", "bash")]
+    lines = [line for text in shell for line in text.replace("\\\n", " ").splitlines()]
+    found, above = [], ""
+    for line in lines:
+        words = " ".join(COMMENT.sub("", line).split())
+        said = NEEDS.search(line) or NEEDS.search(above)
+        if words:
+            found.append(Command(words, said["what"] if said else ""))
+        above = "" if words else line
+    return found
+
+
+def commands(page: Path) -> list[str]:
+    """`listed_commands`, their words alone."""
+    return [command.words for command in listed_commands(page)]
+
+
+def is_fragment(words: str) -> bool:
+    """Overrides alone, to be put into a command."""
+    return bool(re.match(r"[+~]*[a-z][\w.]*\.\w+=", words))
 
 
 def inline_code(page: Path) -> list[str]:

@@ -7,6 +7,7 @@ train do what the page says; those are parsed and composed.
 import ast
 import contextlib
 import importlib.util
+import inspect
 import io
 import itertools
 import re
@@ -27,6 +28,7 @@ from omegaconf.errors import MissingMandatoryValue
 from processes import Python
 from verl.trainer.ppo import core_algos
 
+from grpo_verl_ext.algorithms.advantages import UNSCALED
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
@@ -142,7 +144,7 @@ def examine(command: str) -> None:
 
 def words_of(command: str) -> list[str]:
     """Words of a command, its environment left out and something in the place of what the reader fills in."""
-    command = re.sub(r"<[^<>]+>", "something", command)
+    command = re.sub(r"\bNAME\b", "grpo", re.sub(r"<[^<>]+>", "something", command))
     words = [re.sub(r"^N$", "1", re.sub(r"^X$", "grpo", word)) for word in shlex.split(command)]
     words = [word.replace("=…", "=something") for word in words if word != "…"]
     while words and re.match(r"[A-Z_]+=", words[0]):
@@ -231,16 +233,9 @@ PROGRAMS: dict[str, Callable[[list[str]], None]] = {
 
 # Presets
 
-TABLES = {
-    "docs/algorithms/grpo.md": "+algo=grpo",
-    "docs/algorithms/bnpo.md": "+algo=bnpo",
-    "docs/algorithms/dapo.md": "+algo=dapo",
-    "docs/algorithms/dr_grpo.md": "+algo=dr_grpo",
-    "docs/algorithms/ppo.md": "+algo=ppo",
-    "docs/gvpo.md": "+algo=gvpo",
-    "docs/process_supervision.md": "+algo=grpo_process",
-    "docs/cpu.md": "+platform=cpu",
-}
+ALGORITHMS = sorted(page.stem for page in (ROOT / "docs/algorithms").glob("*.md"))
+TABLES = {f"docs/algorithms/{name}.md": f"+algo={name}" for name in ALGORITHMS}
+TABLES["docs/cpu.md"] = "+platform=cpu"
 ROW = re.compile(r"^\| `(?P<key>[a-z_]+\.[\w.]+)`[^|]*\| (?P<value>`[^`]+`|[\d.]+)[^|]* \|", re.M)
 
 
@@ -256,8 +251,9 @@ def test_the_table_of_a_preset_has_its_values(name: str) -> None:
         assert OmegaConf.select(config, row["key"]) == expected, row["key"]
 
 
-def test_the_settings_page_has_every_name_and_option() -> None:
-    text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+def test_the_pages_have_every_name_and_option() -> None:
+    pages = [ROOT / "docs/settings.md", *(ROOT / "docs/algorithms").glob("*.md")]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
     sections = (EstimatorSettings, ReferenceSettings)
     options = [field.name for section in sections for field in fields(section)]
     options.remove("step_rewards")  # the preset of process supervision and the embedded task talk by it
@@ -316,3 +312,29 @@ def literal(node: ast.JoinedStr | ast.Constant) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value)
     return "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
+
+
+# Adding an algorithm
+
+NEW_ALGORITHM = ROOT / "docs/new_algorithm.md"
+OF_VERL = {"gae", "vanilla"}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_each_algorithm_is_where_the_page_sends_the_author_of_the_next(name: str) -> None:
+    """Preset and page under its name; estimator and loss in the code and tests that the page links to."""
+    places = re.findall(r"^\| `([\w/.]+/)NAME(\.\w+)`", NEW_ALGORITHM.read_text(encoding="utf-8"), re.M)
+    assert len(places) == 2
+    assert [(ROOT / f"{folder}{name}{ending}").is_file() for folder, ending in places] == [True, True]
+    config = composed([f"+algo={name}"])
+    estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.loss_mode
+    linked = {(NEW_ALGORITHM.parent / target).resolve() for target, _ in links(NEW_ALGORITHM)}
+    code = {UNSCALED.get(estimator, ESTIMATORS.get(estimator)), LOSSES.get(loss)} - {None}
+    assert {Path(inspect.getfile(inspect.unwrap(each))) for each in code} <= linked
+    tests = "".join(file.read_text(encoding="utf-8") for file in linked if file.name.startswith("test_"))
+    assert [each for each in {estimator, loss} - OF_VERL if not re.search(rf"\b{each}\b", tests)] == []
+
+
+def test_the_presets_are_the_pages() -> None:
+    presets = (ROOT / "grpo_verl_ext/config/algo").glob("*.yaml")
+    assert sorted(preset.stem for preset in presets) == ALGORITHMS

@@ -12,12 +12,14 @@ from processes import Python
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor.configuration import findings
 from grpo_verl_ext.verl_plugin.findings import Severity
 from grpo_verl_ext.verl_plugin.requirements import TESTED
 
-PRESETS = ("grpo", "bnpo", "dapo", "dr_grpo", "gvpo", "grpo_process", "ppo")
+ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"
+PRESETS = sorted(file.stem for file in ALGO.glob("*.yaml"))
 ACTOR = "actor_rollout_ref.actor"
 
 
@@ -234,6 +236,7 @@ def test_the_tested_versions_are_those_of_the_constraints() -> None:
 
 
 EXAMINED = """
+import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
 app(["doctor", "--json"], standalone_mode=True)
 """

@@ -141,7 +141,7 @@ def actor_config(job: dict[str, Any], variant: dict[str, Any]) -> Any:
     from verl.workers.config import ActorConfig
 
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-    from grpo_verl_ext.verl_plugin.settings import REQUIRED_LOSS_AGG_MODE
+    from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE
 
     return ActorConfig(
         strategy="fsdp2",

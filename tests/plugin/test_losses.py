@@ -32,7 +32,8 @@ from grpo_verl_ext.verl_plugin.invariance import (
     value_and_gradient,
 )
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-from grpo_verl_ext.verl_plugin.settings import REQUIRED_LOSS_AGG_MODE, check_actor, check_pair
+from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE
+from grpo_verl_ext.verl_plugin.settings import check_loss, check_pair
 
 F64 = torch.float64
 CASES = {case.name: case for case in OUR_CASES}
@@ -418,19 +419,12 @@ def test_a_missing_count_is_refused(missing):
 
 
 def test_the_driver_can_check_the_composed_configuration():
-    actor = OmegaConf.create(
-        {
-            "policy_loss": {"loss_mode": "dr_grpo"},
-            "loss_agg_mode": "seq-mean-token-sum-norm",
-            "loss_scale_factor": None,
-            "clip_ratio_c": 3.0,
-        }
-    )
+    mode = "seq-mean-token-sum-norm"
+    actor = OmegaConf.create({"loss_agg_mode": mode, "loss_scale_factor": None, "clip_ratio_c": 3.0})
     with pytest.raises(ValueError, match="loss_scale_factor is None"):
-        check_actor(actor)
+        check_loss("dr_grpo", mode, actor)
     actor.loss_scale_factor = 128
-    check_actor(actor)
-    check_actor(OmegaConf.create({"policy_loss": {"loss_mode": "vanilla"}, "loss_agg_mode": "token-sum"}))
+    check_loss("dr_grpo", mode, actor)
 
 
 @pytest.mark.parametrize("name", ["dapo_per_prompt", "gvpo"])

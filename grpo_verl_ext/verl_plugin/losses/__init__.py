@@ -15,15 +15,14 @@ package (``trainer.v1.trainer_mode=group_sync``) report all three estimators of 
 ``actor/ref_kl_k1``, ``…_k2`` and ``…_k3``.
 """
 
-from grpo_verl_ext.verl_plugin.losses.clipped import bnpo, dapo, dapo_per_prompt, dr_grpo, grpo
-from grpo_verl_ext.verl_plugin.losses.gvpo import gvpo
+from grpo_verl_ext.verl_plugin.losses import clipped
+from grpo_verl_ext.verl_plugin.losses import gvpo as of_gvpo
 from grpo_verl_ext.verl_plugin.losses.mini_batch import PolicyLoss
 
-LOSSES: dict[str, PolicyLoss] = {
-    "grpo": grpo,
-    "bnpo": bnpo,
-    "dapo": dapo,
-    "dapo_per_prompt": dapo_per_prompt,
-    "dr_grpo": dr_grpo,
-    "gvpo": gvpo,
-}
+LOSSES: dict[str, PolicyLoss] = {**clipped.CLIPPED, "gvpo": of_gvpo.gvpo}
+
+REQUIRED_LOSS_AGG_MODE: dict[str, str] = {**clipped.LOSS_AGG_MODE, "gvpo": of_gvpo.LOSS_AGG_MODE}
+"""Each loss does its own aggregation; verl aggregates KL and entropy by this key, so the two must agree.
+
+bnpo and dapo_per_prompt have no exact counterpart in verl; theirs is the nearest, tokens of the mini-batch.
+"""

@@ -1,4 +1,4 @@
-"""The losses that share the clipped surrogate: grpo, bnpo, dapo, dapo_per_prompt, dr_grpo.
+"""The losses that share the clipped surrogate; a function here is all that one more needs.
 
 All take ``clip_ratio_low``, ``clip_ratio_high`` and, unless null, ``clip_ratio_c``; they differ in how they
 reduce the surrogate, which is what the functions below say. Their metrics are token means (`mini_batch`).
@@ -39,7 +39,31 @@ class ClipRange(NamedTuple):
         return cls(config.clip_ratio if low is None else low, config.clip_ratio if high is None else high)
 
 
-def policy_loss(reduce: Callable[[Tensor, Tensor, MiniBatch], Tensor]) -> PolicyLoss:
+CLIPPED: dict[str, PolicyLoss] = {}
+"""The losses of this file, by name."""
+LOSS_AGG_MODE: dict[str, str] = {}
+"""The ``loss_agg_mode`` that each goes with."""
+
+Reduce = Callable[[Tensor, Tensor, MiniBatch], Tensor]
+"""(loss (B, T), response_mask (B, T), counts) → ()."""
+
+
+def policy_loss(loss_agg_mode: str) -> Callable[[Reduce], PolicyLoss]:
+    """Enter an aggregation of the clipped surrogate among the losses, under its name.
+
+    Args:
+        loss_agg_mode: the nearest of verl's, by which it reduces KL and entropy.
+    """
+
+    def entered(reduce: Reduce) -> PolicyLoss:
+        name = reduce.__name__
+        LOSS_AGG_MODE[name], CLIPPED[name] = loss_agg_mode, _of_verl(reduce, loss_agg_mode)
+        return CLIPPED[name]
+
+    return entered
+
+
+def _of_verl(reduce: Reduce, loss_agg_mode: str) -> PolicyLoss:
     """Give an aggregation of the clipped surrogate verl's signature, the checks and the metrics."""
     name = reduce.__name__
 
@@ -53,7 +77,7 @@ def policy_loss(reduce: Callable[[Tensor, Tensor, MiniBatch], Tensor]) -> Policy
         rollout_is_weights: Tensor | None = None,
         **_: object,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        check_loss(name, config)
+        check_loss(name, loss_agg_mode, config)
         mini_batch = MiniBatch.from_config(config)
         tokens = Tokens(log_prob, old_log_prob, advantages, response_mask)
         loss = _clipped(tokens, config)
@@ -66,7 +90,7 @@ def policy_loss(reduce: Callable[[Tensor, Tensor, MiniBatch], Tensor]) -> Policy
     return loss_fn
 
 
-@policy_loss
+@policy_loss("seq-mean-token-mean")
 def grpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
     """GRPO: every response weighs the same, `aggregation.sequence_mean_token_mean`."""
     return aggregation.sequence_mean_token_mean(
@@ -74,19 +98,19 @@ def grpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
     )
 
 
-@policy_loss
+@policy_loss("token-mean")
 def bnpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
     """BNPO as in TRL: token mean of each micro-batch, `aggregation.local_token_mean`; split-dependent."""
     return aggregation.local_token_mean(loss, response_mask, mini_batch.global_batch_size, mini_batch.dp_size)
 
 
-@policy_loss
+@policy_loss("token-mean")
 def dapo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
     """DAPO over the mini-batch: every token weighs the same, `aggregation.token_mean`."""
     return aggregation.token_mean(loss, response_mask, mini_batch.batch_num_tokens, mini_batch.dp_size)
 
 
-@policy_loss
+@policy_loss("token-mean")
 def dapo_per_prompt(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
     """DAPO as printed: every prompt weighs the same, `aggregation.prompt_mean`.
 
@@ -97,7 +121,7 @@ def dapo_per_prompt(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) 
     )
 
 
-@policy_loss
+@policy_loss("seq-mean-token-sum-norm")
 def dr_grpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
     """Dr. GRPO: tokens summed and divided by a constant, `aggregation.sequence_mean_constant_length`."""
     assert mini_batch.loss_scale_factor is not None  # `check_loss` refused null

@@ -20,6 +20,8 @@ from grpo_verl_ext.verl_plugin.settings import check_loss
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
 
+LOSS_AGG_MODE = "seq-mean-token-sum"
+
 SUMMED_METRICS = (
     "actor/gvpo_loss",
     "actor/gvpo_reward_term",
@@ -43,7 +45,7 @@ def gvpo(
     ``advantages`` are the targets Ã of the estimator of the same name. ``rollout_is_weights`` is not read:
     the minimiser is the same for every sampling distribution (Theorem 2).
     """
-    check_loss("gvpo", config)
+    check_loss("gvpo", LOSS_AGG_MODE, config)
     beta: float = config.policy_loss["gvpo_beta"]
     mini_batch, groups = MiniBatch.from_config(config), GROUPS.current()
     size = mini_batch.group_size if groups is None else groups.size

@@ -8,6 +8,7 @@ from grpo_verl_ext.verl_plugin import settings
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
 from grpo_verl_ext.verl_plugin.keys import ACTOR, ROLLOUT
+from grpo_verl_ext.verl_plugin.losses import LOSSES, REQUIRED_LOSS_AGG_MODE
 
 GRPO_FAMILY = ("grpo", "grpo_vectorized", "grpo_outcome", "grpo_process")
 """Estimators of the paper whose loss has k3 in it, with its gradient: arXiv 2402.03300, eq. 4."""
@@ -20,8 +21,10 @@ def check_settings(config: DictConfig) -> None:
     actor = config.actor_rollout_ref.actor
     if config.algorithm.adv_estimator in ESTIMATORS:
         settings.EstimatorSettings.from_config(config.algorithm)
-    settings.check_actor(actor)
-    settings.check_pair(config.algorithm.adv_estimator, actor.policy_loss.loss_mode)
+    loss = actor.policy_loss.loss_mode
+    if loss in LOSSES:
+        settings.check_loss(loss, REQUIRED_LOSS_AGG_MODE[loss], actor)
+    settings.check_pair(config.algorithm.adv_estimator, loss)
 
 
 def check_group_size(config: DictConfig) -> None:
@@ -48,8 +51,8 @@ def advise_constant_length(config: DictConfig) -> Iterator[Advice]:
             f"Type: '{key}=${{data.max_response_length}}'",
             key,
         )
-    verls_own = loss not in settings.REQUIRED_LOSS_AGG_MODE
-    if verls_own and actor.loss_agg_mode == "seq-mean-token-sum-norm" and factor is None:
+    verls_own = loss not in LOSSES
+    if verls_own and actor.loss_agg_mode == settings.CONSTANT_LENGTH and factor is None:
         yield Advice(
             f"{key} is null, so with loss_agg_mode=seq-mean-token-sum-norm verl divides by the longest "
             f"response of each micro-batch, and the gradient depends on how the batch is cut "

@@ -1,0 +1,75 @@
+"""What really starts each command of the pages: a test, or CI before the tests."""
+
+from collections.abc import Mapping
+
+HERE = "tests/docs/test_commands.py::test_a_command_runs_as_it_stands"
+CI = "tests/run.sh"
+TRAINING = "tests/end_to_end/test_training.py::"
+
+STARTED_BY: Mapping[str, str] = {
+    # the words of a command; … for any more of them
+    "bash examples/setup_cpu.sh": CI,
+    "bash tests/run.sh …": ".ci/run",
+    "bash tests/contract/against.sh 0.9.0": CI,
+    "python -m pytest tests/contract": CI,
+    "bash examples/quickstart.sh": (
+        "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"
+    ),
+    "pip install .": "tests/plugin/test_package.py::test_the_wheel_works_in_a_fresh_environment",
+    "pip-licenses --with-system": (
+        "tests/plugin/test_licences.py::test_what_users_install_may_be_used_beside_our_licence"
+    ),
+    "cyclonedx-py environment …": (
+        "tests/plugin/test_licences.py::test_the_bill_of_materials_has_this_package_and_what_it_needs"
+    ),
+    # shorter, the same preset on the embedded task
+    "python3 -m verl.trainer.main_ppo +algo=grpo data.train_files=… …": (
+        "tests/end_to_end/test_cluster_job.py::test_one_training_as_a_job"
+    ),
+    "python3 -m verl.trainer.main_ppo +algo=grpo +platform=cpu …": (
+        "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"
+    ),
+    "python3 -m verl.trainer.main_ppo +algo=dapo data.train_files=… …": (
+        TRAINING + "test_dapo_with_all_its_parts"
+    ),
+    "python3 -m verl.trainer.main_ppo +algo=gvpo data.train_files=… …": (
+        TRAINING + "test_gvpo_on_two_ranks_and_on_one_from_the_same_rollout"
+    ),
+    "python3 -m verl.trainer.main_ppo +algo=gvpo +platform=cpu …": (
+        TRAINING + "test_gvpo_on_two_ranks_and_on_one_from_the_same_rollout"
+    ),
+    "python3 -m verl.trainer.main_ppo +algo=ppo data.train_files=… …": (
+        TRAINING + "test_a_killed_run_goes_on_from_its_checkpoint"
+    ),
+    "grpo-verl-ext prepare chain_sum --seed 1": "tests/end_to_end/conftest.py::chain_sum",
+    "grpo-verl-ext iterate examples/iterate_chain_sum.yaml": (
+        "tests/end_to_end/test_iterate.py::test_two_rounds_of_the_example"
+    ),
+    "grpo-verl-ext iterate examples/iterate_chain_sum.yaml --dry-run": HERE,
+    "grpo-verl-ext ablate examples/ablations/losses_chain_sum.yaml": HERE,
+    "grpo-verl-ext ablate GRID.yaml --run --ray-address http://HOST:8265 --jobs 4": (
+        "tests/end_to_end/test_cluster_job.py::test_one_training_as_a_job"
+    ),
+    "grpo-verl-ext report outputs/ablations/losses_chain_sum …": HERE,
+    "grpo-verl-ext report examples/ablations/results/…": (
+        "tests/ablation/test_kept_results.py::test_the_report_is_made_anew_and_is_the_same"
+    ),
+    "grpo-verl-ext anatomy rollouts --tokenizer …": (
+        "tests/anatomy/test_anatomy_command.py::test_the_embedded_tasks_own_dump_as_verl_writes_it"
+    ),
+    "grpo-verl-ext anatomy rollouts/16.jsonl …": "tests/anatomy/test_anatomy_command.py::test_two_models",
+    "grpo-verl-ext doctor": "tests/doctor/test_doctor.py::test_a_ray_worker_is_asked_for_real",
+    "grpo-verl-ext doctor +algo=gvpo …": "tests/doctor/test_doctor.py::test_words_for_people",
+    "grpo-verl-ext doctor +algo=gvpo … --json": "tests/doctor/test_doctor.py::test_status_and_json",
+    "grpo-verl-ext doctor +algo=NAME …": "tests/doctor/test_doctor.py::test_words_for_people",
+    "grpo-verl-ext invariance": (
+        "tests/plugin/test_invariance.py::test_the_command_passes_when_ours_are_invariant"
+    ),
+    "VERL_USE_EXTERNAL_MODULES=my_losses grpo-verl-ext invariance …": (
+        "tests/plugin/test_own_loss.py::test_verl_loads_it_and_its_invariance_is_measured"
+    ),
+    "python examples/quickstart.py --algo NAME": (
+        "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"
+    ),
+}
+"""A command → the test, fixture or script that starts it, or a smaller one of its kind."""

@@ -1,0 +1,93 @@
+"""Every command of the pages was started by something that CI runs, or says beside it what it needs."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from command_runs import HERE, STARTED_BY
+from markdown_pages import PAGES, ROOT, is_fragment, listed_commands, name_of
+from typer.testing import CliRunner
+
+from grpo_verl_ext.cli import app
+
+ALL_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "examples/ablations/RESULTS.md"]
+
+
+def starter(words: str) -> str | None:
+    """What starts a command: the entry with the longest text of those that it matches."""
+    found = [entry for entry in STARTED_BY if re.fullmatch(pattern(entry), words)]
+    return STARTED_BY[max(found, key=len)] if found else None
+
+
+def pattern(entry: str) -> str:
+    """… at the end, after a space, stands for nothing, too."""
+    any_more = re.escape(entry).replace(re.escape(" …"), "(?: .*)?")
+    return any_more.replace(re.escape("…"), r"\S*")
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=name_of)
+def test_every_command_is_started_by_something_or_says_what_it_needs(page: Path) -> None:
+    neither = [
+        command.words
+        for command in listed_commands(page)
+        if not is_fragment(command.words) and not command.needs and starter(command.words) is None
+    ]
+    assert neither == [], "a line of tests/docs/command_runs.py, or beside the command: # needs GPUs"
+
+
+def test_a_new_command_is_told() -> None:
+    assert starter("grpo-verl-ext report") is None
+    assert starter("bash tests/run.sh tests/algorithms") == ".ci/run"
+    assert starter("bash examples/setup_cpu.sh cpu,dev") is None
+
+
+def test_what_is_listed_stands_on_a_page() -> None:
+    shown = [command.words for page in ALL_PAGES for command in listed_commands(page)]
+    stale = [entry for entry in STARTED_BY if not any(re.fullmatch(pattern(entry), words) for words in shown)]
+    assert stale == []
+
+
+@pytest.mark.parametrize("where", sorted(set(STARTED_BY.values())))
+def test_what_starts_it_is_there(where: str) -> None:
+    file, _, name = where.partition("::")
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert not name or re.search(rf"^ *def {name}\(", text, re.M)
+
+
+def test_ci_starts_what_is_its_own() -> None:
+    assert "bash tests/run.sh" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+    script = (ROOT / "tests/run.sh").read_text(encoding="utf-8")
+    for line in ("bash examples/setup_cpu.sh", "mkdocs build", "bash tests/contract/against.sh 0.9.0"):
+        assert line in script
+    assert re.search(r"^python -m pytest", script, re.M)
+
+
+def run_here() -> list[str]:
+    shown = {command.words for page in ALL_PAGES for command in listed_commands(page)}
+    return sorted(words for words in shown if starter(words) == HERE)
+
+
+@pytest.mark.parametrize("words", run_here())
+def test_a_command_runs_as_it_stands(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with the examples; a report finds the results that are kept."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    program, *arguments = shlex.split(words)
+    assert program == "grpo-verl-ext"
+    if arguments[0] == "report":
+        kept = ROOT / "examples/ablations/results" / Path(arguments[1]).name
+        shutil.copytree(kept, arguments[1], ignore=shutil.ignore_patterns("report.*"))
+    finished = CliRunner().invoke(app, arguments)
+    assert finished.exit_code == 0, finished.output
+    assert [phrase for phrase in SAYS[arguments[0]] if phrase not in finished.output] == []
+
+
+SAYS = {
+    # 5 losses with 3 seeds
+    "ablate": ["15 of 15 runs to do"],
+    # the kept report.md has this mean
+    "report": ["0.732"],
+    "iterate": ["trains the reward model", "+algo=grpo"],
+}
