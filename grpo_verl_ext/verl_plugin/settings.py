@@ -4,12 +4,12 @@
 the configuration is composed, before any rollout.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.options import grpo_ext, is_count, is_number
 from grpo_verl_ext.verl_plugin.reference import settings as reference
 from grpo_verl_ext.verl_plugin.reward_model import settings as reward_model
 
@@ -75,7 +75,7 @@ class EstimatorSettings:
         """
         section = algorithm or {}
         name = estimator or section.get("adv_estimator")
-        options = dict(section.get("grpo_ext") or {})
+        options = dict(grpo_ext(section))
         others = {*reference.KEYS, reward_model.KEY, SILENCE}
         _refuse_unknown_keys(options, {field.name for field in fields(cls)} | others)
         options = {key: value for key, value in options.items() if key not in others}
@@ -98,7 +98,7 @@ class EstimatorSettings:
                 f"Type: algorithm.grpo_ext.mask_truncated=true",
                 key="algorithm.grpo_ext.mask_truncated",
             )
-        if self.mask_truncated and not _is_positive_int(self.max_response_length):
+        if self.mask_truncated and not is_count(self.max_response_length):
             raise SettingError(
                 f"algorithm.grpo_ext.mask_truncated needs the response budget, but "
                 f"algorithm.grpo_ext.max_response_length is {self.max_response_length!r}; valid is an "
@@ -187,8 +187,15 @@ def check_loss(loss_mode: str, actor: Mapping[str, Any]) -> None:
                 key=f"{key}.policy_loss.gvpo_beta",
             )
         return
+    for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"):
+        clip_ratio = actor.get(name)
+        if clip_ratio is not None and not (is_number(clip_ratio) and clip_ratio >= 0):
+            raise SettingError(
+                f"{key}.{name} is {clip_ratio!r}; valid is a finite number ≥ 0. Type: {key}.{name}=0.2",
+                key=f"{key}.{name}",
+            )
     clip_ratio_c = actor.get("clip_ratio_c")
-    if clip_ratio_c is not None and not clip_ratio_c > 1:
+    if clip_ratio_c is not None and not (is_number(clip_ratio_c) and clip_ratio_c > 1):
         raise SettingError(
             f"{key}.clip_ratio_c is {clip_ratio_c!r}; valid is a number > 1, or null for no dual clip. "
             f"Type: {key}.clip_ratio_c=null",
@@ -223,9 +230,5 @@ def _refuse_unknown_keys(options: Mapping[str, Any], valid: set[str]) -> None:
             )
 
 
-def _is_positive_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
 def _is_positive_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return is_number(value) and value > 0

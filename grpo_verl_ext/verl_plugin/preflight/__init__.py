@@ -6,6 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.verl_plugin.findings import Advice, Advise, Finding, Refuse, SettingError, Severity
 from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
+from grpo_verl_ext.verl_plugin.options import grpo_ext
 from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards, sizes
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
@@ -83,15 +84,16 @@ def _finding(name: str, severity: Severity, config: DictConfig, key: str, messag
 
 
 def _silenced(config: DictConfig) -> list[str]:
-    names = list((config.algorithm.get("grpo_ext") or {}).get("silence") or [])
+    silenced = grpo_ext(config.algorithm).get("silence") or []
+    names = silenced if OmegaConf.is_list(silenced) else [silenced]
     for name in names:
-        if name not in ADVICE:
+        if not isinstance(name, str) or name not in ADVICE:
             raise SettingError(
                 f"{SILENCE} has {name!r}; valid are {', '.join(ADVICE)}, the names of warnings. "
                 f"Type: {SILENCE}=[]",
                 key=SILENCE,
             )
-    return names
+    return [*names]
 
 
 __all__ = ["ADVICE", "CHECKS", "Advice", "check", "findings", "warnings"]

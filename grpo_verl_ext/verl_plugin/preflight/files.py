@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -10,6 +11,7 @@ from omegaconf import DictConfig
 from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.tasks.chain_sum import prepared
+from grpo_verl_ext.typed_json import SPOILED, typed
 from grpo_verl_ext.verl_plugin.findings import SettingError
 
 
@@ -64,18 +66,28 @@ def _check_data_file(key: str, file: Path) -> None:
             ) from error
 
 
+def read_model_config(key: str, file: Path) -> dict[str, Any]:
+    """What a model's ``config.json`` says.
+
+    Raises:
+        SettingError: it is no JSON object.
+    """
+    try:
+        return typed(json.loads(file.read_bytes()), {})
+    except SPOILED as error:
+        raise SettingError(
+            f"{file} is not valid JSON of a model ({error}). It was left in place. "
+            f"Type: {key}=<folder of a Hugging Face model>",
+            key=key,
+        ) from error
+
+
 def _check_model_folder(key: str, folder: Path) -> None:
     remedy = f"Type: {key}=<folder of a Hugging Face model>"
     config_file = folder / "config.json"
     if not config_file.is_file():
         raise SettingError(f"{key} is {folder}, but there is no {config_file}. {remedy}", key=key)
-    try:
-        json.loads(config_file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SettingError(
-            f"{config_file} is not valid JSON ({error}). It was left in place. {remedy}",
-            key=key,
-        ) from error
+    read_model_config(key, config_file)
     for weights in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(weights, framework="pt"):

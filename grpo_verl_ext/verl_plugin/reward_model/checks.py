@@ -5,7 +5,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.typed_json import SPOILED, typed
 from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.options import grpo_ext
 from grpo_verl_ext.verl_plugin.reward_model.settings import KEY, MANAGER, RewardModelSettings
 
 
@@ -14,7 +16,7 @@ def check_reward_model(config: DictConfig) -> None:
     manager = config.reward.reward_manager.name
     section = f"algorithm.grpo_ext.{KEY}"
     if manager != MANAGER:
-        if (config.algorithm.get("grpo_ext") or {}).get(KEY) is not None:
+        if grpo_ext(config.algorithm).get(KEY) is not None:
             raise SettingError(
                 f"{section} is set, but reward.reward_manager.name={manager} asks no reward model; valid is "
                 f"{MANAGER}. Type: reward.reward_manager.name={MANAGER}",
@@ -50,8 +52,8 @@ def _check_folder(key: str, name: str) -> None:
     if not config_file.is_file():
         raise SettingError(f"{key} is {name}, but there is no {config_file}. {remedy}", key=key)
     try:
-        architectures = json.loads(config_file.read_text(encoding="utf-8")).get("architectures") or ["none"]
-    except (ValueError, AttributeError) as error:
+        architectures = _architectures(json.loads(config_file.read_bytes()))
+    except SPOILED as error:
         raise SettingError(
             f"{config_file} cannot be read ({error}). It was left in place. {remedy}",
             key=key,
@@ -61,3 +63,8 @@ def _check_folder(key: str, name: str) -> None:
             f"{key} is {name}, whose architecture is {architectures[0]}, no classifier. {remedy}",
             key=key,
         )
+
+
+def _architectures(content: object) -> list[str]:
+    named = typed({"architectures": None} | typed(content, {}), {"architectures": list[str] | None})
+    return named["architectures"] or ["none"]
