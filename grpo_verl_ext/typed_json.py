@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 Kind = TypeVar("Kind")
 
 SPOILED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading it raises: no UTF-8, no JSON, nested too deeply, other keys, other types, too large a number."""
+"""What reading it raises: no UTF-8, no JSON, too deep, other keys or types, too large a number."""
 
 
 def typed(content: Any, hints: Mapping[str, Any]) -> dict[str, Any]:

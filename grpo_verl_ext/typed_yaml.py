@@ -31,7 +31,7 @@ def read_typed_yaml(
     try:
         return _read(file, overrides, kind, error)
     except RecursionError as endless:
-        raise error(f"{file} refers to itself without end. Remove the ${{…}}, or the alias, that does") from endless
+        raise error(f"{file} refers to itself without end. Remove the ${{…}} that does") from endless
 
 
 def _read(file: Path, overrides: Sequence[str], kind: type[Settings], error: type[Exception]) -> Settings:
@@ -78,6 +78,8 @@ def _refuse_wrong_types(settings: Any, prefix: str, file: Path, error: type[Exce
         value = getattr(settings, key)
         if is_dataclass(value):
             _refuse_wrong_types(value, f"{prefix}{key}.", file, error)
+        elif isinstance(value, str) and "\0" in value:
+            raise error(f"{file}: {prefix}{key} is {value!r}; valid has no \\0. Type: {prefix}{key}=<value>")
         elif not is_a(value, hint):
             raise error(
                 f"{file}: {prefix}{key} is {value!r}; valid is {formatannotation(hint)}. "

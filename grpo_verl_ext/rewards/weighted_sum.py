@@ -50,18 +50,14 @@ def _steps(solution_str: str, _ground_truth: object, extra_info: Mapping[str, An
 
 
 def _terms(extra_info: Mapping[str, Any]) -> list[int]:
-    remedy = "Leave it out with ~reward.custom_reward_function.reward_kwargs.weights.steps"
-    if "terms" not in extra_info:
-        raise ValueError(
-            f"the reward 'steps' needs extra_info.terms in the data; a row has only {sorted(extra_info)}. {remedy}"
-        )
-    terms = extra_info["terms"]
-    if not hasattr(terms, "__len__") or not len(terms) or not all(isinstance(each, Integral) for each in terms):
-        raise ValueError(
-            f"the reward 'steps' needs extra_info.terms in the data; a row has {terms!r}, valid are integers, one "
-            f"at least. {remedy}"
-        )
-    return [int(each) for each in terms]
+    terms: Any = extra_info.get("terms")
+    if hasattr(terms, "__len__") and len(terms) and all(isinstance(each, Integral) for each in terms):
+        return [int(each) for each in terms]
+    there = f"has {terms!r}" if "terms" in extra_info else f"has only {sorted(extra_info)}"
+    raise ValueError(
+        f"the reward 'steps' needs extra_info.terms in the data; a row {there}; valid are integers, one at "
+        "least. Leave it out with ~reward.custom_reward_function.reward_kwargs.weights.steps"
+    )
 
 
 REWARDS: Mapping[str, Reward] = {

@@ -14,6 +14,9 @@ Metrics = dict[int, dict[str, float]]
 """Values by step and name."""
 
 
+LARGEST = 1e150
+
+
 class CorruptMetricsError(ValueError):
     """A whole line of a metrics file is no record of verl's; the message names file and line."""
 
@@ -21,8 +24,8 @@ class CorruptMetricsError(ValueError):
 def read_metrics(files: Iterable[Path]) -> Metrics:
     """Metrics by step; a later file has the last word on a step that it repeats.
 
-    verl's logger writes null for NaN and for infinities: NaN here. What is no number, such as a list, is left
-    out.
+    verl's logger writes null for NaN and for infinities: NaN here, as is a number whose square no float
+    holds. What is no number, such as a list, is left out.
 
     Raises:
         CorruptMetricsError: a line that ends is no record. A last line without an end is passed over: verl
@@ -50,7 +53,7 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
 
 def _numbers(data: dict[str, Any]) -> dict[str, float]:
     return {
-        name: math.nan if value is None else float(value)
+        name: float(value) if value is not None and abs(value) <= LARGEST else math.nan
         for name, value in data.items()
         if value is None or isinstance(value, int | float)
     }

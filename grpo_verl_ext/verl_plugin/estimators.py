@@ -183,5 +183,6 @@ def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
         row = int(bad.nonzero()[0])
         raise ValueError(
             f"{name}: the reward of row {row} is {rewards[row].item()}, which would spoil its whole group; "
-            f"valid are finite rewards of at most {LARGEST_REWARD:g}. Correct the reward function (reward.custom_reward_function.path)"
+            f"valid are finite rewards of at most {LARGEST_REWARD:g}. Correct the reward function "
+            f"(reward.custom_reward_function.path)"
         )

@@ -33,8 +33,9 @@ def section(value: object, key: str) -> Mapping[str, Any]:
 
 def is_number(value: object) -> TypeGuard[int | float]:
     """Is it finite, as a float, too? True and false are no numbers."""
-    is_one = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_one and -sys.float_info.max <= value <= sys.float_info.max
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max
 
 
 def is_count(value: object) -> TypeGuard[int]:

@@ -1,7 +1,7 @@
-"""Tensors of any shape, dtype, mask and magnitude: a result, or one of our errors, never one from inside torch.
+"""Tensors of any shape, dtype, mask and magnitude: a result, or one of our errors, never one of torch's.
 
-What is drawn for ``group`` comes from `dense_group_ids`: numbers of nobody's are not looked for, as that would
-wait for a GPU. Values are tested in tests/algorithms.
+What is drawn for ``group`` comes from `dense_group_ids`: other numbers are not looked for, as that would wait
+for a GPU. Values are tested in tests/algorithms.
 """
 
 from typing import Any
@@ -45,7 +45,11 @@ def tensors(draw: st.DrawFn, shape: tuple[int, ...], of: st.SearchStrategy[float
     size = int(np.prod(shape))
     drawn = draw(st.lists(of, min_size=size, max_size=size))
     numbers = torch.tensor(drawn, dtype=torch.float64).reshape(shape)
-    return numbers.nan_to_num(0, 1, 0).to(kind) if not (kind := draw(dtype)).is_floating_point else numbers.to(kind)
+    return (
+        numbers.nan_to_num(0, 1, 0).to(kind)
+        if not (kind := draw(dtype)).is_floating_point
+        else numbers.to(kind)
+    )
 
 
 @st.composite
@@ -110,7 +114,16 @@ FUNCTIONS = {
     "without_truncated": lambda b: ours.without_truncated(b["advantages"], b["mask"], 2),
     "gvpo.sequence_log_ratio": lambda b: gvpo.sequence_log_ratio(b["log_prob"], b["old_log_prob"], b["mask"]),
 }
-CLASSES_AND_MODULES = {"TensorError", "advantages", "aggregation", "groups", "gvpo", "kl", "process", "surrogate"}
+CLASSES_AND_MODULES = {
+    "TensorError",
+    "advantages",
+    "aggregation",
+    "groups",
+    "gvpo",
+    "kl",
+    "process",
+    "surrogate",
+}
 
 
 def test_no_public_function_is_forgotten() -> None:
@@ -147,7 +160,9 @@ def test_finite_in_finite_out(name: str, batch: dict[str, Tensor]) -> None:
     assert result.isfinite().all()
 
 
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name.startswith(("k", "cl", "dual", "with_"))])
+@pytest.mark.parametrize(
+    "name", [name for name in FUNCTIONS if name.startswith(("k", "cl", "dual", "with_"))]
+)
 @fuzzing(25)
 @given(batch=batches(modest, fitting=True), bad=st.sampled_from([NAN, INF, -INF]))
 def test_what_stands_under_the_mask_does_not_count(name: str, batch: dict[str, Tensor], bad: float) -> None:
@@ -236,7 +251,11 @@ sections = st.none() | st.fixed_dictionaries(
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 @fuzzing(30)
-@given(batch=batches(elements, fitting=True) | batches(elements, fitting=False), config=sections, ids=st.booleans())
+@given(
+    batch=batches(elements, fitting=True) | batches(elements, fitting=False),
+    config=sections,
+    ids=st.booleans(),
+)
 @example(batch=None, config={"grpo_ext": "abc"}, ids=True)
 @example(batch=None, config={"grpo_ext": {"gvpo_beta": 10**400}}, ids=True)
 @example(batch=None, config={"grpo_ext": {"mask_truncated": True, "max_response_length": 10**30}}, ids=True)
@@ -257,7 +276,14 @@ def test_estimators(name: str, batch: dict[str, Tensor] | None, config, ids: boo
         assert advantages.isfinite().all()
 
 
-ACTOR_KEYS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "loss_scale_factor", "loss_agg_mode")
+ACTOR_KEYS = (
+    "clip_ratio",
+    "clip_ratio_low",
+    "clip_ratio_high",
+    "clip_ratio_c",
+    "loss_scale_factor",
+    "loss_agg_mode",
+)
 
 
 @pytest.mark.parametrize("case", OUR_CASES, ids=lambda case: case.name)

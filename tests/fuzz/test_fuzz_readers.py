@@ -4,12 +4,11 @@ The folders of grids and rounds, which several files make up, are in test_fuzz_s
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from drawn import DEEP, as_json, fuzzing, json_files, mutated, texts, values
+from drawn import DEEP, as_json, fuzzing, json_files, mutated, texts
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -93,7 +92,9 @@ def yaml_files(valid: dict[str, object]) -> st.SearchStrategy[bytes]:
         lambda key: mutated(sections[key]).map(lambda section: valid | {key: section})
     )
     written = (mutated(valid) | deeper).map(lambda content: yaml.safe_dump(content, allow_unicode=True))
-    special = st.sampled_from(["???", "${folder}", "${nowhere}", "${oc.env:NOWHERE}", "${", "&a [*a]", "1e400"])
+    special = st.sampled_from(
+        ["???", "${folder}", "${nowhere}", "${oc.env:NOWHERE}", "${", "&a [*a]", "1e400"]
+    )
     quoted = st.builds(lambda key, value: f"{key}: {value}\n", st.sampled_from(sorted(valid)), special)
     return (
         written.map(str.encode)
@@ -253,7 +254,9 @@ def test_the_record_of_a_run(file: Path, content: bytes) -> None:
 
 
 @fuzzing(60)
-@given(content=json_files({"submission_id": "raysubmit_1", "address": "http://h:8265", "attempt": "attempt-1"}))
+@given(
+    content=json_files({"submission_id": "raysubmit_1", "address": "http://h:8265", "attempt": "attempt-1"})
+)
 @example(content=DEEP)
 def test_the_note_of_a_job(file: Path, content: bytes) -> None:
     written = file.with_name(NOTE)

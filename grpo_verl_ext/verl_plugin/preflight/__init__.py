@@ -7,15 +7,19 @@ from omegaconf import DictConfig, OmegaConf
 from grpo_verl_ext.verl_plugin.findings import Advice, Advise, Finding, Refuse, SettingError, Severity
 from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
 from grpo_verl_ext.verl_plugin.options import grpo_ext
-from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards, sizes
+from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards, sizes, types
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
 from grpo_verl_ext.verl_plugin.step_rewards.checks import check_steps
+
+FIRST = "types"
+"""What the other checks calculate with; where it is wrong, nothing else is asked."""
 
 SILENCE = "algorithm.grpo_ext.silence"
 """Names of `ADVICE` that nobody wants to read again."""
 
 CHECKS: Mapping[str, Refuse] = {
+    FIRST: types.check_types,
     "device": machine.check_device,
     "rollout-engine": machine.check_rollout_engine,
     "trl": machine.check_trl,
@@ -64,12 +68,17 @@ def warnings(config: DictConfig) -> Iterator[Finding]:
 
 
 def findings(config: DictConfig) -> Iterator[Finding]:
-    """All of it, errors first; where there is an error, a later check may find its consequences, too."""
+    """All of it, errors first, each once; a later check may find the consequences of an error, too."""
+    said = set[str]()
     for name, refuse in CHECKS.items():
         try:
             refuse(config)
         except SettingError as error:
-            yield _finding(name, Severity.ERROR, config, error.key, str(error))
+            if str(error) not in said:
+                yield _finding(name, Severity.ERROR, config, error.key, str(error))
+            if name == FIRST:
+                return
+            said.add(str(error))
     try:
         yield from warnings(config)
     except SettingError as error:
@@ -77,7 +86,7 @@ def findings(config: DictConfig) -> Iterator[Finding]:
 
 
 def _finding(name: str, severity: Severity, config: DictConfig, key: str, message: str) -> Finding:
-    value = OmegaConf.select(config, key)
+    value = OmegaConf.select(config, key, throw_on_resolution_failure=False)
     return Finding(
         name, severity, key, OmegaConf.to_object(value) if OmegaConf.is_config(value) else value, message
     )

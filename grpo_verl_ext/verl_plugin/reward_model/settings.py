@@ -46,7 +46,7 @@ class RewardModelSettings:
                 )
             if name == "path" and not isinstance(value, str | None):
                 raise SettingError(
-                    f"{key} is {value!r}; valid is a folder or the name of a model on a hub. Type: {key}=<folder>",
+                    f"{key} is {value!r}; valid is a folder, or a name on a hub. Type: {key}=<folder>",
                     key=key,
                 )
             if name != "path" and not is_number(value):
