@@ -3,7 +3,8 @@
 None of these needs a gradient: rewards carry none, and an advantage is a constant of the policy loss.
 
 A reward that is not finite, or whose square overflows its dtype (1e19 in fp32), spoils its own group, with
-`batch_scaled` the batch; nothing here looks, for that would wait for a GPU. The registered estimators refuse it.
+`batch_scaled` the batch; nothing here looks, for that would wait for a GPU. The registered estimators
+refuse it.
 """
 
 from collections.abc import Callable

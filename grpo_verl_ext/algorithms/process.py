@@ -61,6 +61,6 @@ def _refuse_outside(**places: tuple[Tensor, int]) -> None:
         if outside.any():
             step = int(outside.nonzero()[0])
             raise TensorError(
-                f"{name} of step {step} is {int(place[step])}; valid is 0 … {size - 1}. Pass {name} as positions "
-                f"in response_mask"
+                f"{name} of step {step} is {int(place[step])}; valid is 0 … {size - 1}. Pass {name} as "
+                f"positions in response_mask"
             )

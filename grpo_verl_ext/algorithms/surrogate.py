@@ -5,7 +5,8 @@ stands under the mask, NaN and infinities included, reaches neither value nor gr
 limited to ±20, where exp still fits every dtype; beyond it a token has value but no gradient, as in verl.
 
 Raises:
-    TensorError: shapes that differ, or advantages that are integers. NaN that is not under the mask is not refused: it makes the token's loss NaN.
+    TensorError: shapes that differ, or advantages that are integers.
+        NaN that is not under the mask is not refused: it makes the token's loss NaN.
 """
 
 from typing import NamedTuple

@@ -69,6 +69,6 @@ def check_rows(response_mask: Tensor, group: Tensor) -> None:
     check_dtype(torch.int64, group=group)
     if group.shape != response_mask.shape[:1]:
         raise TensorError(
-            f"group has shape {tuple(group.shape)}, but response_mask has {len(response_mask)} rows; valid is "
-            f"one number a row. Pass group=dense_group_ids(<{len(response_mask)} ids>)"
+            f"group has shape {tuple(group.shape)}, but response_mask has {len(response_mask)} rows; valid "
+            f"is one number a row. Pass group=dense_group_ids(<{len(response_mask)} ids>)"
         )

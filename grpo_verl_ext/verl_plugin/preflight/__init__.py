@@ -53,9 +53,9 @@ def check(config: DictConfig) -> None:
     Raises:
         SettingError: the first thing wrong: key, value seen, valid values and the line to type.
     """
-    _silenced(config)
     for refuse in CHECKS.values():
         refuse(config)
+    _silenced(config)
 
 
 def warnings(config: DictConfig) -> Iterator[Finding]:
@@ -93,8 +93,9 @@ def _finding(name: str, severity: Severity, config: DictConfig, key: str, messag
 
 
 def _silenced(config: DictConfig) -> list[str]:
-    silenced = grpo_ext(config.algorithm).get("silence") or []
-    names = silenced if OmegaConf.is_list(silenced) else [silenced]
+    written = grpo_ext(config.algorithm).get("silence")
+    silenced = OmegaConf.to_container(written) if OmegaConf.is_config(written) else written
+    names = silenced if isinstance(silenced, list) else [silenced] if silenced else []
     for name in names:
         if not isinstance(name, str) or name not in ADVICE:
             raise SettingError(
@@ -102,7 +103,7 @@ def _silenced(config: DictConfig) -> list[str]:
                 f"Type: {SILENCE}=[]",
                 key=SILENCE,
             )
-    return [*names]
+    return names
 
 
 __all__ = ["ADVICE", "CHECKS", "Advice", "check", "findings", "warnings"]
