@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.ablation.grid import GridRun
 from grpo_verl_ext.ablation.settings import AblationError
@@ -37,7 +38,7 @@ def check(configs: dict[str, DictConfig]) -> None:
     for name, config in configs.items():
         try:
             preflight.check(config)
-        except ValueError as error:
+        except (ValueError, OmegaConfBaseException) as error:
             raise AblationError(f"{name}: {error}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,8 @@ def plot_bands(axes: Axes, drawn: list[Band], *, log: bool = False) -> None:
 
 
 def _limit(axes: Axes, values: list[float], *, log: bool) -> None:
-    low, high = min(values), max(values)
+    shown = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(shown), max(shown)
     if log and low > 0:
         axes.set_yscale("log")
         axes.set_ylim(low / 1.2, high * 1.2)

@@ -10,6 +10,7 @@ from pathlib import Path
 from grpo_verl_ext.ablation.settings import AblationError
 from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.typed_json import SPOILED, made
 
 NOTE = "job.json"
 
@@ -45,8 +46,8 @@ def noted_job(folder: Path) -> Job | None:
     if not file.exists():
         return None
     try:
-        return Job(**json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+        return made(Job, json.loads(file.read_bytes()))
+    except SPOILED as error:
         raise AblationError(
             f"{file} is no note of a job ({error!r}). It was left in place; see with `ray job list` whether "
             f"the run's job is there, and move the file away"

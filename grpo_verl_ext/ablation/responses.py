@@ -17,8 +17,10 @@ from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.typed_json import SPOILED, made, typed
 
 KEPT = "responses.json"
+KEPT_FIELDS = {"measure": list, "metrics": dict[str, dict[str, float]], "samples": list}
 SAMPLES = 16
 """Responses of the last validation that are kept, to be shown."""
 NO_DIFFERENCE = "responses/groups_without_difference"
@@ -127,11 +129,11 @@ def _keep(read: Responses, made_with: list[object], file: Path) -> None:
 
 def _read_kept(file: Path) -> tuple[Responses, list[object]]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        metrics = {int(step): dict(values) for step, values in content["metrics"].items()}
-        samples = [Response(**sample) for sample in content["samples"]]
-        return Responses(metrics, samples, []), list(content["measure"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        content = typed(json.loads(file.read_bytes()), KEPT_FIELDS)
+        metrics = {int(step): values for step, values in content["metrics"].items()}
+        samples = [made(Response, sample) for sample in content["samples"]]
+        return Responses(metrics, samples, []), content["measure"]
+    except SPOILED as error:
         word = (
             f"{file} is nothing that `report` kept ({error!r}). It was left in place; "
             f"move it away to read the dumps again"

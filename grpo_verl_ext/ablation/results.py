@@ -15,6 +15,7 @@ from grpo_verl_ext.ablation.state import State, read_record, standing_of
 from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.typed_json import SPOILED, made
 
 GRID = "grid.json"
 
@@ -83,10 +84,10 @@ def read_results(folder: Path) -> Results:
             f"{folder} has no {GRID}; valid is the folder of a grid that `ablate --run` has begun"
         )
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        settings = GridSettings(**{**content, "folder": str(folder)})
+        content = json.loads(file.read_bytes())
+        settings = made(GridSettings, {**content, "folder": str(folder)})
         runs = runs_of(settings)
-    except (ValueError, TypeError, AttributeError) as error:
+    except SPOILED as error:
         raise AblationError(f"{file} is no grid ({error!r}). It was left in place") from error
     measures = Measures()
     return Results(settings, [_result(run, settings, measures) for run in runs])

@@ -11,9 +11,12 @@ from grpo_verl_ext.ablation.grid import GridRun
 from grpo_verl_ext.ablation.settings import AblationError
 from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
+from grpo_verl_ext.typed_json import SPOILED, typed
 
 FAILURE = "failed.txt"
 RECORD = "run.json"
+READ = {"overrides": list[str], "steps": int, "git_revision": str | None, "versions": dict[str, str]}
+"""What is read of a record, and its types."""
 
 
 class State(str, Enum):
@@ -102,9 +105,9 @@ def read_record(run: GridRun) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-        return {key: record[key] for key in ("overrides", "steps", "git_revision", "versions")}
-    except (ValueError, KeyError, TypeError) as error:
+        record = typed(json.loads(file.read_bytes()), READ)
+        return {key: record[key] for key in READ}
+    except SPOILED as error:
         raise AblationError(
             f"{file} is no record of a run ({error!r}). It was left in place; type folder=<another>"
         ) from error

@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Summary:
-    """One variant over its seeds; std and interval are None with fewer than two."""
+    """One variant over its seeds; std and interval are None with fewer than two, or where a value is NaN."""
 
     seeds: int
     mean: float
@@ -73,7 +73,7 @@ def compare(variant: dict[int, float], baseline: dict[int, float]) -> Comparison
     whole = summarize(differences)
     wins = sum(difference > 0 for difference in differences)
     if not whole.std:
-        # One seed, or the same difference with every seed: no t-distribution.
+        # One seed, the same difference with every seed, or NaN: no t-distribution.
         return Comparison(whole.seeds, whole.mean, whole.low, whole.high, None, None, wins, None)
     t = whole.mean / (whole.std / math.sqrt(whole.seeds))
     return Comparison(
@@ -112,7 +112,7 @@ def caution(seeds: int, half_width: float | None) -> str | None:
 
 
 def _spread(values: Sequence[float]) -> float | None:
-    if len(values) < 2:
+    if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))

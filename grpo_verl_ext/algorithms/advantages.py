@@ -1,6 +1,10 @@
 """Outcome advantages: one number per response, computed within its group and spread over its tokens.
 
 None of these needs a gradient: rewards carry none, and an advantage is a constant of the policy loss.
+
+A reward that is not finite, or whose square overflows its dtype (1e19 in fp32), spoils its own group, with
+`batch_scaled` the batch; nothing here looks, for that would wait for a GPU. The registered estimators
+refuse it.
 """
 
 from collections.abc import Callable
@@ -9,6 +13,13 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.groups import group_deviation, group_std, group_sum
+from grpo_verl_ext.algorithms.tensors import (
+    TensorError,
+    check_floating,
+    check_matrix,
+    check_rows,
+    check_same_shape,
+)
 
 STD_EPS = 1e-6
 """Added to a standard deviation before dividing, in reward units; verl's value (TRL: 1e-4)."""
@@ -20,16 +31,25 @@ Baseline = Callable[[Tensor, Tensor, Tensor], Tensor]
 def response_rewards(token_level_rewards: Tensor) -> Tensor:
     """r_i = Σ_t r_{i,t}: (B, T) → (B,), in reward units; summed in fp32 or better.
 
+    Raises:
+        TensorError: integers or flags, in whose dtype an advantage would be cut off.
+
     Deliberately not masked by ``response_mask``: when a multi-turn response ends in a token that the policy
     did not write, verl puts the reward on exactly that masked token.
     """
+    check_floating(token_level_rewards=token_level_rewards)
     return token_level_rewards.sum(
         dim=-1, dtype=torch.promote_types(token_level_rewards.dtype, torch.float32)
     )
 
 
 def has_tokens(response_mask: Tensor) -> Tensor:
-    """Which rows are responses, that is, have a token that the policy wrote: (B, T) → (B,) bool."""
+    """Which rows are responses, that is, have a token that the policy wrote: (B, T) → (B,) bool.
+
+    Raises:
+        TensorError: a mask that is not (B, T), or has no column.
+    """
+    check_matrix(response_mask=response_mask)
     return response_mask.amax(dim=-1).bool()  # a third of the time of any() on a CPU
 
 
@@ -83,7 +103,12 @@ def outcome_advantages(
             takes no part in the statistics.
         group: (B,) int64 from `dense_group_ids`.
         baseline: `group_scaled` (GRPO, DAPO), `centred` (Dr. GRPO) or `batch_scaled`.
+
+    Raises:
+        TensorError: shapes or dtypes that do not fit.
     """
+    check_rows(response_mask, group)
+    check_same_shape(response_mask=response_mask, token_level_rewards=token_level_rewards)
     member = has_tokens(response_mask)
     advantages = baseline(response_rewards(token_level_rewards), group, member)
     return on_tokens(advantages.to(token_level_rewards.dtype), response_mask)
@@ -95,7 +120,12 @@ def on_tokens(advantages: Tensor, response_mask: Tensor) -> Tensor:
 
 
 def of_response(advantages: Tensor, response_mask: Tensor) -> Tensor:
-    """What `on_tokens` spread: the value at each response's first token, 0 without one: (B, T) → (B,)."""
+    """What `on_tokens` spread: the value at each response's first token, 0 without one: (B, T) → (B,).
+
+    Raises:
+        TensorError: see `has_tokens`.
+    """
+    check_matrix(response_mask=response_mask)
     first = response_mask.to(torch.uint8).argmax(dim=-1, keepdim=True)
     return torch.where(has_tokens(response_mask), advantages.gather(-1, first).squeeze(-1), 0)
 
@@ -105,7 +135,18 @@ def is_truncated(response_mask: Tensor, max_response_length: int) -> Tensor:
 
     Those whose token at the last position of the budget is the policy's; one that ends by itself exactly
     there counts too. A batch padded to less than the budget, T < L, has none.
+
+    Raises:
+        TensorError: a budget of no token, or a mask that is not (B, T).
     """
+    check_matrix(response_mask=response_mask)
+    if max_response_length < 1:
+        raise TensorError(
+            f"max_response_length is {max_response_length}; valid is an integer ≥ 1. "
+            f"Pass max_response_length=<the budget in tokens>"
+        )
+    if response_mask.shape[-1] < max_response_length:
+        return torch.zeros_like(response_mask[:, 0], dtype=torch.bool)
     return response_mask[:, max_response_length - 1 :].bool().any(dim=-1)
 
 
@@ -116,7 +157,11 @@ def without_truncated(advantages: Tensor, response_mask: Tensor, max_response_le
     loss.
     Overlong filtering of DAPO, arXiv 2503.14476 §3.4; the same policy term as TRL's
     ``mask_truncated_completions``. Differs from TRL: a KL or entropy term still sees the response.
+
+    Raises:
+        TensorError: see `is_truncated`; or shapes that differ.
     """
+    check_same_shape(response_mask=response_mask, advantages=advantages)
     return torch.where(is_truncated(response_mask, max_response_length).unsqueeze(-1), 0, advantages)
 
 
@@ -126,7 +171,13 @@ def per_prompt_token(advantages: Tensor, response_mask: Tensor, group: Tensor) -
     Because min(ρA, clip(ρ)A) is homogeneous in A, the surrogate of A/N_x is 1/N_x of the surrogate of A:
     the weight that DAPO's formula gives each token of a prompt (arXiv 2503.14476 eq. 8) thus travels with
     the rows into any micro-batch, where groups are no longer whole. Units: reward units per token.
+
+    Raises:
+        TensorError: shapes or dtypes that do not fit.
     """
+    check_rows(response_mask, group)
+    check_matrix(advantages=advantages)
+    check_same_shape(response_mask=response_mask[:, :1], advantages=advantages[:, :1])
     tokens = response_mask.sum(dim=-1).to(torch.promote_types(advantages.dtype, torch.float32))
     weight = group_sum(tokens, group).clamp(min=1).reciprocal()
     return advantages * weight.to(advantages.dtype).unsqueeze(-1)

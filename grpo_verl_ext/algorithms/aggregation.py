@@ -7,15 +7,18 @@ parts add up to the mean over the mini-batch, however it was cut:
     1/D · Σ_ranks Σ_micro-batches  D/N · Σ_i Σ_t m ℓ   =   1/N · Σ_i Σ_t m ℓ     over the mini-batch.
 
 Gradient flows through ``loss``; whatever stands under the mask does not count. A mini-batch without a single
-token (verl can pad one into being) has loss 0.
+token (verl can pad one into being) has loss 0. A loss and a mask of different shapes are a `TensorError`.
 """
 
 import torch
 from torch import Tensor
 
+from grpo_verl_ext.algorithms.tensors import check_matrix, check_same_shape
+
 
 def sequence_sums(loss: Tensor, response_mask: Tensor) -> Tensor:
     """Σ_t m_{i,t} ℓ_{i,t}: (B, T) → (B,); flags are counted."""
+    check_same_shape(loss=loss, response_mask=response_mask)
     # A zero of the same dtype: next to the number 0, flags would become eight bytes each.
     return torch.where(response_mask.bool(), loss, loss.new_zeros(())).sum(dim=-1)
 
@@ -75,6 +78,7 @@ def local_token_mean(loss: Tensor, response_mask: Tensor, global_batch_size: int
     The token mean of each micro-batch, averaged over micro-batches by their share b/B of the responses:
     TRL's ``loss_type="bnpo"``. By definition it depends on how the mini-batch is cut.
     """
+    check_matrix(response_mask=response_mask)
     share = response_mask.shape[0] / global_batch_size
     return micro_batch_token_mean(loss, response_mask) * (dp_size * share)
 
@@ -90,9 +94,11 @@ def evenly_weighted_token_mean(
     """B/b · 1/N · Σ_i Σ_t m v over the b rows at hand: (B, T) → ().
 
     For metrics that somebody else averages with equal weights over micro-batches and ranks: where all have
-    b rows, that average is exactly the token mean of the mini-batch.
+    b rows, that average is exactly the token mean of the mini-batch. 0 without a row.
     """
-    return token_mean(values, response_mask, batch_num_tokens) * (global_batch_size / response_mask.shape[0])
+    check_matrix(response_mask=response_mask)
+    rows = max(response_mask.shape[0], 1)
+    return token_mean(values, response_mask, batch_num_tokens) * (global_batch_size / rows)
 
 
 def evenly_weighted_response_mean(

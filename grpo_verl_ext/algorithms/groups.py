@@ -10,14 +10,24 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from grpo_verl_ext.algorithms.tensors import TensorError, check_dtype, check_same_shape
+
 
 def dense_group_ids(index: npt.ArrayLike, device: torch.device | str | None = None) -> Tensor:
     """Number the distinct ids of the rows 0, 1, 2, …: (B,) strings or integers → (B,) int64.
 
     Equal ids get equal numbers, in the order of their first appearance.
+
+    Raises:
+        TensorError: something else than one id for each row.
     """
     numbers: dict[object, int] = {}
-    rows = [numbers.setdefault(name, len(numbers)) for name in np.asarray(index).tolist()]
+    try:
+        rows = [numbers.setdefault(name, len(numbers)) for name in np.asarray(index).tolist()]
+    except (ValueError, TypeError) as error:  # ragged, a single id, or rows of several
+        raise TensorError(
+            f"index is {index!r:.80} ({error}); valid is (B,), one id a row. Pass index=<(B,) ids>"
+        ) from error
     return torch.tensor(rows, dtype=torch.int64, device=device)
 
 
@@ -30,8 +40,14 @@ def group_deviation(values: Tensor, group: Tensor, member: Tensor) -> Tensor:
     """values_i − mean of its group, for every member; 0 for the other rows: (B,) → (B,).
 
     Values are first measured from their group's lowest, so that equal values give exactly 0 and a common
-    offset costs no precision.
+    offset costs no precision. A value that is not finite spoils its group (NaN), and no other.
+
+    Raises:
+        TensorError: not (B,) each, ``group`` int64 and ``member`` bool.
     """
+    check_same_shape(group=group, values=values, member=member)
+    check_dtype(torch.int64, group=group)
+    check_dtype(torch.bool, member=member)
     values = torch.where(member, values, torch.inf)
     lowest = torch.full_like(values, torch.inf).scatter_reduce(0, group, values, "amin")[group]
     height = torch.where(member, values - lowest, 0)

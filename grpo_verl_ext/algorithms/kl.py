@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from grpo_verl_ext.algorithms.surrogate import token_log_ratio
+from grpo_verl_ext.algorithms.tensors import check_same_shape
 
 
 def k1(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> Tensor:
@@ -38,6 +39,7 @@ def with_k2_gradient(
     estimate: Tensor, log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor
 ) -> Tensor:
     """The value of ``estimate`` with the gradient of `k2` (straight-through); verl's ``k1+`` and ``k3+``."""
+    check_same_shape(log_prob=log_prob, estimate=estimate)
     surrogate = k2(log_prob, ref_log_prob, response_mask)
     return estimate.detach() + (surrogate - surrogate.detach())
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.advantages import Baseline, group_scaled
+from grpo_verl_ext.algorithms.tensors import TensorError, check_dtype, check_rows, check_same_shape
 
 
 def process_advantages(
@@ -32,7 +33,14 @@ def process_advantages(
         response_mask: (B, T), nonzero on the tokens that the policy wrote; elsewhere the advantage is 0.
         group: (B,) int64 from `groups.dense_group_ids`.
         baseline: what makes r̃ of r; `advantages.group_scaled` is the paper's.
+
+    Raises:
+        TensorError: shapes or dtypes that do not fit, or a step outside the batch.
     """
+    check_rows(response_mask, group)
+    check_same_shape(step_rewards=step_rewards, row=row, end=end)
+    check_dtype(torch.int64, row=row, end=end)
+    _refuse_outside(row=(row, response_mask.shape[0]), end=(end, response_mask.shape[1]))
     # The statistics want numbers below that of their values, and there may be fewer steps than prompts.
     _, prompt = torch.unique(group[row], return_inverse=True)
     normalised = baseline(step_rewards, prompt, torch.ones_like(row, dtype=torch.bool))
@@ -44,3 +52,15 @@ def process_advantages(
 def suffix_sums(values: Tensor) -> Tensor:
     """Σ_{s ≥ t} values_s along the last dimension: (…, T) → (…, T)."""
     return values.flip(-1).cumsum(-1).flip(-1)
+
+
+def _refuse_outside(**places: tuple[Tensor, int]) -> None:
+    # Waits for a GPU, as `torch.unique` does anyway.
+    for name, (place, size) in places.items():
+        outside = (place < 0) | (place >= size)
+        if outside.any():
+            step = int(outside.nonzero()[0])
+            raise TensorError(
+                f"{name} of step {step} is {int(place[step])}; valid is 0 … {size - 1}. Pass {name} as "
+                f"positions in response_mask"
+            )

@@ -3,6 +3,10 @@
 ρ_{i,t} = π_θ / π_old = exp(log_prob − old_log_prob). Gradient flows through ``log_prob`` alone. Whatever
 stands under the mask, NaN and infinities included, reaches neither value nor gradient. Log-ratios are
 limited to ±20, where exp still fits every dtype; beyond it a token has value but no gradient, as in verl.
+
+Raises:
+    TensorError: shapes that differ, or advantages that are integers.
+        NaN that is not under the mask is not refused: it makes the token's loss NaN.
 """
 
 from typing import NamedTuple
@@ -10,11 +14,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grpo_verl_ext.algorithms.tensors import check_floating, check_same_shape
+
 LOG_RATIO_LIMIT = 20.0
 
 
 def token_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> Tensor:
     """log ρ = log_prob − old_log_prob within ±20, 0 under the mask: (B, T) → (B, T), nats, fp32 or better."""
+    check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob, response_mask=response_mask)
     wide = torch.promote_types(log_prob.dtype, torch.float32)
     log_ratio = torch.where(response_mask.bool(), log_prob.to(wide) - old_log_prob.to(wide), 0)
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
@@ -33,6 +40,8 @@ def clipped_surrogate(
 
     GRPO, arXiv 2402.03300 eq. 3 (ε_low = ε_high); DAPO, arXiv 2503.14476 eq. 10 ("clip higher").
     """
+    check_floating(advantages=advantages)
+    check_same_shape(log_prob=log_prob, advantages=advantages)
     ratio = token_log_ratio(log_prob, old_log_prob, response_mask).exp()
     costs = torch.where(response_mask.bool(), -advantages, 0)
     return torch.maximum(ratio * costs, ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high) * costs)

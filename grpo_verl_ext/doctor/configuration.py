@@ -31,6 +31,10 @@ def findings(overrides: Sequence[str]) -> Iterator[Finding]:
         key = str(error.full_key)
         message = f"{key} has no value, and verl no default for it. Type: {key}=<value>"
         found = [Finding("missing", Severity.ERROR, key, None, message)]
+    except OmegaConfBaseException as error:
+        key, reason = str(error.full_key), str(error).splitlines()[0]
+        message = f"{key} cannot be read: {reason}. Type: {key}=<value>"
+        found = [Finding("unreadable", Severity.ERROR, key, None, message)]
     yield from found
     if not any(each.severity is Severity.ERROR for each in found):
         yield from _verls_own(config)

@@ -9,6 +9,7 @@ from typing import cast
 
 from hydra.utils import get_method
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.iterate.plan import Round
 from grpo_verl_ext.iterate.reward_training import reward_config
@@ -55,7 +56,7 @@ def check(settings: IterateSettings, config: DictConfig) -> Rule:
 def _as_iterate_error(check_one: Callable[[DictConfig], None], config: DictConfig) -> None:
     try:
         check_one(config)
-    except ValueError as error:
+    except (ValueError, OmegaConfBaseException) as error:
         raise IterateError(f"policy.overrides: {error}") from error
 
 

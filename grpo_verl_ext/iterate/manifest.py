@@ -10,6 +10,7 @@ from typing import Any
 
 from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.iterate.settings import IterateError
+from grpo_verl_ext.typed_json import SPOILED, made, typed
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -67,10 +68,10 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
     if not file.exists():
         return Manifest(settings)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        rounds = [RoundRecord(**record) for record in content["rounds"]]
-        manifest = Manifest(dict(content["settings"]), rounds, int(content["format"]))
-    except (ValueError, KeyError, TypeError) as error:
+        content = typed(json.loads(file.read_bytes()), {"settings": dict, "rounds": list, "format": int})
+        rounds = [made(RoundRecord, record) for record in content["rounds"]]
+        manifest = Manifest(content["settings"], rounds, content["format"])
+    except SPOILED as error:
         raise IterateError(
             f"{file} is no manifest ({error!r}). It was left in place; type folder=<a new folder>"
         ) from error

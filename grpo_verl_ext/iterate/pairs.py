@@ -14,6 +14,7 @@ from pathlib import Path
 from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.iterate.rollouts import Sample
 from grpo_verl_ext.iterate.settings import IterateError
+from grpo_verl_ext.typed_json import SPOILED, made
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,10 @@ def read_pairs(file: Path) -> list[Pair]:
         IterateError: a line is no pair.
     """
     pairs = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n")[:-1], start=1):
+    for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
         try:
-            pairs.append(Pair(**json.loads(line)))
-        except (ValueError, TypeError) as error:
+            pairs.append(made(Pair, json.loads(line)))
+        except SPOILED as error:
             raise IterateError(
                 f"{file}, line {number}, is no pair ({error}). It was left in place"
             ) from error

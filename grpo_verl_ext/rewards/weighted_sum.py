@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any
 
 from grpo_verl_ext.rewards.correctness import correctness
@@ -37,17 +38,26 @@ Reward = Callable[[str, object, Mapping[str, Any]], float]
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"correctness": 1.0, "format": 1.0}
 
+LARGEST_WEIGHT = 1e15
+"""Larger rewards are no use to an estimator: their squares overflow fp32."""
+
 _PASSED_BY_VERL = {"reward_router_address", "reward_model_tokenizer"}
 """Extra arguments that verl's reward managers pass when there is a reward model; no rule needs them."""
 
 
 def _steps(solution_str: str, _ground_truth: object, extra_info: Mapping[str, Any]) -> float:
-    if "terms" not in extra_info:
-        raise ValueError(
-            f"the reward 'steps' needs extra_info.terms in the data; a row has only {sorted(extra_info)}. "
-            "Leave it out with ~reward.custom_reward_function.reward_kwargs.weights.steps"
-        )
-    return steps_reward(solution_str, extra_info["terms"])
+    return steps_reward(solution_str, _terms(extra_info))
+
+
+def _terms(extra_info: Mapping[str, Any]) -> list[int]:
+    terms: Any = extra_info.get("terms")
+    if hasattr(terms, "__len__") and len(terms) and all(isinstance(each, Integral) for each in terms):
+        return [int(each) for each in terms]
+    there = f"has {terms!r}" if "terms" in extra_info else f"has only {sorted(extra_info)}"
+    raise ValueError(
+        f"the reward 'steps' needs extra_info.terms in the data; a row {there}; valid are integers, one at "
+        "least. Leave it out with ~reward.custom_reward_function.reward_kwargs.weights.steps"
+    )
 
 
 REWARDS: Mapping[str, Reward] = {
@@ -99,9 +109,8 @@ def compute_score(
     right = correctness(solution_str, ground_truth) > 0
     result: dict[str, Any] = {"score": score, "acc": float(right), **parts}
     if step_rewards:
-        terms = (extra_info or {})["terms"]
         result["step_rewards"], result["step_ends"] = rewards_of_steps(
-            solution_str, terms, answer_is_right=right
+            solution_str, _terms(extra_info or {}), answer_is_right=right
         )
     return result
 
@@ -119,5 +128,9 @@ def check_weights(weights: Mapping[str, float]) -> None:
     for name, weight in weights.items():
         if name not in REWARDS:
             raise ValueError(f"{key} names {name!r}; valid names are {sorted(REWARDS)}; type {line}")
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
-            raise ValueError(f"{key}.{name}={weight!r} is no finite number; type +{key}.{name}=1.0")
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not is_number or not abs(weight) <= LARGEST_WEIGHT:
+            raise ValueError(
+                f"{key}.{name}={weight!r} is no finite number of at most {LARGEST_WEIGHT:g}; "
+                f"type +{key}.{name}=1.0"
+            )

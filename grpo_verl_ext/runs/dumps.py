@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FIELDS: dict[str, type | tuple[type, ...]] = {
-    "input": str,
-    "output": str,
-    "score": (int, float),
-    "step": int,
-    "uid": str,
-}
+from grpo_verl_ext.typed_json import SPOILED, typed
+
+FIELDS = {"input": str, "output": str, "score": float, "step": int, "uid": str}
 """What is read of a line beside ``gts``, and its types in JSON."""
 
 
@@ -53,7 +49,7 @@ def read_dump(file: Path) -> list[Response]:
         for number, line in enumerate(lines, start=1):
             try:
                 responses.append(_response(json.loads(line)))
-            except (ValueError, KeyError, TypeError) as error:
+            except SPOILED as error:
                 raise CorruptDumpError(
                     f"{file}, line {number}, is no response of verl's dump ({error!r}); valid is an object "
                     f"with {', '.join(FIELDS)}. It was left in place; move it away to go on without it"
@@ -61,10 +57,8 @@ def read_dump(file: Path) -> list[Response]:
     return responses
 
 
-def _response(record: dict[str, Any]) -> Response:
-    for key, kind in FIELDS.items():
-        if not isinstance(record[key], kind):
-            raise TypeError(f"{key} is a {type(record[key]).__name__}")
+def _response(content: Any) -> Response:
+    record = typed(content, FIELDS)
     prompt, output, score = record["input"], record["output"], float(record["score"])
     if not math.isfinite(score):
         raise ValueError(f"score is {score}")

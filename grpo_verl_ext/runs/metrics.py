@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from grpo_verl_ext.typed_json import SPOILED, typed
+
 Metrics = dict[int, dict[str, float]]
 """Values by step and name."""
+
+
+LARGEST = 1e150
 
 
 class CorruptMetricsError(ValueError):
@@ -17,6 +23,9 @@ class CorruptMetricsError(ValueError):
 
 def read_metrics(files: Iterable[Path]) -> Metrics:
     """Metrics by step; a later file has the last word on a step that it repeats.
+
+    verl's logger writes null for NaN and for infinities: NaN here, as is a number whose square no float
+    holds. What is no number, such as a list, is left out.
 
     Raises:
         CorruptMetricsError: a line that ends is no record. A last line without an end is passed over: verl
@@ -30,13 +39,21 @@ def read_metrics(files: Iterable[Path]) -> Metrics:
 
 
 def _records(file: Path) -> Iterator[dict[str, Any]]:
-    whole_lines = file.read_text(encoding="utf-8").split("\n")[:-1]
+    whole_lines = file.read_bytes().split(b"\n")[:-1]
     for number, line in enumerate(whole_lines, start=1):
         try:
-            record = json.loads(line)
-            yield {"step": int(record["step"]), "data": dict(record["data"])}
-        except (ValueError, KeyError, TypeError) as error:
+            record = typed(json.loads(line), {"step": int, "data": dict})
+            yield {"step": record["step"], "data": _numbers(record["data"])}
+        except SPOILED as error:
             raise CorruptMetricsError(
                 f"{file}, line {number}, is no record of verl's file logger ({error!r}). It was left in "
                 f"place; move it away to go on without it"
             ) from error
+
+
+def _numbers(data: dict[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value) if value is not None and abs(value) <= LARGEST else math.nan
+        for name, value in data.items()
+        if value is None or isinstance(value, int | float)
+    }

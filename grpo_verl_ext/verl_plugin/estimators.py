@@ -15,6 +15,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
+from grpo_verl_ext.algorithms.tensors import check_rows, check_same_shape
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
 
@@ -24,6 +25,9 @@ BASELINES: dict[str, adv.Baseline] = {
     "none": adv.centred,
 }
 """``algorithm.grpo_ext.scale_rewards`` → the function that does it."""
+
+LARGEST_REWARD = 1e15
+"""Squares of many such rewards still fit fp32."""
 
 Result = tuple[Tensor, Tensor]
 Estimator = Callable[..., Result]
@@ -136,6 +140,8 @@ def _outcome(
 ) -> Result:
     settings = EstimatorSettings.from_config(config, name)
     group = _group_ids(name, index, token_level_rewards)
+    check_rows(response_mask, group)
+    check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     # One pass over the rewards and one over the mask, which verl keeps as int64.
     response_mask = response_mask.bool()
     rewards, member = adv.response_rewards(token_level_rewards), adv.has_tokens(response_mask)
@@ -161,17 +167,18 @@ def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tens
     group = dense_group_ids(index, token_level_rewards.device)
     if group.shape != token_level_rewards.shape[:1]:
         raise ValueError(
-            f"{name}: index has {group.numel()} prompt ids for {token_level_rewards.shape[0]} rows; valid is "
-            f"one id per row. Pass index=<(B,) ids>"
+            f"{name}: index has {group.numel()} prompt ids for {token_level_rewards.shape[:1].numel()} rows; "
+            f"valid is one id per row. Pass index=<(B,) ids>"
         )
     return group
 
 
 def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
-    bad = member & ~rewards.isfinite()
+    bad = member & ~(rewards.abs() <= LARGEST_REWARD)
     if bad.any():
         row = int(bad.nonzero()[0])
         raise ValueError(
             f"{name}: the reward of row {row} is {rewards[row].item()}, which would spoil its whole group; "
-            f"valid are finite rewards. Correct the reward function (reward.custom_reward_function.path)"
+            f"valid are finite rewards of at most {LARGEST_REWARD:g}. Correct the reward function "
+            f"(reward.custom_reward_function.path)"
         )

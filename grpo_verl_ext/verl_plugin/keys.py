@@ -1,4 +1,5 @@
-"""Sections of verl's configuration, as messages name them."""
+"""Sections and keys of verl's configuration, as messages name them."""
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
+MODEL = "actor_rollout_ref.model.path"

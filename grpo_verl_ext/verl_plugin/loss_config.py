@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from verl.workers.config import PolicyLossConfig
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.options import is_count
 
 
 @dataclass
@@ -23,7 +24,7 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
     def __post_init__(self) -> None:
         """Raises ValueError for a budget that is none; verl builds this in the driver, before any rollout."""
         budget = self.max_response_length
-        if budget is not None and (type(budget) is not int or budget < 1):
+        if budget is not None and not is_count(budget):
             key = "actor_rollout_ref.actor.policy_loss.max_response_length"
             raise SettingError(
                 f"{key} is {budget!r}; valid is an integer ≥ 1, or null for no "

@@ -4,7 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from grpo_verl_ext.typed_json import SPOILED, typed
 from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.keys import MODEL
+
+REMEDY = f"Type: {MODEL}=<folder of a Hugging Face model>"
+"""The line to type where the policy's model is wrong."""
 
 
 def local_folder(name: str) -> Path | None:
@@ -27,14 +32,8 @@ def read_config(folder: Path, *, key: str, remedy: str) -> dict[str, Any]:
     if not file.is_file():
         raise SettingError(f"{key} is {folder}, but there is no {file}. {remedy}", key=key)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+        return typed(json.loads(file.read_bytes()), {})
+    except SPOILED as error:
         raise SettingError(
-            f"{file} is not valid JSON ({error}). It was left in place. {remedy}", key=key
+            f"{file} is not valid JSON of a model ({error}). It was left in place. {remedy}", key=key
         ) from error
-    if not isinstance(content, dict):
-        raise SettingError(
-            f"{file} has a {type(content).__name__}; valid is an object. It was left in place. {remedy}",
-            key=key,
-        )
-    return content

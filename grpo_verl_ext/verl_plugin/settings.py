@@ -4,7 +4,6 @@
 the configuration is composed, before any rollout.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from grpo_verl_ext.algorithms.advantages import UNSCALED
 from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.keys import ACTOR
+from grpo_verl_ext.verl_plugin.options import grpo_ext, is_count, is_number
 from grpo_verl_ext.verl_plugin.reference import settings as reference
 from grpo_verl_ext.verl_plugin.reward_model import settings as reward_model
 
@@ -62,7 +62,7 @@ class EstimatorSettings:
         """
         section = algorithm or {}
         name = estimator or section.get("adv_estimator")
-        options = dict(section.get("grpo_ext") or {})
+        options = dict(grpo_ext(section))
         others = {*reference.KEYS, reward_model.KEY, SILENCE}
         _refuse_unknown_keys(options, {field.name for field in fields(cls)} | others)
         options = {key: value for key, value in options.items() if key not in others}
@@ -86,7 +86,7 @@ class EstimatorSettings:
                 f"Type: algorithm.grpo_ext.mask_truncated=true",
                 key="algorithm.grpo_ext.mask_truncated",
             )
-        if self.mask_truncated and not _is_positive_int(self.max_response_length):
+        if self.mask_truncated and not is_count(self.max_response_length):
             raise SettingError(
                 f"algorithm.grpo_ext.mask_truncated needs the response budget, but "
                 f"algorithm.grpo_ext.max_response_length is {self.max_response_length!r}; valid is an "
@@ -150,7 +150,7 @@ def check_loss(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:
     if loss_mode == "gvpo":
         _check_beta(actor["policy_loss"].get("gvpo_beta"))
     else:
-        _check_dual_clip(actor.get("clip_ratio_c"))
+        _check_clip_range(actor)
 
 
 def check_pair(adv_estimator: str, loss_mode: str) -> None:
@@ -199,8 +199,16 @@ def _check_beta(beta: object) -> None:
         )
 
 
-def _check_dual_clip(clip_ratio_c: float | None) -> None:
-    if clip_ratio_c is not None and not clip_ratio_c > 1:
+def _check_clip_range(actor: Mapping[str, Any]) -> None:
+    for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"):
+        clip_ratio = actor.get(name)
+        if clip_ratio is not None and not (is_number(clip_ratio) and clip_ratio >= 0):
+            raise SettingError(
+                f"{ACTOR}.{name} is {clip_ratio!r}; valid is a finite number ≥ 0. Type: {ACTOR}.{name}=0.2",
+                key=f"{ACTOR}.{name}",
+            )
+    clip_ratio_c = actor.get("clip_ratio_c")
+    if clip_ratio_c is not None and not (is_number(clip_ratio_c) and clip_ratio_c > 1):
         raise SettingError(
             f"{ACTOR}.clip_ratio_c is {clip_ratio_c!r}; valid is a number > 1, or null for no dual clip. "
             f"Type: {ACTOR}.clip_ratio_c=null",
@@ -218,9 +226,5 @@ def _refuse_unknown_keys(options: Mapping[str, Any], valid: set[str]) -> None:
             )
 
 
-def _is_positive_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
 def _is_positive_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return is_number(value) and value > 0

@@ -14,6 +14,7 @@ from typing import Any
 from grpo_verl_ext.cache import cache_root
 from grpo_verl_ext.files import sha256
 from grpo_verl_ext.tasks.chain_sum.settings import DATA_SOURCE
+from grpo_verl_ext.typed_json import SPOILED, made
 
 FORMAT = 1
 """Number of this layout of folder and manifest; a folder with another one has to be made again."""
@@ -87,9 +88,8 @@ def _read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         raise _corrupt(folder, MANIFEST, "it is missing")
     try:
-        content = json.loads(path.read_bytes())
-        manifest = Manifest(**content)
-    except (ValueError, TypeError) as error:
+        manifest = made(Manifest, json.loads(path.read_bytes()))
+    except SPOILED as error:
         raise _corrupt(folder, MANIFEST, f"it is no manifest ({error})") from error
     if not isinstance(manifest.sha256, dict) or not {TRAIN, TEST, WEIGHTS} <= manifest.sha256.keys():
         raise _corrupt(folder, MANIFEST, f"it has no sha256 for each of {TRAIN}, {TEST} and {WEIGHTS}")

@@ -61,7 +61,7 @@ def gvpo(
     parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
     values = (loss.detach(), *(_mini_batch_mean(part, mini_batch) for part in parts))
     # Without the worker verl takes an equal-weight mean of these: see `mini_batch`.
-    parts_of_mini_batch = mini_batch.global_batch_size / (response_mask.shape[0] * mini_batch.dp_size)
+    parts_of_mini_batch = mini_batch.global_batch_size / (max(response_mask.shape[0], 1) * mini_batch.dp_size)
     share = 1.0 if groups is not None else parts_of_mini_batch
     metrics = {name: value * share for name, value in zip(SUMMED_METRICS, values, strict=True)}
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach()}

@@ -82,7 +82,7 @@ def _truncated_share(
         return {}
     truncated = adv.is_truncated(response_mask, budget)
     if not config.use_dynamic_bsz:
-        return {"actor/frac_truncated": truncated.float().mean()}
+        return {"actor/frac_truncated": truncated.sum() / max(len(truncated), 1)}
     share = aggregation.evenly_weighted_response_mean(
         truncated, response_mask, mini_batch.batch_num_tokens, mini_batch.global_batch_size
     )

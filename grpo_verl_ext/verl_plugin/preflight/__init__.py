@@ -1,21 +1,27 @@
 """What can be known before Ray starts is checked before Ray starts: each check one function, one message."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.verl_plugin import settings
 from grpo_verl_ext.verl_plugin.findings import Advise, Finding, Refuse, SettingError, Severity
 from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
-from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards, sizes
+from grpo_verl_ext.verl_plugin.options import grpo_ext
+from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards, sizes, types
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
 from grpo_verl_ext.verl_plugin.step_rewards.checks import check_steps
+
+FIRST = "types"
+"""What the other checks calculate with; where it is wrong, nothing else is asked."""
 
 SILENCE = f"algorithm.grpo_ext.{settings.SILENCE}"
 """Names of `ADVICE` that nobody wants to read again."""
 
 CHECKS: Mapping[str, Refuse] = {
+    FIRST: types.check_types,
     "device": machine.check_device,
     "rollout-engine": machine.check_rollout_engine,
     "trl": machine.check_trl,
@@ -49,9 +55,9 @@ def check(config: DictConfig) -> None:
     Raises:
         SettingError: the first thing wrong: key, value seen, valid values and the line to type.
     """
-    _silenced(config)
     for refuse in CHECKS.values():
         refuse(config)
+    _silenced(config)
 
 
 def warnings(config: DictConfig) -> Iterator[Finding]:
@@ -64,12 +70,17 @@ def warnings(config: DictConfig) -> Iterator[Finding]:
 
 
 def findings(config: DictConfig) -> Iterator[Finding]:
-    """All of it, errors first; where there is an error, a later check may find its consequences, too."""
+    """All of it, errors first, each once; a later check may find the consequences of an error, too."""
+    said = set[str]()
     for name, refuse in CHECKS.items():
         try:
             refuse(config)
         except SettingError as error:
-            yield _finding(name, Severity.ERROR, config, error.key, str(error))
+            if str(error) not in said:
+                yield _finding(name, Severity.ERROR, config, error.key, str(error))
+            if name == FIRST:
+                return
+            said.add(str(error))
     try:
         yield from warnings(config)
     except SettingError as error:
@@ -77,16 +88,18 @@ def findings(config: DictConfig) -> Iterator[Finding]:
 
 
 def _finding(name: str, severity: Severity, config: DictConfig, key: str, message: str) -> Finding:
-    value = OmegaConf.select(config, key)
+    value = OmegaConf.select(config, key, throw_on_resolution_failure=False)
     return Finding(
         name, severity, key, OmegaConf.to_object(value) if OmegaConf.is_config(value) else value, message
     )
 
 
 def _silenced(config: DictConfig) -> list[str]:
-    names = list((config.algorithm.get("grpo_ext") or {}).get(settings.SILENCE) or [])
+    written = grpo_ext(config.algorithm).get(settings.SILENCE)
+    silenced = OmegaConf.to_container(written) if OmegaConf.is_config(written) else written
+    names: list[Any] = silenced if isinstance(silenced, list) else [silenced] if silenced else []
     for name in names:
-        if name not in ADVICE:
+        if not isinstance(name, str) or name not in ADVICE:
             raise SettingError(
                 f"{SILENCE} has {name!r}; valid are {', '.join(ADVICE)}, the names of warnings. "
                 f"Type: {SILENCE}=[]",

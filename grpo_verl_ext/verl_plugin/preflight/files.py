@@ -10,7 +10,8 @@ from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.verl_plugin.findings import SettingError
-from grpo_verl_ext.verl_plugin.model_folder import local_folder, read_config
+from grpo_verl_ext.verl_plugin.keys import MODEL
+from grpo_verl_ext.verl_plugin.model_folder import REMEDY, local_folder, read_config
 
 
 def check_task(config: DictConfig) -> None:
@@ -33,13 +34,11 @@ def check_data(config: DictConfig) -> None:
 
 def check_model(config: DictConfig) -> None:
     """A model given as a folder must be one: a readable ``config.json`` and whole weight files."""
-    key = "actor_rollout_ref.model.path"
-    remedy = f"Type: {key}=<folder of a Hugging Face model>"
     folder = local_folder(str(config.actor_rollout_ref.model.path))
     if folder is not None:
-        read_config(folder, key=key, remedy=remedy)
+        read_config(folder, key=MODEL, remedy=REMEDY)
         for weights in sorted(folder.glob("*.safetensors")):
-            _check_weights(weights, key, remedy)
+            _check_weights(weights)
 
 
 def _as_list(value: str | Iterable[str] | None) -> list[str]:
@@ -65,12 +64,12 @@ def _check_data_file(key: str, file: Path) -> None:
             ) from error
 
 
-def _check_weights(file: Path, key: str, remedy: str) -> None:
+def _check_weights(file: Path) -> None:
     try:
         with safe_open(file, framework="pt"):
             pass
     except SafetensorError as error:
         raise SettingError(
-            f"{file} is not a readable safetensors file ({error}). It was left in place. {remedy}",
-            key=key,
+            f"{file} is not a readable safetensors file ({error}). It was left in place. {REMEDY}",
+            key=MODEL,
         ) from error

@@ -7,6 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
+from grpo_verl_ext.verl_plugin.options import grpo_ext
 
 LEGACY = {
     "custom_reward_function": "reward.custom_reward_function",
@@ -58,7 +59,7 @@ def advise_dynamic_sampling(config: DictConfig) -> Iterator[Advice]:
 def advise_budgets(config: DictConfig) -> Iterator[Advice]:
     """Whoever punishes or masks truncated responses must know the budget at which they are truncated."""
     budget = config.data.max_response_length
-    options = config.algorithm.get("grpo_ext") or {}
+    options = grpo_ext(config.algorithm)
     told: dict[str, Any] = {}
     if options.get("mask_truncated"):
         told["algorithm.grpo_ext.max_response_length"] = options.get("max_response_length")

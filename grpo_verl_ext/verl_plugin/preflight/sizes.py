@@ -1,12 +1,11 @@
 """Do the numbers divide and fit that verl only looks at after a rollout?"""
 
-import json
-from pathlib import Path
-
 from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
-from grpo_verl_ext.verl_plugin.keys import ACTOR, ROLLOUT
+from grpo_verl_ext.verl_plugin.keys import ACTOR, MODEL, ROLLOUT
+from grpo_verl_ext.verl_plugin.model_folder import REMEDY, local_folder, read_config
+from grpo_verl_ext.verl_plugin.options import is_count
 
 
 def check_mini_batch(config: DictConfig) -> None:
@@ -38,13 +37,13 @@ def check_model_length(config: DictConfig) -> None:
     """Prompt and response together must fit into what vLLM, and the model, take."""
     prompt, response = config.data.max_prompt_length, config.data.max_response_length
     limits = {f"{ROLLOUT}.max_model_len": config.actor_rollout_ref.rollout.get("max_model_len")}
-    limits["actor_rollout_ref.model.path"] = _positions(str(config.actor_rollout_ref.model.path))
+    limits[MODEL] = _positions(str(config.actor_rollout_ref.model.path))
     for key, limit in limits.items():
         if limit is not None and prompt + response > limit:
             raise SettingError(
                 f"{key} allows {limit} tokens, but data.max_prompt_length={prompt} and "
                 f"data.max_response_length={response} make {prompt + response}; valid is a sum of at most "
-                f"{limit}. Type: data.max_response_length={max(1, limit - prompt)}",
+                f"{limit}. Type: {_fitting(prompt, response, limit, key)}",
                 key=key,
             )
 
@@ -59,11 +58,30 @@ def _next_multiple(prompts: int, n: int, ranks: int) -> int:
     return next(count for count in range(prompts, prompts + ranks + 1) if count * n % ranks == 0)
 
 
+def _fitting(prompt: int, response: int, limit: int, key: str) -> str:
+    """The line to type: a shorter response, or, where the prompts alone are too long, shorter prompts."""
+    if prompt < limit:
+        return f"data.max_response_length={limit - prompt}"
+    larger = "<a model with more positions>" if key == MODEL else prompt + response
+    if response < limit:
+        return f"data.max_prompt_length={limit - response}, or {key}={larger}"
+    half = limit // 2
+    return f"data.max_prompt_length={half} data.max_response_length={half}, or {key}={larger}"
+
+
 def _positions(model: str) -> int | None:
     """Of a model that is a folder; what a hub has is not asked for."""
-    file = Path(model).expanduser() / "config.json"
-    if not file.is_file():
+    folder = local_folder(model)
+    if folder is None or not (folder / "config.json").is_file():
         return None
-    content = json.loads(file.read_text(encoding="utf-8"))
-    positions = content.get("max_position_embeddings") if not content.get("rope_scaling") else None
-    return int(positions) if positions else None
+    content = read_config(folder, key=MODEL, remedy=REMEDY)
+    positions = content.get("max_position_embeddings")
+    if positions is None or content.get("rope_scaling"):
+        return None
+    if not is_count(positions):
+        raise SettingError(
+            f"{folder}/config.json: max_position_embeddings is {positions!r}; valid is an integer ≥ 1. "
+            f"{REMEDY}",
+            key=MODEL,
+        )
+    return positions

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.options import grpo_ext
 
 KEYS = ("ref_sync_steps", "ref_mixup_alpha")
 
@@ -29,7 +30,7 @@ class ReferenceSettings:
         Raises:
             ValueError: a value outside its range.
         """
-        options = algorithm.get("grpo_ext") or {}
+        options = grpo_ext(algorithm)
         settings = cls(**{key: options[key] for key in KEYS if key in options})
         steps, alpha = settings.ref_sync_steps, settings.ref_mixup_alpha
         if steps is not None and (type(steps) is not int or steps < 1):

@@ -2,8 +2,10 @@
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.typed_json import is_a
 from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.model_folder import local_folder, read_config
+from grpo_verl_ext.verl_plugin.options import grpo_ext
 from grpo_verl_ext.verl_plugin.reward_model.settings import KEY, MANAGER, RewardModelSettings
 
 
@@ -12,7 +14,7 @@ def check_reward_model(config: DictConfig) -> None:
     manager = config.reward.reward_manager.name
     section = f"algorithm.grpo_ext.{KEY}"
     if manager != MANAGER:
-        if (config.algorithm.get("grpo_ext") or {}).get(KEY) is not None:
+        if grpo_ext(config.algorithm).get(KEY) is not None:
             raise SettingError(
                 f"{section} is set, but reward.reward_manager.name={manager} asks no reward model; valid is "
                 f"{MANAGER}. Type: reward.reward_manager.name={MANAGER}",
@@ -44,7 +46,13 @@ def _check_classifier(key: str, name: str) -> None:
     if folder is None:
         return
     remedy = f"Type: {key}=<folder of a sequence classifier with one output>"
-    architectures = read_config(folder, key=key, remedy=remedy).get("architectures") or ["none"]
+    config = read_config(folder, key=key, remedy=remedy)
+    architectures = config.get("architectures") or ["none"]
+    if not is_a(architectures, list[str]):
+        raise SettingError(
+            f"{folder}/config.json: architectures is {architectures!r}; valid is a list of names. {remedy}",
+            key=key,
+        )
     if not architectures[0].endswith("ForSequenceClassification"):
         raise SettingError(
             f"{key} is {name}, whose architecture is {architectures[0]}, no classifier. {remedy}",

@@ -1,11 +1,11 @@
 """Options of the reward manager ``rule_and_model``, all under ``algorithm.grpo_ext.reward_model``."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.options import grpo_ext, is_number, section
 
 KEY = "reward_model"
 """Their section of ``algorithm.grpo_ext``."""
@@ -33,9 +33,9 @@ class RewardModelSettings:
         """Read verl's ``algorithm`` section.
 
         Raises:
-            ValueError: an unknown key, or a weight that is no finite number.
+            ValueError: an unknown key, a weight that is no finite number, or a path that is none.
         """
-        options = dict(((algorithm or {}).get("grpo_ext") or {}).get(KEY) or {})
+        options = section(grpo_ext(algorithm).get(KEY), f"algorithm.grpo_ext.{KEY}")
         valid = [field.name for field in fields(cls)]
         for name, value in options.items():
             key = f"algorithm.grpo_ext.{KEY}.{name}"
@@ -44,7 +44,11 @@ class RewardModelSettings:
                     f"{key}={value!r} is not an option; valid are {', '.join(valid)}. Type: ~{key}",
                     key=key,
                 )
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if name != "path" and not (is_number and math.isfinite(value)):
+            if name == "path" and not isinstance(value, str | None):
+                raise SettingError(
+                    f"{key} is {value!r}; valid is a folder, or a name on a hub. Type: {key}=<folder>",
+                    key=key,
+                )
+            if name != "path" and not is_number(value):
                 raise SettingError(f"{key} is {value!r}; valid is a finite number. Type: {key}=1.0", key=key)
         return cls(**options)

@@ -33,17 +33,31 @@ def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: Dec
             f"the reward function returned {sorted(set(KEYS) & reported.keys())}; valid is {REWARDS} with "
             f"{CHARACTER_ENDS} or {TOKEN_ENDS}"
         )
+    for name, values in ((REWARDS, rewards), (key, ends)):
+        if not hasattr(values, "__len__"):
+            raise StepRewardError(f"{name} is {values!r}; valid is a list")
     if len(rewards) != len(ends):
         raise StepRewardError(
             f"{REWARDS} has {len(rewards)} entries and {key} {len(ends)}; valid is one for one"
         )
     for reward in rewards:
-        if not math.isfinite(reward):
+        if not _is_finite(reward):
             raise StepRewardError(f"{REWARDS} has {reward!r}; valid are finite numbers")
     first, last = (1, len(decode(ids))) if key == CHARACTER_ENDS else (0, len(ids) - 1)
     for end in ends:
-        if not first <= end <= last:
+        if not (_is_integer(end) and first <= end <= last):
             raise StepRewardError(f"{key} has {end}; valid for this response is {first} … {last}")
     if key == TOKEN_ENDS:
         return [int(end) for end in ends]
     return [last_token(decode, ids, end) for end in ends]
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except (TypeError, OverflowError):
+        return False
+
+
+def _is_integer(value: Any) -> bool:
+    return hasattr(value, "__index__")

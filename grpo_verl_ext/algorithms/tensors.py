@@ -1,0 +1,74 @@
+"""Do the arguments belong together? Looks at shapes and dtypes alone, so that nothing waits for a GPU."""
+
+import torch
+from torch import Tensor
+
+
+class TensorError(ValueError):
+    """Arguments that do not fit each other; the message has what is there, what is valid and what to pass."""
+
+
+def check_same_shape(**tensors: Tensor) -> None:
+    """All must have the shape of the first.
+
+    Raises:
+        TensorError: names the two that differ.
+    """
+    (first, reference), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.shape != reference.shape:
+            raise TensorError(
+                f"{name} has shape {tuple(tensor.shape)}, but {first} has {tuple(reference.shape)}; "
+                f"valid is the same for both. Pass {name} of shape {tuple(reference.shape)}"
+            )
+
+
+def check_dtype(dtype: torch.dtype, **tensors: Tensor) -> None:
+    """All must have this dtype.
+
+    Raises:
+        TensorError: names the one that has another.
+    """
+    for name, tensor in tensors.items():
+        if tensor.dtype != dtype:
+            raise TensorError(f"{name} is {tensor.dtype}; valid is {dtype}. Pass {name}.to({dtype})")
+
+
+def check_floating(**tensors: Tensor) -> None:
+    """None may hold integers or flags, whose dtype no advantage fits.
+
+    Raises:
+        TensorError: names the one that does.
+    """
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise TensorError(f"{name} is {tensor.dtype}; valid is a floating dtype. Pass {name}.float()")
+
+
+def check_matrix(**tensors: Tensor) -> None:
+    """All must be (B, T) with T ≥ 1; B may be 0.
+
+    Raises:
+        TensorError: names the one that is not.
+    """
+    for name, tensor in tensors.items():
+        if tensor.dim() != 2 or tensor.shape[1] == 0:
+            raise TensorError(
+                f"{name} has shape {tuple(tensor.shape)}; valid is (B, T) with T ≥ 1. "
+                f"Pass {name} with a row for each response and a column for each token"
+            )
+
+
+def check_rows(response_mask: Tensor, group: Tensor) -> None:
+    """`check_matrix`, and ``group`` must be (B,) int64.
+
+    Raises:
+        TensorError: one is not.
+    """
+    check_matrix(response_mask=response_mask)
+    check_dtype(torch.int64, group=group)
+    if group.shape != response_mask.shape[:1]:
+        raise TensorError(
+            f"group has shape {tuple(group.shape)}, but response_mask has {len(response_mask)} rows; valid "
+            f"is one number a row. Pass group=dense_group_ids(<{len(response_mask)} ids>)"
+        )

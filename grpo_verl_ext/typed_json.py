@@ -1,0 +1,54 @@
+"""JSON that this package or verl wrote, and that somebody may have spoiled since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import formatannotation
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+Kind = TypeVar("Kind")
+
+SPOILED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading it raises: no UTF-8, no JSON, too deep, other keys or types, too large a number."""
+
+
+def typed(content: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
+    """The content, if it is an object that has these keys with values of these types; it may have others.
+
+    Args:
+        hints: type hints of what JSON can say, such as ``dict[str, list[int]]`` and ``str | None``.
+
+    Raises:
+        KeyError, TypeError: it is not.
+    """
+    if not isinstance(content, dict):
+        raise TypeError(f"it is a {type(content).__name__}")
+    for key, hint in hints.items():
+        if not is_a(content[key], hint):
+            raise TypeError(f"{key} is a {type(content[key]).__name__}; valid is {formatannotation(hint)}")
+    return content
+
+
+def made(kind: type[Kind], content: Any) -> Kind:
+    """A dataclass from an object of its fields; those with a default may be missing.
+
+    Raises:
+        TypeError: a field is missing, unknown, or of another type.
+    """
+    hints = get_type_hints(kind)
+    there = {key: hint for key, hint in hints.items() if key in content}
+    return kind(**typed(content, there))
+
+
+def is_a(value: Any, hint: Any) -> bool:
+    """Is the value, down to the last element, of the type that the hint names?"""
+    arguments = get_args(hint)
+    if hint in (Any, object):
+        return True
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(is_a(each, arguments[0]) for each in value)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(is_a(each, arguments[1]) for each in value.values())
+    if arguments:  # a union
+        return any(is_a(value, each) for each in arguments)
+    return isinstance(value, int | float if hint is float else hint)

@@ -1,0 +1,43 @@
+"""What somebody wrote under ``algorithm.grpo_ext``, and whether a value is a number."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+from grpo_verl_ext.verl_plugin.findings import SettingError
+
+SECTION = "algorithm.grpo_ext"
+
+
+def grpo_ext(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The section of verl's ``algorithm``; empty where it is null or not there.
+
+    Raises:
+        ValueError: it is no section.
+    """
+    return section((algorithm or {}).get("grpo_ext"), SECTION)
+
+
+def section(value: object, key: str) -> Mapping[str, Any]:
+    """The value, empty if it is null.
+
+    Raises:
+        ValueError: it is no section.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise SettingError(f"{key} is {value!r}; valid is a section, or null. Type: {key}=null", key=key)
+    return value
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Is it finite, as a float, too? True and false are no numbers."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Is it an integer ≥ 1 that a tensor can hold?"""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63

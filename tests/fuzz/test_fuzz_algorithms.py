@@ -1,0 +1,320 @@
+"""Tensors of any shape, dtype, mask and magnitude: a result, or one of our errors, never one of torch's.
+
+What is drawn for ``group`` comes from `dense_group_ids`: other numbers are not looked for, as that would wait
+for a GPU. Values are tested in tests/algorithms.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from drawn import fuzzing, values
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import grpo_verl_ext as ours
+from grpo_verl_ext.algorithms import gvpo
+from grpo_verl_ext.algorithms.tensors import TensorError
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
+from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+from grpo_verl_ext.verl_plugin.losses import LOSSES
+from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
+
+NAN, INF = float("nan"), float("inf")
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+dtypes = st.sampled_from([*FLOATS, torch.int64, torch.uint8, torch.bool])
+mask_dtypes = st.sampled_from([torch.bool, torch.int64, torch.uint8, torch.float32])
+elements = st.sampled_from([0.0, 1.0, -1.0, 1e-30, 1e4, 1e15, -1e15, 1e30, -3e38, NAN, INF, -INF])
+modest = st.sampled_from([0.0, 1.0, -1.0, 0.5, 1e-30, 1e4, -1e4])
+sizes = st.integers(0, 4)
+counts = st.integers(1, 9)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> tuple[int, ...]:
+    """(B, T) most of the time."""
+    return tuple(draw(st.lists(sizes, min_size=2, max_size=2) | st.lists(sizes, max_size=3)))
+
+
+@st.composite
+def tensors(draw: st.DrawFn, shape: tuple[int, ...], of: st.SearchStrategy[float], dtype=dtypes) -> Tensor:
+    size = int(np.prod(shape))
+    drawn = draw(st.lists(of, min_size=size, max_size=size))
+    numbers = torch.tensor(drawn, dtype=torch.float64).reshape(shape)
+    return (
+        numbers.nan_to_num(0, 1, 0).to(kind)
+        if not (kind := draw(dtype)).is_floating_point
+        else numbers.to(kind)
+    )
+
+
+@st.composite
+def batches(draw: st.DrawFn, of: st.SearchStrategy[float], fitting: bool) -> dict[str, Tensor]:
+    """Four tensors (B, T), a mask, and group ids; of different shapes unless they are to fit."""
+    shape = (draw(sizes), draw(st.integers(1, 4))) if fitting else draw(shapes())
+
+    def one(dtype=dtypes) -> Tensor:
+        other = not fitting and draw(st.integers(0, 5)) == 0
+        return draw(tensors(draw(shapes()) if other else shape, of, dtype))
+
+    def mask() -> Tensor:
+        other = not fitting and draw(st.integers(0, 5)) == 0
+        return draw(tensors(draw(shapes()) if other else shape, st.sampled_from([0.0, 1.0]), mask_dtypes))
+
+    rows = shape[0] if fitting or (shape and draw(st.booleans())) else draw(sizes)
+    names = draw(st.lists(st.sampled_from("abc"), min_size=rows, max_size=rows))
+    floats = st.sampled_from([torch.float32, torch.float64]) if fitting else dtypes
+    return {
+        **{name: one(floats) for name in ("log_prob", "old_log_prob", "advantages", "rewards")},
+        "mask": mask(),
+        "group": ours.dense_group_ids(np.array(names, dtype=object)),
+    }
+
+
+CLIPS: dict[str, Any] = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
+FUNCTIONS = {
+    "k1": lambda b: ours.k1(b["log_prob"], b["old_log_prob"], b["mask"]),
+    "k2": lambda b: ours.k2(b["log_prob"], b["old_log_prob"], b["mask"]),
+    "k3": lambda b: ours.k3(b["log_prob"], b["old_log_prob"], b["mask"]),
+    "with_k2_gradient": lambda b: ours.with_k2_gradient(
+        b["rewards"], b["log_prob"], b["old_log_prob"], b["mask"]
+    ),
+    "clipped_surrogate": lambda b: ours.clipped_surrogate(
+        b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"], **CLIPS
+    ),
+    "dual_clipped_surrogate": lambda b: ours.dual_clipped_surrogate(
+        b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"], **CLIPS, clip_ratio_c=3.0
+    ),
+    "token_mean": lambda b: ours.token_mean(b["rewards"], b["mask"], 0, 2),
+    "sequence_mean_token_mean": lambda b: ours.sequence_mean_token_mean(b["rewards"], b["mask"], 4, 2),
+    "sequence_mean_constant_length": lambda b: ours.sequence_mean_constant_length(
+        b["rewards"], b["mask"], 4, 7.0, 2
+    ),
+    "prompt_mean": lambda b: ours.prompt_mean(b["rewards"], b["mask"], 4, 2, 2),
+    "local_token_mean": lambda b: ours.local_token_mean(b["rewards"], b["mask"], 4, 2),
+    **{
+        f"outcome_advantages, {baseline.__name__}": lambda b, baseline=baseline: ours.outcome_advantages(
+            b["rewards"], b["mask"], b["group"], baseline
+        )
+        for baseline in (ours.group_scaled, ours.centred, ours.batch_scaled)
+    },
+    **{
+        baseline.__name__: lambda b, baseline=baseline: baseline(
+            b["rewards"].sum(-1) if b["rewards"].dim() else b["rewards"],
+            b["group"],
+            b["mask"].bool().any(-1) if b["mask"].dim() else b["mask"],
+        )
+        for baseline in (ours.group_scaled, ours.centred, ours.batch_scaled)
+    },
+    "per_prompt_token": lambda b: ours.per_prompt_token(b["advantages"], b["mask"], b["group"]),
+    "without_truncated": lambda b: ours.without_truncated(b["advantages"], b["mask"], 2),
+    "gvpo.sequence_log_ratio": lambda b: gvpo.sequence_log_ratio(b["log_prob"], b["old_log_prob"], b["mask"]),
+}
+CLASSES_AND_MODULES = {
+    "TensorError",
+    "advantages",
+    "aggregation",
+    "groups",
+    "gvpo",
+    "kl",
+    "process",
+    "surrogate",
+}
+
+
+def test_no_public_function_is_forgotten() -> None:
+    fuzzed = {name.partition(",")[0] for name in FUNCTIONS}
+    assert set(ours.__all__) - CLASSES_AND_MODULES - fuzzed == {"dense_group_ids", "process_advantages"}
+
+
+FLAT = {name: torch.tensor(0.0) for name in ("log_prob", "old_log_prob", "advantages", "rewards", "mask")}
+"""No dimension at all."""
+NO_TOKEN = {name: torch.zeros(2, 0) for name in FLAT} | {"group": torch.tensor([0, 0])}
+FLAGS = {name: torch.ones(1, 2, dtype=torch.bool) for name in FLAT} | {"group": torch.tensor([0])}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@fuzzing(25)
+@given(batch=batches(elements, fitting=False))
+@example(batch=FLAT | {"group": torch.zeros(0, dtype=torch.int64)})
+@example(batch=NO_TOKEN)
+@example(batch=FLAGS)
+def test_a_result_or_our_error(name: str, batch: dict[str, Tensor]) -> None:
+    try:
+        result = FUNCTIONS[name](batch)
+    except TensorError as error:
+        assert "valid is" in str(error)
+    else:
+        assert isinstance(result, Tensor)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@fuzzing(25)
+@given(batch=batches(modest, fitting=True))
+def test_finite_in_finite_out(name: str, batch: dict[str, Tensor]) -> None:
+    result = FUNCTIONS[name](batch)
+    assert result.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FUNCTIONS if name.startswith(("k", "cl", "dual", "with_"))]
+)
+@fuzzing(25)
+@given(batch=batches(modest, fitting=True), bad=st.sampled_from([NAN, INF, -INF]))
+def test_what_stands_under_the_mask_does_not_count(name: str, batch: dict[str, Tensor], bad: float) -> None:
+    hidden = ~batch["mask"].bool()
+    keys = ("log_prob", "old_log_prob", "advantages")
+    spoiled = batch | {key: torch.where(hidden, bad, batch[key]) for key in keys}
+    torch.testing.assert_close(FUNCTIONS[name](spoiled), FUNCTIONS[name](batch), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("baseline", [ours.group_scaled, ours.centred])
+@fuzzing(25)
+@given(batch=batches(modest, fitting=True), bad=st.sampled_from([NAN, INF, -INF]))
+def test_a_bad_reward_spoils_its_group_and_no_other(baseline, batch: dict[str, Tensor], bad: float) -> None:
+    rewards, group = batch["rewards"][:, 0], batch["group"]
+    member = torch.ones_like(group, dtype=torch.bool)
+    spoiled = torch.where((group == 0) & (group.cumsum(0) == 0), bad, rewards)
+    others = group != 0
+    found, expected = (baseline(each, group, member)[others] for each in (spoiled, rewards))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@fuzzing(100)
+@given(index=values | st.lists(st.text(max_size=2) | st.integers(), max_size=4))
+@example(index=None)
+@example(index=[["a"], ["b"]])
+@example(index=[["a"], ["b", "c"]])
+def test_group_ids(index: object) -> None:
+    try:
+        group = ours.dense_group_ids(index)
+    except TensorError as error:
+        assert "one id a row" in str(error)
+    else:
+        assert group.shape == (len(index),)
+        assert group.dtype == torch.int64
+
+
+places = st.lists(st.integers(-2, 4), max_size=4)
+
+
+@fuzzing(150)
+@given(
+    batch=batches(elements, fitting=False),
+    rewards=st.lists(elements, max_size=4),
+    row=places,
+    end=places,
+    dtype=st.sampled_from([torch.int64, torch.int32, torch.float32]),
+)
+def test_process_advantages(batch: dict[str, Tensor], rewards, row, end, dtype: torch.dtype) -> None:
+    try:
+        result = ours.process_advantages(
+            torch.tensor(rewards), torch.tensor(row, dtype=dtype), torch.tensor(end, dtype=dtype),
+            batch["mask"], batch["group"],
+        )  # fmt: skip
+    except TensorError as error:
+        assert "valid is" in str(error)
+    else:
+        assert result.shape == batch["mask"].shape
+
+
+@fuzzing(30)
+@given(batch=batches(modest, fitting=True), budget=st.integers() | st.just(10**30))
+@example(batch={"advantages": torch.ones(1, 2), "mask": torch.ones(1, 2)}, budget=10**30)
+@example(batch={"advantages": torch.ones(1, 2), "mask": torch.ones(1, 2)}, budget=0)
+def test_any_budget(batch: dict[str, Tensor], budget: int) -> None:
+    try:
+        result = ours.without_truncated(batch["advantages"], batch["mask"], budget)
+    except TensorError:
+        assert budget < 1
+    else:
+        assert result.shape == batch["mask"].shape
+
+
+# What is registered with verl
+
+options = st.dictionaries(
+    st.sampled_from(
+        ["scale_rewards", "mask_truncated", "max_response_length", "step_rewards", "gvpo_beta", "gvpo_anchor"]
+    ),
+    values | st.sampled_from(["group", "batch", "none", "ref", True, 2, 10**30]),
+    max_size=3,
+)
+sections = st.none() | st.fixed_dictionaries(
+    {}, optional={"grpo_ext": options | values, "norm_adv_by_std_in_grpo": st.booleans()}
+)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@fuzzing(30)
+@given(
+    batch=batches(elements, fitting=True) | batches(elements, fitting=False),
+    config=sections,
+    ids=st.booleans(),
+)
+@example(batch=None, config={"grpo_ext": "abc"}, ids=True)
+@example(batch=None, config={"grpo_ext": {"gvpo_beta": 10**400}}, ids=True)
+@example(batch=None, config={"grpo_ext": {"mask_truncated": True, "max_response_length": 10**30}}, ids=True)
+def test_estimators(name: str, batch: dict[str, Tensor] | None, config, ids: bool) -> None:
+    batch = batch or {"rewards": torch.ones(2, 3), "mask": torch.ones(2, 3), "group": torch.tensor([0, 0])}
+    steps = Steps(torch.tensor([1.0]), torch.tensor([0]), torch.tensor([0]))
+    try:
+        with STEPS.during(steps):
+            advantages, returns = ESTIMATORS[name](
+                batch["rewards"], batch["mask"], index=batch["group"].numpy() if ids else None, config=config
+            )
+    except (SettingError, TensorError) as error:
+        assert str(error)
+    except ValueError as error:
+        assert str(error).startswith(f"{name}: ")
+    else:
+        assert advantages.shape == returns.shape == batch["mask"].shape
+        assert advantages.isfinite().all()
+
+
+ACTOR_KEYS = (
+    "clip_ratio",
+    "clip_ratio_low",
+    "clip_ratio_high",
+    "clip_ratio_c",
+    "loss_scale_factor",
+    "loss_agg_mode",
+)
+
+
+@pytest.mark.parametrize("case", OUR_CASES, ids=lambda case: case.name)
+@fuzzing(30)
+@given(
+    batch=batches(elements, fitting=True) | batches(elements, fitting=False),
+    changed=st.dictionaries(st.sampled_from(ACTOR_KEYS), values, max_size=2),
+    policy_loss=st.dictionaries(st.sampled_from(["gvpo_beta", "max_response_length"]), values, max_size=2),
+)
+@example(batch=None, changed={"clip_ratio_low": "0.2"}, policy_loss={})
+@example(batch=None, changed={"clip_ratio_c": "3"}, policy_loss={})
+@example(batch=None, changed={"clip_ratio_high": 10**400}, policy_loss={})
+@example(batch=None, changed={}, policy_loss={"max_response_length": 10**30})
+def test_losses(case, batch: dict[str, Tensor] | None, changed, policy_loss) -> None:
+    batch = batch or {name: torch.ones(2, 3) for name in ("log_prob", "old_log_prob", "advantages", "mask")}
+    config = actor_config(case)
+    config.global_batch_info.update(dp_size=1, batch_num_tokens=4, global_batch_size=4)
+    for key, value in changed.items():
+        object.__setattr__(config, key, value)
+    try:
+        options = {"loss_mode": case.loss_mode, "gvpo_beta": 0.1} | policy_loss
+        object.__setattr__(config, "policy_loss", LossConfig(**options))
+        loss, metrics = LOSSES[case.loss_mode](
+            old_log_prob=batch["old_log_prob"],
+            log_prob=batch["log_prob"],
+            advantages=batch["advantages"],
+            response_mask=batch["mask"],
+            config=config,
+        )
+    except (SettingError, TensorError) as error:
+        assert str(error)
+    else:
+        assert loss.shape == ()
+        assert all(name.startswith("actor/") for name in metrics)

@@ -1,0 +1,256 @@
+"""The command line with any arguments and files: exit status 0, 1 or 2 and a word, never a traceback.
+
+What a command reads is fuzzed in test_fuzz_readers.py, more often than whole commands can be; `prepare`, and
+everything that trains, is left out.
+"""
+
+import copy
+import json
+from pathlib import Path
+
+import pandas
+import pytest
+import torch
+from drawn import DEEP, as_json, fuzzing, json_files, texts, values
+from hypothesis import example, given
+from hypothesis import strategies as st
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from safetensors.torch import save_file
+from test_fuzz_readers import GRID_OF_TWO, RESPONSE, TWO_ROUNDS, yaml_files
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation.results import keep_grid
+from grpo_verl_ext.ablation.settings import GridSettings
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+from grpo_verl_ext.verl_plugin import preflight
+from grpo_verl_ext.verl_plugin.composed import composed
+from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.preflight.types import KINDS
+
+MODEL = "actor_rollout_ref.model.path"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset, a model of 2048 positions, a tokenizer."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(folder / "train.parquet")
+    (folder / "model").mkdir()
+    save_file({"weight": torch.zeros(2)}, folder / "model" / "model.safetensors")
+    build_tokenizer().save_pretrained(folder / "tokenizer")
+    return folder
+
+
+def training(folder: Path) -> list[str]:
+    files = [f"data.{name}={folder}/train.parquet" for name in ("train_files", "val_files")]
+    return ["+algo=grpo", "+platform=cpu", f"{MODEL}={folder}/model", "actor_rollout_ref.rollout.n=4", *files]
+
+
+@pytest.fixture(scope="module")
+def config(folder: Path) -> DictConfig:
+    whole = composed(training(folder))
+    OmegaConf.set_struct(whole, False)
+    return whole
+
+
+def ends_with_a_word(*arguments: str) -> int:
+    finished = CliRunner().invoke(app, list(arguments))
+    assert finished.exception is None or isinstance(finished.exception, SystemExit), finished.exception
+    assert finished.exit_code in (0, 1, 2)
+    assert finished.output.strip()
+    return finished.exit_code
+
+
+@fuzzing(40)
+@given(
+    arguments=st.lists(
+        st.sampled_from(
+            ["report", "anatomy", "ablate", "iterate", "invariance", "prepare", "--seed", "--jobs", "--help"]
+        )
+        | st.sampled_from(["--threshold", "nan", "-1", "--tokenizer", "/nowhere", "--json", "--right-above"])
+        | texts,
+        max_size=4,
+    ).filter(lambda words: words[:1] not in (["doctor"], ["invariance"]) and "chain_sum" not in words)
+)
+@example(arguments=["report", "\x00"])
+@example(arguments=["anatomy", "\x00", "--tokenizer", "\x00"])
+@example(arguments=["ablate", "\x00"])
+@example(arguments=["iterate", "\x00"])
+@example(arguments=["ablate", "."])
+@example(arguments=["anatomy", ".", "--tokenizer", "."])
+def test_any_arguments(arguments: list[str]) -> None:
+    ends_with_a_word(*arguments)
+
+
+OF_ONE_SEED = GRID_OF_TWO | {"seeds": [1]}
+
+
+@fuzzing(2)
+@given(content=yaml_files(OF_ONE_SEED))
+@example(content=as_json(OF_ONE_SEED))
+@example(content=as_json(OF_ONE_SEED | {"base": ["trainer.nnodes=${nowhere}"]}))
+@example(content=as_json(OF_ONE_SEED | {"base": ["=", ""]}))
+@example(content=as_json(OF_ONE_SEED | {"folder": "a\0b"}))
+@example(content=as_json(OF_ONE_SEED | {"steps": 10**30}))
+def test_ablate(folder: Path, content: bytes) -> None:
+    file = folder / "grid.yaml"
+    file.write_bytes(content)
+    ends_with_a_word("ablate", str(file))
+
+
+@fuzzing(30)
+@given(content=yaml_files(TWO_ROUNDS))
+@example(content=as_json(TWO_ROUNDS))
+@example(content=as_json(TWO_ROUNDS | {"folder": "a\0b"}))
+@example(content=as_json(TWO_ROUNDS | {"policy": {"steps": 1, "overrides": ["\0", "="]}}))
+def test_iterate(folder: Path, content: bytes) -> None:
+    file = folder / "rounds.yaml"
+    file.write_bytes(content.replace(b"rounds: 1", b"rounds: 2")[:2000])
+    ends_with_a_word("iterate", "--dry-run", str(file))
+
+
+metrics = st.none() | st.sampled_from([0.0, 0.5, 1e308, -1e308, 1e-320]) | values
+
+
+@fuzzing(1)
+@given(numbers=st.lists(metrics, min_size=4, max_size=4))
+@example(numbers=[0.5, 0.25, None, 0.75])
+@example(numbers=[None, None, None, None])
+@example(numbers=[1e308, -1e308, -1e308, 1e308])
+def test_report(folder: Path, numbers: list[object]) -> None:
+    results = folder / "results"
+    settings = GridSettings(**(GRID_OF_TWO | {"folder": str(results), "metrics": ["acc", "timing_s/step"]}))
+    keep_grid(settings)
+    cells = [(variant, seed) for variant in ("grpo", "gvpo") for seed in (1, 2)]
+    for (variant, seed), number in zip(cells, numbers, strict=True):
+        run = results / variant / f"seed-{seed}"
+        run.mkdir(parents=True, exist_ok=True)
+        lines = [{"step": step, "data": {"acc": number, "timing_s/step": number}} for step in (0, 1, 2)]
+        (run / "attempt-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert ends_with_a_word("report", str(results), "--threshold", "0.5") == 0
+
+
+@fuzzing(10)
+@given(lines=st.lists(json_files(RESPONSE), min_size=1, max_size=3))
+@example(lines=[DEEP])
+@example(lines=[as_json(RESPONSE), as_json(RESPONSE | {"score": 0, "uid": "a_1_0"})])
+@example(lines=[as_json(RESPONSE | {"score": 1e308}), as_json(RESPONSE | {"score": -1e308, "uid": "a_1_0"})])
+@example(lines=[as_json(RESPONSE | {"step": 10**30})])
+def test_anatomy(folder: Path, lines: list[bytes]) -> None:
+    dump = folder / "1.jsonl"
+    dump.write_bytes(b"\n".join(lines))
+    arguments = ("--tokenizer", str(folder / "tokenizer"), "--out", str(folder / "out"))
+    ends_with_a_word("anatomy", str(dump), *arguments)
+
+
+KEYS = sorted(
+    {key for kind in KINDS for key in kind.keys}
+    | {
+        *("algorithm.grpo_ext", "algorithm.grpo_ext.silence", "algorithm.grpo_ext.reward_model"),
+        *("algorithm.grpo_ext.ref_sync_steps", "algorithm.grpo_ext.gvpo_beta", "algorithm.use_kl_in_reward"),
+        *(
+            "data.train_files",
+            "actor_rollout_ref.actor.clip_ratio_c",
+            "actor_rollout_ref.actor.loss_agg_mode",
+        ),
+        *(
+            "actor_rollout_ref.actor.use_kl_loss",
+            "actor_rollout_ref.actor.kl_loss_coef",
+            "reward.reward_kwargs",
+        ),
+        *("actor_rollout_ref.actor.kl_loss_type", "actor_rollout_ref.actor.loss_scale_factor"),
+        *("actor_rollout_ref.actor.strategy", "reward.custom_reward_function.path"),
+    }
+)
+SETTINGS = values | st.sampled_from(
+    [
+        *(
+            "gvpo",
+            "dapo",
+            "dr_grpo",
+            "grpo_process",
+            "group_sync",
+            "rule_and_model",
+            "dapo_per_prompt",
+            "???",
+        ),
+        "${a}",
+    ]
+)
+
+
+def test_what_is_not_spoiled_passes(folder: Path, config: DictConfig) -> None:
+    (folder / "model" / "config.json").write_text('{"model_type": "qwen2"}')
+    assert list(preflight.findings(config)) == []
+
+
+def examined(config: DictConfig) -> None:
+    try:
+        found = list(preflight.findings(config))
+    except OmegaConfBaseException as error:  # a value that cannot be resolved; the doctor names its key
+        assert error.full_key
+    else:
+        assert all(each.message and each.check for each in found)
+        json.dumps([str(each.value) for each in found])
+
+
+@fuzzing(40)
+@given(changes=st.dictionaries(st.sampled_from(KEYS), SETTINGS, min_size=1, max_size=3))
+@example(changes={"data.max_prompt_length": "abc"})
+@example(changes={"actor_rollout_ref.actor": 3})
+@example(changes={"trainer.nnodes": None})
+@example(changes={"algorithm.grpo_ext": "abc"})
+@example(changes={"algorithm.grpo_ext.silence": 3})
+@example(changes={"algorithm.grpo_ext.silence": [{}]})
+def test_what_the_driver_checks(folder: Path, config: DictConfig, changes: dict[str, object]) -> None:
+    (folder / "model" / "config.json").write_text('{"model_type": "qwen2"}')
+    changed = copy.deepcopy(config)
+    for key, value in changes.items():
+        try:
+            OmegaConf.update(changed, key, value, merge=False)
+        except (OmegaConfBaseException, AttributeError):  # not a configuration at all
+            return
+    examined(changed)
+
+
+CONFIG_JSON: dict[str, object] = {
+    "model_type": "qwen2",
+    "max_position_embeddings": 2048,
+    "rope_scaling": None,
+}
+
+
+@fuzzing(40)
+@given(content=json_files(CONFIG_JSON))
+@example(content=b"{")
+@example(content=b"[]")
+@example(content=DEEP)
+@example(content=as_json(CONFIG_JSON | {"max_position_embeddings": "many"}))
+def test_the_description_of_a_model(folder: Path, config: DictConfig, content: bytes) -> None:
+    file = folder / "model" / "config.json"
+    file.write_bytes(content)
+    examined(config)
+    try:
+        preflight.check(config)
+    except SettingError as error:
+        assert error.key in str(error) or str(file) in str(error)
+    assert file.read_bytes() == content
+
+
+def test_the_doctor_of_a_broken_model_names_it_once(folder: Path) -> None:
+    (folder / "model" / "config.json").write_text("{")
+    finished = CliRunner().invoke(app, ["doctor", *training(folder)])
+    assert finished.exit_code == 2
+    assert finished.stdout.count("is not valid JSON of a model") == 1
+
+
+@fuzzing(1)
+@given(changes=st.lists(st.builds("{}={}".format, st.sampled_from(KEYS), texts) | texts, max_size=2))
+@example(changes=["trainer.nnodes=${nowhere}"])
+@example(changes=["data.max_prompt_length=abc"])
+@example(changes=["trainer.nnodes=???"])
+def test_doctor(folder: Path, changes: list[str]) -> None:
+    (folder / "model" / "config.json").write_text("{}")
+    ends_with_a_word("doctor", *training(folder), *changes)

@@ -1,0 +1,283 @@
+"""Files that a user wrote, or a kill or an editor spoiled: read, or refused by one of our errors.
+
+The folders of grids and rounds, which several files make up, are in test_fuzz_state.py.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from drawn import DEEP, as_json, fuzzing, json_files, mutated, texts
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from grpo_verl_ext.ablation.grid import GridRun, runs_of
+from grpo_verl_ext.ablation.jobs import NOTE, Job, noted_job
+from grpo_verl_ext.ablation.responses import KEPT, Measure, read_responses
+from grpo_verl_ext.ablation.results import GRID, read_results
+from grpo_verl_ext.ablation.settings import AblationError, GridSettings, read_grid
+from grpo_verl_ext.ablation.state import RECORD, read_record
+from grpo_verl_ext.anatomy.dump import AnatomyError, read_steps
+from grpo_verl_ext.iterate.manifest import NAME as MANIFEST
+from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
+from grpo_verl_ext.iterate.pairs import Pair, read_pairs
+from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
+from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, read_dump
+from grpo_verl_ext.runs.metrics import CorruptMetricsError, read_metrics
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+GRID_OF_TWO: dict[str, object] = {
+    "folder": "somewhere",
+    "steps": 2,
+    "base": ["+platform=cpu"],
+    "axes": {"algo": {"grpo": ["+algo=grpo"], "gvpo": ["+algo=gvpo"]}},
+    "seeds": [1, 2],
+    "seed_overrides": ["data.seed={seed}"],
+    "baseline": ["grpo"],
+    "metrics": ["critic/score/mean"],
+    "right_above": 0.5,
+}
+TWO_ROUNDS: dict[str, object] = {
+    "folder": "somewhere",
+    "rounds": 2,
+    "seed": 1,
+    "policy": {"steps": 3, "overrides": ["+algo=grpo"], "save_freq": 4},
+    "reward_model": {"label": "a.b", "held_out": 0.1, "replay": 0.1, "trainer": {"learning_rate": 1e-3}},
+    "measure": {"prompts": 2, "batch_size": 1},
+}
+RESPONSE: dict[str, object] = {
+    "input": "1+1=?",
+    "output": "2",
+    "gts": "2",
+    "score": 1.0,
+    "step": 1,
+    "uid": "a_0_0",
+}
+RECORD_OF_A_RUN: dict[str, object] = {
+    "overrides": ["a=1"],
+    "steps": 2,
+    "git_revision": None,
+    "versions": {"verl": "0.9.1"},
+}
+KEPT_RESPONSES: dict[str, object] = {
+    "measure": ["characters", 0.5],
+    "metrics": {"1": {"responses/right": 0.5}},
+    "samples": [{"prompt_id": "a", "prompt": "p", "output": "o", "truth": None, "score": 1.0, "step": 2}],
+}
+ROUND_RECORD: dict[str, object] = {
+    "round": 1,
+    "seed": 1001,
+    "overrides": [],
+    "git_revision": None,
+    "versions": {},
+    "parts": {"policy": {"steps": 3}},
+}
+
+overrides = st.lists(
+    st.builds(
+        lambda key, value: f"{key}={value}",
+        st.sampled_from(["seeds", "axes.algo.dapo", "policy.steps", "folder", "rounds", "a"]) | texts,
+        st.sampled_from(["", "[", "{", "???", "${a}", "${oc.env:NOWHERE}", "nan", "1e400", "[1,2]"]) | texts,
+    )
+    | texts,
+    max_size=2,
+)
+
+
+def yaml_files(valid: dict[str, object]) -> st.SearchStrategy[bytes]:
+    """Mutated at the top or one section down, as YAML; or any text, or any bytes."""
+    sections = {key: section for key, section in valid.items() if isinstance(section, dict)}
+    deeper = st.sampled_from(sorted(sections)).flatmap(
+        lambda key: mutated(sections[key]).map(lambda section: valid | {key: section})
+    )
+    written = (mutated(valid) | deeper).map(lambda content: yaml.safe_dump(content, allow_unicode=True))
+    special = st.sampled_from(
+        ["???", "${folder}", "${nowhere}", "${oc.env:NOWHERE}", "${", "&a [*a]", "1e400"]
+    )
+    quoted = st.builds(lambda key, value: f"{key}: {value}\n", st.sampled_from(sorted(valid)), special)
+    return (
+        written.map(str.encode)
+        | st.builds(lambda text, line: (text + line).encode(), written, quoted)
+        | texts.map(str.encode)
+        | st.binary(max_size=30)
+    )
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One name for all examples; each writes it anew."""
+    return tmp_path_factory.mktemp("fuzz") / "file"
+
+
+@fuzzing(60)
+@given(content=yaml_files(GRID_OF_TWO), overrides=overrides)
+@example(content=as_json(GRID_OF_TWO | {"seeds": [[]]}), overrides=[])
+@example(content=as_json(GRID_OF_TWO | {"seed_overrides": [[]]}), overrides=[])
+@example(content=as_json(GRID_OF_TWO), overrides=["folder=${folder}"])
+def test_a_grid(file: Path, content: bytes, overrides: list[str]) -> None:
+    file.write_bytes(content)
+    try:
+        settings = read_grid(file, overrides)
+    except AblationError as error:
+        assert str(error)
+    else:
+        assert type(settings) is GridSettings
+        assert len(runs_of(settings)) >= len(settings.seeds) >= 1
+        json.dumps(settings.as_dict())
+
+
+@fuzzing(60)
+@given(content=yaml_files(TWO_ROUNDS), overrides=overrides)
+@example(content=as_json(TWO_ROUNDS), overrides=["folder=${folder}"])
+@example(content=as_json(TWO_ROUNDS), overrides=["policy.overrides=[[1]]"])
+@example(content=b"&a [*a]", overrides=[])
+def test_settings_of_rounds(file: Path, content: bytes, overrides: list[str]) -> None:
+    file.write_bytes(content)
+    try:
+        settings = read_settings(file, overrides)
+    except IterateError as error:
+        assert str(error)
+    else:
+        assert type(settings) is IterateSettings
+        json.dumps(settings.as_dict())
+
+
+def left_in_place(file: Path, content: bytes, error: Exception) -> None:
+    assert str(file) in str(error)
+    assert file.read_bytes() == content
+
+
+@fuzzing(60)
+@given(lines=st.lists(json_files({"step": 1, "data": {"acc": 0.5}}), max_size=3), ends=st.booleans())
+@example(lines=[DEEP], ends=True)
+def test_metrics(file: Path, lines: list[bytes], ends: bool) -> None:
+    content = b"\n".join(lines) + b"\n" * ends
+    file.write_bytes(content)
+    try:
+        metrics = read_metrics([file])
+    except CorruptMetricsError as error:
+        left_in_place(file, content, error)
+    else:
+        assert all(type(step) is int and type(of_step) is dict for step, of_step in metrics.items())
+
+
+@fuzzing(60)
+@given(lines=st.lists(json_files(RESPONSE), max_size=3))
+@example(lines=[DEEP])
+def test_a_dump(file: Path, lines: list[bytes]) -> None:
+    content = b"\n".join(lines)
+    file.write_bytes(content)
+    try:
+        responses = read_dump(file)
+    except CorruptDumpError as error:
+        left_in_place(file, content, error)
+        with pytest.raises(AnatomyError):
+            list(read_steps(file))
+    else:
+        assert len(responses) == len([line for line in content.split(b"\n") if line])
+        assert all(type(response) is Response for response in responses)
+        assert sum(map(len, read_steps(file))) == len(responses)
+
+
+@fuzzing(60)
+@given(lines=st.lists(json_files({"prompt": "p", "chosen": "c", "rejected": "r"}), max_size=3))
+@example(lines=[DEEP])
+def test_pairs(file: Path, lines: list[bytes]) -> None:
+    content = b"\n".join(lines) + b"\n"
+    file.write_bytes(content)
+    try:
+        pairs = read_pairs(file)
+    except IterateError as error:
+        left_in_place(file, content, error)
+    else:
+        assert all(type(pair) is Pair for pair in pairs)
+        assert all(type(text) is str for pair in pairs for text in (pair.prompt, pair.chosen, pair.rejected))
+
+
+@fuzzing(60)
+@given(content=json_files({"settings": {"rounds": 2}, "rounds": [ROUND_RECORD], "format": 1}))
+@example(content=DEEP)
+def test_a_manifest(file: Path, content: bytes) -> None:
+    written = file.with_name(MANIFEST)
+    written.write_bytes(content)
+    try:
+        manifest = read_manifest(file.parent, {"rounds": 2})
+    except IterateError as error:
+        left_in_place(written, content, error)
+    else:
+        assert type(manifest) is Manifest
+        assert type(manifest.finished(1, "policy")) is bool
+
+
+@fuzzing(60)
+@given(content=json_files(ROUND_RECORD))
+@example(content=DEEP)
+def test_a_round_in_a_manifest(file: Path, content: bytes) -> None:
+    whole = b'{"settings": {"rounds": 2}, "format": 1, "rounds": [' + content + b"]}"
+    test_a_manifest.hypothesis.inner_test(file, whole)
+
+
+@fuzzing(60)
+@given(content=json_files(GRID_OF_TWO | {"folder": None}))
+@example(content=DEEP)
+def test_the_grid_that_lies_with_its_runs(file: Path, content: bytes) -> None:
+    written = file.with_name(GRID)
+    written.write_bytes(content)
+    try:
+        results = read_results(file.parent)
+    except AblationError as error:
+        left_in_place(written, content, error)
+    else:
+        assert results.baseline in results.variants
+
+
+def a_run(folder: Path) -> GridRun:
+    return GridRun(("grpo",), 1, VerlRun(folder, ["a=1"], 2))
+
+
+@fuzzing(60)
+@given(content=json_files(RECORD_OF_A_RUN))
+@example(content=DEEP)
+def test_the_record_of_a_run(file: Path, content: bytes) -> None:
+    written = file.with_name(RECORD)
+    written.write_bytes(content)
+    try:
+        record = read_record(a_run(file.parent))
+    except AblationError as error:
+        left_in_place(written, content, error)
+    else:
+        assert record is not None
+        assert record.keys() == RECORD_OF_A_RUN.keys()
+        assert type(record["overrides"]) is list
+        assert type(record["versions"]) is dict
+
+
+@fuzzing(60)
+@given(
+    content=json_files({"submission_id": "raysubmit_1", "address": "http://h:8265", "attempt": "attempt-1"})
+)
+@example(content=DEEP)
+def test_the_note_of_a_job(file: Path, content: bytes) -> None:
+    written = file.with_name(NOTE)
+    written.write_bytes(content)
+    try:
+        job = noted_job(file.parent)
+    except AblationError as error:
+        left_in_place(written, content, error)
+    else:
+        assert type(job) is Job
+        assert type(job.submission_id) is str
+
+
+@fuzzing(60)
+@given(content=json_files(KEPT_RESPONSES))
+@example(content=DEEP)
+def test_responses_that_were_kept(file: Path, content: bytes) -> None:
+    written = file.with_name(KEPT)
+    written.write_bytes(content)
+    found = read_responses(VerlRun(file.parent, [], 2), Measure("characters", len, 0.5))
+    assert written.read_bytes() == content
+    if found.troubles:
+        assert (found.metrics, found.samples) == ({}, [])
+        assert str(written) in found.troubles[0]
