@@ -6,7 +6,7 @@ from typing import NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
-from grpo_verl_ext.verl_plugin.keys import ACTOR, ROLLOUT
+from grpo_verl_ext.verl_plugin.keys import ACTOR, MODEL, ROLLOUT
 from grpo_verl_ext.verl_plugin.options import is_count, is_number
 
 
