@@ -276,7 +276,7 @@ def test_the_note_of_a_job(file: Path, content: bytes) -> None:
 def test_responses_that_were_kept(file: Path, content: bytes) -> None:
     written = file.with_name(KEPT)
     written.write_bytes(content)
-    found = read_responses(VerlRun(file.parent, [], 2), Measure("characters", len, 0.5))
+    found = read_responses(VerlRun(file.parent, [], 2), lambda: Measure("characters", len), right_above=0.5)
     assert written.read_bytes() == content
     if found.troubles:
         assert (found.metrics, found.samples) == ({}, [])

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from grpo_verl_ext.ablation.grid import runs_of
 from grpo_verl_ext.ablation.results import keep_grid, read_results
-from grpo_verl_ext.ablation.runner import check_records, to_do
+from grpo_verl_ext.ablation.runner import check_records
 from grpo_verl_ext.ablation.settings import AblationError, GridSettings
 from grpo_verl_ext.ablation.state import (
     State,
@@ -174,14 +174,14 @@ class GridFolder(RuleBasedStateMachine):
             assert failure_of(run) == self.failures[number]
             if self.metrics_are_spoiled(number):
                 assert standing.state is State.UNREADABLE
-                assert not to_do(run, retry_failed=True)
+                assert not standing.is_to_do(retry_failed=True)
             elif STEPS in self.logged[number]:
                 assert standing.state is State.FINISHED
             elif self.failures[number] is not None:
                 assert standing.state is State.FAILED
             else:
                 assert standing.state in (State.WAITING, State.BEGUN)
-                assert to_do(run, retry_failed=False)
+                assert standing.is_to_do(retry_failed=False)
 
     @invariant()
     def what_is_spoiled_is_named_and_stays(self) -> None:

@@ -97,7 +97,8 @@ class TestModel:
         )
 
     @pytest.mark.parametrize(
-        ("text", "message"), [("{half", "is not valid JSON"), ("[]", "has a list; valid is an object")]
+        ("text", "message"),
+        [("{half", "is not valid JSON"), ("[]", "is not valid JSON of a model (it is a list)")],
     )
     def test_a_corrupt_config(self, config: Config, model: Path, text: str, message: str) -> None:
         file = model / "config.json"

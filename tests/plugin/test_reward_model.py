@@ -175,7 +175,7 @@ class TestChecks:
         ("content", "message"),
         [
             ("{", r"config\.json is not valid JSON"),
-            ("[]", r"config\.json has a list; valid is an object"),
+            ("[]", r"config\.json is not valid JSON of a model \(it is a list\)"),
             ("{}", "whose architecture is none, no classifier"),
             (json.dumps({"architectures": ["Qwen2ForCausalLM"]}), "is Qwen2ForCausalLM, no classifier"),
         ],
