@@ -24,13 +24,13 @@ STARTED_BY: Mapping[str, str] = {
     ),
     # shorter, the same preset on the embedded task
     "python3 -m verl.trainer.main_ppo +algo=grpo data.train_files=… …": (
-        "tests/end_to_end/test_cluster_job.py::test_one_training_as_a_job"
+        "tests/end_to_end/test_iterate.py::test_two_rounds_of_the_example"
     ),
     "python3 -m verl.trainer.main_ppo +algo=grpo +platform=cpu …": (
-        "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"
+        "tests/end_to_end/test_iterate.py::test_two_rounds_of_the_example"
     ),
     "python3 -m verl.trainer.main_ppo +algo=dapo data.train_files=… …": (
-        TRAINING + "test_dapo_with_all_its_parts"
+        "tests/end_to_end/test_cluster_job.py::test_dapo_with_all_its_parts_as_a_job"
     ),
     "python3 -m verl.trainer.main_ppo +algo=gvpo data.train_files=… …": (
         TRAINING + "test_gvpo_on_two_ranks_and_on_one_from_the_same_rollout"
@@ -39,8 +39,10 @@ STARTED_BY: Mapping[str, str] = {
         TRAINING + "test_gvpo_on_two_ranks_and_on_one_from_the_same_rollout"
     ),
     "python3 -m verl.trainer.main_ppo +algo=ppo data.train_files=… …": (
-        TRAINING + "test_a_killed_run_goes_on_from_its_checkpoint"
+        "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"
     ),
+    # fewer examples
+    "FUZZ_EXAMPLES=20000 python -m pytest tests/fuzz": CI,
     "grpo-verl-ext prepare chain_sum --seed 1": "tests/end_to_end/conftest.py::chain_sum",
     "grpo-verl-ext iterate examples/iterate_chain_sum.yaml": (
         "tests/end_to_end/test_iterate.py::test_two_rounds_of_the_example"
@@ -48,7 +50,7 @@ STARTED_BY: Mapping[str, str] = {
     "grpo-verl-ext iterate examples/iterate_chain_sum.yaml --dry-run": HERE,
     "grpo-verl-ext ablate examples/ablations/losses_chain_sum.yaml": HERE,
     "grpo-verl-ext ablate GRID.yaml --run --ray-address http://HOST:8265 --jobs 4": (
-        "tests/end_to_end/test_cluster_job.py::test_one_training_as_a_job"
+        "tests/end_to_end/test_cluster_job.py::test_dapo_with_all_its_parts_as_a_job"
     ),
     "grpo-verl-ext report outputs/ablations/losses_chain_sum …": HERE,
     "grpo-verl-ext report examples/ablations/results/…": (
