@@ -199,27 +199,36 @@ def test_group_ids(index: object) -> None:
         assert group.dtype == torch.int64
 
 
-places = st.lists(st.integers(-2, 4), max_size=4)
+steps = st.lists(st.tuples(elements, st.integers(-1, 3), st.integers(-1, 4)), max_size=4)
+"""Reward, row and end of each."""
 
 
-@fuzzing(150)
+@fuzzing(100)
 @given(
-    batch=batches(elements, fitting=False),
-    rewards=st.lists(elements, max_size=4),
-    row=places,
-    end=places,
-    dtype=st.sampled_from([torch.int64, torch.int32, torch.float32]),
+    batch=batches(elements, fitting=True) | batches(elements, fitting=False),
+    steps=steps,
+    shorter=st.integers(0, 5).map(lambda number: number == 0),
+    dtype=st.sampled_from([torch.int64, torch.int64, torch.int32, torch.float32]),
 )
-def test_process_advantages(batch: dict[str, Tensor], rewards, row, end, dtype: torch.dtype) -> None:
+@example(batch=FLAGS, steps=[(1.0, 0, -1)], shorter=False, dtype=torch.int64)
+@example(batch=FLAGS, steps=[(1.0, 0, 2)], shorter=False, dtype=torch.int64)
+@example(batch=FLAGS, steps=[(1.0, -1, 0)], shorter=False, dtype=torch.int64)
+def test_process_advantages(batch: dict[str, Tensor], steps, shorter: bool, dtype: torch.dtype) -> None:
+    mask = batch["mask"]
+    rewards, rows, ends = (list(column) for column in zip(*steps, strict=True)) if steps else ([], [], [])
+    arguments = (
+        torch.tensor(rewards[:-1] if shorter else rewards),
+        torch.tensor(rows, dtype=dtype),
+        torch.tensor(ends, dtype=dtype),
+    )
     try:
-        result = ours.process_advantages(
-            torch.tensor(rewards), torch.tensor(row, dtype=dtype), torch.tensor(end, dtype=dtype),
-            batch["mask"], batch["group"],
-        )  # fmt: skip
+        result = ours.process_advantages(*arguments, mask, batch["group"])
     except TensorError as error:
         assert "valid is" in str(error)
     else:
-        assert result.shape == batch["mask"].shape
+        assert result.shape == mask.shape
+        assert all(0 <= row < mask.shape[0] for row in rows)
+        assert all(0 <= end < mask.shape[1] for end in ends)
 
 
 @fuzzing(30)
