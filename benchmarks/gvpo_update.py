@@ -78,7 +78,7 @@ def make_worker(folder: str, loss: str, options: argparse.Namespace) -> Any:
 
     from grpo_verl_ext.verl_plugin.groups.worker import GroupTrainingWorker
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-    from grpo_verl_ext.verl_plugin.settings import REQUIRED_LOSS_AGG_MODE
+    from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE
 
     fp32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
     worker = GroupTrainingWorker(
