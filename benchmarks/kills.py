@@ -2,7 +2,7 @@
 
 python benchmarks/kills.py [--kinds driver WorkerDict …] [--seed 1] [--out outputs/kills] [verl overrides]
 
-The embedded task on the CPU platform with two ranks, four short steps, a checkpoint after each. The
+The embedded task on the CPU platform with two ranks, six short steps, a checkpoint after each. The
 signal comes 0 to 20 seconds after the first step was logged. Then the same training is started again and
 has to reach its last step. What a killed run leaves running is looked for, and the task's cache is
 compared file by file.
@@ -11,6 +11,7 @@ compared file by file.
 import argparse
 import hashlib
 import random
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -28,9 +29,7 @@ KINDS = (
     *("driver", "TaskRunnerV1", "WorkerDict", "AgentLoopWorkerTQ", "RewardLoopWorker"),
     *("vLLMHttpServer", "EngineCore", "TransferQueueController", "SimpleStorageUnit"),
 )
-STEPS = 4
-PATIENCE = 600.0
-"""Seconds after which a run that does not end is called hanging."""
+STEPS = 6
 
 
 @dataclass
@@ -40,14 +39,16 @@ class Kill:
     run: VerlRun
     kind: str
     delay: float
+    patience: float
+    """Seconds after which a run that does not end is called hanging."""
     first_step: float | None = None
     sent: float | None = None
 
     def look(self, metrics: Metrics) -> None:
         now = time.monotonic()
         if self.sent is not None:
-            if now > self.sent + PATIENCE:
-                raise TimeoutError(f"{self.kind}: nothing ended within {PATIENCE:.0f} s")
+            if now > self.sent + self.patience:
+                raise TimeoutError(f"still running {self.patience:.0f} s after {self.kind} was killed")
         elif metrics and self.first_step is None:
             self.first_step = now
         elif self.first_step is not None and now > self.first_step + self.delay:
@@ -62,6 +63,7 @@ def main() -> None:
     )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--patience", type=float, default=300)
     parser.add_argument("--out", type=Path, default=Path("outputs/kills"))
     options, overrides = parser.parse_known_args()
     print("| killed | s after step 1 | s to the end | named by | left running | second run | cache |")
@@ -69,7 +71,7 @@ def main() -> None:
     for name in options.kinds:
         delay = random.Random(f"{options.seed}-{name}").uniform(0, 20)
         run = VerlRun(options.out / f"{name}-{options.seed}", settings(overrides), STEPS)
-        print(killed_and_resumed(Kill(run, name, delay)), flush=True)
+        print(killed_and_resumed(Kill(run, name, delay, options.patience)), flush=True)
 
 
 def settings(overrides: list[str]) -> list[str]:
@@ -87,15 +89,28 @@ def killed_and_resumed(kill: Kill) -> str:
     run, before = kill.run, cache_digest()
     try:
         run.go(on_metrics=kill.look)
-        ended = "not at all"
-    except (ProcessFailedError, TimeoutError) as error:
-        ended = type(error).__name__
+        ended = "it ended well"
+    except TimeoutError:
+        ended = "it hung"
+    except ProcessFailedError as error:
+        ended = named_by(kill.kind, str(error), run)
     seconds = time.monotonic() - kill.sent if kill.sent is not None else float("nan")
     left = len(marked(str(run.folder.resolve())))
     run.go()
     resumed = f"step {max(run.metrics())} of {STEPS}, finished: {run.is_finished()}"
     same = "the same" if cache_digest() == before else "CHANGED"
     return f"| {kill.kind} | {kill.delay:.1f} | {seconds:.0f} | {ended} | {left} | {resumed} | {same} |"
+
+
+def named_by(victim: str, message: str, run: VerlRun) -> str:
+    """Where an error says who died: in the last lines of the log, which the runner repeats, or further up."""
+    if victim == "driver":
+        return "status -9 of the command" if "status -9" in message else "nothing"
+    said = re.compile(rf"(died|dead|killed|Error).*{victim}|{victim}.*(died|dead|killed|Error)", re.I)
+    (log,) = run.folder.glob("attempt-1.log")
+    if said.search(message):
+        return "the last lines"
+    return "the log" if said.search(log.read_text(errors="replace")) else "nothing"
 
 
 def cache_digest() -> str:
