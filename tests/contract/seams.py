@@ -863,7 +863,12 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam(
             CONFIGURATION,
-            Keys("trainer.device", "actor_rollout_ref.rollout.name", "actor_rollout_ref.actor.strategy"),
+            Keys(
+                "trainer.device",
+                "trainer.use_v1",
+                "actor_rollout_ref.rollout.name",
+                "actor_rollout_ref.actor.strategy",
+            ),
             ".preflight.machine",
         ),
         seam(

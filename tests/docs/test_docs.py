@@ -39,7 +39,7 @@ from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 
 SITE_PACKAGES = Path(verl.__file__).parents[1]
-OF_THE_MACHINE = ("device", "rollout-engine", "task", "data", "model")
+OF_THE_MACHINE = ("device", "rollout-engine", "queue", "task", "data", "model")
 """Checks that look at files and devices, which a command in a page does not have."""
 OF_OTHERS = ("ray",)
 """Programs whose commands are not this project's to test."""

@@ -142,6 +142,14 @@ def test_a_missing_vllm(config: Config, monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
+def test_a_missing_queue(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = config()
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: name != "transfer_queue" or None)
+    assert refusal(whole).startswith("trainer.use_v1 is true, but TransferQueue is not installed. Type: pip ")
+    whole.trainer.use_v1 = False
+    machine.check_queue(whole)
+
+
 def test_an_unprepared_task(config: Config, tmp_path: Path) -> None:
     whole = config()
     whole.task = {"name": "chain_sum", "folder": str(tmp_path / "seed-7")}

@@ -24,6 +24,7 @@ CHECKS: Mapping[str, Refuse] = {
     FIRST: types.check_types,
     "device": machine.check_device,
     "rollout-engine": machine.check_rollout_engine,
+    "queue": machine.check_queue,
     "trl": machine.check_trl,
     "task": files.check_task,
     "data": files.check_data,
