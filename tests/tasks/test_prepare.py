@@ -124,7 +124,7 @@ def test_a_corrupt_manifest_is_named(folder, content):
     ("key", "value", "why"),
     [
         ("sha256", {}, "it has no sha256 for each of"),
-        ("sha256", 3, "it has no sha256"),
+        ("sha256", 3, r"it is no manifest \(sha256 is a int"),
         ("format", 0, "its format is 0"),
     ],
 )
