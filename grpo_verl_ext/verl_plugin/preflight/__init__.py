@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from grpo_verl_ext.verl_plugin import settings
 from grpo_verl_ext.verl_plugin.findings import Advise, Finding, Refuse, SettingError, Severity
 from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
-from grpo_verl_ext.verl_plugin.options import grpo_ext
+from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext
 from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards, sizes, types
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
@@ -17,7 +17,7 @@ from grpo_verl_ext.verl_plugin.step_rewards.checks import check_steps
 FIRST = "types"
 """What the other checks calculate with; where it is wrong, nothing else is asked."""
 
-SILENCE = f"algorithm.grpo_ext.{settings.SILENCE}"
+SILENCE = f"{SECTION}.{settings.SILENCE}"
 """Names of `ADVICE` that nobody wants to read again."""
 
 CHECKS: Mapping[str, Refuse] = {

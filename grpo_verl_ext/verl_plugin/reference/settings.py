@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
-from grpo_verl_ext.verl_plugin.options import grpo_ext
+from grpo_verl_ext.verl_plugin.options import grpo_ext, is_number
 
 KEYS = ("ref_sync_steps", "ref_mixup_alpha")
 
@@ -39,7 +39,7 @@ class ReferenceSettings:
                 f"reference that stays. Type: algorithm.grpo_ext.ref_sync_steps=512",
                 key="algorithm.grpo_ext.ref_sync_steps",
             )
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= 1:
+        if not is_number(alpha) or not 0 < alpha <= 1:
             raise SettingError(
                 f"algorithm.grpo_ext.ref_mixup_alpha is {alpha!r}; valid is a number in (0, 1]. "
                 f"Type: algorithm.grpo_ext.ref_mixup_alpha=1.0",
