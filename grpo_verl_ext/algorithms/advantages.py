@@ -123,9 +123,10 @@ def of_response(advantages: Tensor, response_mask: Tensor) -> Tensor:
     """What `on_tokens` spread: the value at each response's first token, 0 without one: (B, T) → (B,).
 
     Raises:
-        TensorError: see `has_tokens`.
+        TensorError: see `has_tokens`; or shapes that differ.
     """
     check_matrix(response_mask=response_mask)
+    check_same_shape(response_mask=response_mask, advantages=advantages)
     first = response_mask.to(torch.uint8).argmax(dim=-1, keepdim=True)
     return torch.where(has_tokens(response_mask), advantages.gather(-1, first).squeeze(-1), 0)
 

@@ -50,7 +50,7 @@ def sequence_mean_constant_length(
     Dr. GRPO, arXiv 2503.20783 §3.2. Differs from verl's ``seq-mean-token-sum-norm``, whose L is by default
     the width of the micro-batch at hand, so that the result changes with the split.
     """
-    return sequence_sums(loss, response_mask).sum() * dp_size / (global_batch_size * loss_scale_factor)
+    return sequence_sums(loss, response_mask).sum() * dp_size / (global_batch_size * float(loss_scale_factor))
 
 
 def prompt_mean(

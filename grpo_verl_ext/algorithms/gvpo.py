@@ -30,7 +30,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.algorithms.groups import group_deviation, group_sum
-from grpo_verl_ext.algorithms.tensors import check_same_shape
+from grpo_verl_ext.algorithms.tensors import check_floating, check_same_shape
 
 
 def sequence_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> Tensor:
@@ -39,6 +39,7 @@ def sequence_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Te
     Nothing is clipped: GVPO has no ratio to explode. What stands under the mask, NaN included, does not
     count.
     """
+    check_floating(log_prob=log_prob, old_log_prob=old_log_prob)
     check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob)
     wide = torch.promote_types(log_prob.dtype, torch.float32)
     return sequence_sums(log_prob.to(wide) - old_log_prob.to(wide), response_mask)

@@ -32,8 +32,8 @@ def findings(overrides: Sequence[str]) -> Iterator[Finding]:
         message = f"{key} has no value, and verl no default for it. Type: {key}=<value>"
         found = [Finding("missing", Severity.ERROR, key, None, message)]
     except OmegaConfBaseException as error:
-        key, reason = str(error.full_key), str(error).splitlines()[0]
-        message = f"{key} cannot be read: {reason}. Type: {key}=<value>"
+        key, reason = error.full_key or "", str(error).splitlines()[0]
+        message = f"{key or 'a setting'} cannot be read: {reason}. Type: {key or '<key>'}=<value>"
         found = [Finding("unreadable", Severity.ERROR, key, None, message)]
     yield from found
     if not any(each.severity is Severity.ERROR for each in found):

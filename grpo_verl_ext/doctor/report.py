@@ -22,6 +22,7 @@ from grpo_verl_ext.doctor.environment import (
     versions,
 )
 from grpo_verl_ext.verl_plugin.findings import Finding, Severity
+from grpo_verl_ext.verl_plugin.requirements import queue_missing
 
 CLEAN, WARNED, WRONG = 0, 1, 2
 
@@ -44,7 +45,7 @@ def examine_environment(as_json: bool) -> int:
     with redirect_stdout(sys.stderr):
         here = seen_here()
         worker, trouble = _asked_worker()
-    complaints = [word for word in (trouble, _differences(here, worker)) if word]
+    complaints = [word for word in (trouble, _differences(here, worker), queue_missing()) if word]
     if as_json:
         content = {
             "python": python_version(),

@@ -1,6 +1,7 @@
 """A model that a setting names: a folder of this machine, or something on a hub."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,14 @@ REMEDY = f"Type: {MODEL}=<folder of a Hugging Face model>"
 """The line to type where the policy's model is wrong."""
 
 
+def home_resolved(name: str) -> Path:
+    """With ``~`` as the shell has it: the home of nobody stays as it is, and is no folder."""
+    return Path(os.path.expanduser(name))
+
+
 def local_folder(name: str) -> Path | None:
     """The folder; None for the name of a model on a hub, about which nothing is asked."""
-    folder = Path(name).expanduser()
+    folder = home_resolved(name)
     return folder if name.startswith(("/", "~", ".")) or folder.exists() else None
 
 

@@ -1,12 +1,13 @@
 """What somebody wrote under ``algorithm.grpo_ext``, and whether a value is a number."""
 
-import sys
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
 
 SECTION = "algorithm.grpo_ext"
+LARGEST = 1e30
+"""fp32 ends at 3.4e38."""
 
 
 def grpo_ext(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -32,10 +33,10 @@ def section(value: object, key: str) -> Mapping[str, Any]:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Is it finite, as a float, too? True and false are no numbers."""
+    """Is it finite, and in fp32, too? True and false are no numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return -sys.float_info.max <= value <= sys.float_info.max
+    return abs(value) <= LARGEST
 
 
 def is_count(value: object) -> TypeGuard[int]:

@@ -1,6 +1,7 @@
 """The verl that the plugin was written for, checked before anything of verl is imported."""
 
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 from packaging.version import Version
 
@@ -16,6 +17,16 @@ TESTED = {
     "TransferQueue": "0.1.11",
 }
 """What the tests run with (constraints/cpu.txt); others may do as well."""
+
+
+def queue_missing() -> str | None:
+    """Why verl's trainer would not start: its samples go through TransferQueue, which it does not require."""
+    if find_spec("transfer_queue") is not None:
+        return None
+    return (
+        "TransferQueue is not installed: verl's trainer moves its samples through it, but verl's metadata "
+        f"does not ask for it. Type: pip install 'TransferQueue>={TESTED['TransferQueue']}'"
+    )
 
 
 class UnsupportedVerlError(ImportError):

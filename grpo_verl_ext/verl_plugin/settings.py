@@ -201,8 +201,9 @@ def _check_beta(beta: object) -> None:
 
 def _check_clip_range(actor: Mapping[str, Any]) -> None:
     for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"):
-        clip_ratio = actor.get(name)
-        if clip_ratio is not None and not (is_number(clip_ratio) and clip_ratio >= 0):
+        clip_ratio = actor.get(name, 0.2)
+        falls_back = clip_ratio is None and name != "clip_ratio"
+        if not falls_back and not (is_number(clip_ratio) and clip_ratio >= 0):
             raise SettingError(
                 f"{ACTOR}.{name} is {clip_ratio!r}; valid is a finite number ≥ 0. Type: {ACTOR}.{name}=0.2",
                 key=f"{ACTOR}.{name}",

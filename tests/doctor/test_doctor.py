@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 
 import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
+from grpo_verl_ext.doctor import report
 from grpo_verl_ext.doctor.configuration import findings
+from grpo_verl_ext.doctor.environment import seen_here
+from grpo_verl_ext.verl_plugin import requirements
 from grpo_verl_ext.verl_plugin.findings import Severity
 from grpo_verl_ext.verl_plugin.requirements import TESTED
 
@@ -240,6 +243,16 @@ import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
 app(["doctor", "--json"], standalone_mode=True)
 """
+
+
+def test_a_missing_queue_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = seen_here()
+    monkeypatch.setattr(report, "seen_by_a_worker", lambda: seen)
+    monkeypatch.setattr(requirements, "find_spec", lambda name: name != "transfer_queue" or None)
+    finished = CliRunner().invoke(app, ["doctor", "--json"])
+    assert finished.exit_code == 2
+    (complaint,) = json.loads(finished.stdout)["complaints"]
+    assert complaint.startswith("TransferQueue is not installed: ")
 
 
 def test_a_ray_worker_is_asked_for_real(python: Python) -> None:

@@ -305,6 +305,11 @@ ACTOR_KEYS = (
 @example(batch=None, changed={"clip_ratio_low": "0.2"}, policy_loss={})
 @example(batch=None, changed={"clip_ratio_c": "3"}, policy_loss={})
 @example(batch=None, changed={"clip_ratio_high": 10**400}, policy_loss={})
+@example(batch=None, changed={"clip_ratio_high": 10**30, "clip_ratio_c": 10**30}, policy_loss={})
+@example(batch=None, changed={"loss_scale_factor": 10**30}, policy_loss={"gvpo_beta": 10**30})
+@example(batch=FLAGS, changed={}, policy_loss={})
+@example(batch=None, changed={"clip_ratio_low": 3.402823466385289e38}, policy_loss={})
+@example(batch=None, changed={"clip_ratio": None, "clip_ratio_low": None}, policy_loss={})
 @example(batch=None, changed={}, policy_loss={"max_response_length": 10**30})
 def test_losses(case, batch: dict[str, Tensor] | None, changed, policy_loss) -> None:
     batch = batch or {name: torch.ones(2, 3) for name in ("log_prob", "old_log_prob", "advantages", "mask")}

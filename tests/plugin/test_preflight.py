@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from processes import Python
 from safetensors.torch import save_file
 
-from grpo_verl_ext.verl_plugin import driver, preflight
+from grpo_verl_ext.verl_plugin import driver, preflight, requirements
 from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.findings import Finding, Severity
 from grpo_verl_ext.verl_plugin.groups.checks import GROUP_MODES
@@ -144,8 +144,9 @@ def test_a_missing_vllm(config: Config, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_missing_queue(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = config()
-    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: name != "transfer_queue" or None)
-    assert refusal(whole).startswith("trainer.use_v1 is true, but TransferQueue is not installed. Type: pip ")
+    monkeypatch.setattr(requirements, "find_spec", lambda name: name != "transfer_queue" or None)
+    assert refusal(whole).startswith("trainer.use_v1 is true, but TransferQueue is not installed: ")
+    assert " Type: pip install 'TransferQueue>=" in refusal(whole)
     whole.trainer.use_v1 = False
     machine.check_queue(whole)
 

@@ -27,16 +27,23 @@ class Tokens(NamedTuple):
 
 
 class ClipRange(NamedTuple):
-    """ε_low and ε_high; null falls back to ``clip_ratio``, as in verl."""
+    """ε_low and ε_high, where null falls back to ``clip_ratio``, as in verl; c, or None for no dual clip."""
 
     low: float
     high: float
+    c: float | None
 
     @classmethod
     def from_config(cls, config: "ActorConfig") -> "ClipRange":
-        """Read ``clip_ratio_low``, ``clip_ratio_high`` and ``clip_ratio``."""
-        low, high = config.clip_ratio_low, config.clip_ratio_high
-        return cls(config.clip_ratio if low is None else low, config.clip_ratio if high is None else high)
+        """Read ``clip_ratio_low``, ``clip_ratio_high``, ``clip_ratio`` and ``clip_ratio_c``."""
+        low, high, c = config.clip_ratio_low, config.clip_ratio_high, config.clip_ratio_c
+        default = config.clip_ratio
+        return cls(
+            # An integer may be larger than torch's.
+            low=float(default if low is None else low),
+            high=float(default if high is None else high),
+            c=None if c is None else float(c),
+        )
 
 
 CLIPPED: dict[str, PolicyLoss] = {}
@@ -131,11 +138,11 @@ def dr_grpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tenso
 
 
 def _clipped(tokens: Tokens, config: "ActorConfig") -> Tensor:
-    clip, c = ClipRange.from_config(config), config.clip_ratio_c
-    if c is None:
+    clip = ClipRange.from_config(config)
+    if clip.c is None:
         return surrogate.clipped_surrogate(*tokens, clip_ratio_low=clip.low, clip_ratio_high=clip.high)
     return surrogate.dual_clipped_surrogate(
-        *tokens, clip_ratio_low=clip.low, clip_ratio_high=clip.high, clip_ratio_c=c
+        *tokens, clip_ratio_low=clip.low, clip_ratio_high=clip.high, clip_ratio_c=clip.c
     )
 
 
@@ -148,7 +155,7 @@ def _metrics(tokens: Tokens, config: "ActorConfig", mini_batch: MiniBatch) -> di
         tokens.response_mask,
         clip_ratio_low=clip.low,
         clip_ratio_high=clip.high,
-        clip_ratio_c=config.clip_ratio_c,
+        clip_ratio_c=clip.c,
     )
     values = {
         "actor/pg_clipfrac": events.clipped_low | events.clipped_high,

@@ -46,7 +46,7 @@ def gvpo(
     the minimiser is the same for every sampling distribution (Theorem 2).
     """
     check_loss("gvpo", LOSS_AGG_MODE, config)
-    beta: float = config.policy_loss["gvpo_beta"]
+    beta = float(config.policy_loss["gvpo_beta"])
     mini_batch, groups = MiniBatch.from_config(config), GROUPS.current()
     size = mini_batch.group_size if groups is None else groups.size
     drift = 0.0 if groups is None else groups.drift

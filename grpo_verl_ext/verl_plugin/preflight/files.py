@@ -1,17 +1,17 @@
 """Are the files there that the configuration names, and can they be read?"""
 
-from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.keys import MODEL
-from grpo_verl_ext.verl_plugin.model_folder import REMEDY, local_folder, read_config
+from grpo_verl_ext.verl_plugin.model_folder import REMEDY, home_resolved, local_folder, read_config
 
 
 def check_task(config: DictConfig) -> None:
@@ -29,7 +29,7 @@ def check_data(config: DictConfig) -> None:
     for key in ("train_files", "val_files"):
         for name in _as_list(config.data.get(key)):
             if "://" not in name:
-                _check_data_file(f"data.{key}", Path(name).expanduser())
+                _check_data_file(f"data.{key}", home_resolved(name))
 
 
 def check_model(config: DictConfig) -> None:
@@ -41,10 +41,10 @@ def check_model(config: DictConfig) -> None:
             _check_weights(weights)
 
 
-def _as_list(value: str | Iterable[str] | None) -> list[str]:
+def _as_list(value: Any) -> list[str]:
     if value is None:
         return []
-    return [value] if isinstance(value, str) else [str(item) for item in value]
+    return [str(item) for item in value] if OmegaConf.is_list(value) else [str(value)]
 
 
 def _check_data_file(key: str, file: Path) -> None:

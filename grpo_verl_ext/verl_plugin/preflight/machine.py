@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from grpo_verl_ext.verl_plugin.cpu.detection import accelerator, is_cpu_chosen
 from grpo_verl_ext.verl_plugin.findings import SettingError
-from grpo_verl_ext.verl_plugin.requirements import TESTED
+from grpo_verl_ext.verl_plugin.requirements import queue_missing
 
 TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 
@@ -41,13 +41,9 @@ def check_rollout_engine(config: DictConfig) -> None:
 
 
 def check_queue(config: DictConfig) -> None:
-    """verl's trainer moves its samples through TransferQueue, which verl's own metadata does not ask for."""
-    if config.trainer.use_v1 and importlib.util.find_spec("transfer_queue") is None:
-        raise SettingError(
-            f"trainer.use_v1 is true, but TransferQueue is not installed. "
-            f"Type: pip install 'TransferQueue>={TESTED['TransferQueue']}'",
-            key="trainer.use_v1",
-        )
+    """verl's trainer needs TransferQueue, which its own metadata does not ask for."""
+    if config.trainer.use_v1 and (missing := queue_missing()):
+        raise SettingError(f"trainer.use_v1 is true, but {missing}", key="trainer.use_v1")
 
 
 def check_trl(config: DictConfig) -> None:

@@ -51,7 +51,8 @@ def check_model_length(config: DictConfig) -> None:
 def data_parallel_size(config: DictConfig) -> int:
     """Ranks with rows of their own; those of one sequence share theirs."""
     ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    return int(max(1, ranks // config.actor_rollout_ref.actor.get("ulysses_sequence_parallel_size", 1)))
+    of_one_sequence = config.actor_rollout_ref.actor.get("ulysses_sequence_parallel_size") or 1
+    return int(max(1, ranks // of_one_sequence))
 
 
 def _next_multiple(prompts: int, n: int, ranks: int) -> int:
