@@ -10,7 +10,7 @@ import pytest
 from processes import Python
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def python() -> Python:
     """Run a piece of Python in a fresh process, with extra environment variables; never raises on failure."""
 

@@ -24,6 +24,7 @@ from reliances import (
 )
 from verl_sources import OURS, GoneError, Sources
 
+BUFFER = "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer"
 CORE = "verl.trainer.ppo.core_algos"
 TRAINER = "verl.trainer.ppo.v1.trainer_base.PPOTrainer"
 TRAINING_WORKER = "verl.workers.engine_workers.TrainingWorker"
@@ -93,21 +94,22 @@ SEAMS: dict[str, list[Seam]] = {
         seam("verl.trainer.ppo.v1", Hook(), ".registration"),
         seam("verl.utils.config", Hook(), ".registration"),
         seam("transfer_queue.interface", Hook(), ".registration"),
+        seam("verl.trainer.ppo.v1.replay_buffer", Hook(), ".registration"),
         seam("verl.utils.distributed", Hook(), ".cpu"),
         seam("verl.utils.model", Hook(), ".cpu"),
         seam("verl.workers.engine.fsdp.transformer_impl", Hook(), ".cpu"),
     ],
     "How a training starts": [
         seam(MAIN, Program(), "runs.verl_run"),
-        seam(f"{MAIN}.main", InOrder("validate_config", "run_ppo"), ".driver"),
-        seam(f"{MAIN}.main", Hands("validate_config", by_name=("config",)), ".driver"),
-        seam(f"{MAIN}.run_ppo", InOrder("ray.init", "remote"), ".driver"),
+        seam(f"{MAIN}.main", InOrder("validate_config", "run_ppo"), ".patches.driver"),
+        seam(f"{MAIN}.main", Hands("validate_config", by_name=("config",)), ".patches.driver"),
+        seam(f"{MAIN}.run_ppo", InOrder("ray.init", "remote"), ".patches.driver"),
         seam(
             f"{MAIN}.TaskRunnerV1.run",
             Has("get_trainer_cls(config.trainer.v1.trainer_mode)", "trainer_cls(config=config)"),
             ".trainers",
         ),
-        seam("verl.utils.config.validate_config", Replaced("config", ANY_MORE), ".driver"),
+        seam("verl.utils.config.validate_config", Replaced("config", ANY_MORE), ".patches.driver"),
         seam(
             "verl.utils.config.validate_config",
             Called(("config", "use_reference_policy", "use_critic")),
@@ -118,12 +120,20 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             "transfer_queue.interface",
             Has("import ray", "import TransferQueueController", "ray.get_actor('TransferQueueController', "),
-            ".own_queue",
+            ".patches.own_queue",
         ),
         seam(
             "transfer_queue.interface.init",
             Hands("TransferQueueController.options", by_name=("name", "namespace")),
-            ".own_queue",
+            ".patches.own_queue",
+        ),
+        seam(f"{BUFFER}._wait_for_next_poll", Replaced(ANY_MORE), ".patches.lost_part"),
+        seam(f"{BUFFER}.sample", Has("self._wait_for_next_poll("), ".patches.lost_part"),
+        seam(f"{BUFFER}Async.wait_for_sampleable", Has("self._wait_for_next_poll("), ".patches.lost_part"),
+        seam(
+            f"{AGENT_LOOP}.agent_loop.AgentLoopManager._init_agent_loop_workers",
+            Has("name=f'agent_loop_worker_{i}'"),
+            ".patches.lost_part",
         ),
     ],
     "Registries": [

@@ -102,7 +102,7 @@ BROKEN = {
         "def validate_config(\n    config: DictConfig,",
         "def validate_config(\n    cfg: DictConfig,",
         "verl.utils.config.validate_config has lost its parameter config; "
-        "grpo_verl_ext.verl_plugin.driver patches it",
+        "grpo_verl_ext.verl_plugin.patches.driver patches it",
     ),
     "a registry is gone": (
         CORE,
@@ -167,7 +167,7 @@ BROKEN = {
         "    # validate config\n",
         "    run_ppo(config, task_runner_class=TaskRunnerV1)\n",
         "verl.trainer.main_ppo.main calls run_ppo before validate_config; "
-        "grpo_verl_ext.verl_plugin.driver relies on the order",
+        "grpo_verl_ext.verl_plugin.patches.driver relies on the order",
     ),
     "an attribute is gone": (
         BASE,

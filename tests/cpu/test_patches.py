@@ -161,5 +161,5 @@ class TestDriverCheck:
 
         source = inspect.getsource(main_ppo.main)
         assert source.index("validate_config(") < source.index("run_ppo("), (
-            "verl's main changed its order: see grpo_verl_ext/verl_plugin/driver.py"
+            "verl's main changed its order: see grpo_verl_ext/verl_plugin/patches/driver.py"
         )
