@@ -9,7 +9,7 @@ from wrapt import register_post_import_hook
 
 from grpo_verl_ext.verl_plugin import search_path
 from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
-from grpo_verl_ext.verl_plugin.patches import driver, lost_part, own_queue
+from grpo_verl_ext.verl_plugin.patches import driver, engine_death, own_queue
 
 
 class NameTakenError(ValueError):
@@ -35,7 +35,7 @@ def register() -> None:
     register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
     register_post_import_hook(driver.patch, "verl.utils.config")
     register_post_import_hook(own_queue.patch, "transfer_queue.interface")
-    register_post_import_hook(lost_part.patch, "verl.trainer.ppo.v1.replay_buffer")
+    register_post_import_hook(engine_death.patch, "verl.workers.rollout.vllm_rollout.vllm_async_server")
 
 
 def claim(registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]], kind: str) -> None:

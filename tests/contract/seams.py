@@ -24,7 +24,7 @@ from reliances import (
 )
 from verl_sources import OURS, GoneError, Sources
 
-BUFFER = "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer"
+VLLM_SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer"
 CORE = "verl.trainer.ppo.core_algos"
 TRAINER = "verl.trainer.ppo.v1.trainer_base.PPOTrainer"
 TRAINING_WORKER = "verl.workers.engine_workers.TrainingWorker"
@@ -94,7 +94,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam("verl.trainer.ppo.v1", Hook(), ".registration"),
         seam("verl.utils.config", Hook(), ".registration"),
         seam("transfer_queue.interface", Hook(), ".registration"),
-        seam("verl.trainer.ppo.v1.replay_buffer", Hook(), ".registration"),
+        seam(VLLM_SERVER.rpartition(".")[0], Hook(), ".registration"),
         seam("verl.utils.distributed", Hook(), ".cpu"),
         seam("verl.utils.model", Hook(), ".cpu"),
         seam("verl.workers.engine.fsdp.transformer_impl", Hook(), ".cpu"),
@@ -127,13 +127,27 @@ SEAMS: dict[str, list[Seam]] = {
             Hands("TransferQueueController.options", by_name=("name", "namespace")),
             ".patches.own_queue",
         ),
-        seam(f"{BUFFER}._wait_for_next_poll", Replaced(ANY_MORE), ".patches.lost_part"),
-        seam(f"{BUFFER}.sample", Has("self._wait_for_next_poll("), ".patches.lost_part"),
-        seam(f"{BUFFER}Async.wait_for_sampleable", Has("self._wait_for_next_poll("), ".patches.lost_part"),
+        seam(f"{VLLM_SERVER}.run_server", Replaced(ANY_MORE), ".patches.engine_death"),
+        seam(f"{VLLM_SERVER}.run_server", Has("self.engine = "), ".patches.engine_death"),
         seam(
             f"{AGENT_LOOP}.agent_loop.AgentLoopManager._init_agent_loop_workers",
             Has("name=f'agent_loop_worker_{i}'"),
-            ".patches.lost_part",
+            ".lost_parts",
+        ),
+        seam(
+            f"{REWARD_LOOP}.reward_loop.RewardLoopManager._init_reward_loop_workers",
+            Has("name=f'reward_loop_worker_{i}'"),
+            ".lost_parts",
+        ),
+        seam(
+            f"{VLLM_SERVER.rpartition('.')[0]}.vLLMReplica._get_server_name_prefix",
+            Has("vllm_"),
+            ".lost_parts",
+        ),
+        seam(
+            "verl.single_controller.ray.base.RayWorkerGroup._create_worker",
+            Has("f'{self.name_prefix}{cia_name}_{pg_idx}:{local_rank}'"),
+            ".lost_parts",
         ),
     ],
     "Registries": [

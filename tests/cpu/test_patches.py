@@ -163,3 +163,23 @@ class TestDriverCheck:
         assert source.index("validate_config(") < source.index("run_ppo("), (
             "verl's main changed its order: see grpo_verl_ext/verl_plugin/patches/driver.py"
         )
+
+
+class TestLostParts:
+    def test_verls_server_still_does_not_look_after_its_engine(self) -> None:
+        from verl.workers.rollout.vllm_rollout import vllm_async_server
+
+        assert hasattr(vllm_async_server.vLLMHttpServer.run_server, "__wrapped__")
+        source = inspect.getsource(vllm_async_server)
+        assert "errored" not in source, (
+            "verl's vLLM server looks after its engine: is "
+            "grpo_verl_ext/verl_plugin/patches/engine_death.py needed?"
+        )
+
+    def test_verls_trainer_still_does_not_look_after_its_agent_loops(self) -> None:
+        from verl.trainer.ppo.v1 import replay_buffer, trainer_base
+
+        for module in (replay_buffer, trainer_base):
+            assert "ActorDiedError" not in inspect.getsource(module), (
+                f"{module.__name__} looks for dead parts: is grpo_verl_ext/verl_plugin/lost_parts.py needed?"
+            )

@@ -17,7 +17,7 @@ def patch(config_module: Any) -> None:
 
     @functools.wraps(original)
     def validate_config(config: DictConfig, *args: Any, **kwargs: Any) -> None:
-        from grpo_verl_ext.verl_plugin import preflight
+        from grpo_verl_ext.verl_plugin import lost_parts, preflight
 
         try:
             preflight.check(config)
@@ -27,5 +27,6 @@ def patch(config_module: Any) -> None:
             silence = f"(silent with +{preflight.SILENCE}=[{warning.check}])"
             print(f"grpo_verl_ext: warning: {warning.message} {silence}", file=sys.stderr, flush=True)
         original(config, *args, **kwargs)
+        lost_parts.watch()
 
     config_module.validate_config = validate_config

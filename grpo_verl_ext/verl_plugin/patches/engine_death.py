@@ -1,0 +1,39 @@
+"""Let verl's vLLM server end when its engine, a process of its own, has died.
+
+Patch of ``vLLMHttpServer.run_server``. vLLM's own server looks after its engine and ends with it; verl's
+stays, fails every request, and the next update of the weights waits for the dead engine for ever. An actor
+that ends is seen: by Ray, by verl and by `lost_parts`. verl has no hook there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import sys
+from typing import Any
+
+SECONDS = 5.0
+
+
+def patch(vllm_async_server: Any) -> None:
+    """Look after the engine as soon as there is one."""
+    original = vllm_async_server.vLLMHttpServer.run_server
+
+    @functools.wraps(original)
+    async def run_server(self: Any, *args: Any, **kwargs: Any) -> None:
+        await original(self, *args, **kwargs)
+        self.grpo_ext_watch = asyncio.create_task(_end_with(self.engine))
+
+    vllm_async_server.vLLMHttpServer.run_server = run_server
+
+
+async def _end_with(engine: Any) -> None:
+    while not engine.errored:
+        await asyncio.sleep(SECONDS)
+    print(
+        "grpo_verl_ext: the EngineCore of this vLLM server died; the server ends with it",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(1)
