@@ -113,7 +113,7 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
     "module",
     [
         *("preflight", "cpu.detection", "registration", "losses", "cpu.engines"),
-        *("groups.rows", "trainers", "groups.worker"),
+        *("losses.group_rows", "trainers", "groups.worker"),
     ],
 )
 def test_every_module_can_be_the_first_one_imported(module: str, python: Python) -> None:

@@ -19,7 +19,6 @@ from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import k1, k2, k3
 from grpo_verl_ext.verl_plugin import losses
-from grpo_verl_ext.verl_plugin.groups import rows as group_rows
 from grpo_verl_ext.verl_plugin.invariance import (
     MAX_RESPONSE_LENGTH,
     OUR_CASES,
@@ -32,7 +31,7 @@ from grpo_verl_ext.verl_plugin.invariance import (
     value_and_gradient,
 )
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE
+from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE, group_rows
 from grpo_verl_ext.verl_plugin.settings import check_loss, check_pair
 
 F64 = torch.float64

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from grpo_verl_ext.verl_plugin import preflight, requirements
 from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.findings import Finding, Severity
-from grpo_verl_ext.verl_plugin.groups.checks import GROUP_MODES
+from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 from grpo_verl_ext.verl_plugin.patches import driver
 from grpo_verl_ext.verl_plugin.preflight import machine
 

@@ -5,11 +5,8 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
-from grpo_verl_ext.verl_plugin.keys import ACTOR, ROLLOUT
+from grpo_verl_ext.verl_plugin.keys import ACTOR, GROUP_MODES, ROLLOUT
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
-
-GROUP_MODES = ("group_sync", "group_colocate_async", "group_separate_async")
-"""Values of ``trainer.v1.trainer_mode`` that keep groups whole."""
 
 
 def check_groups(config: DictConfig) -> None:

@@ -17,9 +17,9 @@ from verl.workers.utils.padding import response_to_nested
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.advantages import has_tokens, of_response, on_tokens
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
-from grpo_verl_ext.verl_plugin.groups import rows
 from grpo_verl_ext.verl_plugin.groups.mini_batches import balanced_over_ranks, filled, whole_groups
 from grpo_verl_ext.verl_plugin.groups.worker import NUM_GROUPS, OLD_IS_CURRENT
+from grpo_verl_ext.verl_plugin.losses import group_rows
 from grpo_verl_ext.verl_plugin.rollout_batch import nested, padded, prompt_ids, put
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 
@@ -64,7 +64,10 @@ class KeepsGroups(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             return batch
         group = dense_group_ids(prompt_ids(batch))
         member = has_tokens(padded(batch, "response_mask")["response_mask"])
-        fields = {rows.GROUP_INDEX: group, rows.GROUP_SIZE: group_sum(member.to(torch.int64), group)}
+        fields = {
+            group_rows.GROUP_INDEX: group,
+            group_rows.GROUP_SIZE: group_sum(member.to(torch.int64), group),
+        }
         settings = EstimatorSettings.from_config(self.config.algorithm)
         if settings.gvpo_anchor == "ref":
             fields["advantages"] = fields["returns"] = _anchored_at_reference(

@@ -21,7 +21,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.advantages import has_tokens
-from grpo_verl_ext.verl_plugin.groups import rows
+from grpo_verl_ext.verl_plugin.losses import group_rows
 from grpo_verl_ext.verl_plugin.losses.gvpo import SUMMED_METRICS
 from grpo_verl_ext.verl_plugin.reference.worker import RefreshesReference
 
@@ -50,11 +50,11 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
 
     def train_batch(self, data: TensorDict) -> TensorDict:
         """One update: the drift of every group, verl's own update, the metrics of the groups."""
-        if rows.GROUP_INDEX not in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
+        if group_rows.GROUP_INDEX not in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
             return super().train_batch(data)
         drift, mean_drift = self._drift(data)
-        index = data[rows.GROUP_INDEX]
-        data[rows.GROUP_DRIFT] = drift.to(index.device)[index]  # where verl cuts it into micro-batches
+        index = data[group_rows.GROUP_INDEX]
+        data[group_rows.GROUP_DRIFT] = drift.to(index.device)[index]  # where verl cuts it into micro-batches
         self._weight_sums = torch.zeros(len(drift), device=drift.device)
         output = super().train_batch(data)
         self._add_over_ranks(self._weight_sums)
@@ -73,7 +73,7 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         log_ratio, member = self._log_ratio(data)
         sums = log_ratio.new_zeros(2, num_groups)
         sums.index_add_(
-            1, data[rows.GROUP_INDEX].to(sums.device), torch.stack((log_ratio, member.to(sums.dtype)))
+            1, data[group_rows.GROUP_INDEX].to(sums.device), torch.stack((log_ratio, member.to(sums.dtype)))
         )
         self._add_over_ranks(sums)
         log_ratio_sums, counts = sums
@@ -107,15 +107,15 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
     def _with_groups(
         self, loss_fn: LossFunction, *, data: TensorDict, **arguments: Any
     ) -> tuple[Tensor, dict[str, Any]]:
-        if rows.GROUP_DRIFT not in data.keys():  # noqa: SIM118
+        if group_rows.GROUP_DRIFT not in data.keys():  # noqa: SIM118
             return loss_fn(data=data, **arguments)
-        groups = rows.GroupRows(
-            index=data[rows.GROUP_INDEX],
-            size=data[rows.GROUP_SIZE],
-            drift=data[rows.GROUP_DRIFT],
+        groups = group_rows.GroupRows(
+            index=data[group_rows.GROUP_INDEX],
+            size=data[group_rows.GROUP_SIZE],
+            drift=data[group_rows.GROUP_DRIFT],
             weight_sums=self._weight_sums,
         )
-        with rows.GROUPS.during(groups):
+        with group_rows.GROUPS.during(groups):
             loss, metrics = loss_fn(data=data, **arguments)
         # verl marks all metrics of a registered loss as means over micro-batches; these are parts of a sum.
         for name in SUMMED_METRICS:

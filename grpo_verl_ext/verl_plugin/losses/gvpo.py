@@ -13,7 +13,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation
 from grpo_verl_ext.algorithms import gvpo as formulas
-from grpo_verl_ext.verl_plugin.groups.rows import GROUPS
+from grpo_verl_ext.verl_plugin.losses.group_rows import GROUPS
 from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, metrics_of
 from grpo_verl_ext.verl_plugin.settings import check_loss
 

@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
-from grpo_verl_ext.verl_plugin.groups.checks import GROUP_MODES
+from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
 
 KEY = "algorithm.grpo_ext.ref_sync_steps"

@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
-from grpo_verl_ext.verl_plugin.groups.checks import GROUP_MODES
+from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 
 VERLS_AGENT_LOOPS = {"single_turn_agent": "step_single_turn_agent", "tool_agent": "step_tool_agent"}
 """verl's own, which drop step rewards, and ours that keep them."""
