@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from inspect import formatannotation
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -38,6 +40,19 @@ def made(kind: type[Kind], content: Any) -> Kind:
     hints = get_type_hints(kind)
     there = {key: hint for key, hint in hints.items() if key in content}
     return kind(**typed(content, there))
+
+
+def numbers_as_text(content: Mapping[str, Any]) -> str:
+    """JSON of results. NaN and ±∞, which it cannot say, are null, as in verl's metrics."""
+    return json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def is_a(value: Any, hint: Any) -> bool:

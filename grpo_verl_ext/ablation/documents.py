@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from grpo_verl_ext.ablation import tables
 from grpo_verl_ext.ablation.analysis import Analysis
 from grpo_verl_ext.ablation.tables import TextTable
 from grpo_verl_ext.files import write_whole
+from grpo_verl_ext.typed_json import numbers_as_text
 
 
 def write(analysis: Analysis, folder: Path) -> list[Path]:
@@ -39,7 +39,7 @@ def as_json(analysis: Analysis) -> str:
         },
         "cautions": analysis.cautions,
     }
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return numbers_as_text(content)
 
 
 def as_csv(rows: list[dict[str, Any]]) -> str:

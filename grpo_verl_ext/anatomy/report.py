@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from grpo_verl_ext.anatomy.kl import KlReport
 from grpo_verl_ext.anatomy.measure import Anatomy, Settings, anatomy_of
 from grpo_verl_ext.anatomy.weights import VARIANTS
 from grpo_verl_ext.files import write_whole
+from grpo_verl_ext.typed_json import numbers_as_text
 
 
 def anatomy_and_report(settings: Settings) -> None:
@@ -94,7 +94,7 @@ def write_files(settings: Settings, anatomy: Anatomy) -> list[Path]:
     settings.out.mkdir(parents=True, exist_ok=True)
     content = {"settings": asdict(settings), **asdict(anatomy)}
     file = settings.out / "anatomy.json"
-    write_whole(file, json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")
+    write_whole(file, numbers_as_text(content))
     return [file, *draw(anatomy.cells, settings.out)]
 
 

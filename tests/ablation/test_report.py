@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,14 @@ def test_the_command_prints_and_writes_the_same(folder: Path) -> None:
     text = (folder / "report.md").read_text()
     assert r"| other\|one | 2 | 0.750 ± 0.000 |" in text
     assert "not finished, and left out: other|one/seed-3" in text
+
+
+def test_the_json_says_null_where_there_is_no_number(folder: Path, leave) -> None:
+    leave("grpo", 1, {step: {"acc": math.nan, "timing_s/step": 1.5} for step in range(3)})
+    finished = CliRunner().invoke(app, ["report", str(folder)])
+    assert finished.exit_code == 0, finished.output
+    content = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
+    assert content["rows"][0]["by_seed"] == {"1": None, "2": 0.25, "3": 0.0}
 
 
 def test_nothing_finished_is_a_report_too(unbegun: Path) -> None:
