@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -38,6 +39,9 @@ def _one_message(who: str, *errors: type[Exception], extra: str | None = None) -
 @app.callback()
 def main() -> None:
     """GRPO, DAPO, Dr. GRPO and GVPO for verl."""
+    # As `python3 -m verl…` does: VERL_USE_EXTERNAL_MODULES may name a module of this folder.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
 
 
 class Task(str, Enum):

@@ -116,14 +116,12 @@ def test_a_mode_that_cannot_be_meant(mode: str, message: str) -> None:
 
 class TestExample:
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {
-            "PYTHONPATH": os.pathsep.join([str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]),
-            "VERL_USE_EXTERNAL_MODULES": "my_losses",
-        }
         code = "from grpo_verl_ext.cli import app; app()"
         return subprocess.run(
-            [sys.executable, "-c", code, "invariance", *arguments],
-            env={**os.environ, **environment},
+            # -P: like the installed command, which does not look into the folder it is started in.
+            [sys.executable, "-P", "-c", code, "invariance", *arguments],
+            cwd=EXAMPLES,
+            env={**os.environ, "VERL_USE_EXTERNAL_MODULES": "my_losses"},
             capture_output=True,
             text=True,
             check=False,
