@@ -64,6 +64,7 @@ def run_and_report(
         standings = _standings(runs)
         live.update(_table(standings, settings.metrics[0]))
     _print_failures(console, standings)
+    console.print(f"What they say: grpo-verl-ext report {settings.folder}", markup=False)
     return all(standing.state is State.FINISHED for standing in standings)
 
 

@@ -80,3 +80,4 @@ def test_a_redraw_reads_each_run_once(
     shown = CliRunner().invoke(app, ["ablate", str(grid), "--run"])
     assert shown.exit_code == 1, "one run has failed, and is not tried again"
     assert redraws == [{"grpo": 1, "dapo": 1, "gvpo": 1}] * 2
+    assert "What they say: grpo-verl-ext report" in shown.output

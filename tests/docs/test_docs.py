@@ -147,7 +147,7 @@ def words_of(command: str) -> list[str]:
     command = re.sub(r"\bNAME\b", "grpo", re.sub(r"<[^<>]+>", "something", command))
     words = [re.sub(r"^N$", "1", re.sub(r"^X$", "grpo", word)) for word in shlex.split(command)]
     words = [word.replace("=…", "=something") for word in words if word != "…"]
-    while words and re.match(r"[A-Z_]+=", words[0]):
+    while words and re.match(r"[A-Z]\w*=", words[0]):
         words.pop(0)
     return words
 
