@@ -14,7 +14,8 @@ def kind(process: psutil.Process) -> str:
         return "driver"
     title = command[0] if command else process.name()
     if title.startswith("ray::"):
-        return title.removeprefix("ray::").split(".")[0]
+        actor = title.removeprefix("ray::").split(".")[0]
+        return "Ray's idle worker" if actor == "IDLE" else actor
     if title.startswith("VLLM::"):
         return "EngineCore"
     scripts = [Path(argument).stem for argument in command[1:3] if argument.endswith(".py")]

@@ -26,27 +26,38 @@ PARTS = re.compile(
 """Names of verl's actors. Those that a user starts beside them may die."""
 
 
+NAME = "grpo_verl_ext lost parts"
+
+
 def watch() -> None:
-    """Look after the training that this process is about to start on Ray, as its driver."""
-    threading.Thread(target=_look_until_the_end, name="grpo_verl_ext lost parts", daemon=True).start()
+    """Look after the trainings that this process starts on Ray, as their driver, from now on."""
+    if all(thread.name != NAME for thread in threading.enumerate()):
+        threading.Thread(target=_look, name=NAME, daemon=True).start()
 
 
-def _look_until_the_end() -> None:
+def _look() -> None:
     import ray
 
-    while not ray.is_initialized():
-        time.sleep(SECONDS)
-    if ray.util.client.ray.is_connected():
-        print("grpo_verl_ext: lost parts are not looked for through ray://", file=sys.stderr, flush=True)
-        return
     first_seen: float | None = None
-    while ray.is_initialized():
-        lost = list(lost_parts())
-        first_seen = first_seen or (time.monotonic() if lost else None)
+    while not ray.util.client.ray.is_connected():
+        lost = _lost_now()
+        first_seen = (first_seen or time.monotonic()) if lost else None
         if first_seen is not None and time.monotonic() > first_seen + PATIENCE:
             _end(lost)
             return
         time.sleep(SECONDS)
+    print("grpo_verl_ext: lost parts are not looked for through ray://", file=sys.stderr, flush=True)
+
+
+def _lost_now() -> list[str]:
+    import ray
+
+    try:
+        return list(lost_parts()) if ray.is_initialized() else []
+    except Exception:
+        if ray.is_initialized():
+            raise
+        return []  # it was shut down meanwhile
 
 
 def lost_parts() -> Iterator[str]:

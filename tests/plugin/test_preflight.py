@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from processes import Python
 from safetensors.torch import save_file
 
-from grpo_verl_ext.verl_plugin import preflight, requirements
+from grpo_verl_ext.verl_plugin import lost_parts, preflight, requirements
 from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.findings import Finding, Severity
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
@@ -320,9 +320,10 @@ class TestDriver:
         monkeypatch.setattr(preflight, "check", lambda config: calls.append("ours"))
         found = Finding("budgets", Severity.WARNING, "a.key", 1, "mind this")
         monkeypatch.setattr(preflight, "warnings", lambda config: iter([found]))
+        monkeypatch.setattr(lost_parts, "watch", lambda: calls.append("watch"))
         driver.patch(module)
         module.validate_config(OmegaConf.create(), use_critic=False)
-        assert calls == ["ours", "verl {'use_critic': False}"]
+        assert calls == ["ours", "verl {'use_critic': False}", "watch"]
         assert capsys.readouterr().err == (
             "grpo_verl_ext: warning: mind this (silent with +algorithm.grpo_ext.silence=[budgets])\n"
         )
