@@ -12,6 +12,7 @@ from torch import Tensor
 from grpo_verl_ext import dense_group_ids, outcome_advantages, process_advantages
 from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.process import suffix_sums
+from grpo_verl_ext.algorithms.tensors import TensorError
 
 F64 = torch.float64
 Steps = list[list[tuple[float, int]]]
@@ -125,3 +126,18 @@ def test_words_of_a_tool_and_padding_get_nothing():
 
 def test_suffix_sums_by_hand():
     assert suffix_sums(torch.tensor([[1.0, 2.0, 4.0], [0.0, -1.0, 1.0]])).tolist() == [[7, 6, 4], [0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("row", "end", "message"),
+    [
+        ([0, 0, 2], [1, 3, 0], "row of step 2 is 2; valid is 0 … 1"),
+        ([0, -1, 1], [1, 3, 0], "row of step 1 is -1; valid is 0 … 1"),
+        ([0, 0, 1], [1, 4, -1], "end of step 1 is 4; valid is 0 … 3"),
+        ([0, 0, 1], [-1, 3, 4], "end of step 0 is -1; valid is 0 … 3"),
+    ],
+)
+def test_the_first_step_outside_the_batch_is_named(row: list[int], end: list[int], message: str) -> None:
+    places = torch.tensor(row), torch.tensor(end)
+    with pytest.raises(TensorError, match=f"^{message}[.] Pass (row|end) as positions in response_mask$"):
+        process_advantages(torch.ones(3), *places, mask_of([4, 3]), torch.zeros(2, dtype=torch.int64))
