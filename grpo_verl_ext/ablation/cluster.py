@@ -28,14 +28,15 @@ NO_ANSWER = (OSError, RuntimeError, RayError)
 """What Ray's client raises: no connection, a status other than 200, a token that is missing."""
 PYTHON = "python"
 """Of the head node: what its Ray has in PATH. Ours may not even be there."""
-HANDED_ON = ("VERL_PLATFORM",)
-"""Of our environment, the rest is the cluster's: a head without accelerator must be told of the others'."""
-OF_AN_OWN_RAY = (
+ON_A_CLUSTER = (
+    # How large verl makes a Ray of its own, as +platform=cpu does; ray.init refuses these in a running one.
     "ray_kwargs.ray_init.num_cpus=null",
     "++ray_kwargs.ray_init.num_gpus=null",
     "++ray_kwargs.ray_init._system_config=null",
+    # Others may train on it.
+    "++algorithm.grpo_ext.own_queue=true",
 )
-"""How large verl makes a Ray of its own, as +platform=cpu does; ray.init refuses these in a running one."""
+"""Arguments of a run that is submitted to a cluster."""
 
 
 def connected(address: str) -> JobSubmissionClient:
@@ -136,13 +137,12 @@ class Cluster:
         attempt.with_suffix(".log").touch()
         job = Job(_submission_id(attempt), self.address, attempt.name)
         note_job(run.folder, job)
-        environment = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
-        environment[METRICS_FILE] = str(attempt.with_suffix(".jsonl").resolve())
+        environment = {METRICS_FILE: str(attempt.with_suffix(".jsonl").resolve())}
 
         def submit() -> None:
             if not self._knows(job):  # it may have arrived, and only the answer been lost
                 self.client.submit_job(
-                    entrypoint=shlex.join([PYTHON, *TRAINER, *run.arguments(), *OF_AN_OWN_RAY]),
+                    entrypoint=shlex.join([PYTHON, *TRAINER, *run.arguments(), *ON_A_CLUSTER]),
                     submission_id=job.submission_id,
                     runtime_env={"env_vars": environment},
                 )

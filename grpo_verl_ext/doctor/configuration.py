@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
@@ -25,16 +25,7 @@ def findings(overrides: Sequence[str]) -> Iterator[Finding]:
     except CompositionError as error:
         yield Finding("composition", Severity.ERROR, "", None, f"verl refuses the command line: {error}")
         return
-    try:
-        found = list(preflight.findings(config))
-    except MissingMandatoryValue as error:
-        key = str(error.full_key)
-        message = f"{key} has no value, and verl no default for it. Type: {key}=<value>"
-        found = [Finding("missing", Severity.ERROR, key, None, message)]
-    except OmegaConfBaseException as error:
-        key, reason = error.full_key or "", str(error).splitlines()[0]
-        message = f"{key or 'a setting'} cannot be read: {reason}. Type: {key or '<key>'}=<value>"
-        found = [Finding("unreadable", Severity.ERROR, key, None, message)]
+    found = list(preflight.findings(config))
     yield from found
     if not any(each.severity is Severity.ERROR for each in found):
         yield from _verls_own(config)

@@ -7,9 +7,9 @@ from typing import Any
 
 from wrapt import register_post_import_hook
 
-from grpo_verl_ext.verl_plugin import search_path
+from grpo_verl_ext.verl_plugin import patches, search_path
 from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
-from grpo_verl_ext.verl_plugin.patches import driver, engine_death, own_queue
+from grpo_verl_ext.verl_plugin.patches import driver
 
 
 class NameTakenError(ValueError):
@@ -18,10 +18,10 @@ class NameTakenError(ValueError):
 
 @functools.cache
 def register() -> None:
-    """Put estimators, losses and presets into verl, and the CPU platform where no accelerator is present.
+    """Put estimators, losses, trainers and presets into verl's registries.
 
-    Raises:
-        NameTakenError: a foreign function owns one of our names; the message names the owner.
+    Only where this process was told to have them: the CPU platform (``VERL_PLATFORM=cpu``) and the patches of
+    a training (`patches.VARIABLE`).
     """
     search_path.install()
     if is_cpu_chosen():
@@ -33,9 +33,11 @@ def register() -> None:
     register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
     register_post_import_hook(_register_reward_manager, "verl.experimental.reward_loop.reward_manager")
     register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
-    register_post_import_hook(driver.patch, "verl.utils.config")
-    register_post_import_hook(own_queue.patch, "transfer_queue.interface")
-    register_post_import_hook(engine_death.patch, "verl.workers.rollout.vllm_rollout.vllm_async_server")
+    asks = patches.or_warn(
+        driver.patch, "driver", "no setting of grpo_verl_ext is checked before the training"
+    )
+    register_post_import_hook(asks, "verl.utils.config")
+    patches.install()
 
 
 def claim(registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]], kind: str) -> None:
@@ -69,8 +71,19 @@ def _identity(function: Callable[..., Any]) -> tuple[str, str]:
 def _register_algorithms(core_algos: ModuleType) -> None:
     from grpo_verl_ext.verl_plugin import estimators, losses
 
-    claim(core_algos.ADV_ESTIMATOR_REGISTRY, estimators.ESTIMATORS, "advantage estimator")
-    claim(core_algos.POLICY_LOSS_REGISTRY, losses.LOSSES, "policy loss")
+    _enter_free_names(core_algos.ADV_ESTIMATOR_REGISTRY, estimators.ESTIMATORS)
+    _enter_free_names(core_algos.POLICY_LOSS_REGISTRY, losses.LOSSES)
+
+
+def _enter_free_names(
+    registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]]
+) -> None:
+    """Leave a name to the package that had it before: a training of that package is none of our business.
+
+    A training of ours that means the name is refused by the check ``names``.
+    """
+    for name, function in functions.items():
+        registry.setdefault(name, function)
 
 
 def _register_trainers(_v1: ModuleType) -> None:

@@ -16,7 +16,7 @@ from grpo_verl_ext.verl_plugin.reference import settings as reference
 from grpo_verl_ext.verl_plugin.reward_model import settings as reward_model
 
 SILENCE = "silence"
-"""Key of ``algorithm.grpo_ext`` that the driver reads: warnings that are not to be said."""
+"""Key of ``algorithm.grpo_ext``: names of checks that are not to be made."""
 
 SCALE_REWARDS = ("group", "batch", "none")
 GVPO_ANCHORS = ("old", "ref")
@@ -24,6 +24,42 @@ PAIRED = ("dapo_per_prompt", "gvpo")
 """Names of an estimator and a loss of which one is wrong without the other."""
 CONSTANT_LENGTH = "seq-mean-token-sum-norm"
 """The ``loss_agg_mode`` that divides by ``loss_scale_factor``."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Options that the driver reads for the training as a whole, under ``algorithm.grpo_ext``.
+
+    Attributes:
+        watch: end the training with an error when one of its Ray actors, or a vLLM engine, has died; verl
+        alone
+            may wait for it for ever.
+        own_queue: give the training a TransferQueue of its own; needed where several trainings share a Ray
+            cluster. ``ablate`` sets it for the jobs that it submits.
+    """
+
+    watch: bool = True
+    own_queue: bool = False
+
+    @classmethod
+    def from_config(cls, algorithm: Mapping[str, Any] | None) -> "TrainingSettings":
+        """Read and check the options, and the names of all others.
+
+        Raises:
+            SettingError: an unknown key of ``algorithm.grpo_ext``, or a value that is not true or false.
+        """
+        options = dict(grpo_ext(algorithm))
+        _refuse_unknown_keys(options, option_names())
+        own = {field.name: options[field.name] for field in fields(cls) if field.name in options}
+        for name, value in own.items():
+            if not isinstance(value, bool):
+                key = f"algorithm.grpo_ext.{name}"
+                raise SettingError(f"{key} is {value!r}; valid are true, false. Type: {key}=true", key=key)
+        return cls(**own)
+
+    def patches(self) -> list[str]:
+        """Names of `patches.PATCHES` that the training needs."""
+        return ["lost_parts", "engine_death"] * self.watch + ["own_queue"] * self.own_queue
 
 
 @dataclass(frozen=True)
@@ -63,9 +99,9 @@ class EstimatorSettings:
         section = algorithm or {}
         name = estimator or section.get("adv_estimator")
         options = dict(grpo_ext(section))
-        others = {*reference.KEYS, reward_model.KEY, SILENCE}
-        _refuse_unknown_keys(options, {field.name for field in fields(cls)} | others)
-        options = {key: value for key, value in options.items() if key not in others}
+        _refuse_unknown_keys(options, option_names())
+        own = {field.name for field in fields(cls)}
+        options = {key: value for key, value in options.items() if key in own}
         options.setdefault("scale_rewards", "none" if name in UNSCALED else "group")
         settings = cls(**options)
         settings._check_rewards_and_budget()
@@ -133,6 +169,16 @@ class EstimatorSettings:
                 f"Type: +algorithm.grpo_ext.scale_rewards=none, or algorithm.norm_adv_by_std_in_grpo=true",
                 key="algorithm.norm_adv_by_std_in_grpo",
             )
+
+
+def option_names() -> set[str]:
+    """All keys of ``algorithm.grpo_ext``."""
+    own = (TrainingSettings, EstimatorSettings)
+    return {field.name for each in own for field in fields(each)} | {
+        *reference.KEYS,
+        reward_model.KEY,
+        SILENCE,
+    }
 
 
 def check_loss(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:

@@ -1,26 +1,20 @@
-"""Decide, importing nothing of the CPU platform, whether this process shall have it."""
+"""Whether this process shall run on the CPU platform, decided without importing anything of it."""
 
 import os
 
-from verl.plugin.platform import PlatformRegistry
+VARIABLE = "VERL_PLATFORM"
+"""verl's environment variable for the platform of a process; unset, verl looks for an accelerator."""
+
+
+def chosen_platform() -> str:
+    """The platform that this process was told to use, as verl reads it; empty where verl looks for one."""
+    return os.environ.get(VARIABLE, "").strip().lower()
 
 
 def is_cpu_chosen() -> bool:
-    """``True`` when ``VERL_PLATFORM=cpu``, or when it is unset and verl finds no accelerator.
+    """``True`` when ``VERL_PLATFORM=cpu``; what accelerators are visible here does not matter.
 
-    verl's own platforms are asked with their relaxed check, which also sees an accelerator from a Ray
-    actor that was given none.
+    A process that sees no accelerator proves nothing: a login node, a head node, an actor to which Ray gave
+    none.
     """
-    chosen = os.environ.get("VERL_PLATFORM", "").strip().lower()
-    return chosen == "cpu" if chosen else accelerator() is None
-
-
-def accelerator() -> str | None:
-    """Name of the accelerator platform that verl would choose here (``nvidia``, ``huawei``, …), or None."""
-    for name in PlatformRegistry.registered_names():
-        platform = PlatformRegistry.get(name)
-        if platform is None or platform.__module__.startswith("grpo_verl_ext."):
-            continue
-        if platform().is_platform_available(use_smi_check=True):
-            return str(name)
-    return None
+    return chosen_platform() == "cpu"

@@ -39,7 +39,7 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl ships no types
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:  # noqa: ARG002  # verl's signature
-        """Answer only where no accelerator does, or where ``VERL_PLATFORM=cpu`` asks for it."""
+        """Answer only where ``VERL_PLATFORM=cpu`` asks for it."""
         return is_cpu_chosen()
 
     def current_device(self) -> torch.device:

@@ -1,1 +1,73 @@
-"""What verl has no hook for: each file patches one function of somebody else's, and says why."""
+"""Changes to functions of verl and TransferQueue for which they have no hook: one file each, with its reason.
+
+A patch is in place only in the processes of a training that needs it. The driver writes the names of those
+patches into the environment variable `VARIABLE` of the training's processes (`patches.driver`), and each
+process reads it when it loads the plugin.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from wrapt import register_post_import_hook
+
+from grpo_verl_ext.verl_plugin.patches import engine_death, lost_parts, own_queue
+
+VARIABLE = "GRPO_VERL_EXT_PATCHES"
+"""Environment variable with the names of the patches of this training, separated by commas."""
+
+
+class Patch(NamedTuple):
+    """A function that changes a module right after its import, and what is missing without it."""
+
+    module: str
+    apply: Callable[[Any], None]
+    without: str
+
+
+PATCHES: Mapping[str, Patch] = {
+    "lost_parts": Patch(
+        "verl.trainer.ppo.v1.trainer_base",
+        lost_parts.patch,
+        "a training whose agent loop or reward process dies waits for ever",
+    ),
+    "engine_death": Patch(
+        "verl.workers.rollout.vllm_rollout.vllm_async_server",
+        engine_death.patch,
+        "a training whose vLLM engine dies waits for ever",
+    ),
+    "own_queue": Patch(
+        "transfer_queue.interface",
+        own_queue.patch,
+        "two trainings that share a Ray cluster mix their samples",
+    ),
+}
+
+
+def install() -> None:
+    """Prepare the patches that `VARIABLE` names, each for the import of its module."""
+    for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        if name in PATCHES:
+            patch = PATCHES[name]
+            register_post_import_hook(or_warn(patch.apply, name, patch.without), patch.module)
+
+
+def or_warn(apply: Callable[[Any], None], name: str, without: str) -> Callable[[Any], None]:
+    """The patch; where its target has moved, one warning instead, for the training can do without it."""
+
+    def applied(module: ModuleType) -> None:
+        try:
+            apply(module)
+        except (AttributeError, ImportError) as error:
+            print(
+                f"grpo_verl_ext: warning: the patch {name} of {module.__name__} is not in place, for this "
+                f"version differs from the tested one ({error}); without it {without}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    return applied

@@ -1,8 +1,8 @@
 """Let verl's vLLM server end when its engine, a process of its own, has died.
 
-Patch of ``vLLMHttpServer.run_server``. vLLM's own server looks after its engine and ends with it; verl's
-stays, fails every request, and the next update of the weights waits for the dead engine for ever. An actor
-that ends is seen: by Ray, by verl and by `lost_parts`. verl has no hook there.
+Patch of ``vLLMHttpServer.run_server``. vLLM's own server ends with its engine; verl's stays, fails every
+request, and the next update of the weights waits for the dead engine for ever. The end of an actor is seen by
+Ray, by verl and by the patch `lost_parts`. verl has no hook there.
 """
 
 from __future__ import annotations
@@ -17,13 +17,22 @@ SECONDS = 5.0
 
 
 def patch(vllm_async_server: Any) -> None:
-    """Look after the engine as soon as there is one."""
+    """Start looking after the engine as soon as there is one."""
     original = vllm_async_server.vLLMHttpServer.run_server
 
     @functools.wraps(original)
     async def run_server(self: Any, *args: Any, **kwargs: Any) -> None:
         await original(self, *args, **kwargs)
-        self.grpo_ext_watch = asyncio.create_task(_end_with(self.engine))
+        engine = getattr(self, "engine", None)
+        if hasattr(engine, "errored"):
+            self.grpo_ext_watch = asyncio.create_task(_end_with(engine))
+        else:
+            print(
+                "grpo_verl_ext: warning: this version of verl or vLLM does not say whether its engine is alive, "
+                "so a training whose vLLM engine dies waits for ever",
+                file=sys.stderr,
+                flush=True,
+            )
 
     vllm_async_server.vLLMHttpServer.run_server = run_server
 

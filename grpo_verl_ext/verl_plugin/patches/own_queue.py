@@ -1,9 +1,10 @@
-"""Give every training its own TransferQueue, also where several share a Ray.
+"""Give each of several trainings on one Ray cluster a TransferQueue of its own.
 
-Patch of ``transfer_queue.interface``: its controller is an actor with a fixed name in a fixed namespace,
-one for a whole Ray. A second training, another job of Ray's, would join the first one's queue without a word:
-both put samples into its partitions ``train`` and ``val`` and take the other's, and the first to end takes
-the queue with it. There is nothing to configure.
+Patch of ``transfer_queue.interface``: its controller is an actor with a fixed name in a fixed namespace, one
+for a whole cluster. A second training, another job, would join the first one's queue without a message: both
+put samples into its partitions ``train`` and ``val`` and take the other's, and the first to end takes the
+queue with it. There is nothing to configure. The patch is in place in trainings that set
+``algorithm.grpo_ext.own_queue``, as those do that ``ablate`` submits to a cluster.
 """
 
 from __future__ import annotations

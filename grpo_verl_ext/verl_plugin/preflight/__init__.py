@@ -1,91 +1,112 @@
-"""What can be known before Ray starts is checked before Ray starts: each check one function, one message."""
+"""Checks of a composed configuration before Ray starts: each is one function with one message.
+
+There are two kinds. A refusal is about this package's own algorithms, settings and platform, and only about
+what is known to be wrong. Everything else, verl's own affairs included, is a warning. Any check can be
+silenced by its name, ``algorithm.grpo_ext.silence=[name]``. A check that fails itself is reported and refuses
+nothing.
+"""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from grpo_verl_ext.verl_plugin import settings
 from grpo_verl_ext.verl_plugin.findings import Advise, Finding, Refuse, SettingError, Severity
 from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
 from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext
-from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards, sizes, types
+from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
 from grpo_verl_ext.verl_plugin.step_rewards.checks import check_steps
 
-FIRST = "types"
-"""What the other checks calculate with; where it is wrong, nothing else is asked."""
-
 SILENCE = f"{SECTION}.{settings.SILENCE}"
-"""Names of `ADVICE` that nobody wants to read again."""
+"""Names of checks that nobody wants to hear again."""
 
 CHECKS: Mapping[str, Refuse] = {
-    FIRST: types.check_types,
+    "options": algorithm.check_options,
     "device": machine.check_device,
-    "rollout-engine": machine.check_rollout_engine,
-    "queue": machine.check_queue,
-    "trl": machine.check_trl,
+    "names": algorithm.check_names,
     "task": files.check_task,
-    "data": files.check_data,
-    "model": files.check_model,
     "settings": algorithm.check_settings,
     "group-size": algorithm.check_group_size,
     "groups": check_groups,
     "reference": check_reference,
     "steps": check_steps,
     "reward-weights": rewards.check_rewards,
-    "legacy-reward": rewards.check_legacy_sections,
     "reward-model": check_reward_model,
-    "mini-batch": sizes.check_mini_batch,
-    "model-length": sizes.check_model_length,
 }
+"""Refusals, all about what is this package's own."""
 
 ADVICE: Mapping[str, Advise] = {
-    "groups": advise_groups,
+    "sampling": advise_groups,
     "constant-length": algorithm.advise_constant_length,
     "kl-gradient": algorithm.advise_kl_gradient,
     "dynamic-sampling": rewards.advise_dynamic_sampling,
     "budgets": rewards.advise_budgets,
+    "legacy-reward": rewards.advise_legacy_sections,
+    "files": files.advise_files,
+    "packages": machine.advise_packages,
 }
+"""Warnings."""
 
 
 def check(config: DictConfig) -> None:
     """Refuse what would fail, or be another algorithm than it is called, after Ray has started.
 
     Raises:
-        SettingError: the first thing wrong: key, value seen, valid values and the line to type.
+        SettingError: the first refusal: key, value seen, valid values and the line to type.
     """
-    for refuse in CHECKS.values():
-        refuse(config)
-    _silenced(config)
+    for found in findings(config):
+        if found.severity is Severity.ERROR:
+            raise SettingError(found.message, key=found.key)
 
 
 def warnings(config: DictConfig) -> Iterator[Finding]:
-    """What can be meant, and seldom is; without what is silenced."""
-    silenced = _silenced(config)
-    for name, advise in ADVICE.items():
-        if name not in silenced:
-            for advice in advise(config):
-                yield _finding(name, Severity.WARNING, config, advice.key, advice.message)
+    """What may be meant, and seldom is; without what is silenced."""
+    return (found for found in findings(config) if found.severity is Severity.WARNING)
 
 
 def findings(config: DictConfig) -> Iterator[Finding]:
-    """All of it, errors first, each once; a later check may find the consequences of an error, too."""
-    said = set[str]()
-    for name, refuse in CHECKS.items():
-        try:
-            refuse(config)
-        except SettingError as error:
-            if str(error) not in said:
-                yield _finding(name, Severity.ERROR, config, error.key, str(error))
-            if name == FIRST:
-                return
-            said.add(str(error))
+    """All refusals, then all warnings, without what is silenced; the same message only once."""
     try:
-        yield from warnings(config)
+        silenced = _silenced(config)
     except SettingError as error:
         yield _finding("silence", Severity.ERROR, config, error.key, str(error))
+        silenced = []
+    said = set[str]()
+    for name in (*CHECKS, *ADVICE):
+        if name not in silenced:
+            for found in _asked(name, config):
+                if found.message not in said:
+                    yield found
+                said.add(found.message)
+
+
+def _asked(name: str, config: DictConfig) -> Iterator[Finding]:
+    """What one check finds; its own failure is a finding, too."""
+    try:
+        if name in CHECKS:
+            CHECKS[name](config)
+        else:
+            for advice in ADVICE[name](config):
+                yield _finding(name, Severity.WARNING, config, advice.key, advice.message)
+    except SettingError as error:
+        yield _finding(name, Severity.ERROR, config, error.key, str(error))
+    except MissingMandatoryValue as error:
+        key = str(error.full_key)
+        message = f"{key} has no value, and verl no default for it. Type: {key}=<value>"
+        yield Finding("missing", Severity.WARNING, key, None, message)
+    except OmegaConfBaseException as error:
+        key, reason = error.full_key or "", str(error).splitlines()[0]
+        message = f"{key or 'a setting'} cannot be read: {reason}. Type: {key or '<key>'}=<value>"
+        yield Finding("unreadable", Severity.WARNING, key, None, message)
+    except Exception as error:  # noqa: BLE001  # no training may end because of a fault in a check
+        message = (
+            f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so nothing is "
+            f"known of what it looks at; the training goes on. Type: ++{SILENCE}=[{name}]"
+        )
+        yield Finding(name, Severity.WARNING, "", None, message)
 
 
 def _finding(name: str, severity: Severity, config: DictConfig, key: str, message: str) -> Finding:
@@ -98,15 +119,16 @@ def _finding(name: str, severity: Severity, config: DictConfig, key: str, messag
 def _silenced(config: DictConfig) -> list[str]:
     written = grpo_ext(config.algorithm).get(settings.SILENCE)
     silenced = OmegaConf.to_container(written) if OmegaConf.is_config(written) else written
-    names: list[Any] = silenced if isinstance(silenced, list) else [silenced] if silenced else []
+    names = silenced if isinstance(silenced, list) else [silenced] if silenced else []
+    valid = (*CHECKS, *ADVICE)
     for name in names:
-        if not isinstance(name, str) or name not in ADVICE:
+        if not isinstance(name, str) or name not in valid:
             raise SettingError(
-                f"{SILENCE} has {name!r}; valid are {', '.join(ADVICE)}, the names of warnings. "
+                f"{SILENCE} has {name!r}; valid are {', '.join(valid)}, the names of checks. "
                 f"Type: {SILENCE}=[]",
                 key=SILENCE,
             )
-    return names
+    return [str(name) for name in names]
 
 
 __all__ = ["ADVICE", "CHECKS", "check", "findings", "warnings"]

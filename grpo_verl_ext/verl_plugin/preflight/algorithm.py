@@ -2,18 +2,42 @@
 
 from collections.abc import Iterator
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.verl_plugin import settings
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
 from grpo_verl_ext.verl_plugin.keys import ACTOR, ROLLOUT
 from grpo_verl_ext.verl_plugin.losses import LOSSES, REQUIRED_LOSS_AGG_MODE
+from grpo_verl_ext.verl_plugin.options import is_count
+from grpo_verl_ext.verl_plugin.usage import is_ours
 
 GRPO_FAMILY = ("grpo", "grpo_vectorized", "grpo_outcome", "grpo_process")
 """Estimators of the paper whose loss has k3 in it, with its gradient: arXiv 2402.03300, eq. 4."""
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's names of KL estimators without a ``+``."""
+
+
+def check_options(config: DictConfig) -> None:
+    """The section of this package's options must have known keys of the right type."""
+    settings.TrainingSettings.from_config(config.algorithm)
+
+
+def check_names(config: DictConfig) -> None:
+    """A name of this package that another package registered before would be another algorithm."""
+    for kind, key, ours, registry in (
+        ("advantage estimator", "algorithm.adv_estimator", ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
+        ("policy loss", f"{ACTOR}.policy_loss.loss_mode", LOSSES, POLICY_LOSS_REGISTRY),
+    ):
+        name = OmegaConf.select(config, key)
+        if name in ours and not is_ours(registry.get(name)):
+            raise SettingError(
+                f"{key} is {name}, but the {kind} of this name is that of {registry[name].__module__}, not "
+                f"of grpo_verl_ext; valid is one package for a name. "
+                f"Type: VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …",
+                key=key,
+            )
 
 
 def check_settings(config: DictConfig) -> None:
@@ -30,7 +54,7 @@ def check_settings(config: DictConfig) -> None:
 def check_group_size(config: DictConfig) -> None:
     """An estimator that compares the responses of a prompt needs two of them."""
     estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
-    if estimator in ESTIMATORS and n < 2:
+    if estimator in ESTIMATORS and not (is_count(n) and n >= 2):
         raise SettingError(
             f"{ROLLOUT}.n is {n}, but algorithm.adv_estimator={estimator} compares the responses of a "
             f"prompt with each other, and one has nothing to be compared with: every advantage would be 0; "

@@ -1,5 +1,9 @@
-"""Are the files there that the configuration names, and can they be read?"""
+"""Are the files whole that the configuration names and this machine has?
 
+A path that this process does not see is not judged: on a cluster only the workers may see it.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.tasks.chain_sum import prepared
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
 from grpo_verl_ext.verl_plugin.keys import MODEL
 from grpo_verl_ext.verl_plugin.model_folder import REMEDY, home_resolved, local_folder, read_config
 
@@ -24,21 +28,15 @@ def check_task(config: DictConfig) -> None:
             raise SettingError(str(error), key="task.folder") from error
 
 
-def check_data(config: DictConfig) -> None:
-    """Local data files must exist, and parquet files must have a readable footer."""
-    for key in ("train_files", "val_files"):
-        for name in _as_list(config.data.get(key)):
-            if "://" not in name:
-                _check_data_file(f"data.{key}", home_resolved(name))
-
-
-def check_model(config: DictConfig) -> None:
-    """A model given as a folder must be one: a readable ``config.json`` and whole weight files."""
+def advise_files(config: DictConfig) -> Iterator[Advice]:
+    """Data, model configuration and weights that are here must be readable."""
+    if not (config.data.get("custom_cls") or {}).get("path"):
+        for key in ("train_files", "val_files"):
+            for name in _as_list(config.data.get(key)):
+                yield from _data_file(f"data.{key}", home_resolved(name))
     folder = local_folder(str(config.actor_rollout_ref.model.path))
-    if folder is not None:
-        read_config(folder, key=MODEL, remedy=REMEDY)
-        for weights in sorted(folder.glob("*.safetensors")):
-            _check_weights(weights)
+    if folder is not None and (folder / "config.json").is_file():
+        yield from _model(folder)
 
 
 def _as_list(value: Any) -> list[str]:
@@ -47,29 +45,28 @@ def _as_list(value: Any) -> list[str]:
     return [str(item) for item in value] if OmegaConf.is_list(value) else [str(value)]
 
 
-def _check_data_file(key: str, file: Path) -> None:
-    if not file.is_file():
-        raise SettingError(
-            f"{key} names {file}, which is not a file. Type: {key}=<existing .parquet file>",
-            key=key,
-        )
-    if file.suffix == ".parquet":
+def _data_file(key: str, file: Path) -> Iterator[Advice]:
+    if file.suffix == ".parquet" and file.is_file():
         try:
             pyarrow.parquet.read_metadata(file)
         except (pyarrow.ArrowException, OSError) as error:
-            raise SettingError(
+            yield Advice(
                 f"{key} names {file}, which is not a readable parquet file ({error}). It was left in place. "
                 f"Make it again, then type the same command",
-                key=key,
-            ) from error
+                key,
+            )
 
 
-def _check_weights(file: Path) -> None:
+def _model(folder: Path) -> Iterator[Advice]:
     try:
-        with safe_open(file, framework="pt"):
-            pass
-    except SafetensorError as error:
-        raise SettingError(
-            f"{file} is not a readable safetensors file ({error}). It was left in place. {REMEDY}",
-            key=MODEL,
-        ) from error
+        read_config(folder, key=MODEL, remedy=REMEDY)
+    except SettingError as error:
+        yield Advice(str(error), MODEL)
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except SafetensorError as error:
+            yield Advice(
+                f"{file} is not a readable safetensors file ({error}). It was left in place. {REMEDY}", MODEL
+            )

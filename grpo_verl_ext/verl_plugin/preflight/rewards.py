@@ -1,6 +1,6 @@
 """Does the reward that is configured reach the algorithm, and in the form that it needs?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -9,12 +9,22 @@ from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
 from grpo_verl_ext.verl_plugin.options import grpo_ext
 
-LEGACY = {
-    "custom_reward_function": "reward.custom_reward_function",
+LEGACY: Mapping[str, str] = {
+    "reward_model.num_workers": "reward.num_workers",
+    "reward_model.reward_manager": "reward.reward_manager.name",
+    "reward_model.reward_loop_source": "reward.reward_manager.source",
+    "reward_model.reward_loop_module_path": "reward.reward_manager.module.path",
+    "reward_model.reward_loop_class_name": "reward.reward_manager.module.name",
+    "reward_model.model.path": "reward.reward_model.model_path",
+    "reward_model.reward_kwargs": "reward.reward_kwargs",
     "reward_model": "reward.reward_model",
+    "custom_reward_function": "reward.custom_reward_function",
     "sandbox_fusion": "reward.sandbox_fusion",
 }
-"""Sections of older verl, which ``main_ppo`` of 0.9 still accepts and never reads, and where they went."""
+"""Keys and sections of older verl and where they went, as ``migrate_legacy_reward_impl`` has it.
+
+``main_ppo`` of 0.9 accepts them and does not migrate them. The longest that fits is the one.
+"""
 SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 """Metrics of dynamic sampling that are the reward as it is paid out, not whether the answer is right."""
 
@@ -31,16 +41,22 @@ def check_rewards(config: DictConfig) -> None:
             raise SettingError(str(error), key=key) from error
 
 
-def check_legacy_sections(config: DictConfig) -> None:
-    """verl would train with another reward than the one that was asked for, without a word."""
-    for section, home in LEGACY.items():
+def advise_legacy_sections(config: DictConfig) -> Iterator[Advice]:
+    """verl would train with another reward than the one that was asked for."""
+    for section in ("custom_reward_function", "reward_model", "sandbox_fusion"):
         for key, value in _leaves(config.get(section), section):
             if value is not None:
-                raise SettingError(
-                    f"{key} is {value}, which verl 0.9 accepts and never reads; valid is the section {home}. "
-                    f"Type: {key.replace(section, home, 1)}={value}",
-                    key=key,
+                home = _new_home(key)
+                yield Advice(
+                    f"{key} is {value}, which verl 0.9's main_ppo accepts and never reads; valid is {home}. "
+                    f"Type: {home}={value}",
+                    key,
                 )
+
+
+def _new_home(key: str) -> str:
+    moved = max((old for old in LEGACY if key == old or key.startswith(f"{old}.")), key=len)
+    return LEGACY[moved] + key.removeprefix(moved)
 
 
 def advise_dynamic_sampling(config: DictConfig) -> Iterator[Advice]:

@@ -1,0 +1,111 @@
+"""End a training that has lost one of its Ray actors, with an error that names the actor.
+
+Patch of ``PPOTrainer.fit``. verl restarts no actor. Where it waits for an answer of the dead actor itself,
+Ray raises, and verl ends with that error. Where the answer was to come by another way (the responses of an
+agent loop's worker come through TransferQueue), verl waits for ever. verl has no hook there.
+
+While ``fit`` runs, a thread of the trainer's process asks Ray every `SECONDS` which of the training's actors
+have died. If one has, and `PATIENCE` seconds later verl has not raised by itself, ``fit`` raises
+`LostActorError`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
+
+SECONDS = 5.0
+PATIENCE = 30.0
+"""Seconds for verl's own error, which says more, and then for verl's own end."""
+
+PARTS = re.compile(
+    r"(agent_loop_worker_|reward_loop_worker_|vllm_server_|sglang_server_|trtllm_server_|TransferQueue)"
+    r"|.*WorkerDict_\d+:\d+$"
+)
+"""Names of verl's actors. Those that a user starts beside them may die."""
+
+
+class LostActorError(RuntimeError):
+    """A Ray actor that the training depends on has died, and verl would wait for it."""
+
+
+def patch(trainer_base: Any) -> None:
+    """Look after the training's actors from the beginning of ``fit`` to its end."""
+    original = trainer_base.PPOTrainer.fit
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with watched():
+            return original(self, *args, **kwargs)
+
+    trainer_base.PPOTrainer.fit = fit
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Raise `LostActorError` inside the block when an actor of this job dies meanwhile.
+
+    Actors that died before the block are not those of this training. What interrupts the main thread is a
+    signal and KeyboardInterrupt: of a signal handler's exceptions, ``ray.get`` lets only that one through.
+    """
+    done = threading.Event()
+    found: list[str] = []
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    earlier = set(lost_actors())
+    handler = signal.signal(signal.SIGUSR1, interrupt)
+    name = "grpo_verl_ext lost actors"
+    threading.Thread(target=_look, args=(earlier, done, found), name=name, daemon=True).start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        raise LostActorError(
+            f"{'; '.join(found)} verl does not start it again and would wait for it; the training ends "
+            f"here. Type the same command again: it goes on from the last checkpoint"
+        ) from None
+    finally:
+        done.set()
+        signal.signal(signal.SIGUSR1, handler)
+
+
+def _look(earlier: set[str], done: threading.Event, found: list[str]) -> None:
+    while not done.wait(SECONDS):
+        lost = {actor: words for actor, words in lost_actors().items() if actor not in earlier}
+        if not lost:
+            continue
+        if done.wait(PATIENCE):
+            return
+        found.extend(lost.values())
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        return
+
+
+def lost_actors() -> dict[str, str]:
+    """Actors of this job, by id, that ended without `ray.kill` or the end of the last reference to them."""
+    import ray
+    from ray._private import state  # ray.util.state asks the dashboard, which may be off
+
+    job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
+    lost: dict[str, str] = {}
+    for actor_id, actor in state.actors(job_id=job, actor_state_name="DEAD").items():
+        cause = actor["DeathCause"].actor_died_error_context
+        if PARTS.match(actor["Name"]) and cause.reason in (cause.WORKER_DIED, cause.NODE_DIED):
+            lost[actor_id] = _described(actor, cause.error_message)
+    return lost
+
+
+def _described(actor: dict[str, Any], why: str) -> str:
+    return (
+        f"{actor['Name']} ({actor['ActorClassName']}, process {actor['Pid']} on "
+        f"{actor['Address']['IPAddress']}) died: {why}"
+    )

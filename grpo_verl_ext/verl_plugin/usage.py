@@ -1,0 +1,90 @@
+"""Does a training use this package? Every other training is left alone: no check, no message, no patch.
+
+A training uses the package when its configuration names one of the package's estimators, losses, trainer
+modes, agent loops, reward managers or reward functions, sets ``algorithm.grpo_ext`` (every preset does), or
+asks for the CPU platform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from grpo_verl_ext.verl_plugin.cpu.detection import VARIABLE as PLATFORM_VARIABLE
+from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
+from grpo_verl_ext.verl_plugin.keys import ACTOR, GROUP_MODES, ROLLOUT
+from grpo_verl_ext.verl_plugin.options import SECTION
+from grpo_verl_ext.verl_plugin.reward_model.settings import MANAGER
+from grpo_verl_ext.verl_plugin.step_rewards.checks import VERLS_AGENT_LOOPS
+
+PACKAGE = "grpo_verl_ext"
+
+RUNTIME_ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
+"""Environment variables that verl hands to every process of a training."""
+PLATFORM_KEY = f"{RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
+"""Where ``+platform=cpu`` says which platform it means."""
+
+TASKS = ("chain_sum", "gsm8k", "math")
+"""Presets of the group ``task``."""
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "trainer.v1.trainer_mode": GROUP_MODES,
+    f"{ROLLOUT}.agent.default_agent_loop": tuple(VERLS_AGENT_LOOPS.values()),
+    "reward.reward_manager.name": (MANAGER,),
+    "task.name": TASKS,
+}
+"""Settings that verl looks up in a registry, and the package's names in it."""
+
+PATHS = (f"{ACTOR}.policy_loss._target_", "reward.custom_reward_function.path")
+"""Settings that name a module."""
+
+
+def uses_package(config: DictConfig) -> bool:
+    """Whether the training that is configured uses anything of this package."""
+    return next(used_settings(config), None) is not None
+
+
+def used_settings(config: DictConfig) -> Iterator[str]:
+    """The settings by which it does, as ``key=value``."""
+    for key, names in NAMES.items():
+        value = _selected(config, key)
+        if value in names:
+            yield f"{key}={value}"
+    for key, registry in _registries().items():
+        value = _selected(config, key)
+        if isinstance(value, str) and is_ours(registry.get(value)):
+            yield f"{key}={value}"
+    for key in PATHS:
+        value = _selected(config, key)
+        if isinstance(value, str) and value.removeprefix("pkg://").startswith(f"{PACKAGE}."):
+            yield f"{key}={value}"
+    if _selected(config, SECTION) is not None:
+        yield SECTION
+    if asks_for_cpu(config):
+        yield f"{PLATFORM_VARIABLE}=cpu"
+
+
+def asks_for_cpu(config: DictConfig) -> bool:
+    """Whether the training shall run on the CPU platform: ``+platform=cpu`` or ``VERL_PLATFORM=cpu``."""
+    return _selected(config, PLATFORM_KEY) == "cpu" or is_cpu_chosen()
+
+
+def is_ours(function: object) -> bool:
+    """Whether a registered function or class is defined in this package."""
+    return str(getattr(function, "__module__", "")).split(".", maxsplit=1)[0] == PACKAGE
+
+
+def _registries() -> Mapping[str, Mapping[str, Any]]:
+    # Another package may own one of our names; then it is that package which is named.
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+
+    return {
+        "algorithm.adv_estimator": ADV_ESTIMATOR_REGISTRY,
+        f"{ACTOR}.policy_loss.loss_mode": POLICY_LOSS_REGISTRY,
+    }
+
+
+def _selected(config: DictConfig, key: str) -> Any:
+    return OmegaConf.select(config, key, throw_on_resolution_failure=False)
