@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.verl_plugin.cpu.detection import VARIABLE as PLATFORM_VARIABLE
 from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
@@ -87,4 +88,7 @@ def _registries() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _selected(config: DictConfig, key: str) -> Any:
-    return OmegaConf.select(config, key, throw_on_resolution_failure=False)
+    try:
+        return OmegaConf.select(config, key, throw_on_resolution_failure=False)
+    except OmegaConfBaseException:  # a setting where a section should be: verl says so
+        return None

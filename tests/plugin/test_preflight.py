@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas
 import pytest
@@ -12,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from processes import Python
 from safetensors.torch import save_file
 
-from grpo_verl_ext.verl_plugin import lost_parts, preflight, requirements
+from grpo_verl_ext.verl_plugin import preflight, requirements
 from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.findings import Finding, Severity
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
@@ -41,7 +40,7 @@ Config = Callable[..., DictConfig]
 
 @pytest.fixture(scope="module")
 def verls_own() -> DictConfig:
-    whole = composed(["trainer.device=cpu", "actor_rollout_ref.rollout.name=vllm"])
+    whole = composed(["trainer.device=cpu", "actor_rollout_ref.rollout.name=vllm", "+data.custom_cls.path=null"])
     OmegaConf.set_struct(whole, False)
     return whole
 
@@ -69,33 +68,42 @@ def test_a_good_configuration_passes(config: Config) -> None:
     assert preflight.check(config()) is None
 
 
-class TestData:
-    def test_a_missing_file(self, config: Config) -> None:
-        message = refusal(config(data__train_files="/nowhere/train.parquet"))
-        assert message == (
-            "data.train_files names /nowhere/train.parquet, which is not a file. "
-            "Type: data.train_files=<existing .parquet file>"
-        )
+def advice(config: DictConfig, check: str) -> list[str]:
+    """What one check warns of; it refuses nothing."""
+    assert preflight.check(config) is None
+    return [finding.message for finding in preflight.warnings(config) if finding.check == check]
+
+
+class TestFiles:
+    """What is here and broken is named; what is not here may be where the workers are."""
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"data__train_files": "/nowhere/train.parquet"},
+            {"data__train_files": "hdfs://host/train.parquet"},
+            {"actor_rollout_ref__model__path": "/nowhere/model"},
+            {"actor_rollout_ref__model__path": "Qwen/Qwen2.5-0.5B"},
+        ],
+    )
+    def test_what_this_process_does_not_see_is_left_to_verl(
+        self, config: Config, changes: dict[str, str]
+    ) -> None:
+        assert advice(config(**changes), "files") == []
 
     def test_a_corrupt_file_is_named_and_left_in_place(self, config: Config, tmp_path: Path) -> None:
         corrupt = tmp_path / "half.parquet"
         corrupt.write_bytes(b"PAR1 and no more")
-        message = refusal(config(data__val_files=[str(corrupt)]))
+        (message,) = advice(config(data__val_files=[str(corrupt)]), "files")
         assert message.startswith(f"data.val_files names {corrupt}, which is not a readable parquet file")
         assert "left in place" in message
         assert corrupt.read_bytes() == b"PAR1 and no more"
 
-    def test_a_remote_file_is_left_to_verl(self, config: Config) -> None:
-        assert preflight.check(config(data__train_files="hdfs://host/train.parquet")) is None
-
-
-class TestModel:
-    def test_a_missing_folder(self, config: Config) -> None:
-        message = refusal(config(actor_rollout_ref__model__path="/nowhere/model"))
-        assert message == (
-            "actor_rollout_ref.model.path is /nowhere/model, but there is no /nowhere/model/config.json. "
-            "Type: actor_rollout_ref.model.path=<folder of a Hugging Face model>"
-        )
+    def test_a_data_set_of_the_users_own_may_be_anything(self, config: Config, tmp_path: Path) -> None:
+        own = tmp_path / "own.parquet"
+        own.write_bytes(b"not parquet at all")
+        changes = {"data__val_files": [str(own)], "data__custom_cls__path": "pkg://my.dataset"}
+        assert advice(config(**changes), "files") == []
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -104,52 +112,73 @@ class TestModel:
     def test_a_corrupt_config(self, config: Config, model: Path, text: str, message: str) -> None:
         file = model / "config.json"
         file.write_text(text)
-        assert f"{file} {message}" in refusal(config())
+        (said,) = advice(config(), "files")
+        assert f"{file} {message}" in said
         assert file.read_text() == text
 
     def test_cut_weights(self, config: Config, model: Path) -> None:
         weights = model / "model.safetensors"
         whole = weights.read_bytes()
         weights.write_bytes(whole[: len(whole) // 2])
-        assert f"{weights} is not a readable safetensors file" in refusal(config())
+        (message,) = advice(config(), "files")
+        assert f"{weights} is not a readable safetensors file" in message
         assert weights.read_bytes() == whole[: len(whole) // 2]
-
-    def test_a_model_on_a_hub_is_left_to_verl(self, config: Config) -> None:
-        assert preflight.check(config(actor_rollout_ref__model__path="Qwen/Qwen2.5-0.5B")) is None
 
 
 class TestDevice:
-    def test_cpu_preset_on_a_machine_with_an_accelerator(
+    """Two ways to ask for a platform, and one platform."""
+
+    def test_the_preset_beside_another_platform(
         self, config: Config, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(machine, "accelerator", lambda: "nvidia")
-        monkeypatch.setattr(machine, "is_cpu_chosen", lambda: False)
+        monkeypatch.setenv("VERL_PLATFORM", "nvidia")
         assert refusal(config()) == (
-            "trainer.device is cpu, but verl finds the accelerator platform 'nvidia' here. Leave out "
-            "+platform=cpu to train on it, or hide it from verl. Type: VERL_PLATFORM=cpu python3 -m …"
+            "trainer.device is cpu, but the environment has VERL_PLATFORM=nvidia; valid is one platform. "
+            "Type: unset VERL_PLATFORM, or leave out +platform=cpu"
         )
 
-    def test_no_cpu_preset_on_a_machine_without_an_accelerator(self, config: Config) -> None:
+    def test_the_variable_without_the_preset(self, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VERL_PLATFORM", "cpu")
         assert refusal(config(trainer__device="cuda")) == (
-            "trainer.device is cuda, but verl finds no accelerator here. Type: +platform=cpu"
+            "trainer.device is cuda, but the environment has VERL_PLATFORM=cpu; valid is one platform. "
+            "Type: +platform=cpu, or unset VERL_PLATFORM"
         )
+
+    @pytest.mark.parametrize("device", ["cpu", "cuda", "npu"])
+    def test_what_this_process_sees_decides_nothing(self, config: Config, device: str) -> None:
+        """There is no accelerator here, as on a login node."""
+        assert preflight.check(config(trainer__device=device)) is None
 
 
 def test_a_missing_vllm(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None)
-    assert refusal(config()) == (
-        "actor_rollout_ref.rollout.name is vllm, but vLLM is not installed. "
-        "Type: pip install 'grpo-verl-ext[cpu]'"
+    (message,) = advice(config(trainer__use_v1=False), "packages")
+    assert message == (
+        "actor_rollout_ref.rollout.name is vllm, but vLLM is not installed here. "
+        "Type: pip install vllm"
+    )
+
+
+def test_a_check_that_fails_itself_refuses_nothing(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(config: DictConfig) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setitem(preflight.CHECKS, "groups", broken)
+    (message,) = advice(config(), "groups")
+    assert message == (
+        "the check 'groups' of grpo_verl_ext failed itself (ZeroDivisionError: division by zero), so nothing "
+        "is known of what it looks at; the training goes on. Type: ++algorithm.grpo_ext.silence=[groups]"
     )
 
 
 def test_a_missing_queue(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = config()
     monkeypatch.setattr(requirements, "find_spec", lambda name: name != "transfer_queue" or None)
-    assert refusal(whole).startswith("trainer.use_v1 is true, but TransferQueue is not installed: ")
-    assert " Type: pip install 'TransferQueue>=" in refusal(whole)
+    (message,) = advice(whole, "packages")
+    assert message.startswith("trainer.use_v1 is true, but TransferQueue is not installed: ")
+    assert " Type: pip install 'TransferQueue>=" in message
     whole.trainer.use_v1 = False
-    machine.check_queue(whole)
+    assert advice(whole, "packages") == []
 
 
 def test_an_unprepared_task(config: Config, tmp_path: Path) -> None:
@@ -312,32 +341,28 @@ class TestRewards:
 class TestDriver:
     """The patch of verl's own check."""
 
-    def test_ours_runs_first_and_verls_after_it(
+    def test_warnings_are_printed_and_verls_own_validation_follows(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        calls: list[str] = []
-        module = SimpleNamespace(validate_config=lambda config, **kwargs: calls.append(f"verl {kwargs}"))
-        monkeypatch.setattr(preflight, "check", lambda config: calls.append("ours"))
         found = Finding("budgets", Severity.WARNING, "a.key", 1, "mind this")
-        monkeypatch.setattr(preflight, "warnings", lambda config: iter([found]))
-        monkeypatch.setattr(lost_parts, "watch", lambda: calls.append("watch"))
-        driver.patch(module)
-        module.validate_config(OmegaConf.create(), use_critic=False)
-        assert calls == ["ours", "verl {'use_critic': False}", "watch"]
+        monkeypatch.setattr(preflight, "findings", lambda config: iter([found]))
+        driver.refuse_or_warn(OmegaConf.create())
         assert capsys.readouterr().err == (
-            "grpo_verl_ext: warning: mind this (silent with +algorithm.grpo_ext.silence=[budgets])\n"
+            "grpo_verl_ext: warning: mind this (silent with '++algorithm.grpo_ext.silence=[budgets]')\n"
         )
 
     def test_a_refusal_is_one_message_on_stderr_and_no_traceback(self, python: Python) -> None:
         found = python(
             """
             import sys
-            sys.argv = ["main_ppo", "+algo=grpo", "+platform=cpu", "data.train_files=/nowhere.parquet",
+            sys.argv = ["main_ppo", "+algo=grpo", "+platform=cpu", "actor_rollout_ref.rollout.n=1",
                         "hydra.run.dir=/tmp", "hydra.output_subdir=null", "hydra/job_logging=disabled"]
             from verl.trainer.main_ppo import main
             main()
             """
         )
         assert found.returncode == 1
-        assert "grpo_verl_ext: data.train_files names /nowhere.parquet, which is not a file." in found.stderr
+        (line,) = [line for line in found.stderr.splitlines() if line.startswith("grpo_verl_ext: ")]
+        assert line.startswith("grpo_verl_ext: actor_rollout_ref.rollout.n is 1, but algorithm.adv_estimator=")
+        assert line.endswith("(silent with '++algorithm.grpo_ext.silence=[group-size]')")
         assert "Traceback" not in found.stderr

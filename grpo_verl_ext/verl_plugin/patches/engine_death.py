@@ -28,8 +28,8 @@ def patch(vllm_async_server: Any) -> None:
             self.grpo_ext_watch = asyncio.create_task(_end_with(engine))
         else:
             print(
-                "grpo_verl_ext: warning: this version of verl or vLLM does not say whether its engine is alive, "
-                "so a training whose vLLM engine dies waits for ever",
+                "grpo_verl_ext: warning: this version of verl or vLLM does not say whether its engine is "
+                "alive, so a training whose vLLM engine dies waits for ever",
                 file=sys.stderr,
                 flush=True,
             )

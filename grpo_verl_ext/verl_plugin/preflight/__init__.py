@@ -103,8 +103,8 @@ def _asked(name: str, config: DictConfig) -> Iterator[Finding]:
         yield Finding("unreadable", Severity.WARNING, key, None, message)
     except Exception as error:  # noqa: BLE001  # no training may end because of a fault in a check
         message = (
-            f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so nothing is "
-            f"known of what it looks at; the training goes on. Type: ++{SILENCE}=[{name}]"
+            f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
+            f"nothing is known of what it looks at; the training goes on. Type: ++{SILENCE}=[{name}]"
         )
         yield Finding(name, Severity.WARNING, "", None, message)
 

@@ -1,0 +1,201 @@
+"""A training that uses nothing of the package runs as if the package were not installed.
+
+Each process of such a training is looked at twice, in fresh processes, with and without the package's entry
+point: which functions verl's modules have, threads, platform, environment.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from grpo_verl_ext.verl_plugin import patches, usage
+from grpo_verl_ext.verl_plugin.composed import composed
+from grpo_verl_ext.verl_plugin.patches import driver
+
+SEEN = Path(__file__).with_name("seen.py")
+HOOK = {"verl.utils.config.validate_config", "verl.trainer.main_ppo.validate_config"}
+"""The one question in the driver, and the name under which verl's main holds it."""
+PROCESSES = {
+    "driver": ["verl.utils.config", "verl.trainer.main_ppo", "verl.utils.distributed", "verl.utils.model"],
+    "trainer": ["verl.trainer.ppo.v1.trainer_base", "verl.trainer.ppo.v1", "transfer_queue.interface"],
+    "worker": [
+        "verl.workers.engine_workers",
+        "verl.workers.engine.fsdp.transformer_impl",
+        "verl.utils.distributed",
+    ],
+    "server": ["verl.workers.rollout.vllm_rollout.vllm_async_server"],
+}
+"""The modules in which this package has ever changed anything, by the process that imports them."""
+
+
+def seen(modules: list[str], **environment: str) -> dict[str, Any]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("VERL_", "GRPO_"))}
+    finished = subprocess.run(
+        [sys.executable, SEEN, *modules],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=clean | environment,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    found: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_process_looks_the_same_with_and_without_the_package(process: str) -> None:
+    modules = PROCESSES[process]
+    without, installed = seen(modules, VERL_USE_EXTERNAL_PLUGINS="none"), seen(modules)
+    changed = {
+        name
+        for name, origin in (installed.pop("attributes").items() - without.pop("attributes").items())
+        if "grpo_verl_ext" in origin or name not in HOOK
+    }
+    assert changed <= HOOK, changed
+    assert installed.pop("finders")[1:] == without.pop("finders"), "wrapt's finder waits for verl's imports"
+    assert installed == without
+
+
+class TestAsked:
+    """The same processes in a training that asks: the test above can see a patch, a platform, a variable."""
+
+    def test_patches(self) -> None:
+        names = ",".join(patches.PATCHES)
+        found = seen([*PROCESSES["trainer"], *PROCESSES["server"]], GRPO_VERL_EXT_PATCHES=names)["attributes"]
+        assert "lost_parts.py" in found["verl.trainer.ppo.v1.trainer_base.PPOTrainer.fit"]
+        assert "own_queue" in found["transfer_queue.interface.TransferQueueController"]
+        server = "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer.run_server"
+        assert "engine_death.py" in found[server]
+
+    def test_platform(self) -> None:
+        assert seen([], VERL_PLATFORM="cpu")["platform"] == "PlatformCPU"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names of the driver's steps that were taken."""
+    taken: list[str] = []
+    for name in ("choose_platform", "refuse_or_warn", "hand_on"):
+        monkeypatch.setattr(driver, name, lambda *_, name=name: taken.append(name))
+    return taken
+
+
+class TestDriver:
+    @pytest.mark.parametrize(
+        "overrides",
+        [
+            [],
+            ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=5"],
+            ["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"],
+            ["reward.reward_manager.name=dapo", "trainer.v1.trainer_mode=colocate_async"],
+            ["actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent", "trainer.use_v1=false"],
+            ["+task=null", "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM=nvidia"],
+        ],
+    )
+    def test_a_training_of_verl_alone_is_not_looked_at(self, overrides: list[str], calls: list[str]) -> None:
+        config = composed(overrides)
+        before = OmegaConf.to_yaml(config)
+        assert list(usage.used_settings(config)) == []
+        validated(config, calls)
+        assert calls == ["verl"]
+        assert OmegaConf.to_yaml(config) == before
+
+    @pytest.mark.parametrize(
+        ("override", "by"),
+        [
+            ("algorithm.adv_estimator=dr_grpo", "algorithm.adv_estimator=dr_grpo"),
+            (
+                "actor_rollout_ref.actor.policy_loss.loss_mode=dapo",
+                "actor_rollout_ref.actor.policy_loss.loss_mode=dapo",
+            ),
+            ("trainer.v1.trainer_mode=group_sync", "trainer.v1.trainer_mode=group_sync"),
+            (
+                "actor_rollout_ref.rollout.agent.default_agent_loop=step_tool_agent",
+                "actor_rollout_ref.rollout.agent.default_agent_loop=step_tool_agent",
+            ),
+            ("reward.reward_manager.name=rule_and_model", "reward.reward_manager.name=rule_and_model"),
+            (
+                "reward.custom_reward_function.path=pkg://grpo_verl_ext.rewards.weighted_sum",
+                "reward.custom_reward_function.path=pkg://grpo_verl_ext.rewards.weighted_sum",
+            ),
+            ("+algorithm.grpo_ext.ref_sync_steps=5", "algorithm.grpo_ext"),
+            ("+algo=ppo", "algorithm.grpo_ext"),
+            ("+task=gsm8k", "task.name=gsm8k"),
+            ("+platform=cpu", "VERL_PLATFORM=cpu"),
+        ],
+    )
+    def test_one_that_names_something_of_ours_is(self, override: str, by: str, calls: list[str]) -> None:
+        config = composed([override])
+        assert by in list(usage.used_settings(config))
+        validated(config, calls)
+        assert calls == ["choose_platform", "refuse_or_warn", "verl", "hand_on"]
+
+
+def validated(config: DictConfig, calls: list[str]) -> None:
+    """Through the driver's hook, with a stand-in for verl's own validation behind it."""
+    module = SimpleNamespace(validate_config=lambda _config: calls.append("verl"))
+    driver.patch(module)
+    module.validate_config(config)
+
+
+class TestHandOn:
+    """What a training's processes have to know goes into Ray's runtime environment."""
+
+    def test_the_patches_and_the_platform(self) -> None:
+        config = composed(["+algo=gvpo", "+platform=cpu"])
+        driver.hand_on(config, driver.environment(config))
+        assert variables(config) == {
+            "VERL_PLATFORM": "cpu",
+            "GRPO_VERL_EXT_PATCHES": "lost_parts,engine_death",
+        }
+
+    def test_a_platform_that_only_the_environment_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VERL_PLATFORM", "cpu")
+        config = composed(["algorithm.adv_estimator=gae"])
+        driver.hand_on(config, driver.environment(config))
+        assert variables(config)["VERL_PLATFORM"] == "cpu"
+
+    def test_the_watch_can_be_turned_off_and_the_own_queue_on(self) -> None:
+        options = ["+algorithm.grpo_ext.watch=false", "+algorithm.grpo_ext.own_queue=true"]
+        config = composed(["+algo=grpo", *options])
+        driver.hand_on(config, driver.environment(config))
+        assert variables(config) == {"GRPO_VERL_EXT_PATCHES": "own_queue"}
+
+    def test_what_the_job_has_set_is_left_to_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Ray refuses a variable that is set twice, even to the same value."""
+        job = {"runtime_env": {"env_vars": {"VERL_PLATFORM": "cpu"}}}
+        monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
+        config = composed(["+algo=grpo", "+platform=cpu"])
+        driver.hand_on(config, driver.environment(config))
+        assert variables(config) == {"GRPO_VERL_EXT_PATCHES": "lost_parts,engine_death"}
+
+
+def variables(config: DictConfig) -> dict[str, str]:
+    found = OmegaConf.to_container(config.ray_kwargs.ray_init.runtime_env.env_vars)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("name", patches.PATCHES)
+def test_a_patch_whose_target_has_moved_is_one_warning(name: str) -> None:
+    """The module is there, and has nothing of what the patch looks for."""
+    patch = patches.PATCHES[name]
+    apply = patches.or_warn(patch.apply, name, patch.without)
+    moved = ModuleType(patch.module)
+    with redirect_stderr(StringIO()) as said:
+        apply(moved)
+    (line,) = said.getvalue().splitlines()
+    assert line.startswith(f"grpo_verl_ext: warning: the patch {name} of {patch.module} is not in place")
+    assert line.endswith(patch.without)
+    assert not set(vars(moved)) - set(vars(ModuleType("empty")))
