@@ -1,5 +1,6 @@
 """A Ray of the test's own: started by `ray start`, ended by its mark; nobody else's is met or touched."""
 
+import json
 import os
 import shutil
 import socket
@@ -7,41 +8,83 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray.job_submission import JobSubmissionClient
 
 from grpo_verl_ext.runs.leftovers import MARK, end_leftovers
 
+RAY = str(Path(sys.executable).with_name("ray"))
+
+
+# Ray would ask for a token where a Ray of this user has ever left one, and start a process for each CPU.
+QUIET = {"RAY_AUTH_MODE": "disabled", "RAY_prestart_worker_first_driver": "0"}
+
 
 @contextmanager
 def ray_head(*, cpus: int, gpus: int = 0, **environment: str) -> Iterator[str]:
     """A head node on this machine, as small as Ray gets; the address of its dashboard."""
+    with ray_cluster(Node("head", cpus, gpus, environment)) as cluster:
+        yield cluster.dashboard
+
+
+@dataclass(frozen=True)
+class Node:
+    """One raylet: its logical size, and what its processes find in their environment.
+
+    Tasks and actors are sent to it by its name, a resource of which it has one.
+    """
+
+    name: str
+    cpus: int
+    gpus: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where a Ray answers: `dashboard` to the job API, `address` to ``ray.init`` and ``RAY_ADDRESS``."""
+
+    dashboard: str
+    address: str
+
+
+@contextmanager
+def ray_cluster(*nodes: Node) -> Iterator[Cluster]:
+    """Several raylets on this machine; the first is the head."""
     # Ray puts sockets there, whose paths may have 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     port, dashboard, agent, client = free_ports(4)
-    command = [
-        *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"),
-        *(f"--port={port}", f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={agent}"),
-        *(f"--ray-client-server-port={client}", f"--temp-dir={folder}"),
-        *(f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--object-store-memory={128 * 2**20}"),
+    head = [
+        *("--head", f"--port={port}", f"--dashboard-port={dashboard}", f"--temp-dir={folder}"),
+        *(f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}"),
     ]
-    # Ray would ask for a token where a Ray of this user has ever left one, and start a process for each CPU.
-    own = {"RAY_AUTH_MODE": "disabled", "RAY_prestart_worker_first_driver": "0", MARK: str(folder)}
-    with (folder / "start.log").open("w") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **own, **environment}
-        )
-    address = f"http://127.0.0.1:{dashboard}"
+    cluster = Cluster(f"http://127.0.0.1:{dashboard}", f"127.0.0.1:{port}")
+    started: list[subprocess.Popen[bytes]] = []
     try:
-        _wait_for_jobs_api(address, process, folder / "start.log")
-        yield address
+        for node in nodes:
+            where = [f"--address={cluster.address}"] if started else head
+            log = folder / f"start-{node.name}.log"
+            own = {**os.environ, **QUIET, MARK: str(folder), **node.environment}
+            with log.open("w") as output:
+                command = [RAY, "start", "--block", "--disable-usage-stats", *where, *_size(node)]
+                started.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=own))
+            _wait_for_jobs_api(cluster.dashboard, started[-1], log)
+        yield cluster
     finally:
         end_leftovers(str(folder), patience=0)
-        process.wait()
+        for process in started:
+            process.wait()
         shutil.rmtree(folder)
+
+
+def _size(node: Node) -> list[str]:
+    resources = json.dumps({node.name: 1})
+    memory = f"--object-store-memory={128 * 2**20}"
+    return [f"--num-cpus={node.cpus}", f"--num-gpus={node.gpus}", f"--resources={resources}", memory]
 
 
 def free_ports(number: int) -> list[int]:

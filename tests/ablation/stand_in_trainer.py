@@ -14,7 +14,6 @@ def main() -> int:
     assert sys.argv[1:3] == ["-m", "verl.trainer.main_ppo"], sys.argv
     arguments = dict(argument.split("=", 1) for argument in sys.argv[3:])
     signs, name = Path(arguments["+signs"]), arguments["+name"]
-    print("platform", os.environ.get("VERL_PLATFORM"))
     print("arguments", json.dumps(sys.argv[3:]))
     with (signs / f"{name}.begun").open("a") as begun:
         begun.write("once\n")

@@ -101,10 +101,8 @@ def test_what_verl_would_refuse_names_the_run(written) -> None:
 
 
 def test_what_the_driver_would_refuse_names_the_run(written) -> None:
-    configs = compose(
-        runs_of(read_grid(written(), ["base=[+platform=cpu,data.train_files=/nowhere.parquet]"]))
-    )
-    with pytest.raises(AblationError, match=r"grpo,low/seed-3: data\.train_files names /nowhere\.parquet"):
+    configs = compose(runs_of(read_grid(written(), ["base=[+platform=cpu,actor_rollout_ref.rollout.n=1]"])))
+    with pytest.raises(AblationError, match=r"grpo,low/seed-3: actor_rollout_ref\.rollout\.n is 1, but"):
         check(configs)
 
 

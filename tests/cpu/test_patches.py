@@ -42,17 +42,22 @@ class TestProcessGroup:
             RANK="0",
             WORLD_SIZE="1",
             DIST_INIT_METHOD=f"file:///tmp/grpo_verl_ext_group_{os.getpid()}",
+            VERL_PLATFORM="cpu",
         )
         assert found.stdout.split() == ["gloo", "1.0"], found.stderr
 
 
 class TestEngines:
-    @pytest.mark.parametrize("model_type", ["language_model", "value_model"])
-    def test_verl_gets_our_engine_for_this_device(self, model_type: str) -> None:
-        from verl.workers.engine import EngineRegistry
-
-        engine = EngineRegistry.get_engine_cls(model_type, "fsdp2")
-        assert engine.__module__ == "grpo_verl_ext.verl_plugin.cpu.engines"
+    def test_verl_gets_our_engines_for_this_device(self, python: Python) -> None:
+        found = python(
+            """
+            from verl.workers.engine import EngineRegistry
+            for kind in ("language_model", "value_model"):
+                print(EngineRegistry.get_engine_cls(kind, "fsdp2").__module__)
+            """,
+            VERL_PLATFORM="cpu",
+        )
+        assert found.stdout.split() == ["grpo_verl_ext.verl_plugin.cpu.engines"] * 2, found.stderr
 
     def test_verl_still_has_no_engine_of_its_own_for_it(self) -> None:
         from verl.workers.engine.fsdp import transformer_impl
@@ -67,6 +72,7 @@ class TestEngines:
         assert "CPUOffloadPolicy(pin_memory=True)" in source, "is _OnHost._build_fsdp_module needed?"
 
     def test_the_module_is_built_as_a_trained_one_and_the_flag_is_restored(self) -> None:
+        # The module registers verl's engines for the processor; the registry takes them once.
         from grpo_verl_ext.verl_plugin.cpu.engines import _OnHost
 
         class Base:
@@ -104,8 +110,11 @@ class TestValueModel:
 
     def test_the_configured_attention_is_used(self, tmp_path: Path) -> None:
         from transformers import Qwen2Config, Qwen2ForCausalLM
-        from verl.utils import model
 
+        from grpo_verl_ext.verl_plugin.cpu import value_model
+
+        model = SimpleNamespace()
+        value_model.patch(model)
         sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
         config = Qwen2Config(
             vocab_size=16, num_attention_heads=2, num_key_value_heads=1, num_labels=1, **sizes
@@ -120,11 +129,11 @@ class TestValueModel:
 class TestRolloutWorker:
     def test_vllm_still_drops_the_weights_that_it_packs(self, python: Python) -> None:
         """Unpatched vLLM on this machine: after packing, the layer's weight is empty."""
-        found = python(_PACK.format(prepare=""))
+        found = python(_PACK.format(prepare=""), VERL_PLATFORM="cpu")
         assert found.stdout.split()[-1] == "0", found.stderr
 
     def test_with_the_patch_the_weight_stays(self, python: Python) -> None:
-        found = python(_PACK.format(prepare="_custom_ops._supports_onednn = False"))
+        found = python(_PACK.format(prepare="_custom_ops._supports_onednn = False"), VERL_PLATFORM="cpu")
         assert found.stdout.split()[-1] == "12", found.stderr
 
     def test_the_worker_extension_sets_the_flag(self, python: Python) -> None:
@@ -137,7 +146,8 @@ class TestRolloutWorker:
                 CpuWorkerExtension(vllm_config=None)
             finally:
                 print(_custom_ops._supports_onednn)
-            """
+            """,
+            VERL_PLATFORM="cpu",
         )
         assert found.stdout.split()[-1] == "False", found.stderr
 
@@ -180,5 +190,6 @@ class TestLostParts:
 
         for module in (replay_buffer, trainer_base):
             assert "ActorDiedError" not in inspect.getsource(module), (
-                f"{module.__name__} looks for dead parts: is grpo_verl_ext/verl_plugin/patches/lost_parts.py needed?"
+                f"{module.__name__} looks for dead actors: is "
+                "grpo_verl_ext/verl_plugin/patches/lost_parts.py needed?"
             )

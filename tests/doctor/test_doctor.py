@@ -190,7 +190,10 @@ def test_an_error_and_its_consequence_and_no_traceback(whole: list[str]) -> None
 
 @pytest.mark.parametrize(
     ("change", "check"),
-    [("algorithm.grpo_ext.max_response_length=400", "budgets"), ("actor_rollout_ref.rollout.n=1", "group-size")],
+    [
+        ("algorithm.grpo_ext.max_response_length=400", "budgets"),
+        ("actor_rollout_ref.rollout.n=1", "group-size"),
+    ],
 )
 def test_a_check_can_be_silenced_by_its_name(whole: list[str], change: str, check: str) -> None:
     overrides = overrides_of(whole, "dapo", change)

@@ -154,7 +154,11 @@ KEYS = sorted(
         *("reward.custom_reward_function.reward_kwargs", "reward.reward_kwargs.overlong_buffer_cfg"),
         *("data.max_prompt_length", "data.max_response_length", "data.train_batch_size"),
         *("actor_rollout_ref.actor.ppo_mini_batch_size", "actor_rollout_ref.actor.ppo_epochs"),
-        *("actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.top_p", "actor_rollout_ref.rollout.top_k"),
+        *(
+            "actor_rollout_ref.rollout.n",
+            "actor_rollout_ref.rollout.top_p",
+            "actor_rollout_ref.rollout.top_k",
+        ),
         *("trainer.n_gpus_per_node", "trainer.nnodes", "trainer.device", "trainer.v1.trainer_mode"),
         *("actor_rollout_ref.model.lora_rank", "algorithm.adv_estimator", "actor_rollout_ref.rollout.name"),
         *("actor_rollout_ref.actor.policy_loss.loss_mode", "reward.reward_manager.name", MODEL),

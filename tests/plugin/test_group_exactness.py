@@ -200,7 +200,7 @@ def trained(
     ranks = [
         subprocess.Popen(
             [sys.executable, group_ranks.__file__, str(tmp_path)],
-            env={**os.environ, **shared, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **shared, "RANK": str(rank), "OMP_NUM_THREADS": "1", "VERL_PLATFORM": "cpu"},
             stdout=(tmp_path / f"rank{rank}.log").open("w"),
             stderr=subprocess.STDOUT,
         )

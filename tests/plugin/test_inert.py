@@ -27,13 +27,12 @@ HOOK = {"verl.utils.config.validate_config", "verl.trainer.main_ppo.validate_con
 """The one question in the driver, and the name under which verl's main holds it."""
 PROCESSES = {
     "driver": ["verl.utils.config", "verl.trainer.main_ppo", "verl.utils.distributed", "verl.utils.model"],
-    "trainer": ["verl.trainer.ppo.v1.trainer_base", "verl.trainer.ppo.v1", "transfer_queue.interface"],
-    "worker": [
-        "verl.workers.engine_workers",
-        "verl.workers.engine.fsdp.transformer_impl",
-        "verl.utils.distributed",
+    # What the trainer's, the workers' and the vLLM servers' processes import, all in one.
+    "actor": [
+        *("verl.trainer.ppo.v1.trainer_base", "verl.trainer.ppo.v1", "transfer_queue.interface"),
+        *("verl.workers.engine_workers", "verl.workers.engine.fsdp.transformer_impl"),
+        "verl.workers.rollout.vllm_rollout.vllm_async_server",
     ],
-    "server": ["verl.workers.rollout.vllm_rollout.vllm_async_server"],
 }
 """The modules in which this package has ever changed anything, by the process that imports them."""
 
@@ -72,7 +71,7 @@ class TestAsked:
 
     def test_patches(self) -> None:
         names = ",".join(patches.PATCHES)
-        found = seen([*PROCESSES["trainer"], *PROCESSES["server"]], GRPO_VERL_EXT_PATCHES=names)["attributes"]
+        found = seen(PROCESSES["actor"], GRPO_VERL_EXT_PATCHES=names)["attributes"]
         assert "lost_parts.py" in found["verl.trainer.ppo.v1.trainer_base.PPOTrainer.fit"]
         assert "own_queue" in found["transfer_queue.interface.TransferQueueController"]
         server = "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer.run_server"
@@ -100,7 +99,7 @@ class TestDriver:
             ["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"],
             ["reward.reward_manager.name=dapo", "trainer.v1.trainer_mode=colocate_async"],
             ["actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent", "trainer.use_v1=false"],
-            ["+task=null", "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM=nvidia"],
+            ["trainer.project_name=gvpo", "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM=nvidia"],
         ],
     )
     def test_a_training_of_verl_alone_is_not_looked_at(self, overrides: list[str], calls: list[str]) -> None:

@@ -185,7 +185,7 @@ class TestClaim:
 
 
 def test_a_name_that_another_package_had_before_stays_its_own(python: Python) -> None:
-    """A training of that package must not notice this one; a training of ours is refused by ``check_names``."""
+    """A training of that package does not notice this one; one of ours is refused by ``check_names``."""
     found = python(
         """
         import json, verl

@@ -10,6 +10,8 @@ import pytest
 from ray.job_submission import JobStatus, JobSubmissionClient
 from ray_head import ray_head
 
+from grpo_verl_ext.verl_plugin import patches
+
 JOB = """
 import sys, time
 from pathlib import Path
@@ -46,23 +48,27 @@ def jobs() -> Iterator[JobSubmissionClient]:
 
 
 def test_each_of_two_jobs_sees_what_it_put_itself(tmp_path: Path, jobs: JobSubmissionClient) -> None:
-    """verl loads the plugin."""
-    assert keys_of_two_jobs(tmp_path, jobs, plugin="import verl") == ["['a']", "['b']"]
+    """verl loads the plugin, and the driver has asked for it (``algorithm.grpo_ext.own_queue=true``)."""
+    variables = {patches.VARIABLE: "own_queue"}
+    assert keys_of_two_jobs(tmp_path, jobs, plugin="import verl", variables=variables) == ["['a']", "['b']"]
 
 
 def test_without_the_plugin_they_still_share_one(tmp_path: Path, jobs: JobSubmissionClient) -> None:
-    assert keys_of_two_jobs(tmp_path, jobs, plugin="") == ["['a', 'b']", "['a', 'b']"], (
+    assert keys_of_two_jobs(tmp_path, jobs, plugin="", variables={}) == ["['a', 'b']", "['a', 'b']"], (
         "TransferQueue keeps jobs apart: is grpo_verl_ext/verl_plugin/patches/own_queue.py needed?"
     )
 
 
-def keys_of_two_jobs(folder: Path, jobs: JobSubmissionClient, *, plugin: str) -> list[str]:
+def keys_of_two_jobs(
+    folder: Path, jobs: JobSubmissionClient, *, plugin: str, variables: dict[str, str]
+) -> list[str]:
     """What a worker of each job finds in the partition, while both are there."""
     script = folder / "job.py"
     script.write_text(JOB.format(plugin=plugin))
     ids = [
         jobs.submit_job(
-            entrypoint=shlex.join(map(str, (sys.executable, script, folder / own, folder / other)))
+            entrypoint=shlex.join(map(str, (sys.executable, script, folder / own, folder / other))),
+            runtime_env={"env_vars": variables},
         )
         for own, other in ("ab", "ba")
     ]

@@ -40,7 +40,9 @@ Config = Callable[..., DictConfig]
 
 @pytest.fixture(scope="module")
 def verls_own() -> DictConfig:
-    whole = composed(["trainer.device=cpu", "actor_rollout_ref.rollout.name=vllm", "+data.custom_cls.path=null"])
+    whole = composed(
+        ["trainer.device=cpu", "actor_rollout_ref.rollout.name=vllm", "+data.custom_cls.path=null"]
+    )
     OmegaConf.set_struct(whole, False)
     return whole
 
@@ -154,8 +156,7 @@ def test_a_missing_vllm(config: Config, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None)
     (message,) = advice(config(trainer__use_v1=False), "packages")
     assert message == (
-        "actor_rollout_ref.rollout.name is vllm, but vLLM is not installed here. "
-        "Type: pip install vllm"
+        "actor_rollout_ref.rollout.name is vllm, but vLLM is not installed here. Type: pip install vllm"
     )
 
 
@@ -363,6 +364,8 @@ class TestDriver:
         )
         assert found.returncode == 1
         (line,) = [line for line in found.stderr.splitlines() if line.startswith("grpo_verl_ext: ")]
-        assert line.startswith("grpo_verl_ext: actor_rollout_ref.rollout.n is 1, but algorithm.adv_estimator=")
+        assert line.startswith(
+            "grpo_verl_ext: actor_rollout_ref.rollout.n is 1, but algorithm.adv_estimator="
+        )
         assert line.endswith("(silent with '++algorithm.grpo_ext.silence=[group-size]')")
         assert "Traceback" not in found.stderr
