@@ -93,8 +93,9 @@ SEAMS: dict[str, list[Seam]] = {
         seam(f"{REWARD_LOOP}.reward_manager", Hook(), ".registration"),
         seam("verl.trainer.ppo.v1", Hook(), ".registration"),
         seam("verl.utils.config", Hook(), ".registration"),
-        seam("transfer_queue.interface", Hook(), ".registration"),
-        seam(VLLM_SERVER.rpartition(".")[0], Hook(), ".registration"),
+        seam("transfer_queue.interface", Hook(), ".patches"),
+        seam(VLLM_SERVER.rpartition(".")[0], Hook(), ".patches"),
+        seam("verl.trainer.ppo.v1.trainer_base", Hook(), ".patches"),
         seam("verl.utils.distributed", Hook(), ".cpu"),
         seam("verl.utils.model", Hook(), ".cpu"),
         seam("verl.workers.engine.fsdp.transformer_impl", Hook(), ".cpu"),
@@ -104,6 +105,16 @@ SEAMS: dict[str, list[Seam]] = {
         seam(f"{MAIN}.main", InOrder("validate_config", "run_ppo"), ".patches.driver"),
         seam(f"{MAIN}.main", Hands("validate_config", by_name=("config",)), ".patches.driver"),
         seam(f"{MAIN}.run_ppo", InOrder("ray.init", "remote"), ".patches.driver"),
+        seam(
+            f"{MAIN}.run_ppo",
+            Has(
+                "ray_init_kwargs.get('runtime_env', {})",
+                "OmegaConf.merge(default_runtime_env, runtime_env_kwargs)",
+            ),
+            ".patches.driver",
+            "config/platform/cpu.yaml",
+        ),
+        seam(f"{MAIN}.main", InOrder("auto_set_device", "validate_config"), ".patches.driver"),
         seam(
             f"{MAIN}.TaskRunnerV1.run",
             Has("get_trainer_cls(config.trainer.v1.trainer_mode)", "trainer_cls(config=config)"),
@@ -132,26 +143,32 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             f"{AGENT_LOOP}.agent_loop.AgentLoopManager._init_agent_loop_workers",
             Has("name=f'agent_loop_worker_{i}'"),
-            ".lost_parts",
+            ".patches.lost_parts",
         ),
         seam(
             f"{REWARD_LOOP}.reward_loop.RewardLoopManager._init_reward_loop_workers",
             Has("name=f'reward_loop_worker_{i}'"),
-            ".lost_parts",
+            ".patches.lost_parts",
         ),
         seam(
             f"{VLLM_SERVER.rpartition('.')[0]}.vLLMReplica._get_server_name_prefix",
             Has("vllm_"),
-            ".lost_parts",
+            ".patches.lost_parts",
         ),
+        seam(f"{TRAINER}.fit", Replaced(ANY_MORE), ".patches.lost_parts"),
         seam(
             "verl.single_controller.ray.base.RayWorkerGroup._create_worker",
             Has("f'{self.name_prefix}{cia_name}_{pg_idx}:{local_rank}'"),
-            ".lost_parts",
+            ".patches.lost_parts",
         ),
     ],
     "Registries": [
-        seam(f"{CORE}.ADV_ESTIMATOR_REGISTRY", Name(), ".registration", "doctor.environment"),
+        seam(
+            f"{CORE}.ADV_ESTIMATOR_REGISTRY",
+            Name(),
+            *(".registration", ".usage", ".preflight.algorithm", "doctor.environment"),
+        ),
+        seam(f"{CORE}.POLICY_LOSS_REGISTRY", Name(), ".usage", ".preflight.algorithm"),
         seam(
             f"{CORE}.POLICY_LOSS_REGISTRY",
             Name(),
@@ -168,8 +185,7 @@ SEAMS: dict[str, list[Seam]] = {
             ".cpu.engines",
         ),
         seam(f"{PLATFORM}.PlatformRegistry.register", Called(by_name=("platform",)), ".cpu.platform"),
-        seam(f"{PLATFORM}.PlatformRegistry.get", Called(("name",)), ".cpu.platform", ".cpu.detection"),
-        seam(f"{PLATFORM}.PlatformRegistry.registered_names", Called(), ".cpu.detection"),
+        seam(f"{PLATFORM}.PlatformRegistry.get", Called(("name",)), ".cpu.platform"),
         seam(f"{PLATFORM}.get_platform", Called(), "doctor.environment"),
     ],
     "Estimators and losses": [
@@ -882,7 +898,9 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam(
             CONFIGURATION,
-            Keys("data.train_files", "data.val_files", "actor_rollout_ref.model.path"),
+            Keys(
+                "data.train_files", "data.val_files", "data.custom_cls.path", "actor_rollout_ref.model.path"
+            ),
             ".preflight.files",
         ),
         seam(
@@ -895,6 +913,7 @@ SEAMS: dict[str, list[Seam]] = {
             ),
             ".preflight.machine",
         ),
+        seam(CONFIGURATION, Keys("trainer.device"), ".patches.driver"),
         seam(
             CONFIGURATION,
             Keys(
@@ -910,23 +929,6 @@ SEAMS: dict[str, list[Seam]] = {
                 "algorithm.filter_groups.metric",
             ),
             ".preflight.rewards",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "data.max_prompt_length",
-                "data.max_response_length",
-                "trainer.n_gpus_per_node",
-                "trainer.nnodes",
-                "actor_rollout_ref.rollout.n",
-                "actor_rollout_ref.rollout.max_model_len",
-                "actor_rollout_ref.model.path",
-                "actor_rollout_ref.actor.ppo_mini_batch_size",
-                "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-                "actor_rollout_ref.actor.use_dynamic_bsz",
-                "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
-            ),
-            ".preflight.sizes",
         ),
         seam(
             CONFIGURATION,

@@ -277,8 +277,8 @@ def test_a_moved_key_is_told(
         ("verl.plugin.platform.PlatformBase", "verl_plugin.cpu.platform", "overrides ray_resource_name of"),
         (
             "verl.trainer.config.ppo_trainer",
-            "verl_plugin.preflight.sizes",
-            "reads the key actor_rollout_ref.actor.ulysses_sequence_parallel_size, which",
+            "verl_plugin.preflight.machine",
+            "reads the key trainer.use_v1, which",
         ),
     ],
 )
