@@ -47,14 +47,14 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def train(tmp_path: Path, command: Callable[..., list[str]], environment: dict[str, str]) -> Train:
     """Train to the end and read the metrics."""
 
-    def run(*overrides: str, algo: str = "grpo", timeout: int = 600) -> Run:
+    def run(*overrides: str, algo: str = "grpo", timeout: int = 600, **more: str) -> Run:
         log = tmp_path / "verl.log"
         with log.open("w") as output:
             finished = subprocess.run(
                 command(*overrides, algo=algo),
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env={**environment, **more},
                 timeout=timeout,
                 check=False,
             )

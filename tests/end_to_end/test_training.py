@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from ray_head import QUIET, Node, ray_cluster
 from verl_runs import Run, Train
 
 from grpo_verl_ext.runs.metrics import read_metrics
@@ -20,8 +21,11 @@ from grpo_verl_ext.runs.metrics import read_metrics
 pytestmark = pytest.mark.e2e
 
 
-def test_gvpo_on_two_ranks_and_on_one_from_the_same_rollout(tmp_path: Path, train: Train) -> None:
-    """Four updates a rollout, dynamic batching, groups scattered over two FSDP2 ranks; preset gvpo."""
+def test_gvpo_on_two_ranks_on_one_and_on_two_nodes(tmp_path: Path, train: Train) -> None:
+    """Four updates a rollout, dynamic batching, groups over two FSDP2 ranks; preset gvpo.
+
+    Then the first rollout again: on one rank, and on two nodes of a Ray cluster with a rank each.
+    """
     rollout = (
         *("skip.rollout_tq.enable=true", "skip.rollout_tq.steps=[1]"),
         f"skip.rollout_tq.dump_dir={tmp_path / 'rollouts'}",
@@ -48,9 +52,25 @@ def test_gvpo_on_two_ranks_and_on_one_from_the_same_rollout(tmp_path: Path, trai
         ),
         algo="gvpo",
     ).require_success()
-    # The means over all updates of the first step; single precision, other sums.
+    same_updates(one, two)
+
+    with ray_cluster(Node("head", 16, 1), Node("second", 16, 1)) as cluster:
+        nodes = train(
+            *("trainer.nnodes=2", "trainer.total_training_steps=2", "trainer.val_before_train=false"),
+            *("trainer.test_freq=-1", *shared),
+            algo="gvpo",
+            RAY_ADDRESS=cluster.address,
+            **QUIET,
+        ).require_success()
+    assert sorted(nodes.metrics) == [1, 2]
+    same_updates(nodes, two)
+
+
+def same_updates(one: Run, other: Run) -> None:
+    """Of the first step, from the same rollout: means over its updates; single precision, other sums."""
     for name in ("pg_loss", "grad_norm", "gvpo_loss", "gvpo_var_term", "gvpo_cov_term", "gvpo_drift"):
-        assert one.series(f"actor/{name}")[0] == pytest.approx(two.series(f"actor/{name}")[0], rel=1e-4), name
+        (first, *_), (wanted, *_) = (run.series(f"actor/{name}") for run in (one, other))
+        assert first == pytest.approx(wanted, rel=1e-4), name
 
 
 def test_process_supervision_killed_and_resumed_with_its_reference(

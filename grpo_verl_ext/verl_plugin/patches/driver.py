@@ -56,6 +56,19 @@ def choose_platform(config: DictConfig) -> None:
         os.environ[VARIABLE] = "cpu"
         cpu.install()
         config.trainer.device = "cpu"
+        leave_size_to_cluster(config)
+
+
+def leave_size_to_cluster(config: DictConfig) -> None:
+    """Take the size of a local Ray, which ``+platform=cpu`` sets, back where the training joins another.
+
+    ``ray.init`` refuses to be told the size of a Ray that runs already.
+    """
+    ray_init = config.ray_kwargs.ray_init
+    address = ray_init.get("address") or os.environ.get("RAY_ADDRESS") or "local"
+    if address != "local":
+        with open_dict(ray_init):
+            ray_init.update({"num_cpus": None, "num_gpus": None, "_system_config": None})
 
 
 def refuse_or_warn(config: DictConfig) -> None:
