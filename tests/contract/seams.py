@@ -607,6 +607,35 @@ SEAMS: dict[str, list[Seam]] = {
         seam(f"{ENGINE}.get_data_parallel_group", Called(), ".groups.worker"),
         seam(ENGINE, Members("module"), ".reference.worker"),
         seam(
+            f"{ENGINE}._build_fsdp_module",
+            Has(
+                "module = FSDP(module, ",
+                "apply_fsdp2(module, ",
+                "cpu_offload = CPUOffload(offload_params=True)",
+                "offload_policy = CPUOffloadPolicy(pin_memory=True)",
+            ),
+            ".reference.refresh",
+        ),
+        seam(
+            f"{ENGINE.rpartition('.')[0]}.EngineEvalModeCtx.__exit__",
+            Has("self.engine.module._handle.reshard(True)", "self.engine.module.reshard()"),
+            ".reference.refresh",
+        ),
+        seam(
+            "verl.utils.fsdp_utils.offload_fsdp_model_to_cpu",
+            Has(
+                "handle.flat_param_to(torch.device('cpu'), non_blocking=True)",
+                "flat_param._local_shard = flat_param.data",
+            ),
+            ".reference.refresh",
+        ),
+        seam(
+            "verl.utils.fsdp_utils.offload_fsdp2_model_to_cpu",
+            Has("model.to('cpu', non_blocking=True)"),
+            ".reference.refresh",
+        ),
+        seam("verl.utils.device.get_torch_device", Called(), ".reference.refresh"),
+        seam(
             f"{ENGINE}WithLMHead.forward_step",
             Hands("loss_function", by_name=("model_output", "data", "dp_group")),
             ".groups.worker",
@@ -967,6 +996,19 @@ SEAMS: dict[str, list[Seam]] = {
             ),
             ".reference.checks",
             ".reference.trainer",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "trainer.nnodes",
+                "trainer.n_gpus_per_node",
+                "actor_rollout_ref.actor.strategy",
+                "actor_rollout_ref.actor.fsdp_config.fsdp_size",
+                "actor_rollout_ref.actor.fsdp_config.use_orig_params",
+                "actor_rollout_ref.ref.fsdp_config.fsdp_size",
+                "actor_rollout_ref.ref.fsdp_config.use_orig_params",
+            ),
+            ".reference.checks",
         ),
         seam(
             CONFIGURATION,

@@ -6,14 +6,29 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.reference import refresh
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_mixing_and_resuming_on_real_shards(world_size, tmp_path):
-    torch.multiprocessing.spawn(reference_ranks.run_rank, args=(world_size, str(tmp_path)), nprocs=world_size)
+def test_mixing_and_resuming_what_verls_engine_sharded(tmp_path, monkeypatch):
+    """FSDP1 and FSDP2, all variants on one pair of processes, which take their time to import verl."""
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    torch.multiprocessing.spawn(
+        reference_ranks.run_rank, args=(str(tmp_path),), nprocs=reference_ranks.WORLD_SIZE
+    )
+
+
+@pytest.mark.parametrize("module", [[torch.nn.Linear(1, 1)], torch.nn.Linear(1, 1)])
+def test_a_model_that_neither_fsdp_sharded_is_refused(module, tmp_path):
+    """Megatron's and torchtitan's engines have a list; the driver's checks refuse them before a rollout."""
+    named = rf"is a {type(module).__name__}, which the reference refresh cannot read; valid are .*Type: "
+    with pytest.raises(ValueError, match=named):
+        refresh.mix_in(module, module, 1.0)
+    with pytest.raises(ValueError, match=named):
+        refresh.save(module, str(tmp_path))
+    assert not list(tmp_path.rglob("*.pt"))
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -36,14 +51,18 @@ def test_wrong_alpha(alpha):
         ReferenceSettings.from_config({"grpo_ext": {"ref_mixup_alpha": alpha}})
 
 
+SHARDING = {"fsdp_size": -1, "use_orig_params": False}
+
+
 def config(**changes: object) -> DictConfig:
     whole = OmegaConf.create(
         {
             "algorithm": {"use_kl_in_reward": False, "grpo_ext": {"ref_sync_steps": 4}},
-            "trainer": {"v1": {"trainer_mode": "group_sync"}},
+            "trainer": {"v1": {"trainer_mode": "group_sync"}, "nnodes": 2, "n_gpus_per_node": 4},
             "actor_rollout_ref": {
                 "hybrid_engine": True,
-                "actor": {"use_kl_loss": True},
+                "actor": {"use_kl_loss": True, "strategy": "fsdp", "fsdp_config": dict(SHARDING)},
+                "ref": {"fsdp_config": dict(SHARDING)},
                 "model": {"lora_rank": 0, "lora": {"rank": 0}, "lora_adapter_path": None},
             },
         }
@@ -57,6 +76,14 @@ def test_a_reference_that_can_follow_passes():
     check_reference(config())
     check_reference(config(algorithm__use_kl_in_reward=True, actor_rollout_ref__actor__use_kl_loss=False))
     check_reference(config(algorithm__grpo_ext__ref_sync_steps=None, trainer__v1__trainer_mode="sync"))
+    # −1 is all ranks, and so is 8 of 8; FSDP2 has no use_orig_params.
+    check_reference(config(actor_rollout_ref__ref__fsdp_config__fsdp_size=8))
+    check_reference(
+        config(
+            actor_rollout_ref__actor__strategy="fsdp2",
+            actor_rollout_ref__ref__fsdp_config__use_orig_params=True,
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,6 +103,14 @@ def test_a_reference_that_can_follow_passes():
                 "actor_rollout_ref__hybrid_engine": False,
             },
             "lives in other processes.*Type: actor_rollout_ref.hybrid_engine=true",
+        ),
+        (
+            {"actor_rollout_ref__ref__fsdp_config__fsdp_size": 4},
+            r"fsdp_size is 4, .*whose fsdp_size is -1; .*Type: actor_rollout_ref\.ref\..*\.fsdp_size=-1$",
+        ),
+        (
+            {"actor_rollout_ref__actor__fsdp_config__use_orig_params": True},
+            r"use_orig_params is False, .*Type: actor_rollout_ref\.ref\.fsdp_config\.use_orig_params=true$",
         ),
     ],
 )

@@ -1,5 +1,8 @@
 """What can be said of the reference refresh from the configuration alone, before any rollout."""
 
+from collections.abc import Callable
+from typing import Any
+
 from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
@@ -44,6 +47,31 @@ def check_reference(config: DictConfig) -> None:
             f"processes than the policy; valid is true. Type: actor_rollout_ref.hybrid_engine=true",
             key=KEY,
         )
+    _check_sharding(config)
+
+
+def _check_sharding(config: DictConfig) -> None:
+    """Refuse a reference that FSDP's keys, for certain, shard otherwise than the policy."""
+    models = config.actor_rollout_ref
+    strategy = models.actor.get("strategy")
+    if strategy not in {"fsdp", "fsdp2"}:
+        return
+    ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    cuts: dict[str, Callable[[Any], object]] = {
+        "fsdp_size": lambda size: size if 0 <= size < ranks else ranks
+    }
+    if strategy == "fsdp":
+        cuts["use_orig_params"] = bool
+    for name, cut in cuts.items():
+        policy, reference = models.actor.fsdp_config[name], models.ref.fsdp_config[name]
+        if cut(policy) != cut(reference):
+            key = f"actor_rollout_ref.ref.fsdp_config.{name}"
+            value = str(policy).lower()
+            raise SettingError(
+                f"{key} is {reference}, but with {KEY} the reference is sharded like the policy, whose "
+                f"{name} is {policy}; valid is {value}. Type: {key}={value}",
+                key=key,
+            )
 
 
 def _has_adapter(config: DictConfig) -> bool:
