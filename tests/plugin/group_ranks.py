@@ -3,8 +3,8 @@
 In its own file, so that the processes can import it.
 
 ``python group_ranks.py FOLDER`` is one rank. It reads ``job.pt``, which the test wrote, trains once for each
-variant, and rank 0 writes ``result.pt``: gradients, metrics and parameters of every update, the log-ratios Δ_i
-that the loss used for the rows of this rank, and the parameters after the last update.
+variant, and rank 0 writes ``result.pt``: gradients, metrics and parameters of every update, the log-ratios
+Δ_i that the loss used for the rows of this rank, and the parameters after the last update.
 """
 
 import sys
@@ -71,7 +71,9 @@ def train(job: dict[str, Any], variant: dict[str, Any], rows: list[Row]) -> dict
     worker = make_worker(job["model"], variant)
     worker.reset()
     if variant["dtype"] == "float64":
-        worker.engine._autocast_dtype = torch.float32  # verl's word for "no autocast"; there is none to float64
+        worker.engine._autocast_dtype = (
+            torch.float32
+        )  # verl's word for "no autocast"; there is none to float64
     worker.set_loss_fn(partial(ppo_loss, config=actor_config(job, variant)))
     gradients: list[dict[str, Tensor]] = []
     policies: list[dict[str, Tensor]] = []

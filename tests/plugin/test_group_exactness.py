@@ -273,7 +273,9 @@ def exact_log_ratios(policies: list[dict[str, Tensor]], rows: list[group_ranks.R
         found.append(
             torch.stack(
                 [
-                    ((token_log_probs(model, row) - row["old_log_probs"]) * row["response_mask"]).sum().detach()
+                    ((token_log_probs(model, row) - row["old_log_probs"]) * row["response_mask"])
+                    .sum()
+                    .detach()
                     for row in rows[start : start + per_update]
                 ]
             )

@@ -1,7 +1,8 @@
 """verl's actor worker that knows the group of every response: GVPO's drift and its metrics.
 
 All that ranks exchange is two numbers for each prompt of the rollout batch: log-ratios and responses, before
-an update whose policy has moved since the rollout, and sums of weights after every update.
+an update whose policy has moved since the rollout, and sums of weights after every update. At an update whose
+policy has not moved the loss is told so (`group_rows.GroupRows.old_is_current`).
 """
 
 from collections.abc import Callable
@@ -83,8 +84,8 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
     def _log_ratio(self, data: TensorDict) -> tuple[Tensor, Tensor]:
         """Δ_i of the rows of this rank and which of them are responses, (rows,) each: a forward pass."""
         view = data.copy()
-        # verl's own inference sizes need not divide a mini-batch; those of training do. They also cut the rows
-        # as the update will, so that both passes round alike.
+        # verl's own inference sizes need not divide a mini-batch; those of training do. They also cut the
+        # rows as the update will, so that both passes round alike.
         tu.assign_non_tensor(
             view,
             use_remove_padding=self.model_config.get("use_remove_padding", False),
