@@ -31,7 +31,7 @@ BEHAVIOUR = {
     "responses/characters/wrong": "length of wrong responses, characters",
     SHARE_RIGHT: "right responses, share of the training batch",
     NO_DIFFERENCE: "prompts whose responses all score the same, share",
-    "actor/entropy": "entropy of the policy, nats (*)",
+    "actor/entropy_per_token": "entropy of the policy, nats a token",
     "actor/pg_clipfrac": "tokens whose ratio is clipped, share",
     "actor/ppo_kl": "KL to the policy of the rollout (k1), nats a token",
     "actor/kl_loss": "KL to the reference, nats (*)",

@@ -43,7 +43,7 @@ def token_loss(per_token: TokenLoss) -> TokenLoss:
     """Register a loss of tokens with verl, under the function's name, for ``policy_loss.loss_mode``.
 
     It gets verl's rollout weights, where they are on, and the metrics ``actor/ppo_kl``,
-    ``actor/frac_zero_advantage`` and, with a budget, ``actor/frac_truncated``.
+    ``actor/entropy_per_token``, ``actor/frac_zero_advantage`` and, with a budget, ``actor/frac_truncated``.
 
     Raises:
         NameTakenError: another package's loss has that name.
@@ -74,6 +74,7 @@ def _as_verl_calls_it(per_token: TokenLoss) -> PolicyLoss:
             loss = surrogate.reweighted(loss, rollout_is_weights, response_mask)
         values = {
             "actor/ppo_kl": -surrogate.token_log_ratio(log_prob.detach(), old_log_prob, response_mask),
+            "actor/entropy_per_token": -old_log_prob,
             "actor/frac_zero_advantage": torch.eq(advantages, 0),
         }
         reduced = averaged(loss, response_mask, config.loss_agg_mode, mini_batch)

@@ -28,7 +28,7 @@ def folder(tmp_path: Path, grid_of, leave) -> Path:
     grid_of(["base", "other"], ["val/<acc>"], base=[HOSTILE], right_above=0.5)
     for variant, seed, last in (("base", 1, 2), ("other", 1, 2), ("base", 2, 2), ("other", 2, 1)):
         metrics = {
-            step: {"val/<acc>": step / 4 + seed / 10, "actor/entropy": 1 / (1 + step)}
+            step: {"val/<acc>": step / 4 + seed / 10, "actor/entropy_per_token": 1 / (1 + step)}
             for step in range(last + 1)
         }
         run = leave(variant, seed, metrics)

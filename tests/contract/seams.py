@@ -385,9 +385,14 @@ SEAMS: dict[str, list[Seam]] = {
         seam(f"{TRAINER}._get_required_batch_multiple", Called(("dp_size",)), ".groups.trainer"),
         seam(
             f"{TRAINER}._compute_old_log_prob",
-            Has("data['old_log_probs'] = "),
+            Has("data['old_log_probs'] = ", "self.actor_rollout_wg.compute_log_prob(batch)"),
             ".groups.trainer",
             ".reference.trainer",
+        ),
+        seam(
+            f"{SEPARATE}._compute_old_log_prob",
+            Has("self.local_trigger_step == 0", "self.actor_rollout_wg.restore_model_from_cpu(0)"),
+            ".groups.trainer",
         ),
         seam(f"{TRAINER}._compute_ref_log_prob", Overridden("batch", "metrics"), ".reference.trainer"),
         seam(
@@ -869,7 +874,6 @@ SEAMS: dict[str, list[Seam]] = {
             "ablation.measures",
             "ablation.page",
         ),
-        seam(f"{TRAINER}._compute_old_log_prob", Has("'actor/entropy'"), "ablation.page"),
         seam(
             f"{TRAINER}._val_metrics_update",
             Has(

@@ -1,13 +1,18 @@
-"""verl's real FSDP2 worker on gloo processes, in float64; in its own file, so that they can import it.
+"""verl's real FSDP2 worker on gloo processes, in float64 or as verl trains by default, in bf16.
+
+In its own file, so that the processes can import it.
 
 ``python group_ranks.py FOLDER`` is one rank. It reads ``job.pt``, which the test wrote, trains once for each
-variant, and rank 0 writes ``result.pt``: gradients and metrics of every update, parameters after the last.
+variant, and rank 0 writes ``result.pt``: gradients, metrics and parameters of every update, the log-ratios
+Δ_i that the loss used for the rows of this rank, and the parameters after the last update.
 """
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from tensordict import TensorDict
@@ -17,6 +22,10 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 Row = dict[str, Any]
 LEARNING_RATE = 1e-3
 LORA_ALPHA = 16
+MIXED_PRECISION = {
+    "float64": dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "double"),
+    "bf16": None,  # verl's default: weights in fp32, computed with in bf16, gradients reduced in fp32
+}
 
 
 def tiny_model() -> GPTNeoXForCausalLM:
@@ -57,31 +66,48 @@ def train(job: dict[str, Any], variant: dict[str, Any], rows: list[Row]) -> dict
     from verl.utils import tensordict_utils as tu
     from verl.workers.utils.losses import ppo_loss
 
+    from grpo_verl_ext.algorithms import gvpo
+
     worker = make_worker(job["model"], variant)
     worker.reset()
-    worker.engine._autocast_dtype = torch.float32  # verl's word for "no autocast"; there is none to float64
+    if variant["dtype"] == "float64":
+        worker.engine._autocast_dtype = (
+            torch.float32
+        )  # verl's word for "no autocast"; there is none to float64
     worker.set_loss_fn(partial(ppo_loss, config=actor_config(job, variant)))
     gradients: list[dict[str, Tensor]] = []
+    policies: list[dict[str, Tensor]] = []
+    log_ratios: list[list[Tensor]] = [[]]
     engine_step = worker.engine.optimizer_step
+    residual = gvpo.residual
 
     def optimizer_step() -> Any:
         gradients.append(
             {
-                name: parameter.grad.full_tensor().clone()
+                name: parameter.grad.full_tensor().clone().double()
                 for name, parameter in worker.engine.module.named_parameters()
                 if parameter.requires_grad
             }
         )
+        policies.append(parameters_of(worker))
+        log_ratios.append([])
         return engine_step()
+
+    def recorded_residual(log_ratio: Tensor, *others: Any) -> Tensor:
+        log_ratios[-1].append(log_ratio.detach().double())
+        return residual(log_ratio, *others)
 
     worker.engine.optimizer_step = optimizer_step
     start = parameters_of(worker)
     if variant["loss"] != "gvpo":  # for which alone the trainer writes the groups down
         rows = [{k: v for k, v in row.items() if not k.startswith("group_")} for row in rows]
-    output = worker.train_mini_batch(batch_of(rows, job["extra_info"]))
+    with patch.object(gvpo, "residual", recorded_residual):
+        output = worker.train_mini_batch(batch_of(rows, job["extra_info"]))
     return {
         "start": start,
         "gradients": gradients,
+        "policies": policies,
+        "log_ratios": [torch.cat(update) for update in log_ratios if update],
         "parameters": parameters_of(worker),
         "metrics": tu.get(output, key="metrics"),
     }
@@ -124,7 +150,7 @@ def make_worker(model: str, variant: dict[str, Any]) -> Any:
         ),
         engine_config=FSDPEngineConfig(
             strategy="fsdp2",
-            mixed_precision=dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "double"),
+            mixed_precision=MIXED_PRECISION[variant["dtype"]],
             use_torch_compile=False,
             use_dynamic_bsz=variant["micro_batch"] is None,
             micro_batch_size_per_gpu=variant["micro_batch"],
@@ -153,17 +179,25 @@ def actor_config(job: dict[str, Any], variant: dict[str, Any]) -> Any:
     )
 
 
+def in_precision(dtype: str) -> AbstractContextManager[Any]:
+    """verl knows no double precision: for it, every dtype that verl asks for is double."""
+    from verl.utils.torch_dtypes import PrecisionType
+
+    if dtype != "float64":
+        return nullcontext()
+    return patch.object(PrecisionType, "to_dtype", staticmethod(lambda precision: torch.float64))
+
+
 def run_rank(folder: Path) -> None:
     import os
 
-    from verl.utils.torch_dtypes import PrecisionType
-
-    # verl knows no double precision; here every dtype it is asked for is that.
-    PrecisionType.to_dtype = staticmethod(lambda precision: torch.float64)
     torch.set_num_threads(1)
     job = torch.load(folder / "job.pt", weights_only=False)
     rank = int(os.environ["RANK"])
-    results = {name: train(job, variant, job["ranks"][rank]) for name, variant in job["variants"].items()}
+    results = {}
+    for name, variant in job["variants"].items():
+        with in_precision(variant["dtype"]):
+            results[name] = train(job, variant, job["ranks"][rank])
     torch.distributed.barrier()
     if rank == 0:
         torch.save(results, folder / "result.pt")

@@ -23,6 +23,8 @@ from tensordict import TensorDict
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 
+from grpo_verl_ext.verl_plugin.groups.worker import OLD_IS_CURRENT
+
 F64 = torch.float64
 BETA, N, MINI_BATCH, EPOCHS = 0.3, 4, 4, 2
 GROUP_SIZES = [4, 4, 3, 4, 4, 1, 4, 4]
@@ -132,7 +134,9 @@ def trained_by_the_formula(model: torch.nn.Module) -> dict[str, Any]:
     }
 
 
-def batch_for_workers(monkeypatch: pytest.MonkeyPatch, dp_size: int) -> tuple[Store, KVBatchMeta]:
+def batch_for_workers(
+    monkeypatch: pytest.MonkeyPatch, dp_size: int, *overrides: str, local_trigger_step: int = 0
+) -> tuple[Store, KVBatchMeta]:
     """The rollout after the trainer's own methods, as it is handed to the workers."""
     from verl.trainer.ppo import padding_utils
     from verl.trainer.ppo.v1 import trainer_base
@@ -155,10 +159,12 @@ def batch_for_workers(monkeypatch: pytest.MonkeyPatch, dp_size: int) -> tuple[St
                 f"actor_rollout_ref.actor.ppo_mini_batch_size={MINI_BATCH}",
                 f"actor_rollout_ref.actor.ppo_epochs={EPOCHS}",
                 f"actor_rollout_ref.rollout.n={N}",
+                *overrides,
             ],
         )
     trainer = object.__new__(trainers.GroupTrainerSync)
-    trainer.config, trainer.global_steps, trainer.use_critic, trainer.local_trigger_step = config, 1, False, 0
+    trainer.config, trainer.global_steps, trainer.use_critic = config, 1, False
+    trainer.local_trigger_step = local_trigger_step
     trainer.tokenizer = SimpleNamespace(eos_token_id=0)
     handed_over: list[KVBatchMeta] = []
 
@@ -217,7 +223,9 @@ def trained(
 
 def variant(micro_batch: int | None, **changes: Any) -> dict[str, Any]:
     """``micro_batch`` None is dynamic batching."""
-    defaults = {"gradient_checkpointing": False, "worker": "ours", "loss": "gvpo", "lora_rank": 0}
+    defaults = {
+        "gradient_checkpointing": False, "worker": "ours", "loss": "gvpo", "lora_rank": 0, "dtype": "float64",
+    }  # fmt: skip
     return {"micro_batch": micro_batch} | defaults | changes
 
 
@@ -252,6 +260,75 @@ def test_gradients_and_parameters_of_four_updates(
         assert metrics["actor/gvpo_drift"][0] == 0, "the first update needs no forward pass"
         assert min(metrics["actor/gvpo_drift"][1:]) > 1e-4
         assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6, name
+
+
+def exact_log_ratios(policies: list[dict[str, Tensor]], rows: list[group_ranks.Row]) -> list[Tensor]:
+    """Δ_i of the rows of each update at the policy that it met, in float64."""
+    model = group_ranks.tiny_model()
+    per_update = len(rows) * EPOCHS // len(policies)
+    found = []
+    for update, policy in enumerate(policies):
+        model.load_state_dict(policy, strict=False)  # embed_out is the embedding
+        start = update * per_update % len(rows)
+        found.append(
+            torch.stack(
+                [
+                    ((token_log_probs(model, row) - row["old_log_probs"]) * row["response_mask"])
+                    .sum()
+                    .detach()
+                    for row in rows[start : start + per_update]
+                ]
+            )
+        )
+    return found
+
+
+def test_in_bf16_the_first_update_has_no_log_ratio_and_later_ones_that_of_their_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+) -> None:
+    """As verl trains by default: fp32 weights, bf16 forward passes.
+
+    ``old_log_probs`` are the float64 ones, so that they differ from those of a bf16 pass at every token.
+    """
+    ranks = 2
+    result = trained(tmp_path, monkeypatch, ranks, {"bf16": variant(2, dtype="bf16")})["bf16"]
+    metrics, used = result["metrics"], result["log_ratios"]
+    assert metrics["actor/gvpo_log_prob_gap"][0] > 1e-3, "two passes differ"
+    assert len(used) == 4
+    assert used[0].abs().max() == 0
+    assert metrics["actor/gvpo_var_term"][0] == 0
+
+    # Later the error of Δ is the rounding of one pass, as in the gap, at a policy that has moved little.
+    rows = torch.load(tmp_path / "job.pt", weights_only=False)["ranks"][0]
+    exact = exact_log_ratios(result["policies"], rows)
+    assert max(log_ratio.abs().max() for log_ratio in exact[1:]) > 0.05, "it has moved"
+    errors = torch.stack(used[1:]) - torch.stack(exact[1:])
+    assert errors.abs().mean() <= 2 * metrics["actor/gvpo_log_prob_gap"][0]
+    # Σ_i w_i = −β Σ_i e_i, with e_i what two passes over the same cut differ by: nothing, on a CPU.
+    assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6
+    # A few roundings to 8 bits, 2^−8 each, in a row; AdamW then divides the gradient by its own size, so that
+    # later policies differ by those roundings as well.
+    gradients = zip(result["gradients"], expected["gradients"], strict=True)
+    found = [relative_error(*pair) for pair in gradients]
+    assert found[0] <= 4 * 2**-8, found
+    assert max(found) <= 16 * 2**-8, found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "local_trigger_step", "current"),
+    [
+        ([], 0, True),
+        # Later parts of a batch meet a policy that the earlier ones moved.
+        ([], 1, False),
+        # The old log-probs are the rollout's, which may lag behind.
+        (["algorithm.rollout_correction.bypass_mode=true"], 0, False),
+    ],
+)
+def test_when_old_log_probs_are_those_of_the_policy_at_hand(
+    monkeypatch: pytest.MonkeyPatch, overrides: list[str], local_trigger_step: int, current: bool
+) -> None:
+    _, batch = batch_for_workers(monkeypatch, 1, *overrides, local_trigger_step=local_trigger_step)
+    assert batch.extra_info[OLD_IS_CURRENT] is current
 
 
 def test_an_adapter_is_trained_by_the_same_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

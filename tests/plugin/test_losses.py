@@ -215,6 +215,12 @@ def expected_metrics(batch: RaggedBatch) -> dict[str, float]:
         "actor/pg_clipfrac_lower": sum(a < 0 and math.exp(x) > 1.3 for x, a in tokens),
         "actor/frac_zero_advantage": sum(a == 0 for _, a in tokens),
         "actor/ppo_kl": math.fsum(-x for x, _ in tokens),
+        "actor/entropy_per_token": math.fsum(
+            -x
+            for old, (*_, mask) in zip(batch.old_log_prob, rows_of(batch), strict=True)
+            for x, m in zip(old.tolist(), mask, strict=True)
+            if m
+        ),
     }
     return {key: count / len(tokens) for key, count in counts.items()}
 
@@ -226,6 +232,14 @@ def test_metrics_are_token_means_of_the_mini_batch(some_zero_advantages, split, 
     for key, expected in expected_metrics(some_zero_advantages).items():
         # Fractions are computed in fp32.
         assert found[key] == pytest.approx(expected, rel=1e-6), key
+
+
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_the_entropy_is_per_token_whatever_the_loss_averages(some_zero_advantages, name):
+    found = metrics_through_verl(name, some_zero_advantages, "halves", 2)
+    expected = expected_metrics(some_zero_advantages)
+    for key in ("actor/entropy_per_token", "actor/ppo_kl"):
+        assert found[key] == pytest.approx(expected[key], rel=1e-6), key
 
 
 def test_metrics_of_the_whole_are_named_and_counted_as_verls():
@@ -373,6 +387,21 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     assert metrics["actor/gvpo_loss"].item() == pytest.approx(expected, rel=1e-12)
     assert groups.weight_sums.tolist() == pytest.approx([-1.2, 0.9], rel=1e-6)
     assert group_rows.GROUPS.current() is None
+
+
+def test_gvpo_takes_its_own_log_probs_for_old_ones_while_the_policy_has_not_moved():
+    # Δ = 0 in value and d = −A, whatever another pass wrote down; it differs by 3 and by 1 nat.
+    log_prob = torch.tensor([[1.0, 2.0], [1.0, math.nan]], dtype=F64, requires_grad=True)
+    groups = dataclasses.replace(gvpo_groups([1, 0], [3, 2], [0.0, 0.0]), old_is_current=True)
+    with group_rows.GROUPS.during(groups):
+        loss, metrics = call("gvpo", log_prob=log_prob)
+    loss.backward()
+    assert metrics["actor/gvpo_var_term"].item() == 0
+    assert metrics["actor/gvpo_log_prob_gap"].item() == pytest.approx((3 + 1) / 2, rel=1e-12)
+    assert metrics["actor/ppo_kl"].item() == pytest.approx(-(1 + 2 + 1) / 3, rel=1e-6), "as measured"
+    # β d_i / (k_i − 1) / P with β = 0.1, d = (−1, 1), k = (3, 2), P = 2/4.
+    expected = torch.tensor([[-0.1, -0.1], [0.2, 0.0]], dtype=F64)
+    torch.testing.assert_close(log_prob.grad, expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("split", ["whole", "halves", "singles"])

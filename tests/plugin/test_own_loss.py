@@ -75,6 +75,8 @@ def test_value_and_metrics_by_hand_and_what_is_masked_does_not_count(registry) -
     assert value.item() == 1.0
     # Old minus new: −0.5, 0 and 1, over 3 tokens; one token of three has advantage 0.
     assert metrics["actor/ppo_kl"].item() == pytest.approx(0.5 / 3)
+    # −old: 1.5, 2 and 2 nats.
+    assert metrics["actor/entropy_per_token"].item() == pytest.approx(5.5 / 3)
     assert metrics["actor/frac_zero_advantage"].item() == pytest.approx(1 / 3)
 
 

@@ -76,7 +76,11 @@ class KeepsGroups(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         return put(batch, fields)
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Tell the workers when the drift of the groups is known to be zero."""
+        """Tell the workers whether ``old_log_probs`` are those of the policy that they are about to update.
+
+        verl has the actor compute them just before, for responses of any age, with two exceptions: in bypass
+        mode they are the rollout's, and later parts of a step take them from the policy at its start.
+        """
         rollout_correction = self.config.algorithm.get("rollout_correction") or {}
         batch.extra_info[NUM_GROUPS] = len(set(prompt_ids(batch)))
         batch.extra_info[OLD_IS_CURRENT] = self.local_trigger_step == 0 and not rollout_correction.get(

@@ -1,7 +1,8 @@
 """verl's actor worker that knows the group of every response: GVPO's drift and its metrics.
 
 All that ranks exchange is two numbers for each prompt of the rollout batch: log-ratios and responses, before
-an update whose policy has moved since the rollout, and sums of weights after every update.
+an update whose policy has moved since the rollout, and sums of weights after every update. At an update whose
+policy has not moved the loss is told so (`group_rows.GroupRows.old_is_current`).
 """
 
 from collections.abc import Callable
@@ -36,7 +37,7 @@ LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
 class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships no types
     """Tell the loss the groups of its responses and their drift; a batch without groups passes as it is."""
 
-    _drift_is_zero = False
+    _old_is_current = False
     _weight_sums: Tensor
 
     def set_loss_fn(self, loss_fn: LossFunction) -> None:
@@ -44,8 +45,8 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         super().set_loss_fn(partial(self._with_groups, loss_fn))
 
     def train_mini_batch(self, data: TensorDict) -> TensorDict:
-        """All updates on the batch of one rollout; before the first, the drift may be known to be zero."""
-        self._drift_is_zero = tu.pop(data, key=OLD_IS_CURRENT, default=False)
+        """All updates on the batch of one rollout; at the first, the policy may be the one of the rollout."""
+        self._old_is_current = tu.pop(data, key=OLD_IS_CURRENT, default=False)
         return super().train_mini_batch(data)
 
     def train_batch(self, data: TensorDict) -> TensorDict:
@@ -57,6 +58,7 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         data[group_rows.GROUP_DRIFT] = drift.to(index.device)[index]  # where verl cuts it into micro-batches
         self._weight_sums = torch.zeros(len(drift), device=drift.device)
         output = super().train_batch(data)
+        self._old_is_current = False
         self._add_over_ranks(self._weight_sums)
         if output is not None:
             metrics = tu.get(output, key="metrics")
@@ -67,8 +69,7 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
     def _drift(self, data: TensorDict) -> tuple[Tensor, Tensor]:
         """Δ̄ of every prompt at the current policy, (prompts,), and the mean of its size over prompts, ()."""
         num_groups = tu.get(data, key=NUM_GROUPS)
-        if self._drift_is_zero:
-            self._drift_is_zero = False
+        if self._old_is_current:
             return torch.zeros(num_groups, device=get_device_id()), torch.zeros(())
         log_ratio, member = self._log_ratio(data)
         sums = log_ratio.new_zeros(2, num_groups)
@@ -83,7 +84,8 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
     def _log_ratio(self, data: TensorDict) -> tuple[Tensor, Tensor]:
         """Δ_i of the rows of this rank and which of them are responses, (rows,) each: a forward pass."""
         view = data.copy()
-        # verl's own inference sizes need not divide a mini-batch; those of training do.
+        # verl's own inference sizes need not divide a mini-batch; those of training do. They also cut the
+        # rows as the update will, so that both passes round alike.
         tu.assign_non_tensor(
             view,
             use_remove_padding=self.model_config.get("use_remove_padding", False),
@@ -114,11 +116,12 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
             size=data[group_rows.GROUP_SIZE],
             drift=data[group_rows.GROUP_DRIFT],
             weight_sums=self._weight_sums,
+            old_is_current=self._old_is_current,
         )
         with group_rows.GROUPS.during(groups):
             loss, metrics = loss_fn(data=data, **arguments)
         # verl marks all metrics of a registered loss as means over micro-batches; these are parts of a sum.
-        for name in SUMMED_METRICS:
+        for name in metrics.keys() & set(SUMMED_METRICS):
             metrics[name].aggregation = AggregationType.SUM
         return loss, metrics
 

@@ -164,5 +164,6 @@ def _metrics(tokens: Tokens, config: "ActorConfig", mini_batch: MiniBatch) -> di
         "actor/clip_ratio_high": events.clipped_high,
         "actor/frac_zero_advantage": events.zero_advantage,
         "actor/ppo_kl": -log_ratio,
+        "actor/entropy_per_token": -tokens.old_log_prob,
     }
     return metrics_of(values, tokens.response_mask, config, mini_batch)

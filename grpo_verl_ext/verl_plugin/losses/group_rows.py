@@ -25,12 +25,15 @@ class GroupRows:
         size: k, responses of that prompt that have tokens.
         drift: Δ̄, mean of log π_θ(y) − log π_old(y) over them, at the policy before this update, in nats.
         weight_sums: (prompts of the rollout batch,); the loss adds the weight of each response to its prompt.
+        old_is_current: the policy has not moved since ``old_log_probs`` were written down, so that they are
+            the log-probs of this very update, which another forward pass rounded differently.
     """
 
     index: Tensor
     size: Tensor
     drift: Tensor
     weight_sums: Tensor
+    old_is_current: bool = False
 
 
 GROUPS = LaidDown[GroupRows]("group rows")

@@ -4,6 +4,13 @@ Under a trainer that keeps groups (``trainer.v1.trainer_mode=group_sync``) the w
 each response's group and its size, and value and gradient are exact at every update. Under verl's own trainer
 neither is known: the drift is taken for 0, which it is at the first update after a rollout, and the group
 for complete (``rollout.n`` responses).
+
+**Low precision.** ``old_log_probs`` come from a forward pass of their own, with other micro-batches and hence
+another rounding: in bf16 some hundredths of a nat a token, which add up over a response to a Δ that no update
+has made. Where the worker knows that the policy has not moved, the log-probs at hand, detached, are taken as
+the old ones: Δ is 0 in value, and its gradient is what it was. With anchor ``ref`` the targets keep the
+log-ratio of ``old_log_probs`` to the reference, both from passes without gradient, so that d_i = β Δ_i − Ã_i
+holds as it stands and its only error is the rounding of that log-ratio.
 """
 
 from typing import TYPE_CHECKING
@@ -22,12 +29,14 @@ if TYPE_CHECKING:
 
 LOSS_AGG_MODE = "seq-mean-token-sum"
 
-SUMMED_METRICS = (
+TERMS = (
     "actor/gvpo_loss",
     "actor/gvpo_reward_term",
     "actor/gvpo_var_term",
     "actor/gvpo_cov_term",
 )
+LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
+SUMMED_METRICS = (*TERMS, LOG_PROB_GAP)
 """Each micro-batch reports its share of the mini-batch's value; the worker has verl add them up."""
 
 
@@ -50,7 +59,10 @@ def gvpo(
     mini_batch, groups = MiniBatch.from_config(config), GROUPS.current()
     size = mini_batch.group_size if groups is None else groups.size
     drift = 0.0 if groups is None else groups.drift
-    log_ratio = formulas.sequence_log_ratio(log_prob, old_log_prob, response_mask)
+    old_is_current = groups is not None and groups.old_is_current
+    log_ratio = formulas.sequence_log_ratio(
+        log_prob, log_prob.detach() if old_is_current else old_log_prob, response_mask
+    )
     targets = adv.of_response(advantages, response_mask).to(log_ratio.dtype)
     residual = formulas.residual(log_ratio, targets, drift, beta)
     loss = _mini_batch_mean(formulas.squared_error(residual, size), mini_batch)
@@ -63,8 +75,13 @@ def gvpo(
     # Without the worker verl takes an equal-weight mean of these: see `mini_batch`.
     parts_of_mini_batch = mini_batch.global_batch_size / (max(response_mask.shape[0], 1) * mini_batch.dp_size)
     share = 1.0 if groups is not None else parts_of_mini_batch
-    metrics = {name: value * share for name, value in zip(SUMMED_METRICS, values, strict=True)}
-    of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach()}
+    metrics = {name: value * share for name, value in zip(TERMS, values, strict=True)}
+    if old_is_current:
+        gap = formulas.sequence_log_ratio(log_prob.detach(), old_log_prob, response_mask).abs()
+        metrics[LOG_PROB_GAP] = aggregation.response_prompt_mean(
+            gap, mini_batch.global_batch_size, group_size=1, dp_size=mini_batch.dp_size
+        )
+    of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
     return loss, metrics | metrics_of(of_tokens, response_mask, config, mini_batch)
 
 
