@@ -44,7 +44,9 @@ def response_rewards(token_level_rewards: Tensor) -> Tensor:
 
 
 def has_tokens(response_mask: Tensor) -> Tensor:
-    """Which rows are responses, that is, have a token that the policy wrote: (B, T) → (B,) bool.
+    """Which rows have a token that the policy wrote: (B, T) → (B,) bool.
+
+    Not the same as being a response: one that was rejected has none left.
 
     Raises:
         TensorError: a mask that is not (B, T), or has no column.
@@ -93,23 +95,31 @@ A line here is all that verl needs to know one more (docs/new_algorithm.md).
 
 
 def outcome_advantages(
-    token_level_rewards: Tensor, response_mask: Tensor, group: Tensor, baseline: Baseline = group_scaled
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    group: Tensor,
+    baseline: Baseline = group_scaled,
+    *,
+    member: Tensor | None = None,
 ) -> Tensor:
     """A_{i,t} = A_i on the tokens of response i, 0 elsewhere: (B, T) → (B, T), in the dtype of the rewards.
 
     Args:
         token_level_rewards: (B, T), reward units; statistics accumulate in fp32 or better.
-        response_mask: (B, T), nonzero on the tokens that the policy wrote. A row without any is padding and
-            takes no part in the statistics.
+        response_mask: (B, T), nonzero on the tokens that the policy wrote and that are learnt from. The
+            reward of a row without any, such as a rejected response, counts all the same.
         group: (B,) int64 from `dense_group_ids`.
         baseline: `group_scaled` (GRPO, DAPO), `centred` (Dr. GRPO) or `batch_scaled`.
+        member: (B,) bool, False for rows that are no responses (padding) and take no part in the statistics;
+            None: there are none.
 
     Raises:
         TensorError: shapes or dtypes that do not fit.
     """
     check_rows(response_mask, group)
     check_same_shape(response_mask=response_mask, token_level_rewards=token_level_rewards)
-    member = has_tokens(response_mask)
+    if member is None:
+        member = torch.ones_like(group, dtype=torch.bool)
     advantages = baseline(response_rewards(token_level_rewards), group, member)
     return on_tokens(advantages.to(token_level_rewards.dtype), response_mask)
 

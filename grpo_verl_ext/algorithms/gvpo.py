@@ -14,6 +14,11 @@ whose unique minimiser is π* ∝ π' e^{R/β} (Theorem 1), for every sampling d
 (Theorem 2). With 1/(k−1) the estimate is unbiased, and k may differ per prompt. A group of one has nothing to
 be compared with: its loss is 0.
 
+**Rejected responses leave their prompt.** R̄, Δ̄ and k must be over the same responses, or Σ_i d_i ≠ 0, and
+one that rollout rejection left no token has no log π(y) any more. So it counts in none of the three: the
+others are a smaller sample, drawn from what is kept, and 1/(k−1) is unbiased for any k ≥ 2. Theorem 2 allows
+that distribution as far as it covers π'; of responses that are always rejected it says nothing.
+
 **Exact at any split.** Δ̄ is all that couples the responses of a prompt. Because Σ_i d_i = 0, the gradient
 through Δ̄ cancels, so Δ̄ may be a constant, computed by whoever sees the whole group (`group_sum` of `Δ`,
 summed over ranks), and each response then has a loss of its own: `squared_error`. Value and gradient of
@@ -54,7 +59,7 @@ def anchored(
         advantages: A_i = R_i − R̄, from `advantages.centred`; these are the targets where π' = π_old.
         anchor_log_ratio: ℓ_i = log π_old(y_i) − log π'(y_i), from `sequence_log_ratio`.
         group: from `groups.dense_group_ids`.
-        member: False for padding rows.
+        member: False for padding rows and for responses without tokens.
         beta: β, in reward units per nat.
     """
     return advantages - beta * group_deviation(anchor_log_ratio, group, member)

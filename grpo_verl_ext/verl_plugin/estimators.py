@@ -3,11 +3,17 @@
 verl calls one in the driver, with the whole rollout batch: ``token_level_rewards`` and ``response_mask``
 (B, T), ``index`` the prompt id of each row, ``config`` its ``algorithm`` section as it is. All return
 ``(advantages, returns)``, (B, T) each and equal, as verl's own outcome estimators do.
+
+**Whose reward counts.** That of every response, also of one with no token left in ``response_mask``, because
+rollout rejection took them or it never had any: as with verl's ``grpo``, it stays in mean and standard
+deviation. `WITH_TOKENS` has the exceptions. Padding rows never count; of a session with several outputs the
+last one does, and all get its advantage (`rows`).
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -16,6 +22,7 @@ from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.tensors import check_rows, check_same_shape
+from grpo_verl_ext.verl_plugin.rows import Rows, rows_of
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
 
@@ -25,6 +32,12 @@ BASELINES: dict[str, adv.Baseline] = {
     "none": adv.centred,
 }
 """``algorithm.grpo_ext.scale_rewards`` → the function that does it."""
+
+WITH_TOKENS = frozenset({"gvpo"})
+"""Estimators whose groups are the responses that still have tokens: what the loss of the same name sums over.
+
+GVPO's weights must sum to zero over the log-likelihoods that are there (`algorithms.gvpo`).
+"""
 
 LARGEST_REWARD = 1e15
 """Squares of many such rewards still fit fp32."""
@@ -84,7 +97,8 @@ def dapo_per_prompt(
 ) -> Result:
     """DAPO with each prompt's tokens averaged first, the paper's formula: `advantages.per_prompt_token`.
 
-    Goes with the loss of the same name. verl's ``critic/advantages/*`` show Â/N_x then.
+    N_x counts the tokens that rollout rejection left: those that the loss sums over. Goes with the loss of
+    the same name. verl's ``critic/advantages/*`` show Â/N_x then.
     """
     advantages, _same = _outcome("dapo_per_prompt", token_level_rewards, response_mask, index, config)
     group = _group_ids("dapo_per_prompt", index, token_level_rewards)
@@ -103,12 +117,14 @@ def grpo_process(
     """GRPO with process supervision, arXiv 2402.03300 §4.1.3: `process.process_advantages`.
 
     Learns from the steps that the trainer laid down; ``token_level_rewards``, the outcome, gives the dtype.
+    The steps of a response that rollout rejection took stay in the pool.
 
     Raises:
         ValueError: no steps are laid down: the trainer mode or the agent loop is verl's own.
     """
     settings = EstimatorSettings.from_config(config, "grpo_process")
     group = _group_ids("grpo_process", index, token_level_rewards)
+    _rows("grpo_process", index, token_level_rewards)  # refuses several outputs of a session
     steps = STEPS.current()
     if steps is None:
         raise ValueError(
@@ -144,11 +160,12 @@ def _outcome(
     check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     # One pass over the rewards and one over the mask, which verl keeps as int64.
     response_mask = response_mask.bool()
-    rewards, member = adv.response_rewards(token_level_rewards), adv.has_tokens(response_mask)
+    rewards, rows = adv.response_rewards(token_level_rewards), _rows(name, index, token_level_rewards)
+    member = rows.member & adv.has_tokens(response_mask) if name in WITH_TOKENS else rows.member
     _refuse_bad_rewards(name, rewards, member)
     baseline = adv.UNSCALED.get(name, BASELINES[settings.scale_rewards])
-    per_response = baseline(rewards, group, member).to(token_level_rewards.dtype)
-    advantages = adv.on_tokens(per_response, response_mask)
+    of_session = baseline(rewards, group, member)[rows.last]
+    advantages = adv.on_tokens(of_session.to(token_level_rewards.dtype), response_mask)
     return _without_truncated(advantages, response_mask, settings)
 
 
@@ -171,6 +188,10 @@ def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tens
             f"valid is one id per row. Pass index=<(B,) ids>"
         )
     return group
+
+
+def _rows(name: str, index: npt.ArrayLike | None, like: Tensor) -> Rows:
+    return rows_of(name, np.asarray(index).tolist(), like.device)
 
 
 def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:

@@ -180,8 +180,17 @@ def test_padding_rows_change_nothing(baseline, garbage, id_of_padding):
         torch.cat([mask, torch.zeros(2, 2)]),
         dense_group_ids(["x", "x", "x", id_of_padding, id_of_padding]),
         baseline,
+        member=torch.tensor([True, True, True, False, False]),
     )
     assert padded.tolist() == [*expected.tolist(), [0, 0], [0, 0]]
+
+
+def test_the_reward_of_a_response_without_tokens_counts():
+    # Rewards 1, 0, 0, 1 of which both zeros were rejected: mean 1/2, std 1/√3.
+    rewards, mask = torch.tensor([[1.0], [0], [0], [1]], dtype=F64), torch.tensor([[1], [0], [0], [1]])
+    found = outcome_advantages(rewards, mask, dense_group_ids(list("xxxx")))
+    high = 0.5 / (1 / math.sqrt(3) + 1e-6)
+    assert_close(found, [[high], [0.0], [0.0], [high]])
 
 
 def test_a_response_is_truncated_when_it_wrote_the_last_token_of_the_budget():

@@ -190,6 +190,11 @@ SEAMS: dict[str, list[Seam]] = {
     ],
     "Estimators and losses": [
         seam(
+            "verl.trainer.ppo.rollout_corr_helper.compute_rollout_correction_and_add_to_batch",
+            Has("batch.batch['response_mask'] = modified_response_mask"),
+            ".estimators",
+        ),
+        seam(
             f"{TRAINER}._compute_advantage",
             Hands(
                 "compute_advantage_for_multi_trajectories",
@@ -212,6 +217,7 @@ SEAMS: dict[str, list[Seam]] = {
             "verl.trainer.ppo.v1.utils.compute_advantage_for_multi_trajectories",
             Has("if adv_estimator != core_algos.AdvantageEstimator.GRPO:", "return compute_advantage(data"),
             ".estimators",
+            ".rows",
         ),
         seam(
             "verl.trainer.ppo.ray_trainer.compute_advantage",
@@ -473,6 +479,13 @@ SEAMS: dict[str, list[Seam]] = {
             ".step_rewards.collected",
         ),
         seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".groups.trainer"),
+        seam("transfer_queue.get_client", Called(), ".rows"),
+        seam(
+            "transfer_queue.interface.get_client",
+            Has("assert _TQ_CLIENT is not None", "return _TQ_CLIENT"),
+            ".rows",
+        ),
+        seam("transfer_queue.kv_list", Called(("partition_id",)), ".rows"),
         seam(
             POSTPROCESS,
             Has(
@@ -481,8 +494,14 @@ SEAMS: dict[str, list[Seam]] = {
                 "'seq_len': prompt_len + response_len",
             ),
             ".rollout_batch",
+            ".rows",
             ".groups.trainer",
             ".step_rewards.agent_loops",
+        ),
+        seam(
+            f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._agent_loop_postprocess",
+            Has("output.extra_fields['raw_prompt']"),  # one output: a list has no such attribute
+            ".rows",
         ),
         seam(POSTPROCESS, InOrder("self._compute_score", "output.as_dict"), ".step_rewards.agent_loops"),
         seam(UPSAMPLE, Called(("batch", "batch_multiple", "eos_token_id")), ".groups.trainer"),
@@ -490,6 +509,7 @@ SEAMS: dict[str, list[Seam]] = {
             UPSAMPLE,
             Has("pad_keys.append(f'{pad_uid}_{local_idx}_0')", "pad_uid = f'pad{uuid.uuid4().hex}'"),
             ".rollout_batch",
+            ".rows",
         ),
         seam(
             "verl.trainer.ppo.padding_utils.construct_minimal_padding_template",

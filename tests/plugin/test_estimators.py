@@ -20,7 +20,8 @@ from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 
 F64 = torch.float64
 # Prompts x (3 responses), y (2), z (1) and verl's padding, in the order in which sessions finish.
-IDS = np.array(["x", "y", "x", "z", "y", "x", "pad0"], dtype=object)
+PAD = "pad" + 32 * "0"
+IDS = np.array(["x", "y", "x", "z", "y", "x", PAD], dtype=object)
 LENGTHS = [4, 2, 1, 3, 4, 2, 0]
 REWARDS = [1.0, 2.0, 0.0, 3.0, 0.5, 0.25, 0.0]
 MASK = torch.tensor([[1] * n + [0] * (4 - n) for n in LENGTHS])

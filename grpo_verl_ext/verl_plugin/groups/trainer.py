@@ -21,6 +21,7 @@ from grpo_verl_ext.verl_plugin.groups.mini_batches import balanced_over_ranks, f
 from grpo_verl_ext.verl_plugin.groups.worker import NUM_GROUPS, OLD_IS_CURRENT
 from grpo_verl_ext.verl_plugin.losses import group_rows
 from grpo_verl_ext.verl_plugin.rollout_batch import nested, padded, prompt_ids, put
+from grpo_verl_ext.verl_plugin.rows import KEYS, refuse_several_outputs
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 
 GROUP_LOSSES = ("gvpo",)
@@ -34,6 +35,7 @@ class KeepsGroups(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         self, batch: Any, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **_: object
     ) -> Any:
         """Order the rows so that verl's cuts keep groups whole and ranks equally busy."""
+        refuse_several_outputs(self.config.algorithm.adv_estimator, batch.keys)
         dp_size = max(self._dp_ranks()) + 1
         capacity = (
             self.config.actor_rollout_ref.actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
@@ -58,8 +60,12 @@ class KeepsGroups(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         return known["actor"]
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Write down for a group loss which group each response belongs to, and how large it is."""
-        batch = super()._compute_advantage(batch, metrics)
+        """Show the estimator the rows' keys; write down for a group loss the groups and their sizes.
+
+        A size counts what the estimator of such a loss counted: responses that still have tokens.
+        """
+        with KEYS.during(batch.keys):
+            batch = super()._compute_advantage(batch, metrics)
         if self.config.actor_rollout_ref.actor.policy_loss.loss_mode not in GROUP_LOSSES:
             return batch
         group = dense_group_ids(prompt_ids(batch))

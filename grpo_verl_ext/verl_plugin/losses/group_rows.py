@@ -22,7 +22,7 @@ class GroupRows:
 
     Attributes:
         index: number of its prompt within the rollout batch.
-        size: k, responses of that prompt that have tokens.
+        size: k, responses of that prompt that have tokens: neither padding nor rejected.
         drift: Δ̄, mean of log π_θ(y) − log π_old(y) over them, at the policy before this update, in nats.
         weight_sums: (prompts of the rollout batch,); the loss adds the weight of each response to its prompt.
         old_is_current: the policy has not moved since ``old_log_probs`` were written down, so that they are
