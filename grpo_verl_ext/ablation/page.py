@@ -36,7 +36,8 @@ BEHAVIOUR = {
     "actor/ppo_kl": "KL to the policy of the rollout (k1), nats a token",
     "actor/kl_loss": "KL to the reference, nats (*)",
     "actor/grad_norm": "norm of the gradient (*)",
-    "response_length/clip_ratio": "truncated responses, share",
+    # not response_length/clip_ratio: those as long as the longest of the batch (losses.mini_batch)
+    "actor/frac_truncated": "truncated responses, share (this package's losses)",
 }
 """Metrics that show how the variants behave, in the order of the page. (*): as large as the variant's own
 aggregation (`actor.loss_agg_mode`) makes it, hence on a logarithmic axis."""

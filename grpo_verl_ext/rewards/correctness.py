@@ -7,17 +7,27 @@ from decimal import Decimal
 
 EXACT, EQUAL, WRONG = 2.0, 1.5, 0.0
 
-# ASCII digits only, thousands commas allowed, and an exponent that Decimal can hold.
-_NUMBER = re.compile(
-    r"[+-]?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?"
+# Digits 0–9, points and commas, with an exponent if one follows: a number, or what only looks like one.
+_RUN = re.compile(r"[0-9.,]+(?:[eE][+-]?[0-9]+)?")
+# Thousands commas allowed, and an exponent that Decimal can hold.
+_NUMBER = re.compile(r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+_CURRENCY = "$€£¥₹"
+_SIGNS = "+-−"
+_NOT_EQUAL = ("!", "<", ">", "~")
+# What may touch a number from the left, behind a space or a colon: brackets, quotes, a currency, a sign.
+_LEAD = re.compile(rf"(?:^|[\s:])([(\[{{'\"{_CURRENCY}{re.escape(_SIGNS)}]*)\Z")
+_PUNCTUATION = frozenset(f".,;:()[]{{}}'\"%°{_CURRENCY}")
+# English words that make another number of it.
+_CHANGED = re.compile(
+    r"\b(?:not|minus|negative|half|dozens?|hundreds?|thousands?|millions?|billions?|trillions?)\b", re.I
 )
 
 
 def correctness(solution_str: str, ground_truth: object) -> float:
     """2.0 for the wanted answer to the letter, 1.5 for the same number written differently, else 0.
 
-    White space around the answer does not count. ``14.0``, ``+14``, ``014`` and ``1.4e1`` are 14 written
-    differently; ``nan``, ``inf`` and digits other than 0–9 are no numbers.
+    White space around the answer does not count. `number_in` says which number an answer gives, and the
+    ground truth likewise: ``14.0``, ``$14``, ``14 apples`` and ``x = 14`` are 14 written differently.
 
     Args:
         ground_truth: compared as ``str(ground_truth)``, so an int will do.
@@ -27,8 +37,8 @@ def correctness(solution_str: str, ground_truth: object) -> float:
         return WRONG
     if answer == wanted:
         return EXACT
-    number = _number(answer)
-    return EQUAL if number is not None and number == _number(wanted) else WRONG
+    number = number_in(answer)
+    return EQUAL if number is not None and number == number_in(wanted) else WRONG
 
 
 def answer_of(solution_str: str) -> str | None:
@@ -42,5 +52,39 @@ def answer_of(solution_str: str) -> str | None:
     return answer.strip() if opened and closed else None
 
 
-def _number(text: str) -> Decimal | None:
-    return Decimal(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
+def number_in(text: str) -> Decimal | None:
+    """The one number that the text gives, behind its ``=`` if there is one; None where that is in doubt.
+
+    - 14: ``14``, ``14.0``, ``+14``, ``014``, ``1.4e1``, ``14.``, ``(14)``, ``$14``, ``14 €``, ``14%``,
+      ``14 apples``, ``The answer is 14.``, ``x = 14``, ``7 + 7 = 14``
+    - -14: ``-14``, ``−14``, ``-$14``, ``$-14``, ``x = -14``
+    - 1400: ``1400``, ``1,400``, ``$1,400.00``
+    - None, no number: ``fourteen``, ``nan``, ``14 = x``, ``１４`` (digits other than 0–9)
+    - None, several: ``13 or 14``, ``14, 14``, ``7 + 7``, ``28/2``, ``1 400``, ``1,4``, ``x = 14, y = 15``,
+      ``x = 7 + 7 = 14``
+    - None, part of a word or formula: ``14kg``, ``14k``, ``x14``, ``sqrt(14)``, ``2x - 14``, ``14!``,
+      ``~14``, ``x < 14``, ``x != 14``
+    - None, changed by a word: ``14 million``, ``minus 14``, ``not 14``
+
+    Units are not compared, and ``%`` is one: ``14%`` is 14, not 0.14. No other words are read.
+    """
+    before, equals, behind = text.partition("=")
+    if equals:
+        text = "" if before.endswith(_NOT_EQUAL) else behind
+    run = next((run for run in _RUN.finditer(text) if run[0].strip(".,")), None)
+    if run is None or _CHANGED.search(text):
+        return None
+    left, right = text[: run.start()], text[run.end() :]
+    lead, number = _LEAD.search(left), run[0].rstrip(".,")
+    if lead is None or right[:1].isalpha() or not _NUMBER.fullmatch(number):
+        return None
+    signs = "".join(mark for mark in lead[1] if mark in _SIGNS)
+    # A second number, or a second "=", is not plain.
+    if len(signs) > 1 or not all(map(_is_plain, left[: lead.start(1)] + right)):
+        return None
+    # The sign goes in as text: Decimal's own minus would round to 28 digits.
+    return Decimal(signs.replace("−", "-") + number.replace(",", ""))
+
+
+def _is_plain(mark: str) -> bool:
+    return mark.isalpha() or mark.isspace() or mark in _PUNCTUATION

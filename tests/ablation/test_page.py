@@ -94,6 +94,19 @@ def test_all_text_is_escaped(folder: Path) -> None:
     assert str(folder) not in html, "a page is shown to others"
 
 
+@pytest.mark.parametrize(
+    ("metric", "drawn"), [("actor/frac_truncated", 1), ("response_length/clip_ratio", 0)]
+)
+def test_truncated_responses_are_those_that_used_up_the_budget(
+    tmp_path: Path, grid_of, leave, metric: str, drawn: int
+) -> None:
+    """verl's clip_ratio counts the responses as long as the longest, of which there always is one."""
+    grid_of(["base"], ["val"])
+    leave("base", 1, {step: {"val": 0.5, metric: 0.25} for step in range(3)})
+    html = as_html(analyse(read_results(tmp_path)))
+    assert html.count("<figcaption>truncated responses, share") == drawn
+
+
 def test_a_grid_without_a_finished_run_has_a_page(tmp_path: Path, grid_of) -> None:
     grid_of(["b"], ["m"])
     assert "b/seed-1 (waiting)" in as_html(analyse(read_results(tmp_path)))

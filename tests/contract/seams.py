@@ -881,7 +881,7 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam(
             f"{METRICS}.compute_data_metrics",
-            Has("'critic/score/mean'", "'response_length/mean'", "'response_length/clip_ratio'"),
+            Has("'critic/score/mean'", "'response_length/mean'"),
             "iterate.parts",
             "ablation.page",
         ),

@@ -51,14 +51,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         f"{ACTOR}.use_dynamic_bsz=true",
         "data.max_prompt_length=512",
         "data.max_response_length=512",
-        "reward.reward_kwargs.overlong_buffer_cfg.len=64",
     ]
 
 
 def overrides_of(whole: Sequence[str], preset: str, *more: str) -> list[str]:
-    """The overlong buffer is there with +algo=dapo alone."""
-    kept = [each for each in whole if preset == "dapo" or "overlong" not in each]
-    return [f"+algo={preset}", *kept, *more]
+    return [f"+algo={preset}", *whole, *more]
 
 
 @pytest.mark.parametrize("preset", PRESETS)

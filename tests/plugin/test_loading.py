@@ -69,15 +69,17 @@ def test_registering_twice_is_harmless(python: Python) -> None:
     found = python(
         """
         import verl
+        from omegaconf import OmegaConf
         from verl.trainer.ppo import core_algos
         from grpo_verl_ext.verl_plugin.registration import register
         before = dict(core_algos.POLICY_LOSS_REGISTRY)
         register.cache_clear()
         register()
         print(before == core_algos.POLICY_LOSS_REGISTRY)
+        print(OmegaConf.create({"a_fifth": "${grpo_ext.share:512,4096,20480}"}).a_fifth)
         """
     )
-    assert found.stdout.strip() == "True", found.stderr
+    assert found.stdout.split() == ["True", "102"], found.stderr
 
 
 def test_a_failing_plugin_says_why_on_stderr_and_verl_still_imports(python: Python) -> None:

@@ -1,17 +1,32 @@
 """Presets on verl's own command line: they compose, they change what they say, a misspelt one is named."""
 
+import asyncio
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hydra import compose, initialize_config_module
+from hypothesis import given
+from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict
+from verl import DataProto
+from verl.trainer.ppo.reward import load_reward_manager
 from verl.utils.config import omega_conf_to_dataclass
 
 import grpo_verl_ext.config
+from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+from grpo_verl_ext.verl_plugin.search_path import share
 
 CONFIG = Path(grpo_verl_ext.config.__file__).parent
 PRESETS = sorted(f"{file.parent.name}={file.stem}" for file in CONFIG.glob("*/*.yaml"))
+ALGORITHMS = sorted(file.stem for file in CONFIG.glob("algo/*.yaml"))
+BUFFER = {256: 51, 512: 102, 2048: 409, 8192: 1638, 20480: 4096}
+"""DAPO's overlong buffer by budget, worked by hand: ⌊L · 4096 / 20480⌋ = ⌊L / 5⌋."""
+BYTES = build_tokenizer()
 
 Compose = Callable[..., DictConfig]
 
@@ -90,6 +105,72 @@ def test_the_actor_of_a_preset_is_what_verls_dataclass_accepts(verl_config: Comp
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     assert actor.strategy == "fsdp2"
     assert actor.fsdp_config.mixed_precision["param_dtype"] == "fp32"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_verls_reward_worker_can_be_built_at_any_budget(algorithm: str, verl_config: Compose) -> None:
+    composed = verl_config(f"+algo={algorithm}", "actor_rollout_ref.rollout.name=vllm")
+    for budget, buffer in BUFFER.items():
+        config = copy.deepcopy(composed)
+        config.data.max_response_length = budget
+        OmegaConf.resolve(config)  # as verl's TaskRunner does
+        manager = load_reward_manager(config, BYTES)
+        if algorithm == "dapo":
+            assert (manager.max_resp_len, manager.overlong_buffer_cfg.len) == (budget, buffer)
+
+
+@pytest.mark.parametrize(("tokens", "added"), [(410, 0.0), (461, -0.5), (512, -1.0)])
+def test_dapo_adds_what_eq_13_says(tokens: int, added: float, verl_config: Compose) -> None:
+    """L = 512 and C = 102: (410 − |y|) / 102 beyond 410 tokens."""
+    function = "reward.custom_reward_function"
+    config = verl_config(
+        "+algo=dapo",
+        "data.max_response_length=512",
+        f"{function}.path=pkg://grpo_verl_ext.rewards.weighted_sum",
+        f"+{function}.reward_kwargs.weights={{correctness: 1.0}}",
+    )
+    OmegaConf.resolve(config)
+
+    async def scored() -> dict[str, object]:
+        return await load_reward_manager(config, BYTES).run_single(right_response(tokens))
+
+    # 2.0 for the right answer; the lengths are whole numbers and the shares halves: exact
+    assert asyncio.run(scored())["reward_score"] == 2.0 + added
+
+
+def right_response(tokens: int) -> DataProto:
+    """As verl hands it to its reward manager: so many tokens behind a prompt of one, then one of padding."""
+    answer = BYTES.encode("<answer>9</answer>")
+    ids = [*BYTES.encode(".") * (tokens - len(answer)), *answer]
+    assert len(ids) == tokens
+    batch = {
+        "responses": torch.tensor([[*ids, 0]]),
+        "attention_mask": torch.tensor([[1] * (1 + tokens) + [0]]),
+    }
+    row = {"data_source": "chain_sum", "reward_model": {"ground_truth": "9"}}
+    return DataProto(
+        batch=TensorDict(batch, batch_size=1),
+        non_tensor_batch={key: np.array([value], dtype=object) for key, value in row.items()},
+    )
+
+
+def test_another_buffer_can_be_asked_for(verl_config: Compose) -> None:
+    key = "reward.reward_kwargs.overlong_buffer_cfg.len"
+    assert OmegaConf.select(verl_config("+algo=dapo", f"{key}=100"), key) == 100
+    engine = "actor_rollout_ref.rollout.name=vllm"
+    assert OmegaConf.select(verl_config("+algo=dapo", "+task=chain_sum", engine), key) == 6
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**6), st.integers(0, 10**6))
+def test_a_share_is_a_whole_number_of_at_least_one_and_within_the_whole(
+    whole: int, part: int, rest: int
+) -> None:
+    found = share(whole, part, part + rest)
+    assert type(found) is int
+    assert 1 <= found <= whole
+    # no rounding of floats: at most the share, and one more would be above it
+    assert found * (part + rest) <= whole * part or found == 1
+    assert (found + 1) * (part + rest) > whole * part
 
 
 def test_a_misspelt_preset_is_named_beside_the_valid_ones(python: Callable[..., object]) -> None:
