@@ -116,7 +116,6 @@ WRONG = {
         "legacy-reward",
     ),
     "an option of no part": ("ppo", ["+algorithm.grpo_ext.no_such=1"], "options"),
-    "a platform beside another": ("ppo", ["trainer.device=cuda"], "device"),
     "a key that verl does not know": ("grpo", ["trainer.no_such_key=1"], "composition"),
     "a silence of nothing": ("grpo", ["+algorithm.grpo_ext.silence=[kl]"], "silence"),
     "a rollout engine that is not named": ("grpo", ["actor_rollout_ref.rollout.name=???"], "missing"),
@@ -162,7 +161,6 @@ def remedied(whole: list[str], name: str) -> list[str]:
         "dynamic sampling on a shaped score",
         "a mask with another budget",
         "a punishment with another budget",
-        "a platform beside another",
         "steps that nobody shows",
     ],
 )

@@ -50,7 +50,7 @@ def test_what_verl_would_refuse(tmp_path: Path) -> None:
 
 
 def test_what_the_driver_would_refuse(tmp_path: Path) -> None:
-    wrong = settings(tmp_path, "+platform=cpu", "+algo=grpo", "actor_rollout_ref.rollout.n=1")
+    wrong = settings(tmp_path, "+platform=cpu", "actor_rollout_ref.rollout.n=1")
     with pytest.raises(IterateError, match=r"policy\.overrides: actor_rollout_ref\.rollout\.n is 1, but"):
         check(wrong, compose(wrong))
 
