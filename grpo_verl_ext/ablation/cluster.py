@@ -21,6 +21,7 @@ from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError, last_lines
 from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, VerlRun
+from grpo_verl_ext.which_ray import OF_AN_OWN_RAY
 
 Answer = TypeVar("Answer")
 
@@ -30,12 +31,6 @@ PYTHON = "python"
 """Of the head node: what its Ray has in PATH. Ours may not even be there."""
 HANDED_ON = ("VERL_PLATFORM",)
 """Of our environment, the rest is the cluster's: a head without accelerator must be told of the others'."""
-OF_AN_OWN_RAY = (
-    "ray_kwargs.ray_init.num_cpus=null",
-    "++ray_kwargs.ray_init.num_gpus=null",
-    "++ray_kwargs.ray_init._system_config=null",
-)
-"""How large verl makes a Ray of its own, as +platform=cpu does; ray.init refuses these in a running one."""
 
 
 def connected(address: str) -> JobSubmissionClient:
