@@ -102,7 +102,9 @@ def doctor(
     ] = None,
     config_name: Annotated[
         str | None,
-        typer.Option("--config-name", "-cn", help="As main_ppo takes it: a file there; ppo_megatron_trainer."),
+        typer.Option(
+            "--config-name", "-cn", help="As main_ppo takes it: a file there; ppo_megatron_trainer."
+        ),
     ] = None,
     module: Annotated[str | None, typer.Option("-m", hidden=True)] = None,
 ) -> None:
@@ -121,7 +123,9 @@ def doctor(
         if value is not None
     }
     asked = words or options or module
-    status = examine_configuration(words, as_json=as_json, **options) if asked else examine_environment(as_json)
+    status = (
+        examine_configuration(words, as_json=as_json, **options) if asked else examine_environment(as_json)
+    )
     raise typer.Exit(status)
 
 

@@ -54,12 +54,20 @@ def test_an_address_that_was_given_or_a_ray_of_its_own(
     ray = which_ray(overrides, {} if variable is None else {"RAY_ADDRESS": variable})
     assert (ray.address, ray.given_by) == (address, given_by)
     assert ray.arguments == (OWN if address == "local" else NO_SIZES)
-    assert ray.words.startswith("Ray: one of its own" if address == "local" else f"Ray: the one at {address}, ")
+    assert ray.words.startswith(
+        "Ray: one of its own" if address == "local" else f"Ray: the one at {address}, "
+    )
 
 
 def test_the_section_of_the_cpu_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     def settled(**more: object) -> dict[str, object]:
-        section = {"num_cpus": 16, "num_gpus": 1, "_system_config": {"a": 1}, "include_dashboard": False, **more}
+        section = {
+            "num_cpus": 16,
+            "num_gpus": 1,
+            "_system_config": {"a": 1},
+            "include_dashboard": False,
+            **more,
+        }
         config = OmegaConf.create({"ray_kwargs": {"ray_init": section}})
         OmegaConf.set_struct(config, True)
         settle(config)

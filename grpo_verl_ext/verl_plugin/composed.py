@@ -76,10 +76,11 @@ def _no_such_training(config_path: str, config_name: str) -> CompositionError:
     names = GlobalHydra.instance().config_loader().get_group_options("", ObjectType.CONFIG)
     valid = [name for name in names if not name.startswith("_")]
     if valid:
-        usual = "" if CONFIG_NAME in valid else f"--config-path={CONFIG_PATH} "
+        path = "" if CONFIG_NAME in valid else f"--config-path={CONFIG_PATH} "
         return CompositionError(
             f"--config-name is {config_name!r}; valid is the configuration of a training in "
-            f"--config-path={config_path}, which has {', '.join(valid)}. Type: {usual}--config-name={CONFIG_NAME}"
+            f"--config-path={config_path}, which has {', '.join(valid)}. "
+            f"Type: {path}--config-name={CONFIG_NAME}"
         )
     where = config_path if config_path.startswith(PACKAGE) else os.path.normpath(_folder(config_path))
     return CompositionError(
