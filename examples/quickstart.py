@@ -76,7 +76,7 @@ def train(options: argparse.Namespace, overrides: list[str], out: Path) -> VerlR
         *("trainer.test_freq=4", "trainer.save_freq=4", "trainer.max_actor_ckpt_to_keep=1"),
     )
     run = VerlRun(out, [*settings, *overrides], options.steps)
-    print(f"Starting verl: -m verl.trainer.main_ppo {' '.join(run.arguments())}\nIts output goes to {out}")
+    print(f"Starting verl: {' '.join(run.command())}\n{run.ray.words}\nIts output goes to {out}")
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     with Progress(*columns) as progress:
         bar = progress.add_task("starting Ray, actor and rollout", total=options.steps)

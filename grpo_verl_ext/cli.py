@@ -91,15 +91,50 @@ def doctor(
         list[str] | None, typer.Argument(help="A training's command line, as verl's main_ppo takes it.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    *,
+    config_path: Annotated[
+        str | None,
+        typer.Option(
+            "--config-path",
+            "-cp",
+            help="As main_ppo takes it: a folder, absolute or seen from main_ppo's own, or pkg://MODULE.",
+        ),
+    ] = None,
+    config_name: Annotated[
+        str | None,
+        typer.Option(
+            "--config-name", "-cn", help="As main_ppo takes it: a file there; ppo_megatron_trainer."
+        ),
+    ] = None,
+    module: Annotated[str | None, typer.Option("-m", hidden=True)] = None,
 ) -> None:
-    """Is the plugin there, here and in a Ray worker? With overrides: is the training what it is called?
+    """Is the plugin there, here and in a Ray worker? With a command line: is the training what it is called?
+
+    The line may be pasted whole: python3 -m verl.trainer.main_ppo --config-name=… key=value …
 
     Exit status 0: nothing found, 1: warnings, 2: errors.
     """
     from grpo_verl_ext.doctor.report import examine_configuration, examine_environment
 
-    status = examine_configuration(overrides, as_json=as_json) if overrides else examine_environment(as_json)
+    words = _without_program(overrides or [], module)
+    options = {
+        name: value
+        for name, value in (("config_path", config_path), ("config_name", config_name))
+        if value is not None
+    }
+    asked = words or options or module
+    status = (
+        examine_configuration(words, as_json=as_json, **options) if asked else examine_environment(as_json)
+    )
     raise typer.Exit(status)
+
+
+def _without_program(words: list[str], module: str | None) -> list[str]:
+    """The words of a training's command line that follow ``python3 -m verl.trainer.main_ppo``."""
+    trainer = "verl.trainer.main_ppo"
+    if module not in (None, trainer):
+        raise typer.BadParameter(f"-m is {module}; valid is {trainer}. Type: -m {trainer}")
+    return words[1:] if module and words and Path(words[0]).name.startswith("python") else words
 
 
 @app.command()

@@ -21,6 +21,7 @@ from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError, last_lines
 from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, VerlRun
+from grpo_verl_ext.which_ray import OF_AN_OWN_RAY
 
 Answer = TypeVar("Answer")
 
@@ -28,15 +29,8 @@ NO_ANSWER = (OSError, RuntimeError, RayError)
 """What Ray's client raises: no connection, a status other than 200, a token that is missing."""
 PYTHON = "python"
 """Of the head node: what its Ray has in PATH. Ours may not even be there."""
-ON_A_CLUSTER = (
-    # How large verl makes a Ray of its own, as +platform=cpu does; ray.init refuses these in a running one.
-    "ray_kwargs.ray_init.num_cpus=null",
-    "++ray_kwargs.ray_init.num_gpus=null",
-    "++ray_kwargs.ray_init._system_config=null",
-    # Others may train on it.
-    "++algorithm.grpo_ext.own_queue=true",
-)
-"""Arguments of a run that is submitted to a cluster."""
+OWN_QUEUE = "++algorithm.grpo_ext.own_queue=true"
+"""Argument of a run that is submitted to a cluster: others may train on it."""
 
 
 def connected(address: str) -> JobSubmissionClient:
@@ -142,7 +136,7 @@ class Cluster:
         def submit() -> None:
             if not self._knows(job):  # it may have arrived, and only the answer been lost
                 self.client.submit_job(
-                    entrypoint=shlex.join([PYTHON, *TRAINER, *run.arguments(), *ON_A_CLUSTER]),
+                    entrypoint=shlex.join([PYTHON, *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, OWN_QUEUE]),
                     submission_id=job.submission_id,
                     runtime_env={"env_vars": environment},
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from grpo_verl_ext.ablation.settings import GridSettings
 from grpo_verl_ext.ablation.state import Standing, State, standing_of, state_of
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
+from grpo_verl_ext.which_ray import WhichRay
 
 
 def plan_and_report(settings: GridSettings, *, retry_failed: bool) -> None:
@@ -56,6 +57,8 @@ def run_and_report(
         prepare_and_report(seed, force=False)
     if place.address is None:  # a cluster has devices, files and packages of its own; the job checks them
         checks.check(configs)
+    for words in _which_rays(place.address, runs):
+        console.print(words, markup=False)
     keep_grid(settings)
     naming = nullcontext() if place.address is None else _jobs_named_at_the_end(console, runs)
     with naming, Live(console=console, refresh_per_second=2) as live:
@@ -66,6 +69,12 @@ def run_and_report(
     _print_failures(console, standings)
     console.print(f"What they say: grpo-verl-ext report {settings.folder}", markup=False)
     return all(standing.state is State.FINISHED for standing in standings)
+
+
+def _which_rays(address: str | None, runs: Sequence[GridRun]) -> Iterable[str]:
+    if address is not None:
+        return [WhichRay(address, "--ray-address").words]
+    return dict.fromkeys(run.training.ray.words for run in runs)
 
 
 @dataclass

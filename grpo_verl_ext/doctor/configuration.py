@@ -11,17 +11,19 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from grpo_verl_ext.verl_plugin import preflight
-from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
+from grpo_verl_ext.verl_plugin.composed import CONFIG_NAME, CONFIG_PATH, CompositionError, composed
 from grpo_verl_ext.verl_plugin.findings import Finding, Severity
 
 VERLS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
 """What verl's own validation raises."""
 
 
-def findings(overrides: Sequence[str]) -> Iterator[Finding]:
+def findings(
+    overrides: Sequence[str], *, config_path: str = CONFIG_PATH, config_name: str = CONFIG_NAME
+) -> Iterator[Finding]:
     """Ours and, if it refuses more, verl's."""
     try:
-        config = composed(overrides)
+        config = composed(overrides, config_path=config_path, config_name=config_name)
     except CompositionError as error:
         yield Finding("composition", Severity.ERROR, "", None, f"verl refuses the command line: {error}")
         return

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import ray
 
 from grpo_verl_ext.verl_plugin.requirements import TESTED
+from grpo_verl_ext.which_ray import which_ray
 
 WORKER_SECONDS = 180
 """For a Ray worker to start and to import verl."""
@@ -62,10 +63,12 @@ def seen_by_a_worker() -> Seen:
     """In a worker of Ray's: of a Ray started for this question, or of the cluster that RAY_ADDRESS names.
 
     Raises:
+        ValueError: ray.init does not take the address.
         TimeoutError: it does not answer.
         ray.exceptions.RayError: it fails.
     """
-    ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+    address = which_ray().address
+    ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
     try:
         found: Seen = ray.get(ray.remote(num_cpus=0)(seen_here).remote(), timeout=WORKER_SECONDS)
     finally:

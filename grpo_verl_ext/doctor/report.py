@@ -23,16 +23,23 @@ from grpo_verl_ext.doctor.environment import (
 )
 from grpo_verl_ext.verl_plugin.findings import Finding, Severity
 from grpo_verl_ext.verl_plugin.requirements import queue_missing
+from grpo_verl_ext.which_ray import which_ray
 
 CLEAN, WARNED, WRONG = 0, 1, 2
 
 
-def examine_configuration(overrides: Sequence[str], *, as_json: bool) -> int:
-    """Print what is wrong with a training's command line; the exit status."""
+def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options: str) -> int:
+    """Print what is wrong with a training's command line; the exit status.
+
+    Args:
+        overrides: key=value.
+        as_json: for programs.
+        options: ``config_path``, ``config_name``, if the command line gives them.
+    """
     with redirect_stdout(sys.stderr):  # verl prints while it is imported and while it validates
         from grpo_verl_ext.doctor.configuration import findings
 
-        found = list(findings(overrides))
+        found = list(findings(overrides, **options))
     if as_json:
         print(json.dumps({"findings": [_plain(each) for each in found]}, indent=2, ensure_ascii=False))
     else:
@@ -49,6 +56,7 @@ def examine_environment(as_json: bool) -> int:
     if as_json:
         content = {
             "python": python_version(),
+            "ray": which_ray().words,
             "versions": [asdict(each) for each in versions()],
             "here": asdict(here),
             "worker": asdict(worker) if worker else None,
@@ -63,7 +71,7 @@ def examine_environment(as_json: bool) -> int:
 def _asked_worker() -> tuple[Seen | None, str | None]:
     try:
         return seen_by_a_worker(), None
-    except (RayError, TimeoutError, OSError, RuntimeError) as error:
+    except (RayError, TimeoutError, OSError, RuntimeError, ValueError) as error:
         return None, f"a Ray worker could not be asked: {error}"
 
 
@@ -113,6 +121,7 @@ def _print_environment(here: Seen, worker: Seen | None, complaints: Sequence[str
     console = Console(soft_wrap=True, highlight=False)
     console.print(_version_table(versions()))
     console.print(f"python {python_version()}; verl's platform: {here.platform}", markup=False)
+    console.print(which_ray().words, markup=False)
     where = "here and in a Ray worker" if worker == here else "here"
     console.print(f"estimators and losses that verl finds {where} (ours: *):", markup=False)
     for kind, owners in (("estimators", here.estimators), ("losses", here.losses)):

@@ -48,9 +48,7 @@ def plan_and_report(settings: IterateSettings) -> None:
         for name in PARTS:
             done = "done" if manifest.finished(number, name) else "to do"
             console.print(f"  {done:5}  {name:12}  {TITLES[name]}", markup=False)
-        console.print(
-            "  python3 -m verl.trainer.main_ppo " + shlex.join(this.run().arguments()), markup=False
-        )
+        console.print("  python3 " + shlex.join(this.run().command()), markup=False)
 
 
 def iterate_and_report(settings: IterateSettings) -> None:
@@ -59,6 +57,7 @@ def iterate_and_report(settings: IterateSettings) -> None:
     config = checks.compose(settings)
     _prepare_task(config)
     rule = checks.check(settings, config)
+    console.print(Round(settings, 1).run().ray.words, markup=False)
     with _progress(console, settings) as shown:
         manifest = go(settings, Context(config, rule, shown.step), shown)
     console.print(table(manifest))

@@ -12,6 +12,7 @@ from grpo_verl_ext.runs.leftovers import MARK, end_leftovers
 from grpo_verl_ext.runs.metrics import Metrics, read_metrics
 from grpo_verl_ext.runs.overrides import hydra_value
 from grpo_verl_ext.runs.process import run_logged
+from grpo_verl_ext.which_ray import WhichRay, which_ray
 
 TRAINER = ("-m", "verl.trainer.main_ppo")
 """What Python starts."""
@@ -67,6 +68,15 @@ class VerlRun:
             f"hydra.run.dir={hydra_value((self.folder / 'hydra').resolve())}",
         ]
 
+    @property
+    def ray(self) -> WhichRay:
+        """The Ray that the run uses on this machine."""
+        return which_ray(self.overrides)
+
+    def command(self) -> list[str]:
+        """What Python starts on this machine; as a job of a cluster the run is in that cluster's Ray."""
+        return [*TRAINER, *self.arguments(), *self.ray.arguments]
+
     def metrics(self) -> Metrics:
         """Metrics by step over all attempts."""
         return read_metrics(self._attempts(".jsonl"))
@@ -97,7 +107,7 @@ class VerlRun:
         end_leftovers(mark, patience=0)
         try:
             run_logged(
-                [sys.executable, *TRAINER, *self.arguments()],
+                [sys.executable, *self.command()],
                 attempt.with_suffix(".log"),
                 environment={**os.environ, METRICS_FILE: str(metrics), MARK: mark},
                 while_running=lambda: on_metrics(self.metrics()),

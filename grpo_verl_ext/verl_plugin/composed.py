@@ -1,29 +1,89 @@
 """verl's configuration composed from a command line, without starting anything."""
 
+import importlib.util
+import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 
-from hydra import compose, initialize_config_module
-from hydra.errors import HydraException
+from hydra import compose, initialize_config_dir, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.verl_plugin.registration import register
 
+CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
+"""What ``main_ppo`` composes if its command line does not say otherwise."""
+PACKAGE = "pkg://"
+
 
 class CompositionError(ValueError):
-    """verl would refuse the command line; the message is Hydra's."""
+    """verl would refuse the command line; the message is Hydra's, or names the option."""
 
 
-def composed(overrides: Sequence[str]) -> DictConfig:
+def composed(
+    overrides: Sequence[str], *, config_path: str = CONFIG_PATH, config_name: str = CONFIG_NAME
+) -> DictConfig:
     """What ``python -m verl.trainer.main_ppo OVERRIDES`` would train with.
 
+    Args:
+        overrides: key=value, as Hydra takes them.
+        config_path: Hydra's ``--config-path``: a folder, seen from ``main_ppo``'s own, or ``pkg://MODULE``.
+        config_name: Hydra's ``--config-name``: a file in it, with or without ``.yaml``.
+
     Raises:
-        CompositionError: an unknown preset or key, or a line that is no override.
+        CompositionError: no such configuration, an unknown preset or key, or a line that is no override.
     """
     register()
     try:
-        with initialize_config_module("verl.trainer.config", version_base=None):
-            config: DictConfig = compose("ppo_trainer", overrides=[*overrides])
+        with _hydra_at(config_path):
+            try:
+                config: DictConfig = compose(config_name, overrides=[*overrides])
+            except MissingConfigException as error:
+                if error.options is None:  # not a preset is missing, but the file to begin with
+                    raise _no_such_training(config_path, config_name) from error
+                raise
+            if "actor_rollout_ref" not in config:
+                raise _no_such_training(config_path, config_name)
             return config
     except (HydraException, OmegaConfBaseException) as error:
         raise CompositionError(str(error)) from error
+
+
+def _hydra_at(config_path: str) -> AbstractContextManager[None]:
+    """Hydra with the search path that ``main_ppo`` would give it."""
+    initialized: AbstractContextManager[None]
+    if config_path.startswith(PACKAGE):
+        module = config_path.removeprefix(PACKAGE).strip("/").replace("/", ".")
+        initialized = initialize_config_module(module, version_base=None)
+    else:
+        initialized = initialize_config_dir(os.path.normpath(_folder(config_path)), version_base=None)
+    return initialized
+
+
+def _folder(config_path: str) -> Path:
+    main_ppo = importlib.util.find_spec("verl.trainer.main_ppo")
+    assert main_ppo is not None
+    assert main_ppo.origin is not None
+    return Path(main_ppo.origin).parent / config_path  # an absolute one stays as it is
+
+
+def _no_such_training(config_path: str, config_name: str) -> CompositionError:
+    """While Hydra is still initialized, for it knows the names."""
+    names = GlobalHydra.instance().config_loader().get_group_options("", ObjectType.CONFIG)
+    valid = [name for name in names if not name.startswith("_")]
+    if valid:
+        path = "" if CONFIG_NAME in valid else f"--config-path={CONFIG_PATH} "
+        return CompositionError(
+            f"--config-name is {config_name!r}; valid is the configuration of a training in "
+            f"--config-path={config_path}, which has {', '.join(valid)}. "
+            f"Type: {path}--config-name={CONFIG_NAME}"
+        )
+    where = config_path if config_path.startswith(PACKAGE) else os.path.normpath(_folder(config_path))
+    return CompositionError(
+        f"--config-path is {config_path!r}, and {where} has no configuration; valid is a folder, absolute or "
+        f"seen from that of verl's main_ppo, or {PACKAGE}MODULE. Type: --config-path={CONFIG_PATH}"
+    )

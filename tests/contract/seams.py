@@ -908,6 +908,8 @@ SEAMS: dict[str, list[Seam]] = {
     ],
     "Configuration": [
         seam("verl.trainer.config", Name(), ".composed"),
+        seam(MAIN, Program(), ".composed"),
+        seam(f"{MAIN}.main", Has("config_path='config', config_name='ppo_trainer'"), ".composed"),
         seam(
             CONFIGURATION,
             Keys(
@@ -1087,8 +1089,13 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam(
             CONFIGURATION,
-            Keys("ray_kwargs.ray_init.num_cpus", "actor_rollout_ref.model.path"),
-            "ablation.cluster",
+            Keys("ray_kwargs.ray_init.num_cpus"),
+            "which_ray",
+            ".ray_section",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys("actor_rollout_ref.model.path"),
             "ablation.lengths",
         ),
         *(
@@ -1127,7 +1134,8 @@ SEAMS: dict[str, list[Seam]] = {
             f"{MAIN}.run_ppo",
             Has("config.ray_kwargs.get('ray_init', {})"),
             "config/platform/cpu.yaml",
-            "ablation.cluster",
+            "which_ray",
+            ".ray_section",
         ),
         seam(
             "verl.trainer.ppo.reward.get_custom_reward_fn",

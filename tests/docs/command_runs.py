@@ -63,6 +63,9 @@ STARTED_BY: Mapping[str, str] = {
     "grpo-verl-ext doctor": "tests/doctor/test_doctor.py::test_a_ray_worker_is_asked_for_real",
     "grpo-verl-ext doctor +algo=gvpo …": "tests/doctor/test_doctor.py::test_words_for_people",
     "grpo-verl-ext doctor +algo=gvpo … --json": "tests/doctor/test_doctor.py::test_status_and_json",
+    "grpo-verl-ext doctor --config-path=config --config-name=ppo_megatron_trainer.yaml …": (
+        "tests/doctor/test_doctor.py::test_the_configuration_is_the_one_that_it_names"
+    ),
     "grpo-verl-ext doctor +algo=NAME …": "tests/doctor/test_doctor.py::test_words_for_people",
     "grpo-verl-ext invariance": (
         "tests/plugin/test_invariance.py::test_the_command_passes_when_ours_are_invariant"

@@ -157,16 +157,17 @@ OURS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
 
 def examine_ours(arguments: list[str]) -> None:
     name, *rest = arguments
-    OURS[name].make_context(name, list(rest))
+    context = OURS[name].make_context(name, list(rest))
     for path in (word for word in rest if word.startswith("examples/")):
         assert (ROOT / path).is_file(), path
     if name == "doctor":
-        examine_training([word for word in rest if not word.startswith("--")])
+        options = {key: context.params[key] for key in ("config_path", "config_name") if context.params[key]}
+        examine_training(context.params["overrides"] or [], **options)
 
 
-def examine_training(overrides: list[str]) -> None:
+def examine_training(overrides: list[str], **options: str) -> None:
     """verl would take it, and this package would not refuse it for its settings."""
-    config = composed([*overrides, "++actor_rollout_ref.rollout.name=vllm"])
+    config = composed([*overrides, "++actor_rollout_ref.rollout.name=vllm"], **options)
     if not any(word.startswith("actor_rollout_ref.rollout.n=") for word in overrides):
         config.actor_rollout_ref.rollout.n = 8
     for name, refuse in preflight.CHECKS.items():

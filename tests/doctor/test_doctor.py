@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas
 import pytest
 import torch
+import verl
 from processes import Python
 from safetensors.torch import save_file
 from typer.testing import CliRunner
@@ -235,6 +236,79 @@ class TestCommand:
         assert "findings: 1" in finished.stdout
 
 
+class TestPastedLine:
+    """A script's line is examined with the configuration that it names, as Hydra would find it."""
+
+    MEGATRONS = ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2", "trainer.n_gpus_per_node=8")
+    """The first key is in ppo_megatron_trainer.yaml, and not in ppo_trainer.yaml."""
+
+    def checks(self, *words: str) -> dict[str, str]:
+        finished = CliRunner().invoke(app, ["doctor", *words, "--json"])
+        assert finished.exception is None or isinstance(finished.exception, SystemExit), finished.exception
+        return {
+            each["check"]: f"{each['why']} Type: {each['type']}"
+            for each in json.loads(finished.stdout)["findings"]
+        }
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            [
+                "python3",
+                "-m",
+                "verl.trainer.main_ppo",
+                "--config-path=config",
+                "--config-name=ppo_megatron_trainer.yaml",
+            ],
+            ["-cp", "./config", "-cn", "ppo_megatron_trainer"],
+            [
+                f"--config-path={Path(verl.__file__).parent}/trainer/config",
+                "--config-name",
+                "ppo_megatron_trainer",
+            ],
+            ["--config-path=pkg://verl.trainer.config", "--config-name=ppo_megatron_trainer"],
+        ],
+        ids=["whole", "short", "absolute", "package"],
+    )
+    def test_the_configuration_is_the_one_that_it_names(self, words: list[str]) -> None:
+        assert "composition" not in self.checks(*words, *self.MEGATRONS)
+
+    def test_without_a_name_it_is_main_ppos_own(self) -> None:
+        assert (
+            "megatron"
+            in self.checks("python3", "-m", "verl.trainer.main_ppo", *self.MEGATRONS)["composition"]
+        )
+
+    @pytest.mark.parametrize(
+        ("word", "said"),
+        [
+            (
+                "--config-name=ppo_megatron",
+                "--config-name is 'ppo_megatron'; .* ppo_megatron_trainer, ppo_trainer.* Type: --config",
+            ),
+            ("--config-name=evaluation", "--config-name is 'evaluation'; .* Type: --config-name=ppo_trainer"),
+            (
+                "--config-path=/nowhere",
+                "--config-path is '/nowhere', and /nowhere has .* Type: --config-path=config",
+            ),
+            (
+                "--config-path=pkg://no.such",
+                "--config-path is 'pkg://no.such', and .* Type: --config-path=config",
+            ),
+        ],
+    )
+    def test_an_unknown_name_is_one_message_with_the_valid_ones(self, word: str, said: str) -> None:
+        found = self.checks(word)
+        assert list(found) == ["composition"]
+        assert re.search(said, found["composition"]), found
+
+    def test_another_program_is_not_examined(self) -> None:
+        refused = CliRunner().invoke(app, ["doctor", "python3", "-m", "verl.trainer.main_ppo_sync", "a=1"])
+        assert refused.exit_code == 2
+        said = " ".join(refused.stderr.replace("│", " ").split())  # it stands in a frame
+        assert "-m is verl.trainer.main_ppo_sync; valid is verl.trainer.main_ppo. Type: -m" in said
+
+
 def test_the_tested_versions_are_those_of_the_constraints() -> None:
     text = (Path(__file__).parents[2] / "constraints" / "cpu.txt").read_text()
     pinned = {name.lower(): version for name, version in re.findall(r"^([\w-]+)==([\w.]+)", text, re.M)}
@@ -265,9 +339,21 @@ def test_a_ray_worker_is_asked_for_real(python: Python) -> None:
     found = python(EXAMINED)
     content = json.loads(found.stdout)
     assert content["complaints"] == []
+    assert content["ray"].startswith("Ray: one of its own")
     assert content["here"] == content["worker"]
     assert content["worker"]["losses"]["gvpo"].startswith("grpo_verl_ext.")
     assert content["worker"]["estimators"]["gae"].startswith("verl.")
+
+
+def test_an_address_that_ray_does_not_take_is_a_complaint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")  # the dashboard's, which `ray job submit` takes
+    finished = CliRunner().invoke(app, ["doctor", "--json"])
+    assert finished.exit_code == 2
+    content = json.loads(finished.stdout)
+    assert content["ray"] == "Ray: the one at http://head:8265, which RAY_ADDRESS names"
+    assert content["complaints"][0].startswith("a Ray worker could not be asked: Invalid Ray address")
 
 
 def test_a_plugin_that_verl_does_not_load_is_said(python: Python) -> None:

@@ -44,31 +44,19 @@ def patch(config_module: Any) -> None:
 
 
 def choose_platform(config: DictConfig) -> None:
-    """Let verl see the CPU platform in this process, too, where the training asks for it.
+    """Let verl see the CPU platform in this process, too, and settle which Ray it uses, where it is asked for.
 
     verl's ``main`` has set ``trainer.device`` by then to an accelerator's, if need be to one that is not
     there: it asked its platforms before the configuration was composed.
     """
-    from grpo_verl_ext.verl_plugin import cpu, usage
+    from grpo_verl_ext.verl_plugin import cpu, ray_section, usage
     from grpo_verl_ext.verl_plugin.cpu.detection import VARIABLE, chosen_platform
 
     if OmegaConf.select(config, usage.PLATFORM_KEY) == "cpu" and chosen_platform() in ("", "cpu"):
         os.environ[VARIABLE] = "cpu"
         cpu.install()
         config.trainer.device = "cpu"
-        leave_size_to_cluster(config)
-
-
-def leave_size_to_cluster(config: DictConfig) -> None:
-    """Take the size of a local Ray, which ``+platform=cpu`` sets, back where the training joins another.
-
-    ``ray.init`` refuses to be told the size of a Ray that runs already.
-    """
-    ray_init = config.ray_kwargs.ray_init
-    address = ray_init.get("address") or os.environ.get("RAY_ADDRESS") or "local"
-    if address != "local":
-        with open_dict(ray_init):
-            ray_init.update({"num_cpus": None, "num_gpus": None, "_system_config": None})
+        print(f"grpo_verl_ext: {ray_section.settle(config).words}", file=sys.stderr, flush=True)
 
 
 def refuse_or_warn(config: DictConfig) -> None:

@@ -1,0 +1,25 @@
+"""The section ``ray_kwargs.ray_init`` of a training with ``+platform=cpu``, made fit for the Ray it uses."""
+
+from omegaconf import DictConfig, open_dict
+
+from grpo_verl_ext.which_ray import OWN, WhichRay, by_address
+
+SIZES = ("num_cpus", "num_gpus", "_system_config")
+"""What the preset gives a Ray of its own; ``ray.init`` refuses them where it joins one."""
+
+
+def settle(config: DictConfig) -> WhichRay:
+    """Write the address of a Ray of its own, or drop the sizes if another address was given.
+
+    Args:
+        config: verl's; changed in place, in the driver, before verl calls ``ray.init``.
+    """
+    section = config.ray_kwargs.ray_init
+    ray = by_address(section.get("address"))
+    with open_dict(section):
+        if ray.address == OWN:
+            section.address = OWN
+        else:
+            for name in SIZES:
+                section.pop(name, None)
+    return ray

@@ -1,0 +1,185 @@
+"""Which Ray: the rule, and that Ray does what the rule says beside one that `ray start` left."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from ray_head import free_ports
+
+from grpo_verl_ext.runs.leftovers import MARK, end_leftovers
+from grpo_verl_ext.verl_plugin.ray_section import settle
+from grpo_verl_ext.which_ray import which_ray
+
+KEY = "ray_kwargs.ray_init.address"
+OWN = (f"++{KEY}=local",)
+NO_SIZES = (
+    "ray_kwargs.ray_init.num_cpus=null",
+    "++ray_kwargs.ray_init.num_gpus=null",
+    "++ray_kwargs.ray_init._system_config=null",
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "variable", "address", "given_by"),
+    [
+        ([], None, "local", None),
+        ([], "", "local", None),
+        ([], "head:6379", "head:6379", "RAY_ADDRESS"),
+        ([], "local", "local", "RAY_ADDRESS"),
+        ([f"+{KEY}=other:6379"], "head:6379", "other:6379", KEY),
+        ([f"++{KEY}='ray://other:10001'"], None, "ray://other:10001", KEY),
+        ([f"+{KEY}=one:1", f"++{KEY}=two:2"], None, "two:2", KEY),
+        ([f"+{KEY}=local"], "head:6379", "local", KEY),
+        ([f"+{KEY}=auto"], None, "auto", KEY),
+        ([f"+{KEY}=auto"], "head:6379", "head:6379", "RAY_ADDRESS"),
+        ([f"+{KEY}=null"], None, "local", None),
+        (["ray_kwargs.ray_init={num_cpus: 2, address: other:6379}"], None, "other:6379", KEY),
+        # Nothing of Ray's address in these.
+        (["+ray_kwargs.ray_init._node_ip_address=1.2.3.4"], None, "local", None),
+        (["+x.ray_kwargs.ray_init.address=other:6379"], None, "local", None),
+        (["+ray_kwargs.ray_init.address_of=other:6379"], None, "local", None),
+    ],
+)
+def test_an_address_that_was_given_or_a_ray_of_its_own(
+    overrides: list[str], variable: str | None, address: str, given_by: str | None
+) -> None:
+    ray = which_ray(overrides, {} if variable is None else {"RAY_ADDRESS": variable})
+    assert (ray.address, ray.given_by) == (address, given_by)
+    assert ray.arguments == (OWN if address == "local" else NO_SIZES)
+    assert ray.words.startswith(
+        "Ray: one of its own" if address == "local" else f"Ray: the one at {address}, "
+    )
+
+
+def test_the_section_of_the_cpu_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settled(**more: object) -> dict[str, object]:
+        section = {
+            "num_cpus": 16,
+            "num_gpus": 1,
+            "_system_config": {"a": 1},
+            "include_dashboard": False,
+            **more,
+        }
+        config = OmegaConf.create({"ray_kwargs": {"ray_init": section}})
+        OmegaConf.set_struct(config, True)
+        settle(config)
+        return OmegaConf.to_container(config.ray_kwargs.ray_init)
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    sizes = {"num_cpus": 16, "num_gpus": 1, "_system_config": {"a": 1}, "include_dashboard": False}
+    assert settled() == {**sizes, "address": "local"}
+    assert settled(address="other:6379") == {"include_dashboard": False, "address": "other:6379"}
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert settled() == {"include_dashboard": False}
+    assert settled(address="local") == {**sizes, "address": "local"}
+
+
+@pytest.fixture
+def left_behind() -> Iterator[tuple[str, str]]:
+    """A Ray that `ray start` has left, where a ``ray.init`` with the same temporary folder looks for one.
+
+    The folder is the test's, so that nobody else's ``ray.init`` finds it. Yields folder and address.
+    """
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # Ray's sockets lie there: 107 bytes a path
+    port, agent, client = free_ports(3)
+    command = [
+        *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"),
+        *(f"--port={port}", f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}"),
+        *("--include-dashboard=false", "--num-cpus=2", f"--object-store-memory={128 * 2**20}"),
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment |= {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", MARK: folder}
+    with Path(folder, "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    note = Path(folder, "ray", "ray_current_cluster")
+    try:
+        end = time.monotonic() + 120
+        while not note.exists():
+            assert process.poll() is None, Path(folder, "log").read_text()
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        yield folder, note.read_text().strip()
+    finally:
+        end_leftovers(folder, patience=0)
+        process.wait()
+        shutil.rmtree(folder)
+
+
+ASKED = """
+import json, os, sys
+from pathlib import Path
+import ray
+from verl.trainer.main_ppo import run_ppo
+from grpo_verl_ext.verl_plugin.composed import composed
+from grpo_verl_ext.verl_plugin.ray_section import settle
+
+class Answer(Exception): ...
+
+class TaskRunner:
+    @staticmethod
+    def remote():
+        raise Answer(ray.get_runtime_context().gcs_address)
+
+def used_by(config):
+    try:
+        run_ppo(config, TaskRunner)
+    except (Answer, ValueError) as answer:
+        return str(answer)
+    finally:
+        ray.shutdown()
+
+def settled(config):
+    settle(config)
+    return config
+
+def local_run(*overrides):
+    minus_m, trainer, *words = VerlRun(Path("run"), overrides, steps=1).command()
+    return composed(words)
+
+CPU = "+platform=cpu"
+found = {
+    "verl alone": used_by(composed([])),
+    "a local run": used_by(local_run(CPU)),
+}
+os.environ["RAY_ADDRESS"] = sys.argv[1]
+found |= {
+    "the preset alone": used_by(composed([CPU])),
+    "the preset, settled": used_by(settled(composed([CPU]))),
+    "a local run with an address": used_by(local_run(CPU)),
+}
+print(json.dumps(found))
+"""
+
+
+def test_a_local_run_is_not_in_the_ray_that_was_left_unless_told_to(left_behind: tuple[str, str]) -> None:
+    folder, left = left_behind
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment |= {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", MARK: folder}
+    asked = subprocess.run(
+        [sys.executable, "-c", ASKED, left],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=environment,
+    )
+    assert asked.returncode == 0, asked.stderr
+    found = json.loads(asked.stdout.splitlines()[-1])
+    own = found.pop("a local run")
+    assert own.count(":") == 1
+    assert own != left
+    assert "num_cpus and num_gpus must not be provided" in found.pop("the preset alone")
+    assert found == {
+        # If this fails, ray.init does not join what `ray start` left any more: which_ray is not needed.
+        "verl alone": left,
+        "the preset, settled": left,
+        "a local run with an address": left,
+    }
