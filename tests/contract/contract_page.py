@@ -31,9 +31,9 @@ grpo_verl_ext.verl_plugin.groups.trainer overrides it
 ```
 
 That the checks before a training leave verl's own users in peace is asked of verl's example scripts:
-`python tests/contract/verl_scripts.py CHECKOUT` runs every script of a checkout's `examples/`, `tests/special_e2e`
-and `verl/experimental/*/shell` with stand-ins in place of Python, Ray and whatever else they call, and puts each
-list of arguments through the driver's hook, as it is and with a preset in front.
+`python tests/contract/verl_scripts.py CHECKOUT` runs every script of a checkout's `examples/`,
+`tests/special_e2e` and `verl/experimental/*/shell` with stand-ins for Python, Ray and whatever else they call
+and puts each list of arguments through the hook in the driver, as it is and with a preset in front.
 
 Another test reads our own sources: a name, attribute, override or key that is not in the table fails
 it. Whether our patches are still needed is asked in `tests/cpu/test_patches.py`.

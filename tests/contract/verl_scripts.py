@@ -89,6 +89,11 @@ class Verdict:
         return self.verl is None
 
     @property
+    def reaches_hook(self) -> bool:
+        """Is it accepted by verl, and by a trainer that calls ``validate_config``?"""
+        return self.accepted and self.main not in UNVALIDATED
+
+    @property
     def silent(self) -> bool:
         """Did our hook leave no trace?"""
         return not (self.error or self.said or self.threads or self.environment or self.changed)
@@ -156,22 +161,18 @@ class Judge:
 
 
 def judged(
-    checkout: Path, algos: Sequence[str | None], *, instead: bool = False
+    checkout: Path, algos: Sequence[str], *, instead: bool = False
 ) -> tuple[list[Outcome], list[Verdict]]:
-    """Run all scripts of the checkout and judge all their lists."""
+    """Run all scripts of the checkout and judge all their lists; with presets those that reach the hook."""
     with tempfile.TemporaryDirectory() as made:
         folder = Folder(checkout, Path(made) / "scripts")
         outcomes = [folder.run(script) for script in folder.scripts()]
         judge = Judge(folder.checkout, instead)
         with mock.patch.dict(os.environ, {"HOME": str(folder.home)}), _read_once():
-            verdicts = [
-                judge.verdict(invocation, algo)
-                for algo in algos
-                for outcome in outcomes
-                for invocation in outcome.invocations
-                if invocation.module in MAINS
-            ]
-        return outcomes, verdicts
+            lists = [one for outcome in outcomes for one in outcome.invocations if one.module in MAINS]
+            plain = [judge.verdict(one, None) for one in lists]
+            asked = [one for one, verdict in zip(lists, plain, strict=True) if verdict.reaches_hook]
+            return outcomes, plain + [judge.verdict(one, algo) for algo in algos for one in asked]
 
 
 def _read_once() -> contextlib.AbstractContextManager[Any]:
@@ -300,7 +301,7 @@ def table(outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> Iterator[
 
 
 def _of_one_algo(algo: str | None, verdicts: Sequence[Verdict]) -> Iterator[str]:
-    accepted = [verdict for verdict in verdicts if verdict.accepted and verdict.main not in UNVALIDATED]
+    accepted = [verdict for verdict in verdicts if verdict.reaches_hook]
     refused = [verdict for verdict in verdicts if not verdict.accepted]
     yield (
         f"{'as they are' if algo is None else f'+algo={algo}'}: {len(verdicts)} lists; verl refuses "
@@ -338,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--algo", nargs="*", default=list(PRESETS))
     parser.add_argument("--instead", action="store_true")
     given = parser.parse_args(arguments)
-    outcomes, verdicts = judged(given.checkout, [None, *given.algo], instead=given.instead)
+    outcomes, verdicts = judged(given.checkout, given.algo, instead=given.instead)
     if given.json:
         content = {
             "scripts": [asdict(outcome) for outcome in outcomes],
