@@ -21,14 +21,19 @@ bash tests/contract/against.sh newest              # needs the network; a folder
 bash tests/contract/against.sh 0.9.0 tests/plugin  # other tests against it; needs the network
 ```
 
-The tests read verl's sources and import nothing, so they take seconds and need none of verl's requirements.
-A test that fails says what moved, and who relies on it. Where the table has pieces of source (`has …`), verl
-may only say the same in other words: look, then correct the line.
+The tests of the table read verl's sources and import nothing, so they take seconds and need none of verl's
+requirements. A test that fails says what moved, and who relies on it. Where the table has pieces of source
+(`has …`), verl may only say the same in other words: look, then correct the line.
 
 ```text
 verl.trainer.ppo.v1.trainer_base.PPOTrainer._update_actor has lost its parameter metrics;
 grpo_verl_ext.verl_plugin.groups.trainer overrides it
 ```
+
+That the checks before a training leave verl's own users in peace is asked of verl's example scripts:
+`python tests/contract/verl_scripts.py CHECKOUT` runs every script of a checkout's `examples/`,
+`tests/special_e2e` and `verl/experimental/*/shell` with stand-ins for Python, Ray and whatever else they call
+and puts each list of arguments through the hook in the driver, as it is and with a preset in front.
 
 Another test reads our own sources: a name, attribute, override or key that is not in the table fails
 it. Whether our patches are still needed is asked in `tests/cpu/test_patches.py`.
