@@ -9,7 +9,7 @@ from wrapt import register_post_import_hook
 
 from grpo_verl_ext.verl_plugin import search_path
 from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
-from grpo_verl_ext.verl_plugin.patches import driver, engine_death, own_queue
+from grpo_verl_ext.verl_plugin.patches import driver, engine_death, other_drivers, own_queue
 
 
 class NameTakenError(ValueError):
@@ -34,6 +34,7 @@ def register() -> None:
     register_post_import_hook(_register_reward_manager, "verl.experimental.reward_loop.reward_manager")
     register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
     register_post_import_hook(driver.patch, "verl.utils.config")
+    register_post_import_hook(other_drivers.patch, "verl.trainer.main_ppo")
     register_post_import_hook(own_queue.patch, "transfer_queue.interface")
     register_post_import_hook(engine_death.patch, "verl.workers.rollout.vllm_rollout.vllm_async_server")
 
