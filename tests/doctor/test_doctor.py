@@ -85,7 +85,7 @@ WRONG = {
         ["algorithm.norm_adv_by_std_in_grpo=false"],
         "settings",
     ),
-    "GVPO under verl's trainer": ("gvpo", ["trainer.v1.trainer_mode=sync"], "groups"),
+    "GVPO under verl's trainer": ("gvpo", ["trainer.v1.trainer_mode=sync"], "support"),
     "GVPO with top-p": ("gvpo", ["actor_rollout_ref.rollout.top_p=0.9"], "groups"),
     "a KL without a gradient": ("grpo", [f"{ACTOR}.kl_loss_type=k1"], "kl-gradient"),
     "k3's gradient where no paper wants it": (
@@ -123,7 +123,7 @@ WRONG = {
     ),
     "a model that is too short": ("grpo", ["data.max_response_length=2000"], "model-length"),
     "an engine that is too short": ("grpo", ["actor_rollout_ref.rollout.max_model_len=600"], "model-length"),
-    "steps that nobody shows": ("grpo_process", ["trainer.v1.trainer_mode=sync"], "steps"),
+    "steps that nobody shows": ("grpo_process", ["trainer.v1.trainer_mode=sync"], "support"),
     "half of GVPO": ("gvpo", ["algorithm.adv_estimator=grpo_outcome"], "settings"),
     "no data": ("grpo", ["data.train_files=/nowhere.parquet"], "data"),
     "a key that verl does not know": ("grpo", ["trainer.no_such_key=1"], "composition"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import oracles
 import pytest
+import support_page
 import torch
 import verl
 import yaml
@@ -188,8 +189,13 @@ def test_what_other_drivers_cannot_do_main_ppo_can(context: str) -> None:
     check_support(config)
 
 
+def test_the_page_is_the_table() -> None:
+    written = support_page.PAGE.read_text(encoding="utf-8")
+    assert written == support_page.page(), "Type: python tests/plugin/support_page.py"
+
+
 def test_the_table_is_whole() -> None:
-    assert TABLE.keys() == CONTEXTS.keys() == CONTEXTS.keys() | TABLE.keys()
+    assert TABLE.keys() == CONTEXTS.keys()
     assert all(row.keys() == FEATURES.keys() for row in TABLE.values())
 
 

@@ -120,10 +120,13 @@ def _all(features_: Iterable[str], cell: Cell) -> Row:
 GVPO = ("gvpo_one", "gvpo_several")
 BY_OUR_TRAINER = (*GVPO, "anchor_ref", "process", "refresh")
 
+NO_GROUPS = (
+    "the loss gvpo is not told there which responses belong to one prompt, how many they are, nor how far "
+    "the policy has moved since they were written"
+)
 NEEDS: Mapping[str, str] = {
-    "gvpo_one": "the loss gvpo is not told there which responses belong to one prompt, nor their number",
-    "gvpo_several": "the loss gvpo is not told there which responses belong to one prompt, nor how far the "
-    "policy has moved since they were written",
+    "gvpo_one": NO_GROUPS,
+    "gvpo_several": NO_GROUPS,
     "anchor_ref": "algorithm.grpo_ext.gvpo_anchor=ref needs the reference's log-probs in the targets, and "
     "nothing brings them there",
     "process": "algorithm.adv_estimator=grpo_process is not shown the steps there",
