@@ -22,6 +22,7 @@ from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.tensors import check_rows, check_same_shape
+from grpo_verl_ext.verl_plugin.our_trainer import check_our_trainer
 from grpo_verl_ext.verl_plugin.rows import Rows, rows_of
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
@@ -123,6 +124,7 @@ def grpo_process(
         ValueError: no steps are laid down: the trainer mode or the agent loop is verl's own.
     """
     settings = EstimatorSettings.from_config(config, "grpo_process")
+    check_our_trainer(settings, config)
     group = _group_ids("grpo_process", index, token_level_rewards)
     _rows("grpo_process", index, token_level_rewards)  # refuses several outputs of a session
     steps = STEPS.current()
@@ -155,6 +157,7 @@ def _outcome(
     config: Mapping[str, Any] | None,
 ) -> Result:
     settings = EstimatorSettings.from_config(config, name)
+    check_our_trainer(settings, config)
     group = _group_ids(name, index, token_level_rewards)
     check_rows(response_mask, group)
     check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)

@@ -33,10 +33,12 @@ def register() -> None:
     register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
     register_post_import_hook(_register_reward_manager, "verl.experimental.reward_loop.reward_manager")
     register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
-    asks = patches.or_warn(
-        driver.patch, "driver", "no setting of grpo_verl_ext is checked before the training"
-    )
-    register_post_import_hook(asks, "verl.utils.config")
+    for module, patch in (
+        ("verl.utils.config", driver.patch_validation),
+        ("verl.trainer.main_ppo", driver.patch_start),
+    ):
+        unchecked = "no setting of grpo_verl_ext is checked before the training"
+        register_post_import_hook(patches.or_warn(patch, "driver", unchecked), module)
     patches.install()
 
 

@@ -1,6 +1,6 @@
 """verl's trainers with what this package adds: ``trainer.v1.trainer_mode=group_sync`` and its kin."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import ray
 from omegaconf import DictConfig, open_dict
@@ -12,6 +12,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from grpo_verl_ext.verl_plugin.groups.trainer import KeepsGroups
 from grpo_verl_ext.verl_plugin.groups.worker import GroupActorRolloutRefWorker, GroupDetachActorWorker
+from grpo_verl_ext.verl_plugin.our_trainer import OUR_TRAINER
 from grpo_verl_ext.verl_plugin.reference.trainer import RefreshesReference
 from grpo_verl_ext.verl_plugin.step_rewards.trainer import ShowsSteps
 
@@ -33,6 +34,11 @@ class GroupTrainer(KeepsGroups, ShowsSteps, RefreshesReference):
         for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(self.worker_cls)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Let the estimators know that this trainer does what verl's own would leave undone."""
+        with OUR_TRAINER.during(True):
+            return super()._compute_advantage(batch, metrics)
 
 
 @register_trainer("group_sync")

@@ -15,15 +15,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.verl_plugin.cpu.detection import VARIABLE as PLATFORM_VARIABLE
 from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
-from grpo_verl_ext.verl_plugin.keys import ACTOR, GROUP_MODES, ROLLOUT
+from grpo_verl_ext.verl_plugin.keys import ACTOR, GROUP_MODES, ROLLOUT, RUNTIME_ENVIRONMENT
 from grpo_verl_ext.verl_plugin.options import SECTION
 from grpo_verl_ext.verl_plugin.reward_model.settings import MANAGER
 from grpo_verl_ext.verl_plugin.step_rewards.checks import VERLS_AGENT_LOOPS
 
 PACKAGE = "grpo_verl_ext"
 
-RUNTIME_ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
-"""Environment variables that verl hands to every process of a training."""
 PLATFORM_KEY = f"{RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
 """Where ``+platform=cpu`` says which platform it means."""
 

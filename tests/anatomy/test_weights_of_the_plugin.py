@@ -6,7 +6,7 @@ import torch
 from grpo_verl_ext.anatomy.weights import VARIANTS, Step, token_weights
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
-from grpo_verl_ext.verl_plugin.losses import LOSSES
+from grpo_verl_ext.verl_plugin.losses import LOSSES, group_rows
 
 GROUPS = ["a", "b", "b", "a", "a", "c", "b", "c", "a", "c", "b", "c"]
 SCORES = [0.0, 1.0, 0.5, 2.0, 0.0, 1.0, 1.0, 1.0, 0.25, 1.0, 0.0, 1.0]
@@ -33,13 +33,14 @@ def test_the_gradient_of_the_registered_loss_with_the_registered_advantages(case
     log_prob = torch.randn(mask.shape, generator=torch.Generator().manual_seed(1)).requires_grad_()
     config = actor_config(case)
     config.global_batch_info.update(dp_size=1, batch_num_tokens=step.tokens, global_batch_size=step.size)
-    loss, _ = LOSSES[case.name](
-        old_log_prob=log_prob.detach(),
-        log_prob=log_prob,
-        advantages=advantages,
-        response_mask=mask,
-        config=config,
-    )
+    with group_rows.GROUPS.during(group_rows.at_first_update(step.size, config.rollout_n)):
+        loss, _ = LOSSES[case.name](
+            old_log_prob=log_prob.detach(),
+            log_prob=log_prob,
+            advantages=advantages,
+            response_mask=mask,
+            config=config,
+        )
     (gradient,) = torch.autograd.grad(loss, log_prob)
 
     # One weight for each token of a response, in the same ratios; the local batch is the whole step.

@@ -44,6 +44,13 @@ POSTPROCESS = "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ._agent_loop_p
 UPSAMPLE = "verl.trainer.ppo.padding_utils.upsample_batch_to_divisible_size"
 NAIVE = f"{REWARD_LOOP}.reward_manager.naive.NaiveRewardManager"
 CONFIGURATION = "verl.trainer.config.ppo_trainer"
+MEGATRON = "verl.workers.engine.megatron.transformer_impl.MegatronEngine"
+VEOMNI = "verl.workers.engine.veomni.transformer_impl.VeOmniEngine"
+TORCHTITAN = "verl.workers.engine.torchtitan.transformer_impl.TorchTitanEngine"
+V0 = "verl.trainer.ppo.ray_trainer.RayPPOTrainer"
+EXPERIMENTAL = "verl.experimental"
+SEPARATION = f"{EXPERIMENTAL}.separation.ray_trainer.SeparateRayPPOTrainer"
+OTHER_DRIVERS = ("one_step_off_policy.main_ppo", "fully_async_policy.fully_async_main")
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam(f"{REWARD_LOOP}.reward_manager", Hook(), ".registration"),
         seam("verl.trainer.ppo.v1", Hook(), ".registration"),
         seam("verl.utils.config", Hook(), ".registration"),
+        seam(MAIN, Hook(), ".registration"),
         seam("transfer_queue.interface", Hook(), ".patches"),
         seam(VLLM_SERVER.rpartition(".")[0], Hook(), ".patches"),
         seam("verl.trainer.ppo.v1.trainer_base", Hook(), ".patches"),
@@ -101,7 +109,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam("verl.workers.engine.fsdp.transformer_impl", Hook(), ".cpu"),
     ],
     "How a training starts": [
-        seam(MAIN, Program(), "runs.verl_run"),
+        seam(MAIN, Program(), "runs.verl_run", "cli"),
         seam(f"{MAIN}.main", InOrder("validate_config", "run_ppo"), ".patches.driver"),
         seam(f"{MAIN}.main", Hands("validate_config", by_name=("config",)), ".patches.driver"),
         seam(f"{MAIN}.run_ppo", InOrder("ray.init", "remote"), ".patches.driver"),
@@ -121,6 +129,15 @@ SEAMS: dict[str, list[Seam]] = {
             ".trainers",
         ),
         seam("verl.utils.config.validate_config", Replaced("config", ANY_MORE), ".patches.driver"),
+        seam(f"{MAIN}.run_ppo", Replaced("config", "task_runner_class"), ".patches.driver"),
+        *(
+            seam(
+                f"{EXPERIMENTAL}.{driver}.main",
+                Has("from verl.trainer.main_ppo import run_ppo", "run_ppo(config, task_runner_class="),
+                ".patches.driver",
+            )
+            for driver in OTHER_DRIVERS
+        ),
         seam(
             "verl.utils.config.validate_config",
             Called(("config", "use_reference_policy", "use_critic")),
@@ -412,6 +429,7 @@ SEAMS: dict[str, list[Seam]] = {
             Overridden("batch", "metrics"),
             ".groups.trainer",
             ".step_rewards.trainer",
+            ".trainers",
         ),
         seam(f"{TRAINER}._update_actor", Overridden("batch", "metrics"), ".groups.trainer"),
         seam(
@@ -551,6 +569,111 @@ SEAMS: dict[str, list[Seam]] = {
             Called(("tensor_dict",), ("use_dynamic_bsz",)),
             ".groups.worker",
             ".invariance",
+        ),
+    ],
+    "Where the losses hold": [
+        *(
+            seam(
+                f"{engine}.forward_backward_batch",
+                Has(
+                    "tu.assign_non_tensor(data, batch_num_tokens=batch_num_tokens.item())",
+                    "tu.assign_non_tensor(data, dp_size=self.get_data_parallel_size())",
+                    "prepare_micro_batches(",
+                ),
+                ".preflight.support",
+            )
+            for engine in (ENGINE, MEGATRON, VEOMNI, TORCHTITAN)
+        ),
+        *(
+            seam(
+                where,
+                Hands("loss_function", by_name=("model_output", "data", "dp_group")),
+                ".preflight.support",
+            )
+            for where in (
+                f"{ENGINE}WithLMHead.forward_step",
+                f"{MEGATRON}WithLMHead.postprocess_micro_batch_func",
+                f"{TORCHTITAN}WithLMHead.forward_step",
+            )
+        ),
+        seam(
+            f"{MEGATRON}WithLMHead.postprocess_micro_batch_func",
+            Has(
+                "scaled_loss = loss * data['num_micro_batch']",
+                "local_sum = loss * routed_num_tokens / dp_size",
+            ),
+            ".preflight.support",
+        ),
+        seam(
+            f"{TORCHTITAN}.__init__",
+            Has("enable_fsdp_gradient_division(model_part, dp_size)"),
+            ".preflight.support",
+        ),
+        seam(VEOMNI, Derived(ENGINE), ".preflight.support"),
+        seam(f"{VEOMNI}WithLMHead", Derived(f"{ENGINE}WithLMHead"), ".preflight.support"),
+        seam("verl.workers.config.McoreActorConfig", Members("strategy", "megatron"), ".preflight.training"),
+        seam(
+            "verl.workers.config.engine.McoreEngineConfig",
+            Members("strategy", "pipeline_model_parallel_size"),
+            ".preflight.training",
+        ),
+        seam(
+            f"{V0}._update_actor",
+            Has(
+                "ppo_mini_batch_size = ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n",
+                "global_batch_size=ppo_mini_batch_size",
+                "mini_batch_size=ppo_mini_batch_size",
+                "self.actor_rollout_wg.update_actor(batch_td)",
+            ),
+            ".preflight.support",
+        ),
+        seam(f"{V0}.fit", Has("compute_advantage(", "config=self.config.algorithm"), ".preflight.support"),
+        seam(SEPARATION, Derived(V0), ".preflight.support"),
+        seam(
+            f"{SEPARATION}._fit_compute_advantage",
+            Has("compute_advantage(", "config=self.config.algorithm"),
+            ".preflight.support",
+        ),
+        seam(
+            f"{EXPERIMENTAL}.one_step_off_policy.ray_trainer.OneStepOffRayTrainer",
+            Derived(SEPARATION),
+            ".preflight.support",
+        ),
+        seam(
+            f"{EXPERIMENTAL}.fully_async_policy.fully_async_trainer.FullyAsyncTrainer",
+            Derived(SEPARATION),
+            ".preflight.support",
+        ),
+        seam(
+            f"{TRAINER}._build_replay_buffer",
+            Has(
+                "filter_groups_metric = self._resolve_filter_groups_metric()",
+                "filter_groups_metric=filter_groups_metric",
+            ),
+            ".preflight.support",
+        ),
+        seam(
+            f"{TRAINER}._compute_advantage",
+            Has(
+                "rollout_corr_config.get('bypass_mode', False)",
+                "not bypass_recomputing_logprobs",
+                "compute_rollout_correction_and_add_to_batch(data, rollout_corr_config)",
+            ),
+            ".preflight.support",
+        ),
+        seam(
+            "verl.trainer.ppo.rollout_corr_helper",
+            Has("TOKEN_LEVEL_ROLLOUT_RS_OPTIONS: set[str] = {'token_k1', 'token_k2', 'token_k3'}"),
+            ".preflight.training",
+        ),
+        seam(
+            "verl.trainer.distillation.losses.distillation_ppo_loss",
+            Has(
+                "ppo_loss(config, model_output, data, dp_group)",
+                "if not distillation_loss_config.use_task_rewards:",
+                "policy_loss = 0.0",
+            ),
+            ".preflight.support",
         ),
     ],
     "Workers and engines": [
@@ -1005,6 +1128,28 @@ SEAMS: dict[str, list[Seam]] = {
             ),
             ".groups.checks",
             ".groups.trainer",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "trainer.v1.trainer_mode",
+                "trainer.v1.separate_async.parameter_sync_step",
+                "data.train_batch_size",
+                "algorithm.adv_estimator",
+                "algorithm.filter_groups.enable",
+                "algorithm.rollout_correction.bypass_mode",
+                "algorithm.rollout_correction.rollout_is",
+                "algorithm.rollout_correction.rollout_rs",
+                "actor_rollout_ref.actor.policy_loss.loss_mode",
+                "actor_rollout_ref.actor.ppo_epochs",
+                "actor_rollout_ref.actor.ppo_mini_batch_size",
+                "actor_rollout_ref.actor.strategy",
+                "distillation.enabled",
+                "distillation.distillation_loss.loss_mode",
+                "distillation.distillation_loss.use_task_rewards",
+                values={"trainer.use_v1": True},
+            ),
+            ".preflight.training",
         ),
         seam(
             CONFIGURATION,

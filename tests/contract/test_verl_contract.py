@@ -81,7 +81,8 @@ BROKEN = {
         "def _compute_advantage(self, batch: KVBatchMeta)",
         f"{TRAINER}._compute_advantage has lost its parameter metrics; "
         f"grpo_verl_ext.verl_plugin.groups.trainer overrides it, "
-        f"grpo_verl_ext.verl_plugin.step_rewards.trainer overrides it",
+        f"grpo_verl_ext.verl_plugin.step_rewards.trainer overrides it, "
+        f"grpo_verl_ext.verl_plugin.trainers overrides it",
     ),
     "an override's parameter is new": (
         BASE,

@@ -83,7 +83,7 @@ WRONG = {
         ["algorithm.norm_adv_by_std_in_grpo=false"],
         "settings",
     ),
-    "GVPO under verl's trainer": ("gvpo", ["trainer.v1.trainer_mode=sync"], "sampling"),
+    "GVPO under verl's trainer": ("gvpo", ["trainer.v1.trainer_mode=sync"], "support"),
     "GVPO with top-p": ("gvpo", ["actor_rollout_ref.rollout.top_p=0.9"], "sampling"),
     "a KL without a gradient": ("grpo", [f"{ACTOR}.kl_loss_type=k1"], "kl-gradient"),
     "k3's gradient where no paper wants it": (
@@ -109,7 +109,7 @@ WRONG = {
         ["custom_reward_function.path=reward.py"],
         "legacy-reward",
     ),
-    "steps that nobody shows": ("grpo_process", ["trainer.v1.trainer_mode=sync"], "steps"),
+    "steps that nobody shows": ("grpo_process", ["trainer.v1.trainer_mode=sync"], "support"),
     "half of GVPO": ("gvpo", ["algorithm.adv_estimator=grpo_outcome"], "settings"),
     "a reward manager where verl does not look for it": (
         "grpo",

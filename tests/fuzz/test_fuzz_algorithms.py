@@ -21,7 +21,7 @@ from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-from grpo_verl_ext.verl_plugin.losses import LOSSES
+from grpo_verl_ext.verl_plugin.losses import LOSSES, group_rows
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
 
 NAN, INF = float("nan"), float("inf")
@@ -320,13 +320,14 @@ def test_losses(case, batch: dict[str, Tensor] | None, changed, policy_loss) -> 
     try:
         options = {"loss_mode": case.loss_mode, "gvpo_beta": 0.1} | policy_loss
         object.__setattr__(config, "policy_loss", LossConfig(**options))
-        loss, metrics = LOSSES[case.loss_mode](
-            old_log_prob=batch["old_log_prob"],
-            log_prob=batch["log_prob"],
-            advantages=batch["advantages"],
-            response_mask=batch["mask"],
-            config=config,
-        )
+        with group_rows.GROUPS.during(group_rows.at_first_update(len(batch["mask"]), config.rollout_n)):
+            loss, metrics = LOSSES[case.loss_mode](
+                old_log_prob=batch["old_log_prob"],
+                log_prob=batch["log_prob"],
+                advantages=batch["advantages"],
+                response_mask=batch["mask"],
+                config=config,
+            )
     except (SettingError, TensorError) as error:
         assert str(error)
     else:

@@ -23,9 +23,13 @@ from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.patches import driver
 
 SEEN = Path(__file__).with_name("seen.py")
-HOOK = {"verl.utils.config.validate_config", "verl.trainer.main_ppo.validate_config"}
-"""The one question in the driver, and the name under which verl's main holds it."""
-PROCESSES = {
+HOOK = {
+    "verl.utils.config.validate_config",
+    "verl.trainer.main_ppo.validate_config",
+    "verl.trainer.main_ppo.run_ppo",
+}
+"""Where the driver asks its one question: verl's validation, under both its names, and the start of a
+training.""" PROCESSES = {
     "driver": ["verl.utils.config", "verl.trainer.main_ppo", "verl.utils.distributed", "verl.utils.model"],
     # What the trainer's, the workers' and the vLLM servers' processes import, all in one.
     "actor": [
@@ -138,13 +142,13 @@ class TestDriver:
         config = composed([override])
         assert by in list(usage.used_settings(config))
         validated(config, calls)
-        assert calls == ["choose_platform", "refuse_or_warn", "verl", "hand_on"]
+        assert calls == ["choose_platform", "refuse_or_warn", "hand_on", "verl"]
 
 
 def validated(config: DictConfig, calls: list[str]) -> None:
     """Through the driver's hook, with a stand-in for verl's own validation behind it."""
     module = SimpleNamespace(validate_config=lambda _config: calls.append("verl"))
-    driver.patch(module)
+    driver.patch_validation(module)
     module.validate_config(config)
 
 
@@ -158,6 +162,19 @@ class TestHandOn:
             "VERL_PLATFORM": "cpu",
             "GRPO_VERL_EXT_PATCHES": "lost_parts,engine_death",
         }
+
+    def test_a_training_is_prepared_once(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Its configuration passes both of verl's functions where somebody imports verl's main."""
+        config = composed(
+            ["+algo=grpo", "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.top_p=0.9"]
+        )
+        config.algorithm.grpo_ext = {"watch": False}
+        config.algorithm.filter_groups = {"enable": False, "metric": "acc"}
+        config.custom_reward_function.path = "never_read.py"
+        driver.ask(config)
+        assert "never_read.py" in capsys.readouterr().err
+        driver.ask(config)
+        assert capsys.readouterr().err == ""
 
     def test_a_platform_that_only_the_environment_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VERL_PLATFORM", "cpu")

@@ -19,6 +19,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import k1, k2, k3
 from grpo_verl_ext.verl_plugin import losses
+from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.invariance import (
     MAX_RESPONSE_LENGTH,
     OUR_CASES,
@@ -123,7 +124,9 @@ def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[
         "loss_agg_mode": REQUIRED_LOSS_AGG_MODE[name],
         "rollout_is_weights": None,
     }
-    return losses.LOSSES[name](config=config, **(arguments | changes))
+    groups = group_rows.GROUPS.current() or group_rows.at_first_update(2, group_size=4)
+    with group_rows.GROUPS.during(groups):
+        return losses.LOSSES[name](config=config, **(arguments | changes))
 
 
 def counted(config, **changes: object):
@@ -404,15 +407,12 @@ def test_gvpo_takes_its_own_log_probs_for_old_ones_while_the_policy_has_not_move
     torch.testing.assert_close(log_prob.grad, expected, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("split", ["whole", "halves", "singles"])
-@pytest.mark.parametrize("dp_size", [1, 2, 4])
-def test_without_a_worker_gvpos_metrics_are_those_of_the_mini_batch(split, dp_size):
+def test_gvpo_refuses_responses_whose_groups_nobody_told():
     batch = ragged_batch(F64)
-    found = metrics_through_verl("gvpo", batch, split, dp_size)
-    value, _ = whole_batch(CASES["gvpo"], batch)
-    assert found["actor/gvpo_loss"] == pytest.approx(value.item(), rel=1e-12)
-    terms = sum(found[f"actor/gvpo_{term}_term"] for term in ("reward", "var", "cov"))
-    assert terms == pytest.approx(value.item(), rel=1e-12)
+    data = micro_batch(batch, list(range(len(batch))), dp_size=1)
+    with pytest.raises(SettingError, match=r"without the groups.*Type: .*trainer_mode=group_sync") as refusal:
+        ppo_loss(actor_config(CASES["gvpo"], **NO_KL), *data)
+    assert refusal.value.key == "trainer.v1.trainer_mode"
 
 
 def test_gvpo_equals_the_paper_at_the_first_update():

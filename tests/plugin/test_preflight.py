@@ -303,14 +303,17 @@ class TestGroups:
         assert "so verl loads no reference; valid is true" in refusal(gvpo(**changes))
         assert preflight.check(gvpo(**changes, actor_rollout_ref__actor__use_kl_loss=True)) is None
 
-    def test_later_updates_under_verls_trainer_are_warned_about_once(self, gvpo: Config) -> None:
-        verls = {"trainer__v1__trainer_mode": "sync"}
-        assert [warning.message for warning in preflight.warnings(gvpo(**verls))] == [
-            "trainer.v1.trainer_mode=sync does not keep groups whole: of the 4 updates on each rollout only "
-            "the first is exactly GVPO's. Type: trainer.v1.trainer_mode=group_sync"
-        ]
-        single = {"actor_rollout_ref__actor__ppo_mini_batch_size": 64}
-        assert list(preflight.warnings(gvpo(**verls, **single))) == []
+    @pytest.mark.parametrize("prompts", [16, 64])
+    def test_verls_trainer_is_refused_whatever_the_number_of_updates(
+        self, gvpo: Config, prompts: int
+    ) -> None:
+        verls = {
+            "trainer__v1__trainer_mode": "sync",
+            "actor_rollout_ref__actor__ppo_mini_batch_size": prompts,
+        }
+        message = refusal(gvpo(**verls))
+        assert message.startswith("trainer.v1.trainer_mode is sync, but the loss gvpo is not told there")
+        assert message.endswith("Type: trainer.v1.trainer_mode=group_sync")
 
     @pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 50}])
     def test_sampling_below_full_support(self, gvpo: Config, cut: dict[str, float]) -> None:

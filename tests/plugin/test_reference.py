@@ -89,7 +89,6 @@ def test_a_reference_that_can_follow_passes():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"trainer__v1__trainer_mode": "sync"}, "never refreshes the reference.*trainer_mode=group_sync"),
         (
             {"actor_rollout_ref__actor__use_kl_loss": False},
             "no reference to refresh.*Type: actor_rollout_ref.actor.use_kl_loss=true",

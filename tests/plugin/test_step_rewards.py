@@ -207,12 +207,6 @@ class TestChecks:
         self.check("+algo=grpo")
         self.check("+algo=grpo_process", f"{AGENT_LOOP}=my_agent")
 
-    def test_verls_own_trainer_is_refused(self) -> None:
-        with pytest.raises(
-            ValueError, match=r"trainer_mode=sync; .* Type: trainer\.v1\.trainer_mode=group_sync"
-        ):
-            self.check("+algo=grpo_process", "trainer.v1.trainer_mode=sync")
-
     @pytest.mark.parametrize("name", ["single_turn_agent", "tool_agent"])
     def test_verls_own_agent_loops_are_refused(self, name: str) -> None:
         with pytest.raises(ValueError, match=rf"default_agent_loop={name}; .*Type: {AGENT_LOOP}=step_{name}"):

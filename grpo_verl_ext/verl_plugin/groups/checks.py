@@ -24,25 +24,14 @@ def check_groups(config: DictConfig) -> None:
             key=f"{ACTOR}.shuffle",
         )
     if config.algorithm.adv_estimator == "gvpo":
-        _refuse_gvpo(config, mode)
+        _refuse_gvpo(config)
 
 
 def advise_groups(config: DictConfig) -> Iterator[Advice]:
     """What is allowed, but not what the paper proves."""
     if config.algorithm.adv_estimator != "gvpo":
         return
-    actor, rollout, mode = (
-        config.actor_rollout_ref.actor,
-        config.actor_rollout_ref.rollout,
-        config.trainer.v1.trainer_mode,
-    )
-    updates = actor.ppo_epochs * -(-config.data.train_batch_size // actor.ppo_mini_batch_size)
-    if mode not in GROUP_MODES and updates > 1:
-        yield Advice(
-            f"trainer.v1.trainer_mode={mode} does not keep groups whole: of the {updates} updates on each "
-            f"rollout only the first is exactly GVPO's. Type: trainer.v1.trainer_mode=group_sync",
-            "trainer.v1.trainer_mode",
-        )
+    rollout = config.actor_rollout_ref.rollout
     if rollout.top_p < 1 or rollout.top_k > 0:
         yield Advice(
             f"{ROLLOUT}.top_p={rollout.top_p} top_k={rollout.top_k} give some responses probability 0, "
@@ -59,7 +48,7 @@ def advise_groups(config: DictConfig) -> Iterator[Advice]:
         )
 
 
-def _refuse_gvpo(config: DictConfig, mode: str) -> None:
+def _refuse_gvpo(config: DictConfig) -> None:
     settings = EstimatorSettings.from_config(config.algorithm)
     actor = config.actor_rollout_ref.actor
     beta = actor.policy_loss.get("gvpo_beta")
@@ -72,13 +61,6 @@ def _refuse_gvpo(config: DictConfig, mode: str) -> None:
         )
     if settings.gvpo_anchor != "ref":
         return
-    if mode not in GROUP_MODES:
-        raise SettingError(
-            f"algorithm.grpo_ext.gvpo_anchor is ref, but under trainer.v1.trainer_mode={mode} nothing brings "
-            f"the reference's log-probs to the targets; valid are {', '.join(GROUP_MODES)}. "
-            f"Type: trainer.v1.trainer_mode=group_sync",
-            key="algorithm.grpo_ext.gvpo_anchor",
-        )
     if not (actor.use_kl_loss or config.algorithm.use_kl_in_reward):
         raise SettingError(
             f"algorithm.grpo_ext.gvpo_anchor is ref, but {ACTOR}.use_kl_loss is false, so verl loads no "

@@ -22,6 +22,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.advantages import has_tokens
+from grpo_verl_ext.verl_plugin.groups.engines import check_drift_engine
 from grpo_verl_ext.verl_plugin.losses import group_rows
 from grpo_verl_ext.verl_plugin.losses.gvpo import SUMMED_METRICS
 from grpo_verl_ext.verl_plugin.reference.worker import RefreshesReference
@@ -83,6 +84,7 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
 
     def _log_ratio(self, data: TensorDict) -> tuple[Tensor, Tensor]:
         """Δ_i of the rows of this rank and which of them are responses, (rows,) each: a forward pass."""
+        check_drift_engine(self.engine_config.strategy)
         view = data.copy()
         # verl's own inference sizes need not divide a mini-batch; those of training do. They also cut the
         # rows as the update will, so that both passes round alike.

@@ -6,6 +6,7 @@ rows of the micro-batch down here for the length of the call.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from grpo_verl_ext.verl_plugin.laid_down import LaidDown
@@ -38,3 +39,13 @@ class GroupRows:
 
 GROUPS = LaidDown[GroupRows]("group rows")
 """The rows of the micro-batch at hand; None under a trainer that does not keep groups."""
+
+
+def at_first_update(rows: int, group_size: int, device: torch.device | None = None) -> GroupRows:
+    """Rows of complete groups under a policy that has not moved: for a call outside a training."""
+    return GroupRows(
+        index=torch.zeros(rows, dtype=torch.int64, device=device),
+        size=torch.full((rows,), group_size, device=device),
+        drift=torch.zeros(rows, device=device),
+        weight_sums=torch.zeros(1, device=device),
+    )

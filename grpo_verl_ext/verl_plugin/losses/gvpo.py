@@ -1,9 +1,8 @@
 """GVPO as a registered loss: every response has a loss of its own, `algorithms.gvpo.squared_error`.
 
-Under a trainer that keeps groups (``trainer.v1.trainer_mode=group_sync``) the worker supplies the drift of
-each response's group and its size, and value and gradient are exact at every update. Under verl's own trainer
-neither is known: the drift is taken for 0, which it is at the first update after a rollout, and the group
-for complete (``rollout.n`` responses).
+A trainer mode that keeps groups (``trainer.v1.trainer_mode=group_sync``) has its worker supply the drift of
+each response's group and its size, and value and gradient are exact at every update. Without them the loss
+refuses: verl's own trainers leave groups incomplete, where a session fails, and spread them over updates.
 
 **Low precision.** ``old_log_probs`` come from a forward pass of their own, with other micro-batches and hence
 another rounding: in bf16 some hundredths of a nat a token, which add up over a response to a Δ that no update
@@ -20,7 +19,9 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation
 from grpo_verl_ext.algorithms import gvpo as formulas
-from grpo_verl_ext.verl_plugin.losses.group_rows import GROUPS
+from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
+from grpo_verl_ext.verl_plugin.losses.group_rows import GROUPS, GroupRows
 from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, metrics_of
 from grpo_verl_ext.verl_plugin.settings import check_loss
 
@@ -53,36 +54,45 @@ def gvpo(
 
     ``advantages`` are the targets Ã of the estimator of the same name. ``rollout_is_weights`` is not read:
     the minimiser is the same for every sampling distribution (Theorem 2).
+
+    Raises:
+        SettingError: nobody said which group each response belongs to.
     """
     check_loss("gvpo", LOSS_AGG_MODE, config)
     beta = float(config.policy_loss["gvpo_beta"])
-    mini_batch, groups = MiniBatch.from_config(config), GROUPS.current()
-    size = mini_batch.group_size if groups is None else groups.size
-    drift = 0.0 if groups is None else groups.drift
-    old_is_current = groups is not None and groups.old_is_current
+    mini_batch, groups = MiniBatch.from_config(config), _known_groups()
     log_ratio = formulas.sequence_log_ratio(
-        log_prob, log_prob.detach() if old_is_current else old_log_prob, response_mask
+        log_prob, log_prob.detach() if groups.old_is_current else old_log_prob, response_mask
     )
     targets = adv.of_response(advantages, response_mask).to(log_ratio.dtype)
-    residual = formulas.residual(log_ratio, targets, drift, beta)
-    loss = _mini_batch_mean(formulas.squared_error(residual, size), mini_batch)
-    if groups is not None:
-        weights = formulas.weights(residual).to(groups.weight_sums.dtype)
-        groups.weight_sums.index_add_(0, groups.index, weights)
+    residual = formulas.residual(log_ratio, targets, groups.drift, beta)
+    loss = _mini_batch_mean(formulas.squared_error(residual, groups.size), mini_batch)
+    weights = formulas.weights(residual).to(groups.weight_sums.dtype)
+    groups.weight_sums.index_add_(0, groups.index, weights)
 
-    parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
+    parts = formulas.squared_error_parts(log_ratio.detach(), targets, groups.drift, groups.size, beta)
     values = (loss.detach(), *(_mini_batch_mean(part, mini_batch) for part in parts))
-    # Without the worker verl takes an equal-weight mean of these: see `mini_batch`.
-    parts_of_mini_batch = mini_batch.global_batch_size / (max(response_mask.shape[0], 1) * mini_batch.dp_size)
-    share = 1.0 if groups is not None else parts_of_mini_batch
-    metrics = {name: value * share for name, value in zip(TERMS, values, strict=True)}
-    if old_is_current:
+    metrics = dict(zip(TERMS, values, strict=True))
+    if groups.old_is_current:
         gap = formulas.sequence_log_ratio(log_prob.detach(), old_log_prob, response_mask).abs()
         metrics[LOG_PROB_GAP] = aggregation.response_prompt_mean(
             gap, mini_batch.global_batch_size, group_size=1, dp_size=mini_batch.dp_size
         )
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
     return loss, metrics | metrics_of(of_tokens, response_mask, config, mini_batch)
+
+
+def _known_groups() -> GroupRows:
+    groups = GROUPS.current()
+    if groups is None:
+        key = "trainer.v1.trainer_mode"
+        raise SettingError(
+            f"policy_loss.loss_mode=gvpo was called without the groups of its responses, which verl's own "
+            f"trainers and workers do not tell a loss; valid are {', '.join(GROUP_MODES)}. "
+            f"Type: python3 -m verl.trainer.main_ppo … trainer.use_v1=true {key}=group_sync",
+            key=key,
+        )
+    return groups
 
 
 def _mini_batch_mean(per_response: Tensor, mini_batch: MiniBatch) -> Tensor:

@@ -1,12 +1,14 @@
-"""Ask, where verl validates a composed configuration, whether the training uses this package.
+"""Ask, before a training starts, whether it uses this package, and only then do anything about it.
 
-Patch of ``verl.utils.config.validate_config``, which verl's ``main`` calls in the driver before it starts
-Ray. It is the only patch in the driver of every training. verl has no hook there; a Hydra callback would run
-with the presets of this package only, and Hydra turns a callback's exceptions into warnings.
+Two functions of verl are patched, in every process that imports them; verl has no hook there, and a Hydra
+callback would run with the presets of this package only, with its exceptions turned into warnings:
 
-A training that uses nothing of the package goes straight on to verl's own validation. For the others the
-driver chooses the platform, checks the configuration, and writes into Ray's runtime environment what the
-training's processes have to know.
+- ``verl.utils.config.validate_config``, which verl's ``main_ppo`` calls in the driver before it starts Ray;
+- ``verl.trainer.main_ppo.run_ppo``, which the drivers of one-step-off and fully async training import and call.
+  Those validate their configuration inside Ray, or never.
+
+A training that uses nothing of the package goes straight on. For the others the driver chooses the platform,
+checks the configuration, and writes into Ray's runtime environment what the training's processes must know.
 """
 
 from __future__ import annotations
@@ -21,30 +23,53 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from grpo_verl_ext.verl_plugin import patches
-from grpo_verl_ext.verl_plugin.findings import SettingError, Severity
+from grpo_verl_ext.verl_plugin.findings import Severity
+from grpo_verl_ext.verl_plugin.keys import RUNTIME_ENVIRONMENT
+
+PREPARED = f"{RUNTIME_ENVIRONMENT}.{patches.VARIABLE}"
+"""Is there in the configuration of a training that was prepared."""
 
 
-def patch(config_module: Any) -> None:
-    """Put the question, and what follows from it, around verl's own validation."""
+def patch_validation(config_module: Any) -> None:
+    """Ask in front of verl's own validation."""
     original = config_module.validate_config
 
     @functools.wraps(original)
     def validate_config(config: DictConfig, *args: Any, **kwargs: Any) -> None:
-        from grpo_verl_ext.verl_plugin import usage
-
-        if not usage.uses_package(config):
-            original(config, *args, **kwargs)
-            return
-        choose_platform(config)
-        refuse_or_warn(config)
+        ask(config)
         original(config, *args, **kwargs)
-        hand_on(config, environment(config))
 
     config_module.validate_config = validate_config
 
 
+def patch_start(main_ppo: Any) -> None:
+    """Ask in front of the start of a training, where nobody asked before."""
+    original = main_ppo.run_ppo
+
+    @functools.wraps(original)
+    def run_ppo(config: DictConfig, *args: Any, **kwargs: Any) -> None:
+        ask(config)
+        original(config, *args, **kwargs)
+
+    main_ppo.run_ppo = run_ppo
+
+
+def ask(config: DictConfig) -> None:
+    """Prepare a training that uses the package, once; leave every other as it is.
+
+    Raises:
+        SystemExit: the training is refused.
+    """
+    from grpo_verl_ext.verl_plugin import usage
+
+    if OmegaConf.select(config, PREPARED) is None and usage.uses_package(config):
+        choose_platform(config)
+        refuse_or_warn(config)
+        hand_on(config, environment(config))
+
+
 def choose_platform(config: DictConfig) -> None:
-    """Let verl see the CPU platform in this process, too, and settle which Ray it uses, where it is asked for.
+    """Where the CPU platform is asked for, let this process see it, too, and settle which Ray is used.
 
     verl's ``main`` has set ``trainer.device`` by then to an accelerator's, if need be to one that is not
     there: it asked its platforms before the configuration was composed.
@@ -63,15 +88,14 @@ def refuse_or_warn(config: DictConfig) -> None:
     """Print the warnings and end with the first refusal.
 
     Raises:
-        SettingError: in a Ray actor, where a trainer of verl validates its configuration.
-        SystemExit: in a driver.
+        SystemExit: with the message of the refusal.
     """
     from grpo_verl_ext.verl_plugin import preflight
 
     found = list(preflight.findings(config))
     for error in found:
         if error.severity is Severity.ERROR:
-            _refuse(f"{error.message} {_silence(error.check)}", error.key)
+            sys.exit(f"grpo_verl_ext: {error.message} {_silence(error.check)}")
     for warning in found:
         message = f"grpo_verl_ext: warning: {warning.message} {_silence(warning.check)}"
         print(message, file=sys.stderr, flush=True)
@@ -85,9 +109,7 @@ def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
 
     if usage.asks_for_cpu(config):
         yield VARIABLE, "cpu"
-    needed = TrainingSettings.from_config(config.algorithm).patches()
-    if needed:
-        yield patches.VARIABLE, ",".join(needed)
+    yield patches.VARIABLE, ",".join(TrainingSettings.from_config(config.algorithm).patches())
 
 
 def hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:
@@ -95,16 +117,14 @@ def hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:
 
     Ray refuses a variable that the job of this driver has set already; such a one is left out.
     """
-    from grpo_verl_ext.verl_plugin import usage
-
     set_by_job = _variables_of_job()
     with open_dict(config):
         for name, value in variables:
-            key = f"{usage.RUNTIME_ENVIRONMENT}.{name}"
+            key = f"{RUNTIME_ENVIRONMENT}.{name}"
             if name not in set_by_job:
                 OmegaConf.update(config, key, value, force_add=True)
             elif OmegaConf.select(config, key) is not None:
-                del OmegaConf.select(config, usage.RUNTIME_ENVIRONMENT)[name]
+                del OmegaConf.select(config, RUNTIME_ENVIRONMENT)[name]
 
 
 def _variables_of_job() -> dict[str, str]:
@@ -117,11 +137,3 @@ def _variables_of_job() -> dict[str, str]:
 
 def _silence(check: str) -> str:
     return f"(silent with '++algorithm.grpo_ext.silence=[{check}]')"
-
-
-def _refuse(message: str, key: str) -> None:
-    import ray
-
-    if ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
-        raise SettingError(f"grpo_verl_ext: {message}", key=key)
-    sys.exit(f"grpo_verl_ext: {message}")

@@ -16,6 +16,7 @@ from grpo_verl_ext.verl_plugin.findings import Advise, Finding, Refuse, SettingE
 from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
 from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext
 from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards
+from grpo_verl_ext.verl_plugin.preflight.support import check_support
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
 from grpo_verl_ext.verl_plugin.step_rewards.checks import check_steps
@@ -30,6 +31,7 @@ CHECKS: Mapping[str, Refuse] = {
     "task": files.check_task,
     "settings": algorithm.check_settings,
     "group-size": algorithm.check_group_size,
+    "support": check_support,
     "groups": check_groups,
     "reference": check_reference,
     "steps": check_steps,

@@ -6,7 +6,6 @@ from typing import Any
 from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
-from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
 
 KEY = "algorithm.grpo_ext.ref_sync_steps"
@@ -15,19 +14,14 @@ KEY = "algorithm.grpo_ext.ref_sync_steps"
 def check_reference(config: DictConfig) -> None:
     """Refuse to refresh a reference that is not there, or not in the workers that hold the policy.
 
+    Trainers and engines are the business of `preflight.support`.
+
     Raises:
         ValueError: key, value seen, valid values and the line to type.
     """
     steps = ReferenceSettings.from_config(config.algorithm).ref_sync_steps
     if steps is None:
         return
-    mode = config.trainer.v1.trainer_mode
-    if mode not in GROUP_MODES:
-        raise SettingError(
-            f"{KEY} is {steps}, but trainer.v1.trainer_mode={mode} never refreshes the reference; valid are "
-            f"{', '.join(GROUP_MODES)}. Type: trainer.v1.trainer_mode=group_sync",
-            key=KEY,
-        )
     if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
         raise SettingError(
             f"{KEY} is {steps}, but there is no reference to refresh: neither "
@@ -41,7 +35,8 @@ def check_reference(config: DictConfig) -> None:
             f"can refresh; valid is null. Type: ~{KEY}",
             key=KEY,
         )
-    if mode == "group_separate_async" and not config.actor_rollout_ref.get("hybrid_engine", True):
+    separate = config.trainer.v1.trainer_mode == "group_separate_async"
+    if separate and not config.actor_rollout_ref.get("hybrid_engine", True):
         raise SettingError(
             f"{KEY} is {steps}, but with actor_rollout_ref.hybrid_engine=false the reference lives in other "
             f"processes than the policy; valid is true. Type: actor_rollout_ref.hybrid_engine=true",

@@ -3,28 +3,19 @@
 from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.findings import SettingError
-from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 
 VERLS_AGENT_LOOPS = {"single_turn_agent": "step_single_turn_agent", "tool_agent": "step_tool_agent"}
 """verl's own, which drop step rewards, and ours that keep them."""
 
 
 def check_steps(config: DictConfig) -> None:
-    """The estimator ``grpo_process`` needs an agent loop that keeps steps and a trainer that shows them.
+    """The estimator ``grpo_process`` needs an agent loop that keeps steps; `support` sees to the trainer.
 
     Raises:
         ValueError: key, value seen, valid values and the line to type.
     """
     if config.algorithm.adv_estimator != "grpo_process":
         return
-    mode = config.trainer.v1.trainer_mode
-    if mode not in GROUP_MODES:
-        raise SettingError(
-            f"algorithm.adv_estimator=grpo_process needs a trainer that shows it the steps, but "
-            f"trainer.v1.trainer_mode={mode}; valid are {', '.join(GROUP_MODES)}. "
-            f"Type: trainer.v1.trainer_mode=group_sync",
-            key="trainer.v1.trainer_mode",
-        )
     key = "actor_rollout_ref.rollout.agent.default_agent_loop"
     loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
     if loop in VERLS_AGENT_LOOPS:

@@ -1,0 +1,284 @@
+"""What of this package is exact under which of verl's engines, trainers and rollouts; all else is refused.
+
+`TABLE` says it for every feature and context of `training`: `Exact` with the test that shows it, or `Refused`
+with the line to type. ``docs/support.md`` is written from it. Where verl's driver never asks, `our_trainer`,
+`groups.engines` and the loss gvpo refuse at their first call.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from omegaconf import DictConfig
+
+from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.groups.engines import DRIFT_ENGINES
+from grpo_verl_ext.verl_plugin.keys import ACTOR, GROUP_MODES
+from grpo_verl_ext.verl_plugin.preflight.training import (
+    CONTEXTS,
+    CORRECTION,
+    DISTILLATION,
+    ENGINES,
+    FEATURES,
+    MODE,
+    ROLLOUTS,
+    STRATEGY,
+    TRAINERS,
+    contexts,
+    features,
+    setting,
+)
+from grpo_verl_ext.verl_plugin.reference.engines import REFRESH_ENGINES
+
+
+@dataclass(frozen=True)
+class Exact:
+    """It is what its paper, or its documentation, says."""
+
+    test: str
+    """``file::function`` of the test that shows it."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """It would be something else, or nobody could try it."""
+
+    key: str
+    reason: str
+    valid: str
+    fix: str
+    seen: str = ""
+    """What is seen, where no single value says it; else the key and its value."""
+
+    def message(self, value: object) -> str:
+        """The sentence that a user reads."""
+        seen = self.seen or f"{self.key} is {value}"
+        return f"{seen}, but {self.reason}; valid {self.valid}. Type: {self.fix}"
+
+
+Cell = Exact | Refused
+Row = dict[str, Cell]
+"""For every name of `FEATURES` its cell."""
+
+
+def check_support(config: DictConfig) -> None:
+    """Refuse a training whose algorithm would not be what it is called.
+
+    Raises:
+        SettingError: of the first refused cell.
+    """
+    used = features(config)
+    for context in contexts(config) if used else ():
+        for feature in used:
+            cell = TABLE[context][feature]
+            if isinstance(cell, Refused):
+                raise SettingError(cell.message(setting(config, cell.key)), key=cell.key)
+
+
+# Tests. The seams of this module in tests/contract: verl's sources hand a loss, or an estimator, the same.
+SAME_CALLS = Exact("tests/contract/test_verl_contract.py::test_verl_is_as_we_rely_on_it")
+ANY_SPLIT = Exact("tests/plugin/test_invariance.py::test_every_loss_is_invariant")
+COUNTS_ARE_ASKED_FOR = Exact("tests/plugin/test_losses.py::test_a_missing_count_is_refused")
+ONE_UPDATE = Exact("tests/plugin/test_losses.py::test_gvpo_equals_the_paper_at_the_first_update")
+FOUR_UPDATES = Exact("tests/plugin/test_group_exactness.py::test_gradients_and_parameters_of_four_updates")
+ANCHORED = Exact("tests/plugin/test_support.py::test_the_reference_is_brought_to_the_targets")
+PROCESS = Exact("tests/plugin/test_step_rewards.py::test_equals_the_oracle")
+REFRESH = Exact("tests/plugin/test_reference.py::test_mixing_and_resuming_on_real_shards")
+MASKED = Exact("tests/plugin/test_estimators.py::test_mask_truncated")
+SAME_METHODS = Exact("tests/plugin/test_support.py::test_our_modes_share_what_makes_them_exact")
+WEIGHTS = Exact("tests/plugin/test_losses.py::test_rollout_weights_multiply_token_losses")
+WEIGHTS_UNREAD = Exact("tests/plugin/test_support.py::test_gvpo_is_the_same_with_importance_weights")
+REJECTED_RESPONSES = Exact(
+    "tests/plugin/test_support.py::test_gvpo_leaves_rejected_responses_out_of_their_group"
+)
+REJECTED_TOKENS = Exact("tests/plugin/test_support.py::test_steps_count_for_the_tokens_that_are_left")
+DISTILLED = Exact("tests/plugin/test_support.py::test_distillation_is_added_to_the_loss")
+
+EVERYWHERE: Row = {
+    "clipped": ANY_SPLIT,
+    "gvpo_one": ONE_UPDATE,
+    "gvpo_several": FOUR_UPDATES,
+    "anchor_ref": ANCHORED,
+    "process": PROCESS,
+    "refresh": REFRESH,
+    "dynamic_sampling": SAME_CALLS,
+    "mask_truncated": MASKED,
+}
+"""What holds where a context has nothing to do with a feature."""
+
+
+def _row(*changes: Mapping[str, Cell]) -> Row:
+    row = dict(EVERYWHERE)
+    for change in changes:
+        row.update(change)
+    return row
+
+
+def _all(features_: Iterable[str], cell: Cell) -> Row:
+    return dict.fromkeys(features_, cell)
+
+
+GVPO = ("gvpo_one", "gvpo_several")
+BY_OUR_TRAINER = (*GVPO, "anchor_ref", "process", "refresh")
+
+NO_GROUPS = (
+    "the loss gvpo is not told there which responses belong to one prompt, how many they are, nor how far "
+    "the policy has moved since they were written"
+)
+NEEDS: Mapping[str, str] = {
+    "gvpo_one": NO_GROUPS,
+    "gvpo_several": NO_GROUPS,
+    "anchor_ref": "algorithm.grpo_ext.gvpo_anchor=ref needs the reference's log-probs in the targets, and "
+    "nothing brings them there",
+    "process": "algorithm.adv_estimator=grpo_process is not shown the steps there",
+    "refresh": "the reference that algorithm.grpo_ext.ref_sync_steps asks for is never refreshed there",
+}
+"""What only a trainer mode of this package does."""
+NO_SAMPLING = (
+    "algorithm.filter_groups is read by verl's v1 trainers alone, and every prompt would be trained on"
+)
+
+
+def _without_our_trainer(key: str, valid: str, fix: str, seen: str = "") -> Row:
+    return {name: Refused(key, reason, valid, fix, seen) for name, reason in NEEDS.items()}
+
+
+def _verls_mode(ours: str) -> Row:
+    return _row(_without_our_trainer(MODE, f"are {', '.join(GROUP_MODES)}", f"{MODE}={ours}"))
+
+
+def _other_driver(key: str, seen: str, fix: str) -> Row:
+    valid = "is verl.trainer.main_ppo with trainer.use_v1=true"
+    without_sampling = Refused(key, NO_SAMPLING, valid, "algorithm.filter_groups.enable=false", seen)
+    return _row(
+        {"clipped": SAME_CALLS, "dynamic_sampling": without_sampling},
+        _without_our_trainer(key, valid, fix, seen),
+    )
+
+
+OURS = _row(_all((*GVPO, "anchor_ref", "process", "refresh"), SAME_METHODS))
+
+TRAINER_ROWS: Mapping[str, Row] = {
+    "sync": _verls_mode("group_sync"),
+    "colocate_async": _verls_mode("group_colocate_async"),
+    "separate_async": _verls_mode("group_separate_async"),
+    "group_sync": _row(),
+    "group_colocate_async": OURS,
+    "group_separate_async": OURS,
+    "v0": _other_driver("trainer.use_v1", "", f"trainer.use_v1=true {MODE}=group_sync"),
+    "one_step_off": _other_driver(
+        "rollout",
+        "the driver is verl.experimental.one_step_off_policy",
+        f"python3 -m verl.trainer.main_ppo … {MODE}=group_separate_async",
+    ),
+    "fully_async": _other_driver(
+        "async_training",
+        "the driver is verl.experimental.fully_async_policy",
+        f"python3 -m verl.trainer.main_ppo … {MODE}=group_separate_async",
+    ),
+}
+
+NO_DRIFT = Refused(
+    STRATEGY,
+    "GVPO's drift between the updates on one rollout is not measured there",
+    f"are {', '.join(DRIFT_ENGINES)}, or one update per rollout without "
+    f"algorithm.rollout_correction.bypass_mode",
+    f"{STRATEGY}=fsdp2, or {ACTOR}.ppo_epochs=1 '{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}'",
+)
+NO_REFRESH = Refused(
+    STRATEGY,
+    "the reference that algorithm.grpo_ext.ref_sync_steps asks for cannot follow the policy there",
+    f"are {', '.join(REFRESH_ENGINES)}",
+    f"{STRATEGY}=fsdp2, or ~algorithm.grpo_ext.ref_sync_steps",
+)
+
+
+def _engine(name: str, loss: Exact) -> Row:
+    """Of an engine that hands a loss the counts of the mini-batch as FSDP's does."""
+    return _row(
+        _all(("clipped", "gvpo_one"), loss),
+        {} if name in DRIFT_ENGINES else {"gvpo_several": NO_DRIFT},
+        {} if name in REFRESH_ENGINES else {"refresh": NO_REFRESH},
+    )
+
+
+ENGINE_ROWS: Mapping[str, Row] = {
+    "fsdp": _engine("fsdp", SAME_CALLS),
+    "fsdp2": _engine("fsdp2", ANY_SPLIT) | {"gvpo_one": FOUR_UPDATES},
+    "megatron": _engine("megatron", SAME_CALLS),
+    "megatron_stages": _engine("megatron", SAME_CALLS),
+    "veomni": _engine("veomni", SAME_CALLS),
+    "torchtitan": _engine("torchtitan", SAME_CALLS),
+    "other_engine": _engine("", COUNTS_ARE_ASKED_FOR),
+}
+
+
+def _bypassed(key: str, what: str) -> Row:
+    return _row(
+        _all(
+            ("clipped", *GVPO),
+            Refused(
+                key,
+                f"with {CORRECTION}.bypass_mode=true {what} by verl's loss bypass_mode alone, not by the one "
+                f"that you named",
+                "is null",
+                f"{key}=null, or {CORRECTION}.bypass_mode=false",
+            ),
+        )
+    )
+
+
+TASK_REWARDS = Refused(
+    f"{DISTILLATION}.use_task_rewards",
+    "the distillation is then the whole loss, and the algorithm that you named does nothing",
+    "is true",
+    f"{DISTILLATION}.use_task_rewards=true",
+)
+TOP_K = Refused(
+    f"{DISTILLATION}.loss_mode",
+    "verl then calls the loss for the logits, too, where GVPO has no groups",
+    "is an estimator of one token, k1 or k3",
+    f"{DISTILLATION}.loss_mode=k3",
+)
+WHOLE_RESPONSES = Refused(
+    f"{CORRECTION}.rollout_rs",
+    "GVPO compares the log-ratios of whole responses, and of one that has lost tokens it is another",
+    "are criteria of sequences, or null",
+    f"{CORRECTION}.rollout_rs=null",
+)
+LOST_LAST_TOKEN = Refused(
+    f"{CORRECTION}.rollout_rs",
+    "algorithm.grpo_ext.mask_truncated knows a truncated response by its last token, which may be rejected",
+    "are criteria of sequences, or null",
+    f"{CORRECTION}.rollout_rs=null, or algorithm.grpo_ext.mask_truncated=false",
+)
+
+ROLLOUT_ROWS: Mapping[str, Row] = {
+    "weights": _row({"clipped": WEIGHTS}, _all(GVPO, WEIGHTS_UNREAD)),
+    "token_rejection": _row(
+        _all((*GVPO, "anchor_ref"), WHOLE_RESPONSES),
+        {"process": REJECTED_TOKENS, "mask_truncated": LOST_LAST_TOKEN},
+    ),
+    "sequence_rejection": _row(_all((*GVPO, "anchor_ref"), REJECTED_RESPONSES)),
+    "bypass": _row(_all(GVPO, FOUR_UPDATES)),
+    "bypassed_weights": _bypassed(f"{CORRECTION}.rollout_is", "importance weights are applied"),
+    "bypassed_rejection": _bypassed(f"{CORRECTION}.rollout_rs", "rejection is done"),
+    "distillation": _row(_all(("clipped", *GVPO), DISTILLED)),
+    "distillation_top_k": _row({"clipped": DISTILLED}, _all(GVPO, TOP_K)),
+    "distillation_only": _row(_all(EVERYWHERE, TASK_REWARDS), {"dynamic_sampling": SAME_CALLS}),
+}
+
+TABLE: Mapping[str, Row] = {**TRAINER_ROWS, **ENGINE_ROWS, **ROLLOUT_ROWS}
+"""Context → feature → cell, for all of them."""
+
+__all__ = [
+    "CONTEXTS",
+    "ENGINES",
+    "FEATURES",
+    "ROLLOUTS",
+    "TABLE",
+    "TRAINERS",
+    "Cell",
+    "Exact",
+    "Refused",
+    "check_support",
+]

@@ -1,0 +1,246 @@
+"""What a configuration uses of this package, and with which engine, trainer and rollouts of verl."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.keys import ACTOR
+from grpo_verl_ext.verl_plugin.losses.clipped import CLIPPED
+from grpo_verl_ext.verl_plugin.options import grpo_ext, is_count
+
+MODE = "trainer.v1.trainer_mode"
+STRATEGY = f"{ACTOR}.strategy"
+CORRECTION = "algorithm.rollout_correction"
+DISTILLATION = "distillation.distillation_loss"
+
+Check = Callable[[DictConfig], bool]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something of this package that a training can use."""
+
+    title: str
+    is_used: Check
+
+
+@dataclass(frozen=True)
+class Context:
+    """An engine, a trainer, or a way of making rollouts, under which a training can use it."""
+
+    kind: str
+    title: str
+    is_used: Check
+
+
+def features(config: DictConfig) -> list[str]:
+    """Names of `FEATURES` that a training uses."""
+    return [name for name, feature in FEATURES.items() if feature.is_used(config)]
+
+
+def contexts(config: DictConfig) -> list[str]:
+    """Names of `CONTEXTS` that a training has."""
+    return [name for name, context in CONTEXTS.items() if context.is_used(config)]
+
+
+def setting(config: DictConfig, key: str, default: Any = None) -> Any:
+    """The value of a dotted key; ``default`` where it is null or not there."""
+    value = OmegaConf.select(config, key, throw_on_resolution_failure=False)
+    return default if value is None else value
+
+
+def _loss(config: DictConfig) -> str:
+    return str(setting(config, f"{ACTOR}.policy_loss.loss_mode"))
+
+
+def _estimator(config: DictConfig) -> str:
+    return str(setting(config, "algorithm.adv_estimator"))
+
+
+def _option(config: DictConfig, name: str) -> Any:
+    return grpo_ext(config.algorithm).get(name)
+
+
+def _measures_drift(config: DictConfig) -> bool:
+    """Does an update of GVPO see a policy that is not the one of the old log-probs?"""
+    mode = str(setting(config, MODE)).removeprefix("group_")
+    parts = setting(config, f"trainer.v1.{mode}.parameter_sync_step", 1)
+    numbers = [
+        setting(config, "data.train_batch_size"),
+        setting(config, f"{ACTOR}.ppo_mini_batch_size"),
+        setting(config, f"{ACTOR}.ppo_epochs"),
+        parts,
+    ]
+    if not all(is_count(number) for number in numbers):
+        return True
+    prompts, mini_batch, epochs, parts = numbers
+    return parts > 1 or epochs > 1 or prompts // parts > mini_batch or _bypasses(config)
+
+
+def _filters_groups(config: DictConfig) -> bool:
+    return bool(setting(config, "algorithm.filter_groups.enable", False))
+
+
+FEATURES: Mapping[str, Feature] = {
+    "clipped": Feature("The clipped losses", lambda config: _loss(config) in CLIPPED),
+    "gvpo_one": Feature(
+        "GVPO, one update per rollout",
+        lambda config: _loss(config) == "gvpo" and not _measures_drift(config),
+    ),
+    "gvpo_several": Feature(
+        "GVPO, several updates", lambda config: _loss(config) == "gvpo" and _measures_drift(config)
+    ),
+    "anchor_ref": Feature(
+        "`gvpo_anchor=ref`",
+        lambda config: _estimator(config) == "gvpo" and _option(config, "gvpo_anchor") == "ref",
+    ),
+    "process": Feature("Process supervision", lambda config: _estimator(config) == "grpo_process"),
+    "refresh": Feature("Reference refresh", lambda config: _option(config, "ref_sync_steps") is not None),
+    "dynamic_sampling": Feature(
+        "Dynamic sampling", lambda config: _estimator(config) in ESTIMATORS and _filters_groups(config)
+    ),
+    "mask_truncated": Feature(
+        "`mask_truncated`",
+        lambda config: _estimator(config) in ESTIMATORS and bool(_option(config, "mask_truncated")),
+    ),
+}
+"""What of this package needs more than a call of its estimator or loss, and those calls themselves."""
+
+
+def _is_megatron(config: DictConfig) -> bool:
+    return bool(setting(config, STRATEGY) == "megatron")
+
+
+def _stages(config: DictConfig) -> Any:
+    return setting(config, f"{ACTOR}.megatron.pipeline_model_parallel_size", 1)
+
+
+def _driver(config: DictConfig) -> str:
+    """Which of verl's programs composed the configuration: two have a section that ``main_ppo`` has not."""
+    if "async_training" in config:
+        return "fully async"
+    if "rollout" in config:
+        return "one-step-off"
+    return "v1" if setting(config, "trainer.use_v1", True) else "v0"
+
+
+def _under(mode: str) -> Check:
+    return lambda config: _driver(config) == "v1" and setting(config, MODE) == mode
+
+
+def _driven_by(driver: str) -> Check:
+    return lambda config: _driver(config) == driver
+
+
+def _bypasses(config: DictConfig) -> bool:
+    return bool(setting(config, f"{CORRECTION}.bypass_mode", False))
+
+
+def _weighs(config: DictConfig) -> bool:
+    return setting(config, f"{CORRECTION}.rollout_is") is not None
+
+
+def _criteria(config: DictConfig) -> list[str]:
+    """verl's names of what a token or a sequence is rejected by, which it takes with commas in between."""
+    written = str(setting(config, f"{CORRECTION}.rollout_rs", ""))
+    return [name.strip() for name in written.split(",") if name.strip()]
+
+
+def _rejects_tokens(config: DictConfig) -> bool:
+    return any(name.startswith("token") for name in _criteria(config))
+
+
+def _rejects_sequences(config: DictConfig) -> bool:
+    return any(not name.startswith("token") for name in _criteria(config))
+
+
+def _distils(config: DictConfig) -> bool:
+    return bool(setting(config, "distillation.enabled", False))
+
+
+def _has_task_rewards(config: DictConfig) -> bool:
+    return bool(setting(config, f"{DISTILLATION}.use_task_rewards", True))
+
+
+def _distils_top_k(config: DictConfig) -> bool:
+    return bool(setting(config, f"{DISTILLATION}.loss_mode") == "forward_kl_topk")
+
+
+ENGINES, TRAINERS, ROLLOUTS = "Engines", "Trainers", "Rollouts and other losses"
+KNOWN_ENGINES = ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan")
+
+CONTEXTS: Mapping[str, Context] = {
+    "sync": Context(TRAINERS, f"`{MODE}=sync`", _under("sync")),
+    "colocate_async": Context(TRAINERS, f"`{MODE}=colocate_async`", _under("colocate_async")),
+    "separate_async": Context(TRAINERS, f"`{MODE}=separate_async`", _under("separate_async")),
+    "group_sync": Context(TRAINERS, f"`{MODE}=group_sync`", _under("group_sync")),
+    "group_colocate_async": Context(
+        TRAINERS, f"`{MODE}=group_colocate_async`", _under("group_colocate_async")
+    ),
+    "group_separate_async": Context(
+        TRAINERS, f"`{MODE}=group_separate_async`", _under("group_separate_async")
+    ),
+    "v0": Context(TRAINERS, "`trainer.use_v1=false`", _driven_by("v0")),
+    "one_step_off": Context(TRAINERS, "`verl.experimental.one_step_off_policy`", _driven_by("one-step-off")),
+    "fully_async": Context(TRAINERS, "`verl.experimental.fully_async_policy`", _driven_by("fully async")),
+    "fsdp": Context(
+        ENGINES, "FSDP1: `actor.strategy=fsdp`", lambda config: setting(config, STRATEGY) == "fsdp"
+    ),
+    "fsdp2": Context(ENGINES, "FSDP2: `fsdp2`", lambda config: setting(config, STRATEGY) == "fsdp2"),
+    "megatron": Context(
+        ENGINES,
+        "`megatron`, one pipeline stage",
+        lambda config: _is_megatron(config) and _stages(config) == 1,
+    ),
+    "megatron_stages": Context(
+        ENGINES, "`megatron`, more", lambda config: _is_megatron(config) and _stages(config) != 1
+    ),
+    "veomni": Context(ENGINES, "`veomni`", lambda config: setting(config, STRATEGY) == "veomni"),
+    "torchtitan": Context(ENGINES, "`torchtitan`", lambda config: setting(config, STRATEGY) == "torchtitan"),
+    "other_engine": Context(
+        ENGINES, "any other", lambda config: setting(config, STRATEGY) not in (None, *KNOWN_ENGINES)
+    ),
+    "weights": Context(
+        ROLLOUTS,
+        "importance weights: `rollout_is`",
+        lambda config: _weighs(config) and not _bypasses(config),
+    ),
+    "token_rejection": Context(
+        ROLLOUTS,
+        "token rejection: `rollout_rs=token_…`",
+        lambda config: _rejects_tokens(config) and not _bypasses(config),
+    ),
+    "sequence_rejection": Context(
+        ROLLOUTS,
+        "sequence rejection: `rollout_rs=seq_…`",
+        lambda config: _rejects_sequences(config) and not _bypasses(config),
+    ),
+    "bypass": Context(ROLLOUTS, "`bypass_mode`", _bypasses),
+    "bypassed_weights": Context(
+        ROLLOUTS, "`bypass_mode` and `rollout_is`", lambda config: _bypasses(config) and _weighs(config)
+    ),
+    "bypassed_rejection": Context(
+        ROLLOUTS,
+        "`bypass_mode` and `rollout_rs`",
+        lambda config: _bypasses(config) and bool(_criteria(config)),
+    ),
+    "distillation": Context(
+        ROLLOUTS,
+        "distillation beside the task's reward",
+        lambda config: _distils(config) and _has_task_rewards(config) and not _distils_top_k(config),
+    ),
+    "distillation_top_k": Context(
+        ROLLOUTS,
+        "the same, `forward_kl_topk`",
+        lambda config: _distils(config) and _has_task_rewards(config) and _distils_top_k(config),
+    ),
+    "distillation_only": Context(
+        ROLLOUTS,
+        "distillation only",
+        lambda config: _distils(config) and not _has_task_rewards(config),
+    ),
+}
+"""Trainers first: what is wrong with one is the first thing to say."""

@@ -1,0 +1,58 @@
+"""GVPO's updates under FSDP1: `group_ranks` with verl's other engine class of sharding.
+
+``python fsdp1_ranks.py FOLDER`` is one rank. FSDP1 hides gradients in flat parameters, so that what rank 0
+writes down are the metrics of every update: each sees the parameters that the ones before it made.
+"""
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import group_ranks
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+
+def train(job: dict[str, Any], variant: dict[str, Any], rows: list[group_ranks.Row]) -> dict[str, Any]:
+    """All updates on the batch of one rollout."""
+    from verl.utils import tensordict_utils as tu
+    from verl.workers.utils.losses import ppo_loss
+
+    worker = group_ranks.make_worker(job["model"], variant)
+    worker.reset()
+    worker.engine._autocast_dtype = torch.float32  # verl's word for "no autocast"; there is none to float64
+    worker.set_loss_fn(partial(ppo_loss, config=group_ranks.actor_config(job, variant)))
+    output = worker.train_mini_batch(group_ranks.batch_of(rows, job["extra_info"]))
+    return {"engine": type(worker.engine.module).__name__, "metrics": tu.get(output, key="metrics")}
+
+
+def run_rank(folder: Path) -> None:
+    """One rank, in double precision."""
+    from verl.utils.torch_dtypes import PrecisionType
+    from verl.workers import config
+    from verl.workers.engine.fsdp import transformer_impl
+
+    class OnHost(FullyShardedDataParallel):
+        """Without sync_module_states, which refuses a model on the CPU; every rank reads the same one."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{**options, "sync_module_states": False})
+
+    transformer_impl.FSDP = OnHost
+    whole = config.FSDPEngineConfig
+    config.FSDPEngineConfig = lambda **settings: whole(**settings | {"strategy": "fsdp"})
+    PrecisionType.to_dtype = staticmethod(lambda precision: torch.float64)
+    torch.set_num_threads(1)
+    job = torch.load(folder / "job.pt", weights_only=False)
+    rank = int(os.environ["RANK"])
+    results = {name: train(job, variant, job["ranks"][rank]) for name, variant in job["variants"].items()}
+    torch.distributed.barrier()
+    if rank == 0:
+        torch.save(results, folder / "result.pt")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run_rank(Path(sys.argv[1]))

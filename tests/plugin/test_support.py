@@ -1,0 +1,396 @@
+"""The table of support: every cell is exact, with a test that exists, or refused with a line that helps."""
+
+import ast
+import functools
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import oracles
+import pytest
+import support_page
+import torch
+import verl
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+from test_group_exactness import Store
+from transfer_queue import KVBatchMeta
+from verl.trainer.distillation.losses import distillation_loss, distillation_ppo_loss
+from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
+from verl.workers.config import DistillationConfig, DistillationLossConfig
+from verl.workers.utils.losses import ppo_loss
+
+from grpo_verl_ext.verl_plugin import our_trainer, rollout_batch, trainers
+from grpo_verl_ext.verl_plugin.composed import composed
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.groups import worker
+from grpo_verl_ext.verl_plugin.groups.engines import DRIFT_ENGINES, check_drift_engine
+from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, Case, actor_config, micro_batch, ragged_batch
+from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
+from grpo_verl_ext.verl_plugin.losses.group_rows import GROUPS, at_first_update
+from grpo_verl_ext.verl_plugin.patches import driver
+from grpo_verl_ext.verl_plugin.preflight.support import TABLE, Exact, Refused, check_support
+from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, contexts, features
+from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
+
+ROOT = Path(__file__).parents[2]
+ACTOR = "actor_rollout_ref.actor"
+CORRECTION = "algorithm.rollout_correction"
+LOSS = "distillation.distillation_loss"
+GVPO = {"algorithm.adv_estimator": "gvpo", f"{ACTOR}.policy_loss.loss_mode": "gvpo"}
+GRPO = {"algorithm.adv_estimator": "grpo_outcome", f"{ACTOR}.policy_loss.loss_mode": "grpo"}
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "clipped": GRPO,
+    "gvpo_one": GVPO,
+    "gvpo_several": GVPO | {f"{ACTOR}.ppo_epochs": 2},
+    "anchor_ref": GVPO | {"algorithm.grpo_ext.gvpo_anchor": "ref"},
+    "process": GRPO | {"algorithm.adv_estimator": "grpo_process"},
+    "refresh": GRPO | {"algorithm.grpo_ext.ref_sync_steps": 5},
+    "dynamic_sampling": GRPO | {"algorithm.filter_groups": {"enable": True, "metric": "acc"}},
+    "mask_truncated": GRPO | {"algorithm.grpo_ext.mask_truncated": True},
+}
+"""Keys that make a training use each feature."""
+
+UNDER: dict[str, dict[str, Any]] = {
+    "fsdp": {f"{ACTOR}.strategy": "fsdp"},
+    "other_engine": {f"{ACTOR}.strategy": "mine"},
+    "v0": {"trainer.use_v1": False},
+    "megatron_stages": {f"{ACTOR}.megatron.pipeline_model_parallel_size": 2},
+    "weights": {f"{CORRECTION}.rollout_is": "token"},
+    "token_rejection": {f"{CORRECTION}.rollout_rs": "seq_mean_k1, token_k1"},
+    "sequence_rejection": {f"{CORRECTION}.rollout_rs": "seq_mean_k1"},
+    "bypass": {f"{CORRECTION}.bypass_mode": True},
+    "bypassed_weights": {f"{CORRECTION}.bypass_mode": True, f"{CORRECTION}.rollout_is": "token"},
+    "bypassed_rejection": {f"{CORRECTION}.bypass_mode": True, f"{CORRECTION}.rollout_rs": "seq_mean_k1"},
+    "distillation": {"distillation.enabled": True},
+    "distillation_top_k": {"distillation.enabled": True, f"{LOSS}.loss_mode": "forward_kl_topk"},
+    "distillation_only": {"distillation.enabled": True, f"{LOSS}.use_task_rewards": False},
+}
+"""Keys that put it under each context; a trainer mode, or nothing, where there are none."""
+
+ENGINES = {
+    "megatron": "megatron",
+    "megatron_stages": "megatron",
+    "veomni": "veomni",
+    "torchtitan": "torchtitan",
+}
+DRIVERS = {
+    "one_step_off": ("one_step_off_policy", "one_step_off_ppo_trainer"),
+    "fully_async": ("fully_async_policy", "fully_async_ppo_trainer"),
+}
+"""Folders of ``verl/experimental``, and the configuration that their programs compose."""
+
+READ = ["algorithm", "actor_rollout_ref", "data", "trainer", "distillation", "rollout", "async_training"]
+"""Sections that are kept of a configuration, so that copies of it take less time."""
+
+
+@functools.cache
+def base(engine: str, driver: str) -> bytes:
+    """What verl composes, pickled: a copy by pickle takes a quarter of the time of a deep one."""
+    if driver in DRIVERS:
+        folder, name = DRIVERS[driver]
+        verls = Path(verl.__file__).parent / "experimental" / folder / "config"
+        with initialize_config_dir(str(verls), version_base=None):
+            config = compose(name, overrides=["hydra.searchpath=[pkg://verl.trainer.config]"])
+    else:
+        config = composed([f"model_engine={engine}", "actor_rollout_ref.rollout.name=vllm"])
+    OmegaConf.set_struct(config, False)
+    whole = OmegaConf.masked_copy(config, [key for key in READ if key in config])
+    whole.actor_rollout_ref = OmegaConf.masked_copy(config.actor_rollout_ref, ["actor"])
+    return pickle.dumps(whole)
+
+
+def training(context: str, feature: str) -> DictConfig:
+    """A training that uses the feature under the context, and nothing else that is refused."""
+    engine = ENGINES.get(context, "dp")
+    config = pickle.loads(base(engine, context if context in DRIVERS else ""))
+    mode = context if CONTEXTS[context].title.startswith("`trainer.v1") else "group_sync"
+    defaults = {
+        "trainer.v1.trainer_mode": mode,
+        "trainer.v1.separate_async.parameter_sync_step": 1,
+        "data.train_batch_size": 64,
+        f"{ACTOR}.ppo_mini_batch_size": 64,
+        f"{CORRECTION}.bypass_mode": False,
+        **({f"{ACTOR}.strategy": "fsdp2"} if engine == "dp" else {}),
+    }
+    for key, value in (defaults | SETTINGS[feature] | UNDER.get(context, {})).items():
+        OmegaConf.update(config, key, value)
+    return config
+
+
+CELLS = [(context, feature) for context in CONTEXTS for feature in FEATURES]
+
+
+@pytest.mark.parametrize(("context", "feature"), CELLS)
+def test_every_cell(context: str, feature: str) -> None:
+    config, cell = training(context, feature), TABLE[context][feature]
+    assert context in contexts(config)
+    if not (feature == "gvpo_one" and context.startswith("bypass")):  # which makes it measure its drift
+        assert feature in features(config)
+    told = messages(config)
+    if told:
+        with pytest.raises(SettingError) as refused:
+            check_support(config)
+        assert str(refused.value) in told
+    else:
+        check_support(config)
+    if isinstance(cell, Refused):
+        own = cell.message(OmegaConf.select(config, cell.key))
+        assert own in told, "said of this very training"
+        seen = cell.seen or f"{cell.key} is {OmegaConf.select(config, cell.key)}"
+        assert own.startswith(f"{seen}, but ")
+        assert own.endswith(f". Type: {cell.fix}")
+
+
+def messages(config: DictConfig) -> set[str]:
+    """Everything that is refused of a training; a feature may need another, as an anchor needs its loss."""
+    cells = [TABLE[context][name] for context in contexts(config) for name in features(config)]
+    return {cell.message(OmegaConf.select(config, cell.key)) for cell in cells if isinstance(cell, Refused)}
+
+
+TO_MAIN_PPO = [*DRIVERS]
+REFUSED = [
+    (context, feature)
+    for context, feature in CELLS
+    if isinstance(TABLE[context][feature], Refused) and context not in TO_MAIN_PPO
+]
+
+
+@pytest.mark.parametrize(("context", "feature"), REFUSED)
+def test_what_is_to_type_is_enough(context: str, feature: str) -> None:
+    """Whatever is typed first is told; a training has one thing wrong for each feature that it uses."""
+    config = training(context, feature)
+    for _ in features(config):
+        try:
+            check_support(config)
+        except SettingError as error:
+            obeyed(config, str(error))
+    check_support(config)
+
+
+def obeyed(config: DictConfig, message: str) -> None:
+    first = message.rpartition(" Type: ")[2].partition(", or ")[0]
+    for line in first.split():
+        key, value = line.split("=", maxsplit=1)
+        OmegaConf.update(config, key, yaml.safe_load(value))
+
+
+@pytest.mark.parametrize("context", TO_MAIN_PPO)
+def test_what_other_drivers_cannot_do_main_ppo_can(context: str) -> None:
+    with pytest.raises(SettingError, match=r"Type: python3 -m verl\.trainer\.main_ppo …") as refused:
+        check_support(training(context, "gvpo_several"))
+    told = str(refused.value).rpartition(" … ")[2]
+    config = training("sync", "gvpo_several")
+    obeyed(config, f" Type: {told}")
+    check_support(config)
+
+
+def test_the_page_is_the_table() -> None:
+    written = support_page.PAGE.read_text(encoding="utf-8")
+    assert written == support_page.page(), "Type: python tests/plugin/support_page.py"
+
+
+def test_the_table_is_whole() -> None:
+    assert TABLE.keys() == CONTEXTS.keys()
+    assert all(row.keys() == FEATURES.keys() for row in TABLE.values())
+
+
+@pytest.mark.parametrize(
+    "test", sorted({cell.test for row in TABLE.values() for cell in row.values() if isinstance(cell, Exact)})
+)
+def test_the_test_behind_a_cell_is_there(test: str) -> None:
+    file, _, name = test.partition("::")
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_a_training_that_uses_nothing_of_ours_is_asked_nothing() -> None:
+    config = composed(
+        ["actor_rollout_ref.rollout.name=vllm", "trainer.use_v1=false", "distillation.enabled=true"]
+    )
+    assert features(config) == []
+    check_support(config)
+    check_support(OmegaConf.create({"algorithm": {}}))
+
+
+def test_the_modes_are_ours() -> None:
+    assert {name for name in CONTEXTS if name.startswith("group_")} == set(GROUP_MODES)
+
+
+class TestTheFirstCallRefuses:
+    """Where verl's driver never asked: fully async training, or a driver of somebody's own."""
+
+    MASK = torch.tensor([[1, 1], [1, 0]])
+
+    def estimate(self, name: str, **options: object) -> torch.Tensor:
+        algorithm = OmegaConf.create({"adv_estimator": name, "grpo_ext": options})
+        rewards = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
+        return ESTIMATORS[name](rewards, self.MASK, ["x", "x"], algorithm)[0]
+
+    def test_the_reference_as_anchor(self) -> None:
+        with pytest.raises(SettingError, match=r"gvpo_anchor is ref, but .* Type: .*=group_sync") as refused:
+            self.estimate("gvpo", gvpo_anchor="ref")
+        assert refused.value.key == "algorithm.grpo_ext.gvpo_anchor"
+
+    @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "grpo_process"])
+    def test_a_reference_that_nobody_refreshes(self, name: str) -> None:
+        with pytest.raises(SettingError, match=r"ref_sync_steps is 5, but .* Type: .*=group_sync"):
+            self.estimate(name, ref_sync_steps=5)
+
+    def test_under_our_trainer_neither(self) -> None:
+        with our_trainer.OUR_TRAINER.during(True):
+            self.estimate("gvpo", gvpo_anchor="ref")
+            self.estimate("dapo", ref_sync_steps=5)
+
+    @pytest.mark.parametrize("strategy", ["megatron", "veomni", "torchtitan", "mine"])
+    def test_a_drift_on_an_engine_where_nobody_measured_it(self, strategy: str) -> None:
+        with pytest.raises(SettingError, match=rf"strategy is {strategy}, .* Type: {ACTOR}\.strategy=fsdp2"):
+            check_drift_engine(strategy)
+        for known in DRIFT_ENGINES:
+            check_drift_engine(known)
+
+    @pytest.mark.parametrize("context", TO_MAIN_PPO)
+    def test_verls_other_drivers_are_asked_before_they_start_ray(
+        self, context: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        started: list[DictConfig] = []
+        module = SimpleNamespace(run_ppo=lambda config, task_runner_class: started.append(config))
+        driver.patch_start(module)
+        with pytest.raises(SystemExit, match=r"grpo_verl_ext: the driver is verl\.experimental\."):
+            module.run_ppo(training(context, "gvpo_several"), task_runner_class=None)
+        assert not started
+        module.run_ppo(training(context, "clipped"), task_runner_class=None)
+        assert len(started) == 1
+        assert "failed itself" not in capsys.readouterr().err
+
+
+def test_our_modes_share_what_makes_them_exact() -> None:
+    """What the tests of ``group_sync`` show, of the trainer and of its workers, holds for the other modes."""
+    classes = [get_trainer_cls(mode) for mode in GROUP_MODES]
+    names = ("_balance_batch", "_compute_advantage", "_update_actor", "_compute_ref_log_prob", "step")
+    for name in (*names, "_save_checkpoint", "_load_checkpoint", "_init_resource_pool_mgr"):
+        methods = [getattr(each, name) for each in classes]
+        assert methods == [getattr(trainers.GroupTrainerSync, name)] * len(methods)
+        assert methods[0].__module__.startswith("grpo_verl_ext."), f"ours comes first for {name}"
+    for each in classes:
+        assert each.worker_cls.actor_worker_cls is worker.GroupTrainingWorker
+        assert each.worker_cls.refresh_reference is worker.RefreshesReference.refresh_reference
+
+
+RESPONSES = {"x": [(1.0, 2), (0.0, 3), (0.5, 1)], "y": [(0.0, 2), (1.0, 2), (0.25, 4)]}
+"""Rewards and lengths of the responses to two prompts."""
+BETA = 0.3
+
+
+def targets(monkeypatch: pytest.MonkeyPatch, rejected: str = "", **changes: Any) -> dict[str, dict[str, Any]]:
+    """Rows of the responses after the trainer's own calculation of their targets."""
+    store = Store()
+    for module in (trainer_base, rollout_batch):
+        monkeypatch.setattr(module, "tq", store)
+    generator = torch.Generator().manual_seed(0)
+    for prompt, responses in RESPONSES.items():
+        for i, (reward, length) in enumerate(responses):
+            scores = torch.zeros(length)
+            scores[-1] = reward
+            old = -torch.rand(length, generator=generator)
+            key = f"{prompt}_{i}_0"
+            store.rows[key] = {
+                "uid": prompt,
+                "response_mask": torch.ones(length, dtype=torch.int64),
+                "rm_scores": scores,
+                "old_log_probs": old,
+                "ref_log_prob": -torch.rand(length, generator=generator),
+                "rollout_log_probs": old + 3 * (key == rejected),
+            }
+    trainer = object.__new__(trainers.GroupTrainerSync)
+    trainer.config = composed(["+algo=gvpo", f"algorithm.grpo_ext.gvpo_beta={BETA}"])
+    for key, value in changes.items():
+        OmegaConf.update(trainer.config, key.replace("__", "."), value)
+    tags = [{} for _ in store.rows]
+    trainer._compute_advantage(KVBatchMeta(partition_id="train", keys=list(store.rows), tags=tags), {})
+    return store.rows
+
+
+def test_the_reference_is_brought_to_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = targets(monkeypatch, algorithm__grpo_ext__gvpo_anchor="ref")
+    for prompt, responses in RESPONSES.items():
+        own = [rows[f"{prompt}_{i}_0"] for i in range(len(responses))]
+        ratios = [float((row["old_log_probs"] - row["ref_log_prob"]).double().sum()) for row in own]
+        for row, (reward, _), ratio in zip(own, responses, ratios, strict=True):
+            centred = reward - oracles.mean([r for r, _ in responses])
+            wanted = centred - BETA * (ratio - oracles.mean(ratios))
+            assert row["advantages"].tolist() == pytest.approx([wanted] * len(row["advantages"]), abs=1e-6)
+
+
+def test_gvpo_leaves_rejected_responses_out_of_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl rejects a response whose probabilities under rollout and actor differ by a factor e³ a token."""
+    rejection = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.5_2.0"}
+    rows = targets(monkeypatch, rejected="x_1_0", algorithm__rollout_correction=rejection)
+    assert rows["x_1_0"]["response_mask"].tolist() == [0, 0, 0]
+    assert [int(rows[f"x_{i}_0"]["group_size"]) for i in (0, 2)] == [2, 2]
+    assert [int(rows[f"y_{i}_0"]["group_size"]) for i in range(3)] == [3, 3, 3]
+    # What is left of the prompt are the rewards 1 and 0.5.
+    assert rows["x_0_0"]["advantages"].tolist() == pytest.approx([0.25, 0.25])
+    assert rows["x_2_0"]["advantages"].tolist() == pytest.approx([-0.25])
+    assert rows["x_1_0"]["advantages"].tolist() == [0, 0, 0]
+
+
+def test_steps_count_for_the_tokens_that_are_left() -> None:
+    """A step whose last token is rejected still rewards the tokens before it."""
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    steps = Steps(torch.tensor([1.0, 0.25, 0.5]), torch.tensor([0, 0, 1]), torch.tensor([1, 3, 2]))
+    algorithm = OmegaConf.create({"adv_estimator": "grpo_process"})
+
+    def advantages(response_mask: torch.Tensor) -> torch.Tensor:
+        with STEPS.during(steps):
+            return ESTIMATORS["grpo_process"](torch.zeros(2, 4), response_mask, ["x", "x"], algorithm)[0]
+
+    left = mask.clone()
+    left[0, 1] = left[1, 2] = 0
+    assert advantages(mask)[0, 1] != 0
+    assert torch.equal(advantages(left), advantages(mask) * left)
+
+
+F64 = torch.float64
+OURS = {case.name: case for case in OUR_CASES}
+
+
+def test_gvpo_is_the_same_with_importance_weights() -> None:
+    batch = ragged_batch(F64)
+    rows = list(range(len(batch)))
+    model_output, data = micro_batch(batch, rows, dp_size=1)
+    config = actor_config(OURS["gvpo"], use_kl_loss=False)
+    weights = data["old_log_probs"].exp()
+    with GROUPS.during(at_first_update(len(rows), config.rollout_n)):
+        plain, _ = ppo_loss(config, model_output, data)
+        data["rollout_is_weights"] = weights
+        weighted, _ = ppo_loss(config, model_output, data)
+    assert weighted.item() == plain.item()
+
+
+@pytest.mark.parametrize("case", OUR_CASES, ids=lambda case: case.name)
+def test_distillation_is_added_to_the_loss(case: Case) -> None:
+    """verl's loss of a training that distils is ours, and its own times a coefficient."""
+    batch = ragged_batch(F64)
+    rows = list(range(len(batch)))
+    model_output, data = micro_batch(batch, rows, dp_size=1)
+    data["teacher_logprobs"] = torch.nested.as_nested_tensor(
+        [(row + 0.5).unsqueeze(-1) for row in batch.log_prob], layout=torch.jagged
+    )
+    config = actor_config(case, use_kl_loss=False)
+    distillation = DistillationConfig(
+        distillation_loss=DistillationLossConfig(
+            loss_mode="k3", use_policy_gradient=False, distillation_loss_coef=0.25
+        )
+    )
+    with GROUPS.during(at_first_update(len(rows), config.rollout_n)):
+        ours, _ = ppo_loss(config, model_output, data)
+        ours = ours.item()  # verl adds to it in place
+        whole, _ = distillation_ppo_loss(config, distillation, model_output=model_output, data=data)
+    added, _ = distillation_loss(config, distillation, model_output, data)
+    assert added.item() > 0
+    assert whole.item() == pytest.approx(ours + 0.25 * added.item(), rel=1e-12)
