@@ -29,7 +29,7 @@ def mix_in(reference: nn.Module, policy: nn.Module, mixup_alpha: float) -> None:
     """Set every parameter of the reference to α · policy + (1 − α) · reference; α = 1 copies bit for bit.
 
     Works wherever the parameters are, offloaded or not, and keeps the reference's dtype: the mixture is
-    computed in single precision at least and rounded once.
+    computed in single precision at least, then rounded to it.
 
     Raises:
         ValueError: a model that is not FSDP1's or FSDP2's, or two models that are sharded differently.
