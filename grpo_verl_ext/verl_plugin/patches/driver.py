@@ -4,8 +4,8 @@ Two functions of verl are patched, in every process that imports them; verl has 
 callback would run with the presets of this package only, with its exceptions turned into warnings:
 
 - ``verl.utils.config.validate_config``, which verl's ``main_ppo`` calls in the driver before it starts Ray;
-- ``verl.trainer.main_ppo.run_ppo``, which the drivers of one-step-off and fully async training import and call.
-  Those validate their configuration inside Ray, or never.
+- ``verl.trainer.main_ppo.run_ppo``, which the drivers of one-step-off and fully async training call. Those
+  validate their configuration inside Ray, or never.
 
 A training that uses nothing of the package goes straight on. For the others the driver chooses the platform,
 checks the configuration, and writes into Ray's runtime environment what the training's processes must know.
