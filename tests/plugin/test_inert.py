@@ -28,7 +28,8 @@ HOOK = {
     "verl.trainer.main_ppo.validate_config",
     "verl.trainer.main_ppo.run_ppo",
 }
-"""Where the driver asks: verl's validation, under both its names, and the start of a training.""" PROCESSES = {
+"""Where the driver asks: verl's validation, by both its names, and the start of a training."""
+PROCESSES = {
     "driver": ["verl.utils.config", "verl.trainer.main_ppo", "verl.utils.distributed", "verl.utils.model"],
     # What the trainer's, the workers' and the vLLM servers' processes import, all in one.
     "actor": [
