@@ -24,6 +24,7 @@ import re
 import sys
 import tempfile
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -246,9 +247,13 @@ def _called(validate_config: Any, composed: Any) -> Called:
     with (
         contextlib.redirect_stdout(said),
         contextlib.redirect_stderr(said),
+        warnings.catch_warnings(),
         mock.patch.object(threading.Thread, "start", started),
         mock.patch.object(HFModelConfig, "__post_init__", return_value=None),  # reads the model's files
     ):
+        warnings.simplefilter(
+            "always"
+        )  # Python says a warning once for each place, so not to both of two calls
         try:
             validate_config(
                 config=config,
