@@ -7,7 +7,7 @@ from typing import Any
 
 from wrapt import register_post_import_hook
 
-from grpo_verl_ext.verl_plugin import search_path
+from grpo_verl_ext.verl_plugin import resolvers, search_path
 from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
 from grpo_verl_ext.verl_plugin.patches import driver, engine_death, own_queue
 
@@ -24,6 +24,7 @@ def register() -> None:
         NameTakenError: a foreign function owns one of our names; the message names the owner.
     """
     search_path.install()
+    resolvers.install()
     if is_cpu_chosen():
         from grpo_verl_ext.verl_plugin import cpu
 

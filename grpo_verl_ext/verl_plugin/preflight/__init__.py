@@ -6,6 +6,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.verl_plugin import settings
+from grpo_verl_ext.verl_plugin.cpu.checks import (
+    advise_memory,
+    advise_shared_memory,
+    check_bucket,
+    check_cache,
+)
 from grpo_verl_ext.verl_plugin.findings import Advise, Finding, Refuse, SettingError, Severity
 from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
 from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext
@@ -39,6 +45,8 @@ CHECKS: Mapping[str, Refuse] = {
     "reward-model": check_reward_model,
     "mini-batch": sizes.check_mini_batch,
     "model-length": sizes.check_model_length,
+    "cpu-cache": check_cache,
+    "cpu-bucket": check_bucket,
 }
 
 ADVICE: Mapping[str, Advise] = {
@@ -47,6 +55,8 @@ ADVICE: Mapping[str, Advise] = {
     "kl-gradient": algorithm.advise_kl_gradient,
     "dynamic-sampling": rewards.advise_dynamic_sampling,
     "budgets": rewards.advise_budgets,
+    "cpu-shared-memory": advise_shared_memory,
+    "cpu-memory": advise_memory,
 }
 
 
