@@ -4,7 +4,7 @@ python benchmarks/cpu_own_model.py [--out outputs/cpu_own_model] [verl overrides
 
 The model is a Llama of 135 M parameters and 49,152 words, in the shape of SmolLM2-135M with random weights,
 the data are 64 short sums, and nothing but data, model, lengths and batch is set. The memory of the processes
-is summed as proportional set sizes (PSS), twice a second: a page that several share counts once.
+is summed as proportional set sizes (PSS), every two seconds: a page that several share counts once.
 """
 
 import argparse
@@ -136,14 +136,14 @@ def trained(folder: Path, overrides: list[str]) -> None:
                 peak, at_peak = memory.total(), memory
             lines = metrics.read_text().count("\n") if metrics.exists() else 0
             ended += [time.time() - started] * (lines - len(ended))
-            time.sleep(0.5)
+            time.sleep(2)
     if trainer.returncode != 0:
         sys.exit((folder / "verl.log").read_text()[-3000:])
     records = [json.loads(line)["data"] for line in metrics.read_text().splitlines()]
     steps = [round(record["timing_s/step"], 1) for record in records]
     print(f"first step ended after {ended[0]:.0f} s, the last after {ended[-1]:.0f} s; steps: {steps} s")
     print(f"peak of all processes: {peak / GIB:.1f} GiB")
-    for name, size in at_peak.most_common(5):
+    for name, size in at_peak.most_common():
         print(f"  {name:24s} {size / GIB:.1f} GiB")
     for key in REPORTED:
         print(f"{key}: {[record.get(key) for record in records]}")

@@ -7,6 +7,7 @@ key-value heads of 64, a context of 8192. A token has 2 · 30 · 3 · 64 · 4 = 
 import asyncio
 import copy
 import functools
+import importlib.util
 import json
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import verl
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import save_file
@@ -226,20 +228,22 @@ class TestNeighbours:
 
 def transferred(handle: str, weight: torch.Tensor, megabytes: int) -> dict[str, torch.Tensor]:
     """Sent and received by verl's own code, through shared memory."""
-    from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import (
-        BucketedWeightReceiver,
-        BucketedWeightSender,
-    )
-
+    # The file alone: its package imports all of vLLM's server.
+    file = Path(verl.__file__).parent / "workers/rollout/vllm_rollout/bucketed_weight_transfer.py"
+    spec = importlib.util.spec_from_file_location("bucketed_weight_transfer", file)
+    assert spec is not None
+    assert spec.loader is not None
+    transfer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(transfer)
     received: dict[str, torch.Tensor] = {}
 
     def take(weights: list[tuple[str, torch.Tensor]], _last: bool) -> None:
         received.update({name: tensor.clone() for name, tensor in weights})
 
-    receiver = BucketedWeightReceiver(handle, torch.device("cpu"), use_shm=True)
+    receiver = transfer.BucketedWeightReceiver(handle, torch.device("cpu"), use_shm=True)
     thread = threading.Thread(target=receiver.receive_weights, args=(take,), daemon=True)
     thread.start()
-    sender = BucketedWeightSender(handle, bucket_size_mb=megabytes, use_shm=True)
+    sender = transfer.BucketedWeightSender(handle, bucket_size_mb=megabytes, use_shm=True)
     asyncio.run(sender.async_send_weights(iter([("embed", weight)])))
     thread.join(timeout=30)
     return received

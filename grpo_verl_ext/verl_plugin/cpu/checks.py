@@ -138,7 +138,8 @@ def _tokens_at_once(config: DictConfig) -> int:
     if not actor.use_dynamic_bsz:
         return int(longest * (actor.ppo_micro_batch_size_per_gpu or 1))
     rows = actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n // ranks
-    return int(min(actor.ppo_max_token_len_per_gpu, longest * max(1, rows)))
+    limit = actor.ppo_max_token_len_per_gpu
+    return int(min(limit if is_count(limit) else sizes.TOKENS_AT_MOST, longest * max(1, rows)))
 
 
 def _is_ours(config: DictConfig) -> bool:

@@ -26,9 +26,9 @@ TOKENS_AT_MOST = 16384
 MICRO_BATCH_BYTES = 2 * GIBI
 """Of a rank, for the logits and activations of a micro-batch."""
 LOGITS_COPIES = 9
-"""Of a micro-batch, at the peak of an update that reports the entropy, padding included: measured."""
+"""Of a micro-batch, at the peak of an update that reports the entropy; measured: 8.0, padding included."""
 WIDTHS_SAVED, FEED_FORWARDS_SAVED = 16, 4
-"""Times the width and times the feed-forward size: numbers that a layer saves of a token for its gradient."""
+"""Times the width and the feed-forward size: numbers that a layer saves of a token; measured: 0.77 of it."""
 
 
 def max_model_len(path: object, prompt: object, response: object) -> int | None:
