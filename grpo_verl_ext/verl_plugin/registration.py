@@ -7,7 +7,7 @@ from typing import Any
 
 from wrapt import register_post_import_hook
 
-from grpo_verl_ext.verl_plugin import patches, search_path
+from grpo_verl_ext.verl_plugin import patches, resolvers, search_path
 from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
 from grpo_verl_ext.verl_plugin.patches import driver
 
@@ -24,6 +24,7 @@ def register() -> None:
     a training (`patches.VARIABLE`).
     """
     search_path.install()
+    resolvers.install()
     if is_cpu_chosen():
         from grpo_verl_ext.verl_plugin import cpu
 

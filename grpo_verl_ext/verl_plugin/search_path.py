@@ -3,7 +3,6 @@
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import OmegaConf
 
 
 class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships no types
@@ -15,17 +14,5 @@ class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships n
 
 
 def install() -> None:
-    """Register the folder with Hydra and ``${grpo_ext.share:…}`` with OmegaConf, in this process.
-
-    Every process that imports verl has both: verl composes in the driver and resolves in its TaskRunner.
-    """
+    """Register the folder with Hydra in this process."""
     Plugins.instance().register(PresetSearchPath)
-    OmegaConf.register_new_resolver("grpo_ext.share", share, replace=True)
-
-
-def share(whole: int, part: int, of: int) -> int:
-    """``whole · part / of``, rounded down, at least 1; for presets, as OmegaConf has no arithmetic.
-
-    ``${grpo_ext.share:512,4096,20480}`` is 102.
-    """
-    return max(1, whole * part // of)

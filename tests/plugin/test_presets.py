@@ -19,7 +19,7 @@ from verl.utils.config import omega_conf_to_dataclass
 
 import grpo_verl_ext.config
 from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
-from grpo_verl_ext.verl_plugin.search_path import share
+from grpo_verl_ext.verl_plugin.resolvers import share
 
 CONFIG = Path(grpo_verl_ext.config.__file__).parent
 PRESETS = sorted(f"{file.parent.name}={file.stem}" for file in CONFIG.glob("*/*.yaml"))

@@ -12,6 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from grpo_verl_ext.verl_plugin import settings
+from grpo_verl_ext.verl_plugin.cpu.checks import (
+    advise_memory,
+    advise_shared_memory,
+    check_bucket,
+    check_cache,
+)
 from grpo_verl_ext.verl_plugin.findings import Advise, Finding, Refuse, SettingError, Severity
 from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
 from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext
@@ -37,6 +43,8 @@ CHECKS: Mapping[str, Refuse] = {
     "steps": check_steps,
     "reward-weights": rewards.check_rewards,
     "reward-model": check_reward_model,
+    "cpu-cache": check_cache,
+    "cpu-bucket": check_bucket,
 }
 """Refusals, all about what is this package's own."""
 
@@ -49,6 +57,8 @@ ADVICE: Mapping[str, Advise] = {
     "legacy-reward": rewards.advise_legacy_sections,
     "files": files.advise_files,
     "packages": machine.advise_packages,
+    "cpu-shared-memory": advise_shared_memory,
+    "cpu-memory": advise_memory,
 }
 """Warnings."""
 

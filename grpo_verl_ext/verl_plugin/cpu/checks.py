@@ -1,0 +1,169 @@
+"""Does the model fit what vLLM, the transfer of its weights and the machine have room for?"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+from omegaconf import DictConfig, OmegaConf
+
+from grpo_verl_ext.verl_plugin.cpu import sizes
+from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
+from grpo_verl_ext.verl_plugin.keys import ACTOR, MODEL, ROLLOUT
+from grpo_verl_ext.verl_plugin.model_shape import ModelShape, model_shape, tensor_sizes
+from grpo_verl_ext.verl_plugin.options import is_count
+
+CACHE = f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
+BUCKET = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
+LONGEST = f"{ROLLOUT}.max_model_len"
+CACHE_OVERRIDES = ("block_size", "dtype", "hf_overrides", "kv_cache_dtype", "max_model_len")
+"""Options of vLLM with which this module's numbers are not vLLM's."""
+ALL_CACHES_GIB = "VLLM_CPU_KVCACHE_SPACE"
+"""vLLM's environment variable, which wins over the setting."""
+
+SHARED_MEMORY = Path("/dev/shm")
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+TRAINED_COPIES = 4
+"""Of every weight: itself, its gradient and two moments of Adam."""
+PROCESSES = 4 * sizes.GIBI
+"""Of driver, Ray, queue, agent loop and vLLM's server, before there is a model: measured, a bit less."""
+
+
+def check_cache(config: DictConfig) -> None:
+    """VLLM asks for room for one sequence of the greatest length, a minute after the start."""
+    given, length = _of(config, CACHE), _of(config, LONGEST)
+    shape = model_shape(_of(config, MODEL))
+    if not _is_ours(config) or shape is None or not shape.full_attention or not is_count(given):
+        return
+    tokens = length or shape.positions
+    if not tokens or _has_own_cache(config):
+        return
+    least = tokens * shape.cache_numbers * sizes.FP32
+    if given < least:
+        both = config.data.max_prompt_length + config.data.max_response_length
+        shorter = f", or {LONGEST}={both}" if both < tokens else ""
+        raise SettingError(
+            f"{CACHE} is {given}, but a sequence of {tokens} tokens has {least} bytes of keys and values in "
+            f"{_of(config, MODEL)}, and vLLM starts only with room for one; valid is an integer ≥ "
+            f"{sizes.cache_of(1, shape, tokens)}. "
+            f"Type: {CACHE}={sizes.kv_cache_bytes(_of(config, MODEL), tokens)}{shorter}",
+            key=CACHE,
+        )
+
+
+def check_bucket(config: DictConfig) -> None:
+    """verl puts a tensor into shared memory in one piece, and asserts that it fits after the start."""
+    given, shape = _of(config, BUCKET), model_shape(_of(config, MODEL))
+    if not _is_ours(config) or shape is None or not is_count(given):
+        return
+    size = shape.embedding * sizes.FP32
+    if given * sizes.MEBI < size:
+        needed = sizes.bucket_megabytes(_of(config, MODEL))
+        raise SettingError(
+            f"{BUCKET} is {given}, but the embedding of {_of(config, MODEL)}, {shape.vocabulary} words × "
+            f"{shape.width} in float32, has {size / sizes.MEBI:.1f} MiB and travels in one piece; valid is "
+            f"an integer ≥ {needed}. Type: {BUCKET}={needed}",
+            key=BUCKET,
+        )
+
+
+def advise_shared_memory(config: DictConfig) -> Iterator[Advice]:
+    """A process that writes behind the end of /dev/shm is killed with no word but "bus error"."""
+    bucket, there = _of(config, BUCKET), size_of_shared_memory()
+    if not _is_ours(config) or not is_count(bucket) or there is None:
+        return
+    ranks = _of_a_node(config)
+    needed = bucket * ranks
+    if there < needed * sizes.MEBI:
+        yield Advice(
+            f"{BUCKET} is {bucket} for each of {ranks} ranks, but {SHARED_MEMORY}, through which the weights "
+            f"travel, has {there // sizes.MEBI} MiB here; valid is a size ≥ {needed} MiB. "
+            f"Type: mount -o remount,size={2 * needed}m {SHARED_MEMORY}, or docker run "
+            f"--shm-size={2 * needed}m …",
+            BUCKET,
+        )
+
+
+def advise_memory(config: DictConfig) -> Iterator[Advice]:
+    """Ray kills processes of a machine that is nearly full, and the training with them."""
+    shape, weights = model_shape(_of(config, MODEL)), sum(tensor_sizes(_of(config, MODEL)))
+    if not _is_ours(config) or shape is None or not weights:
+        return
+    there, parts = memory_of_machine(), _parts(config, shape, weights)
+    if sum(parts.values()) > there:
+        listed = ", ".join(f"{name} {size / sizes.GIBI:.1f}" for name, size in parts.items())
+        yield Advice(
+            f"{MODEL} is {_of(config, MODEL)}, with which a node needs about "
+            f"{sum(parts.values()) / sizes.GIBI:.1f} GiB ({listed}), and this one has "
+            f"{there / sizes.GIBI:.1f} GiB. Type: {MODEL}=<a smaller model>, or trainer.n_gpus_per_node=1",
+            MODEL,
+        )
+
+
+def size_of_shared_memory() -> int | None:
+    """Bytes; None where there is none of that name."""
+    return shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else None
+
+
+def memory_of_machine() -> int:
+    """Bytes; of the container, where it has less."""
+    total = int(psutil.virtual_memory().total)
+    try:
+        return min(total, int(CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):
+        return total
+
+
+def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int]:
+    """Bytes that a node needs, with its share of the trained weights."""
+    actor, ranks, size = config.actor_rollout_ref.actor, _of_a_node(config), weights * sizes.FP32
+    cache, share = _of(config, CACHE), size // config.trainer.nnodes
+    reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    return {
+        "weights, gradients and Adam": TRAINED_COPIES * share,
+        "reference": share if reference else 0,
+        "weights in vLLM": ranks * size,
+        "key-value cache": ranks * cache if is_count(cache) else 0,
+        "logits and activations": ranks * _tokens_at_once(config) * sizes.bytes_of_token(shape),
+        "processes": PROCESSES,
+    }
+
+
+def _tokens_at_once(config: DictConfig) -> int:
+    """Of a rank's micro-batch in an update, if responses use up their budget."""
+    actor, ranks = config.actor_rollout_ref.actor, _of_a_node(config) * config.trainer.nnodes
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if not actor.use_dynamic_bsz:
+        return int(longest * (actor.ppo_micro_batch_size_per_gpu or 1))
+    rows = actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n // ranks
+    limit = actor.ppo_max_token_len_per_gpu
+    return int(min(limit if is_count(limit) else sizes.TOKENS_AT_MOST, longest * max(1, rows)))
+
+
+def _is_ours(config: DictConfig) -> bool:
+    """Is it this platform with vLLM, in float32 and with every weight trained?"""
+    rollout, lora = config.actor_rollout_ref.rollout, _of(config, "actor_rollout_ref.model.lora.rank")
+    return (
+        config.trainer.device == "cpu"
+        and rollout.name == "vllm"
+        and rollout.dtype == "float32"
+        and rollout.tensor_model_parallel_size == 1
+        and _of(config, f"{ACTOR}.fsdp_config.model_dtype") == "fp32"
+        and not lora
+        and not _of(config, "actor_rollout_ref.model.lora_rank")
+    )
+
+
+def _has_own_cache(config: DictConfig) -> bool:
+    vllm = config.actor_rollout_ref.rollout.engine_kwargs.vllm
+    return bool(os.environ.get(ALL_CACHES_GIB)) or any(vllm.get(name) for name in CACHE_OVERRIDES)
+
+
+def _of_a_node(config: DictConfig) -> int:
+    return int(config.trainer.n_gpus_per_node)
+
+
+def _of(config: DictConfig, key: str) -> Any:
+    return OmegaConf.select(config, key, throw_on_resolution_failure=False)

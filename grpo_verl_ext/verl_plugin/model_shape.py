@@ -1,0 +1,103 @@
+"""The sizes of a model in a local folder, read from its ``config.json`` and the heads of its weight files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.keys import MODEL
+from grpo_verl_ext.verl_plugin.model_folder import REMEDY, local_folder, read_config
+from grpo_verl_ext.verl_plugin.options import is_count
+
+FULL_ATTENTION = ("llama", "mistral", "qwen2", "qwen3")
+"""Values of ``model_type`` whose every layer attends to the whole context, unless it has a sliding window."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Counts, as ``config.json`` has them."""
+
+    vocabulary: int
+    width: int
+    feed_forward: int
+    layers: int
+    kv_heads: int
+    head_size: int
+    positions: int | None
+    """The longest context; None where the file does not say."""
+    full_attention: bool
+    """Does surely every layer keep a key and a value of every key-value head for every token?"""
+
+    @property
+    def cache_numbers(self) -> int:
+        """Of a token's keys and values."""
+        return 2 * self.layers * self.kv_heads * self.head_size
+
+    @property
+    def embedding(self) -> int:
+        """Weights of the embedding, mostly the largest tensor of a model."""
+        return self.vocabulary * self.width
+
+
+def model_shape(path: object) -> ModelShape | None:
+    """None where it is not known: a name on a hub, no readable file, other names of fields."""
+    folder = local_folder(path) if isinstance(path, str) else None
+    if folder is None:
+        return None
+    try:
+        content = read_config(folder, key=MODEL, remedy=REMEDY)
+    except (SettingError, OSError):
+        return None
+    text = content.get("text_config")
+    return _shape(text if isinstance(text, dict) else content)
+
+
+def tensor_sizes(path: object) -> list[int]:
+    """Weights in each tensor of the ``.safetensors`` files, from their heads; empty where there are none."""
+    folder = local_folder(path) if isinstance(path, str) else None
+    if folder is None:
+        return []
+    files = sorted(folder.glob("*.safetensors"))
+    return [size for file in files for size in _sizes_in(file)]
+
+
+def _sizes_in(file: Path) -> list[int]:
+    # Not at the top: verl loads the plugin in every process.
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np") as weights:
+            return [prod(weights.get_slice(name).get_shape()) for name in weights.keys()]  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return []
+
+
+def _shape(content: Mapping[str, Any]) -> ModelShape | None:
+    heads, width = content.get("num_attention_heads"), content.get("hidden_size")
+    if not (is_count(heads) and is_count(width)):
+        return None
+    counts: dict[str, Any] = {
+        "vocabulary": content.get("vocab_size"),
+        "width": width,
+        "feed_forward": content.get("intermediate_size") or 4 * width,
+        "layers": content.get("num_hidden_layers"),
+        "kv_heads": content.get("num_key_value_heads") or heads,
+        "head_size": content.get("head_dim") or max(1, width // heads),
+    }
+    if not all(is_count(count) for count in counts.values()):
+        return None
+    positions = content.get("max_position_embeddings")
+    return ModelShape(
+        **counts,
+        positions=positions if is_count(positions) else None,
+        full_attention=_is_full(content),
+    )
+
+
+def _is_full(content: Mapping[str, Any]) -> bool:
+    windowed = content.get("sliding_window") is not None and content.get("use_sliding_window") is not False
+    return content.get("model_type") in FULL_ATTENTION and not windowed

@@ -1,0 +1,38 @@
+"""What presets may calculate with: ``${grpo_ext.NAME:ARGUMENTS}``, as OmegaConf has no arithmetic of its own.
+
+verl composes in the driver and resolves in its TaskRunner; every process that imports verl has them.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from grpo_verl_ext.verl_plugin.cpu import sizes
+
+
+def share(whole: int, part: int, of: int) -> int:
+    """``whole · part / of``, rounded down, at least 1: ``${grpo_ext.share:512,4096,20480}`` is 102."""
+    return max(1, whole * part // of)
+
+
+def all_null(*values: object) -> bool:
+    """Is none of them set?"""
+    return all(value is None for value in values)
+
+
+RESOLVERS: Mapping[str, Callable[..., Any]] = {
+    "grpo_ext.share": share,
+    "grpo_ext.all_null": all_null,
+    "grpo_ext.cpu.max_model_len": sizes.max_model_len,
+    "grpo_ext.cpu.kv_cache_bytes": sizes.kv_cache_bytes,
+    "grpo_ext.cpu.bucket_megabytes": sizes.bucket_megabytes,
+    "grpo_ext.cpu.micro_batch_tokens": sizes.micro_batch_tokens,
+}
+"""A name → the pure function behind it. None of them raises: what is wrong with a setting a check says."""
+
+
+def install() -> None:
+    """Make them known to OmegaConf in this process; repeatable."""
+    for name, function in RESOLVERS.items():
+        OmegaConf.register_new_resolver(name, function, replace=True)

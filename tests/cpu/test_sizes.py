@@ -1,0 +1,374 @@
+"""Sizes that ``+platform=cpu`` takes from a model and its budgets, and what is said of those that do not fit.
+
+The numbers are worked out by hand for SmolLM2-135M: 49,152 words, width 576, feed-forward 1536, 30 layers, 3
+key-value heads of 64, a context of 8192. A token has 2 · 30 · 3 · 64 · 4 = 46,080 bytes of keys and values.
+"""
+
+import asyncio
+import copy
+import functools
+import importlib.util
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import verl
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from safetensors.torch import save_file
+
+from grpo_verl_ext.verl_plugin.composed import composed
+from grpo_verl_ext.verl_plugin.cpu import checks, sizes
+from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.model_shape import model_shape, tensor_sizes
+from grpo_verl_ext.verl_plugin.preflight import ADVICE, CHECKS
+
+SMOLLM = {
+    "model_type": "llama",
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 8192,
+}
+MODEL, ACTOR, ROLLOUT = "actor_rollout_ref.model.path", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+
+Folder = Callable[..., str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    def made(**changes: object) -> str:
+        (tmp_path / "config.json").write_text(json.dumps(SMOLLM | changes))
+        return str(tmp_path)
+
+    return made
+
+
+@functools.cache
+def preset() -> DictConfig:
+    """Composed once, which takes a second."""
+    return composed(["+algo=gvpo", "+platform=cpu"])
+
+
+def on_cpu(model: str, *overrides: str, prompt: int = 64, response: int = 64) -> DictConfig:
+    config = copy.deepcopy(preset())
+    lengths = f"data.max_prompt_length={prompt}", f"data.max_response_length={response}"
+    for override in (f"{MODEL}={model}", *lengths, *overrides):
+        key, _, value = override.removeprefix("+").partition("=")
+        OmegaConf.update(config, key, yaml.safe_load(value), force_add=True)
+    return config
+
+
+def composed_sizes(config: DictConfig) -> list[object]:
+    keys = (
+        checks.LONGEST,
+        checks.CACHE,
+        checks.BUCKET,
+        f"{ACTOR}.use_dynamic_bsz",
+        f"{ACTOR}.ppo_max_token_len_per_gpu",
+    )
+    return [OmegaConf.select(config, key) for key in keys]
+
+
+class TestPreset:
+    """What verl gets from the command line."""
+
+    def test_a_model_of_135_million_with_49_thousand_words(self, folder: Folder) -> None:
+        lengths = "data.max_prompt_length=64", "data.max_response_length=64"
+        config = composed(["+algo=gvpo", "+platform=cpu", f"{MODEL}={folder()}", *lengths])
+        # 128 tokens are one block of 128 · 46,080 bytes, of which 33 are less than 256 MiB; the embedding is
+        # 49,152 · 576 · 4 bytes, 108 MiB. A token takes 9 · 49,152 logits and 30 · (16 · 576 + 4 · 1536)
+        # activations of 4 bytes, 3,612,672 bytes, and 2 GiB hold 594 of them.
+        assert composed_sizes(config) == [128, 268435456, 108, True, 594]
+
+    def test_log_probs_and_the_critic_follow(self, folder: Folder) -> None:
+        config = on_cpu(folder())
+        rollout, ref = config.actor_rollout_ref.rollout, config.actor_rollout_ref.ref
+        assert (rollout.log_prob_use_dynamic_bsz, ref.log_prob_use_dynamic_bsz) == (True, True)
+        assert (rollout.log_prob_max_token_len_per_gpu, ref.log_prob_max_token_len_per_gpu) == (594, 594)
+        assert (config.critic.use_dynamic_bsz, config.critic.ppo_max_token_len_per_gpu) == (True, 594)
+
+    def test_longer_budgets(self, folder: Folder) -> None:
+        # 2048 tokens are 16 blocks; 32 sequences would take 2.8 GiB. A micro-batch holds one sequence.
+        config = on_cpu(folder(), prompt=1024, response=1024)
+        assert composed_sizes(config) == [2048, 2**30, 108, True, 2048]
+
+    def test_between_the_bounds_it_is_32_sequences_and_the_block_that_vllm_keeps(
+        self, folder: Folder
+    ) -> None:
+        # 512 tokens: (32 · 4 + 1) · 128 · 46,080
+        assert composed_sizes(on_cpu(folder(), prompt=256, response=256))[1] == 760872960
+
+    def test_one_sequence_may_need_more_than_the_upper_bound(self, folder: Folder) -> None:
+        # 131,072 tokens: (1024 + 1) · 128 · 46,080
+        model = folder(max_position_embeddings=131072)
+        config = on_cpu(model, f"{checks.LONGEST}=131072")
+        assert composed_sizes(config)[:2] == [131072, 6045696000]
+
+    def test_the_length_that_somebody_sets_counts_and_so_does_everything_else(self, folder: Folder) -> None:
+        config = on_cpu(
+            folder(),
+            *(f"{checks.LONGEST}=300", f"{checks.CACHE}=999", f"{checks.BUCKET}=200"),
+            *(f"{ACTOR}.ppo_max_token_len_per_gpu=128",),
+        )
+        assert composed_sizes(config) == [300, 999, 200, True, 128]
+
+    @pytest.mark.parametrize("key", ["ppo_micro_batch_size_per_gpu", "ppo_micro_batch_size"])
+    def test_a_given_micro_batch_is_not_overruled(self, folder: Folder, key: str) -> None:
+        config = on_cpu(folder(), f"{ACTOR}.{key}=4")
+        assert config.actor_rollout_ref.actor.use_dynamic_bsz is False
+        assert config.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz is False
+
+    @pytest.mark.parametrize("model", ["Qwen/Qwen2.5-0.5B", "/nowhere/model"])
+    def test_a_model_that_is_no_local_folder_has_fixed_sizes(self, model: str) -> None:
+        assert composed_sizes(on_cpu(model)) == [None, 268435456, 16, True, 16384]
+
+    @pytest.mark.parametrize("text", ["{half", "[]", '{"vocab_size": "many"}'])
+    def test_so_has_one_whose_file_does_not_say(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "config.json").write_text(text)
+        assert composed_sizes(on_cpu(str(tmp_path))) == [None, 268435456, 16, True, 16384]
+
+    def test_budgets_beyond_the_context_are_left_to_the_check_of_lengths(self, folder: Folder) -> None:
+        config = on_cpu(folder(), prompt=8000, response=8000)
+        assert composed_sizes(config)[0] is None
+        with pytest.raises(SettingError, match="allows 8192 tokens") as refused:
+            CHECKS["model-length"](config)
+        assert refused.value.key == MODEL
+
+    def test_a_budget_that_is_no_number_is_left_to_the_check_of_types(self, folder: Folder) -> None:
+        config = on_cpu(folder(), "data.max_prompt_length=many")
+        with pytest.raises(SettingError, match=r"^data\.max_prompt_length is 'many'"):
+            CHECKS["types"](config)
+
+    def test_the_embedded_tasks_micro_batches_are_verls(self, folder: Folder) -> None:
+        model = folder(vocab_size=259, hidden_size=128, intermediate_size=256, num_hidden_layers=3)
+        assert composed_sizes(on_cpu(model, prompt=32, response=80))[1:] == [268435456, 16, True, 16384]
+
+
+class TestShape:
+    def test_what_many_models_leave_out(self, folder: Folder, tmp_path: Path) -> None:
+        folder()
+        few = {key: SMOLLM[key] for key in ("vocab_size", "hidden_size", "num_hidden_layers")}
+        (tmp_path / "config.json").write_text(json.dumps(few | {"num_attention_heads": 9}))
+        shape = model_shape(str(tmp_path))
+        assert shape is not None
+        assert (shape.kv_heads, shape.head_size, shape.feed_forward, shape.positions) == (9, 64, 2304, None)
+
+    def test_the_language_model_of_one_that_sees(self, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "seer", "text_config": SMOLLM}))
+        shape = model_shape(str(tmp_path))
+        assert shape is not None
+        assert (shape.layers, shape.embedding) == (30, 49152 * 576)
+
+    @pytest.mark.parametrize(
+        ("changes", "full"),
+        [
+            ({}, True),
+            ({"model_type": "gemma3"}, False),
+            ({"model_type": "mistral", "sliding_window": 4096}, False),
+            ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, True),
+            ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": True}, False),
+        ],
+    )
+    def test_whether_every_layer_keeps_every_token(
+        self, folder: Folder, changes: dict[str, object], full: bool
+    ) -> None:
+        shape = model_shape(folder(**changes))
+        assert shape is not None
+        assert shape.full_attention is full
+
+    def test_a_tensor_larger_than_the_embedding_is_found_in_the_weights(self, folder: Folder) -> None:
+        model = folder(vocab_size=8, hidden_size=8, num_attention_heads=1)
+        large = torch.zeros(5 * 2**20 + 1, dtype=torch.bfloat16)
+        save_file({"small": torch.zeros(2, 3), "large": large}, Path(model) / "model.safetensors")
+        assert sorted(tensor_sizes(model)) == [6, 5 * 2**20 + 1]
+        # in float32, 20 MiB and 4 bytes
+        assert sizes.bucket_megabytes(model) == 21
+
+    def test_cut_weights_are_left_to_the_check_of_models(self, folder: Folder) -> None:
+        model = folder()
+        (Path(model) / "model.safetensors").write_bytes(b"half")
+        assert tensor_sizes(model) == []
+
+
+class TestNeighbours:
+    """The same numbers from vLLM's and verl's own code."""
+
+    def test_vllm_counts_the_cache_as_we_do(self, folder: Folder) -> None:
+        from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+        layer = FullAttentionSpec(
+            block_size=sizes.CACHE_BLOCK, num_kv_heads=3, head_size=64, dtype=torch.float32
+        )
+        shape = model_shape(folder())
+        assert shape is not None
+        # 130 tokens are two blocks, and one is vLLM's
+        assert sizes.cache_of(1, shape, 130) == 30 * layer.page_size_bytes * 3
+
+    @pytest.mark.parametrize(("less", "fits"), [(0, True), (1, False)])
+    def test_verls_bucket_takes_the_embedding(self, folder: Folder, less: int, fits: bool) -> None:
+        # 70,000 · 64 · 4 bytes, 17.09 MiB
+        model = folder(vocab_size=70000, hidden_size=64, num_attention_heads=1)
+        embedding = torch.arange(70000.0 * 64).view(70000, 64)
+        megabytes = sizes.bucket_megabytes(model)
+        assert megabytes == 18
+        handle = f"ipc://{model}/weights"
+        if fits:
+            assert torch.equal(transferred(handle, embedding, megabytes - less)["embed"], embedding)
+        else:
+            with pytest.raises(AssertionError, match="too large to fit in the bucket"):
+                transferred(handle, embedding, megabytes - less)
+
+
+def transferred(handle: str, weight: torch.Tensor, megabytes: int) -> dict[str, torch.Tensor]:
+    """Sent and received by verl's own code, through shared memory."""
+    # The file alone: its package imports all of vLLM's server.
+    file = Path(verl.__file__).parent / "workers/rollout/vllm_rollout/bucketed_weight_transfer.py"
+    spec = importlib.util.spec_from_file_location("bucketed_weight_transfer", file)
+    assert spec is not None
+    assert spec.loader is not None
+    transfer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(transfer)
+    received: dict[str, torch.Tensor] = {}
+
+    def take(weights: list[tuple[str, torch.Tensor]], _last: bool) -> None:
+        received.update({name: tensor.clone() for name, tensor in weights})
+
+    receiver = transfer.BucketedWeightReceiver(handle, torch.device("cpu"), use_shm=True)
+    thread = threading.Thread(target=receiver.receive_weights, args=(take,), daemon=True)
+    thread.start()
+    sender = transfer.BucketedWeightSender(handle, bucket_size_mb=megabytes, use_shm=True)
+    asyncio.run(sender.async_send_weights(iter([("embed", weight)])))
+    thread.join(timeout=30)
+    return received
+
+
+class TestChecks:
+    def test_what_the_preset_calculates_passes(self, folder: Folder) -> None:
+        for lengths in ((64, 64), (1024, 1024), (4096, 4096)):
+            config = on_cpu(folder(), prompt=lengths[0], response=lengths[1])
+            checks.check_cache(config)
+            checks.check_bucket(config)
+
+    def test_a_cache_with_no_room_for_one_sequence(self, folder: Folder) -> None:
+        model = folder()
+        config = on_cpu(model, f"{checks.LONGEST}=8192", f"{checks.CACHE}=268435456")
+        with pytest.raises(SettingError) as refused:
+            CHECKS["cpu-cache"](config)
+        # 8192 · 46,080, and with vLLM's block (64 + 1) · 128 · 46,080: the 0.35 GiB that vLLM misses
+        assert str(refused.value) == (
+            f"{checks.CACHE} is 268435456, but a sequence of 8192 tokens has 377487360 bytes of keys and "
+            f"values in {model}, and vLLM starts only with room for one; valid is an integer ≥ 383385600. "
+            f"Type: {checks.CACHE}=1073741824, or {checks.LONGEST}=128"
+        )
+
+    def test_the_models_own_context_counts_where_no_length_is_set(self, folder: Folder) -> None:
+        model = folder()
+        config = on_cpu(model, f"{checks.LONGEST}=null", f"{checks.CACHE}=268435456")
+        with pytest.raises(SettingError, match="of 8192 tokens has 377487360 bytes"):
+            checks.check_cache(config)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            f"+{ROLLOUT}.engine_kwargs.vllm.kv_cache_dtype=fp8",
+            f"{ROLLOUT}.dtype=bfloat16",
+            f"{ROLLOUT}.name=sglang",
+            "trainer.device=cuda",
+            f"{checks.CACHE}=null",
+        ],
+    )
+    def test_what_is_not_certain_is_not_refused(self, folder: Folder, change: str) -> None:
+        given = [] if change.startswith(checks.CACHE) else [f"{checks.CACHE}=1000"]
+        assert checks.check_cache(on_cpu(folder(), *given, change)) is None
+
+    def test_a_window_may_need_less(self, folder: Folder) -> None:
+        model = folder(model_type="mistral", sliding_window=32)
+        assert checks.check_cache(on_cpu(model, f"{checks.CACHE}=1000")) is None
+
+    def test_vllms_own_variable_wins(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
+        assert checks.check_cache(on_cpu(folder(), f"{checks.CACHE}=1000")) is None
+
+    def test_a_bucket_smaller_than_the_embedding(self, folder: Folder) -> None:
+        model = folder()
+        with pytest.raises(SettingError) as refused:
+            CHECKS["cpu-bucket"](on_cpu(model, f"{checks.BUCKET}=107"))
+        assert str(refused.value) == (
+            f"{checks.BUCKET} is 107, but the embedding of {model}, 49152 words × 576 in float32, has 108.0 "
+            f"MiB and travels in one piece; valid is an integer ≥ 108. Type: {checks.BUCKET}=108"
+        )
+        assert checks.check_bucket(on_cpu(model, f"{checks.BUCKET}=108")) is None
+
+    def test_adapters_are_left_to_verl(self, folder: Folder) -> None:
+        config = on_cpu(folder(), f"{checks.BUCKET}=16", "actor_rollout_ref.model.lora_rank=8")
+        assert checks.check_bucket(config) is None
+
+    def test_shared_memory_as_small_as_a_containers(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = on_cpu(folder(), "trainer.n_gpus_per_node=2")
+        assert list(ADVICE["cpu-shared-memory"](config)) == []
+        monkeypatch.setattr(checks, "size_of_shared_memory", lambda: 64 * 2**20)
+        (advice,) = checks.advise_shared_memory(config)
+        assert "is 108 for each of 2 ranks" in advice.message
+        assert "has 64 MiB here; valid is a size ≥ 216 MiB" in advice.message
+        assert advice.message.endswith("docker run --shm-size=432m …")
+
+
+class TestMemory:
+    @pytest.fixture
+    def model(self, folder: Folder) -> str:
+        """A file that says it has 10 million weights."""
+        found = folder()
+        weights = torch.zeros(10_000_000, dtype=torch.float16)
+        save_file({"weights": weights}, Path(found) / "model.safetensors")
+        return found
+
+    # 40 MB of weights: four times with gradients and Adam, once in each vLLM; 256 MiB of cache; 512 tokens
+    # (4 · 128: a mini-batch of one prompt) of 3,612,672 bytes; 4 GiB of processes
+    NEEDED = 5 * 40_000_000 + 268435456 + 512 * 3612672 + 4 * 2**30
+
+    def config(self, model: str, *overrides: str) -> DictConfig:
+        batch = f"{ROLLOUT}.n=4", f"{ACTOR}.ppo_mini_batch_size=1"
+        return on_cpu(model, *batch, *overrides)
+
+    @pytest.mark.parametrize(("spare", "said"), [(0, 0), (-1, 1)])
+    def test_a_machine_that_is_too_small(
+        self, model: str, monkeypatch: pytest.MonkeyPatch, spare: int, said: int
+    ) -> None:
+        monkeypatch.setattr(checks, "memory_of_machine", lambda: self.NEEDED + spare)
+        assert len(list(checks.advise_memory(self.config(model)))) == said
+
+    def test_each_rank_has_a_rollout_and_micro_batches_and_a_reference_is_one_more(
+        self, model: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = self.config(model, "trainer.n_gpus_per_node=2", "algorithm.grpo_ext.gvpo_anchor=ref")
+        # two ranks with 256 tokens each
+        needed = self.NEEDED + 2 * 40_000_000 + 268435456
+        monkeypatch.setattr(checks, "memory_of_machine", lambda: needed)
+        assert list(checks.advise_memory(config)) == []
+        monkeypatch.setattr(checks, "memory_of_machine", lambda: needed - 1)
+        (advice,) = checks.advise_memory(config)
+        assert "reference 0.0" in advice.message
+        assert advice.key == MODEL
+
+    def test_a_container_with_less_than_its_machine(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        limit = tmp_path / "memory.max"
+        monkeypatch.setattr(checks, "CGROUP_LIMIT", limit)
+        whole = checks.memory_of_machine()
+        limit.write_text("max\n")
+        assert checks.memory_of_machine() == whole
+        limit.write_text("1048576\n")
+        assert checks.memory_of_machine() == 1048576
+
+    def test_a_model_whose_size_is_unknown(self, folder: Folder) -> None:
+        assert list(checks.advise_memory(on_cpu(folder()))) == []
