@@ -190,7 +190,9 @@ def metrics_through_verl(
     for rank in cut(batch, split, dp_size):
         collected: dict[str, Metric] = {}
         for rows in rank:
-            for key, metric in ppo_loss(config, *micro_batch(batch, rows, dp_size))[1].items():
+            with group_rows.GROUPS.during(group_rows.at_first_update(len(rows), config.rollout_n)):
+                metrics = ppo_loss(config, *micro_batch(batch, rows, dp_size))[1]
+            for key, metric in metrics.items():
                 collected.setdefault(key, metric.init_list()).append(metric)
         ranks.append(collected)
     return {key: float(Metric.aggregate_dp([rank[key] for rank in ranks])) for key in ranks[0]}

@@ -263,7 +263,9 @@ class TestTheFirstCallRefuses:
         with pytest.raises(SystemExit, match=r"grpo_verl_ext: the driver is verl\.experimental\."):
             module.run_ppo(training(context, "gvpo_several"), task_runner_class=None)
         assert not started
-        module.run_ppo(training(context, "clipped"), task_runner_class=None)
+        clipped = training(context, "clipped")
+        clipped.actor_rollout_ref.actor.loss_agg_mode = "seq-mean-token-mean"
+        module.run_ppo(clipped, task_runner_class=None)
         assert len(started) == 1
         assert "failed itself" not in capsys.readouterr().err
 
