@@ -122,6 +122,7 @@ import json, os, sys
 from pathlib import Path
 import ray
 from verl.trainer.main_ppo import run_ppo
+from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.ray_section import settle
 
