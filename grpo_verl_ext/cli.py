@@ -131,7 +131,9 @@ def doctor(
 
 def _without_program(words: list[str], module: str | None) -> list[str]:
     """The words of a training's command line that follow ``python3 -m verl.trainer.main_ppo``."""
-    trainer = "verl.trainer.main_ppo"
+    from grpo_verl_ext.runs.verl_run import TRAINER
+
+    trainer = TRAINER[1]
     if module not in (None, trainer):
         raise typer.BadParameter(f"-m is {module}; valid is {trainer}. Type: -m {trainer}")
     return words[1:] if module and words and Path(words[0]).name.startswith("python") else words

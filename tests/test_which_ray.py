@@ -82,6 +82,10 @@ def test_the_section_of_the_cpu_platform(monkeypatch: pytest.MonkeyPatch) -> Non
     assert settled(address="local") == {**sizes, "address": "local"}
 
 
+SMALL = {"RAY_AUTH_MODE": "disabled", "RAY_prestart_worker_first_driver": "0"}
+"""No token is asked for, and no idle process started for each CPU."""
+
+
 @pytest.fixture
 def left_behind() -> Iterator[tuple[str, str]]:
     """A Ray that `ray start` has left, where a ``ray.init`` with the same temporary folder looks for one.
@@ -96,7 +100,7 @@ def left_behind() -> Iterator[tuple[str, str]]:
         *("--include-dashboard=false", "--num-cpus=2", f"--object-store-memory={128 * 2**20}"),
     ]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    environment |= {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", MARK: folder}
+    environment |= {"RAY_TMPDIR": folder, MARK: folder, **SMALL}
     with Path(folder, "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     note = Path(folder, "ray", "ray_current_cluster")
@@ -118,6 +122,7 @@ import json, os, sys
 from pathlib import Path
 import ray
 from verl.trainer.main_ppo import run_ppo
+from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.ray_section import settle
 
@@ -162,7 +167,7 @@ print(json.dumps(found))
 def test_a_local_run_is_not_in_the_ray_that_was_left_unless_told_to(left_behind: tuple[str, str]) -> None:
     folder, left = left_behind
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    environment |= {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", MARK: folder}
+    environment |= {"RAY_TMPDIR": folder, MARK: folder, **SMALL}
     asked = subprocess.run(
         [sys.executable, "-c", ASKED, left],
         capture_output=True,
