@@ -1071,6 +1071,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "actor_rollout_ref.actor.use_kl_loss",
                 "actor_rollout_ref.actor.kl_loss_coef",
                 "actor_rollout_ref.actor.kl_loss_type",
+                "algorithm.use_kl_in_reward",
             ),
             ".preflight.algorithm",
         ),

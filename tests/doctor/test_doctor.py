@@ -96,6 +96,12 @@ WRONG = {
         ["+algorithm.grpo_ext.ref_sync_steps=5", "trainer.v1.trainer_mode=group_sync"],
         "reference",
     ),
+    "a KL beside GVPO's own": ("gvpo", ["algorithm.use_kl_in_reward=true"], "gvpo-kl"),
+    "an option that verl's estimator does not read": (
+        "dapo",
+        ["algorithm.adv_estimator=grpo", "algorithm.grpo_ext.mask_truncated=true"],
+        "unread-options",
+    ),
     "groups of one": ("grpo", ["actor_rollout_ref.rollout.n=1"], "group-size"),
     "dynamic sampling on a shaped score": (
         "dapo",

@@ -366,9 +366,7 @@ class TestDriver:
             """
         )
         assert found.returncode == 1
-        (which_ray, line) = [
-            line for line in found.stderr.splitlines() if line.startswith("grpo_verl_ext: ")
-        ]
+        (which_ray, line) = [line for line in found.stderr.splitlines() if line.startswith("grpo_verl_ext: ")]
         assert which_ray.startswith("grpo_verl_ext: Ray: one of its own")
         assert line.startswith(
             "grpo_verl_ext: actor_rollout_ref.rollout.n is 1, but algorithm.adv_estimator="

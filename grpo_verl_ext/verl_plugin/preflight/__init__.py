@@ -52,6 +52,8 @@ ADVICE: Mapping[str, Advise] = {
     "sampling": advise_groups,
     "constant-length": algorithm.advise_constant_length,
     "kl-gradient": algorithm.advise_kl_gradient,
+    "gvpo-kl": algorithm.advise_gvpo_kl,
+    "unread-options": algorithm.advise_unread_options,
     "dynamic-sampling": rewards.advise_dynamic_sampling,
     "budgets": rewards.advise_budgets,
     "legacy-reward": rewards.advise_legacy_sections,

@@ -10,7 +10,7 @@ from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
 from grpo_verl_ext.verl_plugin.keys import ACTOR, ROLLOUT
 from grpo_verl_ext.verl_plugin.losses import LOSSES, REQUIRED_LOSS_AGG_MODE
-from grpo_verl_ext.verl_plugin.options import is_count
+from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext, is_count
 from grpo_verl_ext.verl_plugin.usage import is_ours
 
 GRPO_FAMILY = ("grpo", "grpo_vectorized", "grpo_outcome", "grpo_process")
@@ -106,3 +106,39 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Advice]:
             f"Type: {key}=k3+, the value of k3 with the gradient of k2",
             key,
         )
+
+
+def advise_gvpo_kl(config: DictConfig) -> Iterator[Advice]:
+    """GVPO's loss holds the policy to its anchor; a second KL has another minimiser (arXiv 2504.19599)."""
+    actor = config.actor_rollout_ref.actor
+    if actor.policy_loss.loss_mode != "gvpo":
+        return
+    found = {
+        f"{ACTOR}.kl_loss_coef": actor.use_kl_loss and actor.kl_loss_coef,
+        "algorithm.use_kl_in_reward": config.algorithm.use_kl_in_reward,
+    }
+    for key, value in found.items():
+        if value:
+            off = "0" if key.endswith("coef") else "false"
+            yield Advice(
+                f"{key} is {value}, a KL beside GVPO's own: the minimiser is no longer π' e^{{R/β}} (arXiv "
+                f"2504.19599, Theorem 1, whose authors use none). Type: {key}={off}",
+                key,
+            )
+
+
+def advise_unread_options(config: DictConfig) -> Iterator[Advice]:
+    """Options of this package's estimators do nothing with another's."""
+    estimator = config.algorithm.adv_estimator
+    options = grpo_ext(config.algorithm)
+    if estimator in ESTIMATORS:
+        return
+    for name in ("mask_truncated", "scale_rewards"):
+        if options.get(name):
+            key = f"{SECTION}.{name}"
+            yield Advice(
+                f"{key} is {options[name]}, but algorithm.adv_estimator={estimator} is not of this package "
+                f"and does not read it; valid are {', '.join(ESTIMATORS)}. Type: ~{key}, or "
+                f"algorithm.adv_estimator=<one of them>",
+                key,
+            )
