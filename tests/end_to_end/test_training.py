@@ -51,7 +51,13 @@ def test_gvpo_on_two_ranks_on_one_and_on_two_nodes(tmp_path: Path, train: Train)
             *shared,
         ),
         algo="gvpo",
+        # What a later verl may have moved is warned about, and missed by nobody else.
+        VERL_USE_EXTERNAL_MODULES="moved_targets",
+        PYTHONPATH=str(Path(__file__).parent / "moved"),
     ).require_success()
+    said = one.log.read_text(errors="replace")
+    for name in ("lost_parts", "engine_death"):
+        assert f"grpo_verl_ext: warning: the patch {name} of verl." in said
     same_updates(one, two)
 
     with ray_cluster(Node("head", 16, 1), Node("second", 16, 1)) as cluster:
