@@ -124,7 +124,6 @@ import ray
 from verl.trainer.main_ppo import run_ppo
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.verl_plugin.composed import composed
-from grpo_verl_ext.verl_plugin.ray_section import settle
 
 class Answer(Exception): ...
 
@@ -141,10 +140,6 @@ def used_by(config):
     finally:
         ray.shutdown()
 
-def settled(config):
-    settle(config)
-    return config
-
 def local_run(*overrides):
     minus_m, trainer, *words = VerlRun(Path("run"), overrides, steps=1).command()
     return composed(words)
@@ -157,7 +152,6 @@ found = {
 os.environ["RAY_ADDRESS"] = sys.argv[1]
 found |= {
     "the preset alone": used_by(composed([CPU])),
-    "the preset, settled": used_by(settled(composed([CPU]))),
     "a local run with an address": used_by(local_run(CPU)),
 }
 print(json.dumps(found))
@@ -181,10 +175,10 @@ def test_a_local_run_is_not_in_the_ray_that_was_left_unless_told_to(left_behind:
     own = found.pop("a local run")
     assert own.count(":") == 1
     assert own != left
-    assert "num_cpus and num_gpus must not be provided" in found.pop("the preset alone")
     assert found == {
         # If this fails, ray.init does not join what `ray start` left any more: which_ray is not needed.
         "verl alone": left,
-        "the preset, settled": left,
+        # The driver takes the size of a Ray back, which ray.init refuses here.
+        "the preset alone": left,
         "a local run with an address": left,
     }

@@ -12,6 +12,7 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +20,11 @@ import verl
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import save_file
+from verl.plugin.platform import platform_manager
 
 from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.cpu import checks, sizes
+from grpo_verl_ext.verl_plugin.cpu.platform import PlatformCPU
 from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.model_shape import model_shape, tensor_sizes
 from grpo_verl_ext.verl_plugin.preflight import ADVICE, CHECKS
@@ -134,17 +137,13 @@ class TestPreset:
         (tmp_path / "config.json").write_text(text)
         assert composed_sizes(on_cpu(str(tmp_path))) == [None, 268435456, 16, True, 16384]
 
-    def test_budgets_beyond_the_context_are_left_to_the_check_of_lengths(self, folder: Folder) -> None:
-        config = on_cpu(folder(), prompt=8000, response=8000)
-        assert composed_sizes(config)[0] is None
-        with pytest.raises(SettingError, match="allows 8192 tokens") as refused:
-            CHECKS["model-length"](config)
-        assert refused.value.key == MODEL
-
-    def test_a_budget_that_is_no_number_is_left_to_the_check_of_types(self, folder: Folder) -> None:
-        config = on_cpu(folder(), "data.max_prompt_length=many")
-        with pytest.raises(SettingError, match=r"^data\.max_prompt_length is 'many'"):
-            CHECKS["types"](config)
+    @pytest.mark.parametrize(
+        "budgets", [{"prompt": 8000, "response": 8000}, {"prompt": "many", "response": 64}]
+    )
+    def test_budgets_that_the_model_or_nobody_can_take_are_left_to_verl(
+        self, folder: Folder, budgets: dict[str, Any]
+    ) -> None:
+        assert composed_sizes(on_cpu(folder(), **budgets))[0] is None
 
     def test_the_embedded_tasks_micro_batches_are_verls(self, folder: Folder) -> None:
         model = folder(vocab_size=259, hidden_size=128, intermediate_size=256, num_hidden_layers=3)
@@ -212,7 +211,10 @@ class TestNeighbours:
         assert sizes.cache_of(1, shape, 130) == 30 * layer.page_size_bytes * 3
 
     @pytest.mark.parametrize(("less", "fits"), [(0, True), (1, False)])
-    def test_verls_bucket_takes_the_embedding(self, folder: Folder, less: int, fits: bool) -> None:
+    def test_verls_bucket_takes_the_embedding(
+        self, folder: Folder, less: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(platform_manager, "_current_platform", PlatformCPU())
         # 70,000 · 64 · 4 bytes, 17.09 MiB
         model = folder(vocab_size=70000, hidden_size=64, num_attention_heads=1)
         embedding = torch.arange(70000.0 * 64).view(70000, 64)

@@ -38,6 +38,9 @@ STARTED_BY: Mapping[str, str] = {
     "python3 -m verl.trainer.main_ppo +algo=gvpo +platform=cpu …": (
         TRAINING + "test_gvpo_on_two_ranks_on_one_and_on_two_nodes"
     ),
+    "RAY_ADDRESS=HEAD:6379 python3 -m verl.trainer.main_ppo +algo=gvpo +platform=cpu …": (
+        TRAINING + "test_gvpo_on_two_ranks_on_one_and_on_two_nodes"
+    ),
     "python3 -m verl.trainer.main_ppo +algo=ppo data.train_files=… …": (
         "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"
     ),
@@ -63,7 +66,7 @@ STARTED_BY: Mapping[str, str] = {
     "grpo-verl-ext doctor": "tests/doctor/test_doctor.py::test_a_ray_worker_is_asked_for_real",
     "grpo-verl-ext doctor +algo=gvpo …": "tests/doctor/test_doctor.py::test_words_for_people",
     "grpo-verl-ext doctor +algo=gvpo … --json": "tests/doctor/test_doctor.py::test_status_and_json",
-    "grpo-verl-ext doctor --config-path=config --config-name=ppo_megatron_trainer.yaml …": (
+    "grpo-verl-ext doctor --config-path=config --config-name='ppo_megatron_trainer.yaml' …": (
         "tests/doctor/test_doctor.py::test_the_configuration_is_the_one_that_it_names"
     ),
     "grpo-verl-ext doctor +algo=NAME …": "tests/doctor/test_doctor.py::test_words_for_people",

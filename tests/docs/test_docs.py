@@ -24,7 +24,6 @@ import verl
 import yaml
 from markdown_pages import PAGES, ROOT, Block, anchors, blocks, commands, inline_code, links, name_of
 from omegaconf import OmegaConf
-from omegaconf.errors import MissingMandatoryValue
 from processes import Python
 from verl.trainer.ppo import core_algos
 
@@ -33,7 +32,6 @@ from grpo_verl_ext.cli import app
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.losses import LOSSES
 from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
@@ -285,13 +283,7 @@ def said_to(overrides: list[str]) -> list[str]:
         config = composed(overrides)
     except CompositionError as error:
         return [" ".join(str(error).split())]
-    said = [warning.message for warning in preflight.warnings(config)]
-    for refuse in preflight.CHECKS.values():
-        try:
-            refuse(config)
-        except (SettingError, MissingMandatoryValue) as error:
-            said.append(str(error))
-    return [" ".join(message.split()) for message in said]
+    return [" ".join(found.message.split()) for found in preflight.findings(config)]
 
 
 def templates(file: Path) -> list[str]:
