@@ -66,7 +66,7 @@ def page() -> str:
             *(_section(kind, remark) for kind, remark in KINDS.items()),
             "\n## Tests\n\n",
             *(f"{number}. `{test}`\n" for number, test in enumerate(TESTS, start=1)),
-            "\n## Refusals\n\nA message names the key, its value, this reason, what is valid, and what to type.\n",
+            "\n## Refusals\n\nA message has the key, the value seen, the reason, what is valid, a remedy.\n",
             "\n| | reason | key, or what is seen | type |\n|---|---|---|---|\n",
             *(_refusals(reason) for reason in REASONS),
         )
