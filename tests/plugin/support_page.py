@@ -42,6 +42,15 @@ Megatron, veomni and torchtitan need accelerators, and were not run: the tests r
 them to handing a loss the same counts (ranks, tokens and responses of the mini-batch), calling it in the same
 way and averaging gradients over ranks. The losses need no more. What does need more, a forward pass between
 updates or the parameters themselves, is refused there.
+
+**Several outputs per session.** No setting says that an agent loop answers one of a prompt's `rollout.n`
+sessions by several outputs; the first batch shows it. Tests: `tests/plugin/test_rows.py`.
+
+| trainer mode | outcome estimators | `gvpo`, `grpo_process` |
+|---|---|---|
+| `group_sync`, `group_colocate_async`, `group_separate_async` | exact: the last output of a session counts, all learn from it, as with verl's `grpo` | **refused** at the first batch |
+| `sync`, `colocate_async`, `separate_async` | **refused** at the first batch: verl shows an estimator no sessions | **refused** |
+| the drivers without a v1 trainer | their agent loops return one output | **refused** in the driver |
 """
 
 KINDS = {

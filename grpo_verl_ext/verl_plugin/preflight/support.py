@@ -81,6 +81,7 @@ COUNTS_ARE_ASKED_FOR = Exact("tests/plugin/test_losses.py::test_a_missing_count_
 ONE_UPDATE = Exact("tests/plugin/test_losses.py::test_gvpo_equals_the_paper_at_the_first_update")
 FOUR_UPDATES = Exact("tests/plugin/test_group_exactness.py::test_gradients_and_parameters_of_four_updates")
 ANCHORED = Exact("tests/plugin/test_support.py::test_the_reference_is_brought_to_the_targets")
+FSDP1 = Exact("tests/plugin/test_fsdp1_updates.py::test_losses_of_four_updates_under_fsdp1")
 PROCESS = Exact("tests/plugin/test_step_rewards.py::test_equals_the_oracle")
 REFRESH = Exact("tests/plugin/test_reference.py::test_mixing_and_resuming_what_verls_engine_sharded")
 MASKED = Exact("tests/plugin/test_estimators.py::test_mask_truncated")
@@ -202,7 +203,7 @@ def _engine(name: str, loss: Exact) -> Row:
 
 
 ENGINE_ROWS: Mapping[str, Row] = {
-    "fsdp": _engine("fsdp", SAME_CALLS),
+    "fsdp": _engine("fsdp", SAME_CALLS) | _all(GVPO, FSDP1),
     "fsdp2": _engine("fsdp2", ANY_SPLIT) | {"gvpo_one": FOUR_UPDATES},
     "megatron": _engine("megatron", SAME_CALLS),
     "megatron_stages": _engine("megatron", SAME_CALLS),

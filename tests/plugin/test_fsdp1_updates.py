@@ -1,0 +1,20 @@
+"""GVPO's updates on one rollout under FSDP1, verl's default engine: the losses of the paper's formula."""
+
+from pathlib import Path
+
+import group_ranks
+import pytest
+from test_group_exactness import trained, trained_by_the_formula, variant
+
+
+def test_losses_of_four_updates_under_fsdp1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each loss is that of parameters that the updates before it made; their drift is measured in between."""
+    monkeypatch.setattr(group_ranks, "__file__", str(Path(__file__).with_name("fsdp1_ranks.py")))
+    wanted = trained_by_the_formula(group_ranks.tiny_model())["losses"]
+    result = trained(tmp_path, monkeypatch, 2, {"pairs": variant(2)})["pairs"]
+    assert result["engine"] == "OnHost", "an FSDP1 module"
+    metrics = result["metrics"]
+    assert metrics["actor/gvpo_loss"] == pytest.approx(wanted, rel=1e-12)
+    assert metrics["actor/gvpo_drift"][0] == 0
+    assert min(metrics["actor/gvpo_drift"][1:]) > 1e-4
+    assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6
