@@ -48,8 +48,11 @@ sessions by several outputs; the first batch shows it. Tests: `tests/plugin/test
 
 | trainer mode | outcome estimators | `gvpo`, `grpo_process` |
 |---|---|---|
-| `group_sync`, `group_colocate_async`, `group_separate_async` | exact: the last output of a session counts, all learn from it, as with verl's `grpo` | **refused** at the first batch |
-| `sync`, `colocate_async`, `separate_async` | **refused** at the first batch: verl shows an estimator no sessions | **refused** |
+| `group_sync`, `group_colocate_async`, `group_separate_async` \
+| exact: the last output of a session counts, all learn from it, as with verl's `grpo` \
+| **refused** at the first batch |
+| `sync`, `colocate_async`, `separate_async` \
+| **refused** at the first batch: verl shows an estimator no sessions | **refused** |
 | the drivers without a v1 trainer | their agent loops return one output | **refused** in the driver |
 """
 
