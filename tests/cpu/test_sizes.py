@@ -270,6 +270,12 @@ class TestChecks:
             f"Type: {checks.CACHE}=1073741824, or {checks.LONGEST}=128"
         )
 
+    def test_only_what_vllm_is_certain_to_refuse_is_refused(self, folder: Folder) -> None:
+        longest, model = f"{checks.LONGEST}=8192", folder()
+        assert checks.check_cache(on_cpu(model, longest, f"{checks.CACHE}=377487360")) is None
+        with pytest.raises(SettingError, match="is 377487359"):
+            checks.check_cache(on_cpu(model, longest, f"{checks.CACHE}=377487359"))
+
     def test_the_models_own_context_counts_where_no_length_is_set(self, folder: Folder) -> None:
         model = folder()
         config = on_cpu(model, f"{checks.LONGEST}=null", f"{checks.CACHE}=268435456")
