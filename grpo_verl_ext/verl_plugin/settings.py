@@ -43,13 +43,12 @@ class TrainingSettings:
 
     @classmethod
     def from_config(cls, algorithm: Mapping[str, Any] | None) -> "TrainingSettings":
-        """Read and check the options, and the names of all others.
+        """Read and check the options.
 
         Raises:
-            SettingError: an unknown key of ``algorithm.grpo_ext``, or a value that is not true or false.
+            SettingError: a value that is not true or false.
         """
-        options = dict(grpo_ext(algorithm))
-        _refuse_unknown_keys(options, option_names())
+        options = grpo_ext(algorithm)
         own = {field.name: options[field.name] for field in fields(cls) if field.name in options}
         for name, value in own.items():
             if not isinstance(value, bool):
@@ -169,6 +168,16 @@ class EstimatorSettings:
                 f"Type: +algorithm.grpo_ext.scale_rewards=none, or algorithm.norm_adv_by_std_in_grpo=true",
                 key="algorithm.norm_adv_by_std_in_grpo",
             )
+
+
+def check_options(algorithm: Mapping[str, Any] | None) -> None:
+    """Check the options of a training, and the names of all others.
+
+    Raises:
+        SettingError: an unknown key of ``algorithm.grpo_ext``, or a value of another type.
+    """
+    _refuse_unknown_keys(grpo_ext(algorithm), option_names())
+    TrainingSettings.from_config(algorithm)
 
 
 def option_names() -> set[str]:

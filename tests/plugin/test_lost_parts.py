@@ -6,6 +6,7 @@ import subprocess
 import pytest
 from processes import Python
 
+from grpo_verl_ext.verl_plugin.patches import lost_parts
 from grpo_verl_ext.verl_plugin.patches.lost_parts import PARTS
 
 DRIVER = """
@@ -84,6 +85,23 @@ def test_a_driver_that_catches_the_error_can_start_another_training(
     """What the first one lost is not held against the second."""
     assert driver.returncode == 0, driver.stderr
     assert "the second training ended well" in driver.stdout
+
+
+def test_where_ray_cannot_be_asked_the_training_runs_and_one_warning_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def moved() -> dict[str, str]:
+        raise ImportError("cannot import name 'state'")
+
+    monkeypatch.setattr(lost_parts, "lost_actors", moved)
+    with lost_parts.watched():
+        print("trained")
+    said = capsys.readouterr()
+    assert said.out == "trained\n"
+    (line,) = said.err.splitlines()
+    assert line.startswith(
+        "grpo_verl_ext: warning: nobody looks after the actors of this training (ImportError"
+    )
 
 
 @pytest.mark.parametrize(

@@ -133,11 +133,14 @@ class TestDevice:
     def test_the_preset_beside_another_platform(
         self, config: Config, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Whatever device verl's main has made of it by then."""
         monkeypatch.setenv("VERL_PLATFORM", "nvidia")
-        assert refusal(config()) == (
-            "trainer.device is cpu, but the environment has VERL_PLATFORM=nvidia; valid is one platform. "
-            "Type: unset VERL_PLATFORM, or leave out +platform=cpu"
-        )
+        preset = {"ray_kwargs__ray_init__runtime_env": {"env_vars": {"VERL_PLATFORM": "cpu"}}}
+        for device in ("cpu", "cuda"):
+            assert refusal(config(trainer__device=device, **preset)) == (
+                "+platform=cpu is given, but the environment has VERL_PLATFORM=nvidia; valid is one "
+                "platform. Type: unset VERL_PLATFORM, or leave out +platform=cpu"
+            )
 
     def test_the_variable_without_the_preset(self, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VERL_PLATFORM", "cpu")

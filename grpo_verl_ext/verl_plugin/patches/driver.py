@@ -23,7 +23,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from grpo_verl_ext.verl_plugin import patches
-from grpo_verl_ext.verl_plugin.findings import Severity
+from grpo_verl_ext.verl_plugin.findings import SettingError, Severity
 from grpo_verl_ext.verl_plugin.keys import RUNTIME_ENVIRONMENT
 
 PREPARED = f"{RUNTIME_ENVIRONMENT}.{patches.VARIABLE}"
@@ -102,14 +102,22 @@ def refuse_or_warn(config: DictConfig) -> None:
 
 
 def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
-    """Environment variables for the processes of the training: their platform and their patches."""
+    """Environment variables for the processes of the training: their platform and their patches.
+
+    Raises:
+        SystemExit: an option of these is of another type, and the check that says so is silenced.
+    """
     from grpo_verl_ext.verl_plugin import usage
     from grpo_verl_ext.verl_plugin.cpu.detection import VARIABLE
     from grpo_verl_ext.verl_plugin.settings import TrainingSettings
 
     if usage.asks_for_cpu(config):
         yield VARIABLE, "cpu"
-    yield patches.VARIABLE, ",".join(TrainingSettings.from_config(config.algorithm).patches())
+    try:
+        options = TrainingSettings.from_config(config.algorithm)
+    except SettingError as error:
+        sys.exit(f"grpo_verl_ext: {error}")
+    yield patches.VARIABLE, ",".join(options.patches())
 
 
 def hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:

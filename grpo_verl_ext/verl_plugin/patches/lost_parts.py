@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import re
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,8 +61,13 @@ def watched() -> Iterator[None]:
     def interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
-    earlier = set(lost_actors())
-    handler = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        earlier = set(lost_actors())
+        handler = signal.signal(signal.SIGUSR1, interrupt)
+    except Exception as error:  # noqa: BLE001  # no training may end because nobody can look after it
+        _say_that_nobody_looks(error)
+        yield
+        return
     name = "grpo_verl_ext lost actors"
     threading.Thread(target=_look, args=(earlier, done, found), name=name, daemon=True).start()
     try:
@@ -80,7 +86,11 @@ def watched() -> Iterator[None]:
 
 def _look(earlier: set[str], done: threading.Event, found: list[str]) -> None:
     while not done.wait(SECONDS):
-        lost = {actor: words for actor, words in lost_actors().items() if actor not in earlier}
+        try:
+            lost = {actor: words for actor, words in lost_actors().items() if actor not in earlier}
+        except Exception as error:  # noqa: BLE001  # as above
+            _say_that_nobody_looks(error)
+            return
         if not lost:
             continue
         if done.wait(PATIENCE):
@@ -88,6 +98,15 @@ def _look(earlier: set[str], done: threading.Event, found: list[str]) -> None:
         found.extend(lost.values())
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         return
+
+
+def _say_that_nobody_looks(error: Exception) -> None:
+    print(
+        f"grpo_verl_ext: warning: nobody looks after the actors of this training ({type(error).__name__}: "
+        f"{error}); one that waits for a dead actor waits for ever",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def lost_actors() -> dict[str, str]:

@@ -21,7 +21,7 @@ NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 
 def check_options(config: DictConfig) -> None:
     """The section of this package's options must have known keys of the right type."""
-    settings.TrainingSettings.from_config(config.algorithm)
+    settings.check_options(config.algorithm)
 
 
 def check_names(config: DictConfig) -> None:

@@ -4,7 +4,7 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Iterator
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from packaging.version import Version
 
 from grpo_verl_ext.verl_plugin import usage
@@ -18,11 +18,11 @@ TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 def check_device(config: DictConfig) -> None:
     """``+platform=cpu`` and ``VERL_PLATFORM`` must name the same platform."""
     device, chosen = config.trainer.device, chosen_platform()
-    if device == "cpu" and chosen not in ("", "cpu"):
+    if OmegaConf.select(config, usage.PLATFORM_KEY) == "cpu" and chosen not in ("", "cpu"):
         raise SettingError(
-            f"trainer.device is cpu, but the environment has {VARIABLE}={chosen}; valid is one platform. "
+            f"+platform=cpu is given, but the environment has {VARIABLE}={chosen}; valid is one platform. "
             f"Type: unset {VARIABLE}, or leave out +platform=cpu",
-            key="trainer.device",
+            key=usage.PLATFORM_KEY,
         )
     if device != "cpu" and chosen == "cpu":
         raise SettingError(
