@@ -777,11 +777,6 @@ SEAMS: dict[str, list[Seam]] = {
             ),
             ".reference.refresh",
         ),
-        seam(
-            "verl.utils.fsdp_utils.offload_fsdp2_model_to_cpu",
-            Has("model.to('cpu', non_blocking=True)"),
-            ".reference.refresh",
-        ),
         seam("verl.utils.device.get_torch_device", Called(), ".reference.refresh"),
         seam(
             f"{ENGINE}WithLMHead.forward_step",

@@ -103,7 +103,7 @@ def _shards(module: nn.Module) -> Shards:
             f"FSDP1 or FSDP2. Type: actor_rollout_ref.actor.strategy=fsdp2, or "
             f"~algorithm.grpo_ext.ref_sync_steps"
         )
-    # verl offloads a policy to pinned memory without waiting for the copies.
+    # verl 0.9.1 offloads a policy to pinned memory without waiting for the copies.
     get_torch_device().synchronize()
     return {name: _local(parameter).detach() for name, parameter in module.named_parameters()}
 
