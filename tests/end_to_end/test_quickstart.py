@@ -41,7 +41,7 @@ def test_what_it_writes_and_rollout_and_actor_agree(tmp_path: Path) -> None:
 
 def test_a_refused_configuration_is_shown_and_leaves_no_summary(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    refused = quickstart(out, "--steps", "1", "data.train_files=/nowhere.parquet")
+    refused = quickstart(out, "--steps", "1", "actor_rollout_ref.rollout.n=1")
     assert refused.returncode != 0
-    assert "grpo_verl_ext: data.train_files names /nowhere.parquet, which is not a file." in refused.stderr
+    assert "grpo_verl_ext: actor_rollout_ref.rollout.n is 1, but algorithm.adv_estimator=" in refused.stderr
     assert not (out / "summary.json").exists()
