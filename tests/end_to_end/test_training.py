@@ -60,7 +60,9 @@ def test_gvpo_on_two_ranks_on_one_and_on_two_nodes(tmp_path: Path, train: Train)
         assert f"grpo_verl_ext: warning: the patch {name} of verl." in said
     same_updates(one, two)
 
-    with ray_cluster(Node("head", 16, 1), Node("second", 16, 1)) as cluster:
+    # What the processes of a cluster find in their environment is the cluster's, not the driver's.
+    logger = {"VERL_FILE_LOGGER_PATH": str(tmp_path / "metrics.jsonl")}
+    with ray_cluster(Node("head", 16, 1, logger), Node("second", 16, 1, logger)) as cluster:
         nodes = train(
             *("trainer.nnodes=2", "trainer.total_training_steps=2", "trainer.val_before_train=false"),
             *("trainer.test_freq=-1", *shared),
