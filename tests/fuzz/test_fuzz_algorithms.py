@@ -320,7 +320,9 @@ def test_losses(case, batch: dict[str, Tensor] | None, changed, policy_loss) -> 
     try:
         options = {"loss_mode": case.loss_mode, "gvpo_beta": 0.1} | policy_loss
         object.__setattr__(config, "policy_loss", LossConfig(**options))
-        with group_rows.GROUPS.during(group_rows.at_first_update(len(batch["mask"]), config.rollout_n)):
+        with group_rows.GROUPS.during(
+            group_rows.at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)
+        ):
             loss, metrics = LOSSES[case.loss_mode](
                 old_log_prob=batch["old_log_prob"],
                 log_prob=batch["log_prob"],
