@@ -21,6 +21,7 @@ from grpo_verl_ext.runs.metrics import read_metrics
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.timeout(1500)  # three trainings
 def test_gvpo_on_two_ranks_on_one_and_on_two_nodes(tmp_path: Path, train: Train) -> None:
     """Four updates a rollout, dynamic batching, groups over two FSDP2 ranks; preset gvpo.
 
