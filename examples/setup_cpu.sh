@@ -20,6 +20,11 @@ fail() { echo "setup_cpu.sh: $*" >&2; exit 1; }
 "$PYTHON" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' ||
   fail "$PYTHON is $("$PYTHON" --version 2>&1); constraints/cpu.txt is for 3.11 and 3.12. Type: PYTHON=python3.11 bash examples/setup_cpu.sh"
 
+# A second installation would take the first one's for an interrupted one, and clear it away.
+mkdir -p "$(dirname "$VENV")"
+exec 9>"$VENV.lock"
+flock --nonblock 9 || { echo "setup_cpu.sh: waiting, $VENV is being installed by another process" >&2; flock 9; }
+
 if [[ ! -x $VENV/bin/python || -e $UNFINISHED ]]; then
   "$PYTHON" -m venv --clear "$VENV" ||
     fail "could not make $VENV. On Debian and Ubuntu type: apt-get install python3-venv"
