@@ -195,14 +195,16 @@ def examine_bash(arguments: list[str]) -> None:
 
 
 def examine_quickstart(arguments: list[str]) -> None:
-    spec = importlib.util.spec_from_file_location("quickstart", ROOT / "examples/quickstart.py")
+    spec = importlib.util.spec_from_file_location(
+        "quickstart_arguments", ROOT / "examples/quickstart_arguments.py"
+    )
     assert spec is not None
     assert spec.loader is not None
-    quickstart = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(quickstart)
+    quickstart_arguments = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(quickstart_arguments)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["quickstart.py", *arguments])
-        options, overrides = quickstart.parse_arguments()
+        options, overrides = quickstart_arguments.parse_arguments()
     examine_training([f"+algo={options.algo}", "+platform=cpu", "+task=chain_sum", *overrides])
 
 
