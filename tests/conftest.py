@@ -1,30 +1,38 @@
 """Fixtures shared by all tests; what they do to a process's global state is undone."""
 
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
+import processes
 import pytest
 from processes import Python
+
+ALL = "--all"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(ALL, action="store_true", help="run the tests marked long, too, and fuzz for longer")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long tests to ``--all``; with it, their files come first, so that none is waited for."""
+    with_long = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: item.path not in with_long)
+    if not config.getoption(ALL):
+        long = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if item not in long]
+        config.hook.pytest_deselected(items=long)
 
 
 @pytest.fixture(scope="session")
 def python() -> Python:
-    """Run a piece of Python in a fresh process, with extra environment variables; never raises on failure."""
+    """Run a piece of Python in a process that has not imported verl or this package; see `processes`."""
+    return processes.run_forked
 
-    def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            capture_output=True,
-            text=True,
-            timeout=180,
-            env={**os.environ, **env},
-            check=False,
-        )
 
-    return run
+@pytest.fixture(scope="session")
+def interpreter() -> Python:
+    """The same in a new interpreter, for tests of what is imported at all."""
+    return processes.run_interpreter
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,131 @@
-"""Types of the fixtures that start processes."""
+"""Python processes for tests, forked from a server that has imported torch, Ray, transformers and the like.
 
+A new interpreter imports those for seconds, and hundreds of tests want one. What the server has not imported
+are verl and this package: each process loads them itself, as a process of a training does.
+"""
+
+import atexit
+import multiprocessing
+import os
+import pickle
 import subprocess
-from collections.abc import Callable
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+SECONDS = 180
+"""How long a piece of Python may take."""
+PRELOADED = [
+    *(
+        "pytest",
+        "torch",
+        "torch._dynamo",
+        "tensordict",
+        "transformers",
+        "ray",
+        "hydra",
+        "omegaconf",
+        "pandas",
+    ),
+    *("numpy", "scipy", "pydantic", "wrapt", "typer", "rich"),
+]
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
-"""The fixture ``python``: code and environment variables → the finished process."""
+"""The fixtures ``python`` and ``interpreter``: code and environment variables → the finished process."""
+
+_FORKED = multiprocessing.get_context("forkserver")
+_FORKED.set_forkserver_preload(PRELOADED)
+
+
+def run_interpreter(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run ``python -c CODE`` with more environment variables; a failure is in the result."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env={**os.environ, **env},
+        check=False,
+    )
+
+
+def run_forked(code: str, **env: str | None) -> subprocess.CompletedProcess[str]:
+    """As `run_interpreter`, in a forked process."""
+    with TemporaryDirectory() as folder:
+        process = start(run_code, code, folder=Path(folder), env=env)
+        process.join(SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        said = [(Path(folder) / name).read_text() for name in ("stdout", "stderr")]
+    return subprocess.CompletedProcess([sys.executable, "-c", code], process.exitcode, *said)
+
+
+def run_ranks(run_rank: Callable[..., None], size: int, *args: Any, folder: Path, **env: str) -> None:
+    """Call ``run_rank(rank, *args)`` on ``size`` processes at once, and wait for all.
+
+    What they all need, verl's workers, is imported once, and then they are forked. Where one fails, its
+    traceback is that of the assertion.
+
+    Args:
+        run_rank: of a module that a process can import.
+        folder: gets what they print.
+    """
+    process = start(_on_ranks, run_rank, size, *args, folder=folder, env={"VERL_PLATFORM": "cpu", **env})
+    process.join(3 * SECONDS)
+    if process.is_alive():
+        process.kill()
+    assert process.exitcode == 0, (folder / "stderr").read_text()[-4000:]
+
+
+def start(
+    function: Callable[..., object], *args: Any, folder: Path, env: Mapping[str, str | None] | None = None
+) -> BaseProcess:
+    """Start a process that calls the function; what it prints goes to ``folder/stdout`` and ``stderr``.
+
+    Args:
+        function: of a module that the process can import.
+        env: variables beside this process's own; None takes one away.
+    """
+    variables = {name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None}
+    # Pickled by hand: reading it imports the function's module, for which the variables must be in place.
+    process = _FORKED.Process(target=_called, args=(pickle.dumps((function, args)), folder, variables))
+    process.start()
+    return process
+
+
+def run_code(code: str) -> None:
+    """The code as the process's main module."""
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    sys.argv = ["-c"]
+    exec(compile(textwrap.dedent(code), "<string>", "exec"), main.__dict__)
+
+
+def _on_ranks(run_rank: Callable[..., None], size: int, *args: Any) -> None:
+    import torch
+    import trl  # noqa: F401  # by verl, where it builds a model
+    import verl.workers.engine_workers  # noqa: F401
+
+    torch.multiprocessing.start_processes(run_rank, args, nprocs=size, start_method="fork")
+
+
+def _called(call: bytes, folder: Path, environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):
+        with (folder / name).open("w") as file:
+            os.dup2(file.fileno(), stream.fileno())
+        stream.reconfigure(line_buffering=True)
+    try:
+        function, args = pickle.loads(call)
+        function(*args)
+    finally:
+        # A forked process of multiprocessing ends without them.
+        atexit._run_exitfuncs()

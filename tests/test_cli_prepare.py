@@ -55,8 +55,8 @@ def test_what_is_not_understood_is_status_two(run, arguments):
     assert run(*arguments).exit_code == 2
 
 
-def test_help_imports_nothing_heavy(python):
-    result = python(
+def test_help_imports_nothing_heavy(interpreter):
+    result = interpreter(
         """
         import sys
         from typer.testing import CliRunner

@@ -1,10 +1,12 @@
-"""A finished run of verl's trainer, and its metrics."""
+"""verl's real trainer on the embedded task, in a process of its own: Ray, FSDP2, vLLM and TransferQueue."""
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.metrics import Metrics, read_metrics
 
 
 @dataclass
@@ -24,4 +26,25 @@ class Run:
         return [values[key] for _, values in sorted(self.metrics.items()) if key in values]
 
 
-Train = Callable[..., Run]
+def train(*overrides: str, algo: str, folder: Path, timeout: int = 600, **env: str) -> Run:
+    """Train to the end in ``folder`` and read the metrics."""
+    log = folder / "verl.log"
+    driver = started(*overrides, algo=algo, folder=folder, log=log, **env)
+    try:
+        status = driver.wait(timeout)
+    finally:
+        driver.kill()
+    return Run(status, log, read_metrics(folder.glob("metrics.jsonl")))
+
+
+def started(*overrides: str, algo: str, folder: Path, log: Path, **env: str) -> subprocess.Popen[bytes]:
+    """verl's driver, whose output goes to ``log`` and whose metrics to ``folder/metrics.jsonl``."""
+    command = [
+        *(sys.executable, "-m", "verl.trainer.main_ppo"),
+        *(f"+algo={algo}", "+platform=cpu", "+task=chain_sum", "trainer.logger=[console,file]"),
+        *(f"trainer.default_local_dir={folder / 'checkpoints'}", f"hydra.run.dir={folder / 'hydra'}"),
+        *overrides,
+    ]
+    environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), **env}
+    with log.open("w") as output:
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
@@ -22,6 +23,7 @@ def report(folder: Path) -> str:
     return (folder / "report.json").read_text()
 
 
+@pytest.mark.long
 def test_five_kills_at_random_points_change_no_result(tmp_path: Path) -> None:
     unbroken = start(tmp_path / "unbroken")
     begun = unbroken.communicate(timeout=300)[0].split()

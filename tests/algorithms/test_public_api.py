@@ -8,8 +8,8 @@ def test_everything_promised_is_there():
     assert grpo_verl_ext.__version__
 
 
-def test_the_import_leaves_the_frameworks_alone(python):
-    result = python(
+def test_the_import_leaves_the_frameworks_alone(interpreter):
+    result = interpreter(
         """
         import sys
         import grpo_verl_ext

@@ -57,11 +57,11 @@ def test_what_starts_it_is_there(where: str) -> None:
 
 
 def test_ci_starts_what_is_its_own() -> None:
-    assert "bash tests/run.sh" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+    assert "bash tests/run.sh --all" in (ROOT / ".ci/run").read_text(encoding="utf-8")
     script = (ROOT / "tests/run.sh").read_text(encoding="utf-8")
     for line in ("bash examples/setup_cpu.sh", "mkdocs build", "bash tests/contract/against.sh 0.9.0"):
         assert line in script
-    assert re.search(r"^python -m pytest", script, re.M)
+    assert '"${parallel[@]}" "$@"' in script
 
 
 def run_here() -> list[str]:

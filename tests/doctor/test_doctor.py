@@ -363,6 +363,8 @@ def test_an_address_that_ray_does_not_take_is_a_complaint(
 
 
 def test_a_plugin_that_verl_does_not_load_is_said(python: Python) -> None:
-    found = python(EXAMINED, VERL_USE_EXTERNAL_PLUGINS="none", VERL_PLATFORM="nvidia")
+    seen_by_a_worker = "from grpo_verl_ext.doctor import report; report.seen_by_a_worker = report.seen_here"
+    env = {"VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_PLATFORM": "nvidia"}
+    found = python(seen_by_a_worker + EXAMINED, **env)
     assert found.returncode == 2
     assert "verl did not load the plugin in this process" in json.loads(found.stdout)["complaints"][0]

@@ -11,7 +11,7 @@ from ray_head import ray_head
 
 from grpo_verl_ext.runs.metrics import read_metrics
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 GRID = """
 folder: {folder}

@@ -19,6 +19,7 @@ def quickstart(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
+@pytest.mark.long
 def test_what_it_writes_and_rollout_and_actor_agree(tmp_path: Path) -> None:
     out = tmp_path / "run"
     finished = quickstart(out, "--algo", "ppo", "--steps", "3", "trainer.test_freq=3")

@@ -14,65 +14,75 @@ import psutil
 import pytest
 import torch
 from ray_head import QUIET, Node, ray_cluster
-from verl_runs import Run, Train
+from verl_runs import Run, started, train
 
 from grpo_verl_ext.runs.metrics import read_metrics
 
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.timeout(1500)  # three trainings
-def test_gvpo_on_two_ranks_on_one_and_on_two_nodes(tmp_path: Path, train: Train) -> None:
-    """Four updates a rollout, dynamic batching, groups over two FSDP2 ranks; preset gvpo.
+ROLLOUT = ("skip.rollout_tq.enable=true", "skip.rollout_tq.steps=[1]", "trainer.save_freq=-1")
+"""verl keeps the first rollout in a folder, and takes it from there where it finds it."""
+UNTESTED = ("trainer.val_before_train=false", "trainer.test_freq=-1")
 
-    Then the first rollout again: on one rank, and on two nodes of a Ray cluster with a rank each.
-    """
-    rollout = (
-        *("skip.rollout_tq.enable=true", "skip.rollout_tq.steps=[1]"),
-        f"skip.rollout_tq.dump_dir={tmp_path / 'rollouts'}",
-    )
-    shared = ("trainer.save_freq=-1", *rollout)
-    two = train(
-        *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=6", "trainer.test_freq=6", *shared),
+
+@pytest.fixture(scope="module")
+def rollouts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"skip.rollout_tq.dump_dir={tmp_path_factory.mktemp('rollouts')}"
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory, rollouts: str) -> Run:
+    """Preset gvpo: four updates a rollout, dynamic batching, groups over two FSDP2 ranks."""
+    return train(
+        *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=6", "trainer.test_freq=6"),
+        *(*ROLLOUT, rollouts),
         algo="gvpo",
+        folder=tmp_path_factory.mktemp("two"),
     ).require_success()
-    assert len(set(re.findall(r"WorkerDict pid=(\d+)", two.log.read_text(errors="replace")))) == 2
-    assert max(map(abs, two.series("rollout_corr/kl"))) < 1e-4
-    assert max(two.series("actor/gvpo_weight_sum")) <= 1e-5
-    assert min(two.series("actor/gvpo_drift")) > 1e-3, "the later updates saw a policy that had moved"
-    before, after = two.series("val-core/chain_sum/acc/mean@1")
+
+
+def test_gvpo_on_two_ranks(two_ranks: Run) -> None:
+    assert len(set(re.findall(r"WorkerDict pid=(\d+)", two_ranks.log.read_text(errors="replace")))) == 2
+    assert max(map(abs, two_ranks.series("rollout_corr/kl"))) < 1e-4
+    assert max(two_ranks.series("actor/gvpo_weight_sum")) <= 1e-5
+    assert min(two_ranks.series("actor/gvpo_drift")) > 1e-3, "the later updates saw a policy that had moved"
+    before, after = two_ranks.series("val-core/chain_sum/acc/mean@1")
     # 512 prompts sampled once each: the standard error of the difference is 0.03.
     assert after > before + 0.1
 
+
+@pytest.mark.long
+def test_the_first_rollout_again_on_one_rank(two_ranks: Run, rollouts: str, tmp_path: Path) -> None:
+    """Targets of patches have moved, as in a later verl: warned about, and missed by nobody else."""
     one = train(
-        *(
-            "trainer.total_training_steps=1",
-            "trainer.val_before_train=false",
-            "trainer.test_freq=-1",
-            *shared,
-        ),
+        *("trainer.total_training_steps=1", *UNTESTED, *ROLLOUT, rollouts),
         algo="gvpo",
-        # What a later verl may have moved is warned about, and missed by nobody else.
+        folder=tmp_path,
         VERL_USE_EXTERNAL_MODULES="moved_targets",
         PYTHONPATH=str(Path(__file__).parent / "moved"),
     ).require_success()
     said = one.log.read_text(errors="replace")
     for name in ("lost_parts", "engine_death"):
         assert f"grpo_verl_ext: warning: the patch {name} of verl." in said
-    same_updates(one, two)
+    same_updates(one, two_ranks)
 
+
+@pytest.mark.long
+def test_the_first_rollout_again_on_two_nodes(two_ranks: Run, rollouts: str, tmp_path: Path) -> None:
+    """Of a Ray cluster, with a rank each."""
     # What the processes of a cluster find in their environment is the cluster's, not the driver's.
     logger = {"VERL_FILE_LOGGER_PATH": str(tmp_path / "metrics.jsonl")}
     with ray_cluster(Node("head", 16, 1, logger), Node("second", 16, 1, logger)) as cluster:
         nodes = train(
-            *("trainer.nnodes=2", "trainer.total_training_steps=2", "trainer.val_before_train=false"),
-            *("trainer.test_freq=-1", *shared),
+            *("trainer.nnodes=2", "trainer.total_training_steps=2", *UNTESTED, *ROLLOUT, rollouts),
             algo="gvpo",
+            folder=tmp_path,
             RAY_ADDRESS=cluster.address,
             **QUIET,
         ).require_success()
     assert sorted(nodes.metrics) == [1, 2]
-    same_updates(nodes, two)
+    same_updates(nodes, two_ranks)
 
 
 def same_updates(one: Run, other: Run) -> None:
@@ -82,17 +92,16 @@ def same_updates(one: Run, other: Run) -> None:
         assert first == pytest.approx(wanted, rel=1e-4), name
 
 
-def test_process_supervision_killed_and_resumed_with_its_reference(
-    tmp_path: Path, train: Train, command: Callable[..., list[str]], environment: dict[str, str]
-) -> None:
+@pytest.mark.long
+def test_process_supervision_killed_and_resumed_with_its_reference(tmp_path: Path) -> None:
     """Step rewards learnt from, logged beside the outcome; SIGKILL of the driver, then the same command."""
     steps = (
         f"trainer.rollout_data_dir={tmp_path / 'rollouts'}",
         *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=3", "trainer.save_freq=2"),
-        *("trainer.resume_mode=auto", "trainer.val_before_train=false", "trainer.test_freq=-1"),
+        *("trainer.resume_mode=auto", *UNTESTED),
         "+algorithm.grpo_ext.ref_sync_steps=2",
     )
-    first, processes = killed_after(2, command(*steps, algo="grpo_process"), environment, tmp_path)
+    first, processes = killed_after(2, *steps, algo="grpo_process", folder=tmp_path)
     assert all(0 < share < 1 for share in first.series("critic/step_rewards/mean"))
     # Two to five additions and an answer.
     assert all(2 < number < 7 for number in first.series("critic/step_rewards/per_response"))
@@ -104,7 +113,7 @@ def test_process_supervision_killed_and_resumed_with_its_reference(
     assert at_start <= 1e-9, "the first step starts at the reference"
     assert moved > 1e-6
 
-    resumed = train(*steps, algo="grpo_process").require_success()
+    resumed = train(*steps, algo="grpo_process", folder=tmp_path).require_success()
     assert sorted(resumed.metrics) == [3], "training began anew instead of resuming"
     assert "Resuming from" in resumed.log.read_text(errors="replace")
     assert resumed.series("actor/ref_kl_k3")[0] <= 1e-9, "the policy of step 2 is the reference of step 3"
@@ -112,13 +121,10 @@ def test_process_supervision_killed_and_resumed_with_its_reference(
     wait_for_the_end_of(processes, seconds=120)
 
 
-def killed_after(
-    step: int, command: list[str], environment: dict[str, str], folder: Path
-) -> tuple[Run, list[psutil.Process]]:
+def killed_after(step: int, *overrides: str, algo: str, folder: Path) -> tuple[Run, list[psutil.Process]]:
     """What the driver had logged when SIGKILL met it, and the processes that it had started."""
     log, metrics = folder / "killed.log", folder / "metrics.jsonl"
-    with log.open("w") as output:
-        driver = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+    driver = started(*overrides, algo=algo, folder=folder, log=log)
     try:
         wait_for(lambda: step in read_metrics(folder.glob(metrics.name)), process=driver, seconds=600)
         processes = psutil.Process(driver.pid).children(recursive=True)

@@ -1,11 +1,9 @@
 """GVPO's updates under FSDP1: `group_ranks` with verl's other engine class of sharding.
 
-``python fsdp1_ranks.py FOLDER`` is one rank. FSDP1 hides gradients in flat parameters, so that what rank 0
+FSDP1 hides gradients in flat parameters, so that what rank 0
 writes down are the metrics of every update: each sees the parameters that the ones before it made.
 """
 
-import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ def train(job: dict[str, Any], variant: dict[str, Any], rows: list[group_ranks.R
     return {"engine": type(worker.engine.module).__name__, "metrics": tu.get(output, key="metrics")}
 
 
-def run_rank(folder: Path) -> None:
+def run_rank(rank: int, folder: Path) -> None:
     """One rank, in double precision."""
     from verl.utils.torch_dtypes import PrecisionType
     from verl.workers import config
@@ -52,15 +50,4 @@ def run_rank(folder: Path) -> None:
     whole = config.FSDPEngineConfig
     config.FSDPEngineConfig = lambda **settings: whole(**settings | {"strategy": "fsdp"})
     PrecisionType.to_dtype = staticmethod(lambda precision: torch.float64)
-    torch.set_num_threads(1)
-    job = torch.load(folder / "job.pt", weights_only=False)
-    rank = int(os.environ["RANK"])
-    results = {name: train(job, variant, job["ranks"][rank]) for name, variant in job["variants"].items()}
-    torch.distributed.barrier()
-    if rank == 0:
-        torch.save(results, folder / "result.pt")
-    torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    run_rank(Path(sys.argv[1]))
+    group_ranks.run_variants(train, rank, folder)

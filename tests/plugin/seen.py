@@ -1,7 +1,6 @@
 """What a process looks like after verl was imported: for comparing it with and without the package.
 
-Printed as JSON: where each function and class of the modules comes from, threads, platform, environment,
-finders of modules. Run with the names of the modules as arguments.
+Where each function and class of the modules comes from, threads, platform, environment, finders of modules.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
-import json
 import os
 import sys
 import threading
@@ -63,7 +61,3 @@ def _origin(value: object) -> str:
     if code is None:
         return f"{type(value).__module__}.{type(value).__qualname__}"
     return f"{code.co_filename}:{code.co_firstlineno}"
-
-
-if __name__ == "__main__":
-    print(json.dumps(seen(sys.argv[1:])))

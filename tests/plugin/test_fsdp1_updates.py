@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import fsdp1_ranks
 import group_ranks
 import pytest
 from test_group_exactness import trained, trained_by_the_formula, variant
@@ -9,9 +10,8 @@ from test_group_exactness import trained, trained_by_the_formula, variant
 
 def test_losses_of_four_updates_under_fsdp1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each loss is that of parameters that the updates before it made; their drift is measured in between."""
-    monkeypatch.setattr(group_ranks, "__file__", str(Path(__file__).with_name("fsdp1_ranks.py")))
     wanted = trained_by_the_formula(group_ranks.tiny_model())["losses"]
-    result = trained(tmp_path, monkeypatch, 2, {"pairs": variant(2)})["pairs"]
+    result = trained(tmp_path, monkeypatch, 2, {"pairs": variant(2)}, fsdp1_ranks.run_rank)["pairs"]
     assert result["engine"] == "OnHost", "an FSDP1 module"
     metrics = result["metrics"]
     assert metrics["actor/gvpo_loss"] == pytest.approx(wanted, rel=1e-12)

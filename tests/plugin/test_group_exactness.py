@@ -6,10 +6,7 @@ targets, FSDP2 workers on 1, 2 and 4 gloo ranks, micro-batches of several sizes,
 TransferQueue, which needs Ray, is stood in for by a dictionary; the end-to-end tests run the real one.
 """
 
-import os
-import socket
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +16,8 @@ import pytest
 import torch
 from hydra import compose, initialize_config_module
 from peft import LoraConfig, get_peft_model
+from processes import run_ranks
+from ray_head import free_ports
 from tensordict import TensorDict
 from torch import Tensor
 from transfer_queue import KVBatchMeta
@@ -188,7 +187,11 @@ def batch_for_workers(
 
 
 def trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dp_size: int, variants: dict[str, Any]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dp_size: int,
+    variants: dict[str, Any],
+    run_rank: Callable[[int, Path], None] = group_ranks.run_rank,
 ) -> dict[str, Any]:
     """Run the ranks; {variant: result}."""
     model = tmp_path / "model"
@@ -199,25 +202,9 @@ def trained(
         "ranks": [[store.rows[key] for key in part.keys] for part in batch.chunk(dp_size)],
     }  # fmt: skip
     torch.save(job, tmp_path / "job.pt")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": str(dp_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, group_ranks.__file__, str(tmp_path)],
-            env={**os.environ, **shared, "RANK": str(rank), "OMP_NUM_THREADS": "1", "VERL_PLATFORM": "cpu"},
-            stdout=(tmp_path / f"rank{rank}.log").open("w"),
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(dp_size)
-    ]
-    try:
-        statuses = [rank.wait(timeout=600) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert statuses == [0] * dp_size, (tmp_path / "rank0.log").read_text()[-4000:]
+    (port,) = free_ports(1)
+    where = {"WORLD_SIZE": str(dp_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    run_ranks(run_rank, dp_size, tmp_path, folder=tmp_path, **where)
     return torch.load(tmp_path / "result.pt", weights_only=False)
 
 

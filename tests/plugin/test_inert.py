@@ -6,23 +6,20 @@ point: which functions verl's modules have, threads, platform, environment.
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from io import StringIO
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from processes import run_forked
 
 from grpo_verl_ext.verl_plugin import patches, usage
 from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.patches import driver
 
-SEEN = Path(__file__).with_name("seen.py")
 HOOK = {
     "verl.utils.config.validate_config",
     "verl.trainer.main_ppo.validate_config",
@@ -42,15 +39,10 @@ PROCESSES = {
 
 
 def seen(modules: list[str], **environment: str) -> dict[str, Any]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("VERL_", "GRPO_"))}
-    finished = subprocess.run(
-        [sys.executable, SEEN, *modules],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=clean | environment,
-        check=False,
-    )
+    """What a process looks like that has these variables and no others of verl's or ours."""
+    others = dict.fromkeys(name for name in os.environ if name.startswith(("VERL_", "GRPO_")))
+    code = f"import json, seen; print(json.dumps(seen.seen({modules!r})))"
+    finished = run_forked(code, **others | environment)
     assert finished.returncode == 0, finished.stderr
     found: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
     return found

@@ -13,6 +13,7 @@ import two_ranks
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from processes import run_ranks
 from torch import Tensor
 from verl.utils.metric import Metric
 from verl.workers.utils.losses import ppo_loss
@@ -483,5 +484,5 @@ def test_two_real_ranks_reach_the_gradient_of_one_process(name, gradients_of_two
 @pytest.fixture(scope="module")
 def gradients_of_two_ranks(tmp_path_factory) -> dict[str, Tensor]:
     folder = tmp_path_factory.mktemp("two_ranks")
-    torch.multiprocessing.spawn(two_ranks.run_rank, args=(2, str(folder)), nprocs=2)
+    run_ranks(two_ranks.run_rank, 2, 2, str(folder), folder=folder)
     return torch.load(folder / "gradients.pt")

@@ -62,6 +62,7 @@ def driver(python: Python) -> subprocess.CompletedProcess[str]:
     return python(DRIVER, RAY_raylet_start_wait_time_s="120")
 
 
+@pytest.mark.long
 def test_the_training_ends_with_an_error_that_names_the_part_and_what_to_do(
     driver: subprocess.CompletedProcess[str],
 ) -> None:
@@ -72,6 +73,7 @@ def test_the_training_ends_with_an_error_that_names_the_part_and_what_to_do(
     assert "Type the same command again: it goes on from the last checkpoint" in driver.stderr
 
 
+@pytest.mark.long
 def test_what_somebody_ended_and_processes_of_users_are_no_lost_parts(
     driver: subprocess.CompletedProcess[str],
 ) -> None:
@@ -79,6 +81,7 @@ def test_what_somebody_ended_and_processes_of_users_are_no_lost_parts(
     assert len(re.findall(r"(?:caught|;).*? \(Worker, process", driver.stderr)) == 1
 
 
+@pytest.mark.long
 def test_a_driver_that_catches_the_error_can_start_another_training(
     driver: subprocess.CompletedProcess[str],
 ) -> None:

@@ -12,6 +12,8 @@ from ray_head import ray_head
 
 from grpo_verl_ext.verl_plugin import patches
 
+pytestmark = pytest.mark.long
+
 JOB = """
 import sys, time
 from pathlib import Path

@@ -16,6 +16,8 @@ from ray_head import QUIET, Cluster, Node, ray_cluster
 from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.patches import driver
 
+pytestmark = pytest.mark.long
+
 JOB = """
 import json, sys
 import ray

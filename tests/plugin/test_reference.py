@@ -4,6 +4,7 @@ import pytest
 import reference_ranks
 import torch
 from omegaconf import DictConfig, OmegaConf
+from processes import run_ranks
 
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.reference import refresh
@@ -12,12 +13,9 @@ from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 
 
-def test_mixing_and_resuming_what_verls_engine_sharded(tmp_path, monkeypatch):
-    """FSDP1 and FSDP2, all variants on one pair of processes, which take their time to import verl."""
-    monkeypatch.setenv("VERL_PLATFORM", "cpu")
-    torch.multiprocessing.spawn(
-        reference_ranks.run_rank, args=(str(tmp_path),), nprocs=reference_ranks.WORLD_SIZE
-    )
+def test_mixing_and_resuming_what_verls_engine_sharded(tmp_path):
+    """FSDP1 and FSDP2, all variants on one pair of processes."""
+    run_ranks(reference_ranks.run_rank, reference_ranks.WORLD_SIZE, str(tmp_path), folder=tmp_path)
 
 
 @pytest.mark.parametrize("module", [[torch.nn.Linear(1, 1)], torch.nn.Linear(1, 1)])

@@ -206,6 +206,7 @@ class TestTrainings:
 
 
 class TestSeveralNodes:
+    @pytest.mark.long
     def test_ray_runs_what_the_script_alone_would(self, started: Started, run: Run, notes: Path) -> None:
         """A real Ray, whose python3 is the stand-in."""
         knobs = {"ALGO": "dapo", "DATA": "/d a t a", "OUTPUTS": "/o", "N_GPUS": "4", "OFFLOAD": "true"}

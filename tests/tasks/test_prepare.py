@@ -177,7 +177,7 @@ def test_two_at_once_take_turns_and_one_does_the_work(tmp_path):
     check(folder_of(1, tmp_path))
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 3])
 def test_the_real_warm_start_is_middling_when_sampled_and_knows_better(seed, tmp_path):
     outcome = prepare(seed, root=tmp_path)
