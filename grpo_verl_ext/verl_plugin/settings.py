@@ -108,6 +108,11 @@ class EstimatorSettings:
         settings._check_against(name, section.get("norm_adv_by_std_in_grpo", True))
         return settings
 
+    @property
+    def budget_of_truncated(self) -> int | None:
+        """The budget whose responses get advantage 0; None where all of them keep theirs."""
+        return self.max_response_length if self.mask_truncated else None
+
     def _check_rewards_and_budget(self) -> None:
         if self.scale_rewards not in SCALE_REWARDS:
             raise SettingError(
