@@ -7,7 +7,6 @@ memory of one block of rows. For the trainer's process: the offsets are read, wh
 gradient flows.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 import torch
@@ -22,11 +21,11 @@ BLOCK = 2**18
 def row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice]]:
     """Cut the rows into blocks of at most `BLOCK` tokens, or one longer row: (rows, their tokens) of each."""
     begins = offsets.tolist()
-    start = 0
-    while start < len(begins) - 1:
-        stop = max(start + 1, bisect_right(begins, begins[start] + BLOCK) - 1)
-        yield slice(start, stop), slice(begins[start], begins[stop])
-        start = stop
+    rows, start = len(begins) - 1, 0
+    for stop in range(1, rows + 1):
+        if stop == rows or begins[stop + 1] - begins[start] > BLOCK:
+            yield slice(start, stop), slice(begins[start], begins[stop])
+            start = stop
 
 
 def has_tokens(response_mask: Tensor, offsets: Tensor) -> Tensor:
