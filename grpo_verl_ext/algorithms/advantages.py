@@ -176,12 +176,28 @@ def without_truncated(advantages: Tensor, response_mask: Tensor, max_response_le
     return torch.where(is_truncated(response_mask, max_response_length).unsqueeze(-1), 0, advantages)
 
 
+def learnt_from(response_mask: Tensor, max_response_length: int | None = None) -> Tensor:
+    """The tokens that get their response's advantage: (B, T) → (B, T) bool.
+
+    All of ``response_mask``, less the responses that `is_truncated` names where there is a budget. Advantages
+    spread over these tokens are those of `without_truncated`; flags take a quarter of the memory.
+
+    Raises:
+        TensorError: see `is_truncated`.
+    """
+    learnt = response_mask.bool()
+    if max_response_length is None:
+        return learnt
+    return learnt & ~is_truncated(learnt, max_response_length).unsqueeze(-1)
+
+
 def per_prompt_token(advantages: Tensor, response_mask: Tensor, group: Tensor) -> Tensor:
     """A_{i,t} / N_x with N_x = Σ_{i in x} |o_i| the tokens of the prompt's whole group: (B, T) → (B, T).
 
     Because min(ρA, clip(ρ)A) is homogeneous in A, the surrogate of A/N_x is 1/N_x of the surrogate of A:
     the weight that DAPO's formula gives each token of a prompt (arXiv 2503.14476 eq. 8) thus travels with
     the rows into any micro-batch, where groups are no longer whole. Units: reward units per token.
+    One advantage a response, (B, 1), gives (B, 1).
 
     Raises:
         TensorError: shapes or dtypes that do not fit.

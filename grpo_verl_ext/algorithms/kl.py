@@ -7,10 +7,13 @@ is that of the KL on-policy, while those of `k1` and `k3` are not, which is what
 J. Schulman, "Approximating KL Divergence", 2020.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
+from grpo_verl_ext.algorithms.ragged import BLOCK
 from grpo_verl_ext.algorithms.surrogate import token_log_ratio
 from grpo_verl_ext.algorithms.tensors import check_same_shape
 
@@ -33,6 +36,26 @@ def k3(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> Tensor:
     """
     log_ratio = -token_log_ratio(log_prob, ref_log_prob, response_mask)
     return log_ratio.expm1() - log_ratio
+
+
+ESTIMATORS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+
+
+@torch.no_grad()
+def token_means(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> dict[str, Tensor]:
+    """1/N Σ_t m k_t by each of `ESTIMATORS`, N = Σ_t m: (…) → () each, in nats, fp64; 0 without a token.
+
+    For metrics of a whole batch. The tokens may be padded or laid end to end (`ragged`): any shape will do.
+    Takes the memory of `ragged.BLOCK` tokens beside its arguments, if these are contiguous.
+    """
+    check_same_shape(log_prob=log_prob, ref_log_prob=ref_log_prob, response_mask=response_mask)
+    sums = torch.zeros(len(ESTIMATORS), dtype=torch.float64, device=log_prob.device)
+    tokens = torch.zeros((), dtype=torch.int64, device=log_prob.device)
+    columns = (torch.split(each.flatten(), BLOCK) for each in (log_prob, ref_log_prob, response_mask))
+    for block in zip(*columns, strict=True):
+        sums += torch.stack([estimate(*block).sum(dtype=torch.float64) for estimate in ESTIMATORS.values()])
+        tokens += block[-1].bool().sum()
+    return dict(zip(ESTIMATORS, sums / tokens.clamp(min=1), strict=True))
 
 
 def with_k2_gradient(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.advantages import Baseline, group_scaled
+from grpo_verl_ext.algorithms.ragged import BLOCK
 from grpo_verl_ext.algorithms.tensors import TensorError, check_dtype, check_rows, check_same_shape
 
 
@@ -24,7 +25,8 @@ def process_advantages(
 
     R pools all steps of all responses to the prompt; a token that ends a step counts that step. Tokens behind
     a response's last step, and all tokens of a response without one, have advantage 0. One step at the last
-    token of each response is outcome supervision.
+    token of each response is outcome supervision. Beside arguments and result it takes the memory of
+    `ragged.BLOCK` tokens, or of one longer row.
 
     Args:
         step_rewards: (S,) reward units, fp32 or better.
@@ -44,9 +46,17 @@ def process_advantages(
     # The statistics want numbers below that of their values, and there may be fewer steps than prompts.
     _, prompt = torch.unique(group[row], return_inverse=True)
     normalised = baseline(step_rewards, prompt, torch.ones_like(row, dtype=torch.bool))
-    at_end = torch.zeros(response_mask.shape, dtype=normalised.dtype, device=normalised.device)
-    at_end.index_put_((row, end), normalised, accumulate=True)
-    return torch.where(response_mask.bool(), suffix_sums(at_end), 0)
+    advantages = torch.zeros(response_mask.shape, dtype=normalised.dtype, device=normalised.device)
+    advantages.index_put_((row, end), normalised, accumulate=True)
+    rows = _rows_at_a_time(response_mask.shape[1])
+    for start in range(0, len(response_mask), rows):
+        at_end, mask = (each[start : start + rows] for each in (advantages, response_mask))
+        at_end.copy_(torch.where(mask.bool(), suffix_sums(at_end), 0))
+    return advantages
+
+
+def _rows_at_a_time(tokens: int) -> int:
+    return max(1, BLOCK // tokens)
 
 
 def suffix_sums(values: Tensor) -> Tensor:

@@ -40,6 +40,9 @@ WITH_TOKENS = frozenset({"gvpo"})
 GVPO's weights must sum to zero over the log-likelihoods that are there (`algorithms.gvpo`).
 """
 
+PER_PROMPT_TOKEN = frozenset({"dapo_per_prompt"})
+"""Estimators whose advantages carry 1/N_x: `advantages.per_prompt_token`."""
+
 LARGEST_REWARD = 1e15
 """Squares of many such rewards still fit fp32."""
 
@@ -101,10 +104,7 @@ def dapo_per_prompt(
     N_x counts the tokens that rollout rejection left: those that the loss sums over. Goes with the loss of
     the same name. verl's ``critic/advantages/*`` show Â/N_x then.
     """
-    advantages, _same = _outcome("dapo_per_prompt", token_level_rewards, response_mask, index, config)
-    group = _group_ids("dapo_per_prompt", index, token_level_rewards)
-    weighted = adv.per_prompt_token(advantages, response_mask, group)
-    return weighted, weighted
+    return _outcome("dapo_per_prompt", token_level_rewards, response_mask, index, config)
 
 
 @torch.no_grad()
@@ -133,10 +133,12 @@ def grpo_process(
             "algorithm.adv_estimator=grpo_process has no step rewards to learn from; valid are a trainer "
             "mode and an agent loop of this package. Type: +algo=grpo_process"
         )
+    check_rows(response_mask, group)
+    learnt = adv.learnt_from(response_mask, settings.budget_of_truncated)
     advantages = process_advantages(
-        steps.rewards, steps.row, steps.end, response_mask, group, baseline=BASELINES[settings.scale_rewards]
+        steps.rewards, steps.row, steps.end, learnt, group, baseline=BASELINES[settings.scale_rewards]
     ).to(token_level_rewards.dtype)
-    return _without_truncated(advantages, response_mask, settings)
+    return advantages, advantages
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -161,20 +163,17 @@ def _outcome(
     group = _group_ids(name, index, token_level_rewards)
     check_rows(response_mask, group)
     check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
-    # One pass over the rewards and one over the mask, which verl keeps as int64.
-    response_mask = response_mask.bool()
+    # One pass over the rewards and one over the mask, which verl keeps as int64; all (B, T) beside the result
+    # are flags.
+    learnt = adv.learnt_from(response_mask, settings.budget_of_truncated)
     rewards, rows = adv.response_rewards(token_level_rewards), _rows(name, index, token_level_rewards)
-    member = rows.member & adv.has_tokens(response_mask) if name in WITH_TOKENS else rows.member
+    member = rows.member & adv.has_tokens(learnt) if name in WITH_TOKENS else rows.member
     _refuse_bad_rewards(name, rewards, member)
     baseline = adv.UNSCALED.get(name, BASELINES[settings.scale_rewards])
-    of_session = baseline(rewards, group, member)[rows.last]
-    advantages = adv.on_tokens(of_session.to(token_level_rewards.dtype), response_mask)
-    return _without_truncated(advantages, response_mask, settings)
-
-
-def _without_truncated(advantages: Tensor, response_mask: Tensor, settings: EstimatorSettings) -> Result:
-    if settings.mask_truncated and settings.max_response_length is not None:
-        advantages = adv.without_truncated(advantages, response_mask, settings.max_response_length)
+    of_session = baseline(rewards, group, member)[rows.last].to(token_level_rewards.dtype)
+    if name in PER_PROMPT_TOKEN:
+        of_session = adv.per_prompt_token(of_session.unsqueeze(-1), response_mask, group).squeeze(-1)
+    advantages = adv.on_tokens(of_session, learnt)
     return advantages, advantages
 
 

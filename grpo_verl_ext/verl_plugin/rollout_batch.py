@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 import transfer_queue as tq
 from tensordict import TensorDict
 from torch import Tensor
@@ -17,9 +18,15 @@ def nested(batch: Any, *fields: str) -> TensorDict:
     return tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields))
 
 
-def padded(batch: Any, *fields: str) -> TensorDict:
-    """Fields of the rows, padded with zeros to the longest."""
-    return nested(batch, *fields).to_padded_tensor()
+def like(rows: Any, values: Tensor) -> Tensor:
+    """A nested tensor of the values, (N,), whose rows are as long as those of another, ``rows``.
+
+    Without the two lengths torch would pad it to a width of N.
+    """
+    lengths = rows.offsets().diff()
+    return torch.nested.nested_tensor_from_jagged(
+        values, rows.offsets(), min_seqlen=int(lengths.min()), max_seqlen=int(lengths.max())
+    )
 
 
 def put(batch: Any, fields: dict[str, Tensor]) -> Any:

@@ -36,10 +36,13 @@ class TrainingSettings:
             may wait for it for ever.
         own_queue: give the training a TransferQueue of its own; needed where several trainings share a Ray
             cluster. ``ablate`` sets it for the jobs that it submits.
+        ref_kl_metrics: the metrics ``actor/ref_kl_k1``, ``…_k2`` and ``…_k3`` where a reference is loaded, in
+            the trainer modes of this package. The trainer fetches two log-probs and the mask for them.
     """
 
     watch: bool = True
     own_queue: bool = False
+    ref_kl_metrics: bool = True
 
     @classmethod
     def from_config(cls, algorithm: Mapping[str, Any] | None) -> "TrainingSettings":
@@ -107,6 +110,11 @@ class EstimatorSettings:
         settings._check_gvpo()
         settings._check_against(name, section.get("norm_adv_by_std_in_grpo", True))
         return settings
+
+    @property
+    def budget_of_truncated(self) -> int | None:
+        """The budget whose responses get advantage 0; None where all of them keep theirs."""
+        return self.max_response_length if self.mask_truncated else None
 
     def _check_rewards_and_budget(self) -> None:
         if self.scale_rewards not in SCALE_REWARDS:

@@ -22,7 +22,14 @@ from grpo_verl_ext import (
     per_prompt_token,
     without_truncated,
 )
-from grpo_verl_ext.algorithms.advantages import STD_EPS, has_tokens, is_truncated, of_response
+from grpo_verl_ext.algorithms.advantages import (
+    STD_EPS,
+    has_tokens,
+    is_truncated,
+    learnt_from,
+    of_response,
+    on_tokens,
+)
 
 F64 = torch.float64
 
@@ -208,6 +215,20 @@ def test_truncated_responses_lose_their_advantage_and_stay_in_the_statistics():
     assert found[0].tolist() == [0, 0, 0]
     assert found[1:].tolist() == advantages[1:].tolist()
     assert advantages[1, 0] < 0
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float32])
+def test_what_is_spread_over_the_learnt_tokens_is_what_truncation_leaves(dtype):
+    # A truncated response, one with a hole, one without a token; a budget that none reaches, and none at all.
+    mask = torch.tensor([[1, 1, 1], [0, 1, 0], [0, 0, 0]]).to(dtype)
+    before, advantages = mask.clone(), torch.tensor([2.0, 3.0, 4.0])
+    spread = on_tokens(advantages, mask)
+    for budget in (3, 4):
+        found = on_tokens(advantages, learnt_from(mask, budget))
+        assert torch.equal(found, without_truncated(spread, mask, budget))
+    assert on_tokens(advantages, learnt_from(mask, 3)).tolist() == [[0, 0, 0], [0, 3, 0], [0, 0, 0]]
+    assert torch.equal(on_tokens(advantages, learnt_from(mask)), spread)
+    assert torch.equal(mask, before), "the caller's mask stays as it is"
 
 
 def test_nothing_is_truncated_where_the_batch_is_shorter_than_the_budget():

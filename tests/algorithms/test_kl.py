@@ -4,11 +4,14 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from verl.trainer.ppo.core_algos import kl_penalty
 
 from grpo_verl_ext import k1, k2, k3, with_k2_gradient
-from grpo_verl_ext.algorithms.kl import exact
+from grpo_verl_ext.algorithms import kl
+from grpo_verl_ext.algorithms.kl import exact, token_means
 
 F64 = torch.float64
 LN2 = math.log(2)
@@ -151,3 +154,33 @@ class TestExact:
         assert p.grad is not None
         assert p.grad[0, 1].tolist() == [0, 0, 0]
         assert p.grad[0, 0].abs().sum() > 0
+
+
+log_probs = st.floats(-30, 0, allow_subnormal=False)
+
+
+@given(st.lists(st.tuples(log_probs, log_probs, st.booleans()), max_size=9), st.integers(1, 4))
+def test_token_means_are_those_of_the_formulas_over_the_tokens(tokens, block):
+    # Rows of several blocks, NaN under the mask; one estimator limits p − q to ±20, the oracle does so too.
+    p, q = (torch.tensor([each[i] if each[2] else math.nan for each in tokens], dtype=F64) for i in (0, 1))
+    mask = torch.tensor([int(each[2]) for each in tokens], dtype=torch.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kl, "BLOCK", block)
+        found = {name: mean.item() for name, mean in token_means(p, q, mask).items()}
+    ratios = [max(-20.0, min(20.0, a - b)) for a, b, present in tokens if present]
+    formulas = {"k1": lambda r: r, "k2": lambda r: r * r / 2, "k3": lambda r: math.exp(-r) + r - 1}
+    for name, formula in formulas.items():
+        expected = math.fsum(map(formula, ratios)) / max(1, len(ratios))
+        assert found.pop(name) == pytest.approx(expected, rel=1e-12, abs=1e-13)
+    assert not found
+
+
+def test_token_means_of_padded_rows_and_of_the_same_rows_end_to_end_are_one_number():
+    generator = torch.Generator().manual_seed(0)
+    p, q = -torch.rand(2, 5, 7, generator=generator)
+    mask = (torch.arange(7) < torch.tensor([[7], [1], [0], [3], [5]])).long()
+    padded, flat = token_means(p, q, mask), token_means(*(x[mask.bool()] for x in (p, q, mask)))
+    assert padded.keys() == flat.keys() == {"k1", "k2", "k3"}
+    for name, mean in padded.items():
+        assert mean.dtype == F64
+        assert mean.item() == pytest.approx(flat[name].item(), rel=1e-15)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from grpo_verl_ext import dense_group_ids, outcome_advantages, process_advantages
+from grpo_verl_ext.algorithms import process
 from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.process import suffix_sums
 from grpo_verl_ext.algorithms.tensors import TensorError
@@ -141,3 +142,13 @@ def test_the_first_step_outside_the_batch_is_named(row: list[int], end: list[int
     places = torch.tensor(row), torch.tensor(end)
     with pytest.raises(TensorError, match=f"^{message}[.] Pass (row|end) as positions in response_mask$"):
         process_advantages(torch.ones(3), *places, mask_of([4, 3]), torch.zeros(2, dtype=torch.int64))
+
+
+@given(batches(), st.integers(1, 20))
+def test_however_many_rows_are_summed_at_a_time_the_bits_are_the_same(batch, block):
+    steps, lengths, ids = batch
+    arguments = (*flat(steps), mask_of(lengths), dense_group_ids(ids))
+    expected = process_advantages(*arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "BLOCK", block)
+        assert torch.equal(process_advantages(*arguments), expected)

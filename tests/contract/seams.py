@@ -545,7 +545,6 @@ SEAMS: dict[str, list[Seam]] = {
             Called(("seqlen_list",), ("k_partitions", "equal_size")),
             ".groups.mini_batches",
         ),
-        seam(f"{PADDING}.response_to_nested", Called(("tensor", "response_mask")), ".groups.trainer"),
         seam(f"{PADDING}.no_padding_2_padding", Called(("tensor", "data")), ".groups.worker"),
         seam("transfer_queue.KVBatchMeta.chunk", Called(("chunks",)), ".groups.mini_batches"),
         seam(

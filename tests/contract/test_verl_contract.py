@@ -136,10 +136,10 @@ BROKEN = {
     ),
     "a called function takes its arguments in another order": (
         "verl.workers.utils.padding",
-        "def response_to_nested(tensor: torch.Tensor, response_mask: torch.Tensor)",
-        "def response_to_nested(response_mask: torch.Tensor, tensor: torch.Tensor)",
-        "verl.workers.utils.padding.response_to_nested takes response_mask where it took tensor; "
-        "grpo_verl_ext.verl_plugin.groups.trainer calls it",
+        "def no_padding_2_padding(tensor: torch.Tensor, data: TensorDict)",
+        "def no_padding_2_padding(data: TensorDict, tensor: torch.Tensor)",
+        "verl.workers.utils.padding.no_padding_2_padding takes data where it took tensor; "
+        "grpo_verl_ext.verl_plugin.groups.worker calls it",
     ),
     "a call hands less": (
         "verl.workers.utils.losses",

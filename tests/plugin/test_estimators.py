@@ -15,6 +15,7 @@ from verl.protocol import DataProto
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
+from grpo_verl_ext import dense_group_ids, outcome_advantages, per_prompt_token, without_truncated
 from grpo_verl_ext.verl_plugin import estimators
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 
@@ -107,6 +108,16 @@ def test_mask_truncated():
     truncated = [length == 4 for length in LENGTHS]
     assert found[truncated].abs().sum() == 0
     assert found[[not t for t in truncated]].tolist() == kept[[not t for t in truncated]].tolist()
+
+
+def test_truncated_responses_count_among_the_tokens_of_their_prompt():
+    # Bit for bit the composition of the public functions on (B, T), which no estimator makes any more.
+    group = dense_group_ids(IDS)
+    spread = outcome_advantages(token_level_rewards(), MASK, group, member=MASK.any(dim=-1))
+    wanted = per_prompt_token(without_truncated(spread, MASK, 4), MASK, group)
+    found = through_verl(algorithm("dapo_per_prompt", mask_truncated=True, max_response_length=4))
+    assert torch.equal(found, wanted)
+    assert found[1, 0] != 0, "the other response of its prompt still learns"
 
 
 @pytest.mark.parametrize("scaled", [True, False])

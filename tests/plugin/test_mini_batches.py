@@ -26,6 +26,28 @@ def test_a_group_that_no_mini_batch_holds_is_refused():
         whole_groups(["a", "a", "a"], capacity=2)
 
 
+def first_fit(sizes: list[int], capacity: int) -> list[list[int]]:
+    """Numbers of the groups in each mini-batch, by looking at every mini-batch for every group."""
+    mini_batches: list[list[int]] = []
+    for group, size in enumerate(sizes):
+        for own in mini_batches:
+            if sum(sizes[other] for other in own) + size <= capacity:
+                own.append(group)
+                break
+        else:
+            mini_batches.append([group])
+    return mini_batches
+
+
+@given(sizes=st.lists(st.integers(1, 8), max_size=30), capacity=st.integers(8, 20))
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_each_group_goes_into_the_first_mini_batch_that_has_room(sizes, capacity):
+    prompts = [i for i, size in enumerate(sizes) for _ in range(size)]
+    found = whole_groups(prompts, capacity)
+    groups = [list(dict.fromkeys(prompts[row] for row in rows)) for rows in found]
+    assert groups == first_fit(sizes, capacity)
+
+
 def test_padding_fills_up_and_the_rest_stands_alone():
     assert filled([[0, 1, 2], [3]], range(4, 12), capacity=4) == [[0, 1, 2, 4], [3, 5, 6, 7], [8, 9, 10, 11]]
 

@@ -1,16 +1,24 @@
 """The reference that follows the policy: its settings, its arithmetic on real shards, its refusals."""
 
+import math
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import reference_ranks
 import torch
 from omegaconf import DictConfig, OmegaConf
 from processes import run_ranks
+from tensordict import TensorDict
+from torch import Tensor
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from grpo_verl_ext.verl_plugin import rollout_batch, trainers
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.reference import refresh
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
-from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
+from grpo_verl_ext.verl_plugin.settings import EstimatorSettings, TrainingSettings
 
 
 def test_mixing_and_resuming_what_verls_engine_sharded(tmp_path):
@@ -114,3 +122,49 @@ def test_a_reference_that_can_follow_passes():
 def test_a_reference_that_cannot_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         check_reference(config(**changes))
+
+
+class TestMetrics:
+    """KL to the reference, from rows of different lengths; without verl's own method, which asks workers."""
+
+    OLD = ([-1.0, -2.0], [-0.5], [-1.5, -1.0, -3.0])
+    REF = ([-1.0, -1.0], [-2.5], [-1.5, -9.0, -2.0])
+    MASK = ([1, 1], [1], [1, 0, 1])
+
+    def metrics(self, monkeypatch: pytest.MonkeyPatch, **options: object) -> dict[str, Any]:
+        """What is logged; and under ``asked`` the fields that were fetched for it."""
+        asked: list[str] = []
+
+        def ragged(rows: tuple[list[float], ...]) -> Tensor:
+            return torch.nested.as_nested_tensor([torch.tensor(row) for row in rows], layout=torch.jagged)
+
+        def kv_batch_get(*, select_fields: list[str], **_: object) -> TensorDict:
+            asked.extend(select_fields)
+            rows = {"old_log_probs": self.OLD, "ref_log_prob": self.REF, "response_mask": self.MASK}
+            return TensorDict({name: ragged(rows[name]) for name in select_fields}, batch_size=3)
+
+        monkeypatch.setattr(rollout_batch, "tq", SimpleNamespace(kv_batch_get=kv_batch_get))
+        monkeypatch.setattr(PPOTrainer, "_compute_ref_log_prob", lambda _self, batch, metrics: batch)
+        trainer = object.__new__(trainers.GroupTrainerSync)
+        trainer.config = OmegaConf.create({"algorithm": {"grpo_ext": options}})
+        batch, metrics = SimpleNamespace(keys=["a", "b", "c"], partition_id="train"), {}
+        assert trainer._compute_ref_log_prob(batch, metrics) is batch
+        return metrics | {"asked": asked}
+
+    def test_means_over_the_tokens_of_the_policy(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = self.metrics(monkeypatch)
+        ratios = [0.0, -1.0, 2.0, 0.0, -1.0]  # p − q; the second token of the last row is a tool's
+        wanted = {
+            "k1": 0.0,
+            "k2": (0.5 + 2.0 + 0.5) / 5,
+            "k3": sum(math.exp(-ratio) + ratio - 1 for ratio in ratios) / 5,
+        }
+        assert found.pop("asked") == ["old_log_probs", "ref_log_prob", "response_mask"]
+        assert found == {f"actor/ref_kl_{name}": pytest.approx(mean) for name, mean in wanted.items()}
+
+    def test_turned_off_nothing_is_fetched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.metrics(monkeypatch, ref_kl_metrics=False) == {"asked": []}
+
+    def test_a_value_that_is_neither(self) -> None:
+        with pytest.raises(ValueError, match=r"ref_kl_metrics is 0; valid are true, false\. Type: .*=true"):
+            TrainingSettings.from_config({"grpo_ext": {"ref_kl_metrics": 0}})

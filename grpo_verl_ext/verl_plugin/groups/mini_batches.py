@@ -5,6 +5,7 @@ contiguous mini-batches. So an order of the rows says everything.
 """
 
 from collections.abc import Hashable, Sequence
+from itertools import islice
 
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 
@@ -23,29 +24,31 @@ def whole_groups(group_of_row: Sequence[Hashable], capacity: int) -> list[Rows]:
     groups: dict[Hashable, Rows] = {}
     for row, group in enumerate(group_of_row):
         groups.setdefault(group, []).append(row)
+    smallest = min(map(len, groups.values()), default=0)
     mini_batches: list[Rows] = []
+    with_room: list[Rows] = []  # only these are looked at, so that equal groups take linear time
     for group, rows in groups.items():
         if len(rows) > capacity:
             raise ValueError(
                 f"prompt {group} has {len(rows)} rows, more than the {capacity} of a mini-batch, which must "
                 f"hold whole groups. Type: actor_rollout_ref.actor.ppo_mini_batch_size=<more prompts>"
             )
-        room = next((m for m in mini_batches if len(m) + len(rows) <= capacity), None)
-        if room is None:
-            mini_batches.append(list(rows))
-        else:
-            room.extend(rows)
+        place = next((i for i, m in enumerate(with_room) if len(m) + len(rows) <= capacity), None)
+        if place is None:
+            place = len(with_room)
+            with_room.append([])
+            mini_batches.append(with_room[place])
+        with_room[place].extend(rows)
+        if len(with_room[place]) + smallest > capacity:
+            del with_room[place]
     return mini_batches
 
 
 def filled(mini_batches: Sequence[Rows], padding: Sequence[int], capacity: int) -> list[Rows]:
     """Fill every mini-batch up to ``capacity`` with padding rows; left-over ones make mini-batches."""
-    left = list(padding)
-    full: list[Rows] = []
-    for rows in mini_batches:
-        missing = capacity - len(rows)
-        full.append([*rows, *left[:missing]])
-        left = left[missing:]
+    unused = iter(padding)
+    full = [[*rows, *islice(unused, capacity - len(rows))] for rows in mini_batches]
+    left = list(unused)
     return full + [left[start : start + capacity] for start in range(0, len(left), capacity)]
 
 

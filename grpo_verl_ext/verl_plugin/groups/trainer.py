@@ -8,24 +8,26 @@ import math
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
-from verl.workers.utils.padding import response_to_nested
 
-from grpo_verl_ext.algorithms import gvpo
-from grpo_verl_ext.algorithms.advantages import has_tokens, of_response, on_tokens
+from grpo_verl_ext.algorithms import gvpo, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
 from grpo_verl_ext.verl_plugin.groups.mini_batches import balanced_over_ranks, filled, whole_groups
 from grpo_verl_ext.verl_plugin.groups.worker import NUM_GROUPS, OLD_IS_CURRENT
 from grpo_verl_ext.verl_plugin.losses import group_rows
-from grpo_verl_ext.verl_plugin.rollout_batch import nested, padded, prompt_ids, put
+from grpo_verl_ext.verl_plugin.rollout_batch import like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.rows import KEYS, refuse_several_outputs
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 
 GROUP_LOSSES = ("gvpo",)
 """Losses that need the group of every response."""
+
+FOR_TARGETS = ("old_log_probs", "ref_log_prob", "advantages")
+"""Fields of the rows of which the targets for the anchor π_ref are made."""
 
 
 class KeepsGroups(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -68,16 +70,19 @@ class KeepsGroups(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             batch = super()._compute_advantage(batch, metrics)
         if self.config.actor_rollout_ref.actor.policy_loss.loss_mode not in GROUP_LOSSES:
             return batch
+        settings = EstimatorSettings.from_config(self.config.algorithm)
+        anchored = settings.gvpo_anchor == "ref"
+        rows = nested(batch, "response_mask", *(FOR_TARGETS if anchored else ()))
         group = dense_group_ids(prompt_ids(batch))
-        member = has_tokens(padded(batch, "response_mask")["response_mask"])
+        mask = rows["response_mask"]
+        member = ragged.has_tokens(mask.values(), mask.offsets())
         fields = {
             group_rows.GROUP_INDEX: group,
             group_rows.GROUP_SIZE: group_sum(member.to(torch.int64), group),
         }
-        settings = EstimatorSettings.from_config(self.config.algorithm)
-        if settings.gvpo_anchor == "ref":
+        if anchored:
             fields["advantages"] = fields["returns"] = _anchored_at_reference(
-                batch, group, member, settings.gvpo_beta
+                rows, group, member, settings.gvpo_beta
             )
         return put(batch, fields)
 
@@ -95,14 +100,11 @@ class KeepsGroups(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         return super()._update_actor(batch, metrics)
 
 
-def _anchored_at_reference(batch: Any, group: Tensor, member: Tensor, beta: float) -> Tensor:
-    """The estimator's R − R̄ turned into GVPO's targets for the anchor π_ref, nested as verl keeps them."""
-    names = ("old_log_probs", "ref_log_prob", "response_mask", "advantages")
-    ragged = nested(batch, *names)
-    rectangular = ragged.to_padded_tensor()
-    old_log_prob, ref_log_prob, mask, advantages = (rectangular[name] for name in names)
-    log_ratio = gvpo.sequence_log_ratio(old_log_prob, ref_log_prob, mask)
-    centred_rewards = of_response(advantages, mask).to(log_ratio.dtype)
+def _anchored_at_reference(rows: TensorDict, group: Tensor, member: Tensor, beta: float) -> Tensor:
+    """The estimator's R − R̄ turned into GVPO's targets for the anchor π_ref, ragged as verl keeps them."""
+    old_log_prob, ref_log_prob, advantages = (rows[name].values() for name in FOR_TARGETS)
+    mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
+    log_ratio = ragged.sequence_log_ratio(old_log_prob, ref_log_prob, mask, offsets)
+    centred_rewards = ragged.of_response(advantages, mask, offsets).to(log_ratio.dtype)
     targets = gvpo.anchored(centred_rewards, log_ratio, group, member, beta)
-    on_response_tokens: Tensor = response_to_nested(on_tokens(targets, mask), ragged["response_mask"])
-    return on_response_tokens
+    return like(rows["response_mask"], ragged.on_tokens(targets, mask, offsets))

@@ -6,9 +6,9 @@ from typing import Any
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from grpo_verl_ext.algorithms import kl
-from grpo_verl_ext.algorithms.aggregation import micro_batch_token_mean
 from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
-from grpo_verl_ext.verl_plugin.rollout_batch import padded
+from grpo_verl_ext.verl_plugin.rollout_batch import nested
+from grpo_verl_ext.verl_plugin.settings import TrainingSettings
 
 
 class RefreshesReference(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -28,10 +28,12 @@ class RefreshesReference(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
     def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Add the KL to the reference before the update by all three estimators, means over tokens."""
         batch = super()._compute_ref_log_prob(batch, metrics)
-        data = padded(batch, "old_log_probs", "ref_log_prob", "response_mask")
-        for name, estimator in {"k1": kl.k1, "k2": kl.k2, "k3": kl.k3}.items():
-            values = estimator(data["old_log_probs"], data["ref_log_prob"], data["response_mask"])
-            metrics[f"actor/ref_kl_{name}"] = micro_batch_token_mean(values, data["response_mask"]).item()
+        if not TrainingSettings.from_config(self.config.algorithm).ref_kl_metrics:
+            return batch
+        names = ("old_log_probs", "ref_log_prob", "response_mask")
+        rows = nested(batch, *names)
+        means = kl.token_means(*(rows[name].values() for name in names))
+        metrics.update({f"actor/ref_kl_{name}": mean.item() for name, mean in means.items()})
         return batch
 
     def _save_checkpoint(self) -> None:

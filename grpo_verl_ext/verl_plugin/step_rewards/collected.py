@@ -1,11 +1,13 @@
 """The steps of a rollout batch, collected from what the agent loops left with each response."""
 
+from itertools import islice
 from typing import Any
 
 import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
+from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.verl_plugin.step_rewards.agent_loops import STEP_ERROR, STEPS
 from grpo_verl_ext.verl_plugin.step_rewards.steps import Steps
 
@@ -57,18 +59,25 @@ def dumped_columns(batch: Any, data: TensorDict) -> dict[str, dict[str, list[flo
         batch: as above.
         data: the rows' ``extra_fields`` and ``advantages``.
     """
-    columns: dict[str, dict[str, list[float]]] = {
-        "step_rewards": {},
-        "step_end_tokens": {},
-        "step_advantages": {},
+    own = {
+        key: extra.get(STEPS, []) for key, extra in zip(batch.keys, tu.get(data, "extra_fields"), strict=True)
     }
-    advantages = data["advantages"].unbind()
-    for key, extra, advantage in zip(batch.keys, tu.get(data, "extra_fields"), advantages, strict=True):
-        steps = extra.get(STEPS, [])
-        columns["step_rewards"][key] = [reward for reward, _ in steps]
-        columns["step_end_tokens"][key] = [end for _, end in steps]
-        columns["step_advantages"][key] = [advantage[end].item() for _, end in steps]
-    return columns
+    row = [number for number, steps in enumerate(own.values()) for _ in steps]
+    end = [end for steps in own.values() for _, end in steps]
+    advantages = data["advantages"]
+    taught = iter(
+        ragged.at(
+            advantages.values(),
+            advantages.offsets(),
+            torch.tensor(row, dtype=torch.int64),
+            torch.tensor(end, dtype=torch.int64),
+        ).tolist()
+    )
+    return {
+        "step_rewards": {key: [reward for reward, _ in steps] for key, steps in own.items()},
+        "step_end_tokens": {key: [end for _, end in steps] for key, steps in own.items()},
+        "step_advantages": {key: list(islice(taught, len(steps))) for key, steps in own.items()},
+    }
 
 
 def _refuse_wrong_steps(key: str, extra: dict[str, Any]) -> None:

@@ -1,0 +1,394 @@
+"""What this package does in the trainer's process, at the size of a large step: time and peak memory.
+
+python benchmarks/driver_cost.py [--responses 8192 --tokens 8192] [--part TEXT] [--repeat 3] [--quarter]
+
+Lengths are log-normal: the median is an eighth of the budget, the longest the budget. Eight responses to a
+prompt, sixteen steps to a response. Each part runs in a process of its own, by the methods that verl's
+trainer calls. The rows are there already, as TransferQueue hands them over, and what verl itself does is left
+out; the lines "verl: …" are its own work on the same rows, for comparison.
+
+"s" is the median of the repeats after a first call. "Peak" is the growth of the resident set in the first
+call, by the kernel's high-water mark; "result" is the part of it that verl asks for and keeps. "× 4
+responses" is the time over that of a quarter of the responses: 4 is linear.
+"""
+
+import argparse
+import ctypes
+import gc
+import importlib.metadata
+import multiprocessing
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
+from tensordict import TensorDict
+from torch import Tensor
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils import tensordict_utils as tu
+from verl.workers.utils.padding import response_to_nested
+
+from grpo_verl_ext.verl_plugin import rollout_batch
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.groups.trainer import KeepsGroups
+from grpo_verl_ext.verl_plugin.reference.trainer import RefreshesReference
+from grpo_verl_ext.verl_plugin.rows import KEYS, rows_of
+from grpo_verl_ext.verl_plugin.step_rewards.collected import collected
+from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
+from grpo_verl_ext.verl_plugin.step_rewards.trainer import ShowsSteps
+
+SIZES = ((8192, 8192), (16384, 4096))
+GROUP_SIZE, STEPS_EACH, MINI_BATCHES = 8, 16, 4
+RANKS = (8, 64, 512)
+MIB = 2**20
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one part at one size; the bytes of the peak, and of what the call returned."""
+
+    seconds: float
+    peak: int
+    result: int
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The rows of a step: what the trainer knows of them, and what the queue has."""
+
+    batch: KVBatchMeta
+    lengths: Tensor
+    rows: dict[str, Tensor]
+
+    @classmethod
+    def drawn(cls, responses: int, tokens: int, seed: int) -> "Rollout":
+        torch.manual_seed(seed)
+        lengths = torch.from_numpy(drawn_lengths(responses, tokens, seed))
+        keys = [f"{row // GROUP_SIZE:032x}_{row % GROUP_SIZE}_0" for row in range(responses)]
+        tags = [{"seq_len": length + 512, "is_padding": False} for length in lengths.tolist()]
+        total = int(lengths.sum())
+        old = -torch.rand(total)
+        rewards = torch.zeros(total)
+        rewards[lengths.cumsum(0) - 1] = torch.randint(0, 3, (responses,)).float()
+        rows = {
+            "old_log_probs": old,
+            "ref_log_prob": old + 0.1 * torch.randn(total),
+            "response_mask": torch.ones(total, dtype=torch.int64),
+            "rm_scores": rewards,
+            "advantages": torch.repeat_interleave(torch.randn(responses), lengths),
+        }
+        return cls(KVBatchMeta(partition_id="train", keys=keys, tags=tags), lengths, rows)
+
+    def ragged(self, name: str) -> Tensor:
+        rows = self.rows[name].split(self.lengths.tolist())
+        return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+
+    def steps(self) -> list[dict[str, Any]]:
+        """``extra_fields`` of each row."""
+        shares = torch.linspace(0, 1, STEPS_EACH + 1)[1:]
+        ends = (shares * (self.lengths - 1).unsqueeze(-1)).long().tolist()
+        rewards = torch.rand(len(ends), STEPS_EACH).tolist()
+        return [{"steps": list(zip(*pair, strict=True))} for pair in zip(rewards, ends, strict=True)]
+
+
+def drawn_lengths(responses: int, tokens: int, seed: int) -> npt.NDArray[np.int64]:
+    """By numpy: the parent asks for their sum, and would have threads of torch's before it forks."""
+    drawn = np.random.default_rng(seed).lognormal(np.log(tokens / 8), 1.0, responses)
+    lengths = drawn.astype(np.int64).clip(1, tokens)
+    lengths[0] = tokens
+    return lengths
+
+
+class Queue:
+    """TransferQueue once it has answered."""
+
+    def __init__(self, rollout: Rollout, fields: tuple[str, ...]) -> None:
+        columns: dict[str, Any] = {name: rollout.ragged(name) for name in fields if name in rollout.rows}
+        if "extra_fields" in fields:
+            columns["extra_fields"] = rollout.steps()
+        self.rows: TensorDict = tu.get_tensordict(columns)
+        self.put: dict[str, Tensor] = {}
+
+    def kv_batch_get(self, *, select_fields: list[str], **_: object) -> TensorDict:
+        return self.rows.select(*select_fields)
+
+    def kv_batch_put(self, *, fields: TensorDict, **_: object) -> Any:
+        self.put.update(fields.items())
+        return fields
+
+
+class NothingOfVerls(PPOTrainerSync):  # type: ignore[misc]
+    """verl's methods around which ours work, empty."""
+
+    def _compute_advantage(self, batch: Any, *_: Any) -> Any:
+        return batch
+
+    def _compute_ref_log_prob(self, batch: Any, *_: Any) -> Any:
+        return batch
+
+    def _log_rollout_data(self, batch: Any, *_: Any, **__: Any) -> None:
+        pass
+
+
+class Trainer(KeepsGroups, ShowsSteps, RefreshesReference, NothingOfVerls):
+    """Ours alone."""
+
+
+def trainer(responses: int, ranks: int, *overrides: str) -> Trainer:
+    prompts = responses // GROUP_SIZE
+    sizes = (
+        f"data.train_batch_size={prompts}",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts // MINI_BATCHES}",
+        f"actor_rollout_ref.rollout.n={GROUP_SIZE}",
+        "actor_rollout_ref.rollout.name=vllm",
+    )
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config: DictConfig = compose("ppo_trainer", overrides=[*overrides, *sizes])
+    made: Trainer = object.__new__(Trainer)
+    made.config, made.global_steps, made.use_critic, made.local_trigger_step = config, 1, False, 0
+    made.tokenizer = SimpleNamespace(eos_token_id=0)
+    made.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": list(range(ranks))})
+    return made
+
+
+def method(name: str, fields: tuple[str, ...], *overrides: str) -> Callable[[Rollout], Call]:
+    """A method of our trainer's, on rows that the queue has answered with."""
+
+    def made(rollout: Rollout) -> Call:
+        queue = Queue(rollout, fields)
+        rollout_batch.tq = queue
+        ours = trainer(len(rollout.batch), RANKS[0], *overrides)
+        arguments = ({}, "nowhere") if name == "_log_rollout_data" else ({},)
+
+        def call() -> object:
+            getattr(ours, name)(rollout.batch, *arguments)
+            return [each.values() if each.is_nested else each for each in queue.put.values()]
+
+        return call
+
+    return made
+
+
+def order(ranks: int, of: type[PPOTrainerSync]) -> Callable[[Rollout], Call]:
+    """The order of the rows; the batch is one of ours, so that a repeat starts from the same."""
+
+    def made(rollout: Rollout) -> Call:
+        ours = trainer(len(rollout.batch), ranks, "+algo=grpo")
+
+        def call() -> object:
+            batch = KVBatchMeta(
+                partition_id="train", keys=list(rollout.batch.keys), tags=list(rollout.batch.tags)
+            )
+            return of._balance_batch(ours, batch, {})
+
+        return call
+
+    return made
+
+
+def padded(rollout: Rollout, *fields: str) -> TensorDict:
+    return Queue(rollout, fields).rows.to_padded_tensor()
+
+
+def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
+    def made(rollout: Rollout) -> Call:
+        data = padded(rollout, "rm_scores", "response_mask")
+        uids = [key.rsplit("_", 2)[0] for key in rollout.batch.keys]
+        arguments = {
+            "token_level_rewards": data["rm_scores"],
+            "response_mask": data["response_mask"],
+            "index": np.array(uids, dtype=object),
+        }
+        if name not in ESTIMATORS:
+            return partial(get_adv_estimator_fn(name), **arguments)
+        config = {"adv_estimator": name, "grpo_ext": options}
+        extra = Queue(rollout, ("extra_fields",)).rows if name == "grpo_process" else None
+        steps = None if extra is None else collected(rollout.batch, extra)
+
+        def call() -> object:
+            with KEYS.during(rollout.batch.keys), nullcontext() if steps is None else STEPS.during(steps):
+                return ESTIMATORS[name](**arguments, config=config)
+
+        return call
+
+    return made
+
+
+def sessions(rollout: Rollout) -> Call:
+    uids = [key.rsplit("_", 2)[0] for key in rollout.batch.keys]
+
+    def call() -> object:
+        with KEYS.during(rollout.batch.keys):
+            return rows_of("grpo_outcome", uids, torch.device("cpu"))
+
+    return call
+
+
+def verls_padding(rollout: Rollout) -> Call:
+    names = ("rm_scores", "response_mask", "old_log_probs", "ref_log_prob")
+    rows = Queue(rollout, names).rows
+    return lambda: list(rows.to_padded_tensor().values())
+
+
+def verls_ragged(rollout: Rollout) -> Call:
+    advantages, mask = padded(rollout, "advantages")["advantages"], rollout.ragged("response_mask")
+    return lambda: [response_to_nested(advantages, mask).values() for _ in ("advantages", "returns")]
+
+
+PARTS: dict[str, Callable[[Rollout], Call]] = {
+    **{f"estimator {name}": estimator(name) for name in ESTIMATORS},
+    "estimator dapo, truncated ones masked": estimator("dapo", mask_truncated=True, max_response_length=64),
+    **{f"order of the rows, {ranks} ranks": order(ranks, Trainer) for ranks in RANKS},
+    "groups of gvpo": method("_compute_advantage", ("response_mask",), "+algo=gvpo"),
+    "targets of gvpo, anchor ref": method(
+        "_compute_advantage",
+        ("old_log_probs", "ref_log_prob", "response_mask", "advantages"),
+        "+algo=gvpo",
+        "algorithm.grpo_ext.gvpo_anchor=ref",
+    ),
+    "KL to the reference": method(
+        "_compute_ref_log_prob", ("old_log_probs", "ref_log_prob", "response_mask"), "+algo=grpo"
+    ),
+    "rows and sessions": sessions,
+    "step rewards collected": method("_compute_advantage", ("extra_fields",), "+algo=grpo_process"),
+    "step rewards for the dump": method(
+        "_log_rollout_data", ("extra_fields", "advantages"), "+algo=grpo_process"
+    ),
+    "verl: grpo": estimator("grpo"),
+    "verl: grpo_vectorized": estimator("grpo_vectorized"),
+    "verl: padding for the estimator": verls_padding,
+    "verl: advantages and returns made ragged": verls_ragged,
+    **{f"verl: order of the rows, {ranks} ranks": order(ranks, PPOTrainerSync) for ranks in RANKS},
+}
+
+ORDER, KL = f"order of the rows, {RANKS[-1]} ranks", "KL to the reference"
+TRAININGS = {
+    "grpo": ("estimator grpo_outcome", ORDER, KL),
+    "gvpo, anchor ref": ("estimator gvpo", ORDER, KL, "targets of gvpo, anchor ref"),
+    "grpo_process with a dump": (
+        *("estimator grpo_process", ORDER, KL),
+        *("step rewards collected", "step rewards for the dump"),
+    ),
+}
+"""What one step does of all this, with a reference and a trainer mode of this package."""
+
+
+def measured(part: str, responses: int, tokens: int, seed: int, repeat: int) -> Measured:
+    """In a process of its own, so that memory that an earlier part freed is not used again."""
+    receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(
+        target=measure, args=(sender, part, Rollout.drawn, (responses, tokens, seed), repeat)
+    )
+    child.start()
+    sender.close()
+    try:
+        result: Measured = receiver.recv()
+    except EOFError:
+        sys.exit(f"{part} failed")
+    child.join()
+    return result
+
+
+def measure(sender: Any, part: str, draw: Callable[..., Rollout], size: tuple[int, ...], repeat: int) -> None:
+    rollout = draw(*size)
+    call = PARTS[part](rollout)
+    call_peak, result = peak(call)
+    times = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    sender.send(Measured(statistics.median(times), call_peak, result))
+
+
+def peak(call: Call) -> tuple[int, int]:
+    """Growth of the resident set in the call, and bytes of the tensors that it returns."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    before = status("VmRSS")
+    returned = call()
+    grown = status("VmHWM") - before
+    tensors = returned if isinstance(returned, list | tuple) else []
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+    return max(grown, 0), sum(storages.values())
+
+
+def ranks_of(part: str) -> int:
+    """The ranks in its name, each of which needs a row of every mini-batch."""
+    return next((ranks for ranks in RANKS if f" {ranks} ranks" in part), 1)
+
+
+def status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--responses", type=int, help="default: both sizes of the table")
+    parser.add_argument("--tokens", type=int, help="response budget")
+    parser.add_argument("--part", default="", help="parts whose name has this text")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--quarter", action="store_true", help="also a quarter of the responses: is it linear?"
+    )
+    options = parser.parse_args()
+    sizes = SIZES
+    if options.responses or options.tokens:
+        sizes = ((options.responses or SIZES[0][0], options.tokens or SIZES[0][1]),)
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "verl", "tensordict")}
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS')}, "
+        f"Python {platform.python_version()}, {versions}, seed {options.seed}"
+    )
+    for responses, tokens in sizes:
+        table(responses, tokens, options)
+
+
+def table(responses: int, tokens: int, options: argparse.Namespace) -> None:
+    ragged = int(drawn_lengths(responses, tokens, options.seed).sum())
+    padded_tokens = responses * tokens
+    print(f"\n{responses} × {tokens}: {ragged / 1e6:.1f} M tokens, {padded_tokens / 1e6:.1f} M padded\n")
+    print("| part | s | peak MiB | result MiB | ns a token | × 4 responses |\n|---|---|---|---|---|---|")
+    found: dict[str, Measured] = {}
+    for part in PARTS:
+        if options.part not in part or responses // MINI_BATCHES < ranks_of(part):
+            continue
+        whole = measured(part, responses, tokens, options.seed, options.repeat)
+        found[part], linear = whole, "–"
+        if options.quarter and responses // 4 // MINI_BATCHES >= ranks_of(part):
+            quarter = measured(part, responses // 4, tokens, options.seed, options.repeat)
+            linear = f"{whole.seconds / quarter.seconds:.1f}"
+        print(
+            f"| {part} | {whole.seconds:.3f} | {whole.peak / MIB:.0f} | {whole.result / MIB:.0f} "
+            f"| {1e9 * whole.seconds / ragged:.1f} | {linear} |",
+            flush=True,
+        )
+    for name, parts in TRAININGS.items():
+        if all(part in found for part in parts):
+            seconds = sum(found[part].seconds for part in parts)
+            highest = max(found[part].peak for part in parts) / MIB
+            print(f"\na step of {name} in all: {seconds:.2f} s, at its highest {highest:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

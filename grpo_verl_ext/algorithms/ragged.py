@@ -1,0 +1,127 @@
+"""Rows of different lengths laid end to end, as nested tensors keep them: nothing is padded to the longest.
+
+``values`` (N,) has the N tokens of all rows, and row i of B is ``values[offsets[i]:offsets[i + 1]]``;
+``offsets`` (B+1,) int64 starts with 0 and ends with N. A row may be empty. Each function gives what its
+namesake in `advantages` or `gvpo` gives for the same rows padded, and takes, beside arguments and result, the
+memory of one block of rows. For the trainer's process: the offsets are read, which would wait for a GPU. No
+gradient flows.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from grpo_verl_ext.algorithms.tensors import TensorError, check_floating, check_same_shape
+
+BLOCK = 2**18
+"""Tokens that are looked at together, few enough to stay in a processor's cache."""
+
+
+def row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Cut the rows into blocks of at most `BLOCK` tokens, or one longer row: (rows, their tokens) of each."""
+    begins = offsets.tolist()
+    rows, start = len(begins) - 1, 0
+    for stop in range(1, rows + 1):
+        if stop == rows or begins[stop + 1] - begins[start] > BLOCK:
+            yield slice(start, stop), slice(begins[start], begins[stop])
+            start = stop
+
+
+def has_tokens(response_mask: Tensor, offsets: Tensor) -> Tensor:
+    """Which rows have a token that the policy wrote: (N,) → (B,) bool. See `advantages.has_tokens`.
+
+    Raises:
+        TensorError: offsets that are not those of the mask.
+    """
+    _check(offsets, response_mask=response_mask)
+    return _per_block(offsets, lambda tokens: response_mask[tokens].bool(), "sum") > 0
+
+
+def sequence_log_ratio(
+    log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor, offsets: Tensor
+) -> Tensor:
+    """Σ_t (log_prob − old_log_prob) over the tokens of each row: (N,) → (B,), fp32 or better.
+
+    See `gvpo.sequence_log_ratio`. Summed in fp64, so that it is the nearest number of its dtype.
+
+    Raises:
+        TensorError: shapes that differ, log-probs that are integers, or offsets that are not theirs.
+    """
+    check_floating(log_prob=log_prob, old_log_prob=old_log_prob)
+    _check(offsets, response_mask=response_mask, log_prob=log_prob, old_log_prob=old_log_prob)
+    wide = torch.promote_types(log_prob.dtype, torch.float32)
+
+    def terms(tokens: slice) -> Tensor:
+        difference = log_prob[tokens].to(wide) - old_log_prob[tokens].to(wide)
+        return torch.where(response_mask[tokens].bool(), difference, 0)
+
+    return _per_block(offsets, terms, "sum").to(wide)
+
+
+def of_response(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
+    """The value at each row's first token, 0 without one: (N,) → (B,). See `advantages.of_response`.
+
+    Raises:
+        TensorError: shapes that differ, or offsets that are not theirs.
+    """
+    _check(offsets, response_mask=response_mask, advantages=advantages)
+    nowhere = len(response_mask)
+
+    def places(tokens: slice) -> Tensor:
+        place = torch.arange(tokens.start, tokens.stop, device=response_mask.device)
+        return torch.where(response_mask[tokens].bool(), place, nowhere)
+
+    first = _per_block(offsets, places, "min", nowhere).long()
+    found = first < nowhere
+    result = advantages.new_zeros(len(first))
+    result[found] = advantages[first[found]]
+    return result
+
+
+def on_tokens(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
+    """One number per row, repeated on its tokens and 0 elsewhere: (B,), (N,) → (N,).
+
+    See `advantages.on_tokens`.
+
+    Raises:
+        TensorError: not one number a row, or offsets that are not those of the mask.
+    """
+    _check(offsets, response_mask=response_mask)
+    check_same_shape(rows=offsets[1:], advantages=advantages)
+    result = torch.empty_like(response_mask, dtype=advantages.dtype)
+    for rows, tokens in row_blocks(offsets):
+        repeated = advantages[rows].repeat_interleave(offsets[rows.start : rows.stop + 1].diff())
+        result[tokens] = torch.where(response_mask[tokens].bool(), repeated, 0)
+    return result
+
+
+def at(values: Tensor, offsets: Tensor, row: Tensor, position: Tensor) -> Tensor:
+    """The values at S positions, each counted from the beginning of its row: (N,), (S,) int64 → (S,)."""
+    return values[offsets[row] + position]
+
+
+def _per_block(
+    offsets: Tensor, terms: Callable[[slice], Tensor], reduce: str, initial: float = 0.0
+) -> Tensor:
+    """Sum, or least, of the terms of each row, in fp64; ``initial`` for an empty one: (B,)."""
+    reduced = [
+        torch.segment_reduce(
+            terms(tokens).double(),
+            reduce,
+            offsets=offsets[rows.start : rows.stop + 1] - tokens.start,
+            initial=initial,
+        )
+        for rows, tokens in row_blocks(offsets)
+    ]
+    return torch.cat([torch.empty(0, dtype=torch.float64, device=offsets.device), *reduced])
+
+
+def _check(offsets: Tensor, **values: Tensor) -> None:
+    check_same_shape(**values)
+    name, each = next(iter(values.items()))
+    if each.dim() != 1 or int(offsets[-1]) != len(each):
+        raise TensorError(
+            f"{name} has shape {tuple(each.shape)}, but the rows end at {int(offsets[-1])}; valid is (N,) "
+            f"with N the last of offsets. Pass {name}.values() of a nested tensor with its offsets()"
+        )

@@ -1,0 +1,124 @@
+"""Rows laid end to end: next to the same rows padded, whatever the blocks; by hand; refusals."""
+
+import math
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from grpo_verl_ext.algorithms import advantages as padded
+from grpo_verl_ext.algorithms import gvpo, ragged
+from grpo_verl_ext.algorithms.tensors import TensorError
+
+F64 = torch.float64
+NAN = math.nan
+finite = st.floats(-4, 4, allow_subnormal=False)
+tokens = st.tuples(st.booleans(), finite, finite)
+batches = st.lists(st.lists(tokens, max_size=5), min_size=1, max_size=6).filter(any)
+blocks = st.integers(1, 12)
+
+
+def offsets_of(lengths: list[int]) -> Tensor:
+    return torch.tensor([sum(lengths[:i]) for i in range(len(lengths) + 1)])
+
+
+def laid_out(rows: list[list[tuple[bool, float, float]]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(mask, a, b, offsets); NaN under the mask."""
+    flat = [(int(m), a if m else NAN, b if m else NAN) for row in rows for m, a, b in row]
+    mask, a, b = zip(*flat, strict=True)
+    return (
+        torch.tensor(mask),
+        torch.tensor(a, dtype=F64),
+        torch.tensor(b, dtype=F64),
+        offsets_of([*map(len, rows)]),
+    )
+
+
+def pad(values: Tensor, offsets: Tensor) -> Tensor:
+    rows = values.split(offsets.diff().tolist())
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+
+
+@given(batches, blocks)
+def test_each_function_is_its_namesake_on_padded_rows(rows, block):
+    mask, a, b, offsets = laid_out(rows)
+    full, first, second = (pad(each, offsets) for each in (mask, a, b))
+    one_each = torch.arange(1.0, len(rows) + 1, dtype=F64)
+    with patch.object(ragged, "BLOCK", block):
+        assert torch.equal(ragged.has_tokens(mask, offsets), padded.has_tokens(full))
+        assert torch.equal(ragged.of_response(a, mask, offsets), padded.of_response(first, full))
+        spread = ragged.on_tokens(one_each, mask, offsets)
+        ratios = ragged.sequence_log_ratio(a, b, mask, offsets)
+    assert torch.equal(pad(spread, offsets), padded.on_tokens(one_each, full))
+    expected = gvpo.sequence_log_ratio(first, second, full)
+    torch.testing.assert_close(ratios, expected, rtol=1e-14, atol=1e-14)  # another order of summation
+
+
+@given(st.lists(st.integers(0, 7), max_size=9), blocks)
+def test_blocks_hold_every_row_once_and_are_as_full_as_they_may_be(lengths, block):
+    offsets = offsets_of(lengths)
+    with patch.object(ragged, "BLOCK", block):
+        found = list(ragged.row_blocks(offsets))
+    assert [row for rows, _ in found for row in range(rows.start, rows.stop)] == list(range(len(lengths)))
+    for rows, own in found:
+        assert (own.start, own.stop) == (offsets[rows.start], offsets[rows.stop])
+        one_more = sum(lengths[rows.start : rows.stop + 1])
+        assert own.stop - own.start <= block or rows.stop - rows.start == 1
+        assert rows.stop == len(lengths) or one_more > block
+
+
+def test_by_hand():
+    # Rows of 3, 0 and 2 tokens; a tool wrote the first token of the first row, and the last row was rejected.
+    mask, offsets = torch.tensor([0, 1, 1, 0, 0]), torch.tensor([0, 3, 3, 5])
+    values = torch.tensor([NAN, -1.0, -2.0, NAN, NAN])
+    assert ragged.has_tokens(mask, offsets).tolist() == [True, False, False]
+    assert ragged.of_response(values, mask, offsets).tolist() == [-1, 0, 0]
+    assert ragged.on_tokens(torch.tensor([5.0, 6.0, 7.0]), mask, offsets).tolist() == [0, 5, 5, 0, 0]
+    assert ragged.sequence_log_ratio(values, values / 2, mask, offsets).tolist() == [-1.5, 0, 0]
+    at = ragged.at(
+        torch.tensor([10, 11, 12, 20, 21]), offsets, torch.tensor([2, 0, 0]), torch.tensor([1, 0, 2])
+    )
+    assert at.tolist() == [21, 10, 12]
+
+
+def test_an_infinite_log_prob_spoils_its_own_row_alone():
+    log_prob, old = torch.tensor([-1.0, -math.inf, -1.0]), torch.tensor([-1.5, -1.0, -2.0])
+    found = ragged.sequence_log_ratio(log_prob, old, torch.ones(3), torch.tensor([0, 1, 2, 3]))
+    assert found.tolist() == [0.5, -math.inf, 1.0]
+
+
+def test_long_rows_lose_nothing_to_the_order_of_their_tokens():
+    # In fp32 2²⁴ + 1 is 2²⁴; the sum of 2²⁴ and two ones is a number of fp32.
+    values = torch.tensor([2.0**24, 1.0, 1.0])
+    found = ragged.sequence_log_ratio(values, torch.zeros(3), torch.ones(3), torch.tensor([0, 3]))
+    assert (found.item(), found.dtype) == (2**24 + 2, torch.float32)
+
+
+def test_bf16_is_subtracted_in_fp32():
+    a, b = torch.tensor([1.0], dtype=torch.bfloat16), torch.tensor([2.0**-10], dtype=torch.bfloat16)
+    found = ragged.sequence_log_ratio(a, b, torch.ones(1), torch.tensor([0, 1]))
+    assert (found.item(), found.dtype) == (1 - 2**-10, torch.float32)
+
+
+OFFSETS = torch.tensor([0, 2, 3])
+ONES = torch.ones(3)
+REFUSED = {
+    "rows that end elsewhere": (lambda: ragged.has_tokens(torch.ones(4), OFFSETS), "the rows end at 3"),
+    "padded rows": (lambda: ragged.has_tokens(torch.ones(3, 1), OFFSETS), r"has shape \(3, 1\)"),
+    "two lengths": (lambda: ragged.of_response(torch.ones(2), ONES, OFFSETS), r"\(2,\), but response_mask"),
+    "a number too many": (lambda: ragged.on_tokens(ONES, ONES, OFFSETS), r"\(3,\), but rows has \(2,\)"),
+    "integers": (
+        lambda: ragged.sequence_log_ratio(ONES.long(), ONES, ONES, OFFSETS),
+        "log_prob is torch.int64; valid is a floating dtype",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused(name):
+    call, message = REFUSED[name]
+    with pytest.raises(TensorError, match=message):
+        call()
