@@ -1,10 +1,10 @@
-"""Start-up and step time of verl's trainer on the CPU platform, with the embedded task.
+"""Start-up, step and total time of verl's trainer on the CPU platform, with the embedded task.
 
-python benchmarks/cpu_pipeline.py [--repeat 3] [--steps 8] [verl overrides]
+python benchmarks/cpu_pipeline.py [--repeat 3] [--steps 16] [verl overrides]
 
 "Start-up" runs from the command to the end of the first training step, less a median step: verl starts its
-agent loop during the first step. Validation before training is off. A step is 256 responses (32 prompts × 8),
-two optimizer steps, reference and old log-probs.
+agent loop during the first step. Validation and checkpoints are off. A step is 128 responses (16 prompts × 8), two
+optimizer steps, reference and old log-probs.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from pathlib import Path
 PARTS = ("gen", "old_log_prob", "ref", "adv", "update_actor", "update_weights")
 
 
-def run(steps: int, overrides: list[str], folder: Path) -> tuple[float, list[dict[str, float]]]:
-    """Seconds until the end of the first step, and the metrics of each step."""
+def run(steps: int, overrides: list[str], folder: Path) -> tuple[float, float, list[dict[str, float]]]:
+    """Seconds until the end of the first step and of the command, and the metrics of each step."""
     metrics = folder / "metrics.jsonl"
     command = [
         *(sys.executable, "-m", "verl.trainer.main_ppo", "+algo=grpo", "+platform=cpu", "+task=chain_sum"),
@@ -43,27 +43,31 @@ def run(steps: int, overrides: list[str], folder: Path) -> tuple[float, list[dic
             if first_logged is None and metrics.exists() and metrics.stat().st_size:
                 first_logged = time.time()
             time.sleep(0.1)
+    ended = time.time()
     if process.returncode != 0 or first_logged is None:
         sys.exit((folder / "verl.log").read_text()[-3000:])
     records = [json.loads(line)["data"] for line in metrics.read_text().splitlines()]
-    return first_logged - started, records
+    return first_logged - started, ended - started, records
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=16)
     options, overrides = parser.parse_known_args()
     startups: list[float] = []
+    totals: list[float] = []
     steps: list[dict[str, float]] = []
     for _ in range(options.repeat):
         with tempfile.TemporaryDirectory() as folder:
-            first_end, records = run(options.steps, overrides, Path(folder))
+            first_end, total, records = run(options.steps, overrides, Path(folder))
         steps += records[1:]
+        totals.append(total)
         startups.append(first_end - statistics.median(r["timing_s/step"] for r in records[1:]))
         seconds = [round(r["timing_s/step"], 1) for r in records]
-        print(f"start-up {startups[-1]:.1f} s; steps: {seconds}", flush=True)
+        print(f"start-up {startups[-1]:.1f} s; steps: {seconds}; in all {total:.1f} s", flush=True)
     print(f"\n{os.cpu_count()} cores, {platform.processor() or platform.machine()}, {platform.platform()}")
+    print(f"in all, {options.steps} steps: median of {len(totals)}: {statistics.median(totals):.1f} s")
     print(f"start-up: median of {len(startups)}: {statistics.median(startups):.1f} s")
     print(f"step: median of {len(steps)}: {statistics.median(r['timing_s/step'] for r in steps):.2f} s")
     for part in PARTS:

@@ -25,6 +25,7 @@ if (($#)) && [[ $1 != --all ]]; then
   "${parallel[@]}" "$@"
 else
   bash tests/contract/against.sh 0.9.0
+  if (($#)); then export FUZZ_TIMES=5; fi
   "${parallel[@]}" -m "not e2e" "$@"
   # Trainings have the machine to themselves: Ray's processes have a lower priority than any test.
   python -m pytest --durations 20 -m e2e "$@"

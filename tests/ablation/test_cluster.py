@@ -116,6 +116,7 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[str] |
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_run_is_a_job_with_the_same_command_line_and_metrics(tmp_path, address, client, run_named) -> None:
     run = run_named("a", "+word='it is $HOME; \"so\"'")
     told, failed = submit(tmp_path, [run], cluster(address))
@@ -138,6 +139,7 @@ def test_a_run_is_a_job_with_the_same_command_line_and_metrics(tmp_path, address
     assert submit(tmp_path, [run], cluster(address))[0].begun == []
 
 
+@pytest.mark.long
 def test_a_failed_job_is_noted_with_the_end_of_its_log_and_the_others_go_on(
     tmp_path, address, client, run_named
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_failed_job_is_noted_with_the_end_of_its_log_and_the_others_go_on(
     assert len({job.submission_id for job in jobs_of(client, tmp_path)}) == 3
 
 
+@pytest.mark.long
 def test_a_stopped_job_has_failed(tmp_path, address, client, run_named) -> None:
     run = run_named("a", wait_for="never")
     folder = run.training.folder
@@ -163,6 +166,7 @@ def test_a_stopped_job_has_failed(tmp_path, address, client, run_named) -> None:
     assert "is STOPPED: " in failure_of(run)
 
 
+@pytest.mark.long
 def test_two_at_once_and_not_three(tmp_path, address, run_named) -> None:
     runs = [run_named("a", wait_for="b.begun"), run_named("b", wait_for="a.begun"), run_named("c")]
     told, _ = submit(tmp_path, runs, cluster(address, at_once=2))
@@ -170,6 +174,7 @@ def test_two_at_once_and_not_three(tmp_path, address, run_named) -> None:
     assert max(told.at_work) == 2
 
 
+@pytest.mark.long
 def test_the_log_can_be_read_half_way(tmp_path, address, signs, run_named) -> None:
     run = run_named("a", wait_for="go")
     log = run.training.folder / "attempt-1.log"
@@ -182,6 +187,7 @@ def test_the_log_can_be_read_half_way(tmp_path, address, signs, run_named) -> No
     assert state_of(run) is State.FINISHED
 
 
+@pytest.mark.long
 def test_after_a_kill_the_same_jobs_are_watched_and_none_is_submitted_twice(
     tmp_path, address, client, signs, run_named
 ) -> None:
@@ -208,6 +214,7 @@ def test_after_a_kill_the_same_jobs_are_watched_and_none_is_submitted_twice(
     assert [(signs / f"{name}.begun").read_text() for name in "abc"] == ["once\n"] * 3
 
 
+@pytest.mark.long
 def test_a_job_that_the_cluster_has_forgotten_is_submitted_again_unless_it_had_finished(
     tmp_path, address, client, signs, run_named
 ) -> None:
@@ -260,6 +267,7 @@ def pump(source: socket.socket, target: socket.socket) -> None:
     target.shutdown(socket.SHUT_WR)
 
 
+@pytest.mark.long
 def test_a_lost_connection_is_said_and_waited_for(tmp_path, address, signs, run_named) -> None:
     run, door, said = run_named("a", wait_for="go"), Door(address), list[str]()
 
@@ -284,6 +292,7 @@ def test_a_lost_connection_is_said_and_waited_for(tmp_path, address, signs, run_
     ]
 
 
+@pytest.mark.long
 def test_when_the_connection_stays_lost_the_job_goes_on_and_no_other_place_takes_the_run(
     tmp_path, address, client, run_named
 ) -> None:
@@ -301,6 +310,7 @@ def test_when_the_connection_stays_lost_the_job_goes_on_and_no_other_place_takes
     client.stop_job(job.submission_id)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"submission_id": "x"}'])
 def test_a_corrupt_note_is_named_and_left(tmp_path, run_named, text) -> None:
     run = run_named("a")
@@ -312,6 +322,7 @@ def test_a_corrupt_note_is_named_and_left(tmp_path, run_named, text) -> None:
     assert note.read_text() == text
 
 
+@pytest.mark.long
 def test_a_terminated_command_names_the_jobs_that_go_on(tmp_path, address, client, signs) -> None:
     grid = tmp_path / "grid.yaml"
     grid.write_text(

@@ -106,6 +106,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam("verl.trainer.ppo.v1.trainer_base", Hook(), ".patches"),
         seam("verl.utils.distributed", Hook(), ".cpu"),
         seam("verl.utils.model", Hook(), ".cpu"),
+        seam("verl.trainer.ppo.v1.replay_buffer", Hook(), ".cpu"),
         seam("verl.workers.engine.fsdp.transformer_impl", Hook(), ".cpu"),
     ],
     "How a training starts": [
@@ -916,6 +917,11 @@ SEAMS: dict[str, list[Seam]] = {
             f"{PLATFORM}.PlatformBase.is_platform_available",
             Called(by_name=("use_smi_check",)),
             ".cpu.detection",
+        ),
+        seam(
+            "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer.__init__",
+            Called(by_name=("poll_interval",)),
+            ".cpu.polling",
         ),
         seam(
             "verl.utils.distributed.initialize_global_process_group_ray",

@@ -13,6 +13,8 @@ import torch
 import torch.distributed
 from processes import Python
 
+from grpo_verl_ext.verl_plugin.cpu import polling
+
 
 class TestProcessGroup:
     def test_torch_still_refuses_verls_backend_string(self) -> None:
@@ -124,6 +126,25 @@ class TestValueModel:
         loaded = model.load_valuehead_model(str(tmp_path), torch.float32, config, False)
         assert loaded.config._attn_implementation == "eager"
         assert loaded(torch.zeros(1, 3, dtype=torch.long)).logits.shape == (1, 3, 1)
+
+
+class TestPolling:
+    def test_verl_still_looks_every_two_seconds_and_has_no_key_for_it(self) -> None:
+        from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+        from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+        init = inspect.signature(inspect.unwrap(ReplayBuffer.__init__))
+        assert init.parameters["poll_interval"].default == 2.0, "is grpo_verl_ext/.../cpu/polling.py needed?"
+        assert "poll_interval" not in inspect.getsource(PPOTrainer._build_replay_buffer), "verl has a key now"
+
+    def test_the_interval_is_ours_unless_it_is_given(self) -> None:
+        class Buffer:
+            def __init__(self, mode: str, poll_interval: float = 2.0) -> None:
+                self.arguments = (mode, poll_interval)
+
+        polling.patch(SimpleNamespace(ReplayBuffer=Buffer))
+        assert Buffer("sync").arguments == ("sync", 0.2)
+        assert Buffer("sync", poll_interval=5.0).arguments == ("sync", 5.0)
 
 
 class TestRolloutWorker:

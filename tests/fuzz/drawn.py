@@ -1,6 +1,7 @@
 """What the fuzz tests draw from, and how often.
 
-Every run draws the same few examples; with FUZZ_EXAMPLES=<number> it draws so many new ones.
+Every run draws the same few examples, FUZZ_TIMES=<number> times as many; with FUZZ_EXAMPLES=<number> it draws
+that many new ones.
 """
 
 import json
@@ -10,12 +11,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 WANTED = os.environ.get("FUZZ_EXAMPLES")
+TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
 
 
 def fuzzing(few: int) -> settings:
     """Settings of a test: ``few`` examples, as many as CI has time for, unless more are wanted."""
     return settings(
-        max_examples=int(WANTED or few),
+        max_examples=int(WANTED or few * TIMES),
         derandomize=WANTED is None,
         database=None,
         deadline=None,

@@ -1,14 +1,13 @@
 """Losses of users: registered, averaged with the numbers of the whole mini-batch, measured."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from processes import run_forked
 from torch import Tensor
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, agg_loss, get_policy_loss_fn
 
@@ -118,17 +117,15 @@ def test_a_mode_that_cannot_be_meant(mode: str, message: str) -> None:
 
 class TestExample:
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        code = "from grpo_verl_ext.cli import app; app()"
-        return subprocess.run(
-            # -P: like the installed command, which does not look into the folder it is started in.
-            [sys.executable, "-P", "-c", code, "invariance", *arguments],
-            cwd=EXAMPLES,
-            env={**os.environ, "VERL_USE_EXTERNAL_MODULES": "my_losses"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+        """As the installed command, whose module path has not the folder that it is started in."""
+        code = f"""
+        import os, sys
+        os.chdir({str(EXAMPLES)!r})
+        sys.argv[1:] = {["invariance", *arguments]!r}
+        from grpo_verl_ext.cli import app
+        app()
+        """
+        return run_forked(code, VERL_USE_EXTERNAL_MODULES="my_losses")
 
     def test_it_is_short(self) -> None:
         assert len((EXAMPLES / "my_losses.py").read_text().splitlines()) < 30

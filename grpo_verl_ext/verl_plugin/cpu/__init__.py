@@ -7,12 +7,13 @@ from wrapt import register_post_import_hook
 
 def install() -> None:
     """Register the CPU platform, and prepare verl's modules for it as they are imported; repeatable."""
-    from grpo_verl_ext.verl_plugin.cpu import distribution, platform, process_group, value_model
+    from grpo_verl_ext.verl_plugin.cpu import distribution, platform, polling, process_group, value_model
 
     platform.register()
     distribution.install()
     register_post_import_hook(process_group.patch, "verl.utils.distributed")
     register_post_import_hook(value_model.patch, "verl.utils.model")
+    register_post_import_hook(polling.patch, "verl.trainer.ppo.v1.replay_buffer")
     register_post_import_hook(_register_engines, "verl.workers.engine.fsdp.transformer_impl")
 
 
