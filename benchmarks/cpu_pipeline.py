@@ -3,8 +3,8 @@
 python benchmarks/cpu_pipeline.py [--repeat 3] [--steps 16] [verl overrides]
 
 "Start-up" runs from the command to the end of the first training step, less a median step: verl starts its
-agent loop during the first step. Validation and checkpoints are off. A step is 128 responses (16 prompts × 8), two
-optimizer steps, reference and old log-probs.
+agent loop during the first step. Validation and checkpoints are off. A step: 128 responses (16 prompts × 8),
+two optimizer steps, reference and old log-probs.
 """
 
 import argparse

@@ -31,16 +31,13 @@ class Settings:
     heads: int = 4
     feed_forward: int = 256
 
-    steps: int = 240
+    steps: int = 500
     """Optimizer steps of the warm start."""
-    slip_steps: int = 60
+    slip_steps: int = 120
     """How many of them, the last ones, are on responses with slips."""
     slip_share: float = 0.3
     """Probability that an addition in such a response is wrong on purpose."""
     batch_size: int = 24
-    matrix_learning_rate: float = 0.015
-    """Of Muon, which trains the matrices of the layers; AdamW needs twice the steps."""
     learning_rate: float = 3e-3
-    """Of AdamW, which trains the embedding, norms and biases."""
     workers: int = 2
     """Threads that share each batch: a part of the settings because the weights depend on it."""

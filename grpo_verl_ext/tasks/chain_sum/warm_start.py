@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
 from grpo_verl_ext.tasks.chain_sum.problems import Terms, every_problem, prompt, response
@@ -47,8 +46,8 @@ def warm_start(
     rng = random.Random(f"warm start/{seed}")
     problems = [every_problem(n, "train") for n in range(settings.min_terms, settings.max_terms + 1)]
     parameters = list(model.parameters())
-    optimizers = _optimizers(model, settings)
-    schedules = [LambdaLR(each, lambda step: _lr_factor(step, settings.steps)) for each in optimizers]
+    optimizer = torch.optim.AdamW(parameters, lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _lr_factor(step, settings.steps))
     model.train()
     with _one_thread_an_operator(), ThreadPoolExecutor(settings.workers) as pool:
         for step in range(settings.steps):
@@ -62,9 +61,8 @@ def warm_start(
             for parameter, gradients in zip(parameters, zip(*of_parts, strict=True), strict=True):
                 parameter.grad = torch.stack(gradients).mean(dim=0)
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-            for optimizer, schedule in zip(optimizers, schedules, strict=True):
-                optimizer.step()
-                schedule.step()
+            optimizer.step()
+            schedule.step()
             on_step(step + 1)
     model.eval()
 
@@ -91,18 +89,6 @@ def _gradients(
 ) -> tuple[torch.Tensor, ...]:
     input_ids, labels = part
     return torch.autograd.grad(model(input_ids=input_ids, labels=labels, use_cache=False).loss, parameters)
-
-
-def _optimizers(model: Qwen2ForCausalLM, settings: Settings) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, AdamW for everything else."""
-    matrices = [weight for weight in model.model.layers.parameters() if weight.dim() == 2]
-    in_layers = {id(weight) for weight in matrices}
-    others = [weight for weight in model.parameters() if id(weight) not in in_layers]
-    decay = 0.01
-    return [
-        torch.optim.Muon(matrices, lr=settings.matrix_learning_rate, weight_decay=decay),
-        torch.optim.AdamW(others, lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=decay),
-    ]
 
 
 def _example(terms: Terms, slip_share: float, rng: random.Random) -> tuple[str, str]:
