@@ -110,7 +110,7 @@ def train(options: argparse.Namespace, overrides: list[str], out: Path, stages: 
     """Run verl's trainer in a process of its own, with a progress bar made from its metrics."""
     settings = (
         *(f"+algo={options.algo}", "+platform=cpu", "+task=chain_sum", f"task.seed={options.seed}"),
-        *("trainer.test_freq=6", "trainer.save_freq=6", "trainer.max_actor_ckpt_to_keep=1"),
+        *("trainer.test_freq=7", "trainer.save_freq=7", "trainer.max_actor_ckpt_to_keep=1"),
         # half of the test prompts: a standard error of 0.03
         "data.val_max_samples=256",
     )

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-STEPS = 12
+STEPS = 14
 ABOUT = (
     "Train the embedded task on verl's real trainer and show what was learned. The run folder gets "
     "attempt-N.jsonl (verl's metrics), attempt-N.log (verl's output), checkpoints/, and at the end "
