@@ -920,7 +920,7 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam(
             "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer.__init__",
-            Has("poll_interval: float = 2.0"),
+            Has("poll_interval: float=2.0"),
             ".cpu.polling",
         ),
         seam(
