@@ -21,6 +21,7 @@ LOG_RATIO_LIMIT = 20.0
 
 def token_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> Tensor:
     """log ρ = log_prob − old_log_prob within ±20, 0 under the mask: (B, T) → (B, T), nats, fp32 or better."""
+    check_floating(log_prob=log_prob, old_log_prob=old_log_prob)
     check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob, response_mask=response_mask)
     wide = torch.promote_types(log_prob.dtype, torch.float32)
     log_ratio = torch.where(response_mask.bool(), log_prob.to(wide) - old_log_prob.to(wide), 0)

@@ -14,9 +14,16 @@ def grpo_ext(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """The section of verl's ``algorithm``; empty where it is null or not there.
 
     Raises:
-        ValueError: it is no section.
+        ValueError: it is no section, or ``algorithm`` is none.
     """
-    return section((algorithm or {}).get("grpo_ext"), SECTION)
+    if algorithm is None:
+        return {}
+    if not isinstance(algorithm, Mapping):
+        raise SettingError(
+            f"algorithm is {algorithm!r}; valid is a section. Type: algorithm.adv_estimator={algorithm}",
+            key="algorithm",
+        )
+    return section(algorithm.get("grpo_ext"), SECTION)
 
 
 def section(value: object, key: str) -> Mapping[str, Any]:

@@ -135,6 +135,7 @@ FLAT = {name: torch.tensor(0.0) for name in ("log_prob", "old_log_prob", "advant
 """No dimension at all."""
 NO_TOKEN = {name: torch.zeros(2, 0) for name in FLAT} | {"group": torch.tensor([0, 0])}
 FLAGS = {name: torch.ones(1, 2, dtype=torch.bool) for name in FLAT} | {"group": torch.tensor([0])}
+OLD_FLAGS = {name: torch.ones(1, 2) for name in FLAT} | {"old_log_prob": torch.ones(1, 2, dtype=torch.bool)}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -308,6 +309,7 @@ ACTOR_KEYS = (
 @example(batch=None, changed={"clip_ratio_high": 10**30, "clip_ratio_c": 10**30}, policy_loss={})
 @example(batch=None, changed={"loss_scale_factor": 10**30}, policy_loss={"gvpo_beta": 10**30})
 @example(batch=FLAGS, changed={}, policy_loss={})
+@example(batch=OLD_FLAGS, changed={}, policy_loss={})
 @example(batch=None, changed={"clip_ratio_low": 3.402823466385289e38}, policy_loss={})
 @example(batch=None, changed={"clip_ratio": None, "clip_ratio_low": None}, policy_loss={})
 @example(batch=None, changed={}, policy_loss={"max_response_length": 10**30})

@@ -232,6 +232,7 @@ def examined(config: DictConfig) -> None:
         "algorithm.grpo_ext.reward_model": {"path": "~nobody/model"},
     }
 )
+@example(changes={"algorithm": "gvpo"})
 @example(changes={"algorithm.grpo_ext": "abc"})
 @example(changes={"algorithm.grpo_ext.silence": 3})
 @example(changes={"algorithm.grpo_ext.silence": [{}]})
