@@ -10,15 +10,16 @@ ALL = "--all"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(ALL, action="store_true", help="run the tests marked long, too, and fuzz for longer")
+    parser.addoption(ALL, action="store_true", help="run the tests marked long, too")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the long tests to ``--all``; with it, their files come first, so that none is waited for."""
-    with_long = {item.path for item in items if item.get_closest_marker("long")}
-    items.sort(key=lambda item: item.path not in with_long)
-    if not config.getoption(ALL):
-        long = [item for item in items if item.get_closest_marker("long")]
+    long = [item for item in items if item.get_closest_marker("long")]
+    if config.getoption(ALL):
+        files = {item.path for item in long}
+        items.sort(key=lambda item: item.path not in files)
+    else:
         items[:] = [item for item in items if item not in long]
         config.hook.pytest_deselected(items=long)
 
