@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from ray_head import free_ports
 
 from grpo_verl_ext.runs.leftovers import MARK, end_leftovers
+from grpo_verl_ext.verl_plugin.cpu import forked_worker
 from grpo_verl_ext.verl_plugin.ray_section import settle
 from grpo_verl_ext.which_ray import which_ray
 
@@ -75,11 +76,15 @@ def test_the_section_of_the_cpu_platform(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     sizes = {"num_cpus": 16, "num_gpus": 1, "_system_config": {"a": 1}, "include_dashboard": False}
-    assert settled() == {**sizes, "address": "local"}
+    own = {**sizes, "address": "local", "runtime_env": {"py_executable": forked_worker.command()}}
+    assert settled() == own
     assert settled(address="other:6379") == {"include_dashboard": False, "address": "other:6379"}
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     assert settled() == {"include_dashboard": False}
-    assert settled(address="local") == {**sizes, "address": "local"}
+    assert settled(address="local") == own
+    given = {"py_executable": "python", "env_vars": {"A": "1"}}
+    assert settled(address="local", runtime_env=given)["runtime_env"] == given
+    assert settled(address="local", runtime_env={"py_executable": None}) == own
 
 
 SMALL = {"RAY_AUTH_MODE": "disabled", "RAY_prestart_worker_first_driver": "0"}

@@ -953,6 +953,17 @@ SEAMS: dict[str, list[Seam]] = {
             ".cpu.rollout",
         ),
         seam("vllm._custom_ops._supports_onednn", Name(), ".cpu.rollout"),
+        *(
+            seam(module, Name(), ".cpu.forked_worker.__main__")
+            for module in (
+                MAIN,
+                "verl.trainer.ppo.v1",
+                "verl.workers.engine_workers",
+                REWARD_LOOP,
+                VLLM_SERVER.rpartition(".")[0],
+                AGENT_LOOP,
+            )
+        ),
     ],
     "Files and metrics": [
         seam(

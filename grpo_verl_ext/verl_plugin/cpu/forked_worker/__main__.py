@@ -1,0 +1,212 @@
+"""Start a worker of Ray as a fork of a process that has imported torch, verl and vLLM.
+
+Ray runs this folder in the place of ``python``: ``python …/forked_worker default_worker.py --raylet-name=…``.
+The first one of a Ray imports the modules of every worker, forks the worker that it was asked for, and stays
+as a server; the others ask it for a fork and end. A worker then starts in half a second instead of 5 to 9.
+
+Where that is not possible (no server, other search path for modules), this process becomes a Python that
+imports for itself, as without this package, and says why.
+
+Nothing of this package is imported here: verl loads it, as a plugin, with the other modules.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+MODULES = (
+    "verl.trainer.main_ppo",
+    "verl.trainer.ppo.v1",
+    "verl.workers.engine_workers",
+    "verl.experimental.reward_loop",
+    "verl.workers.rollout.vllm_rollout.vllm_async_server",
+    "verl.experimental.agent_loop",
+)
+"""What the workers of a training import between them."""
+OF_VLLM = {"VLLM_TARGET_DEVICE": "cpu"}
+"""vLLM chooses its platform when it is imported; verl hands this to its server's process only."""
+READ_BY_IMPORTS = ("PYTHONPATH", "VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "GRPO_VERL_EXT_PATCHES")
+"""A worker for which one of these environment variables has another value is no fork of this server."""
+STANDARD_STREAMS = (0, 1, 2)
+RAYLET = "--raylet-name="
+"""The argument of a worker that says where its node's raylet listens."""
+PATIENCE = 5.0
+"""Seconds in which a server that has taken its address begins to listen."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What Ray asked for."""
+
+    arguments: list[str]
+    """Path of the program and its arguments."""
+    environment: dict[str, str]
+    folder: str
+
+    @classmethod
+    def of_this_process(cls, arguments: Sequence[str]) -> Worker:
+        """As Ray has started this process."""
+        return cls(list(arguments), dict(os.environ), os.getcwd())
+
+    @property
+    def address(self) -> str:
+        """A socket beside that of the node's raylet.
+
+        Raises:
+            OSError: the worker was given none.
+        """
+        found = [word.removeprefix(RAYLET) for word in self.arguments if word.startswith(RAYLET)]
+        if not found:
+            raise OSError(errno.EINVAL, f"no {RAYLET} among the arguments")
+        return f"{found[0]}.fork"
+
+    def reads_as(self, other: Worker) -> bool:
+        """Would imports find the same in both environments?"""
+        return all(self.environment.get(name) == other.environment.get(name) for name in READ_BY_IMPORTS)
+
+    def run(self) -> None:
+        """Make this process, a fork, the worker."""
+        import numpy as np
+        import torch
+
+        os.environ.clear()
+        os.environ.update(self.environment)
+        os.chdir(self.folder)
+        sys.argv[:] = self.arguments
+        sys.path[0] = os.path.dirname(self.arguments[0])
+        # Both read these when they are imported; forks would else draw the same numbers.
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
+        np.random.seed()
+        runpy.run_path(self.arguments[0], run_name="__main__")
+
+
+def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
+    """Be the server, or ask it, or become a Python that does without."""
+    worker = Worker.of_this_process(arguments)
+    try:
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind(worker.address)
+        except OSError as error:
+            listener.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+            ask(worker)
+            return
+    except OSError as error:
+        print(f"grpo_verl_ext: this worker imports for itself: {error}", file=sys.stderr, flush=True)
+        os.execv(sys.executable, [sys.executable, *arguments])
+    listener.listen(128)
+    import_all(modules)
+    serve(listener, worker).run()
+
+
+def import_all(modules: Sequence[str]) -> None:
+    """Import modules that stay; one that fails is left to the workers that need it, and said."""
+    os.environ.update(OF_VLLM)
+    # Searching for garbage would take a quarter of the time, and write to pages that forks share.
+    gc.disable()
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception:  # noqa: BLE001  # printed here, and raised in the workers that need the module
+            traceback.print_exc()
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def ask(worker: Worker) -> None:
+    """Have the server fork the worker, which takes over this process's standard streams.
+
+    Raises:
+        OSError: there is no server, or it refuses.
+    """
+    with connected(worker.address) as connection:
+        message = json.dumps(asdict(worker)).encode() + b"\n"
+        sent = socket.send_fds(connection, [message], STANDARD_STREAMS)
+        if sent < len(message):  # else the server may have answered, and sending nothing to it is an error
+            connection.sendall(message[sent:])
+        if not connection.recv(1):
+            raise OSError(errno.ECONNREFUSED, f"{', '.join(READ_BY_IMPORTS)}: not as in the first worker")
+
+
+def connected(address: str) -> socket.socket:
+    """Wait for a server that has just taken its address."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(address)
+        except ConnectionRefusedError:
+            connection.close()
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+        else:
+            return connection
+
+
+def serve(listener: socket.socket, first: Worker) -> Worker:
+    """Fork for each worker that is asked for, until this process's parent, Ray's raylet, has ended.
+
+    Returns:
+        Only in a fork: its worker.
+    """
+    raylet = os.getppid()
+    # The system collects forks that have ended; a fork itself waits for its children as any process does.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    if is_fork():
+        return first
+    listener.settimeout(1)
+    while os.getppid() == raylet:
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
+        with connection:
+            worker, streams = received(connection)
+            if worker and worker.reads_as(first):
+                if is_fork():
+                    listener.close()
+                    for stream, number in zip(streams, STANDARD_STREAMS, strict=True):
+                        os.dup2(stream, number)
+                        os.close(stream)
+                    return worker
+                connection.sendall(b"\n")
+            for stream in streams:
+                os.close(stream)
+    os._exit(0)
+
+
+def is_fork() -> bool:
+    """Fork; the child has Python's own answer to SIGCHLD again."""
+    if os.fork():
+        return False
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return True
+
+
+def received(connection: socket.socket) -> tuple[Worker | None, list[int]]:
+    """What `ask` sent: the worker, None if it ended meanwhile, and its standard streams."""
+    connection.settimeout(None)
+    message, streams, _, _ = socket.recv_fds(connection, 2**16, len(STANDARD_STREAMS))
+    while part := connection.recv(2**16) if not message.endswith(b"\n") else b"":
+        message += part
+    return (Worker(**json.loads(message)) if message.endswith(b"\n") else None), streams
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,189 @@
+"""Workers of Ray as forks: each is what Ray asked for; where there can be no fork, a Python of its own."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from processes import Python
+
+from grpo_verl_ext.verl_plugin.cpu import forked_worker
+
+FOLDER = Path(forked_worker.__file__).parent
+WORKER = """
+import gc, json, os, signal, sys
+print(json.dumps({
+    "argv": sys.argv, "name": __name__, "path": sys.path[0], "folder": os.getcwd(),
+    "mine": os.environ.get("MINE"), "parent": os.getppid(), "imported": "colorsys" in sys.modules,
+    "gc": gc.isenabled(),
+    "children_are_collected": signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN,
+    "vllm": os.environ.get("VLLM_TARGET_DEVICE"),
+    **({"threads": sys.modules["torch"].get_num_threads(), "drawn": sys.modules["numpy"].random.rand()}
+       if "torch" in sys.modules else {}),
+}), flush=True)
+print("to stderr", file=sys.stderr, flush=True)
+sys.exit(int(sys.argv[-1]))
+"""
+SERVER = """
+import importlib.util, sys
+found = importlib.util.spec_from_file_location("forked_worker", {path!r})
+module = sys.modules["forked_worker"] = importlib.util.module_from_spec(found)
+found.loader.exec_module(module)
+module.PATIENCE = 0.2
+module.main(sys.argv[1:], ["colorsys", "no_such_module"])
+"""
+"""As Ray runs the folder, with modules that are imported in no time, one of which there is not."""
+RAYLET = """
+import subprocess, sys, time
+for line in sys.stdin:
+    subprocess.Popen(line.rstrip().split("\\0"))
+"""
+
+
+@dataclass
+class Node:
+    """A folder for the raylet's socket, and a parent for the processes that Ray would start."""
+
+    folder: Path
+    raylet: subprocess.Popen[str]
+    number: int = field(default=0)
+
+    def start(self, *arguments: str, status: int = 0, folder: str = "/", **environment: str) -> "Started":
+        """Have the parent start a worker whose last argument is its exit status."""
+        self.number += 1
+        out, err = self.folder / f"{self.number}.out", self.folder / f"{self.number}.err"
+        program = self.folder / "worker.py"
+        program.write_text(WORKER)
+        server = SERVER.format(path=str(FOLDER / "__main__.py"))
+        command = [sys.executable, "-c", server, str(program), *arguments, str(status)]
+        code = f"""
+            import os, sys
+            os.chdir({folder!r})
+            for number, path in ((1, {str(out)!r}), (2, {str(err)!r})):
+                os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), number)
+            os.execve(sys.executable, {command!r}, {{**os.environ, **{environment!r}}})
+        """
+        words = [sys.executable, "-c", f"exec({textwrap.dedent(code)!r})"]
+        assert self.raylet.stdin is not None
+        self.raylet.stdin.write("\0".join(words) + "\n")
+        self.raylet.stdin.flush()
+        return Started(out, err)
+
+    @property
+    def address(self) -> str:
+        return f"--raylet-name={self.folder / 'raylet'}"
+
+
+@dataclass
+class Started:
+    """A worker that was asked for."""
+
+    out: Path
+    err: Path
+
+    def says(self) -> dict[str, Any]:
+        end = time.monotonic() + 60
+        while not (self.out.exists() and self.out.read_text().endswith("\n")):
+            assert time.monotonic() < end, self.err.read_text() if self.err.exists() else "not started"
+            time.sleep(0.02)
+        said: dict[str, Any] = json.loads(self.out.read_text())
+        return said
+
+
+@pytest.fixture
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    folder = tmp_path_factory.mktemp("node")
+    # The path of a socket has at most 107 bytes.
+    assert len(str(folder)) < 90
+    raylet = subprocess.Popen([sys.executable, "-c", RAYLET], stdin=subprocess.PIPE, text=True)
+    yield Node(folder, raylet)
+    raylet.kill()
+    raylet.wait()
+
+
+def test_each_is_what_was_asked_for_and_has_the_modules(node: Node) -> None:
+    first = node.start(node.address, "one", OMP_NUM_THREADS="1", MINE="a").says()
+    second = node.start(node.address, "two", status=3, folder="/tmp", OMP_NUM_THREADS="2", MINE="b").says()
+    program = str(node.folder / "worker.py")
+    for said, word, mine, folder, status, threads in (
+        (first, "one", "a", "/", "0", 1),
+        (second, "two", "b", "/tmp", "3", 2),
+    ):
+        assert said["argv"] == [program, node.address, word, status]
+        assert said["name"] == "__main__"
+        assert said["path"] == str(node.folder)
+        assert (said["mine"], said["folder"], said["threads"]) == (mine, folder, threads)
+        assert said["imported"]
+        assert said["gc"]
+        assert not said["children_are_collected"]
+        assert said["vllm"] is None, "what the imports were told is not the worker's"
+    assert first["parent"] == second["parent"], "both are forks of one process"
+    assert psutil.Process(first["parent"]).ppid() == node.raylet.pid, "which the raylet has started"
+    assert first["drawn"] != second["drawn"]
+    assert (node.folder / "2.err").read_text() == "to stderr\n"
+    said = (node.folder / "1.err").read_text()
+    assert "No module named 'no_such_module'" in said
+    assert "to stderr" in said
+
+
+def test_the_server_ends_with_the_raylet(node: Node) -> None:
+    server = psutil.Process(node.start(node.address).says()["parent"])
+    node.raylet.kill()
+    node.raylet.wait()
+    server.wait(10)
+
+
+@pytest.mark.parametrize("name", ["PYTHONPATH", "VERL_PLATFORM"])
+def test_what_imports_read_differs(node: Node, name: str) -> None:
+    server = node.start(node.address).says()["parent"]
+    other = node.start(node.address, **{name: "/other"})
+    assert not other.says()["imported"]
+    assert "imports for itself: [Errno 111] PYTHONPATH, VERL_PLATFORM, " in other.err.read_text()
+    assert node.start(node.address).says()["parent"] == server, "the server goes on"
+
+
+def test_one_that_ends_while_it_asks_is_forgotten(node: Node) -> None:
+    server = node.start(node.address).says()["parent"]
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(f"{node.folder / 'raylet'}.fork")
+        connection.sendall(b'{"arguments": ')
+    assert node.start(node.address).says()["parent"] == server
+
+
+def test_nobody_listens(node: Node) -> None:
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(f"{node.folder / 'raylet'}.fork")
+    started = node.start(node.address)
+    assert not started.says()["imported"]
+    assert "imports for itself: [Errno 111] Connection refused" in started.err.read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--raylet-name=" + "x" * 200,), ("--raylet-name=/no/such/raylet",)]
+)
+def test_no_place_for_a_socket(node: Node, arguments: tuple[str, ...]) -> None:
+    started = node.start(*arguments)
+    assert not started.says()["imported"]
+    assert "grpo_verl_ext: this worker imports for itself: " in started.err.read_text()
+
+
+def test_the_command_runs_the_folder() -> None:
+    python, folder = forked_worker.command().split()
+    assert (python, Path(folder)) == (sys.executable, FOLDER)
+    assert os.access(Path(folder) / "__main__.py", os.R_OK)
+
+
+def test_there_are_the_modules(python: Python) -> None:
+    code = "from grpo_verl_ext.verl_plugin.cpu.forked_worker.__main__ import *; import_all(MODULES)"
+    done = python(code, VERL_PLATFORM="cpu")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
