@@ -239,16 +239,17 @@ def test_the_embedded_tasks_own_dump_as_verl_writes_it(tmp_path: Path, policy: P
     tokenizer.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(policy / name, tokenizer)
-    options = ("--right-above", "1.0", "--max-response-length", "80")
+    options = ("--right-above", "1.0", "--max-response-length", "44")
     result = run(tmp_path, tokenizer, tmp_path / "out", *options)
     assert result.exit_code == 0, result.output
     cells = by_length_and_answer(tmp_path / "out")
-    # 57 characters and the end, twice; 40 and the end. r − mean = −7/15, 23/15, −16/15 of 2.8, 0.8 and 0.2.
+    # Four tags, 17 bytes and the end, twice; two tags, 17 bytes ("<a" is no tag) and the end.
+    # r − mean = −7/15, 23/15, −16/15 of 2.8, 0.8 and 0.2.
     assert {key: cell["tokens"] for key, cell in cells.items() if cell["tokens"]} == {
-        (41, False): 41,
-        (58, True): 58,
-        (58, False): 58,
+        (20, False): 20,
+        (22, True): 22,
+        (22, False): 22,
     }
-    mass = (7 + 23) / 15 * 58 + 16 / 15 * 41
-    assert cells[58, True]["signed_weight"]["dr_grpo"] == pytest.approx(23 / 15 * 157 / mass, rel=1e-4)
-    assert cells[41, False]["signed_weight"]["gvpo"] == pytest.approx(-16 / 15 * 157 / mass, rel=1e-4)
+    mass = (7 + 23) / 15 * 22 + 16 / 15 * 20
+    assert cells[22, True]["signed_weight"]["dr_grpo"] == pytest.approx(23 / 15 * 64 / mass, rel=1e-4)
+    assert cells[20, False]["signed_weight"]["gvpo"] == pytest.approx(-16 / 15 * 64 / mass, rel=1e-4)

@@ -35,13 +35,13 @@ def moved(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def log_probs(folder: Path, text: str) -> Tensor:
-    """(response tokens with the end, V), from the chat template and the bytes of the response."""
+    """(response tokens with the end, V), from the chat template and the response."""
     ids = TOKENIZER.apply_chat_template(
         [{"role": "user", "content": "1+1=?"}], add_generation_prompt=True, return_dict=False
     )
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
-        logits = model(input_ids=torch.tensor([ids + list(text.encode())])).logits[0]
+        logits = model(input_ids=torch.tensor([ids + TOKENIZER.encode(text)])).logits[0]
     return logits[len(ids) - 1 :].double().log_softmax(-1)
 
 
@@ -55,8 +55,8 @@ def test_it_is_the_plain_computation(policy: Path, moved: Path) -> None:
     gradient = p.exp() * (ratio - kl.unsqueeze(-1))
     other = p.exp() - q.exp()  # the expected gradient of k3
     assert kl.mean() > 0.01
-    # Three bytes and eighteen, and the end of each.
-    assert (found.responses, found.positions, found.prompts_as_text) == (2, 4 + 19, 0)
+    # Three bytes; two tags and a byte; and the end of each.
+    assert (found.responses, found.positions, found.prompts_as_text) == (2, 4 + 4, 0)
     # Single precision through the models.
     assert found.kl == pytest.approx(kl.mean().item(), rel=1e-4)
     k1, k2, k3 = (found.estimators[name] for name in ("k1", "k2", "k3"))
@@ -130,5 +130,5 @@ def test_models_that_cannot_be_compared(policy: Path, tmp_path: Path) -> None:
     wider.resize_token_embeddings(300)
     wider.save_pretrained(tmp_path / "wider")
     shutil.copy(policy / "tokenizer.json", tmp_path / "wider")
-    with pytest.raises(AnatomyError, match=r"logits for 259 tokens and .*wider for 300; .*one vocabulary"):
+    with pytest.raises(AnatomyError, match=r"logits for 265 tokens and .*wider for 300; .*one vocabulary"):
         measure(policy, tmp_path / "wider", TOKENIZER, [response("1")], None)

@@ -22,7 +22,7 @@ def job(tmp_path: Path, policy: Path) -> RewardJob:
         train=str(tmp_path / "train.jsonl"),
         held_out=str(tmp_path / "held_out.jsonl"),
         target=str(tmp_path / "model"),
-        seed=3,
+        seed=5,  # with it the untrained score prefers the wrong responses
         trainer={"learning_rate": 3e-3, "num_train_epochs": 3, "disable_tqdm": True},
     )
 

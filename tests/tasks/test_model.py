@@ -15,9 +15,9 @@ from grpo_verl_ext.tasks.chain_sum.warm_start import IGNORED_LABEL, encode, warm
 
 def test_the_model_has_about_half_a_million_parameters():
     model = build_model(Settings(), build_tokenizer(), seed=1)
-    # tied embedding 259·128, last norm 128; a layer has 4·128² of attention and 3·128 biases,
+    # tied embedding 265·128, last norm 128; a layer has 4·128² of attention and 3·128 biases,
     # 3·128·256 of feed-forward and 2·128 of norms
-    assert model.num_parameters() == 259 * 128 + 3 * (4 * 128**2 + 3 * 128 + 3 * 128 * 256 + 2 * 128) + 128
+    assert model.num_parameters() == 265 * 128 + 3 * (4 * 128**2 + 3 * 128 + 3 * 128 * 256 + 2 * 128) + 128
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
@@ -41,11 +41,11 @@ def test_the_prepared_model_loads_and_stops_at_the_end_of_a_turn(tiny_prepared):
 
 def test_only_the_response_and_its_end_are_labelled():
     ids, labels = encode(build_tokenizer(), [("1+2=?", "ab"), ("1+2+3=?", "c")])
-    # <|im_start|>user\n is 6 tokens, <|im_end|>\n<|im_start|>assistant\n 13; then the response and <|im_end|>
-    assert ids.shape == labels.shape == (2, 6 + 7 + 13 + 2)
-    assert labels[0].tolist() == [IGNORED_LABEL] * 24 + [97, 98, 258] + [IGNORED_LABEL]
-    assert labels[1].tolist() == [IGNORED_LABEL] * 26 + [99, 258]
-    assert ids[0, 24:].tolist() == [97, 98, 258, 256]
+    # <|im_start|>user\n is 3 tokens, <|im_end|>\n<|im_start|>assistant\n 5; then the response and <|im_end|>
+    assert ids.shape == labels.shape == (2, 3 + 7 + 5 + 2)
+    assert labels[0].tolist() == [IGNORED_LABEL] * 13 + [97, 98, 258] + [IGNORED_LABEL]
+    assert labels[1].tolist() == [IGNORED_LABEL] * 15 + [99, 258]
+    assert ids[0, 13:].tolist() == [97, 98, 258, 256]
 
 
 def test_prompts_and_responses_fit_the_lengths_said():
@@ -54,8 +54,8 @@ def test_prompts_and_responses_fit_the_lengths_said():
     asked = tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt(longest)}], add_generation_prompt=True, return_dict=True
     )
-    assert len(asked["input_ids"]) == 30 <= MAX_PROMPT_TOKENS
-    assert len(tokenizer.encode(wanted_response(longest))) + 1 == 74 <= MAX_RESPONSE_TOKENS
+    assert len(asked["input_ids"]) == 19 <= MAX_PROMPT_TOKENS
+    assert len(tokenizer.encode(wanted_response(longest))) + 1 == 38 <= MAX_RESPONSE_TOKENS
     assert all(
         len(wanted_response(terms)) <= len(wanted_response((9, 9, 9))) for terms in every_problem(3, "train")
     )
@@ -95,5 +95,5 @@ def test_the_loss_falls(tiny):
     with torch.no_grad():
         losses.append(model(input_ids=ids, labels=labels).loss.item())
     assert losses[1:-1] == list(range(1, 61))
-    assert losses[0] == pytest.approx(5.56, abs=0.5)  # ln 259: it knows nothing
+    assert losses[0] == pytest.approx(5.56, abs=0.5)  # ln 265: it knows nothing
     assert losses[-1] < 0.6 * losses[0]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from grpo_verl_ext.tasks.chain_sum.tokenizer import MARKS, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.tokenizer import MARKS, WORDS, build_tokenizer
 
 
 @pytest.fixture(scope="module", params=["fresh", "loaded"])
@@ -19,7 +19,7 @@ def tokenizer(request, tiny_prepared):
     )
 
 
-@given(text=st.text().filter(lambda text: not any(mark in text for mark in MARKS)))
+@given(text=st.text().filter(lambda text: not any(mark in text for mark in (*MARKS, *WORDS))))
 def test_any_text_is_its_utf8_bytes_and_comes_back(tokenizer, text):
     composed = unicodedata.normalize("NFC", text)
     ids = tokenizer.encode(text)
@@ -35,8 +35,16 @@ def test_a_newline_is_one_token(tokenizer):
 def test_marks_are_one_token_each_and_are_stripped_as_special(tokenizer):
     assert tokenizer.encode("<|endoftext|><|im_start|><|im_end|>") == [256, 257, 258]
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (256, 258)
-    assert len(tokenizer) == 259
     assert tokenizer.decode([257, 65, 258, 256], skip_special_tokens=True) == "A"
+
+
+def test_roles_and_tags_are_one_token_each_and_are_text(tokenizer):
+    assert tokenizer.encode("user\nassistant\n") == [259, 10, 260, 10]
+    text = "<reasoning>1+2=3;</reasoning><answer>3</answer>"
+    ids = [261, *b"1+2=3;", 262, 263, *b"3", 264]
+    assert tokenizer.encode(text) == ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert len(tokenizer) == 265
 
 
 def test_the_chat_template_is_qwens_without_a_system_prompt(tokenizer):
