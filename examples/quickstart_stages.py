@@ -6,7 +6,7 @@ Standard library only: quickstart.sh announces the installation before anything 
 import time
 from collections.abc import Callable
 
-EXPECTED_SECONDS = {"install": 30.0, "prepare": 60.0, "start": 80.0, "step": 7.0}
+EXPECTED_SECONDS = {"install": 30.0, "prepare": 40.0, "start": 60.0, "step": 6.5}
 """On 2 cores with no GPU; a step of the default run, its share of the tests and checkpoints included."""
 
 STAGES = ("install", "prepare", "start", "train")
