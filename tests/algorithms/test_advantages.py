@@ -205,6 +205,10 @@ def test_a_response_is_truncated_when_it_wrote_the_last_token_of_the_budget():
     mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 0], [1, 0, 1]])
     assert is_truncated(mask, 3).tolist() == [True, False, False, True]
     assert is_truncated(mask, 4).tolist() == [False] * 4
+    assert is_truncated(mask, 1).tolist() == [True] * 4
+    # Of a batch that is wider than the budget, what is behind it counts too.
+    wide = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [1, 1, 0, 0, 1]])
+    assert is_truncated(wide, 3).tolist() == [True, False, True]
 
 
 def test_truncated_responses_lose_their_advantage_and_stay_in_the_statistics():
