@@ -65,6 +65,14 @@ def test_the_truth_is_the_closed_form(logits: tuple[Tensor, Tensor]) -> None:
     close(kl.gradient, closed_kl_gradient(policy, reference))
 
 
+def test_they_are_constants_and_leave_the_callers_logits_alone(logits: tuple[Tensor, Tensor]) -> None:
+    for found in (true(*logits), expected(k3, *logits)):
+        assert not found.value.requires_grad
+        assert not found.gradient.requires_grad
+    assert not logits[0].requires_grad
+    assert logits[0].grad is None
+
+
 @pytest.mark.parametrize("estimator", [k1, k3])
 def test_k1_and_k3_have_the_right_value(estimator, logits: tuple[Tensor, Tensor]) -> None:
     close(expected(estimator, *logits).value, closed_kl(*probabilities(logits)))
