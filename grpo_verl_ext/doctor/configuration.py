@@ -12,7 +12,7 @@ from verl.utils.config import validate_config
 
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.composed import CONFIG_NAME, CONFIG_PATH, CompositionError, composed
-from grpo_verl_ext.verl_plugin.findings import Finding, Severity
+from grpo_verl_ext.verl_plugin.errors import Finding, Problem, Severity
 
 VERLS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
 """What verl's own validation raises."""
@@ -25,7 +25,8 @@ def findings(
     try:
         config = composed(overrides, config_path=config_path, config_name=config_name)
     except CompositionError as error:
-        yield Finding("composition", Severity.ERROR, "", None, f"verl refuses the command line: {error}")
+        seen = f"verl refuses the command line: {error}"
+        yield Finding("composition", Severity.ERROR, Problem("", None, seen=seen))
         return
     found = list(preflight.findings(config))
     yield from found
@@ -40,4 +41,5 @@ def _verls_own(config: DictConfig) -> Iterator[Finding]:
     try:
         verls(config, need_reference_policy(config), need_critic(config))
     except VERLS as error:
-        yield Finding("verl", Severity.ERROR, "", None, f"verl refuses the configuration: {error}")
+        seen = f"verl refuses the configuration: {error}"
+        yield Finding("verl", Severity.ERROR, Problem("", None, seen=seen))

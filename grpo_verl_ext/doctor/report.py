@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 
+from omegaconf import OmegaConf
 from ray.exceptions import RayError
 from rich.console import Console
 from rich.table import Table
@@ -21,7 +22,7 @@ from grpo_verl_ext.doctor.environment import (
     seen_here,
     versions,
 )
-from grpo_verl_ext.verl_plugin.findings import Finding, Severity
+from grpo_verl_ext.verl_plugin.errors import Finding, Severity
 from grpo_verl_ext.verl_plugin.requirements import queue_missing
 from grpo_verl_ext.which_ray import which_ray
 
@@ -52,7 +53,7 @@ def examine_environment(as_json: bool) -> int:
     with redirect_stdout(sys.stderr):
         here = seen_here()
         worker, trouble = _asked_worker()
-    complaints = [word for word in (trouble, _differences(here, worker), queue_missing()) if word]
+    complaints = [word for word in (trouble, _differences(here, worker), _queue()) if word]
     if as_json:
         content = {
             "python": python_version(),
@@ -89,14 +90,21 @@ def _differences(here: Seen, worker: Seen | None) -> str | None:
     return None
 
 
+def _queue() -> str | None:
+    missing = queue_missing()
+    return missing and f"{missing.why}. Type: {missing.fix}"
+
+
 def _plain(finding: Finding) -> dict[str, object]:
+    problem, value = finding.problem, finding.problem.value
     return {
         "check": finding.check,
         "severity": finding.severity.value,
-        "key": finding.key,
-        "value": finding.value,
-        "why": finding.why or finding.message,
-        "type": finding.remedy if finding.why else None,
+        "key": problem.key,
+        "value": OmegaConf.to_container(value) if OmegaConf.is_config(value) else value,
+        "valid": problem.valid or None,
+        "why": problem.reason,
+        "type": problem.fix or None,
     }
 
 
@@ -111,9 +119,9 @@ def _print_findings(found: Sequence[Finding]) -> None:
     for each in found:
         style = "bold red" if each.severity is Severity.ERROR else "bold yellow"
         console.print(f"{each.severity.value} {each.check}", style=style, markup=False)
-        console.print(f"  {each.why or each.message}", markup=False)
-        if each.why:
-            console.print(f"  type: {each.remedy}", markup=False)
+        console.print(f"  {each.problem.reason}", markup=False)
+        if each.problem.fix:
+            console.print(f"  type: {each.problem.fix}", markup=False)
     console.print(f"findings: {len(found)}", markup=False)
 
 

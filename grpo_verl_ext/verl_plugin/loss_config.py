@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from verl.workers.config import PolicyLossConfig
 
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.options import is_count
 
 
@@ -27,7 +27,8 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
         if budget is not None and not is_count(budget):
             key = "actor_rollout_ref.actor.policy_loss.max_response_length"
             raise SettingError(
-                f"{key} is {budget!r}; valid is an integer ≥ 1, or null for no "
-                f"actor/frac_truncated. Type: '{key}=${{data.max_response_length}}'",
-                key=key,
+                key,
+                budget,
+                valid="an integer ≥ 1, or null for no actor/frac_truncated",
+                fix=f"'{key}=${{data.max_response_length}}'",
             )

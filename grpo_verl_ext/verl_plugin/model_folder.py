@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.typed_json import SPOILED, typed
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.keys import MODEL
 
-REMEDY = f"Type: {MODEL}=<folder of a Hugging Face model>"
+FIX = f"{MODEL}=<folder of a Hugging Face model>"
 """The line to type where the policy's model is wrong."""
 
 
@@ -24,22 +24,21 @@ def local_folder(name: str) -> Path | None:
     return folder if name.startswith(("/", "~", ".")) or folder.exists() else None
 
 
-def read_config(folder: Path, *, key: str, remedy: str) -> dict[str, Any]:
+def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
     """Its ``config.json``.
 
     Args:
         key: the setting that names the folder.
-        remedy: the line to type.
+        fix: the line to type.
 
     Raises:
         SettingError: there is none, or it is no JSON object. It is left in place.
     """
     file = folder / "config.json"
     if not file.is_file():
-        raise SettingError(f"{key} is {folder}, but there is no {file}. {remedy}", key=key)
+        raise SettingError(key, str(folder), why=f"there is no {file}", fix=fix)
     try:
         return typed(json.loads(file.read_bytes()), {})
     except SPOILED as error:
-        raise SettingError(
-            f"{file} is not valid JSON of a model ({error}). It was left in place. {remedy}", key=key
-        ) from error
+        why = f"{file} is not valid JSON of a model ({error}); it was left in place"
+        raise SettingError(key, str(folder), why=why, fix=fix) from error

@@ -8,9 +8,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.keys import MODEL
-from grpo_verl_ext.verl_plugin.model_folder import REMEDY, local_folder, read_config
+from grpo_verl_ext.verl_plugin.model_folder import FIX, local_folder, read_config
 from grpo_verl_ext.verl_plugin.options import is_count
 
 FULL_ATTENTION = ("llama", "mistral", "qwen2", "qwen3")
@@ -49,7 +49,7 @@ def model_shape(path: object) -> ModelShape | None:
     if folder is None:
         return None
     try:
-        content = read_config(folder, key=MODEL, remedy=REMEDY)
+        content = read_config(folder, key=MODEL, fix=FIX)
     except (SettingError, OSError):
         return None
     text = content.get("text_config")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 
 SECTION = "algorithm.grpo_ext"
 LARGEST = 1e30
@@ -20,8 +20,7 @@ def grpo_ext(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
         return {}
     if not isinstance(algorithm, Mapping):
         raise SettingError(
-            f"algorithm is {algorithm!r}; valid is a section. Type: algorithm.adv_estimator={algorithm}",
-            key="algorithm",
+            "algorithm", algorithm, valid="a section", fix=f"algorithm.adv_estimator={algorithm}"
         )
     return section(algorithm.get("grpo_ext"), SECTION)
 
@@ -35,7 +34,7 @@ def section(value: object, key: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise SettingError(f"{key} is {value!r}; valid is a section, or null. Type: {key}=null", key=key)
+        raise SettingError(key, value, valid="a section, or null", fix=f"{key}=null")
     return value
 
 

@@ -7,7 +7,7 @@ rollout there; the first thing of ours that it calls is the estimator.
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 from grpo_verl_ext.verl_plugin.laid_down import LaidDown
 from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
@@ -39,8 +39,9 @@ def check_our_trainer(settings: EstimatorSettings, algorithm: Mapping[str, Any] 
 def _nobody_does(option: str, value: object, task: str) -> SettingError:
     key = f"algorithm.grpo_ext.{option}"
     return SettingError(
-        f"{key} is {value}, but nothing in this training {task}; valid are the trainer modes "
-        f"{', '.join(GROUP_MODES)}. "
-        f"Type: python3 -m verl.trainer.main_ppo … trainer.use_v1=true trainer.v1.trainer_mode=group_sync",
-        key=key,
+        key,
+        value,
+        why=f"nothing in this training {task}",
+        valid=f"a trainer mode of this package ({', '.join(GROUP_MODES)})",
+        fix="python3 -m verl.trainer.main_ppo … trainer.use_v1=true trainer.v1.trainer_mode=group_sync",
     )

@@ -5,6 +5,8 @@ from importlib.util import find_spec
 
 from packaging.version import Version
 
+from grpo_verl_ext.verl_plugin.errors import Problem
+
 VERL_FROM, VERL_BELOW = "0.9", "0.10"
 
 TESTED = {
@@ -19,13 +21,16 @@ TESTED = {
 """What the tests run with (constraints/cpu.txt); others may do as well."""
 
 
-def queue_missing() -> str | None:
+def queue_missing() -> Problem | None:
     """Why verl's trainer would not start: its samples go through TransferQueue, which it does not require."""
     if find_spec("transfer_queue") is not None:
         return None
-    return (
-        "TransferQueue is not installed: verl's trainer moves its samples through it, but verl's metadata "
-        f"does not ask for it. Type: pip install 'TransferQueue>={TESTED['TransferQueue']}'"
+    return Problem(
+        "trainer.use_v1",
+        True,
+        why="TransferQueue is not installed: verl's trainer moves its samples through it, but verl's "
+        "metadata does not ask for it",
+        fix=f"pip install 'TransferQueue>={TESTED['TransferQueue']}'",
     )
 
 

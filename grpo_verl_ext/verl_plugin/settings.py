@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from grpo_verl_ext.algorithms.advantages import UNSCALED
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.keys import ACTOR
-from grpo_verl_ext.verl_plugin.options import grpo_ext, is_count, is_number
+from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext, is_count, is_number
 from grpo_verl_ext.verl_plugin.reference import settings as reference
 from grpo_verl_ext.verl_plugin.reward_model import settings as reward_model
 
@@ -56,7 +56,7 @@ class TrainingSettings:
         for name, value in own.items():
             if not isinstance(value, bool):
                 key = f"algorithm.grpo_ext.{name}"
-                raise SettingError(f"{key} is {value!r}; valid are true, false. Type: {key}=true", key=key)
+                raise SettingError(key, value, valid=("true", "false"), fix=f"{key}=true")
         return cls(**own)
 
     def patches(self) -> list[str]:
@@ -118,63 +118,62 @@ class EstimatorSettings:
 
     def _check_rewards_and_budget(self) -> None:
         if self.scale_rewards not in SCALE_REWARDS:
-            raise SettingError(
-                f"algorithm.grpo_ext.scale_rewards is {self.scale_rewards!r}; valid are "
-                f"{', '.join(SCALE_REWARDS)}. Type: algorithm.grpo_ext.scale_rewards=group",
-                key="algorithm.grpo_ext.scale_rewards",
-            )
+            key = f"{SECTION}.scale_rewards"
+            raise SettingError(key, self.scale_rewards, valid=SCALE_REWARDS, fix=f"{key}=group")
         if not isinstance(self.mask_truncated, bool):
             raise SettingError(
-                f"algorithm.grpo_ext.mask_truncated is {self.mask_truncated!r}; valid are true, false. "
-                f"Type: algorithm.grpo_ext.mask_truncated=true",
-                key="algorithm.grpo_ext.mask_truncated",
+                f"{SECTION}.mask_truncated",
+                self.mask_truncated,
+                valid=("true", "false"),
+                fix=f"{SECTION}.mask_truncated=true",
             )
         if self.mask_truncated and not is_count(self.max_response_length):
             raise SettingError(
-                f"algorithm.grpo_ext.mask_truncated needs the response budget, but "
-                f"algorithm.grpo_ext.max_response_length is {self.max_response_length!r}; valid is an "
-                f"integer ≥ 1. Type: '+algorithm.grpo_ext.max_response_length=${{data.max_response_length}}'",
-                key="algorithm.grpo_ext.max_response_length",
+                f"{SECTION}.max_response_length",
+                self.max_response_length,
+                why=f"{SECTION}.mask_truncated needs the response budget",
+                valid="an integer ≥ 1",
+                fix=f"'+{SECTION}.max_response_length=${{data.max_response_length}}'",
             )
 
     def _check_gvpo(self) -> None:
         if not _is_positive_number(self.gvpo_beta):
-            raise SettingError(
-                f"algorithm.grpo_ext.gvpo_beta is {self.gvpo_beta!r}; valid is a finite number > 0. "
-                f"Type: algorithm.grpo_ext.gvpo_beta=0.1",
-                key="algorithm.grpo_ext.gvpo_beta",
-            )
+            key = f"{SECTION}.gvpo_beta"
+            raise SettingError(key, self.gvpo_beta, valid="a finite number > 0", fix=f"{key}=0.1")
         if self.gvpo_anchor not in GVPO_ANCHORS:
-            raise SettingError(
-                f"algorithm.grpo_ext.gvpo_anchor is {self.gvpo_anchor!r}; valid are "
-                f"{', '.join(GVPO_ANCHORS)}. Type: algorithm.grpo_ext.gvpo_anchor=old",
-                key="algorithm.grpo_ext.gvpo_anchor",
-            )
+            key = f"{SECTION}.gvpo_anchor"
+            raise SettingError(key, self.gvpo_anchor, valid=GVPO_ANCHORS, fix=f"{key}=old")
 
     def _check_against(self, estimator: str | None, norm_adv_by_std_in_grpo: bool) -> None:
         if estimator in UNSCALED and self.scale_rewards != "none":
+            key = f"{SECTION}.scale_rewards"
             raise SettingError(
-                f"algorithm.adv_estimator={estimator} divides by no standard deviation, but "
-                f"algorithm.grpo_ext.scale_rewards is {self.scale_rewards!r}; valid is none. "
-                f"Type: algorithm.grpo_ext.scale_rewards=none, or for the scaled estimator: "
-                f"algorithm.adv_estimator=grpo_outcome",
-                key="algorithm.grpo_ext.scale_rewards",
+                key,
+                self.scale_rewards,
+                why=f"algorithm.adv_estimator={estimator} divides by no standard deviation",
+                valid="none",
+                fix=f"{key}=none, or for the scaled estimator: algorithm.adv_estimator=grpo_outcome",
             )
         if estimator == "gvpo" and self.mask_truncated:
+            key = f"{SECTION}.mask_truncated"
             raise SettingError(
-                "algorithm.grpo_ext.mask_truncated is true, but with algorithm.adv_estimator=gvpo a response "
-                "that left the loss would unbalance its group, whose weights must sum to zero; valid is "
-                "false. Type: algorithm.grpo_ext.mask_truncated=false, and shape the reward instead: "
-                "reward.reward_manager.name=dapo",
-                key="algorithm.grpo_ext.mask_truncated",
+                key,
+                True,
+                why="with algorithm.adv_estimator=gvpo a response that left the loss would unbalance its "
+                "group, whose weights must sum to zero",
+                valid="false",
+                fix=f"{key}=false, and shape the reward instead: reward.reward_manager.name=dapo",
             )
         # verl's default is true, so only false tells what somebody wants.
         if not norm_adv_by_std_in_grpo and self.scale_rewards != "none":
+            key = "algorithm.norm_adv_by_std_in_grpo"
             raise SettingError(
-                f"algorithm.norm_adv_by_std_in_grpo is false, but {estimator} divides by the standard "
-                f"deviation of the {self.scale_rewards} (algorithm.grpo_ext.scale_rewards). "
-                f"Type: +algorithm.grpo_ext.scale_rewards=none, or algorithm.norm_adv_by_std_in_grpo=true",
-                key="algorithm.norm_adv_by_std_in_grpo",
+                key,
+                False,
+                why=f"{estimator} divides by the standard deviation of the {self.scale_rewards} "
+                f"({SECTION}.scale_rewards)",
+                valid="true",
+                fix=f"+{SECTION}.scale_rewards=none, or {key}=true",
             )
 
 
@@ -225,40 +224,47 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
     for name in PAIRED:
         if (adv_estimator == name) != (loss_mode == name):
             raise SettingError(
-                f"{name} is an estimator and a loss that belong together, but "
-                f"algorithm.adv_estimator={adv_estimator} and policy_loss.loss_mode={loss_mode}. "
-                f"Type: algorithm.adv_estimator={name} {ACTOR}.policy_loss.loss_mode={name}",
-                key="algorithm.adv_estimator",
+                "algorithm.adv_estimator",
+                adv_estimator,
+                why=f"policy_loss.loss_mode is {loss_mode}, and {name} is an estimator and a loss that "
+                "belong together",
+                valid=f"{name} for both or for neither",
+                fix=f"algorithm.adv_estimator={name} {ACTOR}.policy_loss.loss_mode={name}",
             )
 
 
 def _check_aggregation(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:
     if actor["loss_agg_mode"] != required:
         raise SettingError(
-            f"{ACTOR}.loss_agg_mode is {actor['loss_agg_mode']!r}; valid with policy_loss.loss_mode="
-            f"{loss_mode} is {required}, so that verl aggregates KL and entropy as the loss does. "
-            f"Type: {ACTOR}.loss_agg_mode={required}",
-            key=f"{ACTOR}.loss_agg_mode",
+            f"{ACTOR}.loss_agg_mode",
+            actor["loss_agg_mode"],
+            why=f"with policy_loss.loss_mode={loss_mode} verl is to aggregate KL and entropy as the loss "
+            "does",
+            valid=required,
+            fix=f"{ACTOR}.loss_agg_mode={required}",
         )
     if required == CONSTANT_LENGTH and not _is_positive_number(actor["loss_scale_factor"]):
         raise SettingError(
-            f"policy_loss.loss_mode={loss_mode} divides by a constant length, but {ACTOR}.loss_scale_factor "
-            f"is {actor['loss_scale_factor']!r}; valid is a number > 0, the response budget. (Left null, "
-            f"verl would take the longest response of each micro-batch.) "
-            f"Type: '{ACTOR}.loss_scale_factor=${{data.max_response_length}}'",
-            key=f"{ACTOR}.loss_scale_factor",
+            f"{ACTOR}.loss_scale_factor",
+            actor["loss_scale_factor"],
+            why=f"policy_loss.loss_mode={loss_mode} divides by a constant length (with null verl would take "
+            "the longest response of each micro-batch)",
+            valid="a number > 0, the response budget",
+            fix=f"'{ACTOR}.loss_scale_factor=${{data.max_response_length}}'",
         )
 
 
 def _check_beta(beta: object) -> None:
     if not _is_positive_number(beta):
         raise SettingError(
-            f"policy_loss.loss_mode=gvpo needs its β, but {ACTOR}.policy_loss.gvpo_beta is {beta!r}; "
-            f"valid is a finite number > 0. Type: +algo=gvpo, or without the preset: "
+            f"{ACTOR}.policy_loss.gvpo_beta",
+            beta,
+            why="policy_loss.loss_mode=gvpo needs its β",
+            valid="a finite number > 0",
+            fix=f"+algo=gvpo, or without the preset: "
             f"{ACTOR}.policy_loss._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig "
             f"'+{ACTOR}.policy_loss.gvpo_beta=${{algorithm.grpo_ext.gvpo_beta}}' "
             f"+algorithm.grpo_ext.gvpo_beta=0.1",
-            key=f"{ACTOR}.policy_loss.gvpo_beta",
         )
 
 
@@ -267,26 +273,26 @@ def _check_clip_range(actor: Mapping[str, Any]) -> None:
         clip_ratio = actor.get(name, 0.2)
         falls_back = clip_ratio is None and name != "clip_ratio"
         if not falls_back and not (is_number(clip_ratio) and clip_ratio >= 0):
-            raise SettingError(
-                f"{ACTOR}.{name} is {clip_ratio!r}; valid is a finite number ≥ 0. Type: {ACTOR}.{name}=0.2",
-                key=f"{ACTOR}.{name}",
-            )
+            key = f"{ACTOR}.{name}"
+            raise SettingError(key, clip_ratio, valid="a finite number ≥ 0", fix=f"{key}=0.2")
     clip_ratio_c = actor.get("clip_ratio_c")
     if clip_ratio_c is not None and not (is_number(clip_ratio_c) and clip_ratio_c > 1):
+        key = f"{ACTOR}.clip_ratio_c"
         raise SettingError(
-            f"{ACTOR}.clip_ratio_c is {clip_ratio_c!r}; valid is a number > 1, or null for no dual clip. "
-            f"Type: {ACTOR}.clip_ratio_c=null",
-            key=f"{ACTOR}.clip_ratio_c",
+            key, clip_ratio_c, valid="a number > 1, or null for no dual clip", fix=f"{key}=null"
         )
 
 
 def _refuse_unknown_keys(options: Mapping[str, Any], valid: set[str]) -> None:
     for key, value in options.items():
         if key not in valid:
+            name = f"{SECTION}.{key}"
             raise SettingError(
-                f"algorithm.grpo_ext.{key}={value!r} is not an option; valid are {', '.join(sorted(valid))}. "
-                f"Type: ~algorithm.grpo_ext.{key} to remove it",
-                key=f"algorithm.grpo_ext.{key}",
+                name,
+                value,
+                seen=f"{name}={value!r} is not an option",
+                valid=sorted(valid),
+                fix=f"~{name} to remove it",
             )
 
 

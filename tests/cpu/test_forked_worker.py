@@ -182,6 +182,7 @@ def test_the_command_runs_the_folder() -> None:
     assert os.access(Path(folder) / "__main__.py", os.R_OK)
 
 
+@pytest.mark.long
 def test_there_are_the_modules(python: Python) -> None:
     code = "from grpo_verl_ext.verl_plugin.cpu.forked_worker.__main__ import *; import_all(MODULES)"
     done = python(code, VERL_PLATFORM="cpu")

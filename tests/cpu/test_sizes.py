@@ -25,7 +25,7 @@ from verl.plugin.platform import platform_manager
 from grpo_verl_ext.verl_plugin.composed import composed
 from grpo_verl_ext.verl_plugin.cpu import checks, sizes
 from grpo_verl_ext.verl_plugin.cpu.platform import PlatformCPU
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.model_shape import model_shape, tensor_sizes
 from grpo_verl_ext.verl_plugin.preflight import ADVICE, CHECKS
 
@@ -325,9 +325,9 @@ class TestChecks:
         assert list(ADVICE["cpu-shared-memory"](config)) == []
         monkeypatch.setattr(checks, "size_of_shared_memory", lambda: 64 * 2**20)
         (advice,) = checks.advise_shared_memory(config)
-        assert "is 108 for each of 2 ranks" in advice.message
-        assert "has 64 MiB here; valid is a size ≥ 216 MiB" in advice.message
-        assert advice.message.endswith("docker run --shm-size=432m …")
+        assert "is 108 for each of 2 ranks" in str(advice)
+        assert "has 64 MiB here; valid is a size ≥ 216 MiB" in str(advice)
+        assert str(advice).endswith("docker run --shm-size=432m …")
 
 
 class TestMemory:
@@ -364,7 +364,7 @@ class TestMemory:
         assert list(checks.advise_memory(config)) == []
         monkeypatch.setattr(checks, "memory_of_machine", lambda: needed - 1)
         (advice,) = checks.advise_memory(config)
-        assert "reference 0.0" in advice.message
+        assert "reference 0.0" in str(advice)
         assert advice.key == MODEL
 
     def test_a_container_with_less_than_its_machine(

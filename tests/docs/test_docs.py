@@ -285,7 +285,7 @@ def said_to(overrides: list[str]) -> list[str]:
         config = composed(overrides)
     except CompositionError as error:
         return [" ".join(str(error).split())]
-    return [" ".join(found.message.split()) for found in preflight.findings(config)]
+    return [" ".join(str(found.problem).split()) for found in preflight.findings(config)]
 
 
 def templates(file: Path) -> list[str]:
@@ -293,11 +293,30 @@ def templates(file: Path) -> list[str]:
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".sh":
         return [re.escape(" ".join(found.split())) for found in re.findall(r'fail "(.*)"$', text, re.M)]
-    strings = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.JoinedStr | ast.Constant)]
-    return [pattern(node) for node in strings if len(re.sub(r"\W", "", literal(node))) >= 15]
+    nodes = list(ast.walk(ast.parse(text)))
+    strings = [node for node in nodes if isinstance(node, ast.JoinedStr | ast.Constant)]
+    problems = [
+        problem(node) for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in PROBLEMS
+    ]
+    return [*problems, *(pattern(node) for node in strings if len(re.sub(r"\W", "", literal(node))) >= 15)]
 
 
-def pattern(node: ast.JoinedStr | ast.Constant) -> str:
+PROBLEMS = ("Problem", "SettingError")
+
+
+def problem(call: ast.Call) -> str:
+    """The sentence that `Problem` makes of its fields."""
+    fields = {keyword.arg: pattern(keyword.value) for keyword in call.keywords}
+    seen = fields.get("seen", ".+ is .+")
+    why = f", but {fields['why']}" if "why" in fields else ""
+    valid = f"; valid (is|are) {fields['valid']}" if "valid" in fields else ""
+    return rf"{seen}{why}{valid}\. Type: {fields.get('fix', '.+')}"
+
+
+def pattern(node: ast.expr) -> str:
+    """Anything where the source does not say it."""
+    if not isinstance(node, ast.JoinedStr | ast.Constant):
+        return ".+"
     parts = " ".join(literal(node).split()).split("\0")
     return ".+".join(re.escape(part) for part in parts)
 

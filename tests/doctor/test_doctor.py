@@ -19,7 +19,7 @@ from grpo_verl_ext.doctor import report
 from grpo_verl_ext.doctor.configuration import findings
 from grpo_verl_ext.doctor.environment import seen_here
 from grpo_verl_ext.verl_plugin import requirements
-from grpo_verl_ext.verl_plugin.findings import Severity
+from grpo_verl_ext.verl_plugin.errors import Severity
 from grpo_verl_ext.verl_plugin.requirements import TESTED
 
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"
@@ -141,11 +141,11 @@ def test_a_wrong_configuration_is_found_by_name_with_the_line_to_type(whole: lis
     assert [each.check for each in found] == [check], found
     (finding,) = found
     if check not in ("composition", "verl"):
-        assert finding.remedy
-        assert finding.why
-        assert finding.key in finding.message or finding.key.split(".")[-1] in finding.message
+        key, message = finding.problem.key, str(finding.problem)
+        assert finding.problem.fix
+        assert key in message or key.split(".")[-1] in message
         # What it names was what was wrong.
-        assert any(finding.key in change for change in changes) or check in (
+        assert any(key in change for change in changes) or check in (
             *("settings", "group-size", "reference", "constant-length", "kl-gradient", "sampling"),
         )
 
@@ -154,7 +154,7 @@ def remedied(whole: list[str], name: str) -> list[str]:
     preset, changes, _ = WRONG[name]
     overrides = overrides_of(whole, preset, *changes)
     (finding,) = findings(overrides)
-    return [*overrides, finding.remedy.strip("'")]
+    return [*overrides, finding.problem.fix.strip("'")]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_several_findings_come_together_and_errors_first(whole: list[str]) -> No
         ("group-size", Severity.ERROR),
         ("budgets", Severity.WARNING),
     ]
-    assert [each.value for each in found] == [1, 400]
+    assert [each.problem.value for each in found] == [1, 400]
 
 
 def test_an_error_and_its_consequence_and_no_traceback(whole: list[str]) -> None:
@@ -207,7 +207,7 @@ def test_a_reward_manager_is_sent_to_its_new_home(whole: list[str]) -> None:
     """As verl's own ``migrate_legacy_reward_impl`` has it, which main_ppo does not call."""
     old = ["reward_model.reward_manager=dapo", "reward_model.num_workers=3", "reward_model.model.path=/m"]
     found = findings(overrides_of(whole, "ppo", *old, "+reward_model.reward_kwargs.a=1"))
-    assert [finding.remedy for finding in found] == [
+    assert [finding.problem.fix for finding in found] == [
         "reward.num_workers=3",
         "reward.reward_manager.name=dapo",
         "reward.reward_model.model_path=/m",
@@ -230,7 +230,7 @@ class TestCommand:
         found = json.loads(finished.stdout)["findings"]
         assert len(found) == len(changes)
         for each in found:
-            assert each.keys() == {"check", "severity", "key", "value", "why", "type"}
+            assert each.keys() == {"check", "severity", "key", "value", "valid", "why", "type"}
             assert f"{each['key']}={each['value']}" == changes[0]
 
     def test_words_for_people(self, whole: list[str]) -> None:

@@ -17,8 +17,8 @@ from torch import Tensor
 import grpo_verl_ext as ours
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.tensors import TensorError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 from grpo_verl_ext.verl_plugin.losses import LOSSES, group_rows

@@ -27,7 +27,7 @@ from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.composed import composed
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 
 MODEL = "actor_rollout_ref.model.path"
 
@@ -211,8 +211,8 @@ def examined(config: DictConfig) -> None:
     except OmegaConfBaseException as error:  # a value that cannot be resolved; the doctor says which
         assert str(error)
     else:
-        assert all(each.message and each.check for each in found)
-        json.dumps([str(each.value) for each in found])
+        assert all(str(each.problem) and each.check for each in found)
+        json.dumps([str(each.problem.value) for each in found])
 
 
 @fuzzing(40)

@@ -169,7 +169,7 @@ def test_defaults_follow_the_estimator():
     [
         (
             algorithm("grpo_outcome", scale_rewards="std"),
-            ["algorithm.grpo_ext.scale_rewards is 'std'", "group, batch, none", "scale_rewards=group"],
+            ["algorithm.grpo_ext.scale_rewards is std", "group, batch, none", "scale_rewards=group"],
         ),
         (
             algorithm("grpo_outcome", mask_truncated="yes"),
@@ -177,7 +177,7 @@ def test_defaults_follow_the_estimator():
         ),
         (
             algorithm("grpo_outcome", mask_truncated=True),
-            ["max_response_length is None", "integer ≥ 1", "max_response_length=${data.max_response_length}"],
+            ["max_response_length is null", "integer ≥ 1", "max_response_length=${data.max_response_length}"],
         ),
         (
             algorithm("grpo_outcome", mask_truncated=True, max_response_length=0),
@@ -189,11 +189,11 @@ def test_defaults_follow_the_estimator():
         ),
         (
             algorithm("dr_grpo", scale_rewards="group"),
-            ["algorithm.grpo_ext.scale_rewards is 'group'", "valid is none", "scale_rewards=none"],
+            ["algorithm.grpo_ext.scale_rewards is group", "valid is none", "scale_rewards=none"],
         ),
         (
             algorithm("gvpo", scale_rewards="batch"),
-            ["algorithm.adv_estimator=gvpo", "'batch'", "valid is none", "scale_rewards=none"],
+            ["algorithm.adv_estimator=gvpo", "is batch", "valid is none", "scale_rewards=none"],
         ),
         (
             algorithm("gvpo", mask_truncated=True, max_response_length=4),
@@ -205,7 +205,7 @@ def test_defaults_follow_the_estimator():
         ),
         (
             algorithm("gvpo", gvpo_anchor="new"),
-            ["algorithm.grpo_ext.gvpo_anchor is 'new'", "old, ref", "gvpo_anchor=old"],
+            ["algorithm.grpo_ext.gvpo_anchor is new", "old, ref", "gvpo_anchor=old"],
         ),
         (
             algorithm("grpo_outcome", norm_adv_by_std_in_grpo=False),

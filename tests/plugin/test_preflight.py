@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from grpo_verl_ext.verl_plugin import preflight, requirements
 from grpo_verl_ext.verl_plugin.composed import composed
-from grpo_verl_ext.verl_plugin.findings import Finding, Severity
+from grpo_verl_ext.verl_plugin.errors import Finding, Problem, Severity
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 from grpo_verl_ext.verl_plugin.patches import driver
 from grpo_verl_ext.verl_plugin.preflight import machine
@@ -73,7 +73,7 @@ def test_a_good_configuration_passes(config: Config) -> None:
 def advice(config: DictConfig, check: str) -> list[str]:
     """What one check warns of; it refuses nothing."""
     assert preflight.check(config) is None
-    return [finding.message for finding in preflight.warnings(config) if finding.check == check]
+    return [str(finding.problem) for finding in preflight.warnings(config) if finding.check == check]
 
 
 class TestFiles:
@@ -97,7 +97,7 @@ class TestFiles:
         corrupt = tmp_path / "half.parquet"
         corrupt.write_bytes(b"PAR1 and no more")
         (message,) = advice(config(data__val_files=[str(corrupt)]), "files")
-        assert message.startswith(f"data.val_files names {corrupt}, which is not a readable parquet file")
+        assert message.startswith(f"data.val_files is {corrupt}, but that is not a readable parquet file")
         assert "left in place" in message
         assert corrupt.read_bytes() == b"PAR1 and no more"
 
@@ -198,7 +198,7 @@ class TestSettings:
         message = refusal(
             config(algorithm={"adv_estimator": "grpo_outcome", "grpo_ext": {"scale_rewards": "std"}})
         )
-        assert message.startswith("algorithm.grpo_ext.scale_rewards is 'std'; valid are group, batch, none.")
+        assert message.startswith("algorithm.grpo_ext.scale_rewards is std; valid are group, batch, none.")
 
     def test_an_aggregation_against_the_loss(self, config: Config) -> None:
         actor = {"policy_loss": {"loss_mode": "grpo"}, "loss_agg_mode": "token-mean"}
@@ -268,23 +268,27 @@ class TestGroups:
     def test_verls_trainer_may_shuffle(self, config: Config) -> None:
         assert preflight.check(config(actor_rollout_ref__actor__shuffle=True)) is None
 
-    @pytest.mark.parametrize("beta", [0, -1, float("inf"), "0.1", None])
-    def test_a_wrong_beta(self, gvpo: Config, beta: object) -> None:
+    @pytest.mark.parametrize(
+        ("beta", "shown"), [(0, "0"), (-1, "-1"), (float("inf"), "inf"), ("0.1", "'0.1'"), (None, "null")]
+    )
+    def test_a_wrong_beta(self, gvpo: Config, beta: object, shown: str) -> None:
         message = refusal(gvpo(algorithm__grpo_ext__gvpo_beta=beta))
         assert message == (
-            f"algorithm.grpo_ext.gvpo_beta is {beta!r}; valid is a finite number > 0. "
+            f"algorithm.grpo_ext.gvpo_beta is {shown}; valid is a finite number > 0. "
             f"Type: algorithm.grpo_ext.gvpo_beta=0.1"
         )
 
     def test_a_wrong_anchor(self, gvpo: Config) -> None:
         assert refusal(gvpo(algorithm__grpo_ext__gvpo_anchor="reference")) == (
-            "algorithm.grpo_ext.gvpo_anchor is 'reference'; valid are old, ref. "
+            "algorithm.grpo_ext.gvpo_anchor is reference; valid are old, ref. "
             "Type: algorithm.grpo_ext.gvpo_anchor=old"
         )
 
     def test_dividing_by_the_std(self, gvpo: Config) -> None:
         message = refusal(gvpo(algorithm__grpo_ext__scale_rewards="group"))
-        assert message.startswith("algorithm.adv_estimator=gvpo divides by no standard deviation")
+        assert message.startswith(
+            "algorithm.grpo_ext.scale_rewards is group, but algorithm.adv_estimator=gvpo divides by no standard"
+        )
 
     def test_a_masked_response_would_unbalance_its_group(self, gvpo: Config) -> None:
         options = {"mask_truncated": True, "max_response_length": 8}
@@ -292,7 +296,7 @@ class TestGroups:
 
     def test_two_betas(self, gvpo: Config) -> None:
         assert refusal(gvpo(algorithm__grpo_ext__gvpo_beta=0.2)) == (
-            "algorithm.grpo_ext.gvpo_beta is 0.2, but actor_rollout_ref.actor.policy_loss.gvpo_beta is 0.1; "
+            "actor_rollout_ref.actor.policy_loss.gvpo_beta is 0.1, but algorithm.grpo_ext.gvpo_beta is 0.2; "
             "valid is one β. Type: "
             "'actor_rollout_ref.actor.policy_loss.gvpo_beta=${algorithm.grpo_ext.gvpo_beta}'"
         )
@@ -303,7 +307,7 @@ class TestGroups:
 
     def test_the_reference_as_anchor_without_a_reference(self, gvpo: Config) -> None:
         changes = {"algorithm__grpo_ext__gvpo_anchor": "ref"}
-        assert "so verl loads no reference; valid is true" in refusal(gvpo(**changes))
+        assert "and verl then loads no reference; valid is true" in refusal(gvpo(**changes))
         assert preflight.check(gvpo(**changes, actor_rollout_ref__actor__use_kl_loss=True)) is None
 
     @pytest.mark.parametrize("prompts", [16, 64])
@@ -322,13 +326,13 @@ class TestGroups:
     def test_sampling_below_full_support(self, gvpo: Config, cut: dict[str, float]) -> None:
         (name, value), *_ = cut.items()
         (warning,) = preflight.warnings(gvpo(**{f"actor_rollout_ref__rollout__{name}": value}))
-        assert f"{name}={value}" in warning.message
-        assert "Theorem 2" in warning.why
+        assert f"{name} is {value}" in str(warning.problem)
+        assert "Theorem 2" in warning.problem.why
 
     def test_importance_weights(self, gvpo: Config) -> None:
         (warning,) = preflight.warnings(gvpo(algorithm__rollout_correction={"rollout_is": "token"}))
-        assert "Theorem 2" in warning.why
-        assert warning.remedy == "algorithm.rollout_correction.rollout_is=null"
+        assert "Theorem 2" in warning.problem.why
+        assert warning.problem.fix == "algorithm.rollout_correction.rollout_is=null"
 
 
 class TestRewards:
@@ -351,11 +355,11 @@ class TestDriver:
     def test_warnings_are_printed_and_verls_own_validation_follows(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        found = Finding("budgets", Severity.WARNING, "a.key", 1, "mind this")
+        found = Finding("budgets", Severity.WARNING, Problem("a.key", 1, "a.key=2", valid="two"))
         monkeypatch.setattr(preflight, "findings", lambda config: iter([found]))
         driver.refuse_or_warn(OmegaConf.create())
         assert capsys.readouterr().err == (
-            "grpo_verl_ext: warning: mind this (silent with '++algorithm.grpo_ext.silence=[budgets]')\n"
+            "grpo_verl_ext: warning: a.key is 1; valid is two. Type: a.key=2 (silent with '++algorithm.grpo_ext.silence=[budgets]')\n"
         )
 
     def test_a_refusal_is_one_message_on_stderr_and_no_traceback(self, python: Python) -> None:

@@ -115,7 +115,7 @@ def test_a_reference_that_can_follow_passes():
         ),
         (
             {"actor_rollout_ref__actor__fsdp_config__use_orig_params": True},
-            r"use_orig_params is False, .*Type: actor_rollout_ref\.ref\.fsdp_config\.use_orig_params=true$",
+            r"use_orig_params is false, .*Type: actor_rollout_ref\.ref\.fsdp_config\.use_orig_params=true$",
         ),
     ],
 )

@@ -24,8 +24,8 @@ from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext.verl_plugin import our_trainer, rollout_batch, trainers
 from grpo_verl_ext.verl_plugin.composed import composed
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.findings import SettingError
 from grpo_verl_ext.verl_plugin.groups import worker
 from grpo_verl_ext.verl_plugin.groups.engines import DRIFT_ENGINES, check_drift_engine
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, Case, actor_config, micro_batch, ragged_batch
@@ -139,7 +139,7 @@ def test_every_cell(context: str, feature: str) -> None:
     else:
         check_support(config)
     if isinstance(cell, Refused):
-        own = cell.message(OmegaConf.select(config, cell.key))
+        own = str(cell.error(OmegaConf.select(config, cell.key)))
         assert own in told, "said of this very training"
         seen = cell.seen or f"{cell.key} is {OmegaConf.select(config, cell.key)}"
         assert own.startswith(f"{seen}, but ")
@@ -149,7 +149,9 @@ def test_every_cell(context: str, feature: str) -> None:
 def messages(config: DictConfig) -> set[str]:
     """Everything that is refused of a training; a feature may need another, as an anchor needs its loss."""
     cells = [TABLE[context][name] for context in contexts(config) for name in features(config)]
-    return {cell.message(OmegaConf.select(config, cell.key)) for cell in cells if isinstance(cell, Refused)}
+    return {
+        str(cell.error(OmegaConf.select(config, cell.key))) for cell in cells if isinstance(cell, Refused)
+    }
 
 
 TO_MAIN_PPO = [*DRIVERS]

@@ -10,7 +10,7 @@ import psutil
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.verl_plugin.cpu import sizes
-from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
+from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.keys import ACTOR, MODEL, ROLLOUT
 from grpo_verl_ext.verl_plugin.model_shape import ModelShape, model_shape, tensor_sizes
 from grpo_verl_ext.verl_plugin.options import is_count
@@ -45,11 +45,12 @@ def check_cache(config: DictConfig) -> None:
         both = config.data.max_prompt_length + config.data.max_response_length
         shorter = f", or {LONGEST}={both}" if both < tokens else ""
         raise SettingError(
-            f"{CACHE} is {given}, but a sequence of {tokens} tokens has {least} bytes of keys and values in "
-            f"{_of(config, MODEL)}, and vLLM starts only with room for one; valid is an integer ≥ "
-            f"{sizes.cache_of(1, shape, tokens)}. "
-            f"Type: {CACHE}={sizes.kv_cache_bytes(_of(config, MODEL), tokens)}{shorter}",
-            key=CACHE,
+            CACHE,
+            given,
+            why=f"a sequence of {tokens} tokens has {least} bytes of keys and values in "
+            f"{_of(config, MODEL)}, and vLLM starts only with room for one",
+            valid=f"an integer ≥ {sizes.cache_of(1, shape, tokens)}",
+            fix=f"{CACHE}={sizes.kv_cache_bytes(_of(config, MODEL), tokens)}{shorter}",
         )
 
 
@@ -62,14 +63,16 @@ def check_bucket(config: DictConfig) -> None:
     if given * sizes.MEBI < size:
         needed = sizes.bucket_megabytes(_of(config, MODEL))
         raise SettingError(
-            f"{BUCKET} is {given}, but the embedding of {_of(config, MODEL)}, {shape.vocabulary} words × "
-            f"{shape.width} in float32, has {size / sizes.MEBI:.1f} MiB and travels in one piece; valid is "
-            f"an integer ≥ {needed}. Type: {BUCKET}={needed}",
-            key=BUCKET,
+            BUCKET,
+            given,
+            why=f"the embedding of {_of(config, MODEL)}, {shape.vocabulary} words × {shape.width} in "
+            f"float32, has {size / sizes.MEBI:.1f} MiB and travels in one piece",
+            valid=f"an integer ≥ {needed}",
+            fix=f"{BUCKET}={needed}",
         )
 
 
-def advise_shared_memory(config: DictConfig) -> Iterator[Advice]:
+def advise_shared_memory(config: DictConfig) -> Iterator[Problem]:
     """A process that writes behind the end of /dev/shm is killed with no word but "bus error"."""
     bucket, there = _of(config, BUCKET), size_of_shared_memory()
     if not _is_ours(config) or not is_count(bucket) or there is None:
@@ -77,16 +80,18 @@ def advise_shared_memory(config: DictConfig) -> Iterator[Advice]:
     ranks = _of_a_node(config)
     needed = bucket * ranks
     if there < needed * sizes.MEBI:
-        yield Advice(
-            f"{BUCKET} is {bucket} for each of {ranks} ranks, but {SHARED_MEMORY}, through which the weights "
-            f"travel, has {there // sizes.MEBI} MiB here; valid is a size ≥ {needed} MiB. "
-            f"Type: mount -o remount,size={2 * needed}m {SHARED_MEMORY}, or docker run "
-            f"--shm-size={2 * needed}m …",
+        yield Problem(
             BUCKET,
+            bucket,
+            seen=f"{BUCKET} is {bucket} for each of {ranks} ranks",
+            why=f"{SHARED_MEMORY}, through which the weights travel, has {there // sizes.MEBI} MiB here",
+            valid=f"a size ≥ {needed} MiB",
+            fix=f"mount -o remount,size={2 * needed}m {SHARED_MEMORY}, or docker run "
+            f"--shm-size={2 * needed}m …",
         )
 
 
-def advise_memory(config: DictConfig) -> Iterator[Advice]:
+def advise_memory(config: DictConfig) -> Iterator[Problem]:
     """Ray kills processes of a machine that is nearly full, and the training with them."""
     shape, weights = model_shape(_of(config, MODEL)), sum(tensor_sizes(_of(config, MODEL)))
     if not _is_ours(config) or shape is None or not weights:
@@ -94,11 +99,12 @@ def advise_memory(config: DictConfig) -> Iterator[Advice]:
     there, parts = memory_of_machine(), _parts(config, shape, weights)
     if sum(parts.values()) > there:
         listed = ", ".join(f"{name} {size / sizes.GIBI:.1f}" for name, size in parts.items())
-        yield Advice(
-            f"{MODEL} is {_of(config, MODEL)}, with which a node needs about "
-            f"{sum(parts.values()) / sizes.GIBI:.1f} GiB ({listed}), and this one has "
-            f"{there / sizes.GIBI:.1f} GiB. Type: {MODEL}=<a smaller model>, or trainer.n_gpus_per_node=1",
+        yield Problem(
             MODEL,
+            _of(config, MODEL),
+            why=f"with it a node needs about {sum(parts.values()) / sizes.GIBI:.1f} GiB ({listed}), and "
+            f"this one has {there / sizes.GIBI:.1f} GiB",
+            fix=f"{MODEL}=<a smaller model>, or trainer.n_gpus_per_node=1",
         )
 
 

@@ -1,6 +1,6 @@
 """On which of verl's engines the drift of a group is measured."""
 
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.keys import ACTOR
 
 DRIFT_ENGINES = ("fsdp", "fsdp2")
@@ -18,7 +18,9 @@ def check_drift_engine(strategy: str) -> None:
     if strategy not in DRIFT_ENGINES:
         key = f"{ACTOR}.strategy"
         raise SettingError(
-            f"{key} is {strategy}, where GVPO's drift between updates is not measured; valid are "
-            f"{', '.join(DRIFT_ENGINES)}, or one update per rollout. Type: {key}=fsdp2",
-            key=key,
+            key,
+            strategy,
+            why="GVPO's drift between updates is not measured there",
+            valid=(*DRIFT_ENGINES, "one update per rollout"),
+            fix=f"{key}=fsdp2",
         )

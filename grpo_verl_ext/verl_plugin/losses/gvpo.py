@@ -19,7 +19,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation
 from grpo_verl_ext.algorithms import gvpo as formulas
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 from grpo_verl_ext.verl_plugin.losses.group_rows import GROUPS, GroupRows
 from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, metrics_of
@@ -87,10 +87,12 @@ def _known_groups() -> GroupRows:
     if groups is None:
         key = "trainer.v1.trainer_mode"
         raise SettingError(
-            f"policy_loss.loss_mode=gvpo was called without the groups of its responses, which verl's own "
-            f"trainers and workers do not tell a loss; valid are {', '.join(GROUP_MODES)}. "
-            f"Type: python3 -m verl.trainer.main_ppo … trainer.use_v1=true {key}=group_sync",
-            key=key,
+            key,
+            None,
+            seen="policy_loss.loss_mode=gvpo was called without the groups of its responses, which verl's "
+            "own trainers and workers do not tell a loss",
+            valid=GROUP_MODES,
+            fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {key}=group_sync",
         )
     return groups
 

@@ -23,7 +23,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from grpo_verl_ext.verl_plugin import patches
-from grpo_verl_ext.verl_plugin.findings import SettingError, Severity
+from grpo_verl_ext.verl_plugin.errors import SettingError, Severity
 from grpo_verl_ext.verl_plugin.keys import RUNTIME_ENVIRONMENT
 
 PREPARED = f"{RUNTIME_ENVIRONMENT}.{patches.VARIABLE}"
@@ -95,9 +95,9 @@ def refuse_or_warn(config: DictConfig) -> None:
     found = list(preflight.findings(config))
     for error in found:
         if error.severity is Severity.ERROR:
-            sys.exit(f"grpo_verl_ext: {error.message} {_silence(error.check)}")
+            sys.exit(f"grpo_verl_ext: {error.problem} {_silence(error.check)}")
     for warning in found:
-        message = f"grpo_verl_ext: warning: {warning.message} {_silence(warning.check)}"
+        message = f"grpo_verl_ext: warning: {warning.problem} {_silence(warning.check)}"
         print(message, file=sys.stderr, flush=True)
 
 

@@ -6,7 +6,7 @@ silenced by its name, ``algorithm.grpo_ext.silence=[name]``. A check that fails 
 nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -18,7 +18,7 @@ from grpo_verl_ext.verl_plugin.cpu.checks import (
     check_bucket,
     check_cache,
 )
-from grpo_verl_ext.verl_plugin.findings import Advise, Finding, Refuse, SettingError, Severity
+from grpo_verl_ext.verl_plugin.errors import Finding, Problem, SettingError, Severity
 from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
 from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext
 from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards
@@ -29,6 +29,11 @@ from grpo_verl_ext.verl_plugin.step_rewards.checks import check_steps
 
 SILENCE = f"{SECTION}.{settings.SILENCE}"
 """Names of checks that nobody wants to hear again."""
+
+Refuse = Callable[[DictConfig], None]
+"""A check that raises `SettingError`."""
+Advise = Callable[[DictConfig], Iterator[Problem]]
+"""A check that refuses nothing."""
 
 CHECKS: Mapping[str, Refuse] = {
     "options": algorithm.check_options,
@@ -73,7 +78,7 @@ def check(config: DictConfig) -> None:
     """
     for found in findings(config):
         if found.severity is Severity.ERROR:
-            raise SettingError(found.message, key=found.key)
+            raise SettingError.of(found.problem)
 
 
 def warnings(config: DictConfig) -> Iterator[Finding]:
@@ -86,15 +91,15 @@ def findings(config: DictConfig) -> Iterator[Finding]:
     try:
         silenced = _silenced(config)
     except SettingError as error:
-        yield _finding("silence", Severity.ERROR, config, error.key, str(error))
+        yield Finding("silence", Severity.ERROR, error.problem)
         silenced = []
     said = set[str]()
     for name in (*CHECKS, *ADVICE):
         if name not in silenced:
             for found in _asked(name, config):
-                if found.message not in said:
+                if str(found.problem) not in said:
                     yield found
-                said.add(found.message)
+                said.add(str(found.problem))
 
 
 def _asked(name: str, config: DictConfig) -> Iterator[Finding]:
@@ -103,31 +108,26 @@ def _asked(name: str, config: DictConfig) -> Iterator[Finding]:
         if name in CHECKS:
             CHECKS[name](config)
         else:
-            for advice in ADVICE[name](config):
-                yield _finding(name, Severity.WARNING, config, advice.key, advice.message)
+            for problem in ADVICE[name](config):
+                yield Finding(name, Severity.WARNING, problem)
     except SettingError as error:
-        yield _finding(name, Severity.ERROR, config, error.key, str(error))
+        yield Finding(name, Severity.ERROR, error.problem)
     except MissingMandatoryValue as error:
         key = str(error.full_key)
-        message = f"{key} has no value, and verl no default for it. Type: {key}=<value>"
-        yield Finding("missing", Severity.WARNING, key, None, message)
+        seen = f"{key} has no value, and verl no default for it"
+        yield Finding("missing", Severity.WARNING, Problem(key, None, f"{key}=<value>", seen=seen))
     except OmegaConfBaseException as error:
-        key, reason = error.full_key or "", str(error).splitlines()[0]
-        message = f"{key or 'a setting'} cannot be read: {reason}. Type: {key or '<key>'}=<value>"
-        yield Finding("unreadable", Severity.WARNING, key, None, message)
-    except Exception as error:  # noqa: BLE001  # no training may end because of a fault in a check
-        message = (
-            f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
-            f"nothing is known of what it looks at; the training goes on. Type: ++{SILENCE}=[{name}]"
+        key = error.full_key or ""
+        seen = f"{key or 'a setting'} cannot be read: {str(error).splitlines()[0]}"
+        yield Finding(
+            "unreadable", Severity.WARNING, Problem(key, None, f"{key or '<key>'}=<value>", seen=seen)
         )
-        yield Finding(name, Severity.WARNING, "", None, message)
-
-
-def _finding(name: str, severity: Severity, config: DictConfig, key: str, message: str) -> Finding:
-    value = OmegaConf.select(config, key, throw_on_resolution_failure=False)
-    return Finding(
-        name, severity, key, OmegaConf.to_object(value) if OmegaConf.is_config(value) else value, message
-    )
+    except Exception as error:  # noqa: BLE001  # no training may end because of a fault in a check
+        seen = (
+            f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
+            f"nothing is known of what it looks at; the training goes on"
+        )
+        yield Finding(name, Severity.WARNING, Problem("", None, f"++{SILENCE}=[{name}]", seen=seen))
 
 
 def _silenced(config: DictConfig) -> list[str]:
@@ -138,9 +138,7 @@ def _silenced(config: DictConfig) -> list[str]:
     for name in names:
         if not isinstance(name, str) or name not in valid:
             raise SettingError(
-                f"{SILENCE} has {name!r}; valid are {', '.join(valid)}, the names of checks. "
-                f"Type: {SILENCE}=[]",
-                key=SILENCE,
+                SILENCE, names, why=f"{name!r} is not the name of a check", valid=valid, fix=f"{SILENCE}=[]"
             )
     return [str(name) for name in names]
 

@@ -6,8 +6,8 @@ from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.verl_plugin import settings
+from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
 from grpo_verl_ext.verl_plugin.keys import ACTOR, ROLLOUT
 from grpo_verl_ext.verl_plugin.losses import LOSSES, REQUIRED_LOSS_AGG_MODE
 from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext, is_count
@@ -33,10 +33,11 @@ def check_names(config: DictConfig) -> None:
         name = OmegaConf.select(config, key)
         if name in ours and not is_ours(registry.get(name)):
             raise SettingError(
-                f"{key} is {name}, but the {kind} of this name is that of {registry[name].__module__}, not "
-                f"of grpo_verl_ext; valid is one package for a name. "
-                f"Type: VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …",
-                key=key,
+                key,
+                name,
+                why=f"the {kind} of this name is that of {registry[name].__module__}, not of grpo_verl_ext",
+                valid="one package for a name",
+                fix="VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …",
             )
 
 
@@ -56,59 +57,65 @@ def check_group_size(config: DictConfig) -> None:
     estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
     if estimator in ESTIMATORS and not (is_count(n) and n >= 2):
         raise SettingError(
-            f"{ROLLOUT}.n is {n}, but algorithm.adv_estimator={estimator} compares the responses of a "
-            f"prompt with each other, and one has nothing to be compared with: every advantage would be 0; "
-            f"valid is an integer ≥ 2. Type: {ROLLOUT}.n=8",
-            key=f"{ROLLOUT}.n",
+            f"{ROLLOUT}.n",
+            n,
+            why=f"algorithm.adv_estimator={estimator} compares the responses of a prompt with each other, "
+            "and one has nothing to be compared with: every advantage would be 0",
+            valid="an integer ≥ 2",
+            fix=f"{ROLLOUT}.n=8",
         )
 
 
-def advise_constant_length(config: DictConfig) -> Iterator[Advice]:
+def advise_constant_length(config: DictConfig) -> Iterator[Problem]:
     """Dr. GRPO's constant is the response budget; verl's own form has none unless it is given."""
     actor, budget = config.actor_rollout_ref.actor, config.data.max_response_length
     key, factor = f"{ACTOR}.loss_scale_factor", config.actor_rollout_ref.actor.loss_scale_factor
     loss = actor.policy_loss.loss_mode
     if loss == "dr_grpo" and factor not in (None, budget):
-        yield Advice(
-            f"{key} is {factor}, but data.max_response_length is {budget}; Dr. GRPO's constant is the budget "
-            f"(arXiv 2503.20783, §3.1 and its code), another one scales the learning rate. "
-            f"Type: '{key}=${{data.max_response_length}}'",
+        yield Problem(
             key,
+            factor,
+            why=f"data.max_response_length is {budget}, which Dr. GRPO divides by (arXiv 2503.20783, §3.1 "
+            "and its code); another constant scales the learning rate",
+            fix=f"'{key}=${{data.max_response_length}}'",
         )
     verls_own = loss not in LOSSES
     if verls_own and actor.loss_agg_mode == settings.CONSTANT_LENGTH and factor is None:
-        yield Advice(
-            f"{key} is null, so with loss_agg_mode=seq-mean-token-sum-norm verl divides by the longest "
-            f"response of each micro-batch, and the gradient depends on how the batch is cut "
-            f"(`grpo-verl-ext invariance --verl` measures it). Type: "
-            f"'{key}=${{data.max_response_length}}', or +algo=dr_grpo",
+        yield Problem(
             key,
+            None,
+            why="with loss_agg_mode=seq-mean-token-sum-norm verl then divides by the longest response of "
+            "each micro-batch, and the gradient depends on how the batch is cut (`grpo-verl-ext invariance "
+            "--verl` measures it)",
+            fix=f"'{key}=${{data.max_response_length}}', or +algo=dr_grpo",
         )
 
 
-def advise_kl_gradient(config: DictConfig) -> Iterator[Advice]:
+def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
     """An unbiased value of the KL does not make an unbiased gradient."""
     actor, key = config.actor_rollout_ref.actor, f"{ACTOR}.kl_loss_type"
     if not actor.use_kl_loss or not actor.kl_loss_coef:
         return
     kind = actor.kl_loss_type
     if kind in NO_GRADIENT:
-        yield Advice(
-            f"{key} is {kind}, whose gradient has mean 0: as a loss it does not hold the policy to the "
-            f"reference at all (J. Schulman, Approximating KL Divergence; docs/anatomy.md measures it). "
-            f"Type: {key}=k3+, the value of k3 with the gradient of k2",
+        yield Problem(
             key,
+            kind,
+            why="its gradient has mean 0: as a loss it does not hold the policy to the reference at all (J. "
+            "Schulman, Approximating KL Divergence; docs/anatomy.md measures it)",
+            fix=f"{key}=k3+, the value of k3 with the gradient of k2",
         )
     elif kind in BIASED_GRADIENT and config.algorithm.adv_estimator not in GRPO_FAMILY:
-        yield Advice(
-            f"{key} is {kind}, whose gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) "
-            f"(docs/anatomy.md measures it); GRPO's paper means it so, other estimators have no reason to. "
-            f"Type: {key}=k3+, the value of k3 with the gradient of k2",
+        yield Problem(
             key,
+            kind,
+            why="its gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) (docs/anatomy.md "
+            "measures it); GRPO's paper means it so, other estimators have no reason to",
+            fix=f"{key}=k3+, the value of k3 with the gradient of k2",
         )
 
 
-def advise_gvpo_kl(config: DictConfig) -> Iterator[Advice]:
+def advise_gvpo_kl(config: DictConfig) -> Iterator[Problem]:
     """GVPO's loss holds the policy to its anchor; a second KL has another minimiser (arXiv 2504.19599)."""
     actor = config.actor_rollout_ref.actor
     if actor.policy_loss.loss_mode != "gvpo":
@@ -120,14 +127,16 @@ def advise_gvpo_kl(config: DictConfig) -> Iterator[Advice]:
     for key, value in found.items():
         if value:
             off = "0" if key.endswith("coef") else "false"
-            yield Advice(
-                f"{key} is {value}, a KL beside GVPO's own: the minimiser is no longer π' e^{{R/β}} (arXiv "
-                f"2504.19599, Theorem 1, whose authors use none). Type: {key}={off}",
+            yield Problem(
                 key,
+                value,
+                why="a KL beside GVPO's own moves its minimiser away from π' e^{R/β} (arXiv 2504.19599, "
+                "Theorem 1, whose authors use none)",
+                fix=f"{key}={off}",
             )
 
 
-def advise_unread_options(config: DictConfig) -> Iterator[Advice]:
+def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
     """Options of this package's estimators do nothing with another's."""
     estimator = config.algorithm.adv_estimator
     options = grpo_ext(config.algorithm)
@@ -136,9 +145,10 @@ def advise_unread_options(config: DictConfig) -> Iterator[Advice]:
     for name in ("mask_truncated", "scale_rewards"):
         if options.get(name):
             key = f"{SECTION}.{name}"
-            yield Advice(
-                f"{key} is {options[name]}, but algorithm.adv_estimator={estimator} is not of this package "
-                f"and does not read it; valid are {', '.join(ESTIMATORS)}. Type: ~{key}, or "
-                f"algorithm.adv_estimator=<one of them>",
+            yield Problem(
                 key,
+                options[name],
+                why=f"algorithm.adv_estimator={estimator} is not of this package and does not read it",
+                valid=tuple(ESTIMATORS),
+                fix=f"~{key}, or algorithm.adv_estimator=<one of them>",
             )

@@ -13,9 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.tasks.chain_sum import prepared
-from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
+from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.keys import MODEL
-from grpo_verl_ext.verl_plugin.model_folder import REMEDY, home_resolved, local_folder, read_config
+from grpo_verl_ext.verl_plugin.model_folder import FIX, home_resolved, local_folder, read_config
 
 
 def check_task(config: DictConfig) -> None:
@@ -25,10 +25,10 @@ def check_task(config: DictConfig) -> None:
         try:
             prepared.check(task.folder)
         except prepared.PreparedTaskError as error:
-            raise SettingError(str(error), key="task.folder") from error
+            raise SettingError("task.folder", task.folder, seen=str(error)) from error
 
 
-def advise_files(config: DictConfig) -> Iterator[Advice]:
+def advise_files(config: DictConfig) -> Iterator[Problem]:
     """Data, model configuration and weights that are here must be readable."""
     if not (config.data.get("custom_cls") or {}).get("path"):
         for key in ("train_files", "val_files"):
@@ -45,28 +45,28 @@ def _as_list(value: Any) -> list[str]:
     return [str(item) for item in value] if OmegaConf.is_list(value) else [str(value)]
 
 
-def _data_file(key: str, file: Path) -> Iterator[Advice]:
+def _data_file(key: str, file: Path) -> Iterator[Problem]:
     if file.suffix == ".parquet" and file.is_file():
         try:
             pyarrow.parquet.read_metadata(file)
         except (pyarrow.ArrowException, OSError) as error:
-            yield Advice(
-                f"{key} names {file}, which is not a readable parquet file ({error}). It was left in place. "
-                f"Make it again, then type the same command",
+            yield Problem(
                 key,
+                str(file),
+                why=f"that is not a readable parquet file ({error}); it was left in place",
+                fix=f"{key}=<another file>, or the same command when you have made it again",
             )
 
 
-def _model(folder: Path) -> Iterator[Advice]:
+def _model(folder: Path) -> Iterator[Problem]:
     try:
-        read_config(folder, key=MODEL, remedy=REMEDY)
+        read_config(folder, key=MODEL, fix=FIX)
     except SettingError as error:
-        yield Advice(str(error), MODEL)
+        yield error.problem
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt"):
                 pass
         except SafetensorError as error:
-            yield Advice(
-                f"{file} is not a readable safetensors file ({error}). It was left in place. {REMEDY}", MODEL
-            )
+            why = f"{file} is not a readable safetensors file ({error}); it was left in place"
+            yield Problem(MODEL, str(folder), why=why, fix=FIX)

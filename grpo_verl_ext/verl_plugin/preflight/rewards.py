@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.rewards import weighted_sum
-from grpo_verl_ext.verl_plugin.findings import Advice, SettingError
+from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.options import grpo_ext
 
 LEGACY: Mapping[str, str] = {
@@ -38,19 +38,21 @@ def check_rewards(config: DictConfig) -> None:
             weighted_sum.check_weights(weights)
         except ValueError as error:
             key = "reward.custom_reward_function.reward_kwargs.weights"
-            raise SettingError(str(error), key=key) from error
+            raise SettingError(key, weights, seen=str(error)) from error
 
 
-def advise_legacy_sections(config: DictConfig) -> Iterator[Advice]:
+def advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
     """verl would train with another reward than the one that was asked for."""
     for section in ("custom_reward_function", "reward_model", "sandbox_fusion"):
         for key, value in _leaves(config.get(section), section):
             if value is not None:
                 home = _new_home(key)
-                yield Advice(
-                    f"{key} is {value}, which verl 0.9's main_ppo accepts and never reads; valid is {home}. "
-                    f"Type: {home}={value}",
+                yield Problem(
                     key,
+                    value,
+                    why="verl 0.9's main_ppo accepts this key and never reads it",
+                    valid=home,
+                    fix=f"{home}={value}",
                 )
 
 
@@ -59,20 +61,21 @@ def _new_home(key: str) -> str:
     return LEGACY[moved] + key.removeprefix(moved)
 
 
-def advise_dynamic_sampling(config: DictConfig) -> Iterator[Advice]:
+def advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
     """DAPO keeps prompts with some right and some wrong answers, arXiv 2503.14476, eq. 11."""
     groups, shaping = config.algorithm.get("filter_groups"), _overlong(config)
     if groups and groups.enable and groups.metric in SHAPED and shaping:
         key = "algorithm.filter_groups.metric"
-        yield Advice(
-            f"{key} is {groups.metric}, which the overlong punishment changes: a prompt whose answers are "
-            f"all right, but differ in length, would be kept; DAPO's condition is 0 < #correct < G (arXiv "
-            f"2503.14476, eq. 11). Type: {key}=acc",
+        yield Problem(
             key,
+            groups.metric,
+            why="the overlong punishment changes it: a prompt whose answers are all right, but differ in "
+            "length, would be kept; DAPO's condition is 0 < #correct < G (arXiv 2503.14476, eq. 11)",
+            fix=f"{key}=acc",
         )
 
 
-def advise_budgets(config: DictConfig) -> Iterator[Advice]:
+def advise_budgets(config: DictConfig) -> Iterator[Problem]:
     """Whoever punishes or masks truncated responses must know the budget at which they are truncated."""
     budget = config.data.max_response_length
     options = grpo_ext(config.algorithm)
@@ -83,11 +86,12 @@ def advise_budgets(config: DictConfig) -> Iterator[Advice]:
         told["reward.reward_kwargs.max_resp_len"] = config.reward.reward_kwargs.get("max_resp_len")
     for key, value in told.items():
         if value is not None and value != budget:
-            yield Advice(
-                f"{key} is {value}, but data.max_response_length is {budget}, where responses are truncated: "
-                f"truncated ones would be missed, or whole ones taken for truncated. "
-                f"Type: '{key}=${{data.max_response_length}}'",
+            yield Problem(
                 key,
+                value,
+                why=f"data.max_response_length is {budget}, where responses are truncated: truncated ones "
+                "would be missed, or whole ones taken for truncated",
+                fix=f"'{key}=${{data.max_response_length}}'",
             )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.groups.engines import DRIFT_ENGINES
 from grpo_verl_ext.verl_plugin.keys import ACTOR, GROUP_MODES
 from grpo_verl_ext.verl_plugin.preflight.training import (
@@ -44,15 +44,14 @@ class Refused:
 
     key: str
     reason: str
-    valid: str
+    valid: str | tuple[str, ...]
     fix: str
     seen: str = ""
     """What is seen, where no single value says it; else the key and its value."""
 
-    def message(self, value: object) -> str:
-        """The sentence that a user reads."""
-        seen = self.seen or f"{self.key} is {value}"
-        return f"{seen}, but {self.reason}; valid {self.valid}. Type: {self.fix}"
+    def error(self, value: object) -> SettingError:
+        """What a user reads, where the key has this value."""
+        return SettingError(self.key, value, why=self.reason, valid=self.valid, fix=self.fix, seen=self.seen)
 
 
 Cell = Exact | Refused
@@ -71,7 +70,7 @@ def check_support(config: DictConfig) -> None:
         for feature in used:
             cell = TABLE[context][feature]
             if isinstance(cell, Refused):
-                raise SettingError(cell.message(setting(config, cell.key)), key=cell.key)
+                raise cell.error(setting(config, cell.key))
 
 
 # Tests. The seams of this module in tests/contract: verl's sources hand a loss, or an estimator, the same.
@@ -139,16 +138,16 @@ NO_SAMPLING = (
 )
 
 
-def _without_our_trainer(key: str, valid: str, fix: str, seen: str = "") -> Row:
+def _without_our_trainer(key: str, valid: str | tuple[str, ...], fix: str, seen: str = "") -> Row:
     return {name: Refused(key, reason, valid, fix, seen) for name, reason in NEEDS.items()}
 
 
 def _verls_mode(ours: str) -> Row:
-    return _row(_without_our_trainer(MODE, f"are {', '.join(GROUP_MODES)}", f"{MODE}={ours}"))
+    return _row(_without_our_trainer(MODE, GROUP_MODES, f"{MODE}={ours}"))
 
 
 def _other_driver(key: str, seen: str, fix: str) -> Row:
-    valid = "is verl.trainer.main_ppo with trainer.use_v1=true"
+    valid = "verl.trainer.main_ppo with trainer.use_v1=true"
     without_sampling = Refused(key, NO_SAMPLING, valid, "algorithm.filter_groups.enable=false", seen)
     return _row(
         {"clipped": SAME_CALLS, "dynamic_sampling": without_sampling},
@@ -181,14 +180,13 @@ TRAINER_ROWS: Mapping[str, Row] = {
 NO_DRIFT = Refused(
     STRATEGY,
     "GVPO's drift between the updates on one rollout is not measured there",
-    f"are {', '.join(DRIFT_ENGINES)}, or one update per rollout without "
-    f"algorithm.rollout_correction.bypass_mode",
+    (*DRIFT_ENGINES, "or one update per rollout without algorithm.rollout_correction.bypass_mode"),
     f"{STRATEGY}=fsdp2, or {ACTOR}.ppo_epochs=1 '{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}'",
 )
 NO_REFRESH = Refused(
     STRATEGY,
     "the reference that algorithm.grpo_ext.ref_sync_steps asks for cannot follow the policy there",
-    f"are {', '.join(REFRESH_ENGINES)}",
+    REFRESH_ENGINES,
     f"{STRATEGY}=fsdp2, or ~algorithm.grpo_ext.ref_sync_steps",
 )
 
@@ -221,7 +219,7 @@ def _bypassed(key: str, what: str) -> Row:
                 key,
                 f"with {CORRECTION}.bypass_mode=true {what} by verl's loss bypass_mode alone, not by the one "
                 f"that you named",
-                "is null",
+                "null",
                 f"{key}=null, or {CORRECTION}.bypass_mode=false",
             ),
         )
@@ -231,25 +229,25 @@ def _bypassed(key: str, what: str) -> Row:
 TASK_REWARDS = Refused(
     f"{DISTILLATION}.use_task_rewards",
     "the distillation is then the whole loss, and the algorithm that you named does nothing",
-    "is true",
+    "true",
     f"{DISTILLATION}.use_task_rewards=true",
 )
 TOP_K = Refused(
     f"{DISTILLATION}.loss_mode",
     "verl then calls the loss for the logits, too, where GVPO has no groups",
-    "is an estimator of one token, k1 or k3",
+    "an estimator of one token, k1 or k3",
     f"{DISTILLATION}.loss_mode=k3",
 )
 WHOLE_RESPONSES = Refused(
     f"{CORRECTION}.rollout_rs",
     "GVPO compares the log-ratios of whole responses, and of one that has lost tokens it is another",
-    "are criteria of sequences, or null",
+    "criteria of sequences, or null",
     f"{CORRECTION}.rollout_rs=null",
 )
 LOST_LAST_TOKEN = Refused(
     f"{CORRECTION}.rollout_rs",
     "algorithm.grpo_ext.mask_truncated knows a truncated response by its last token, which may be rejected",
-    "are criteria of sequences, or null",
+    "criteria of sequences, or null",
     f"{CORRECTION}.rollout_rs=null, or algorithm.grpo_ext.mask_truncated=false",
 )
 

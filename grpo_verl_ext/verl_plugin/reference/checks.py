@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
 
 KEY = "algorithm.grpo_ext.ref_sync_steps"
@@ -24,23 +24,30 @@ def check_reference(config: DictConfig) -> None:
         return
     if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
         raise SettingError(
-            f"{KEY} is {steps}, but there is no reference to refresh: neither "
-            f"actor_rollout_ref.actor.use_kl_loss nor algorithm.use_kl_in_reward is true. "
-            f"Type: actor_rollout_ref.actor.use_kl_loss=true, or ~{KEY}",
-            key=KEY,
+            KEY,
+            steps,
+            why="there is no reference to refresh: neither actor_rollout_ref.actor.use_kl_loss nor "
+            "algorithm.use_kl_in_reward is true",
+            valid="null",
+            fix=f"actor_rollout_ref.actor.use_kl_loss=true, or ~{KEY}",
         )
     if _has_adapter(config):
         raise SettingError(
-            f"{KEY} is {steps}, but with LoRA the reference is the policy without its adapter, which nothing "
-            f"can refresh; valid is null. Type: ~{KEY}",
-            key=KEY,
+            KEY,
+            steps,
+            why="with LoRA the reference is the policy without its adapter, which nothing can refresh",
+            valid="null",
+            fix=f"~{KEY}",
         )
     separate = config.trainer.v1.trainer_mode == "group_separate_async"
     if separate and not config.actor_rollout_ref.get("hybrid_engine", True):
         raise SettingError(
-            f"{KEY} is {steps}, but with actor_rollout_ref.hybrid_engine=false the reference lives in other "
-            f"processes than the policy; valid is true. Type: actor_rollout_ref.hybrid_engine=true",
-            key=KEY,
+            KEY,
+            steps,
+            why="with actor_rollout_ref.hybrid_engine=false the reference lives in other processes than the "
+            "policy",
+            valid="null",
+            fix=f"actor_rollout_ref.hybrid_engine=true, or ~{KEY}",
         )
     _check_sharding(config)
 
@@ -63,9 +70,11 @@ def _check_sharding(config: DictConfig) -> None:
             key = f"actor_rollout_ref.ref.fsdp_config.{name}"
             value = str(policy).lower()
             raise SettingError(
-                f"{key} is {reference}, but with {KEY} the reference is sharded like the policy, whose "
-                f"{name} is {policy}; valid is {value}. Type: {key}={value}",
-                key=key,
+                key,
+                reference,
+                why=f"with {KEY} the reference is sharded like the policy, whose {name} is {policy}",
+                valid=str(value),
+                fix=f"{key}={value}",
             )
 
 

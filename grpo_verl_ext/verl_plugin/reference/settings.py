@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_verl_ext.verl_plugin.findings import SettingError
-from grpo_verl_ext.verl_plugin.options import grpo_ext, is_number
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext, is_number
 
 KEYS = ("ref_sync_steps", "ref_mixup_alpha")
 
@@ -34,15 +34,11 @@ class ReferenceSettings:
         settings = cls(**{key: options[key] for key in KEYS if key in options})
         steps, alpha = settings.ref_sync_steps, settings.ref_mixup_alpha
         if steps is not None and (type(steps) is not int or steps < 1):
+            key = f"{SECTION}.ref_sync_steps"
             raise SettingError(
-                f"algorithm.grpo_ext.ref_sync_steps is {steps!r}; valid is an integer ≥ 1, or null for a "
-                f"reference that stays. Type: algorithm.grpo_ext.ref_sync_steps=512",
-                key="algorithm.grpo_ext.ref_sync_steps",
+                key, steps, valid="an integer ≥ 1, or null for a reference that stays", fix=f"{key}=512"
             )
         if not is_number(alpha) or not 0 < alpha <= 1:
-            raise SettingError(
-                f"algorithm.grpo_ext.ref_mixup_alpha is {alpha!r}; valid is a number in (0, 1]. "
-                f"Type: algorithm.grpo_ext.ref_mixup_alpha=1.0",
-                key="algorithm.grpo_ext.ref_mixup_alpha",
-            )
+            key = f"{SECTION}.ref_mixup_alpha"
+            raise SettingError(key, alpha, valid="a number in (0, 1]", fix=f"{key}=1.0")
         return settings

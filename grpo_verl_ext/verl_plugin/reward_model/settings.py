@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.options import grpo_ext, is_number, section
 
 KEY = "reward_model"
@@ -41,14 +41,10 @@ class RewardModelSettings:
             key = f"algorithm.grpo_ext.{KEY}.{name}"
             if name not in valid:
                 raise SettingError(
-                    f"{key}={value!r} is not an option; valid are {', '.join(valid)}. Type: ~{key}",
-                    key=key,
+                    key, value, seen=f"{key}={value!r} is not an option", valid=valid, fix=f"~{key}"
                 )
             if name == "path" and not isinstance(value, str | None):
-                raise SettingError(
-                    f"{key} is {value!r}; valid is a folder, or a name on a hub. Type: {key}=<folder>",
-                    key=key,
-                )
+                raise SettingError(key, value, valid="a folder, or a name on a hub", fix=f"{key}=<folder>")
             if name != "path" and not is_number(value):
-                raise SettingError(f"{key} is {value!r}; valid is a finite number. Type: {key}=1.0", key=key)
+                raise SettingError(key, value, valid="a finite number", fix=f"{key}=1.0")
         return cls(**options)

@@ -2,7 +2,7 @@
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.findings import SettingError
+from grpo_verl_ext.verl_plugin.errors import SettingError
 
 VERLS_AGENT_LOOPS = {"single_turn_agent": "step_single_turn_agent", "tool_agent": "step_tool_agent"}
 """verl's own, which drop step rewards, and ours that keep them."""
@@ -20,8 +20,9 @@ def check_steps(config: DictConfig) -> None:
     loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
     if loop in VERLS_AGENT_LOOPS:
         raise SettingError(
-            f"algorithm.adv_estimator=grpo_process needs an agent loop that keeps step rewards, but "
-            f"{key}={loop}; valid are {', '.join(VERLS_AGENT_LOOPS.values())} or one of yours. "
-            f"Type: {key}={VERLS_AGENT_LOOPS[loop]}",
-            key=key,
+            key,
+            loop,
+            why="algorithm.adv_estimator=grpo_process needs an agent loop that keeps step rewards",
+            valid=(*VERLS_AGENT_LOOPS.values(), "one of yours"),
+            fix=f"{key}={VERLS_AGENT_LOOPS[loop]}",
         )
