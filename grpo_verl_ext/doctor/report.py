@@ -92,7 +92,7 @@ def _differences(here: Seen, worker: Seen | None) -> str | None:
 
 def _queue() -> str | None:
     missing = queue_missing()
-    return missing and f"{missing.why}. Type: {missing.fix}"
+    return f"{missing.why}. Type: {missing.fix}" if missing else None
 
 
 def _plain(finding: Finding) -> dict[str, object]:

@@ -287,7 +287,7 @@ class TestGroups:
     def test_dividing_by_the_std(self, gvpo: Config) -> None:
         message = refusal(gvpo(algorithm__grpo_ext__scale_rewards="group"))
         assert message.startswith(
-            "algorithm.grpo_ext.scale_rewards is group, but algorithm.adv_estimator=gvpo divides by no standard"
+            "algorithm.grpo_ext.scale_rewards is group, but algorithm.adv_estimator=gvpo divides by no "
         )
 
     def test_a_masked_response_would_unbalance_its_group(self, gvpo: Config) -> None:
@@ -359,7 +359,8 @@ class TestDriver:
         monkeypatch.setattr(preflight, "findings", lambda config: iter([found]))
         driver.refuse_or_warn(OmegaConf.create())
         assert capsys.readouterr().err == (
-            "grpo_verl_ext: warning: a.key is 1; valid is two. Type: a.key=2 (silent with '++algorithm.grpo_ext.silence=[budgets]')\n"
+            "grpo_verl_ext: warning: a.key is 1; valid is two. Type: a.key=2 "
+            "(silent with '++algorithm.grpo_ext.silence=[budgets]')\n"
         )
 
     def test_a_refusal_is_one_message_on_stderr_and_no_traceback(self, python: Python) -> None:

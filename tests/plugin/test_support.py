@@ -141,7 +141,9 @@ def test_every_cell(context: str, feature: str) -> None:
     if isinstance(cell, Refused):
         own = str(cell.error(OmegaConf.select(config, cell.key)))
         assert own in told, "said of this very training"
-        seen = cell.seen or f"{cell.key} is {OmegaConf.select(config, cell.key)}"
+        value = OmegaConf.select(config, cell.key)
+        typed = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
+        seen = cell.seen or f"{cell.key} is {typed}"
         assert own.startswith(f"{seen}, but ")
         assert own.endswith(f". Type: {cell.fix}")
 
