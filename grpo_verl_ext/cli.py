@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -36,8 +37,19 @@ def _one_message(who: str, *errors: type[Exception], extra: str | None = None) -
         raise typer.Exit(1) from error
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("grpo-verl-ext"))
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    show_version: Annotated[  # noqa: ARG001  # acts when it is read
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
     """GRPO, DAPO, Dr. GRPO and GVPO for verl."""
     # As `python3 -m verl…` does: VERL_USE_EXTERNAL_MODULES may name a module of this folder.
     if (here := str(Path.cwd())) not in sys.path:

@@ -76,11 +76,6 @@ def seen_by_a_worker() -> Seen:
     return found
 
 
-def is_ours(module: str) -> bool:
-    """Of this package?"""
-    return module.split(".", maxsplit=1)[0] == "grpo_verl_ext"
-
-
 def _owners(registry: Mapping[object, object]) -> dict[str, str]:
     return {
         str(getattr(name, "value", name)): getattr(function, "__module__", type(function).__module__)

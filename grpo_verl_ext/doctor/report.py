@@ -16,7 +16,6 @@ from rich.table import Table
 from grpo_verl_ext.doctor.environment import (
     Seen,
     Version,
-    is_ours,
     python_version,
     seen_by_a_worker,
     seen_here,
@@ -24,6 +23,7 @@ from grpo_verl_ext.doctor.environment import (
 )
 from grpo_verl_ext.verl_plugin.errors import Finding, Severity
 from grpo_verl_ext.verl_plugin.requirements import queue_missing
+from grpo_verl_ext.verl_plugin.usage import is_own_module
 from grpo_verl_ext.which_ray import which_ray
 
 CLEAN, WARNED, WRONG = 0, 1, 2
@@ -77,7 +77,7 @@ def _asked_worker() -> tuple[Seen | None, str | None]:
 
 
 def _differences(here: Seen, worker: Seen | None) -> str | None:
-    if not any(is_ours(owner) for owner in here.estimators.values()):
+    if not any(is_own_module(owner) for owner in here.estimators.values()):
         return (
             "verl did not load the plugin in this process. Type: pip install grpo-verl-ext, into the "
             "environment of verl, and unset VERL_USE_EXTERNAL_PLUGINS"
@@ -133,7 +133,7 @@ def _print_environment(here: Seen, worker: Seen | None, complaints: Sequence[str
     where = "here and in a Ray worker" if worker == here else "here"
     console.print(f"estimators and losses that verl finds {where} (ours: *):", markup=False)
     for kind, owners in (("estimators", here.estimators), ("losses", here.losses)):
-        names = ", ".join(f"{name}*" if is_ours(owner) else name for name, owner in sorted(owners.items()))
+        names = ", ".join(name + "*" * is_own_module(owner) for name, owner in sorted(owners.items()))
         console.print(f"  {kind}: {names}", markup=False)
     for word in complaints:
         console.print(word, style="bold red", markup=False)

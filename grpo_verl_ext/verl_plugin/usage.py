@@ -72,7 +72,12 @@ def asks_for_cpu(config: DictConfig) -> bool:
 
 def is_ours(function: object) -> bool:
     """Whether a registered function or class is defined in this package."""
-    return str(getattr(function, "__module__", "")).split(".", maxsplit=1)[0] == PACKAGE
+    return is_own_module(str(getattr(function, "__module__", "")))
+
+
+def is_own_module(name: str) -> bool:
+    """Whether a module of this name is in this package."""
+    return name.split(".", maxsplit=1)[0] == PACKAGE
 
 
 def _registries() -> Mapping[str, Mapping[str, Any]]:
