@@ -2,8 +2,8 @@
 
 python benchmarks/kills.py [--kinds driver WorkerDict …] [--seed 1] [--out outputs/kills] [verl overrides]
 
-The embedded task on the CPU platform with two ranks, six short steps, a checkpoint after each. The
-signal comes 0 to 20 seconds after the first step was logged. Then the same training is started again and
+The embedded task on the CPU platform with two ranks, twelve short steps, a checkpoint after each. The
+signal comes 0 to 10 seconds after the first step was logged. Then the same training is started again and
 has to reach its last step. What a killed run leaves running is looked for, and the task's cache is
 compared file by file.
 """
@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from run_processes import kind
+from run_processes import FORKS_WORKERS, kind
 
 from grpo_verl_ext.cache import cache_root
 from grpo_verl_ext.runs.leftovers import marked
@@ -27,9 +27,9 @@ from grpo_verl_ext.runs.verl_run import VerlRun
 
 KINDS = (
     *("driver", "TaskRunnerV1", "WorkerDict", "AgentLoopWorkerTQ", "RewardLoopWorker"),
-    *("vLLMHttpServer", "EngineCore", "TransferQueueController", "SimpleStorageUnit"),
+    *("vLLMHttpServer", "EngineCore", "TransferQueueController", "SimpleStorageUnit", FORKS_WORKERS),
 )
-STEPS = 6
+STEPS = 12
 
 
 @dataclass
@@ -69,7 +69,7 @@ def main() -> None:
     print("| killed | s after step 1 | s to the end | named by | left running | second run | cache |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in options.kinds:
-        delay = random.Random(f"{options.seed}-{name}").uniform(0, 20)
+        delay = random.Random(f"{options.seed}-{name}").uniform(0, 10)
         run = VerlRun(options.out / f"{name}-{options.seed}", settings(overrides), STEPS)
         print(killed_and_resumed(Kill(run, name, delay, options.patience)), flush=True)
 

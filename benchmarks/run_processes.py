@@ -7,6 +7,10 @@ import psutil
 from grpo_verl_ext.runs.verl_run import TRAINER
 
 
+FORKS_WORKERS = "forked_worker"
+"""The process of this package that forks Ray's workers (``verl_plugin/cpu/forked_worker``)."""
+
+
 def kind(process: psutil.Process) -> str:
     """Ray's actors are named by their class, its own processes by their program."""
     command = process.cmdline()
@@ -18,5 +22,7 @@ def kind(process: psutil.Process) -> str:
         return "Ray's idle worker" if actor == "IDLE" else actor
     if title.startswith("VLLM::"):
         return "EngineCore"
+    if command[1:] and Path(command[1]).name == FORKS_WORKERS:
+        return FORKS_WORKERS
     scripts = [Path(argument).stem for argument in command[1:3] if argument.endswith(".py")]
     return f"Ray's {(scripts or [process.name()])[0]}"
