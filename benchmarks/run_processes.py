@@ -6,7 +6,6 @@ import psutil
 
 from grpo_verl_ext.runs.verl_run import TRAINER
 
-
 FORKS_WORKERS = "forked_worker"
 """The process of this package that forks Ray's workers (``verl_plugin/cpu/forked_worker``)."""
 
