@@ -128,7 +128,7 @@ def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Pa
     first, second = (record.parts["reward_model"] for record in read_manifest_of(tmp_path / "killed"))
     assert first["held_out_accuracy_after"] > 0.9
     # What the policy of round 2 does is new to the reward model of round 1.
-    assert second["held_out_accuracy_before"] < 0.8
+    assert second["held_out_accuracy_before"] < first["held_out_accuracy_after"]
     assert second["held_out_accuracy_after"] > 0.9
     history = set(read_pairs(tmp_path / "killed" / "round-1" / "pairs.jsonl"))
     mixture = read_pairs(tmp_path / "killed" / "round-2" / "mixture.jsonl")
