@@ -57,7 +57,7 @@ def test_what_the_driver_would_refuse(tmp_path: Path) -> None:
 
 def test_what_would_fail_in_the_second_round_only(tmp_path: Path) -> None:
     served = settings(tmp_path, "reward.reward_model.rollout.name=vllm", served="server")
-    with pytest.raises(IterateError, match=r"verl asks the reward model itself"):
+    with pytest.raises(IterateError, match=r"verl then asks the reward model itself"):
         compose(served)
     rules = "reward.custom_reward_function.path=pkg://verl.utils.reward_score"
     compose(settings(tmp_path, "reward.reward_model.rollout.name=vllm", rules, served="server"))

@@ -221,7 +221,7 @@ def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> flo
     return float(max((found[name] - expected[name]).abs().max() for name in expected) / scale)
 
 
-@pytest.mark.parametrize("dp_size", [1, 2, 4])
+@pytest.mark.parametrize("dp_size", [1, 2, pytest.param(4, marks=pytest.mark.long)])
 def test_gradients_and_parameters_of_four_updates(
     dp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
 ) -> None:

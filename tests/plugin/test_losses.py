@@ -327,9 +327,9 @@ def test_without_a_budget_nothing_is_said_about_truncation():
         assert "actor/frac_truncated" not in call("grpo", counted(config))[1]
 
 
-@pytest.mark.parametrize("budget", [0, -1, 2.5, True])
-def test_a_budget_that_is_none_is_refused(budget):
-    with pytest.raises(InstantiationException, match=rf"max_response_length is {budget}.*≥ 1.*Type: "):
+@pytest.mark.parametrize(("budget", "shown"), [(0, "0"), (-1, "-1"), (2.5, "2.5"), (True, "true")])
+def test_a_budget_that_is_none_is_refused(budget, shown):
+    with pytest.raises(InstantiationException, match=rf"max_response_length is {shown}; .*≥ 1.*Type: "):
         with_budget(budget)
 
 
@@ -355,10 +355,10 @@ def test_a_contradicting_aggregation_is_refused(mode):
     assert "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean" in str(caught.value)
 
 
-@pytest.mark.parametrize("factor", [None, 0, -1])
-def test_dr_grpo_never_guesses_the_length(factor):
+@pytest.mark.parametrize(("factor", "shown"), [(None, "null"), (0, "0"), (-1, "-1")])
+def test_dr_grpo_never_guesses_the_length(factor, shown):
     case = dataclasses.replace(CASES["dr_grpo"], loss_scale_factor=factor)
-    with pytest.raises(ValueError, match=f"loss_scale_factor is {factor}") as caught:
+    with pytest.raises(ValueError, match=f"loss_scale_factor is {shown}, but") as caught:
         call("dr_grpo", counted(actor_config(case)))
     assert "actor_rollout_ref.actor.loss_scale_factor=${data.max_response_length}" in str(caught.value)
 
@@ -415,7 +415,7 @@ def test_gvpo_refuses_responses_whose_groups_nobody_told():
     data = micro_batch(batch, list(range(len(batch))), dp_size=1)
     with pytest.raises(SettingError, match=r"without the groups.*Type: .*trainer_mode=group_sync") as refusal:
         ppo_loss(actor_config(CASES["gvpo"], **NO_KL), *data)
-    assert refusal.value.key == "trainer.v1.trainer_mode"
+    assert refusal.value.problem.key == "trainer.v1.trainer_mode"
 
 
 def test_gvpo_equals_the_paper_at_the_first_update():

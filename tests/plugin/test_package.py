@@ -49,6 +49,7 @@ def test_the_source_archive_makes_the_same_wheel(sdist: Path, wheel: zipfile.Zip
         assert all(opened.read(name) == wheel.read(name) for name in wheel.namelist())
 
 
+@pytest.mark.long
 def test_the_wheel_works_in_a_fresh_environment(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     """What it depends on is lent by the environment of the tests; the package itself is the wheel's."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "fresh"], check=True)

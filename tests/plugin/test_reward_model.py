@@ -157,7 +157,7 @@ class TestChecks:
             ([MANAGER, f"+{SECTION}.path=./nowhere"], r"there is no nowhere/config\.json"),
             (
                 [MANAGER, "reward.reward_model.enable=true"],
-                r"never calls reward\.reward_manager\.name=rule_and_model\. Type",
+                r"never calls reward\.reward_manager\.name=rule_and_model; valid is .* Type",
             ),
             (
                 [MANAGER, f"+{SECTION}.paths=m"],

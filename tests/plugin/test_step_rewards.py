@@ -209,7 +209,9 @@ class TestChecks:
 
     @pytest.mark.parametrize("name", ["single_turn_agent", "tool_agent"])
     def test_verls_own_agent_loops_are_refused(self, name: str) -> None:
-        with pytest.raises(ValueError, match=rf"default_agent_loop={name}; .*Type: {AGENT_LOOP}=step_{name}"):
+        with pytest.raises(
+            ValueError, match=rf"default_agent_loop is {name}, .*Type: {AGENT_LOOP}=step_{name}"
+        ):
             self.check("+algo=grpo_process", f"{AGENT_LOOP}={name}")
 
     def test_the_names_are_those_that_verl_knows(self) -> None:

@@ -238,7 +238,7 @@ class TestTheFirstCallRefuses:
     def test_the_reference_as_anchor(self) -> None:
         with pytest.raises(SettingError, match=r"gvpo_anchor is ref, but .* Type: .*=group_sync") as refused:
             self.estimate("gvpo", gvpo_anchor="ref")
-        assert refused.value.key == "algorithm.grpo_ext.gvpo_anchor"
+        assert refused.value.problem.key == "algorithm.grpo_ext.gvpo_anchor"
 
     @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "grpo_process"])
     def test_a_reference_that_nobody_refreshes(self, name: str) -> None:

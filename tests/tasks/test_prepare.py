@@ -153,6 +153,7 @@ def test_an_error_on_the_way_leaves_nothing(tmp_path, tiny):
     assert [path.name for path in tmp_path.rglob("*")] == ["chain_sum", "seed-1.lock"]
 
 
+@pytest.mark.long
 def test_killed_on_the_way_the_same_command_recovers(tmp_path):
     killed = start(tmp_path, steps=10**6)
     assert killed.stdout.readline() == "step 1 1000000\n"
