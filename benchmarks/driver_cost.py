@@ -43,14 +43,14 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
-from grpo_verl_ext.verl_plugin import rollout_batch
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.groups.trainer import KeepsGroups
-from grpo_verl_ext.verl_plugin.reference.trainer import RefreshesReference
-from grpo_verl_ext.verl_plugin.rows import KEYS, rows_of
 from grpo_verl_ext.verl_plugin.step_rewards.collected import collected
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
-from grpo_verl_ext.verl_plugin.step_rewards.trainer import ShowsSteps
+from grpo_verl_ext.verl_plugin.trainer import rollout_batch
+from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.trainer.group_batching import KeepsGroups
+from grpo_verl_ext.verl_plugin.trainer.kv_batch import KEYS, rows_of
+from grpo_verl_ext.verl_plugin.trainer.process_supervision import ShowsSteps
+from grpo_verl_ext.verl_plugin.trainer.reference_sync import RefreshesReference
 
 SIZES = ((8192, 8192), (16384, 4096))
 GROUP_SIZE, STEPS_EACH, MINI_BATCHES = 8, 16, 4

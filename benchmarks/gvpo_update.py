@@ -76,9 +76,9 @@ def make_worker(folder: str, loss: str, options: argparse.Namespace) -> Any:
     )
     from verl.workers.utils.losses import ppo_loss
 
-    from grpo_verl_ext.verl_plugin.groups.worker import GroupTrainingWorker
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
     from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE
+    from grpo_verl_ext.verl_plugin.workers.group_drift import GroupTrainingWorker
 
     fp32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
     worker = GroupTrainingWorker(
@@ -157,7 +157,7 @@ def imbalance() -> Table:
     """Tokens of the busiest rank over those of an even share: the whole step, and optimizer step by step."""
     from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-    from grpo_verl_ext.verl_plugin.groups.mini_batches import balanced_over_ranks, whole_groups
+    from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, whole_groups
 
     table = Table(
         "ranks", "verl: batch", "verl: mini-batches", "group_sync: batch", "group_sync: mini-batches"

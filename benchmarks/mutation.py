@@ -177,7 +177,7 @@ def _run_tests(tree: Path) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    importlib.import_module("grpo_verl_ext.entry")  # what verl would have done on import
+    importlib.import_module("grpo_verl_ext.plugin")  # what verl would have done on import
     sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-k", SKIPPED, *TESTS]))
 
 

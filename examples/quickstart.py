@@ -27,10 +27,10 @@ from quickstart_summary import (
 )
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from grpo_verl_ext.files import locked
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError
 from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.utils.files import locked
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import TypedDict
 
-from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.utils.files import write_whole
 
 TEST_ACCURACY = "val-core/chain_sum/acc/mean@1"
 TRAIN_SCORE = "critic/score/mean"

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from grpo_verl_ext.files import appearing, locked, move_aside, sha256
+from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
 
 
 def test_a_folder_appears_whole_when_the_block_ends(tmp_path):

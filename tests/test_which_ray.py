@@ -15,9 +15,9 @@ from omegaconf import OmegaConf
 from ray_head import free_ports
 
 from grpo_verl_ext.runs.leftovers import MARK, end_leftovers
+from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.cpu import forked_worker
 from grpo_verl_ext.verl_plugin.ray_section import settle
-from grpo_verl_ext.which_ray import which_ray
 
 KEY = "ray_kwargs.ray_init.address"
 OWN = (f"++{KEY}=local",)
@@ -128,7 +128,7 @@ from pathlib import Path
 import ray
 from verl.trainer.main_ppo import run_ppo
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.verl_plugin.composed import composed
+from grpo_verl_ext.verl_plugin.compose import composed
 
 class Answer(Exception): ...
 

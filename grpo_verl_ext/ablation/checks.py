@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from grpo_verl_ext.ablation.grid import GridRun
 from grpo_verl_ext.ablation.settings import AblationError
 from grpo_verl_ext.verl_plugin import preflight
-from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
+from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 
 
 def compose(runs: Sequence[GridRun]) -> dict[str, DictConfig]:

@@ -17,11 +17,11 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 from grpo_verl_ext.ablation.jobs import Job, forget_job, note_job, noted_job
 from grpo_verl_ext.ablation.settings import AblationError
-from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError, last_lines
 from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, VerlRun
-from grpo_verl_ext.which_ray import OF_AN_OWN_RAY
+from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.which_ray import OF_AN_OWN_RAY
 
 Answer = TypeVar("Answer")
 

@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from grpo_verl_ext.ablation.measures import curve
 from grpo_verl_ext.ablation.results import Results
 from grpo_verl_ext.ablation.statistics import Summary, summarize
-from grpo_verl_ext.figures import line_style, save
-from grpo_verl_ext.figures import looks as looks_of
+from grpo_verl_ext.utils.plotting import line_style, save
+from grpo_verl_ext.utils.plotting import looks as looks_of
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 from grpo_verl_ext.ablation import tables
 from grpo_verl_ext.ablation.analysis import Analysis
 from grpo_verl_ext.ablation.tables import TextTable
-from grpo_verl_ext.files import write_whole
-from grpo_verl_ext.typed_json import numbers_as_text
+from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.typed_json import numbers_as_text
 
 
 def write(analysis: Analysis, folder: Path) -> list[Path]:

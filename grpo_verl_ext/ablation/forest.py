@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from grpo_verl_ext.ablation.analysis import Row
-from grpo_verl_ext.figures import looks as looks_of
+from grpo_verl_ext.utils.plotting import looks as looks_of
 
 SIZE = (5.0, 0.9)
 """Inches: width, and height without variants."""

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from grpo_verl_ext.ablation.settings import AblationError
-from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.typed_json import SPOILED, made
+from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.typed_json import SPOILED, made
 
 NOTE = "job.json"
 

@@ -16,8 +16,8 @@ from grpo_verl_ext.ablation.responses import NO_DIFFERENCE, SAMPLES, SHARE_RIGHT
 from grpo_verl_ext.ablation.results import Results
 from grpo_verl_ext.ablation.samples import side_by_side
 from grpo_verl_ext.ablation.visible import visible
-from grpo_verl_ext.figures import key, looks, svg
-from grpo_verl_ext.files import write_whole
+from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.plotting import key, looks, svg
 
 PAGE = "report.html"
 SMALL = (4.6, 3.4)

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 
-from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.typed_json import SPOILED, made, typed
+from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.typed_json import SPOILED, made, typed
 
 KEPT = "responses.json"
 KEPT_FIELDS = {"measure": list, "metrics": dict[str, dict[str, float]], "samples": list}

@@ -12,10 +12,10 @@ from grpo_verl_ext.ablation.lengths import Measures
 from grpo_verl_ext.ablation.responses import CHARACTERS, read_responses
 from grpo_verl_ext.ablation.settings import AblationError, GridSettings
 from grpo_verl_ext.ablation.state import State, read_record, standing_of
-from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
-from grpo_verl_ext.typed_json import SPOILED, made
+from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.typed_json import SPOILED, made
 
 GRID = "grid.json"
 

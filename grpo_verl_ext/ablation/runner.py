@@ -20,10 +20,10 @@ from grpo_verl_ext.ablation.state import (
     standing_of,
     write_record,
 )
-from grpo_verl_ext.files import alone_in
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError
 from grpo_verl_ext.runs.provenance import git_revision, versions
+from grpo_verl_ext.utils.files import alone_in
 
 POLL_SECONDS = 1.0
 

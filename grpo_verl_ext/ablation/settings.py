@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from grpo_verl_ext.typed_yaml import read_typed_yaml
+from grpo_verl_ext.utils.typed_yaml import read_typed_yaml
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 """Labels become names of folders."""

@@ -27,7 +27,7 @@ from grpo_verl_ext.ablation.settings import GridSettings
 from grpo_verl_ext.ablation.state import Standing, State, standing_of, state_of
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
-from grpo_verl_ext.which_ray import WhichRay
+from grpo_verl_ext.utils.which_ray import WhichRay
 
 
 def plan_and_report(settings: GridSettings, *, retry_failed: bool) -> None:

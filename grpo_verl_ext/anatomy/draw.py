@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from grpo_verl_ext.anatomy.cells import Cell, Cells
-from grpo_verl_ext.figures import COLOURS, MARKS, STYLES, save
+from grpo_verl_ext.utils.plotting import COLOURS, MARKS, STYLES, save
 
 ALIKE = 3
 """Variants whose weights agree to so many decimals share a panel or a mark."""

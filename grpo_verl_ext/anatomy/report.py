@@ -13,8 +13,8 @@ from grpo_verl_ext.anatomy.draw import draw
 from grpo_verl_ext.anatomy.kl import KlReport
 from grpo_verl_ext.anatomy.measure import Anatomy, Settings, anatomy_of
 from grpo_verl_ext.anatomy.weights import VARIANTS
-from grpo_verl_ext.files import write_whole
-from grpo_verl_ext.typed_json import numbers_as_text
+from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.typed_json import numbers_as_text
 
 
 def anatomy_and_report(settings: Settings) -> None:

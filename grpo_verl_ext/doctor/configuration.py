@@ -11,7 +11,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from grpo_verl_ext.verl_plugin import preflight
-from grpo_verl_ext.verl_plugin.composed import CONFIG_NAME, CONFIG_PATH, CompositionError, composed
+from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, CompositionError, composed
 from grpo_verl_ext.verl_plugin.errors import Finding, Problem, Severity
 
 VERLS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)

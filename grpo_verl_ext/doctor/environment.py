@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import ray
 
-from grpo_verl_ext.verl_plugin.requirements import TESTED
-from grpo_verl_ext.which_ray import which_ray
+from grpo_verl_ext.utils.which_ray import which_ray
+from grpo_verl_ext.verl_plugin.versions import TESTED
 
 WORKER_SECONDS = 180
 """For a Ray worker to start and to import verl."""

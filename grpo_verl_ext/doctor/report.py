@@ -21,10 +21,10 @@ from grpo_verl_ext.doctor.environment import (
     seen_here,
     versions,
 )
+from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.errors import Finding, Severity
-from grpo_verl_ext.verl_plugin.requirements import queue_missing
 from grpo_verl_ext.verl_plugin.usage import is_own_module
-from grpo_verl_ext.which_ray import which_ray
+from grpo_verl_ext.verl_plugin.versions import queue_missing
 
 CLEAN, WARNED, WRONG = 0, 1, 2
 

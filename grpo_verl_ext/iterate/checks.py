@@ -16,8 +16,8 @@ from grpo_verl_ext.iterate.reward_training import reward_config
 from grpo_verl_ext.iterate.rollouts import Rule, label_of
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings
 from grpo_verl_ext.verl_plugin import preflight
-from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
-from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
+from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
+from grpo_verl_ext.verl_plugin.preflight.reward_model import check_reward_model
 
 
 def compose(settings: IterateSettings) -> DictConfig:

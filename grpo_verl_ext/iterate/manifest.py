@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.iterate.settings import IterateError
-from grpo_verl_ext.typed_json import SPOILED, made, typed
+from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.typed_json import SPOILED, made, typed
 
 FORMAT = 1
 NAME = "manifest.json"

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 
-from grpo_verl_ext.files import write_whole
 from grpo_verl_ext.iterate.rollouts import Sample
 from grpo_verl_ext.iterate.settings import IterateError
-from grpo_verl_ext.typed_json import SPOILED, made
+from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.typed_json import SPOILED, made
 
 
 @dataclass(frozen=True)

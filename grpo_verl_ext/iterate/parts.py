@@ -12,7 +12,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.files import appearing, write_whole
 from grpo_verl_ext.iterate import divergence, reward_training
 from grpo_verl_ext.iterate.manifest import Results
 from grpo_verl_ext.iterate.pairs import make_pairs, read_pairs, replayed, split_by_prompt, write_pairs
@@ -21,6 +20,7 @@ from grpo_verl_ext.iterate.rollouts import Rule, read_rollouts
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import run_logged
+from grpo_verl_ext.utils.files import appearing, write_whole
 
 
 @dataclass(frozen=True)

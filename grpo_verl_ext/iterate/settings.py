@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from grpo_verl_ext.typed_yaml import read_typed_yaml
+from grpo_verl_ext.utils.typed_yaml import read_typed_yaml
 
 SERVED = ("embedded", "server")
 

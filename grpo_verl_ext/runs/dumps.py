@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.typed_json import SPOILED, typed
+from grpo_verl_ext.utils.typed_json import SPOILED, typed
 
 FIELDS = {"input": str, "output": str, "score": float, "step": int, "uid": str}
 """What is read of a line beside ``gts``, and its types in JSON."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.typed_json import SPOILED, typed
+from grpo_verl_ext.utils.typed_json import SPOILED, typed
 
 Metrics = dict[int, dict[str, float]]
 """Values by step and name."""

@@ -12,7 +12,7 @@ from grpo_verl_ext.runs.leftovers import MARK, end_leftovers
 from grpo_verl_ext.runs.metrics import Metrics, read_metrics
 from grpo_verl_ext.runs.overrides import hydra_value
 from grpo_verl_ext.runs.process import run_logged
-from grpo_verl_ext.which_ray import WhichRay, which_ray
+from grpo_verl_ext.utils.which_ray import WhichRay, which_ray
 
 TRAINER = ("-m", "verl.trainer.main_ppo")
 """What Python starts."""

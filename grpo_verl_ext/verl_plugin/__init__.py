@@ -1,6 +1,6 @@
 """The only part of the package that imports verl: registration, adapters, driver checks, CPU platform."""
 
-from grpo_verl_ext.verl_plugin.requirements import require_supported_verl
+from grpo_verl_ext.verl_plugin.versions import require_supported_verl
 
 require_supported_verl()
 

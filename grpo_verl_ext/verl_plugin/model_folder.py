@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.typed_json import SPOILED, typed
+from grpo_verl_ext.utils.typed_json import SPOILED, typed
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.keys import MODEL
 

@@ -2,8 +2,8 @@
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from grpo_verl_ext.utils.which_ray import OWN, WhichRay, by_address
 from grpo_verl_ext.verl_plugin.cpu import forked_worker
-from grpo_verl_ext.which_ray import OWN, WhichRay, by_address
 
 SIZES = ("num_cpus", "num_gpus", "_system_config")
 """What the preset gives a Ray of its own; ``ray.init`` refuses them where it joins one."""

@@ -72,7 +72,8 @@ def _identity(function: Callable[..., Any]) -> tuple[str, str]:
 
 
 def _register_algorithms(core_algos: ModuleType) -> None:
-    from grpo_verl_ext.verl_plugin import estimators, losses
+    from grpo_verl_ext.verl_plugin import losses
+    from grpo_verl_ext.verl_plugin.trainer import estimators
 
     _enter_free_names(core_algos.ADV_ESTIMATOR_REGISTRY, estimators.ESTIMATORS)
     _enter_free_names(core_algos.POLICY_LOSS_REGISTRY, losses.LOSSES)
@@ -91,13 +92,13 @@ def _enter_free_names(
 
 def _register_trainers(_v1: ModuleType) -> None:
     # By verl's own decorator, which refuses a name that is taken.
-    import grpo_verl_ext.verl_plugin.trainers  # noqa: F401
+    import grpo_verl_ext.verl_plugin.trainer.modes  # noqa: F401
 
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:
-    import grpo_verl_ext.verl_plugin.step_rewards.agent_loops  # noqa: F401
+    import grpo_verl_ext.verl_plugin.rollout.agent_loops  # noqa: F401
 
 
 def _register_reward_manager(_reward_manager: ModuleType) -> None:
     # Registering twice is verl's error for a name that is taken.
-    import grpo_verl_ext.verl_plugin.reward_model.manager  # noqa: F401
+    import grpo_verl_ext.verl_plugin.rollout.reward_manager  # noqa: F401

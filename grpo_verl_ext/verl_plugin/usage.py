@@ -17,8 +17,8 @@ from grpo_verl_ext.verl_plugin.cpu.detection import VARIABLE as PLATFORM_VARIABL
 from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
 from grpo_verl_ext.verl_plugin.keys import ACTOR, GROUP_MODES, ROLLOUT, RUNTIME_ENVIRONMENT
 from grpo_verl_ext.verl_plugin.options import SECTION
+from grpo_verl_ext.verl_plugin.preflight.step_rewards import VERLS_AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.reward_model.settings import MANAGER
-from grpo_verl_ext.verl_plugin.step_rewards.checks import VERLS_AGENT_LOOPS
 
 PACKAGE = "grpo_verl_ext"
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from grpo_verl_ext.anatomy.weights import VARIANTS, Step, token_weights
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin.losses import LOSSES, group_rows
+from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 GROUPS = ["a", "b", "b", "a", "a", "c", "b", "c", "a", "c", "b", "c"]
 SCORES = [0.0, 1.0, 0.5, 2.0, 0.0, 1.0, 1.0, 1.0, 0.25, 1.0, 0.0, 1.0]

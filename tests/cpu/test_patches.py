@@ -205,7 +205,7 @@ class TestLostParts:
         source = file.read_text()
         assert "errored" not in source, (
             "verl's vLLM server looks after its engine: is "
-            "grpo_verl_ext/verl_plugin/patches/engine_death.py needed?"
+            "grpo_verl_ext/verl_plugin/patches/vllm_server.py needed?"
         )
 
     def test_verls_trainer_still_does_not_look_after_its_agent_loops(self) -> None:
@@ -214,5 +214,5 @@ class TestLostParts:
         for module in (replay_buffer, trainer_base):
             assert "ActorDiedError" not in inspect.getsource(module), (
                 f"{module.__name__} looks for dead actors: is "
-                "grpo_verl_ext/verl_plugin/patches/lost_parts.py needed?"
+                "grpo_verl_ext/verl_plugin/patches/watchdog.py needed?"
             )

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import save_file
 from verl.plugin.platform import platform_manager
 
-from grpo_verl_ext.verl_plugin.composed import composed
+from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.cpu import checks, sizes
 from grpo_verl_ext.verl_plugin.cpu.platform import PlatformCPU
 from grpo_verl_ext.verl_plugin.errors import SettingError

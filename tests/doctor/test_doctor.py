@@ -18,9 +18,9 @@ from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor import report
 from grpo_verl_ext.doctor.configuration import findings
 from grpo_verl_ext.doctor.environment import seen_here
-from grpo_verl_ext.verl_plugin import requirements
+from grpo_verl_ext.verl_plugin import versions as requirements
 from grpo_verl_ext.verl_plugin.errors import Severity
-from grpo_verl_ext.verl_plugin.requirements import TESTED
+from grpo_verl_ext.verl_plugin.versions import TESTED
 
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"
 PRESETS = sorted(file.stem for file in ALGO.glob("*.yaml"))

@@ -18,11 +18,11 @@ import grpo_verl_ext as ours
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.tensors import TensorError
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 from grpo_verl_ext.verl_plugin.losses import LOSSES, group_rows
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
+from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 NAN, INF = float("nan"), float("inf")
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -26,7 +26,7 @@ from grpo_verl_ext.ablation.settings import GridSettings
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
 from grpo_verl_ext.verl_plugin import preflight
-from grpo_verl_ext.verl_plugin.composed import composed
+from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.errors import SettingError
 
 MODEL = "actor_rollout_ref.model.path"

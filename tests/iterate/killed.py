@@ -13,7 +13,6 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.files import appearing, write_whole
 from grpo_verl_ext.iterate.manifest import Results
 from grpo_verl_ext.iterate.parts import PARTS, Context
 from grpo_verl_ext.iterate.plan import Round
@@ -24,6 +23,7 @@ from grpo_verl_ext.iterate.settings import (
     PolicySettings,
     RewardModelSettings,
 )
+from grpo_verl_ext.utils.files import appearing, write_whole
 
 RIGHT = "!+*&"
 ENDS = {1: "!?", 2: RIGHT + "?.,;"}

@@ -22,7 +22,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 
-from grpo_verl_ext.verl_plugin.groups.worker import OLD_IS_CURRENT
+from grpo_verl_ext.verl_plugin.workers.group_drift import OLD_IS_CURRENT
 
 F64 = torch.float64
 BETA, N, MINI_BATCH, EPOCHS = 0.3, 4, 4, 2
@@ -140,7 +140,7 @@ def batch_for_workers(
     from verl.trainer.ppo import padding_utils
     from verl.trainer.ppo.v1 import trainer_base
 
-    from grpo_verl_ext.verl_plugin import rollout_batch, trainers
+    from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
 
     store = Store()
     for module in (trainer_base, padding_utils, rollout_batch):
@@ -161,7 +161,7 @@ def batch_for_workers(
                 *overrides,
             ],
         )
-    trainer = object.__new__(trainers.GroupTrainerSync)
+    trainer = object.__new__(modes.GroupTrainerSync)
     trainer.config, trainer.global_steps, trainer.use_critic = config, 1, False
     trainer.local_trigger_step = local_trigger_step
     trainer.tokenizer = SimpleNamespace(eos_token_id=0)

@@ -17,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from processes import run_forked
 
 from grpo_verl_ext.verl_plugin import patches, usage
-from grpo_verl_ext.verl_plugin.composed import composed
-from grpo_verl_ext.verl_plugin.patches import driver
+from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.patches import validate_config as driver
 
 HOOK = {
     "verl.utils.config.validate_config",

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 import pytest
 from processes import Python
 
-from grpo_verl_ext.verl_plugin import registration, requirements
+from grpo_verl_ext.verl_plugin import registration, versions
 
 
 def test_the_entry_point_is_installed_under_a_lower_case_name() -> None:
@@ -24,7 +24,7 @@ def test_importing_verl_registers_estimators_and_losses(python: Python) -> None:
         """
     )
     assert found.stdout.split() == [
-        "grpo_verl_ext.verl_plugin.estimators",
+        "grpo_verl_ext.verl_plugin.trainer.estimators",
         "grpo_verl_ext.verl_plugin.losses.clipped",
     ], found.stderr
 
@@ -39,7 +39,7 @@ def test_importing_verls_trainers_registers_ours(python: Python) -> None:
             print(issubclass(ours, verls), ours.__module__)
         """
     )
-    assert found.stdout.split() == ["True", "grpo_verl_ext.verl_plugin.trainers"] * 3, found.stderr
+    assert found.stdout.split() == ["True", "grpo_verl_ext.verl_plugin.trainer.modes"] * 3, found.stderr
 
 
 def test_loading_leaves_the_trainer_and_vllm_alone(interpreter: Python) -> None:
@@ -122,7 +122,7 @@ def test_a_failing_plugin_is_loud_where_verl_does_not_swallow(interpreter: Pytho
     found = interpreter(
         "import verl",
         VERL_USE_EXTERNAL_PLUGINS="none",
-        VERL_USE_EXTERNAL_MODULES="grpo_verl_ext.entry",
+        VERL_USE_EXTERNAL_MODULES="grpo_verl_ext.plugin",
         PYTHONPATH="tests/plugin/broken",
     )
     assert found.returncode != 0
@@ -133,9 +133,9 @@ def test_a_failing_plugin_is_loud_where_verl_does_not_swallow(interpreter: Pytho
 def test_another_verl_is_refused_with_the_line_to_type(
     installed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requirements, "version", lambda _name: installed)
-    with pytest.raises(requirements.UnsupportedVerlError) as refused:
-        requirements.require_supported_verl()
+    monkeypatch.setattr(versions, "version", lambda _name: installed)
+    with pytest.raises(versions.UnsupportedVerlError) as refused:
+        versions.require_supported_verl()
     assert str(refused.value) == (
         f"verl {installed} is installed; grpo_verl_ext works with verl >= 0.9 and < 0.10. "
         f"Type: pip install 'verl>=0.9,<0.10'"
@@ -144,17 +144,17 @@ def test_another_verl_is_refused_with_the_line_to_type(
 
 @pytest.mark.parametrize("installed", ["0.9.0", "0.9.1", "0.9.7.post1"])
 def test_the_supported_versions_pass(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "version", lambda _name: installed)
-    assert requirements.require_supported_verl() is None
+    monkeypatch.setattr(versions, "version", lambda _name: installed)
+    assert versions.require_supported_verl() is None
 
 
 def test_without_verl_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
-        raise requirements.PackageNotFoundError(name)
+        raise versions.PackageNotFoundError(name)
 
-    monkeypatch.setattr(requirements, "version", missing)
-    with pytest.raises(requirements.UnsupportedVerlError) as refused:
-        requirements.require_supported_verl()
+    monkeypatch.setattr(versions, "version", missing)
+    with pytest.raises(versions.UnsupportedVerlError) as refused:
+        versions.require_supported_verl()
     assert str(refused.value) == "verl is not installed. Type: pip install 'verl>=0.9,<0.10'"
 
 

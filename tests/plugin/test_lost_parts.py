@@ -6,13 +6,13 @@ import subprocess
 import pytest
 from processes import Python
 
-from grpo_verl_ext.verl_plugin.patches import lost_parts
-from grpo_verl_ext.verl_plugin.patches.lost_parts import PARTS
+from grpo_verl_ext.verl_plugin.patches import watchdog
+from grpo_verl_ext.verl_plugin.patches.watchdog import PARTS
 
 DRIVER = """
 import os, signal, sys
 import ray
-from grpo_verl_ext.verl_plugin.patches import lost_parts
+from grpo_verl_ext.verl_plugin.patches import watchdog
 
 @ray.remote(num_cpus=0)
 class Worker:
@@ -29,12 +29,12 @@ def started(name):
 class TaskRunner:
     # As verl's: owns the other actors, and waits for one of them in its main thread.
     def run(self, killed):
-        lost_parts.SECONDS, lost_parts.PATIENCE = 0.5, 1.0
+        watchdog.SECONDS, watchdog.PATIENCE = 0.5, 1.0
         trainer = Worker.remote()
         asked, _ = started("agent_loop_worker_0_asked" + killed)
         users, users_pid = started("sandbox" + killed)
         lost, pid = started("agent_loop_worker_1_" + killed)
-        with lost_parts.watched():
+        with watchdog.watched():
             ray.kill(asked)
             os.kill(users_pid, signal.SIGKILL)
             try:
@@ -96,8 +96,8 @@ def test_where_ray_cannot_be_asked_the_training_runs_and_one_warning_says_so(
     def moved() -> dict[str, str]:
         raise ImportError("cannot import name 'state'")
 
-    monkeypatch.setattr(lost_parts, "lost_actors", moved)
-    with lost_parts.watched():
+    monkeypatch.setattr(watchdog, "lost_actors", moved)
+    with watchdog.watched():
         print("trained")
     said = capsys.readouterr()
     assert said.out == "trained\n"
@@ -126,9 +126,9 @@ def test_parts_by_name(name: str, is_part: bool) -> None:
 ENGINE = """
 import asyncio
 from types import SimpleNamespace
-from grpo_verl_ext.verl_plugin.patches import engine_death
+from grpo_verl_ext.verl_plugin.patches import vllm_server
 
-engine_death.SECONDS = 0.1
+vllm_server.SECONDS = 0.1
 
 class Server:
     async def run_server(self):
@@ -142,7 +142,7 @@ async def main():
     server.engine.errored = True
     await asyncio.sleep(60)
 
-engine_death.patch(SimpleNamespace(vLLMHttpServer=Server))
+vllm_server.patch(SimpleNamespace(vLLMHttpServer=Server))
 asyncio.run(main())
 """
 

@@ -101,7 +101,7 @@ def test_it_carries_the_licence_and_the_entry_points(wheel: zipfile.ZipFile) -> 
     info = next(name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name)
     assert "Apache License" in wheel.read(f"{info}/licenses/LICENSE").decode()
     entry_points = wheel.read(f"{info}/entry_points.txt").decode()
-    assert "[verl.plugins]\ngrpo_verl_ext = grpo_verl_ext.entry" in entry_points
+    assert "[verl.plugins]\ngrpo_verl_ext = grpo_verl_ext.plugin" in entry_points
 
 
 def test_installing_it_next_to_verl_moves_no_heavy_package(wheel: zipfile.ZipFile) -> None:

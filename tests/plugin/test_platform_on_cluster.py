@@ -13,8 +13,8 @@ import pytest
 from omegaconf import OmegaConf
 from ray_head import QUIET, Cluster, Node, ray_cluster
 
-from grpo_verl_ext.verl_plugin.composed import composed
-from grpo_verl_ext.verl_plugin.patches import driver
+from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.patches import validate_config as driver
 
 pytestmark = pytest.mark.long
 

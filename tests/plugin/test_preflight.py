@@ -11,12 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 from processes import Python
 from safetensors.torch import save_file
 
-from grpo_verl_ext.verl_plugin import preflight, requirements
-from grpo_verl_ext.verl_plugin.composed import composed
+from grpo_verl_ext.verl_plugin import preflight, versions
+from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.errors import Finding, Problem, Severity
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
-from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight import machine
+from grpo_verl_ext.verl_plugin.patches import validate_config as driver
+from grpo_verl_ext.verl_plugin.preflight import environment
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ class TestDevice:
 
 
 def test_a_missing_vllm(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(environment.importlib.util, "find_spec", lambda name: None)
     (message,) = advice(config(trainer__use_v1=False), "packages")
     assert message == (
         "actor_rollout_ref.rollout.name is vllm, but vLLM is not installed here. Type: pip install vllm"
@@ -177,7 +177,7 @@ def test_a_check_that_fails_itself_refuses_nothing(config: Config, monkeypatch: 
 
 def test_a_missing_queue(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = config()
-    monkeypatch.setattr(requirements, "find_spec", lambda name: name != "transfer_queue" or None)
+    monkeypatch.setattr(versions, "find_spec", lambda name: name != "transfer_queue" or None)
     (message,) = advice(whole, "packages")
     assert message.startswith("trainer.use_v1 is true, but TransferQueue is not installed: ")
     assert " Type: pip install 'TransferQueue>=" in message
@@ -250,7 +250,7 @@ class TestGroups:
     def test_the_modes_are_those_that_exist(self) -> None:
         from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
-        from grpo_verl_ext.verl_plugin.trainers import GroupTrainer
+        from grpo_verl_ext.verl_plugin.trainer.modes import GroupTrainer
 
         ours = [name for name, trainer in TRAINER_REGISTRY.items() if issubclass(trainer, GroupTrainer)]
         assert tuple(ours) == GROUP_MODES

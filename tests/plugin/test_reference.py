@@ -13,12 +13,12 @@ from tensordict import TensorDict
 from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-from grpo_verl_ext.verl_plugin import rollout_batch, trainers
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.reference import refresh
-from grpo_verl_ext.verl_plugin.reference.checks import check_reference
+from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
 from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings, TrainingSettings
+from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
+from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.workers import reference_refresh as refresh
 
 
 def test_mixing_and_resuming_what_verls_engine_sharded(tmp_path):
@@ -150,7 +150,7 @@ class TestMetrics:
 
         monkeypatch.setattr(rollout_batch, "tq", SimpleNamespace(kv_batch_get=kv_batch_get))
         monkeypatch.setattr(PPOTrainer, "_compute_ref_log_prob", lambda _self, batch, metrics: batch)
-        trainer = object.__new__(trainers.GroupTrainerSync)
+        trainer = object.__new__(modes.GroupTrainerSync)
         trainer.config = OmegaConf.create({"algorithm": {"grpo_ext": options}})
         batch, metrics = SimpleNamespace(keys=["a", "b", "c"], partition_id="train"), {}
         assert trainer._compute_ref_log_prob(batch, metrics) is batch

@@ -18,8 +18,8 @@ from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.tasks.chain_sum.model import build_model
 from grpo_verl_ext.tasks.chain_sum.settings import Settings
 from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
-from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
-from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
+from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
+from grpo_verl_ext.verl_plugin.preflight.reward_model import check_reward_model
 from grpo_verl_ext.verl_plugin.reward_model.settings import RewardModelSettings
 
 BYTES = build_tokenizer()
@@ -203,15 +203,15 @@ def test_what_verl_would_refuse_is_a_composition_error(line: str) -> None:
 
 
 def test_a_trl_that_verl_cannot_bear_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grpo_verl_ext.verl_plugin.preflight import machine
+    from grpo_verl_ext.verl_plugin.preflight import environment
 
     config = composed(["actor_rollout_ref.rollout.name=vllm"])
 
     def said() -> list[str]:
-        return [str(found) for found in machine.advise_packages(config) if "trl" in str(found)]
+        return [str(found) for found in environment.advise_packages(config) if "trl" in str(found)]
 
     assert said() == []
-    monkeypatch.setattr(machine.importlib.metadata, "version", lambda name: "1.13.0")
+    monkeypatch.setattr(environment.importlib.metadata, "version", lambda name: "1.13.0")
     (message,) = said()
     assert message.startswith("trl 1.13.0 is installed")
     assert message.endswith("Type: pip install 'trl<1.13'")

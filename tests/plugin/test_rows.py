@@ -26,9 +26,9 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from grpo_verl_ext.verl_plugin import estimators, rollout_batch, trainers
-from grpo_verl_ext.verl_plugin.rows import KEYS, is_padding, last_outputs
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
+from grpo_verl_ext.verl_plugin.trainer import estimators, modes, rollout_batch
+from grpo_verl_ext.verl_plugin.trainer.kv_batch import KEYS, is_padding, last_outputs
 
 F64 = torch.float64
 EPS = 1e-6
@@ -242,7 +242,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Any:
                     *("actor_rollout_ref.actor.ppo_mini_batch_size=2", *overrides),
                 ],
             )
-        trainer = object.__new__(trainers.GroupTrainerSync)
+        trainer = object.__new__(modes.GroupTrainerSync)
         trainer.config, trainer.global_steps, trainer.use_critic = config, 1, False
         trainer.tokenizer = SimpleNamespace(eos_token_id=0)
         trainer.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": [0]})

@@ -19,7 +19,7 @@ from grpo_verl_ext.tasks.chain_sum.model import build_model
 from grpo_verl_ext.tasks.chain_sum.settings import Settings
 from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
 from grpo_verl_ext.verl_plugin import preflight
-from grpo_verl_ext.verl_plugin.composed import CompositionError, composed
+from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 
 ROOT = Path(__file__).parents[2]
 TRAIN = ROOT / "examples" / "train"

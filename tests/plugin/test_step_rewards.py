@@ -19,14 +19,14 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.tasks.chain_sum.tokenizer import TURN_END, build_tokenizer
-from grpo_verl_ext.verl_plugin.composed import composed
-from grpo_verl_ext.verl_plugin.estimators import grpo_process
-from grpo_verl_ext.verl_plugin.step_rewards.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
-from grpo_verl_ext.verl_plugin.step_rewards.checks import VERLS_AGENT_LOOPS, check_steps
+from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.preflight.step_rewards import VERLS_AGENT_LOOPS, check_steps
+from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
 from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, dumped_columns, step_metrics
 from grpo_verl_ext.verl_plugin.step_rewards.positions import last_token
 from grpo_verl_ext.verl_plugin.step_rewards.reported import StepRewardError, step_end_tokens
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
+from grpo_verl_ext.verl_plugin.trainer.estimators import grpo_process
 
 BYTES = build_tokenizer()
 AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"

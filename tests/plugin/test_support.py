@@ -22,19 +22,20 @@ from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 from verl.workers.utils.losses import ppo_loss
 
-from grpo_verl_ext.verl_plugin import our_trainer, rollout_batch, trainers
-from grpo_verl_ext.verl_plugin.composed import composed
+from grpo_verl_ext.verl_plugin import our_trainer
+from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.groups import worker
 from grpo_verl_ext.verl_plugin.groups.engines import DRIFT_ENGINES, check_drift_engine
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, Case, actor_config, micro_batch, ragged_batch
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 from grpo_verl_ext.verl_plugin.losses.group_rows import GROUPS, at_first_update
-from grpo_verl_ext.verl_plugin.patches import driver
+from grpo_verl_ext.verl_plugin.patches import validate_config as driver
 from grpo_verl_ext.verl_plugin.preflight.support import TABLE, Exact, Refused, check_support
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, contexts, features
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
+from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
+from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.workers import group_drift as worker
 
 ROOT = Path(__file__).parents[2]
 ACTOR = "actor_rollout_ref.actor"
@@ -280,7 +281,7 @@ def test_our_modes_share_what_makes_them_exact() -> None:
     names = ("_balance_batch", "_compute_advantage", "_update_actor", "_compute_ref_log_prob", "step")
     for name in (*names, "_save_checkpoint", "_load_checkpoint", "_init_resource_pool_mgr"):
         methods = [getattr(each, name) for each in classes]
-        assert methods == [getattr(trainers.GroupTrainerSync, name)] * len(methods)
+        assert methods == [getattr(modes.GroupTrainerSync, name)] * len(methods)
         assert methods[0].__module__.startswith("grpo_verl_ext."), f"ours comes first for {name}"
     for each in classes:
         assert each.worker_cls.actor_worker_cls is worker.GroupTrainingWorker
@@ -312,7 +313,7 @@ def targets(monkeypatch: pytest.MonkeyPatch, rejected: str = "", **changes: Any)
                 "ref_log_prob": -torch.rand(length, generator=generator),
                 "rollout_log_probs": old + 3 * (key == rejected),
             }
-    trainer = object.__new__(trainers.GroupTrainerSync)
+    trainer = object.__new__(modes.GroupTrainerSync)
     trainer.config = composed(["+algo=gvpo", f"algorithm.grpo_ext.gvpo_beta={BETA}"])
     for key, value in changes.items():
         OmegaConf.update(trainer.config, key.replace("__", "."), value)

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_verl_ext import sampling
 from grpo_verl_ext.rewards.correctness import correctness
 from grpo_verl_ext.tasks.chain_sum import dataset
 from grpo_verl_ext.tasks.chain_sum.settings import MAX_RESPONSE_TOKENS
+from grpo_verl_ext.utils import generate as sampling
 
 
 def accuracy(

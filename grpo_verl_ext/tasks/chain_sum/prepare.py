@@ -12,7 +12,6 @@ import torch
 import transformers
 
 import grpo_verl_ext
-from grpo_verl_ext.files import appearing, locked, move_aside, sha256
 from grpo_verl_ext.tasks.chain_sum import dataset, prepared
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
 from grpo_verl_ext.tasks.chain_sum.model import build_model
@@ -21,6 +20,7 @@ from grpo_verl_ext.tasks.chain_sum.problems import Split, draw_problems
 from grpo_verl_ext.tasks.chain_sum.settings import Settings
 from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.warm_start import warm_start
+from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.cache import cache_root
-from grpo_verl_ext.files import sha256
 from grpo_verl_ext.tasks.chain_sum.settings import DATA_SOURCE
-from grpo_verl_ext.typed_json import SPOILED, made
+from grpo_verl_ext.utils.cache import cache_root
+from grpo_verl_ext.utils.files import sha256
+from grpo_verl_ext.utils.typed_json import SPOILED, made
 
 FORMAT = 1
 """Number of this layout of folder and manifest; a folder with another one has to be made again."""

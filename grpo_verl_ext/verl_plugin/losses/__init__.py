@@ -17,7 +17,7 @@ package (``trainer.v1.trainer_mode=group_sync``) report all three estimators of 
 
 from grpo_verl_ext.verl_plugin.losses import clipped
 from grpo_verl_ext.verl_plugin.losses import gvpo as of_gvpo
-from grpo_verl_ext.verl_plugin.losses.mini_batch import PolicyLoss
+from grpo_verl_ext.verl_plugin.losses.normalization import PolicyLoss
 
 LOSSES: dict[str, PolicyLoss] = {**clipped.CLIPPED, "gvpo": of_gvpo.gvpo}
 

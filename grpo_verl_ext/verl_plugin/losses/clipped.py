@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import aggregation, surrogate
-from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, PolicyLoss, metrics_of
+from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, PolicyLoss, metrics_of
 from grpo_verl_ext.verl_plugin.settings import check_loss
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from grpo_verl_ext.algorithms import gvpo as formulas
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 from grpo_verl_ext.verl_plugin.losses.group_rows import GROUPS, GroupRows
-from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, metrics_of
+from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, metrics_of
 from grpo_verl_ext.verl_plugin.settings import check_loss
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from grpo_verl_ext.verl_plugin.cpu.checks import (
     check_cache,
 )
 from grpo_verl_ext.verl_plugin.errors import Finding, Problem, SettingError, Severity
-from grpo_verl_ext.verl_plugin.groups.checks import advise_groups, check_groups
 from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext
-from grpo_verl_ext.verl_plugin.preflight import algorithm, files, machine, rewards
+from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files, rewards
+from grpo_verl_ext.verl_plugin.preflight.groups import advise_groups, check_groups
+from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
+from grpo_verl_ext.verl_plugin.preflight.reward_model import check_reward_model
+from grpo_verl_ext.verl_plugin.preflight.step_rewards import check_steps
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
-from grpo_verl_ext.verl_plugin.reference.checks import check_reference
-from grpo_verl_ext.verl_plugin.reward_model.checks import check_reward_model
-from grpo_verl_ext.verl_plugin.step_rewards.checks import check_steps
 
 SILENCE = f"{SECTION}.{settings.SILENCE}"
 """Names of checks that nobody wants to hear again."""
@@ -37,7 +37,7 @@ Advise = Callable[[DictConfig], Iterator[Problem]]
 
 CHECKS: Mapping[str, Refuse] = {
     "options": algorithm.check_options,
-    "device": machine.check_device,
+    "device": environment.check_device,
     "names": algorithm.check_names,
     "support": check_support,
     "task": files.check_task,
@@ -63,7 +63,7 @@ ADVICE: Mapping[str, Advise] = {
     "budgets": rewards.advise_budgets,
     "legacy-reward": rewards.advise_legacy_sections,
     "files": files.advise_files,
-    "packages": machine.advise_packages,
+    "packages": environment.advise_packages,
     "cpu-shared-memory": advise_shared_memory,
     "cpu-memory": advise_memory,
 }

@@ -7,10 +7,10 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGI
 
 from grpo_verl_ext.verl_plugin import settings
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.keys import ACTOR, ROLLOUT
 from grpo_verl_ext.verl_plugin.losses import LOSSES, REQUIRED_LOSS_AGG_MODE
 from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext, is_count
+from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.usage import is_ours
 
 GRPO_FAMILY = ("grpo", "grpo_vectorized", "grpo_outcome", "grpo_process")

@@ -6,10 +6,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.keys import ACTOR
 from grpo_verl_ext.verl_plugin.losses.clipped import CLIPPED
 from grpo_verl_ext.verl_plugin.options import grpo_ext, is_count
+from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 MODE = "trainer.v1.trainer_mode"
 STRATEGY = f"{ACTOR}.strategy"

@@ -5,9 +5,9 @@ from typing import Any
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from grpo_verl_ext.verl_plugin.laid_down import LaidDown
-from grpo_verl_ext.verl_plugin.rollout_batch import nested
 from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, dumped_columns, step_metrics
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
+from grpo_verl_ext.verl_plugin.trainer.rollout_batch import nested
 
 ESTIMATOR = "grpo_process"
 

@@ -10,11 +10,11 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from grpo_verl_ext.verl_plugin.groups.trainer import KeepsGroups
-from grpo_verl_ext.verl_plugin.groups.worker import GroupActorRolloutRefWorker, GroupDetachActorWorker
 from grpo_verl_ext.verl_plugin.our_trainer import OUR_TRAINER
-from grpo_verl_ext.verl_plugin.reference.trainer import RefreshesReference
-from grpo_verl_ext.verl_plugin.step_rewards.trainer import ShowsSteps
+from grpo_verl_ext.verl_plugin.trainer.group_batching import KeepsGroups
+from grpo_verl_ext.verl_plugin.trainer.process_supervision import ShowsSteps
+from grpo_verl_ext.verl_plugin.trainer.reference_sync import RefreshesReference
+from grpo_verl_ext.verl_plugin.workers.group_drift import GroupActorRolloutRefWorker, GroupDetachActorWorker
 
 
 class GroupTrainer(KeepsGroups, ShowsSteps, RefreshesReference):

@@ -7,8 +7,8 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from grpo_verl_ext.algorithms import kl
 from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
-from grpo_verl_ext.verl_plugin.rollout_batch import nested
 from grpo_verl_ext.verl_plugin.settings import TrainingSettings
+from grpo_verl_ext.verl_plugin.trainer.rollout_batch import nested
 
 
 class RefreshesReference(PPOTrainer):  # type: ignore[misc]  # verl ships no types

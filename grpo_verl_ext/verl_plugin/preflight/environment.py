@@ -10,7 +10,7 @@ from packaging.version import Version
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.cpu.detection import VARIABLE, chosen_platform
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.requirements import queue_missing
+from grpo_verl_ext.verl_plugin.versions import queue_missing
 
 TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 

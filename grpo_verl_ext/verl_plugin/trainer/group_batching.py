@@ -16,12 +16,12 @@ from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 
 from grpo_verl_ext.algorithms import gvpo, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
-from grpo_verl_ext.verl_plugin.groups.mini_batches import balanced_over_ranks, filled, whole_groups
-from grpo_verl_ext.verl_plugin.groups.worker import NUM_GROUPS, OLD_IS_CURRENT
 from grpo_verl_ext.verl_plugin.losses import group_rows
-from grpo_verl_ext.verl_plugin.rollout_batch import like, nested, prompt_ids, put
-from grpo_verl_ext.verl_plugin.rows import KEYS, refuse_several_outputs
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
+from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, filled, whole_groups
+from grpo_verl_ext.verl_plugin.trainer.kv_batch import KEYS, refuse_several_outputs
+from grpo_verl_ext.verl_plugin.trainer.rollout_batch import like, nested, prompt_ids, put
+from grpo_verl_ext.verl_plugin.workers.group_drift import NUM_GROUPS, OLD_IS_CURRENT
 
 GROUP_LOSSES = ("gvpo",)
 """Losses that need the group of every response."""

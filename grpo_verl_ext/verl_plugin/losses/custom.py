@@ -1,7 +1,7 @@
 """A loss of your own: from what it does to a token to normalisation, metrics and the invariance test.
 
     # my_losses.py
-    from grpo_verl_ext.verl_plugin.own_loss import token_loss
+    from grpo_verl_ext.verl_plugin.losses.custom import token_loss
 
     @token_loss
     def reinforce(log_prob, old_log_prob, advantages, response_mask, config):
@@ -26,7 +26,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.algorithms import aggregation, surrogate
 from grpo_verl_ext.verl_plugin.keys import ACTOR
-from grpo_verl_ext.verl_plugin.losses.mini_batch import MiniBatch, PolicyLoss, metrics_of
+from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, PolicyLoss, metrics_of
 from grpo_verl_ext.verl_plugin.registration import claim
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from grpo_verl_ext.algorithms.advantages import has_tokens
 from grpo_verl_ext.verl_plugin.groups.engines import check_drift_engine
 from grpo_verl_ext.verl_plugin.losses import group_rows
 from grpo_verl_ext.verl_plugin.losses.gvpo import SUMMED_METRICS
-from grpo_verl_ext.verl_plugin.reference.worker import RefreshesReference
+from grpo_verl_ext.verl_plugin.workers.reference_sync import RefreshesReference
 
 NUM_GROUPS = "num_groups"
 """Said by the trainer with the batch: prompts of the rollout batch, padding included."""

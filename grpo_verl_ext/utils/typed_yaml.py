@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from grpo_verl_ext.typed_json import is_a
+from grpo_verl_ext.utils.typed_json import is_a
 
 Settings = TypeVar("Settings")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from verl.single_controller.base.decorator import Dispatch, register
 
-from grpo_verl_ext.verl_plugin.reference import refresh
+from grpo_verl_ext.verl_plugin.workers import reference_refresh as refresh
 
 
 class RefreshesReference:

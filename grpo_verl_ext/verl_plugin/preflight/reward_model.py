@@ -2,7 +2,7 @@
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.typed_json import is_a
+from grpo_verl_ext.utils.typed_json import is_a
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.model_folder import local_folder, read_config
 from grpo_verl_ext.verl_plugin.options import grpo_ext

@@ -23,9 +23,9 @@ from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.tensors import check_rows, check_same_shape
 from grpo_verl_ext.verl_plugin.our_trainer import check_our_trainer
-from grpo_verl_ext.verl_plugin.rows import Rows, rows_of
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
+from grpo_verl_ext.verl_plugin.trainer.kv_batch import Rows, rows_of
 
 BASELINES: dict[str, adv.Baseline] = {
     "group": adv.group_scaled,

@@ -1,0 +1,1 @@
+"""In the processes of verl's rollout."""

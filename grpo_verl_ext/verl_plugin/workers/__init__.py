@@ -1,0 +1,1 @@
+"""In verl's worker processes."""
