@@ -43,13 +43,13 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
+from grpo_verl_ext.verl_plugin.context import STEPS
 from grpo_verl_ext.verl_plugin.step_rewards.collected import collected
-from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
 from grpo_verl_ext.verl_plugin.trainer import rollout_batch
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.trainer.group_batching import KeepsGroups
+from grpo_verl_ext.verl_plugin.trainer.group_batching import GroupBatchingMixin
 from grpo_verl_ext.verl_plugin.trainer.kv_batch import KEYS, rows_of
-from grpo_verl_ext.verl_plugin.trainer.process_supervision import ShowsSteps
+from grpo_verl_ext.verl_plugin.trainer.process_supervision import ProcessSupervisionMixin
 from grpo_verl_ext.verl_plugin.trainer.reference_sync import RefreshesReference
 
 SIZES = ((8192, 8192), (16384, 4096))
@@ -147,7 +147,7 @@ class NothingOfVerls(PPOTrainerSync):  # type: ignore[misc]
         pass
 
 
-class Trainer(KeepsGroups, ShowsSteps, RefreshesReference, NothingOfVerls):
+class Trainer(GroupBatchingMixin, ProcessSupervisionMixin, RefreshesReference, NothingOfVerls):
     """Ours alone."""
 
 
@@ -223,7 +223,7 @@ def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
         steps = None if extra is None else collected(rollout.batch, extra)
 
         def call() -> object:
-            with KEYS.during(rollout.batch.keys), nullcontext() if steps is None else STEPS.during(steps):
+            with KEYS.set(rollout.batch.keys), nullcontext() if steps is None else STEPS.set(steps):
                 return ESTIMATORS[name](**arguments, config=config)
 
         return call
@@ -235,7 +235,7 @@ def sessions(rollout: Rollout) -> Call:
     uids = [key.rsplit("_", 2)[0] for key in rollout.batch.keys]
 
     def call() -> object:
-        with KEYS.during(rollout.batch.keys):
+        with KEYS.set(rollout.batch.keys):
             return rows_of("grpo_outcome", uids, torch.device("cpu"))
 
     return call

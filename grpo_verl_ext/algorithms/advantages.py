@@ -84,7 +84,7 @@ def batch_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     return group_deviation(rewards, group, member) / (batch_std + STD_EPS)
 
 
-UNSCALED: dict[str, Baseline] = {
+OUTCOME_BASELINES: dict[str, Baseline] = {
     "dr_grpo": centred,
     "gvpo": centred,
 }
@@ -129,7 +129,7 @@ def on_tokens(advantages: Tensor, response_mask: Tensor) -> Tensor:
     return torch.where(response_mask.bool(), advantages.unsqueeze(-1), 0)
 
 
-def of_response(advantages: Tensor, response_mask: Tensor) -> Tensor:
+def per_response(advantages: Tensor, response_mask: Tensor) -> Tensor:
     """What `on_tokens` spread: the value at each response's first token, 0 without one: (B, T) → (B,).
 
     Raises:

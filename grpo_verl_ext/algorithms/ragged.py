@@ -59,8 +59,8 @@ def sequence_log_ratio(
     return _per_block(offsets, terms, "sum").to(wide)
 
 
-def of_response(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
-    """The value at each row's first token, 0 without one: (N,) → (B,). See `advantages.of_response`.
+def per_response(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
+    """The value at each row's first token, 0 without one: (N,) → (B,). See `advantages.per_response`.
 
     Raises:
         TensorError: shapes that differ, or offsets that are not theirs.

@@ -114,7 +114,7 @@ def _clipped(reduce: Callable[[Tensor, Tensor, Step], Tensor]) -> Callable[[Micr
 
 def _gvpo(part: MicroBatch, step: Step) -> Tensor:
     log_ratio = gvpo.sequence_log_ratio(part.log_prob, part.log_prob.detach(), part.mask)
-    targets = adv.of_response(part.advantages, part.mask)
+    targets = adv.per_response(part.advantages, part.mask)
     residual = gvpo.residual(log_ratio, targets, drift=0.0, beta=1.0)
     per_response = gvpo.squared_error(residual, part.group_size)
     return aggregation.response_prompt_mean(per_response, step.size, group_size=1)

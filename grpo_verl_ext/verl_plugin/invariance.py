@@ -20,8 +20,9 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
+from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE, group_rows
+from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE
 from grpo_verl_ext.verl_plugin.settings import CONSTANT_LENGTH
 
 GROUP_SIZE = 4
@@ -263,7 +264,7 @@ def value_and_gradient(
     value = torch.zeros((), dtype=mini_batch.log_prob[0].dtype)
     for rows in (rows for rank in ranks for rows in rank):
         model_output, data = micro_batch(mini_batch, rows, dp_size=len(ranks))
-        with group_rows.GROUPS.during(group_rows.at_first_update(len(rows), config.rollout_n)):
+        with context.GROUPS.set(context.at_first_update(len(rows), config.rollout_n)):
             loss, _ = ppo_loss(config, model_output, data)
         (loss / len(ranks)).backward()
         value += loss.detach() / len(ranks)

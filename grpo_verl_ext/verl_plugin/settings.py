@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from grpo_verl_ext.algorithms.advantages import UNSCALED
+from grpo_verl_ext.algorithms.advantages import OUTCOME_BASELINES
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.keys import ACTOR
 from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext, is_count, is_number
@@ -70,7 +70,7 @@ class EstimatorSettings:
 
     Attributes:
         scale_rewards: divide centred rewards by the std of the ``group``, of the whole ``batch``, or not at
-            all (``none``). Default: ``none`` for those of `advantages.UNSCALED`, ``group`` for the others.
+            all (``none``). Default: ``none`` for those of `advantages.OUTCOME_BASELINES`, ``group`` for the others.
         mask_truncated: advantage 0 for responses that used up the budget.
         max_response_length: that budget in tokens; needed by ``mask_truncated`` alone.
         step_rewards: the embedded task's reward function is asked for step rewards, too.
@@ -104,7 +104,7 @@ class EstimatorSettings:
         _refuse_unknown_keys(options, option_names())
         own = {field.name for field in fields(cls)}
         options = {key: value for key, value in options.items() if key in own}
-        options.setdefault("scale_rewards", "none" if name in UNSCALED else "group")
+        options.setdefault("scale_rewards", "none" if name in OUTCOME_BASELINES else "group")
         settings = cls(**options)
         settings._check_rewards_and_budget()
         settings._check_gvpo()
@@ -145,7 +145,7 @@ class EstimatorSettings:
             raise SettingError(key, self.gvpo_anchor, valid=GVPO_ANCHORS, fix=f"{key}=old")
 
     def _check_against(self, estimator: str | None, norm_adv_by_std_in_grpo: bool) -> None:
-        if estimator in UNSCALED and self.scale_rewards != "none":
+        if estimator in OUTCOME_BASELINES and self.scale_rewards != "none":
             key = f"{SECTION}.scale_rewards"
             raise SettingError(
                 key,

@@ -27,8 +27,8 @@ from grpo_verl_ext.algorithms.advantages import (
     has_tokens,
     is_truncated,
     learnt_from,
-    of_response,
     on_tokens,
+    per_response,
 )
 
 F64 = torch.float64
@@ -252,4 +252,4 @@ def test_per_prompt_weights_by_hand():
 def test_the_value_of_a_response_is_that_of_its_first_token_and_nothing_without_one():
     spread = torch.tensor([[9.0, 3.0, 3.0], [5.0, 5.0, 5.0]])
     mask = torch.tensor([[0, 1, 1], [0, 0, 0]])
-    assert of_response(spread, mask).tolist() == [3, 0]
+    assert per_response(spread, mask).tolist() == [3, 0]

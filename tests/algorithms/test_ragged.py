@@ -49,7 +49,7 @@ def test_each_function_is_its_namesake_on_padded_rows(rows, block):
     one_each = torch.arange(1.0, len(rows) + 1, dtype=F64)
     with patch.object(ragged, "BLOCK", block):
         assert torch.equal(ragged.has_tokens(mask, offsets), padded.has_tokens(full))
-        assert torch.equal(ragged.of_response(a, mask, offsets), padded.of_response(first, full))
+        assert torch.equal(ragged.per_response(a, mask, offsets), padded.per_response(first, full))
         spread = ragged.on_tokens(one_each, mask, offsets)
         ratios = ragged.sequence_log_ratio(a, b, mask, offsets)
     assert torch.equal(pad(spread, offsets), padded.on_tokens(one_each, full))
@@ -75,7 +75,7 @@ def test_by_hand():
     mask, offsets = torch.tensor([0, 1, 1, 0, 0]), torch.tensor([0, 3, 3, 5])
     values = torch.tensor([NAN, -1.0, -2.0, NAN, NAN])
     assert ragged.has_tokens(mask, offsets).tolist() == [True, False, False]
-    assert ragged.of_response(values, mask, offsets).tolist() == [-1, 0, 0]
+    assert ragged.per_response(values, mask, offsets).tolist() == [-1, 0, 0]
     assert ragged.on_tokens(torch.tensor([5.0, 6.0, 7.0]), mask, offsets).tolist() == [0, 5, 5, 0, 0]
     assert ragged.sequence_log_ratio(values, values / 2, mask, offsets).tolist() == [-1.5, 0, 0]
     at = ragged.at(
@@ -108,7 +108,7 @@ ONES = torch.ones(3)
 REFUSED = {
     "rows that end elsewhere": (lambda: ragged.has_tokens(torch.ones(4), OFFSETS), "the rows end at 3"),
     "padded rows": (lambda: ragged.has_tokens(torch.ones(3, 1), OFFSETS), r"has shape \(3, 1\)"),
-    "two lengths": (lambda: ragged.of_response(torch.ones(2), ONES, OFFSETS), r"\(2,\), but response_mask"),
+    "two lengths": (lambda: ragged.per_response(torch.ones(2), ONES, OFFSETS), r"\(2,\), but response_mask"),
     "a number too many": (lambda: ragged.on_tokens(ONES, ONES, OFFSETS), r"\(3,\), but rows has \(2,\)"),
     "integers": (
         lambda: ragged.sequence_log_ratio(ONES.long(), ONES, ONES, OFFSETS),

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from grpo_verl_ext.anatomy.weights import VARIANTS, Step, token_weights
+from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
-from grpo_verl_ext.verl_plugin.losses import LOSSES, group_rows
+from grpo_verl_ext.verl_plugin.losses import LOSSES
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 GROUPS = ["a", "b", "b", "a", "a", "c", "b", "c", "a", "c", "b", "c"]
@@ -33,7 +34,7 @@ def test_the_gradient_of_the_registered_loss_with_the_registered_advantages(case
     log_prob = torch.randn(mask.shape, generator=torch.Generator().manual_seed(1)).requires_grad_()
     config = actor_config(case)
     config.global_batch_info.update(dp_size=1, batch_num_tokens=step.tokens, global_batch_size=step.size)
-    with group_rows.GROUPS.during(group_rows.at_first_update(step.size, config.rollout_n)):
+    with context.GROUPS.set(context.at_first_update(step.size, config.rollout_n)):
         loss, _ = LOSSES[case.name](
             old_log_prob=log_prob.detach(),
             log_prob=log_prob,

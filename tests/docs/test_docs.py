@@ -27,7 +27,7 @@ from omegaconf import OmegaConf
 from processes import Python
 from verl.trainer.ppo import core_algos
 
-from grpo_verl_ext.algorithms.advantages import UNSCALED
+from grpo_verl_ext.algorithms.advantages import OUTCOME_BASELINES
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
@@ -343,7 +343,7 @@ def test_each_algorithm_is_where_the_page_sends_the_author_of_the_next(name: str
     config = composed([f"+algo={name}"])
     estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.loss_mode
     linked = {(NEW_ALGORITHM.parent / target).resolve() for target, _ in links(NEW_ALGORITHM)}
-    code = {UNSCALED.get(estimator, ESTIMATORS.get(estimator)), LOSSES.get(loss)} - {None}
+    code = {OUTCOME_BASELINES.get(estimator, ESTIMATORS.get(estimator)), LOSSES.get(loss)} - {None}
     assert {Path(inspect.getfile(inspect.unwrap(each))) for each in code} <= linked
     tests = "".join(file.read_text(encoding="utf-8") for file in linked if file.name.startswith("test_"))
     assert [each for each in {estimator, loss} - OF_VERL if not re.search(rf"\b{each}\b", tests)] == []

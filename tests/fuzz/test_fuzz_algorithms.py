@@ -17,11 +17,12 @@ from torch import Tensor
 import grpo_verl_ext as ours
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.tensors import TensorError
+from grpo_verl_ext.verl_plugin import context
+from grpo_verl_ext.verl_plugin.context import STEPS, Steps
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-from grpo_verl_ext.verl_plugin.losses import LOSSES, group_rows
-from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
+from grpo_verl_ext.verl_plugin.losses import LOSSES
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 NAN, INF = float("nan"), float("inf")
@@ -273,7 +274,7 @@ def test_estimators(name: str, batch: dict[str, Tensor] | None, config, ids: boo
     batch = batch or {"rewards": torch.ones(2, 3), "mask": torch.ones(2, 3), "group": torch.tensor([0, 0])}
     steps = Steps(torch.tensor([1.0]), torch.tensor([0]), torch.tensor([0]))
     try:
-        with STEPS.during(steps):
+        with STEPS.set(steps):
             advantages, returns = ESTIMATORS[name](
                 batch["rewards"], batch["mask"], index=batch["group"].numpy() if ids else None, config=config
             )
@@ -322,9 +323,7 @@ def test_losses(case, batch: dict[str, Tensor] | None, changed, policy_loss) -> 
     try:
         options = {"loss_mode": case.loss_mode, "gvpo_beta": 0.1} | policy_loss
         object.__setattr__(config, "policy_loss", LossConfig(**options))
-        with group_rows.GROUPS.during(
-            group_rows.at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)
-        ):
+        with context.GROUPS.set(context.at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)):
             loss, metrics = LOSSES[case.loss_mode](
                 old_log_prob=batch["old_log_prob"],
                 log_prob=batch["log_prob"],

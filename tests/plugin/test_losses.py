@@ -19,7 +19,7 @@ from verl.utils.metric import Metric
 from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import k1, k2, k3
-from grpo_verl_ext.verl_plugin import losses
+from grpo_verl_ext.verl_plugin import context, losses
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.invariance import (
     MAX_RESPONSE_LENGTH,
@@ -33,7 +33,7 @@ from grpo_verl_ext.verl_plugin.invariance import (
     value_and_gradient,
 )
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE, group_rows
+from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE
 from grpo_verl_ext.verl_plugin.settings import check_loss, check_pair
 
 F64 = torch.float64
@@ -125,8 +125,8 @@ def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[
         "loss_agg_mode": REQUIRED_LOSS_AGG_MODE[name],
         "rollout_is_weights": None,
     }
-    groups = group_rows.GROUPS.current() or group_rows.at_first_update(2, group_size=4)
-    with group_rows.GROUPS.during(groups):
+    groups = context.GROUPS.get() or context.at_first_update(2, group_size=4)
+    with context.GROUPS.set(groups):
         return losses.LOSSES[name](config=config, **(arguments | changes))
 
 
@@ -191,7 +191,7 @@ def metrics_through_verl(
     for rank in cut(batch, split, dp_size):
         collected: dict[str, Metric] = {}
         for rows in rank:
-            with group_rows.GROUPS.during(group_rows.at_first_update(len(rows), config.rollout_n)):
+            with context.GROUPS.set(context.at_first_update(len(rows), config.rollout_n)):
                 metrics = ppo_loss(config, *micro_batch(batch, rows, dp_size))[1]
             for key, metric in metrics.items():
                 collected.setdefault(key, metric.init_list()).append(metric)
@@ -376,8 +376,8 @@ def test_gvpo_needs_its_beta(beta):
         call("gvpo", config)
 
 
-def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> group_rows.GroupRows:
-    return group_rows.GroupRows(
+def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> context.GroupRows:
+    return context.GroupRows(
         torch.tensor(index), torch.tensor(size), torch.tensor(drift, dtype=F64), torch.zeros(2)
     )
 
@@ -386,20 +386,20 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     # β = 0.1, Δ = (3, 1); d = 0.1 (Δ − drift) − A = (−0.9, 1.2) and k = (3, 2).
     log_prob = torch.tensor([[1.0, 2.0], [1.0, 9.0]], dtype=F64)
     groups = gvpo_groups([1, 0], [3, 2], [2.0, -1.0])
-    with group_rows.GROUPS.during(groups):
+    with context.GROUPS.set(groups):
         loss, metrics = call("gvpo", log_prob=log_prob)
     expected = (0.5 * 0.9**2 / 2 + 0.5 * 1.2**2 / 1) / (2 / 4)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
     assert metrics["actor/gvpo_loss"].item() == pytest.approx(expected, rel=1e-12)
     assert groups.weight_sums.tolist() == pytest.approx([-1.2, 0.9], rel=1e-6)
-    assert group_rows.GROUPS.current() is None
+    assert context.GROUPS.get() is None
 
 
 def test_gvpo_takes_its_own_log_probs_for_old_ones_while_the_policy_has_not_moved():
     # Δ = 0 in value and d = −A, whatever another pass wrote down; it differs by 3 and by 1 nat.
     log_prob = torch.tensor([[1.0, 2.0], [1.0, math.nan]], dtype=F64, requires_grad=True)
     groups = dataclasses.replace(gvpo_groups([1, 0], [3, 2], [0.0, 0.0]), old_is_current=True)
-    with group_rows.GROUPS.during(groups):
+    with context.GROUPS.set(groups):
         loss, metrics = call("gvpo", log_prob=log_prob)
     loss.backward()
     assert metrics["actor/gvpo_var_term"].item() == 0

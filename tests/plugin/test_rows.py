@@ -26,9 +26,9 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
+from grpo_verl_ext.verl_plugin.context import KEYS, STEPS, Steps
 from grpo_verl_ext.verl_plugin.trainer import estimators, modes, rollout_batch
-from grpo_verl_ext.verl_plugin.trainer.kv_batch import KEYS, is_padding, last_outputs
+from grpo_verl_ext.verl_plugin.trainer.kv_batch import is_padding, last_outputs
 
 F64 = torch.float64
 EPS = 1e-6
@@ -137,7 +137,7 @@ class TestRejected:
             row=torch.arange(6),
             end=torch.ones(6, dtype=torch.int64),
         )
-        with STEPS.during(steps):
+        with STEPS.set(steps):
             found = self.advantages("grpo_process")
         assert_close(found, [self.x, 0, 0, self.x, self.y, -self.y, 0, 0])
 
@@ -175,7 +175,7 @@ def test_equals_verls_grpo_whatever_was_rejected(estimator: str, batch: Any) -> 
     verls = config.copy()
     verls.adv_estimator = "grpo"
     left = [[0, 0] if gone else [1, 1] for gone in rejected]
-    with KEYS.during(keys):
+    with KEYS.set(keys):
         found = through_verl(keys, rewards, left, config)
     assert_close(found, through_verl(keys, rewards, whole, verls) * torch.tensor(left))
 

@@ -20,12 +20,12 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.tasks.chain_sum.tokenizer import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.context import STEPS, Steps
 from grpo_verl_ext.verl_plugin.preflight.step_rewards import VERLS_AGENT_LOOPS, check_steps
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
 from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, dumped_columns, step_metrics
 from grpo_verl_ext.verl_plugin.step_rewards.positions import last_token
 from grpo_verl_ext.verl_plugin.step_rewards.reported import StepRewardError, step_end_tokens
-from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
 from grpo_verl_ext.verl_plugin.trainer.estimators import grpo_process
 
 BYTES = build_tokenizer()
@@ -227,7 +227,7 @@ class TestEstimator:
         flat = [(r, i, e) for i, own in enumerate(self.STEPS) for r, e in own]
         rewards, row, end = (torch.tensor(column) for column in zip(*flat, strict=True))
         config = OmegaConf.create({"adv_estimator": "grpo_process", "grpo_ext": options})
-        with STEPS.during(Steps(rewards.double(), row, end)):
+        with STEPS.set(Steps(rewards.double(), row, end)):
             advantages, returns = grpo_process(
                 torch.zeros(4, 4, dtype=torch.float64), self.MASK, self.IDS, config
             )

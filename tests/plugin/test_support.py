@@ -22,17 +22,16 @@ from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 from verl.workers.utils.losses import ppo_loss
 
-from grpo_verl_ext.verl_plugin import our_trainer
+from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.context import GROUPS, STEPS, Steps, at_first_update
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.groups.engines import DRIFT_ENGINES, check_drift_engine
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, Case, actor_config, micro_batch, ragged_batch
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
-from grpo_verl_ext.verl_plugin.losses.group_rows import GROUPS, at_first_update
 from grpo_verl_ext.verl_plugin.patches import validate_config as driver
 from grpo_verl_ext.verl_plugin.preflight.support import TABLE, Exact, Refused, check_support
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, contexts, features
-from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS, Steps
 from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.workers import group_drift as worker
@@ -247,7 +246,7 @@ class TestTheFirstCallRefuses:
             self.estimate(name, ref_sync_steps=5)
 
     def test_under_our_trainer_neither(self) -> None:
-        with our_trainer.OUR_TRAINER.during(True):
+        with context.OUR_TRAINER.set(True):
             self.estimate("gvpo", gvpo_anchor="ref")
             self.estimate("dapo", ref_sync_steps=5)
 
@@ -285,7 +284,7 @@ def test_our_modes_share_what_makes_them_exact() -> None:
         assert methods[0].__module__.startswith("grpo_verl_ext."), f"ours comes first for {name}"
     for each in classes:
         assert each.worker_cls.actor_worker_cls is worker.GroupTrainingWorker
-        assert each.worker_cls.refresh_reference is worker.RefreshesReference.refresh_reference
+        assert each.worker_cls.refresh_reference is worker.ReferenceSyncWorkerMixin.refresh_reference
 
 
 RESPONSES = {"x": [(1.0, 2), (0.0, 3), (0.5, 1)], "y": [(0.0, 2), (1.0, 2), (0.25, 4)]}
@@ -353,7 +352,7 @@ def test_steps_count_for_the_tokens_that_are_left() -> None:
     algorithm = OmegaConf.create({"adv_estimator": "grpo_process"})
 
     def advantages(response_mask: torch.Tensor) -> torch.Tensor:
-        with STEPS.during(steps):
+        with STEPS.set(steps):
             return ESTIMATORS["grpo_process"](torch.zeros(2, 4), response_mask, ["x", "x"], algorithm)[0]
 
     left = mask.clone()
@@ -372,7 +371,7 @@ def test_gvpo_is_the_same_with_importance_weights() -> None:
     model_output, data = micro_batch(batch, rows, dp_size=1)
     config = actor_config(OURS["gvpo"], use_kl_loss=False)
     weights = data["old_log_probs"].exp()
-    with GROUPS.during(at_first_update(len(rows), config.rollout_n)):
+    with GROUPS.set(at_first_update(len(rows), config.rollout_n)):
         plain, _ = ppo_loss(config, model_output, data)
         data["rollout_is_weights"] = weights
         weighted, _ = ppo_loss(config, model_output, data)
@@ -394,7 +393,7 @@ def test_distillation_is_added_to_the_loss(case: Case) -> None:
             loss_mode="k3", use_policy_gradient=False, distillation_loss_coef=0.25
         )
     )
-    with GROUPS.during(at_first_update(len(rows), config.rollout_n)):
+    with GROUPS.set(at_first_update(len(rows), config.rollout_n)):
         ours, _ = ppo_loss(config, model_output, data)
         ours = ours.item()  # verl adds to it in place
         whole, _ = distillation_ppo_loss(config, distillation, model_output=model_output, data=data)

@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grpo_verl_ext.verl_plugin.losses import LOSSES, REQUIRED_LOSS_AGG_MODE, group_rows
+from grpo_verl_ext.verl_plugin import context
+from grpo_verl_ext.verl_plugin.losses import LOSSES, REQUIRED_LOSS_AGG_MODE
 
 ROWS, WIDTH, VOCABULARY, FEATURES = 8, 5, 7, 3
 LENGTHS = (5, 1, 3, 2, 5, 4, 0, 1)
@@ -65,7 +66,7 @@ def gradient(name: str, parts: Sequence[list[int]], dp_size: int) -> Tensor:
         own = {key: value[part] for key, value in batch.items()}
         logits = model(own.pop("features")).log_softmax(-1)
         log_prob = logits.gather(-1, own.pop("tokens")).squeeze(-1)
-        with group_rows.GROUPS.during(group_rows.at_first_update(len(part), config.rollout_n)):
+        with context.GROUPS.set(context.at_first_update(len(part), config.rollout_n)):
             LOSSES[name](log_prob=log_prob, config=config, **own)[0].backward()
     return model.weight.grad
 

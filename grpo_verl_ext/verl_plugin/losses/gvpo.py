@@ -19,9 +19,9 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation
 from grpo_verl_ext.algorithms import gvpo as formulas
+from grpo_verl_ext.verl_plugin.context import GROUPS, GroupRows
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
-from grpo_verl_ext.verl_plugin.losses.group_rows import GROUPS, GroupRows
 from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, metrics_of
 from grpo_verl_ext.verl_plugin.settings import check_loss
 
@@ -64,7 +64,7 @@ def gvpo(
     log_ratio = formulas.sequence_log_ratio(
         log_prob, log_prob.detach() if groups.old_is_current else old_log_prob, response_mask
     )
-    targets = adv.of_response(advantages, response_mask).to(log_ratio.dtype)
+    targets = adv.per_response(advantages, response_mask).to(log_ratio.dtype)
     residual = formulas.residual(log_ratio, targets, groups.drift, beta)
     loss = _mini_batch_mean(formulas.squared_error(residual, groups.size), mini_batch)
     weights = formulas.weights(residual).to(groups.weight_sums.dtype)
@@ -83,7 +83,7 @@ def gvpo(
 
 
 def _known_groups() -> GroupRows:
-    groups = GROUPS.current()
+    groups = GROUPS.get()
     if groups is None:
         key = "trainer.v1.trainer_mode"
         raise SettingError(

@@ -8,8 +8,8 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.algorithms import ragged
+from grpo_verl_ext.verl_plugin.context import Steps
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import STEP_ERROR, STEPS
-from grpo_verl_ext.verl_plugin.step_rewards.steps import Steps
 
 
 def collected(batch: Any, data: TensorDict) -> Steps:

@@ -22,9 +22,11 @@ from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.tensors import check_rows, check_same_shape
-from grpo_verl_ext.verl_plugin.our_trainer import check_our_trainer
+from grpo_verl_ext.verl_plugin.context import OUR_TRAINER, STEPS
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
+from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
-from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
 from grpo_verl_ext.verl_plugin.trainer.kv_batch import Rows, rows_of
 
 BASELINES: dict[str, adv.Baseline] = {
@@ -51,7 +53,7 @@ Estimator = Callable[..., Result]
 
 
 def unscaled(name: str) -> Estimator:
-    """An estimator of `advantages.UNSCALED` with verl's signature.
+    """An estimator of `advantages.OUTCOME_BASELINES` with verl's signature.
 
     With ``gvpo_anchor=ref`` the trainer, which has the reference's log-probs, takes β (ℓ − mean ℓ) off them.
     """
@@ -66,7 +68,7 @@ def unscaled(name: str) -> Estimator:
         return _outcome(name, token_level_rewards, response_mask, index, config)
 
     estimator.__name__ = estimator.__qualname__ = name
-    estimator.__doc__ = adv.UNSCALED[name].__doc__
+    estimator.__doc__ = adv.OUTCOME_BASELINES[name].__doc__
     return estimator
 
 
@@ -127,7 +129,7 @@ def grpo_process(
     check_our_trainer(settings, config)
     group = _group_ids("grpo_process", index, token_level_rewards)
     _rows("grpo_process", index, token_level_rewards)  # refuses several outputs of a session
-    steps = STEPS.current()
+    steps = STEPS.get()
     if steps is None:
         raise ValueError(
             "algorithm.adv_estimator=grpo_process has no step rewards to learn from; valid are a trainer "
@@ -146,7 +148,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "grpo_process": grpo_process,
     "dapo": dapo,
     "dapo_per_prompt": dapo_per_prompt,
-    **{name: unscaled(name) for name in adv.UNSCALED},
+    **{name: unscaled(name) for name in adv.OUTCOME_BASELINES},
 }
 
 
@@ -169,7 +171,7 @@ def _outcome(
     rewards, rows = adv.response_rewards(token_level_rewards), _rows(name, index, token_level_rewards)
     member = rows.member & adv.has_tokens(learnt) if name in WITH_TOKENS else rows.member
     _refuse_bad_rewards(name, rewards, member)
-    baseline = adv.UNSCALED.get(name, BASELINES[settings.scale_rewards])
+    baseline = adv.OUTCOME_BASELINES.get(name, BASELINES[settings.scale_rewards])
     of_session = baseline(rewards, group, member)[rows.last].to(token_level_rewards.dtype)
     if name in PER_PROMPT_TOKEN:
         of_session = adv.per_prompt_token(of_session.unsqueeze(-1), response_mask, group).squeeze(-1)
@@ -205,3 +207,33 @@ def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
             f"valid are finite rewards of at most {LARGEST_REWARD:g}. Correct the reward function "
             f"(reward.custom_reward_function.path)"
         )
+
+
+def check_our_trainer(settings: EstimatorSettings, algorithm: Mapping[str, Any] | None) -> None:
+    """Refuse what nobody would do in this training.
+
+    Args:
+        settings: those of the estimator.
+        algorithm: verl's section of that name, as verl hands it to the estimator.
+
+    Raises:
+        SettingError: the anchor ``ref`` or a reference refresh under a trainer that is not ours.
+    """
+    if OUR_TRAINER.get():
+        return
+    if settings.gvpo_anchor == "ref":
+        raise _nobody_does("gvpo_anchor", "ref", "brings the reference's log-probs to the targets")
+    steps = ReferenceSettings.from_config(algorithm or {}).ref_sync_steps
+    if steps is not None:
+        raise _nobody_does("ref_sync_steps", steps, "refreshes the reference")
+
+
+def _nobody_does(option: str, value: object, task: str) -> SettingError:
+    key = f"algorithm.grpo_ext.{option}"
+    return SettingError(
+        key,
+        value,
+        why=f"nothing in this training {task}",
+        valid=f"a trainer mode of this package ({', '.join(GROUP_MODES)})",
+        fix="python3 -m verl.trainer.main_ppo … trainer.use_v1=true trainer.v1.trainer_mode=group_sync",
+    )

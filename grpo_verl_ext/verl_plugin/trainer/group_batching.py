@@ -16,10 +16,11 @@ from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 
 from grpo_verl_ext.algorithms import gvpo, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
-from grpo_verl_ext.verl_plugin.losses import group_rows
+from grpo_verl_ext.verl_plugin import context
+from grpo_verl_ext.verl_plugin.context import KEYS
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, filled, whole_groups
-from grpo_verl_ext.verl_plugin.trainer.kv_batch import KEYS, refuse_several_outputs
+from grpo_verl_ext.verl_plugin.trainer.kv_batch import refuse_several_outputs
 from grpo_verl_ext.verl_plugin.trainer.rollout_batch import like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.workers.group_drift import NUM_GROUPS, OLD_IS_CURRENT
 
@@ -30,7 +31,7 @@ FOR_TARGETS = ("old_log_probs", "ref_log_prob", "advantages")
 """Fields of the rows of which the targets for the anchor π_ref are made."""
 
 
-class KeepsGroups(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     """Whole groups inside each optimizer step, and what the workers have to know of them."""
 
     def _balance_batch(
@@ -66,7 +67,7 @@ class KeepsGroups(PPOTrainer):  # type: ignore[misc]  # verl ships no types
 
         A size counts what the estimator of such a loss counted: responses that still have tokens.
         """
-        with KEYS.during(batch.keys):
+        with KEYS.set(batch.keys):
             batch = super()._compute_advantage(batch, metrics)
         if self.config.actor_rollout_ref.actor.policy_loss.loss_mode not in GROUP_LOSSES:
             return batch
@@ -77,8 +78,8 @@ class KeepsGroups(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         mask = rows["response_mask"]
         member = ragged.has_tokens(mask.values(), mask.offsets())
         fields = {
-            group_rows.GROUP_INDEX: group,
-            group_rows.GROUP_SIZE: group_sum(member.to(torch.int64), group),
+            context.GROUP_INDEX: group,
+            context.GROUP_SIZE: group_sum(member.to(torch.int64), group),
         }
         if anchored:
             fields["advantages"] = fields["returns"] = _anchored_at_reference(
@@ -105,6 +106,6 @@ def _anchored_at_reference(rows: TensorDict, group: Tensor, member: Tensor, beta
     old_log_prob, ref_log_prob, advantages = (rows[name].values() for name in FOR_TARGETS)
     mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
     log_ratio = ragged.sequence_log_ratio(old_log_prob, ref_log_prob, mask, offsets)
-    centred_rewards = ragged.of_response(advantages, mask, offsets).to(log_ratio.dtype)
+    centred_rewards = ragged.per_response(advantages, mask, offsets).to(log_ratio.dtype)
     targets = gvpo.anchored(centred_rewards, log_ratio, group, member, beta)
     return like(rows["response_mask"], ragged.on_tokens(targets, mask, offsets))

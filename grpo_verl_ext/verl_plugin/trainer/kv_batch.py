@@ -19,11 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grpo_verl_ext.verl_plugin.context import KEYS
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
-from grpo_verl_ext.verl_plugin.laid_down import LaidDown
-
-KEYS = LaidDown[Sequence[str]]("keys")
-"""verl's keys of the batch at hand, one a row; None under a trainer that does not lay them down."""
 
 ONE_OUTPUT = {
     "gvpo": "its loss is of log π(y), and several outputs of a session are no single y",
@@ -55,7 +52,7 @@ def rows_of(name: str, prompts: Sequence[object], device: torch.device) -> Rows:
     """
     padding = torch.tensor([is_padding(prompt) for prompt in prompts], dtype=torch.bool, device=device)
     own = torch.arange(len(prompts), device=device)
-    keys = KEYS.current()
+    keys = KEYS.get()
     if keys is None:
         _refuse_what_the_queue_has(name, set(prompts))
         return Rows(member=~padding, last=own)

@@ -10,14 +10,14 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from grpo_verl_ext.verl_plugin.our_trainer import OUR_TRAINER
-from grpo_verl_ext.verl_plugin.trainer.group_batching import KeepsGroups
-from grpo_verl_ext.verl_plugin.trainer.process_supervision import ShowsSteps
-from grpo_verl_ext.verl_plugin.trainer.reference_sync import RefreshesReference
+from grpo_verl_ext.verl_plugin.context import OUR_TRAINER
+from grpo_verl_ext.verl_plugin.trainer.group_batching import GroupBatchingMixin
+from grpo_verl_ext.verl_plugin.trainer.process_supervision import ProcessSupervisionMixin
+from grpo_verl_ext.verl_plugin.trainer.reference_sync import ReferenceSyncTrainerMixin
 from grpo_verl_ext.verl_plugin.workers.group_drift import GroupActorRolloutRefWorker, GroupDetachActorWorker
 
 
-class GroupTrainer(KeepsGroups, ShowsSteps, RefreshesReference):
+class GroupTrainer(GroupBatchingMixin, ProcessSupervisionMixin, ReferenceSyncTrainerMixin):
     """All of it; mixed in before one of verl's trainer classes."""
 
     verl_mode: ClassVar[str]
@@ -37,7 +37,7 @@ class GroupTrainer(KeepsGroups, ShowsSteps, RefreshesReference):
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Let the estimators know that this trainer does what verl's own would leave undone."""
-        with OUR_TRAINER.during(True):
+        with OUR_TRAINER.set(True):
             return super()._compute_advantage(batch, metrics)
 
 

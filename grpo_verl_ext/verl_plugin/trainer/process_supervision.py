@@ -4,18 +4,14 @@ from typing import Any
 
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-from grpo_verl_ext.verl_plugin.laid_down import LaidDown
+from grpo_verl_ext.verl_plugin.context import DUMPED_COLUMNS, STEPS
 from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, dumped_columns, step_metrics
-from grpo_verl_ext.verl_plugin.step_rewards.steps import STEPS
 from grpo_verl_ext.verl_plugin.trainer.rollout_batch import nested
 
 ESTIMATOR = "grpo_process"
 
-COLUMNS = LaidDown[dict[str, dict[str, list[float]]]]("columns")
-"""What the dump of the batch at hand shall have beside verl's columns."""
 
-
-class ShowsSteps(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     """The estimator ``grpo_process`` sees the steps of the responses; metrics and dump have them, too."""
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -24,7 +20,7 @@ class ShowsSteps(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             return super()._compute_advantage(batch, metrics)
         steps = collected(batch, nested(batch, "extra_fields"))
         metrics.update(step_metrics(steps, responses=len(batch)))
-        with STEPS.during(steps):
+        with STEPS.set(steps):
             return super()._compute_advantage(batch, metrics)
 
     def _log_rollout_data(self, batch: Any, *args: Any, **kwargs: Any) -> None:
@@ -32,12 +28,12 @@ class ShowsSteps(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         if self.config.algorithm.adv_estimator != ESTIMATOR:
             super()._log_rollout_data(batch, *args, **kwargs)
             return
-        with COLUMNS.during(dumped_columns(batch, nested(batch, "extra_fields", "advantages"))):
+        with DUMPED_COLUMNS.set(dumped_columns(batch, nested(batch, "extra_fields", "advantages"))):
             super()._log_rollout_data(batch, *args, **kwargs)
 
     def _dump_generations(self, *, reward_extra_infos_dict: dict[str, Any], **kwargs: Any) -> None:
         """Add them to verl's columns, by its ``uid``."""
-        added = COLUMNS.current() or {}
+        added = DUMPED_COLUMNS.get() or {}
         keys = reward_extra_infos_dict.get("uid", [])
         columns = {name: [of_key[key] for key in keys] for name, of_key in added.items()}
         super()._dump_generations(reward_extra_infos_dict=reward_extra_infos_dict | columns, **kwargs)

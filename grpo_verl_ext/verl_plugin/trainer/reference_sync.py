@@ -11,7 +11,7 @@ from grpo_verl_ext.verl_plugin.settings import TrainingSettings
 from grpo_verl_ext.verl_plugin.trainer.rollout_batch import nested
 
 
-class RefreshesReference(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     """The KL to the reference by every estimator; a refresh after every ``ref_sync_steps``-th step.
 
     Iterative GRPO, arXiv 2402.03300 Algorithm 1, sets π_ref ← π_θ between iterations (α = 1).

@@ -2,7 +2,7 @@
 
 All that ranks exchange is two numbers for each prompt of the rollout batch: log-ratios and responses, before
 an update whose policy has moved since the rollout, and sums of weights after every update. At an update whose
-policy has not moved the loss is told so (`group_rows.GroupRows.old_is_current`).
+policy has not moved the loss is told so (`context.GroupRows.old_is_current`).
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.advantages import has_tokens
+from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.groups.engines import check_drift_engine
-from grpo_verl_ext.verl_plugin.losses import group_rows
 from grpo_verl_ext.verl_plugin.losses.gvpo import SUMMED_METRICS
-from grpo_verl_ext.verl_plugin.workers.reference_sync import RefreshesReference
+from grpo_verl_ext.verl_plugin.workers.reference_sync import ReferenceSyncWorkerMixin
 
 NUM_GROUPS = "num_groups"
 """Said by the trainer with the batch: prompts of the rollout batch, padding included."""
@@ -52,11 +52,11 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
 
     def train_batch(self, data: TensorDict) -> TensorDict:
         """One update: the drift of every group, verl's own update, the metrics of the groups."""
-        if group_rows.GROUP_INDEX not in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
+        if context.GROUP_INDEX not in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
             return super().train_batch(data)
         drift, mean_drift = self._drift(data)
-        index = data[group_rows.GROUP_INDEX]
-        data[group_rows.GROUP_DRIFT] = drift.to(index.device)[index]  # where verl cuts it into micro-batches
+        index = data[context.GROUP_INDEX]
+        data[context.GROUP_DRIFT] = drift.to(index.device)[index]  # where verl cuts it into micro-batches
         self._weight_sums = torch.zeros(len(drift), device=drift.device)
         output = super().train_batch(data)
         self._old_is_current = False
@@ -75,7 +75,7 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         log_ratio, member = self._log_ratio(data)
         sums = log_ratio.new_zeros(2, num_groups)
         sums.index_add_(
-            1, data[group_rows.GROUP_INDEX].to(sums.device), torch.stack((log_ratio, member.to(sums.dtype)))
+            1, data[context.GROUP_INDEX].to(sums.device), torch.stack((log_ratio, member.to(sums.dtype)))
         )
         self._add_over_ranks(sums)
         log_ratio_sums, counts = sums
@@ -111,16 +111,16 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
     def _with_groups(
         self, loss_fn: LossFunction, *, data: TensorDict, **arguments: Any
     ) -> tuple[Tensor, dict[str, Any]]:
-        if group_rows.GROUP_DRIFT not in data.keys():  # noqa: SIM118
+        if context.GROUP_DRIFT not in data.keys():  # noqa: SIM118
             return loss_fn(data=data, **arguments)
-        groups = group_rows.GroupRows(
-            index=data[group_rows.GROUP_INDEX],
-            size=data[group_rows.GROUP_SIZE],
-            drift=data[group_rows.GROUP_DRIFT],
+        groups = context.GroupRows(
+            index=data[context.GROUP_INDEX],
+            size=data[context.GROUP_SIZE],
+            drift=data[context.GROUP_DRIFT],
             weight_sums=self._weight_sums,
             old_is_current=self._old_is_current,
         )
-        with group_rows.GROUPS.during(groups):
+        with context.GROUPS.set(groups):
             loss, metrics = loss_fn(data=data, **arguments)
         # verl marks all metrics of a registered loss as means over micro-batches; these are parts of a sum.
         for name in metrics.keys() & set(SUMMED_METRICS):
@@ -128,13 +128,13 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         return loss, metrics
 
 
-class GroupActorRolloutRefWorker(RefreshesReference, ActorRolloutRefWorker):  # type: ignore[misc]
+class GroupActorRolloutRefWorker(ReferenceSyncWorkerMixin, ActorRolloutRefWorker):  # type: ignore[misc]
     """verl's worker with an actor that knows groups and a reference that can follow it."""
 
     actor_worker_cls = GroupTrainingWorker
 
 
-class GroupDetachActorWorker(RefreshesReference, DetachActorWorker):  # type: ignore[misc]
+class GroupDetachActorWorker(ReferenceSyncWorkerMixin, DetachActorWorker):  # type: ignore[misc]
     """The same for the trainer mode whose rollout has machines of its own."""
 
     actor_worker_cls = GroupTrainingWorker

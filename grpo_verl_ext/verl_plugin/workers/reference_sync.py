@@ -7,7 +7,7 @@ from verl.single_controller.base.decorator import Dispatch, register
 from grpo_verl_ext.verl_plugin.workers import reference_refresh as refresh
 
 
-class RefreshesReference:
+class ReferenceSyncWorkerMixin:
     """Methods for a worker that holds both the actor and the reference."""
 
     actor: Any
