@@ -19,11 +19,10 @@ from pathlib import Path
 
 from run_processes import FORKS_WORKERS, kind
 
-from grpo_verl_ext.runs.leftovers import marked
 from grpo_verl_ext.runs.metrics import Metrics
-from grpo_verl_ext.runs.process import ProcessFailedError
+from grpo_verl_ext.runs.process import ProcessFailedError, marked
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.cache import cache_root
+from grpo_verl_ext.utils.files import cache_root
 
 KINDS = (
     *("driver", "TaskRunnerV1", "WorkerDict", "AgentLoopWorkerTQ", "RewardLoopWorker"),

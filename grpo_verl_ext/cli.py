@@ -161,8 +161,8 @@ def iterate(
 
     Killed, the same command goes on where it was.
     """
-    from grpo_verl_ext.iterate.report import iterate_and_report, plan_and_report
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
+    from grpo_verl_ext.iterate.terminal import iterate_and_report, plan_and_report
     from grpo_verl_ext.runs.process import ProcessFailedError
 
     with _one_message("iterate", IterateError, ProcessFailedError):
@@ -186,8 +186,8 @@ def ablate(
 
     Killed, the same command goes on where it was.
     """
-    from grpo_verl_ext.ablation.settings import AblationError, read_grid
-    from grpo_verl_ext.ablation.show import plan_and_report, run_and_report
+    from grpo_verl_ext.ablation.grid import AblationError, read_grid
+    from grpo_verl_ext.ablation.terminal import plan_and_report, run_and_report
 
     with _one_message("ablate", AblationError):
         settings = read_grid(grid, overrides or [])
@@ -207,7 +207,7 @@ def report(
     ] = None,
 ) -> None:
     """What the finished runs of a grid say: means, paired differences, intervals."""
-    from grpo_verl_ext.ablation.settings import AblationError
+    from grpo_verl_ext.ablation.grid import AblationError
 
     with _one_message("report", AblationError, extra="ablation"):
         from grpo_verl_ext.ablation.report import report as print_report

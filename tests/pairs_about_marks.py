@@ -2,7 +2,7 @@
 
 import random
 
-from grpo_verl_ext.iterate.pairs import Pair
+from grpo_verl_ext.iterate.preferences import Pair
 
 
 def pairs_about_marks(count: int, seed: int) -> list[Pair]:

@@ -14,7 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 from ray_head import free_ports
 
-from grpo_verl_ext.runs.leftovers import MARK, end_leftovers
+from grpo_verl_ext.runs.process import MARK, end_leftovers
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.cpu import forked_worker
 from grpo_verl_ext.verl_plugin.ray_section import settle

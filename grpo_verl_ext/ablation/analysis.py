@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from grpo_verl_ext.ablation.measures import MEASURES, costs, curve, first_step_at, seconds_until
 from grpo_verl_ext.ablation.results import Result, Results
-from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.statistics import Comparison, Summary, adjusted, caution, compare, summarize
+from grpo_verl_ext.ablation.run_state import State
+from grpo_verl_ext.ablation.statistics import (
+    MEASURES,
+    Comparison,
+    Summary,
+    adjusted,
+    caution,
+    compare,
+    costs,
+    curve,
+    first_step_at,
+    seconds_until,
+    summarize,
+)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.ablation.grid import GridRun
-from grpo_verl_ext.ablation.settings import AblationError
+from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 

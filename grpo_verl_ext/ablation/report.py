@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from grpo_verl_ext.ablation import curves, documents, page, tables
+from grpo_verl_ext.ablation import documents, html, plots
 from grpo_verl_ext.ablation.analysis import analyse
+from grpo_verl_ext.ablation.documents import TextTable
 from grpo_verl_ext.ablation.results import read_results
-from grpo_verl_ext.ablation.tables import TextTable
 
 WIDTH = 120
 """Columns at least: a row of numbers is one line, wherever it goes."""
@@ -27,14 +27,14 @@ def report(folder: Path, *, threshold: float | None) -> None:
     analysis = analyse(read_results(folder), threshold=threshold)
     console = Console(soft_wrap=True, highlight=False)
     console.width = max(console.width, WIDTH)
-    for shown in [*tables.comparisons(analysis), tables.costs(analysis)]:
+    for shown in [*documents.comparisons(analysis), documents.costs(analysis)]:
         console.print(_table(shown))
-    for word in [*tables.thresholds(analysis), *analysis.cautions]:
+    for word in [*documents.thresholds(analysis), *analysis.cautions]:
         console.print(word, markup=False)
     written = [
         *documents.write(analysis, folder),
-        *curves.draw(analysis.results, folder),
-        page.write(analysis, folder),
+        *plots.draw(analysis.results, folder),
+        html.write(analysis, folder),
     ]
     for file in written:
         console.print(str(file), markup=False)

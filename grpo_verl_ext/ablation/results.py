@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from grpo_verl_ext.ablation.grid import GridRun, runs_of, variant_name
-from grpo_verl_ext.ablation.lengths import Measures
-from grpo_verl_ext.ablation.responses import CHARACTERS, read_responses
-from grpo_verl_ext.ablation.settings import AblationError, GridSettings
-from grpo_verl_ext.ablation.state import State, read_record, standing_of
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, runs_of, variant_name
+from grpo_verl_ext.ablation.responses import CHARACTERS, Measures, read_responses
+from grpo_verl_ext.ablation.run_state import State, read_record, standing_of
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.utils.files import write_whole

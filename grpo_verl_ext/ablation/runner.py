@@ -1,18 +1,16 @@
-"""Run what is not finished yet, as many at once as the place takes; a failed one does not stop the others."""
+"""Where runs are trained: here, one after the other, or as jobs of a Ray cluster."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from grpo_verl_ext.ablation.grid import GridRun
-from grpo_verl_ext.ablation.jobs import check_jobs, noted_job
-from grpo_verl_ext.ablation.places import HERE, Place
-from grpo_verl_ext.ablation.settings import AblationError
-from grpo_verl_ext.ablation.state import (
+from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.ray_jobs import check_jobs, noted_job
+from grpo_verl_ext.ablation.run_state import (
     failure_of,
     forget_failure,
     note_failure,
@@ -23,7 +21,61 @@ from grpo_verl_ext.ablation.state import (
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError
 from grpo_verl_ext.runs.provenance import git_revision, versions
+from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.files import alone_in
+
+
+class Place(Protocol):
+    """What the runner has to know of it."""
+
+    @property
+    def address(self) -> str | None:
+        """Of the cluster's dashboard; None is here."""
+
+    @property
+    def at_once(self) -> int:
+        """So many runs."""
+
+    def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
+        """Train to the end, yielding whenever others may have their turn.
+
+        Raises:
+            ProcessFailedError: verl failed.
+            AblationError: the place is lost.
+        """
+
+
+class _Here:
+    address = None
+    at_once = 1
+
+    def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
+        run.go(on_metrics)
+        yield from ()
+
+
+HERE = _Here()
+"""A process of this machine, which ends with us."""
+
+
+def place_at(ray_address: str | None, jobs: int, say: Callable[[str], None]) -> Place:
+    """The cluster, if an address is given.
+
+    Raises:
+        AblationError: there is none at the address, or several jobs are to run without one.
+    """
+    if ray_address is not None:
+        from grpo_verl_ext.ablation.ray_jobs import Cluster, connected
+
+        address = ray_address.rstrip("/")
+        return Cluster(connected(address), address, jobs, say)
+    if jobs > 1:
+        raise AblationError(
+            f"--jobs is {jobs}; without a cluster valid is 1, for each run has the machine to itself. "
+            f"Type: --ray-address http://HOST:8265"
+        )
+    return HERE
+
 
 POLL_SECONDS = 1.0
 

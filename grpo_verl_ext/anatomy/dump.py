@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+
+from jinja2 import TemplateError
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, read_dump
 
@@ -44,3 +48,81 @@ def _files(dump: Path) -> list[Path]:
     if not files:
         raise AnatomyError(f"{dump} has no 1.jsonl, 2.jsonl, …. {HOW_TO_DUMP}")
     return sorted(files, key=lambda file: int(file.stem))
+
+
+AT_ONCE = 64
+"""Texts in one call: their ids are Python lists, which take more memory than the texts."""
+
+ROLES = (("user",), ("system", "user"))
+"""The chats that are tried for a prompt."""
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a Hugging Face folder; nothing is downloaded."""
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise AnatomyError(
+            f"{folder} has no tokenizer that transformers can read. Valid is a folder with tokenizer.json, "
+            f"such as the training's actor_rollout_ref.model.path. Type: --tokenizer <folder>"
+        ) from error
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
+    """The ids of each text, with nothing added."""
+    for start in range(0, len(texts), AT_ONCE):
+        yield from tokenizer(texts[start : start + AT_ONCE], add_special_tokens=False)["input_ids"]
+
+
+def response_length(text_tokens: int, budget: int | None) -> int:
+    """Tokens of a response whose text has so many: one more for the end, which has no text, up to the budget.
+
+    The text's tokens are told anew and can be a few more or fewer than were sampled.
+    """
+    return text_tokens + 1 if budget is None else min(text_tokens + 1, budget)
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int] | None:
+    """The ids of the chat template whose text, without special tokens, is exactly ``prompt``.
+
+    The user's message, or a system's and a user's, is what stands between the words of the template, where
+    these occur once; rendered again it must give the same text. None if it is neither: a chat of several
+    turns, words of the template in a message, a tokenizer without a template.
+    """
+    if tokenizer.chat_template is None:
+        return None
+    for roles in ROLES:
+        try:
+            chat = _chat(tokenizer, prompt, roles)
+            ids = [] if chat is None else _rendered(tokenizer, chat)
+        except TemplateError:  # how a template says that it knows no system's messages
+            continue
+        if ids and _text(tokenizer, ids) == prompt:
+            return ids
+    return None
+
+
+def _chat(
+    tokenizer: PreTrainedTokenizerBase, prompt: str, roles: tuple[str, ...]
+) -> list[dict[str, str]] | None:
+    places = [f"PLACE-{number}-OF-A-MESSAGE" for number in range(len(roles))]
+    template = _text(tokenizer, _rendered(tokenizer, _messages(roles, places)))
+    words = re.split("|".join(places), template)
+    found = re.fullmatch("(.*)".join(map(re.escape, words)), prompt, re.DOTALL)
+    if found is None or any(prompt.count(each) > 1 for each in words[1:]):
+        return None
+    return _messages(roles, found.groups())
+
+
+def _messages(roles: Sequence[str], contents: Sequence[str]) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+
+
+def _rendered(tokenizer: PreTrainedTokenizerBase, chat: list[dict[str, str]]) -> list[int]:
+    ids: list[int] = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    return ids
+
+
+def _text(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    text: str = tokenizer.decode(ids, skip_special_tokens=True)
+    return text

@@ -10,10 +10,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from grpo_verl_ext.anatomy.cells import Cells, Weighed, cells_of
-from grpo_verl_ext.anatomy.dump import HOW_TO_DUMP, AnatomyError, read_steps
-from grpo_verl_ext.anatomy.kl import KlReport, measure
-from grpo_verl_ext.anatomy.tokens import encode, load_tokenizer, response_length
+from grpo_verl_ext.anatomy.bins import Cells, Weighed, cells_of
+from grpo_verl_ext.anatomy.dump import (
+    HOW_TO_DUMP,
+    AnatomyError,
+    encode,
+    load_tokenizer,
+    read_steps,
+    response_length,
+)
+from grpo_verl_ext.anatomy.kl_bias import KlReport, measure
 from grpo_verl_ext.anatomy.weights import MICRO_BATCH_SIZE, VARIANTS, Step, relative, token_weights
 from grpo_verl_ext.runs.dumps import Response
 

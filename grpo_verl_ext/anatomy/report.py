@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
-from grpo_verl_ext.anatomy.cells import Cell, Cells
-from grpo_verl_ext.anatomy.draw import draw
-from grpo_verl_ext.anatomy.kl import KlReport
+from grpo_verl_ext.anatomy.bins import Cell, Cells
+from grpo_verl_ext.anatomy.kl_bias import KlReport
 from grpo_verl_ext.anatomy.measure import Anatomy, Settings, anatomy_of
+from grpo_verl_ext.anatomy.plots import draw
 from grpo_verl_ext.anatomy.weights import VARIANTS
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.typed_json import numbers_as_text

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_verl_ext.iterate.settings import IterateSettings
-from grpo_verl_ext.runs.overrides import hydra_value
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import VerlRun, hydra_value
 
 SEEDS_PER_RUN = 1000
 """Rounds of two runs with different seeds share no seed below so many rounds."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.iterate.pairs import Pair, read_pairs
+from grpo_verl_ext.iterate.preferences import Pair, read_pairs
 
 RESULTS = "results.json"
 """In the folder of the trained model."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from grpo_verl_ext.iterate.manifest import Manifest, RoundRecord, read_manifest
-from grpo_verl_ext.iterate.parts import PARTS, Context, Part
 from grpo_verl_ext.iterate.plan import Round
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings
+from grpo_verl_ext.iterate.stages import PARTS, Context, Part
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.utils.files import alone_in
 

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.5
 
@@ -78,3 +80,45 @@ def _prepare_child() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+MARK = "GRPO_VERL_EXT_RUN"
+"""Environment variable; its value is the run's folder."""
+
+
+def marked(value: str) -> list[psutil.Process]:
+    """Running processes of this user with that mark, ourselves excepted."""
+    own = psutil.Process().pid
+    return [process for process in psutil.process_iter() if process.pid != own and _has(process, value)]
+
+
+def end_leftovers(value: str, *, patience: float) -> list[str]:
+    """Wait ``patience`` seconds for marked processes to end by themselves, then end them.
+
+    Returns:
+        Names of those that had to be ended.
+    """
+    _, alive = psutil.wait_procs(marked(value), timeout=patience)
+    names = [_name(process) for process in alive]
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for process in alive:
+            try:
+                end(process)
+            except psutil.NoSuchProcess:
+                continue
+        _, alive = psutil.wait_procs(alive, timeout=5)
+    return names
+
+
+def _has(process: psutil.Process, value: str) -> bool:
+    try:
+        return bool(process.environ().get(MARK) == value and process.status() != psutil.STATUS_ZOMBIE)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False  # gone meanwhile, or not ours
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.NoSuchProcess:
+        return f"process {process.pid}"

@@ -1,18 +1,30 @@
-"""One training of verl's: attempts at it, their logs and metrics, and whether it is finished."""
+"""Values as Hydra reads them on a command line."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_verl_ext.runs.leftovers import MARK, end_leftovers
 from grpo_verl_ext.runs.metrics import Metrics, read_metrics
-from grpo_verl_ext.runs.overrides import hydra_value
-from grpo_verl_ext.runs.process import run_logged
+from grpo_verl_ext.runs.process import MARK, end_leftovers, run_logged
 from grpo_verl_ext.utils.which_ray import WhichRay, which_ray
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./@%+:-]+")
+
+
+def hydra_value(text: str | Path) -> str:
+    """The text, quoted where Hydra's grammar would otherwise read a list, a sweep or an error out of it."""
+    plain = str(text)
+    if _PLAIN.fullmatch(plain):
+        return plain
+    # In Hydra's quotes a backslash is itself, unless it stands before a quote.
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), plain)
+    return f"'{escaped}'"
+
 
 TRAINER = ("-m", "verl.trainer.main_ppo")
 """What Python starts."""

@@ -85,7 +85,7 @@ class GroupRows:
 
 
 GROUPS = ScopedValue[GroupRows]("group rows")
-"""Worker → loss: the rows of the micro-batch; verl's ``ppo_loss`` passes no prompt id and no field of ours."""
+"""Worker → loss: the rows of the micro-batch; verl's ``ppo_loss`` passes no prompt id, no field of ours."""
 
 
 def at_first_update(rows: int, group_size: int, device: torch.device | None = None) -> GroupRows:

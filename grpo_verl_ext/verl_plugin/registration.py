@@ -5,10 +5,13 @@ from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
 from typing import Any
 
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from wrapt import register_post_import_hook
 
-from grpo_verl_ext.verl_plugin import patches, resolvers, search_path
-from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
+from grpo_verl_ext.verl_plugin import patches, resolvers
+from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
 from grpo_verl_ext.verl_plugin.patches import driver
 
 
@@ -23,7 +26,7 @@ def register() -> None:
     Only where this process was told to have them: the CPU platform (``VERL_PLATFORM=cpu``) and the patches of
     a training (`patches.VARIABLE`).
     """
-    search_path.install()
+    install_search_path()
     resolvers.install()
     if is_cpu_chosen():
         from grpo_verl_ext.verl_plugin import cpu
@@ -102,3 +105,16 @@ def _register_agent_loops(_agent_loop: ModuleType) -> None:
 def _register_reward_manager(_reward_manager: ModuleType) -> None:
     # Registering twice is verl's error for a name that is taken.
     import grpo_verl_ext.verl_plugin.rollout.reward_manager  # noqa: F401
+
+
+class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships no types
+    """Append ``grpo_verl_ext/config`` behind verl's own folder, so that verl's files keep precedence."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Add the folder; called by Hydra when it composes a configuration."""
+        search_path.append(provider="grpo_verl_ext", path="pkg://grpo_verl_ext.config")
+
+
+def install_search_path() -> None:
+    """Register the folder with Hydra in this process."""
+    Plugins.instance().register(PresetSearchPath)

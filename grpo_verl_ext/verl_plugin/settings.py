@@ -70,7 +70,7 @@ class EstimatorSettings:
 
     Attributes:
         scale_rewards: divide centred rewards by the std of the ``group``, of the whole ``batch``, or not at
-            all (``none``). Default: ``none`` for those of `advantages.OUTCOME_BASELINES`, ``group`` for the others.
+            all (``none``). Default: ``none`` for those of `advantages.OUTCOME_BASELINES`, else ``group``.
         mask_truncated: advantage 0 for responses that used up the budget.
         max_response_length: that budget in tokens; needed by ``mask_truncated`` alone.
         step_rewards: the embedded task's reward function is asked for step rewards, too.

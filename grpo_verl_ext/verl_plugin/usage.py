@@ -13,8 +13,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.verl_plugin.cpu.detection import VARIABLE as PLATFORM_VARIABLE
-from grpo_verl_ext.verl_plugin.cpu.detection import is_cpu_chosen
+from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE as PLATFORM_VARIABLE
+from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
 from grpo_verl_ext.verl_plugin.keys import ACTOR, GROUP_MODES, ROLLOUT, RUNTIME_ENVIRONMENT
 from grpo_verl_ext.verl_plugin.options import SECTION
 from grpo_verl_ext.verl_plugin.preflight.step_rewards import VERLS_AGENT_LOOPS

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.results import keep_grid
-from grpo_verl_ext.ablation.settings import GridSettings
 
 
 @pytest.fixture

@@ -4,10 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-from grpo_verl_ext.ablation.grid import GridRun, runs_of
+from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
 from grpo_verl_ext.ablation.results import keep_grid
 from grpo_verl_ext.ablation.runner import go
-from grpo_verl_ext.ablation.settings import GridSettings
 from grpo_verl_ext.runs.metrics import Metrics
 
 

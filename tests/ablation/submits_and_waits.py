@@ -4,8 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-from grpo_verl_ext.ablation.cluster import Cluster, connected
 from grpo_verl_ext.ablation.grid import GridRun
+from grpo_verl_ext.ablation.ray_jobs import Cluster, connected
 from grpo_verl_ext.ablation.runner import go
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun

@@ -22,13 +22,10 @@ from ray_head import free_ports, ray_head
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import runner
-from grpo_verl_ext.ablation.cluster import Cluster, connected
-from grpo_verl_ext.ablation.grid import GridRun
-from grpo_verl_ext.ablation.jobs import noted_job
-from grpo_verl_ext.ablation.places import place_at
-from grpo_verl_ext.ablation.runner import go
-from grpo_verl_ext.ablation.settings import AblationError
-from grpo_verl_ext.ablation.state import State, failure_of, state_of
+from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.ray_jobs import Cluster, connected, noted_job
+from grpo_verl_ext.ablation.run_state import State, failure_of, state_of
+from grpo_verl_ext.ablation.runner import go, place_at
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -414,8 +411,8 @@ def test_ray_without_its_job_api_is_named(python: Python) -> None:
         """
         import sys
         sys.modules["aiohttp"] = None
-        from grpo_verl_ext.ablation.places import place_at
-        from grpo_verl_ext.ablation.settings import AblationError
+        from grpo_verl_ext.ablation.runner import place_at
+        from grpo_verl_ext.ablation.grid import AblationError
         try:
             place_at("http://127.0.0.1:1", 1, print)
         except AblationError as error:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.ablation.curves import bands, draw
+from grpo_verl_ext.ablation.plots import bands, draw
 from grpo_verl_ext.ablation.results import Results, read_results
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from grpo_verl_ext.ablation.checks import check, compose, tasks_to_prepare
-from grpo_verl_ext.ablation.grid import runs_of
-from grpo_verl_ext.ablation.settings import AblationError, read_grid
+from grpo_verl_ext.ablation.grid import AblationError, read_grid, runs_of
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "ablations").glob("*.yaml"))
 

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser, sync_playwright
 
 from grpo_verl_ext.ablation.analysis import analyse
-from grpo_verl_ext.ablation.page import as_html, write
+from grpo_verl_ext.ablation.html import as_html, side_by_side, visible, write
 from grpo_verl_ext.ablation.results import read_results
-from grpo_verl_ext.ablation.samples import side_by_side
-from grpo_verl_ext.ablation.visible import visible
 
 HOSTILE = (
     "<script>document.title='harmed'</script><img src=x onerror=\"document.title='harmed'\">"

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.analysis import cautions, costs_of, reached, rows_of
-from grpo_verl_ext.ablation.measures import area, best, costs, final, first_step_at
+from grpo_verl_ext.ablation.grid import AblationError
 from grpo_verl_ext.ablation.results import Results, read_results
-from grpo_verl_ext.ablation.settings import AblationError
-from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.run_state import State
+from grpo_verl_ext.ablation.statistics import area, best, costs, final, first_step_at
 from grpo_verl_ext.cli import app
 
 CURVE = [(0, 0.25), (4, 0.75), (6, 0.5)]

@@ -12,8 +12,14 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from grpo_verl_ext.ablation.lengths import Measures
-from grpo_verl_ext.ablation.responses import Measure, Responses, chosen, read_responses, step_metrics
+from grpo_verl_ext.ablation.responses import (
+    Measure,
+    Measures,
+    Responses,
+    chosen,
+    read_responses,
+    step_metrics,
+)
 from grpo_verl_ext.ablation.results import Results, read_results
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.verl_run import VerlRun

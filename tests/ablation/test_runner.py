@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from grpo_verl_ext.ablation.grid import GridRun
+from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.run_state import State, failure_of, standing_of, state_of
 from grpo_verl_ext.ablation.runner import go
-from grpo_verl_ext.ablation.settings import AblationError
-from grpo_verl_ext.ablation.state import State, failure_of, standing_of, state_of
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError
 from grpo_verl_ext.runs.verl_run import VerlRun

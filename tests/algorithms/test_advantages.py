@@ -38,7 +38,7 @@ eighths = st.integers(-80, 80).map(lambda n: n / 8)
 batches = st.lists(st.tuples(eighths, st.sampled_from("abcde")), min_size=1, max_size=24)
 
 
-def per_response(baseline, rewards, ids, dtype=F64) -> Tensor:
+def advantages_of(baseline, rewards, ids, dtype=F64) -> Tensor:
     rewards = torch.tensor(rewards, dtype=dtype)
     return baseline(rewards, dense_group_ids(ids), torch.ones(len(ids), dtype=torch.bool))
 
@@ -60,20 +60,20 @@ def test_rows_with_tokens(dtype):
 
 def test_two_interleaved_groups_by_hand():
     # Group x: 1, 0, 0, 1 → mean 1/2, std √(4·(1/4)/3) = 1/√3.  Group y: 2, 0 → mean 1, std √2.
-    found = per_response(group_scaled, [1.0, 2.0, 0.0, 0.0, 0.0, 1.0], list("xyxyxx"))
+    found = advantages_of(group_scaled, [1.0, 2.0, 0.0, 0.0, 0.0, 1.0], list("xyxyxx"))
     half_x = 0.5 / (1 / math.sqrt(3) + 1e-6)
     one_y = 1 / (math.sqrt(2) + 1e-6)
     assert_close(found, [half_x, one_y, -half_x, -one_y, -half_x, half_x])
 
 
 def test_centred_by_hand():
-    assert_close(per_response(centred, [1.0, 2.0, 0.0, 0.0], list("xyxy")), [0.5, 1.0, -0.5, -1.0])
+    assert_close(advantages_of(centred, [1.0, 2.0, 0.0, 0.0], list("xyxy")), [0.5, 1.0, -0.5, -1.0])
 
 
 def test_batch_scaled_by_hand():
     # All rewards 0, 2, 4, 6: mean 3, std √((9+1+1+9)/3) = √(20/3); the groups have means 1 and 5.
     one = 1 / (math.sqrt(20 / 3) + 1e-6)
-    assert_close(per_response(batch_scaled, [0.0, 2.0, 4.0, 6.0], list("xxyy")), [-one, one, -one, one])
+    assert_close(advantages_of(batch_scaled, [0.0, 2.0, 4.0, 6.0], list("xxyy")), [-one, one, -one, one])
 
 
 @given(batches)
@@ -82,10 +82,10 @@ def test_batch_scaled_by_hand():
 @example([(1.0, "a"), (0.0, "b"), (0.0, "a")])
 def test_equals_the_oracle(batch):
     rewards, ids = [list(column) for column in zip(*batch, strict=True)]
-    assert_close(per_response(group_scaled, rewards, ids), oracles.grpo_advantages(rewards, ids, STD_EPS))
-    assert_close(per_response(centred, rewards, ids), oracles.dr_grpo_advantages(rewards, ids))
+    assert_close(advantages_of(group_scaled, rewards, ids), oracles.grpo_advantages(rewards, ids, STD_EPS))
+    assert_close(advantages_of(centred, rewards, ids), oracles.dr_grpo_advantages(rewards, ids))
     assert_close(
-        per_response(batch_scaled, rewards, ids), oracles.batch_scaled_advantages(rewards, ids, STD_EPS)
+        advantages_of(batch_scaled, rewards, ids), oracles.batch_scaled_advantages(rewards, ids, STD_EPS)
     )
 
 
@@ -95,7 +95,7 @@ def test_differs_from_the_paper_by_the_epsilon_alone(batch):
     # (1/8)/√24 > 0.025.
     rewards, ids = [list(column) for column in zip(*batch, strict=True)]
     paper = torch.tensor(oracles.grpo_advantages(rewards, ids, eps=0.0), dtype=F64)
-    found = per_response(group_scaled, rewards, ids)
+    found = advantages_of(group_scaled, rewards, ids)
     assert bool(((found - paper).abs() <= paper.abs() * STD_EPS / 0.025).all())
 
 
@@ -103,8 +103,8 @@ def test_differs_from_the_paper_by_the_epsilon_alone(batch):
 def test_a_shift_of_all_rewards_changes_nothing(batch, shift):
     rewards, ids = [list(column) for column in zip(*batch, strict=True)]
     for baseline in (group_scaled, centred, batch_scaled):
-        shifted = per_response(baseline, [r + shift for r in rewards], ids)
-        assert_close(shifted, per_response(baseline, rewards, ids).tolist())
+        shifted = advantages_of(baseline, [r + shift for r in rewards], ids)
+        assert_close(shifted, advantages_of(baseline, rewards, ids).tolist())
 
 
 @given(batches, st.sampled_from([0.5, 4.0, 1024.0]))
@@ -112,10 +112,10 @@ def test_a_scale_of_all_rewards_scales_centred_and_leaves_scaled(batch, factor):
     rewards, ids = [list(column) for column in zip(*batch, strict=True)]
     larger = [factor * r for r in rewards]
     # Exact: the factors are powers of two.
-    found, expected = per_response(centred, larger, ids), factor * per_response(centred, rewards, ids)
+    found, expected = advantages_of(centred, larger, ids), factor * advantages_of(centred, rewards, ids)
     assert found.tolist() == expected.tolist()
     # Up to ε/std ≤ 1e-6/(0.5 · 0.025), and |A| < √24 < 5.
-    found, expected = per_response(group_scaled, larger, ids), per_response(group_scaled, rewards, ids)
+    found, expected = advantages_of(group_scaled, larger, ids), advantages_of(group_scaled, rewards, ids)
     assert_close(found, expected.tolist(), tolerance=5 * 1e-6 / 0.0125)
 
 
@@ -125,8 +125,8 @@ def test_the_order_of_rows_does_not_matter(batch, random):
     random.shuffle(order)
     rewards, ids = [list(column) for column in zip(*batch, strict=True)]
     for baseline in (group_scaled, centred, batch_scaled):
-        found = per_response(baseline, [rewards[i] for i in order], [ids[i] for i in order])
-        assert_close(found, per_response(baseline, rewards, ids)[order].tolist())
+        found = advantages_of(baseline, [rewards[i] for i in order], [ids[i] for i in order])
+        assert_close(found, advantages_of(baseline, rewards, ids)[order].tolist())
 
 
 @given(batches)
@@ -134,26 +134,26 @@ def test_ids_may_be_strings_or_integers(batch):
     rewards, ids = [list(column) for column in zip(*batch, strict=True)]
     as_objects = np.array(ids, dtype=object)
     as_integers = [-7 * ord(i) for i in ids]
-    expected = per_response(group_scaled, rewards, ids).tolist()
-    assert_close(per_response(group_scaled, rewards, as_objects), expected, 0.0)
-    assert_close(per_response(group_scaled, rewards, as_integers), expected, 0.0)
+    expected = advantages_of(group_scaled, rewards, ids).tolist()
+    assert_close(advantages_of(group_scaled, rewards, as_objects), expected, 0.0)
+    assert_close(advantages_of(group_scaled, rewards, as_integers), expected, 0.0)
 
 
 @pytest.mark.parametrize("baseline", [group_scaled, centred])
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_equal_rewards_have_advantage_exactly_zero(baseline, dtype):
     # 0.1 is no binary fraction: a plain mean of seven of them is not 0.1, and ε would not hide that.
-    assert per_response(baseline, [0.1] * 7, ["x"] * 7, dtype).tolist() == [0.0] * 7
+    assert advantages_of(baseline, [0.1] * 7, ["x"] * 7, dtype).tolist() == [0.0] * 7
 
 
 @pytest.mark.parametrize("baseline", [group_scaled, centred, batch_scaled])
 def test_a_group_of_one_has_advantage_exactly_zero(baseline):
-    assert per_response(baseline, [3.7, 1.0, 2.0], ["alone", "x", "x"])[0].item() == 0.0
+    assert advantages_of(baseline, [3.7, 1.0, 2.0], ["alone", "x", "x"])[0].item() == 0.0
 
 
 def test_a_large_common_offset_costs_no_precision():
     # In fp32 the squares of 1e6 alone would swallow these differences.
-    found = per_response(group_scaled, [1e6, 1e6 + 1, 1e6 + 2], ["x"] * 3, torch.float32)
+    found = advantages_of(group_scaled, [1e6, 1e6 + 1, 1e6 + 2], ["x"] * 3, torch.float32)
     assert_close(found, [-1 / (1 + 1e-6), 0.0, 1 / (1 + 1e-6)], tolerance=1e-7)
 
 

@@ -11,8 +11,8 @@ from click.testing import Result
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from grpo_verl_ext.anatomy.draw import alike
 from grpo_verl_ext.anatomy.measure import Settings, anatomy_of
+from grpo_verl_ext.anatomy.plots import alike
 from grpo_verl_ext.cli import app
 
 FILES = ["anatomy.json"] + [

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.anatomy.dump import AnatomyError
-from grpo_verl_ext.anatomy.tokens import encode, load_tokenizer, prompt_ids, response_length
+from grpo_verl_ext.anatomy.dump import AnatomyError, encode, load_tokenizer, prompt_ids, response_length
 from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
 
 TOKENIZER = build_tokenizer()

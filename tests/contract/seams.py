@@ -779,12 +779,12 @@ SEAMS: dict[str, list[Seam]] = {
                 "cpu_offload = CPUOffload(offload_params=True)",
                 "offload_policy = CPUOffloadPolicy(pin_memory=True)",
             ),
-            ".workers.reference_refresh",
+            ".workers.reference_sync",
         ),
         seam(
             f"{ENGINE.rpartition('.')[0]}.EngineEvalModeCtx.__exit__",
             Has("self.engine.module._handle.reshard(True)", "self.engine.module.reshard()"),
-            ".workers.reference_refresh",
+            ".workers.reference_sync",
         ),
         seam(
             "verl.utils.fsdp_utils.offload_fsdp_model_to_cpu",
@@ -792,9 +792,9 @@ SEAMS: dict[str, list[Seam]] = {
                 "handle.flat_param_to(torch.device('cpu'), non_blocking=True)",
                 "flat_param._local_shard = flat_param.data",
             ),
-            ".workers.reference_refresh",
+            ".workers.reference_sync",
         ),
-        seam("verl.utils.device.get_torch_device", Called(), ".workers.reference_refresh"),
+        seam("verl.utils.device.get_torch_device", Called(), ".workers.reference_sync"),
         seam(
             f"{ENGINE}WithLMHead.forward_step",
             Hands("loss_function", by_name=("model_output", "data", "dp_group")),
@@ -933,7 +933,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             f"{PLATFORM}.PlatformBase.is_platform_available",
             Called(by_name=("use_smi_check",)),
-            ".cpu.detection",
+            ".cpu.platform",
         ),
         seam(
             "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer.__init__",
@@ -1021,29 +1021,29 @@ SEAMS: dict[str, list[Seam]] = {
                 "'latest_checkpointed_iteration.txt'",
             ),
             "runs.verl_run",
-            "iterate.parts",
+            "iterate.stages",
             ".trainer.reference_sync",
         ),
-        seam("verl.model_merger", Program(), "iterate.parts"),
+        seam("verl.model_merger", Program(), "iterate.stages"),
         seam(
             "verl.model_merger.base_model_merger",
             Has("'merge'", "'--backend'", "'fsdp'", "'--local_dir'", "'--target_dir'"),
-            "iterate.parts",
+            "iterate.stages",
         ),
         seam(
             f"{METRICS}.compute_data_metrics",
             Has("'critic/score/mean'", "'response_length/mean'"),
-            "iterate.parts",
-            "ablation.page",
+            "iterate.stages",
+            "ablation.html",
         ),
-        seam(f"{METRICS}.compute_timing_metrics", Has("f'timing_s/{name}'"), "ablation.measures"),
-        seam(f"{TRAINER}.fit", Has("marked_timer('step', self.timing_raw)"), "ablation.measures"),
-        seam(f"{METRICS}.compute_throughout_metrics", Has("'perf/total_num_tokens'"), "ablation.measures"),
+        seam(f"{METRICS}.compute_timing_metrics", Has("f'timing_s/{name}'"), "ablation.statistics"),
+        seam(f"{TRAINER}.fit", Has("marked_timer('step', self.timing_raw)"), "ablation.statistics"),
+        seam(f"{METRICS}.compute_throughout_metrics", Has("'perf/total_num_tokens'"), "ablation.statistics"),
         seam(
             f"{TRAINING_WORKER}._postprocess_output",
             Has("final_metrics['perf/max_memory_allocated_gb']", "final_metrics['grad_norm']"),
-            "ablation.measures",
-            "ablation.page",
+            "ablation.statistics",
+            "ablation.html",
         ),
         seam(
             f"{TRAINER}._val_metrics_update",
@@ -1052,7 +1052,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "metric_sec = 'val-core'",
                 "f'{metric_sec}/{data_source}/{var_name}/{metric_name}'",
             ),
-            "iterate.parts",
+            "iterate.stages",
             "rewards.weighted_sum",
         ),
         seam(f"{METRICS}.process_validation_metrics", Has("f'mean@{n_resps}'"), "rewards.weighted_sum"),
@@ -1259,7 +1259,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "reward.reward_model.model_path",
             ),
             "iterate.plan",
-            "iterate.parts",
+            "iterate.stages",
         ),
         seam(
             CONFIGURATION,
@@ -1270,7 +1270,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             CONFIGURATION,
             Keys("actor_rollout_ref.model.path"),
-            "ablation.lengths",
+            "ablation.responses",
         ),
         *(
             seam(CONFIGURATION, PresetKeys(*preset_keys(preset)), f"config/{preset}.yaml")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from processes import Python
 
-from grpo_verl_ext.verl_plugin.cpu import detection, distribution, platform
-from grpo_verl_ext.verl_plugin.cpu.device_module import DEVICE_MODULE
+from grpo_verl_ext.verl_plugin.cpu import distribution, platform
+from grpo_verl_ext.verl_plugin.cpu.platform import DEVICE_MODULE
 
 
 class TestChoice:
@@ -18,14 +18,14 @@ class TestChoice:
     @pytest.mark.parametrize("value", ["cpu", "CPU "])
     def test_it_can_be_asked_for(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
         monkeypatch.setenv("VERL_PLATFORM", value)
-        assert detection.is_cpu_chosen()
+        assert platform.is_cpu_chosen()
         assert platform.PlatformCPU().is_platform_available()
 
     @pytest.mark.parametrize("value", ["", "nvidia"])
     def test_it_is_never_guessed(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
         """This machine has no accelerator, like a login node or an actor to which Ray gave none."""
         monkeypatch.setenv("VERL_PLATFORM", value)
-        assert not detection.is_cpu_chosen()
+        assert not platform.is_cpu_chosen()
         assert not platform.PlatformCPU().is_platform_available()
 
     def test_unasked_nothing_of_the_platform_is_imported(self, python: Python) -> None:

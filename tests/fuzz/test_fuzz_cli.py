@@ -21,8 +21,8 @@ from safetensors.torch import save_file
 from test_fuzz_readers import GRID_OF_TWO, RESPONSE, TWO_ROUNDS, yaml_files
 from typer.testing import CliRunner
 
+from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.results import keep_grid
-from grpo_verl_ext.ablation.settings import GridSettings
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
 from grpo_verl_ext.verl_plugin import preflight

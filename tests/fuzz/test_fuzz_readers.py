@@ -12,16 +12,15 @@ from drawn import DEEP, as_json, fuzzing, json_files, mutated, texts
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from grpo_verl_ext.ablation.grid import GridRun, runs_of
-from grpo_verl_ext.ablation.jobs import NOTE, Job, noted_job
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.ray_jobs import NOTE, Job, noted_job
 from grpo_verl_ext.ablation.responses import KEPT, Measure, read_responses
 from grpo_verl_ext.ablation.results import GRID, read_results
-from grpo_verl_ext.ablation.settings import AblationError, GridSettings, read_grid
-from grpo_verl_ext.ablation.state import RECORD, read_record
+from grpo_verl_ext.ablation.run_state import RECORD, read_record
 from grpo_verl_ext.anatomy.dump import AnatomyError, read_steps
 from grpo_verl_ext.iterate.manifest import NAME as MANIFEST
 from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
-from grpo_verl_ext.iterate.pairs import Pair, read_pairs
+from grpo_verl_ext.iterate.preferences import Pair, read_pairs
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, read_dump
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, read_metrics

@@ -10,8 +10,8 @@ from drawn import fuzzing, texts, values
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from grpo_verl_ext.rewards.step_ends import KEYS, StepRewardError, step_end_tokens
 from grpo_verl_ext.rewards.weighted_sum import REWARDS, compute_score
-from grpo_verl_ext.verl_plugin.step_rewards.reported import KEYS, StepRewardError, step_end_tokens
 
 responses = st.text() | st.text("<answer>/reasoning0123456789+=;,.eE٣⁴", max_size=60).map(
     lambda inner: f"<reasoning>{inner}<answer>{inner}</answer>"

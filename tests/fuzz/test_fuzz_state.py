@@ -13,11 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from grpo_verl_ext.ablation.grid import runs_of
+from grpo_verl_ext.ablation.grid import AblationError, GridSettings, runs_of
 from grpo_verl_ext.ablation.results import keep_grid, read_results
-from grpo_verl_ext.ablation.runner import check_records
-from grpo_verl_ext.ablation.settings import AblationError, GridSettings
-from grpo_verl_ext.ablation.state import (
+from grpo_verl_ext.ablation.run_state import (
     State,
     failure_of,
     forget_failure,
@@ -25,6 +23,7 @@ from grpo_verl_ext.ablation.state import (
     standing_of,
     write_record,
 )
+from grpo_verl_ext.ablation.runner import check_records
 from grpo_verl_ext.iterate.manifest import NAME, Manifest, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError
 

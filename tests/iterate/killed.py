@@ -14,7 +14,6 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.manifest import Results
-from grpo_verl_ext.iterate.parts import PARTS, Context
 from grpo_verl_ext.iterate.plan import Round
 from grpo_verl_ext.iterate.rounds import go
 from grpo_verl_ext.iterate.settings import (
@@ -23,6 +22,7 @@ from grpo_verl_ext.iterate.settings import (
     PolicySettings,
     RewardModelSettings,
 )
+from grpo_verl_ext.iterate.stages import PARTS, Context
 from grpo_verl_ext.utils.files import appearing, write_whole
 
 RIGHT = "!+*&"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_verl_ext.iterate.divergence import DivergenceJob, divergence, main
+from grpo_verl_ext.iterate.kl_to_initial import DivergenceJob, divergence, main
 from grpo_verl_ext.utils.generate import Sampled
 
 CHATS = [[{"role": "user", "content": text}] for text in ("1+2=?", "4+5+6=?", "7=?")]

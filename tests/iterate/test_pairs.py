@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_verl_ext.iterate.pairs import Pair, make_pairs, read_pairs, replayed, split_by_prompt, write_pairs
-from grpo_verl_ext.iterate.rollouts import Sample, read_rollouts
+from grpo_verl_ext.iterate.preferences import (
+    Pair,
+    Sample,
+    make_pairs,
+    read_pairs,
+    read_rollouts,
+    replayed,
+    split_by_prompt,
+    write_pairs,
+)
 from grpo_verl_ext.iterate.settings import IterateError
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)

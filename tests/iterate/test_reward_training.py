@@ -8,7 +8,7 @@ import pytest
 import torch
 from pairs_about_marks import pairs_about_marks
 
-from grpo_verl_ext.iterate.pairs import write_pairs
+from grpo_verl_ext.iterate.preferences import write_pairs
 from grpo_verl_ext.iterate.reward_training import RESULTS, RewardJob, main, reward_config
 from grpo_verl_ext.rewards.learned import LearnedReward, judged_text
 

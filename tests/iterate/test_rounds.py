@@ -16,11 +16,11 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.manifest import RoundRecord, read_manifest
-from grpo_verl_ext.iterate.pairs import read_pairs
-from grpo_verl_ext.iterate.parts import PARTS, Context
 from grpo_verl_ext.iterate.plan import Round
+from grpo_verl_ext.iterate.preferences import read_pairs
 from grpo_verl_ext.iterate.rounds import go
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, PolicySettings, RewardModelSettings
+from grpo_verl_ext.iterate.stages import PARTS, Context
 
 KILLS = 5
 

@@ -18,7 +18,7 @@ from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
 from grpo_verl_ext.verl_plugin.settings import EstimatorSettings, TrainingSettings
 from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.workers import reference_refresh as refresh
+from grpo_verl_ext.verl_plugin.workers import reference_sync as refresh
 
 
 def test_mixing_and_resuming_what_verls_engine_sharded(tmp_path):

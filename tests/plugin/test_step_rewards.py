@@ -18,14 +18,13 @@ from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput, _agent_loop_registry
 from verl.utils import tensordict_utils as tu
 
+from grpo_verl_ext.rewards.step_ends import StepRewardError, last_token, step_end_tokens
 from grpo_verl_ext.tasks.chain_sum.tokenizer import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.context import STEPS, Steps
 from grpo_verl_ext.verl_plugin.preflight.step_rewards import VERLS_AGENT_LOOPS, check_steps
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
 from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, dumped_columns, step_metrics
-from grpo_verl_ext.verl_plugin.step_rewards.positions import last_token
-from grpo_verl_ext.verl_plugin.step_rewards.reported import StepRewardError, step_end_tokens
 from grpo_verl_ext.verl_plugin.trainer.estimators import grpo_process
 
 BYTES = build_tokenizer()

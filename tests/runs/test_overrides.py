@@ -5,7 +5,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grpo_verl_ext.runs.overrides import hydra_value
+from grpo_verl_ext.runs.verl_run import hydra_value
 
 PARSER = OverridesParser.create()
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.tasks.chain_sum.settings import DATA_SOURCE
-from grpo_verl_ext.utils.cache import cache_root
-from grpo_verl_ext.utils.files import sha256
+from grpo_verl_ext.utils.files import cache_root, sha256
 from grpo_verl_ext.utils.typed_json import SPOILED, made
 
 FORMAT = 1

@@ -75,7 +75,7 @@ def choose_platform(config: DictConfig) -> None:
     there: it asked its platforms before the configuration was composed.
     """
     from grpo_verl_ext.verl_plugin import cpu, ray_section, usage
-    from grpo_verl_ext.verl_plugin.cpu.detection import VARIABLE, chosen_platform
+    from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE, chosen_platform
 
     if OmegaConf.select(config, usage.PLATFORM_KEY) == "cpu" and chosen_platform() in ("", "cpu"):
         os.environ[VARIABLE] = "cpu"
@@ -108,7 +108,7 @@ def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
         SystemExit: an option of these is of another type, and the check that says so is silenced.
     """
     from grpo_verl_ext.verl_plugin import usage
-    from grpo_verl_ext.verl_plugin.cpu.detection import VARIABLE
+    from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE
     from grpo_verl_ext.verl_plugin.settings import TrainingSettings
 
     if usage.asks_for_cpu(config):

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from packaging.version import Version
 
 from grpo_verl_ext.verl_plugin import usage
-from grpo_verl_ext.verl_plugin.cpu.detection import VARIABLE, chosen_platform
+from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE, chosen_platform
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 

@@ -12,7 +12,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 
-from grpo_verl_ext.verl_plugin.step_rewards.reported import KEYS, REWARDS, StepRewardError, step_end_tokens
+from grpo_verl_ext.rewards.step_ends import KEYS, REWARDS, StepRewardError, step_end_tokens
 
 STEPS = "steps"
 STEP_ERROR = "step_error"

@@ -5,13 +5,14 @@ characters of the decoded response up to and with the step, or ``step_end_tokens
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-from grpo_verl_ext.verl_plugin.step_rewards.positions import Decode, last_token
 
 REWARDS, CHARACTER_ENDS, TOKEN_ENDS = "step_rewards", "step_ends", "step_end_tokens"
 KEYS = (REWARDS, CHARACTER_ENDS, TOKEN_ENDS)
+
+Decode = Callable[[Sequence[int]], str]
+"""Token ids → text, as verl's reward managers decode: special tokens left out."""
 
 
 class StepRewardError(ValueError):
@@ -61,3 +62,26 @@ def _is_finite(value: Any) -> bool:
 
 def _is_integer(value: Any) -> bool:
     return hasattr(value, "__index__")
+
+
+def last_token(decode: Decode, ids: Sequence[int], end: int) -> int:
+    """Position of the token that completes the first ``end`` characters of the decoded response.
+
+    Found by bisection on prefixes: a token that ends inside a character (bytes of one letter, half of an
+    emoji) does not complete it, a special token that decodes to nothing completes nothing, and a token that
+    reaches beyond ``end`` is the one.
+
+    Args:
+        decode: as the reward function's text was decoded.
+        ids: all tokens of the response.
+        end: 1 … number of characters of the text.
+    """
+    wanted = decode(ids)[:end]
+    too_few, enough = 0, len(ids)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if decode(ids[:middle]).startswith(wanted):
+            enough = middle
+        else:
+            too_few = middle
+    return enough - 1

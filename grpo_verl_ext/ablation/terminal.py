@@ -17,14 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.grid import GridRun, runs_of
-from grpo_verl_ext.ablation.jobs import noted_job
-from grpo_verl_ext.ablation.measures import STEP_SECONDS, curve, final
-from grpo_verl_ext.ablation.places import place_at
+from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
+from grpo_verl_ext.ablation.ray_jobs import noted_job
 from grpo_verl_ext.ablation.results import keep_grid
-from grpo_verl_ext.ablation.runner import check_records, go
-from grpo_verl_ext.ablation.settings import GridSettings
-from grpo_verl_ext.ablation.state import Standing, State, standing_of, state_of
+from grpo_verl_ext.ablation.run_state import Standing, State, standing_of, state_of
+from grpo_verl_ext.ablation.runner import check_records, go, place_at
+from grpo_verl_ext.ablation.statistics import STEP_SECONDS, curve, final
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
 from grpo_verl_ext.utils.which_ray import WhichRay

@@ -14,10 +14,10 @@ from rich.table import Table
 
 from grpo_verl_ext.iterate import checks
 from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
-from grpo_verl_ext.iterate.parts import PARTS, Context
 from grpo_verl_ext.iterate.plan import Round
 from grpo_verl_ext.iterate.rounds import go
 from grpo_verl_ext.iterate.settings import IterateSettings
+from grpo_verl_ext.iterate.stages import PARTS, Context
 from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
 
 TITLES = {

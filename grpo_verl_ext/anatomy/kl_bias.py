@@ -18,8 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from grpo_verl_ext.algorithms import kl_bias
 from grpo_verl_ext.algorithms.kl import k1, k2, k3
-from grpo_verl_ext.anatomy.dump import AnatomyError
-from grpo_verl_ext.anatomy.tokens import encode, prompt_ids, response_length
+from grpo_verl_ext.anatomy.dump import AnatomyError, encode, prompt_ids, response_length
 from grpo_verl_ext.runs.dumps import Response
 
 ESTIMATORS: dict[str, kl_bias.Estimator] = {"k1": k1, "k2": k2, "k3": k3}

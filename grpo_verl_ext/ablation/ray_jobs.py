@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from grpo_verl_ext.ablation.jobs import Job, forget_job, note_job, noted_job
-from grpo_verl_ext.ablation.settings import AblationError
+from grpo_verl_ext.ablation.grid import AblationError
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError, last_lines
 from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, VerlRun
 from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.typed_json import SPOILED, made
 from grpo_verl_ext.utils.which_ray import OF_AN_OWN_RAY
 
 Answer = TypeVar("Answer")
@@ -179,3 +180,66 @@ def _submission_id(attempt: Path) -> str:
     """Grid, variant, seed, attempt, and a word that no other job has."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(attempt.resolve().parts[-4:]))
     return f"{readable[-100:].lstrip('-.')}-{uuid.uuid4().hex[:8]}"
+
+
+NOTE = "job.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of Ray's that may be pending or running."""
+
+    submission_id: str
+    address: str
+    """Of the cluster's dashboard."""
+    attempt: str
+    """Name of the attempt's files, without a suffix."""
+
+    @property
+    def stop_command(self) -> str:
+        """What to type."""
+        return f"ray job stop {self.submission_id} --address {self.address}"
+
+
+def note_job(folder: Path, job: Job) -> None:
+    """Before it is submitted, so that no job can be lost."""
+    write_whole(folder / NOTE, json.dumps(asdict(job), indent=2) + "\n")
+
+
+def noted_job(folder: Path) -> Job | None:
+    """The job whose end is not known.
+
+    Raises:
+        AblationError: the note cannot be read; it is left in place.
+    """
+    file = folder / NOTE
+    if not file.exists():
+        return None
+    try:
+        return made(Job, json.loads(file.read_bytes()))
+    except SPOILED as error:
+        raise AblationError(
+            f"{file} is no note of a job ({error!r}). It was left in place; see with `ray job list` whether "
+            f"the run's job is there, and move the file away"
+        ) from error
+
+
+def forget_job(folder: Path) -> None:
+    """It has ended."""
+    (folder / NOTE).unlink(missing_ok=True)
+
+
+def check_jobs(runs: Sequence[VerlRun], address: str | None) -> None:
+    """Refuse to train a run that another place may be training.
+
+    Raises:
+        AblationError: its job.
+    """
+    for run in runs:
+        job = noted_job(run.folder)
+        if job is not None and job.address != address:
+            raise AblationError(
+                f"{run.folder} was submitted to {job.address} as job {job.submission_id}, which may be "
+                f"running. To go on watching it type --ray-address {job.address}; to leave it: "
+                f"{job.stop_command}, then rm '{run.folder / NOTE}'"
+            )

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import base64
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.ablation import forest, tables
+from grpo_verl_ext.ablation import documents, plots
 from grpo_verl_ext.ablation.analysis import Analysis
-from grpo_verl_ext.ablation.curves import Band, bands, plot_bands
+from grpo_verl_ext.ablation.plots import Band, bands, plot_bands
 from grpo_verl_ext.ablation.responses import NO_DIFFERENCE, SAMPLES, SHARE_RIGHT
 from grpo_verl_ext.ablation.results import Results
-from grpo_verl_ext.ablation.samples import side_by_side
-from grpo_verl_ext.ablation.visible import visible
+from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import key, looks, svg
 
@@ -73,9 +73,9 @@ def as_html(analysis: Analysis) -> str:
         results=results,
         finished=sum(len(results.finished(variant)) for variant in results.variants),
         cautions=analysis.cautions,
-        tables=list(tables.comparisons(analysis)),
-        costs=tables.costs(analysis),
-        thresholds=tables.thresholds(analysis),
+        tables=list(documents.comparisons(analysis)),
+        costs=documents.costs(analysis),
+        thresholds=documents.thresholds(analysis),
         outcome=_outcome(analysis),
         legend=_legend(results),
         curves=_curves(results, {metric: metric for metric in results.settings.metrics}),
@@ -93,8 +93,8 @@ def _outcome(analysis: Analysis) -> list[Picture]:
     if not rows:
         return []
     numbers = _numbers(analysis.results)
-    values = forest.draw_values(rows, numbers, first[0])
-    differences = forest.draw_differences(rows, numbers, f"difference from {analysis.results.baseline}")
+    values = plots.draw_values(rows, numbers, first[0])
+    differences = plots.draw_differences(rows, numbers, f"difference from {analysis.results.baseline}")
     shown = [_picture(values, "final value: mean, 95 % interval, and each seed")]
     if differences is not None:
         shown.append(_picture(differences, "difference, paired by seed: mean and 95 % interval"))
@@ -128,3 +128,66 @@ def _numbers(results: Results) -> dict[str, int]:
 
 def _picture(figure: Figure, about: str) -> Picture:
     return Picture(about, "data:image/svg+xml;base64," + base64.b64encode(svg(figure)).decode())
+
+
+SHOWN = 6
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """One prompt and an answer of each variant."""
+
+    prompt: str
+    truth: object
+    answers: dict[str, Response]
+
+
+def side_by_side(results: Results) -> tuple[int, list[SideBySide]] | None:
+    """Seed and prompts: those on whose scores the variants differ most come first.
+
+    The first seed with samples of every variant that is finished; None if no seed has.
+    """
+    for seed in results.settings.seeds:
+        of_variant = {
+            variant: {sample.prompt: sample for sample in run.samples}
+            for variant in results.variants
+            for run in results.finished(variant)
+            if run.seed == seed and run.samples
+        }
+        if of_variant and of_variant.keys() == {v for v in results.variants if results.finished(v)}:
+            return seed, _most_different(of_variant)
+    return None
+
+
+def _most_different(of_variant: dict[str, dict[str, Response]]) -> list[SideBySide]:
+    first = next(iter(of_variant.values()))
+    common = [prompt for prompt in first if all(prompt in samples for samples in of_variant.values())]
+    rows = [
+        SideBySide(
+            prompt, first[prompt].truth, {name: samples[prompt] for name, samples in of_variant.items()}
+        )
+        for prompt in common
+    ]
+    return sorted(rows, key=_agreement)[:SHOWN]
+
+
+def _agreement(row: SideBySide) -> float:
+    scores = [answer.score for answer in row.answers.values()]
+    return min(scores) - max(scores)
+
+
+_KEPT = "\n\t"
+
+
+def visible(text: str) -> str:
+    """Characters that act instead of showing are named: control, direction, surrogates, private ones.
+
+    HTML's own characters are left to the template's escaping.
+    """
+    return "".join(_named(character) for character in text)
+
+
+def _named(character: str) -> str:
+    if character in _KEPT or not unicodedata.category(character).startswith("C"):
+        return character
+    return f"⟨U+{ord(character):04X}⟩"

@@ -12,11 +12,18 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.iterate import divergence, reward_training
+from grpo_verl_ext.iterate import kl_to_initial, reward_training
 from grpo_verl_ext.iterate.manifest import Results
-from grpo_verl_ext.iterate.pairs import make_pairs, read_pairs, replayed, split_by_prompt, write_pairs
 from grpo_verl_ext.iterate.plan import Round
-from grpo_verl_ext.iterate.rollouts import Rule, read_rollouts
+from grpo_verl_ext.iterate.preferences import (
+    Rule,
+    make_pairs,
+    read_pairs,
+    read_rollouts,
+    replayed,
+    split_by_prompt,
+    write_pairs,
+)
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import run_logged
@@ -80,7 +87,7 @@ def measure_policy(this: Round, context: Context) -> Results:
     if settings.prompts == 0:
         return {"kl_to_first": None}
     result = this.folder / "divergence.json"
-    job = divergence.DivergenceJob(
+    job = kl_to_initial.DivergenceJob(
         policy=str(this.model),
         first=context.first_policy,
         chats=_chats(context.config, settings.prompts),
@@ -90,7 +97,7 @@ def measure_policy(this: Round, context: Context) -> Results:
         seed=this.seed,
         result=str(result),
     )
-    _run_job(divergence.__name__, job, this.folder / "divergence")
+    _run_job(kl_to_initial.__name__, job, this.folder / "divergence")
     measured: Results = json.loads(result.read_text())
     return measured
 

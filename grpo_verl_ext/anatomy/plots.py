@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.anatomy.cells import Cell, Cells
+from grpo_verl_ext.anatomy.bins import Cell, Cells
 from grpo_verl_ext.utils.plotting import COLOURS, MARKS, STYLES, save
 
 ALIKE = 3
