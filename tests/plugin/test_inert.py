@@ -18,7 +18,7 @@ from processes import run_forked
 
 from grpo_verl_ext.verl_plugin import patches, usage
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.patches import validate_config as driver
+from grpo_verl_ext.verl_plugin.patches import driver
 
 HOOK = {
     "verl.utils.config.validate_config",

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from ray_head import QUIET, Cluster, Node, ray_cluster
 
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.patches import validate_config as driver
+from grpo_verl_ext.verl_plugin.patches import driver
 
 pytestmark = pytest.mark.long
 

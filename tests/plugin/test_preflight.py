@@ -15,7 +15,7 @@ from grpo_verl_ext.verl_plugin import preflight, versions
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.errors import Finding, Problem, Severity
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
-from grpo_verl_ext.verl_plugin.patches import validate_config as driver
+from grpo_verl_ext.verl_plugin.patches import driver
 from grpo_verl_ext.verl_plugin.preflight import environment
 
 

@@ -29,7 +29,7 @@ from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.groups.engines import DRIFT_ENGINES, check_drift_engine
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, Case, actor_config, micro_batch, ragged_batch
 from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
-from grpo_verl_ext.verl_plugin.patches import validate_config as driver
+from grpo_verl_ext.verl_plugin.patches import driver
 from grpo_verl_ext.verl_plugin.preflight.support import TABLE, Exact, Refused, check_support
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, contexts, features
 from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
