@@ -44,12 +44,11 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
 from grpo_verl_ext.verl_plugin.context import STEPS
-from grpo_verl_ext.verl_plugin.step_rewards.collected import collected
 from grpo_verl_ext.verl_plugin.trainer import rollout_batch
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.trainer.group_batching import GroupBatchingMixin
 from grpo_verl_ext.verl_plugin.trainer.kv_batch import KEYS, rows_of
-from grpo_verl_ext.verl_plugin.trainer.process_supervision import ProcessSupervisionMixin
+from grpo_verl_ext.verl_plugin.trainer.process_supervision import ProcessSupervisionMixin, collected
 from grpo_verl_ext.verl_plugin.trainer.reference_sync import RefreshesReference
 
 SIZES = ((8192, 8192), (16384, 4096))
@@ -254,7 +253,9 @@ def verls_ragged(rollout: Rollout) -> Call:
 
 PARTS: dict[str, Callable[[Rollout], Call]] = {
     **{f"estimator {name}": estimator(name) for name in ESTIMATORS},
-    "estimator dapo, truncated ones masked": estimator("dapo", mask_truncated=True, max_response_length=64),
+    "estimator dapo, truncated ones masked": estimator(
+        "dapo", mask_truncated_completions=True, max_response_length=64
+    ),
     **{f"order of the rows, {ranks} ranks": order(ranks, Trainer) for ranks in RANKS},
     "groups of gvpo": method("_compute_advantage", ("response_mask",), "+algo=gvpo"),
     "targets of gvpo, anchor ref": method(

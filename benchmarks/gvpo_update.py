@@ -77,7 +77,7 @@ def make_worker(folder: str, loss: str, options: argparse.Namespace) -> Any:
     from verl.workers.utils.losses import ppo_loss
 
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-    from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE
+    from grpo_verl_ext.verl_plugin.losses import VARIANTS
     from grpo_verl_ext.verl_plugin.workers.group_drift import GroupTrainingWorker
 
     fp32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
@@ -102,7 +102,7 @@ def make_worker(folder: str, loss: str, options: argparse.Namespace) -> Any:
         rollout_n=options.responses,
         ppo_micro_batch_size_per_gpu=4,
         policy_loss=LossConfig(loss_mode=loss, gvpo_beta=0.1),
-        loss_agg_mode=REQUIRED_LOSS_AGG_MODE[loss],
+        loss_agg_mode=VARIANTS[loss].loss_agg_mode,
     )
     worker.set_loss_fn(partial(ppo_loss, config=actor))
     return worker
@@ -160,7 +160,7 @@ def imbalance() -> Table:
     from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, whole_groups
 
     table = Table(
-        "ranks", "verl: batch", "verl: mini-batches", "group_sync: batch", "group_sync: mini-batches"
+        "ranks", "verl: batch", "verl: mini-batches", "grpo_ext_sync: batch", "grpo_ext_sync: mini-batches"
     )
     table.title = (
         "Busiest rank ÷ even share, 128 prompts × 8, log-normal lengths, 4 mini-batches, mean of 20 seeds"

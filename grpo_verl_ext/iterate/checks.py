@@ -17,7 +17,7 @@ from grpo_verl_ext.iterate.reward_training import reward_config
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
-from grpo_verl_ext.verl_plugin.preflight.reward_model import check_reward_model
+from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model
 
 
 def compose(settings: IterateSettings) -> DictConfig:

@@ -72,7 +72,6 @@ class GroupRows:
         index: number of its prompt within the rollout batch.
         size: k, responses of that prompt that have tokens: neither padding nor rejected.
         drift: Δ̄, mean of log π_θ(y) − log π_old(y) over them, at the policy before this update, in nats.
-        weight_sums: (prompts of the rollout batch,); the loss adds the weight of each response to its prompt.
         old_is_current: the policy has not moved since ``old_log_probs`` were computed, so that they are
             the log-probs of this very update, which another forward pass rounded differently.
     """
@@ -80,7 +79,6 @@ class GroupRows:
     index: Tensor
     size: Tensor
     drift: Tensor
-    weight_sums: Tensor
     old_is_current: bool = False
 
 
@@ -94,5 +92,4 @@ def at_first_update(rows: int, group_size: int, device: torch.device | None = No
         index=torch.zeros(rows, dtype=torch.int64, device=device),
         size=torch.full((rows,), group_size, device=device),
         drift=torch.zeros(rows, device=device),
-        weight_sums=torch.zeros(1, device=device),
     )

@@ -21,9 +21,8 @@ from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext.verl_plugin import context
-from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE
-from grpo_verl_ext.verl_plugin.settings import CONSTANT_LENGTH
+from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, LossConfig
+from grpo_verl_ext.verl_plugin.losses import VARIANTS
 
 GROUP_SIZE = 4
 GVPO_BETA = 0.1
@@ -59,11 +58,11 @@ OUR_CASES = tuple(
     Case(
         name=loss_mode,
         loss_mode=loss_mode,
-        loss_agg_mode=loss_agg_mode,
-        loss_scale_factor=MAX_RESPONSE_LENGTH if loss_agg_mode == CONSTANT_LENGTH else None,
-        split_dependent=loss_mode == "bnpo",
+        loss_agg_mode=variant.loss_agg_mode,
+        loss_scale_factor=MAX_RESPONSE_LENGTH if variant.loss_agg_mode == CONSTANT_LENGTH else None,
+        split_dependent=variant.depends_on_split,
     )
-    for loss_mode, loss_agg_mode in REQUIRED_LOSS_AGG_MODE.items()
+    for loss_mode, variant in VARIANTS.items()
 )
 
 VERL_CASES = (

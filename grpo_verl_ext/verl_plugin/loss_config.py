@@ -1,34 +1,108 @@
-"""Options of the losses: the dataclass that verl builds from ``actor_rollout_ref.actor.policy_loss``."""
+"""Options of the losses: the dataclass that verl builds from ``actor.policy_loss``, and their checks.
 
-from dataclasses import dataclass
+`check_loss` reads plain configuration: the driver calls it once, before any rollout.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from verl.workers.config import PolicyLossConfig
 
+from grpo_verl_ext.verl_plugin.config import (
+    ACTOR,
+    BUDGET,
+    POSITIVE,
+    is_number,
+    is_positive,
+    key,
+)
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.options import is_count
+
+BUDGET_OF_METRIC = replace(BUDGET, valid="an integer ≥ 1, or null for no actor/frac_truncated")
+
+CONSTANT_LENGTH = "seq-mean-token-sum-norm"
+"""The ``loss_agg_mode`` that divides by ``loss_scale_factor``."""
 
 
 @dataclass
 class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
-    """verl's options and ours, chosen by ``policy_loss._target_``; verl's own class refuses unknown keys.
+    """verl's options and ours, chosen by ``policy_loss._target_``; verl's own class refuses unknown keys."""
 
-    Attributes:
-        max_response_length: the response budget in tokens, for the metric ``actor/frac_truncated``; a loss
-            sees rows padded to the longest of its micro-batch and cannot tell. Null: no such metric.
-        gvpo_beta: β of the loss gvpo; presets refer to ``algorithm.grpo_ext.gvpo_beta``, its home.
-    """
-
-    max_response_length: int | None = None
-    gvpo_beta: float | None = None
+    max_response_length: int | None = key(
+        None,
+        BUDGET_OF_METRIC,
+        "the response budget in tokens, for the metric `actor/frac_truncated`; null: no metric",
+    )
+    gvpo_beta: float | None = key(
+        None, POSITIVE, "β of GVPO, in reward units per nat; larger stays nearer to the anchor"
+    )
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a budget that is none; verl builds this in the driver, before any rollout."""
-        budget = self.max_response_length
-        if budget is not None and not is_count(budget):
-            key = "actor_rollout_ref.actor.policy_loss.max_response_length"
-            raise SettingError(
-                key,
-                budget,
-                valid="an integer ≥ 1, or null for no actor/frac_truncated",
-                fix=f"'{key}=${{data.max_response_length}}'",
-            )
+        """Refuse a budget that is not a number of tokens; verl builds this before any rollout."""
+        BUDGET_OF_METRIC.check(f"{ACTOR}.policy_loss.max_response_length", self.max_response_length)
+
+
+def check_loss(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:
+    """Check verl's ``actor_rollout_ref.actor`` section against one of our losses.
+
+    Args:
+        loss_mode: name of the loss.
+        required: the ``loss_agg_mode`` that it goes with.
+        actor: the section.
+
+    Raises:
+        SettingError: ``loss_agg_mode``, ``loss_scale_factor``, a clip range or β contradicts the loss.
+    """
+    _check_aggregation(loss_mode, required, actor)
+    if loss_mode == "gvpo":
+        _check_beta(actor["policy_loss"].get("gvpo_beta"))
+    else:
+        _check_clip_range(actor)
+
+
+def _check_aggregation(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:
+    if actor["loss_agg_mode"] != required:
+        raise SettingError(
+            f"{ACTOR}.loss_agg_mode",
+            actor["loss_agg_mode"],
+            why=f"with policy_loss.loss_mode={loss_mode} verl is to aggregate KL and entropy as the loss "
+            "does",
+            valid=required,
+            fix=f"{ACTOR}.loss_agg_mode={required}",
+        )
+    if required == CONSTANT_LENGTH and not is_positive(actor["loss_scale_factor"]):
+        raise SettingError(
+            f"{ACTOR}.loss_scale_factor",
+            actor["loss_scale_factor"],
+            why=f"policy_loss.loss_mode={loss_mode} divides by a constant length (with null verl would take "
+            "the longest response of each micro-batch)",
+            valid="a number > 0, the response budget",
+            fix=f"'{ACTOR}.loss_scale_factor=${{data.max_response_length}}'",
+        )
+
+
+def _check_beta(beta: object) -> None:
+    POSITIVE.check(
+        f"{ACTOR}.policy_loss.gvpo_beta",
+        beta,
+        why="policy_loss.loss_mode=gvpo needs its β",
+        fix=f"+algo=gvpo, or without the preset: "
+        f"{ACTOR}.policy_loss._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig "
+        f"+{ACTOR}.policy_loss.gvpo_beta=0.1",
+    )
+
+
+def _check_clip_range(actor: Mapping[str, Any]) -> None:
+    for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"):
+        clip_ratio = actor.get(name, 0.2)
+        falls_back = clip_ratio is None and name != "clip_ratio"
+        if not falls_back and not (is_number(clip_ratio) and clip_ratio >= 0):
+            full = f"{ACTOR}.{name}"
+            raise SettingError(full, clip_ratio, valid="a finite number ≥ 0", fix=f"{full}=0.2")
+    clip_ratio_c = actor.get("clip_ratio_c")
+    if clip_ratio_c is not None and not (is_number(clip_ratio_c) and clip_ratio_c > 1):
+        full = f"{ACTOR}.clip_ratio_c"
+        raise SettingError(
+            full, clip_ratio_c, valid="a number > 1, or null for no dual clip", fix=f"{full}=null"
+        )

@@ -8,10 +8,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from grpo_verl_ext.verl_plugin.config import MODEL, is_count
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.keys import MODEL
 from grpo_verl_ext.verl_plugin.model_folder import FIX, local_folder, read_config
-from grpo_verl_ext.verl_plugin.options import is_count
 
 FULL_ATTENTION = ("llama", "mistral", "qwen2", "qwen3")
 """Values of ``model_type`` whose every layer attends to the whole context, unless it has a sliding window."""

@@ -16,13 +16,19 @@ def share(whole: int, part: int, of: int) -> int:
     return max(1, whole * part // of)
 
 
+def equal(value: object, other: object) -> bool:
+    """Whether two values are equal: ``${grpo_ext.equal:${algorithm.grpo_ext.gvpo_anchor},ref}``."""
+    return value == other
+
+
 def all_null(*values: object) -> bool:
-    """Is none of them set?"""
+    """Whether none of them is set."""
     return all(value is None for value in values)
 
 
 RESOLVERS: Mapping[str, Callable[..., Any]] = {
     "grpo_ext.share": share,
+    "grpo_ext.equal": equal,
     "grpo_ext.all_null": all_null,
     "grpo_ext.cpu.max_model_len": sizes.max_model_len,
     "grpo_ext.cpu.kv_cache_bytes": sizes.kv_cache_bytes,

@@ -13,12 +13,18 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from grpo_verl_ext.verl_plugin.config import (
+    ACTOR,
+    AGENT_LOOPS,
+    RENAMED_MODES,
+    REWARD_MANAGER,
+    ROLLOUT,
+    RUNTIME_ENVIRONMENT,
+    SECTION,
+    TRAINER_MODES,
+)
 from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE as PLATFORM_VARIABLE
 from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
-from grpo_verl_ext.verl_plugin.keys import ACTOR, GROUP_MODES, ROLLOUT, RUNTIME_ENVIRONMENT
-from grpo_verl_ext.verl_plugin.options import SECTION
-from grpo_verl_ext.verl_plugin.preflight.step_rewards import VERLS_AGENT_LOOPS
-from grpo_verl_ext.verl_plugin.reward_model.settings import MANAGER
 
 PACKAGE = "grpo_verl_ext"
 
@@ -29,9 +35,9 @@ TASKS = ("chain_sum", "gsm8k", "math")
 """Presets of the group ``task``."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
-    "trainer.v1.trainer_mode": GROUP_MODES,
-    f"{ROLLOUT}.agent.default_agent_loop": tuple(VERLS_AGENT_LOOPS.values()),
-    "reward.reward_manager.name": (MANAGER,),
+    "trainer.v1.trainer_mode": (*TRAINER_MODES, *RENAMED_MODES),
+    f"{ROLLOUT}.agent.default_agent_loop": tuple(AGENT_LOOPS.values()),
+    "reward.reward_manager.name": (REWARD_MANAGER,),
     "task.name": TASKS,
 }
 """Settings that verl looks up in a registry, and the package's names in it."""

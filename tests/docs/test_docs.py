@@ -31,9 +31,8 @@ from grpo_verl_ext.algorithms.advantages import OUTCOME_BASELINES
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
+from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.losses import LOSSES
-from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
-from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 SITE_PACKAGES = Path(verl.__file__).parents[1]
@@ -255,9 +254,7 @@ def test_the_table_of_a_preset_has_its_values(name: str) -> None:
 def test_the_pages_have_every_name_and_option() -> None:
     pages = [ROOT / "docs/settings.md", *(ROOT / "docs/algorithms").glob("*.md")]
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
-    sections = (EstimatorSettings, ReferenceSettings)
-    options = [field.name for section in sections for field in fields(section)]
-    options.remove("step_rewards")  # the preset of process supervision and the embedded task talk by it
+    options = [field.name for field in (*fields(Options), *fields(RewardModelOptions))]
     for name in (*ESTIMATORS, *LOSSES, *options):
         assert re.search(rf"[`.…]{name}[`.]", text), name
 

@@ -93,13 +93,13 @@ WRONG = {
     ),
     "no reference to refresh": (
         "dapo",
-        ["+algorithm.grpo_ext.ref_sync_steps=5", "trainer.v1.trainer_mode=group_sync"],
+        ["+algorithm.grpo_ext.ref_model_sync_steps=5", "trainer.v1.trainer_mode=grpo_ext_sync"],
         "reference",
     ),
     "a KL beside GVPO's own": ("gvpo", ["algorithm.use_kl_in_reward=true"], "gvpo-kl"),
     "an option that verl's estimator does not read": (
         "dapo",
-        ["algorithm.adv_estimator=grpo", "algorithm.grpo_ext.mask_truncated=true"],
+        ["algorithm.adv_estimator=grpo", "algorithm.grpo_ext.mask_truncated_completions=true"],
         "unread-options",
     ),
     "groups of one": ("grpo", ["actor_rollout_ref.rollout.n=1"], "group-size"),

@@ -20,7 +20,7 @@ ACCURACY = "val-core/chain_sum/acc/mean@1"
 def test_two_rounds_of_the_example(tmp_path: Path) -> None:
     settings = yaml.safe_load(EXAMPLE.read_text())
     # For its metric of the distance to the reference before the first update.
-    settings["policy"]["overrides"] += ["trainer.v1.trainer_mode=group_sync"]
+    settings["policy"]["overrides"] += ["trainer.v1.trainer_mode=grpo_ext_sync"]
     (tmp_path / "rounds.yaml").write_text(yaml.safe_dump(settings))
     command = [
         *(Path(sys.executable).with_name("grpo-verl-ext"), "iterate", tmp_path / "rounds.yaml"),

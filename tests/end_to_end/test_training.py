@@ -99,7 +99,7 @@ def test_process_supervision_killed_and_resumed_with_its_reference(tmp_path: Pat
         f"trainer.rollout_data_dir={tmp_path / 'rollouts'}",
         *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=3", "trainer.save_freq=2"),
         *("trainer.resume_mode=auto", *UNTESTED),
-        "+algorithm.grpo_ext.ref_sync_steps=2",
+        "+algorithm.grpo_ext.ref_model_sync_steps=2",
     )
     first, processes = killed_after(2, *steps, algo="grpo_process", folder=tmp_path)
     assert all(0 < share < 1 for share in first.series("critic/step_rewards/mean"))

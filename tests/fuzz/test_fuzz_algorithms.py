@@ -21,7 +21,7 @@ from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.context import STEPS, Steps
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
-from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 from grpo_verl_ext.verl_plugin.losses import LOSSES
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
@@ -250,7 +250,14 @@ def test_any_budget(batch: dict[str, Tensor], budget: int) -> None:
 
 options = st.dictionaries(
     st.sampled_from(
-        ["scale_rewards", "mask_truncated", "max_response_length", "step_rewards", "gvpo_beta", "gvpo_anchor"]
+        [
+            "scale_rewards",
+            "mask_truncated_completions",
+            "max_response_length",
+            "step_rewards",
+            "ref_model_mixup_alpha",
+            "gvpo_anchor",
+        ]
     ),
     values | st.sampled_from(["group", "batch", "none", "ref", True, 2, 10**30]),
     max_size=3,
@@ -268,8 +275,12 @@ sections = st.none() | st.fixed_dictionaries(
     ids=st.booleans(),
 )
 @example(batch=None, config={"grpo_ext": "abc"}, ids=True)
-@example(batch=None, config={"grpo_ext": {"gvpo_beta": 10**400}}, ids=True)
-@example(batch=None, config={"grpo_ext": {"mask_truncated": True, "max_response_length": 10**30}}, ids=True)
+@example(batch=None, config={"grpo_ext": {"ref_model_mixup_alpha": 10**400}}, ids=True)
+@example(
+    batch=None,
+    config={"grpo_ext": {"mask_truncated_completions": True, "max_response_length": 10**30}},
+    ids=True,
+)
 def test_estimators(name: str, batch: dict[str, Tensor] | None, config, ids: bool) -> None:
     batch = batch or {"rewards": torch.ones(2, 3), "mask": torch.ones(2, 3), "group": torch.tensor([0, 0])}
     steps = Steps(torch.tensor([1.0]), torch.tensor([0]), torch.tensor([0]))
@@ -323,6 +334,7 @@ def test_losses(case, batch: dict[str, Tensor] | None, changed, policy_loss) -> 
     try:
         options = {"loss_mode": case.loss_mode, "gvpo_beta": 0.1} | policy_loss
         object.__setattr__(config, "policy_loss", LossConfig(**options))
+        check_loss(case.loss_mode, case.loss_agg_mode, config)
         with context.GROUPS.set(context.at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)):
             loss, metrics = LOSSES[case.loss_mode](
                 old_log_prob=batch["old_log_prob"],

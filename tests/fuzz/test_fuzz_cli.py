@@ -164,7 +164,11 @@ KEYS = sorted(
         *("actor_rollout_ref.actor.policy_loss.loss_mode", "reward.reward_manager.name", MODEL),
         *("actor_rollout_ref.actor.ulysses_sequence_parallel_size", "data.custom_cls"),
         *("algorithm.grpo_ext", "algorithm.grpo_ext.silence", "algorithm.grpo_ext.reward_model"),
-        *("algorithm.grpo_ext.ref_sync_steps", "algorithm.grpo_ext.gvpo_beta", "algorithm.use_kl_in_reward"),
+        *(
+            "algorithm.grpo_ext.ref_model_sync_steps",
+            "actor_rollout_ref.actor.policy_loss.gvpo_beta",
+            "algorithm.use_kl_in_reward",
+        ),
         *(
             "data.train_files",
             "actor_rollout_ref.actor.clip_ratio_c",
@@ -186,7 +190,7 @@ SETTINGS = values | st.sampled_from(
             "dapo",
             "dr_grpo",
             "grpo_process",
-            "group_sync",
+            "grpo_ext_sync",
             "rule_and_model",
             "dapo_per_prompt",
             "???",

@@ -33,9 +33,9 @@ loss would divide by the wrong k − 1 and not know it. So it refuses wherever n
 **Where verl's driver does not ask.** Trainings of `verl.experimental.one_step_off_policy` validate their
 configuration inside Ray, fully async ones never. Both call `verl.trainer.main_ppo.run_ppo`, where this
 package asks. Should that be passed by, too, the first call refuses: the loss gvpo without groups, the
-estimator `grpo_process` without steps, the others with `ref_sync_steps` or `gvpo_anchor=ref` outside a mode
-of this package, and the worker before it measures how far the policy has moved on an engine where that was
-not tested.
+estimator `grpo_process` without steps, the others with `ref_model_sync_steps` or `gvpo_anchor=ref` outside a
+mode of this package, and the worker before it measures how far the policy has moved on an engine where
+that was not tested.
 
 **What "exact" rests on.** FSDP2 runs in the tests, on the CPU, on one, two and four ranks, and FSDP1 on two.
 Megatron, veomni and torchtitan need accelerators, and were not run: the tests read verl's sources, and hold
@@ -48,7 +48,7 @@ sessions by several outputs; the first batch shows it. Tests: `tests/plugin/test
 
 | trainer mode | outcome estimators | `gvpo`, `grpo_process` |
 |---|---|---|
-| `group_sync`, `group_colocate_async`, `group_separate_async` \
+| `grpo_ext_sync`, `grpo_ext_colocate_async`, `grpo_ext_separate_async` \
 | exact: the last output of a session counts, all learn from it, as with verl's `grpo` \
 | **refused** at the first batch |
 | `sync`, `colocate_async`, `separate_async` \

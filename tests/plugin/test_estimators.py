@@ -16,7 +16,7 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
 from grpo_verl_ext import dense_group_ids, outcome_advantages, per_prompt_token, without_truncated
-from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.trainer import estimators
 
 F64 = torch.float64
@@ -104,7 +104,7 @@ def test_scale_rewards(scale, expected):
 
 def test_mask_truncated():
     kept = through_verl(algorithm("grpo_outcome"))
-    found = through_verl(algorithm("grpo_outcome", mask_truncated=True, max_response_length=4))
+    found = through_verl(algorithm("grpo_outcome", mask_truncated_completions=True, max_response_length=4))
     truncated = [length == 4 for length in LENGTHS]
     assert found[truncated].abs().sum() == 0
     assert found[[not t for t in truncated]].tolist() == kept[[not t for t in truncated]].tolist()
@@ -115,7 +115,7 @@ def test_truncated_responses_count_among_the_tokens_of_their_prompt():
     group = dense_group_ids(IDS)
     spread = outcome_advantages(token_level_rewards(), MASK, group, member=MASK.any(dim=-1))
     wanted = per_prompt_token(without_truncated(spread, MASK, 4), MASK, group)
-    found = through_verl(algorithm("dapo_per_prompt", mask_truncated=True, max_response_length=4))
+    found = through_verl(algorithm("dapo_per_prompt", mask_truncated_completions=True, max_response_length=4))
     assert torch.equal(found, wanted)
     assert found[1, 0] != 0, "the other response of its prompt still learns"
 
@@ -158,10 +158,10 @@ def test_garbage_in_a_padding_row_changes_nothing(garbage):
 
 
 def test_defaults_follow_the_estimator():
-    assert EstimatorSettings.from_config(algorithm("grpo_outcome")).scale_rewards == "group"
-    assert EstimatorSettings.from_config(algorithm("dr_grpo")).scale_rewards == "none"
-    gvpo = EstimatorSettings.from_config(algorithm("gvpo"))
-    assert (gvpo.scale_rewards, gvpo.gvpo_beta, gvpo.gvpo_anchor) == ("none", 0.1, "old")
+    assert Options.for_estimator(algorithm("grpo_outcome")).scale_rewards == "group"
+    assert Options.for_estimator(algorithm("dr_grpo")).scale_rewards == "none"
+    gvpo = Options.for_estimator(algorithm("gvpo"))
+    assert (gvpo.scale_rewards, gvpo.gvpo_anchor) == ("none", "old")
 
 
 @pytest.mark.parametrize(
@@ -172,20 +172,28 @@ def test_defaults_follow_the_estimator():
             ["algorithm.grpo_ext.scale_rewards is std", "group, batch, none", "scale_rewards=group"],
         ),
         (
-            algorithm("grpo_outcome", mask_truncated="yes"),
-            ["algorithm.grpo_ext.mask_truncated is 'yes'", "true, false", "mask_truncated=true"],
+            algorithm("grpo_outcome", mask_truncated_completions="yes"),
+            [
+                "algorithm.grpo_ext.mask_truncated_completions is 'yes'",
+                "true, false",
+                "mask_truncated_completions=true",
+            ],
         ),
         (
-            algorithm("grpo_outcome", mask_truncated=True),
+            algorithm("grpo_outcome", mask_truncated_completions=True),
             ["max_response_length is null", "integer ≥ 1", "max_response_length=${data.max_response_length}"],
         ),
         (
-            algorithm("grpo_outcome", mask_truncated=True, max_response_length=0),
+            algorithm("grpo_outcome", mask_truncated_completions=True, max_response_length=0),
             ["max_response_length is 0", "integer ≥ 1"],
         ),
         (
             algorithm("grpo_outcome", scale_reward="none"),
-            ["algorithm.grpo_ext.scale_reward='none'", "mask_truncated", "~algorithm.grpo_ext.scale_reward"],
+            [
+                "algorithm.grpo_ext.scale_reward='none'",
+                "mask_truncated_completions",
+                "~algorithm.grpo_ext.scale_reward",
+            ],
         ),
         (
             algorithm("dr_grpo", scale_rewards="group"),
@@ -196,12 +204,12 @@ def test_defaults_follow_the_estimator():
             ["algorithm.adv_estimator=gvpo", "is batch", "valid is none", "scale_rewards=none"],
         ),
         (
-            algorithm("gvpo", mask_truncated=True, max_response_length=4),
-            ["algorithm.grpo_ext.mask_truncated is true", "sum to zero", "mask_truncated=false"],
-        ),
-        (
-            algorithm("gvpo", gvpo_beta=0.0),
-            ["algorithm.grpo_ext.gvpo_beta is 0.0", "finite number > 0", "gvpo_beta=0.1"],
+            algorithm("gvpo", mask_truncated_completions=True, max_response_length=4),
+            [
+                "algorithm.grpo_ext.mask_truncated_completions is true",
+                "sum to zero",
+                "mask_truncated_completions=false",
+            ],
         ),
         (
             algorithm("gvpo", gvpo_anchor="new"),
@@ -215,7 +223,7 @@ def test_defaults_follow_the_estimator():
 )
 def test_bad_options_are_refused_with_key_value_and_remedy(config, parts):
     with pytest.raises(ValueError, match="Type: ") as caught:
-        EstimatorSettings.from_config(config)
+        Options.for_estimator(config)
     for part in parts:
         assert part in str(caught.value)
     with pytest.raises(ValueError, match="Type: "):

@@ -152,7 +152,7 @@ def batch_for_workers(
             overrides=[
                 *(
                     "+algo=gvpo",
-                    f"algorithm.grpo_ext.gvpo_beta={BETA}",
+                    f"actor_rollout_ref.actor.policy_loss.gvpo_beta={BETA}",
                     "actor_rollout_ref.rollout.name=vllm",
                 ),
                 f"actor_rollout_ref.actor.ppo_mini_batch_size={MINI_BATCH}",

@@ -114,7 +114,7 @@ class TestDriver:
                 "actor_rollout_ref.actor.policy_loss.loss_mode=dapo",
                 "actor_rollout_ref.actor.policy_loss.loss_mode=dapo",
             ),
-            ("trainer.v1.trainer_mode=group_sync", "trainer.v1.trainer_mode=group_sync"),
+            ("trainer.v1.trainer_mode=grpo_ext_sync", "trainer.v1.trainer_mode=grpo_ext_sync"),
             (
                 "actor_rollout_ref.rollout.agent.default_agent_loop=step_tool_agent",
                 "actor_rollout_ref.rollout.agent.default_agent_loop=step_tool_agent",
@@ -124,7 +124,7 @@ class TestDriver:
                 "reward.custom_reward_function.path=pkg://grpo_verl_ext.rewards.weighted_sum",
                 "reward.custom_reward_function.path=pkg://grpo_verl_ext.rewards.weighted_sum",
             ),
-            ("+algorithm.grpo_ext.ref_sync_steps=5", "algorithm.grpo_ext"),
+            ("+algorithm.grpo_ext.ref_model_sync_steps=5", "algorithm.grpo_ext"),
             ("+algo=ppo", "algorithm.grpo_ext"),
             ("+task=gsm8k", "task.name=gsm8k"),
             ("+platform=cpu", "VERL_PLATFORM=cpu"),

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from processes import run_ranks
 from torch import Tensor
 from verl.utils.metric import Metric
+from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import k1, k2, k3
@@ -32,9 +33,10 @@ from grpo_verl_ext.verl_plugin.invariance import (
     ragged_batch,
     value_and_gradient,
 )
-from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-from grpo_verl_ext.verl_plugin.losses import REQUIRED_LOSS_AGG_MODE
-from grpo_verl_ext.verl_plugin.settings import check_loss, check_pair
+from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
+from grpo_verl_ext.verl_plugin.losses import VARIANTS
+from grpo_verl_ext.verl_plugin.losses.gvpo import WEIGHT_SUM
+from grpo_verl_ext.verl_plugin.preflight.algorithm import check_pair
 
 F64 = torch.float64
 CASES = {case.name: case for case in OUR_CASES}
@@ -66,7 +68,7 @@ def oracle_losses(batch: RaggedBatch, c: float | None) -> tuple[list[list[float]
 
 
 def test_the_names_are_those_that_settings_know():
-    assert set(losses.LOSSES) == set(REQUIRED_LOSS_AGG_MODE)
+    assert set(losses.LOSSES) == set(VARIANTS)
     assert {loss.__name__ for loss in losses.LOSSES.values()} == set(losses.LOSSES)
 
 
@@ -122,7 +124,7 @@ def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[
         "log_prob": torch.zeros(2, 2, dtype=F64),
         "advantages": torch.tensor([[1.0, 1.0], [-1.0, 0.0]], dtype=F64),
         "response_mask": torch.tensor([[True, True], [True, False]]),
-        "loss_agg_mode": REQUIRED_LOSS_AGG_MODE[name],
+        "loss_agg_mode": VARIANTS[name].loss_agg_mode,
         "rollout_is_weights": None,
     }
     groups = context.GROUPS.get() or context.at_first_update(2, group_size=4)
@@ -346,12 +348,17 @@ def test_verls_kl_loss_is_the_estimator_that_its_type_names(kl_loss_type, estima
     assert metrics["kl_loss"].aggregate() == pytest.approx(total / batch.num_tokens, rel=1e-6)
 
 
+def check(loss_mode: str, config: ActorConfig) -> None:
+    """As the driver does, before any rollout."""
+    check_loss(loss_mode, VARIANTS[loss_mode].loss_agg_mode, config)
+
+
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum"])
 def test_a_contradicting_aggregation_is_refused(mode):
     with pytest.raises(
         ValueError, match=f"loss_agg_mode is {mode}, .*is seq-mean-token-mean.*Type: "
     ) as caught:
-        call("grpo", counted(actor_config(dataclasses.replace(CASES["grpo"], loss_agg_mode=mode))))
+        check("grpo", counted(actor_config(dataclasses.replace(CASES["grpo"], loss_agg_mode=mode))))
     assert "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean" in str(caught.value)
 
 
@@ -359,13 +366,13 @@ def test_a_contradicting_aggregation_is_refused(mode):
 def test_dr_grpo_never_guesses_the_length(factor, shown):
     case = dataclasses.replace(CASES["dr_grpo"], loss_scale_factor=factor)
     with pytest.raises(ValueError, match=f"loss_scale_factor is {shown}, but") as caught:
-        call("dr_grpo", counted(actor_config(case)))
+        check("dr_grpo", counted(actor_config(case)))
     assert "actor_rollout_ref.actor.loss_scale_factor=${data.max_response_length}" in str(caught.value)
 
 
 def test_a_dual_clip_that_would_clip_everything_is_refused():
     with pytest.raises(ValueError, match=r"clip_ratio_c is 1\.0.*> 1.*Type: .*clip_ratio_c=null"):
-        call("grpo", counted(actor_config(CASES["grpo"], clip_ratio_c=1.0)))
+        check("grpo", counted(actor_config(CASES["grpo"], clip_ratio_c=1.0)))
 
 
 @pytest.mark.parametrize("beta", [None, 0, -0.1, math.inf, math.nan, "0.1"])
@@ -373,13 +380,11 @@ def test_gvpo_needs_its_beta(beta):
     options = LossConfig(loss_mode="gvpo", gvpo_beta=beta)
     config = counted(actor_config(CASES["gvpo"], policy_loss=options))
     with pytest.raises(ValueError, match=r"gvpo_beta is .*finite number > 0.*Type: \+algo=gvpo"):
-        call("gvpo", config)
+        check("gvpo", config)
 
 
 def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> context.GroupRows:
-    return context.GroupRows(
-        torch.tensor(index), torch.tensor(size), torch.tensor(drift, dtype=F64), torch.zeros(2)
-    )
+    return context.GroupRows(torch.tensor(index), torch.tensor(size), torch.tensor(drift, dtype=F64))
 
 
 def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
@@ -391,7 +396,8 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     expected = (0.5 * 0.9**2 / 2 + 0.5 * 1.2**2 / 1) / (2 / 4)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
     assert metrics["actor/gvpo_loss"].item() == pytest.approx(expected, rel=1e-12)
-    assert groups.weight_sums.tolist() == pytest.approx([-1.2, 0.9], rel=1e-6)
+    sums = [metrics[f"{WEIGHT_SUM}{prompt}"].item() for prompt in (0, 1)]
+    assert sums == pytest.approx([-1.2, 0.9], rel=1e-6)
     assert context.GROUPS.get() is None
 
 
@@ -413,7 +419,9 @@ def test_gvpo_takes_its_own_log_probs_for_old_ones_while_the_policy_has_not_move
 def test_gvpo_refuses_responses_whose_groups_nobody_told():
     batch = ragged_batch(F64)
     data = micro_batch(batch, list(range(len(batch))), dp_size=1)
-    with pytest.raises(SettingError, match=r"without the groups.*Type: .*trainer_mode=group_sync") as refusal:
+    with pytest.raises(
+        SettingError, match=r"without the groups.*Type: .*trainer_mode=grpo_ext_sync"
+    ) as refusal:
         ppo_loss(actor_config(CASES["gvpo"], **NO_KL), *data)
     assert refusal.value.problem.key == "trainer.v1.trainer_mode"
 

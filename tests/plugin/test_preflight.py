@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from processes import Python
 from safetensors.torch import save_file
 
-from grpo_verl_ext.verl_plugin import preflight, versions
+from grpo_verl_ext.verl_plugin import preflight, usage, versions
 from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.errors import Finding, Problem, Severity
-from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 from grpo_verl_ext.verl_plugin.patches import driver
 from grpo_verl_ext.verl_plugin.preflight import environment
 
@@ -227,11 +227,11 @@ class TestGroups:
                 "adv_estimator": "gvpo",
                 "norm_adv_by_std_in_grpo": False,
                 "use_kl_in_reward": False,
-                "grpo_ext": {"gvpo_beta": 0.1, "gvpo_anchor": "old"},
+                "grpo_ext": {"gvpo_anchor": "old"},
             }
             whole = config(algorithm=algorithm, actor_rollout_ref__actor=actor)
             defaults = {
-                "trainer__v1__trainer_mode": "group_sync",
+                "trainer__v1__trainer_mode": "grpo_ext_sync",
                 "data__train_batch_size": 64,
                 "actor_rollout_ref__rollout__n": 8,
                 "actor_rollout_ref__rollout__top_p": 1.0,
@@ -253,9 +253,9 @@ class TestGroups:
         from grpo_verl_ext.verl_plugin.trainer.modes import GroupTrainer
 
         ours = [name for name, trainer in TRAINER_REGISTRY.items() if issubclass(trainer, GroupTrainer)]
-        assert tuple(ours) == GROUP_MODES
+        assert tuple(ours) == TRAINER_MODES
 
-    @pytest.mark.parametrize("mode", GROUP_MODES)
+    @pytest.mark.parametrize("mode", TRAINER_MODES)
     def test_shuffling_tears_groups(self, config: Config, mode: str) -> None:
         message = refusal(config(trainer__v1__trainer_mode=mode, actor_rollout_ref__actor__shuffle=True))
         assert message == (
@@ -272,10 +272,12 @@ class TestGroups:
         ("beta", "shown"), [(0, "0"), (-1, "-1"), (float("inf"), "inf"), ("0.1", "'0.1'"), (None, "null")]
     )
     def test_a_wrong_beta(self, gvpo: Config, beta: object, shown: str) -> None:
-        message = refusal(gvpo(algorithm__grpo_ext__gvpo_beta=beta))
+        message = refusal(gvpo(actor_rollout_ref__actor__policy_loss__gvpo_beta=beta))
         assert message == (
-            f"algorithm.grpo_ext.gvpo_beta is {shown}; valid is a finite number > 0. "
-            f"Type: algorithm.grpo_ext.gvpo_beta=0.1"
+            f"actor_rollout_ref.actor.policy_loss.gvpo_beta is {shown}, but policy_loss.loss_mode=gvpo needs "
+            f"its β; valid is a finite number > 0. Type: +algo=gvpo, or without the preset: "
+            f"actor_rollout_ref.actor.policy_loss._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig "
+            f"+actor_rollout_ref.actor.policy_loss.gvpo_beta=0.1"
         )
 
     def test_a_wrong_anchor(self, gvpo: Config) -> None:
@@ -291,19 +293,34 @@ class TestGroups:
         )
 
     def test_a_masked_response_would_unbalance_its_group(self, gvpo: Config) -> None:
-        options = {"mask_truncated": True, "max_response_length": 8}
+        options = {"mask_truncated_completions": True, "max_response_length": 8}
         assert "weights must sum to zero" in refusal(gvpo(algorithm__grpo_ext=options))
 
-    def test_two_betas(self, gvpo: Config) -> None:
-        assert refusal(gvpo(algorithm__grpo_ext__gvpo_beta=0.2)) == (
-            "actor_rollout_ref.actor.policy_loss.gvpo_beta is 0.1, but algorithm.grpo_ext.gvpo_beta is 0.2; "
-            "valid is one β. Type: "
-            "'actor_rollout_ref.actor.policy_loss.gvpo_beta=${algorithm.grpo_ext.gvpo_beta}'"
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ("gvpo_beta", "actor_rollout_ref.actor.policy_loss.gvpo_beta"),
+            ("ref_sync_steps", "algorithm.grpo_ext.ref_model_sync_steps"),
+            ("ref_mixup_alpha", "algorithm.grpo_ext.ref_model_mixup_alpha"),
+            ("mask_truncated", "algorithm.grpo_ext.mask_truncated_completions"),
+        ],
+    )
+    def test_an_old_key_is_refused_with_the_new_one(self, gvpo: Config, old: str, new: str) -> None:
+        assert refusal(gvpo(**{f"algorithm__grpo_ext__{old}": 1})) == (
+            f"algorithm.grpo_ext.{old}=1 has another name now; valid is {new}. "
+            f"Type: ~algorithm.grpo_ext.{old} ++{new}=1"
         )
+
+    @pytest.mark.parametrize("kind", ["sync", "colocate_async", "separate_async"])
+    def test_an_old_trainer_mode_is_refused_with_the_new_one(self, config: Config, kind: str) -> None:
+        old, new = f"trainer.v1.trainer_mode=group_{kind}", f"trainer.v1.trainer_mode=grpo_ext_{kind}"
+        plain = config(trainer__v1__trainer_mode=f"group_{kind}")
+        assert usage.uses_package(plain)
+        assert refusal(plain) == f"{old} has another name now; valid is grpo_ext_{kind}. Type: {new}"
 
     def test_the_reference_as_anchor_under_verls_trainer(self, gvpo: Config) -> None:
         message = refusal(gvpo(algorithm__grpo_ext__gvpo_anchor="ref", trainer__v1__trainer_mode="sync"))
-        assert message.endswith("Type: trainer.v1.trainer_mode=group_sync")
+        assert message.endswith("Type: trainer.v1.trainer_mode=grpo_ext_sync")
 
     def test_the_reference_as_anchor_without_a_reference(self, gvpo: Config) -> None:
         changes = {"algorithm__grpo_ext__gvpo_anchor": "ref"}
@@ -320,7 +337,7 @@ class TestGroups:
         }
         message = refusal(gvpo(**verls))
         assert message.startswith("trainer.v1.trainer_mode is sync, but the loss gvpo is not told there")
-        assert message.endswith("Type: trainer.v1.trainer_mode=group_sync")
+        assert message.endswith("Type: trainer.v1.trainer_mode=grpo_ext_sync")
 
     @pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 50}])
     def test_sampling_below_full_support(self, gvpo: Config, cut: dict[str, float]) -> None:

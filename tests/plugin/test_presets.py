@@ -72,7 +72,7 @@ def test_gvpo_loads_the_reference_for_the_anchor_that_needs_it(verl_config: Comp
     config = verl_config("+algo=gvpo")
     actor = config.actor_rollout_ref.actor
     assert (actor.policy_loss.loss_mode, actor.policy_loss.gvpo_beta) == ("gvpo", 0.1)
-    assert (actor.loss_agg_mode, config.trainer.v1.trainer_mode) == ("seq-mean-token-sum", "group_sync")
+    assert (actor.loss_agg_mode, config.trainer.v1.trainer_mode) == ("seq-mean-token-sum", "grpo_ext_sync")
     assert not need_reference_policy(config)
     anchored = verl_config("+algo=gvpo", "algorithm.grpo_ext.gvpo_anchor=ref")
     assert need_reference_policy(anchored)
@@ -89,7 +89,7 @@ def test_the_embedded_task_has_settings_of_its_own_for_gvpo(verl_config: Compose
 
 
 def test_the_loss_follows_the_beta_of_the_estimator(verl_config: Compose) -> None:
-    config = verl_config("+algo=gvpo", "algorithm.grpo_ext.gvpo_beta=0.5")
+    config = verl_config("+algo=gvpo", "actor_rollout_ref.actor.policy_loss.gvpo_beta=0.5")
     assert config.actor_rollout_ref.actor.policy_loss.gvpo_beta == 0.5
 
 

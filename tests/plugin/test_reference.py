@@ -1,5 +1,6 @@
 """The reference that follows the policy: its settings, its arithmetic on real shards, its refusals."""
 
+import dataclasses
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,8 @@ from tensordict import TensorDict
 from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
-from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
-from grpo_verl_ext.verl_plugin.settings import EstimatorSettings, TrainingSettings
 from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.workers import reference_sync as refresh
@@ -39,18 +39,22 @@ def test_a_model_that_neither_fsdp_sharded_is_refused(module, tmp_path):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_estimator_knows_that_the_keys_are_not_its_own(name):
-    options = {"ref_sync_steps": 4, "ref_mixup_alpha": 0.6}
+    options = {"ref_model_sync_steps": 4, "ref_model_mixup_alpha": 0.6}
     algorithm = {"adv_estimator": name, "grpo_ext": options}
-    assert EstimatorSettings.from_config(algorithm) == EstimatorSettings.from_config({"adv_estimator": name})
-    assert ReferenceSettings.from_config(algorithm) == ReferenceSettings(4, 0.6)
+    own = Options.for_estimator(algorithm)
+    plain = Options.for_estimator({"adv_estimator": name})
+    assert own == dataclasses.replace(plain, ref_model_sync_steps=4, ref_model_mixup_alpha=0.6)
+    assert Options.from_config(algorithm) == Options(ref_model_sync_steps=4, ref_model_mixup_alpha=0.6)
 
 
 @pytest.mark.parametrize(
     ("steps", "shown"), [(0, "0"), (-1, "-1"), (2.5, "2.5"), (True, "true"), ("4", "'4'")]
 )
 def test_wrong_steps(steps, shown):
-    with pytest.raises(ValueError, match=rf"ref_sync_steps is {shown}; valid is an integer ≥ 1.*Type: "):
-        ReferenceSettings.from_config({"grpo_ext": {"ref_sync_steps": steps}})
+    with pytest.raises(
+        ValueError, match=rf"ref_model_sync_steps is {shown}; valid is an integer ≥ 1.*Type: "
+    ):
+        Options.from_config({"grpo_ext": {"ref_model_sync_steps": steps}})
 
 
 @pytest.mark.parametrize(
@@ -58,8 +62,8 @@ def test_wrong_steps(steps, shown):
     [(0, "0"), (-0.5, "-0.5"), (1.5, "1.5"), (True, "true"), (None, "null"), ("1", "'1'"), (math.nan, "nan")],
 )
 def test_wrong_alpha(alpha, shown):
-    with pytest.raises(ValueError, match=rf"ref_mixup_alpha is {shown}; valid is a number in .*Type: "):
-        ReferenceSettings.from_config({"grpo_ext": {"ref_mixup_alpha": alpha}})
+    with pytest.raises(ValueError, match=rf"ref_model_mixup_alpha is {shown}; valid is a number in .*Type: "):
+        Options.from_config({"grpo_ext": {"ref_model_mixup_alpha": alpha}})
 
 
 SHARDING = {"fsdp_size": -1, "use_orig_params": False}
@@ -68,8 +72,8 @@ SHARDING = {"fsdp_size": -1, "use_orig_params": False}
 def config(**changes: object) -> DictConfig:
     whole = OmegaConf.create(
         {
-            "algorithm": {"use_kl_in_reward": False, "grpo_ext": {"ref_sync_steps": 4}},
-            "trainer": {"v1": {"trainer_mode": "group_sync"}, "nnodes": 2, "n_gpus_per_node": 4},
+            "algorithm": {"use_kl_in_reward": False, "grpo_ext": {"ref_model_sync_steps": 4}},
+            "trainer": {"v1": {"trainer_mode": "grpo_ext_sync"}, "nnodes": 2, "n_gpus_per_node": 4},
             "actor_rollout_ref": {
                 "hybrid_engine": True,
                 "actor": {"use_kl_loss": True, "strategy": "fsdp", "fsdp_config": dict(SHARDING)},
@@ -86,7 +90,7 @@ def config(**changes: object) -> DictConfig:
 def test_a_reference_that_can_follow_passes():
     check_reference(config())
     check_reference(config(algorithm__use_kl_in_reward=True, actor_rollout_ref__actor__use_kl_loss=False))
-    check_reference(config(algorithm__grpo_ext__ref_sync_steps=None, trainer__v1__trainer_mode="sync"))
+    check_reference(config(algorithm__grpo_ext__ref_model_sync_steps=None, trainer__v1__trainer_mode="sync"))
     # −1 is all ranks, and so is 8 of 8; FSDP2 has no use_orig_params.
     check_reference(config(actor_rollout_ref__ref__fsdp_config__fsdp_size=8))
     check_reference(
@@ -109,7 +113,7 @@ def test_a_reference_that_can_follow_passes():
         ({"actor_rollout_ref__model__lora_adapter_path": "/a"}, "with LoRA the reference is the policy"),
         (
             {
-                "trainer__v1__trainer_mode": "group_separate_async",
+                "trainer__v1__trainer_mode": "grpo_ext_separate_async",
                 "actor_rollout_ref__hybrid_engine": False,
             },
             "lives in other processes.*Type: actor_rollout_ref.hybrid_engine=true",
@@ -172,4 +176,4 @@ class TestMetrics:
 
     def test_a_value_that_is_neither(self) -> None:
         with pytest.raises(ValueError, match=r"ref_kl_metrics is 0; valid are true, false\. Type: .*=true"):
-            TrainingSettings.from_config({"grpo_ext": {"ref_kl_metrics": 0}})
+            Options.from_config({"grpo_ext": {"ref_kl_metrics": 0}})

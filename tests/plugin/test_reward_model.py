@@ -19,8 +19,8 @@ from grpo_verl_ext.tasks.chain_sum.model import build_model
 from grpo_verl_ext.tasks.chain_sum.settings import Settings
 from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
-from grpo_verl_ext.verl_plugin.preflight.reward_model import check_reward_model
-from grpo_verl_ext.verl_plugin.reward_model.settings import RewardModelSettings
+from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
+from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model
 
 BYTES = build_tokenizer()
 MANAGER = "reward.reward_manager.name=rule_and_model"
@@ -193,7 +193,9 @@ class TestChecks:
         check_reward_model(composed([MANAGER, "reward.reward_model.enable=true", rules]))
 
     def test_defaults(self) -> None:
-        assert RewardModelSettings.from_config(None) == RewardModelSettings(None, 1.0, 1.0)
+        empty = Options.from_config({"grpo_ext": {"reward_model": {}}})
+        assert empty.reward_model == RewardModelOptions(path=None, weight=1.0, rule_weight=1.0)
+        assert Options.from_config(None).reward_model is None
 
 
 @pytest.mark.parametrize("line", ["+algo=grop", "no.such.key=1", "="])

@@ -295,7 +295,7 @@ def test_the_last_output_of_a_session_counts_and_all_learn_from_it(
     trained: Any, overrides: list[str], expected: float
 ) -> None:
     rows = rollout({"a": [(1.0, 3), (0.0, 1), (0.5, 1)]})
-    found = trained(rows, "trainer.v1.trainer_mode=group_sync", *overrides)
+    found = trained(rows, "trainer.v1.trainer_mode=grpo_ext_sync", *overrides)
     keys = ["a_0_0", "a_0_1", "a_0_2", "a_1_0", "a_2_0"]
     # verl's rewards are in single precision.
     assert first(found, "advantages", keys) == pytest.approx([expected] * 3 + [-expected, 0], rel=1e-6)

@@ -21,11 +21,11 @@ from verl.utils import tensordict_utils as tu
 from grpo_verl_ext.rewards.step_ends import StepRewardError, last_token, step_end_tokens
 from grpo_verl_ext.tasks.chain_sum.tokenizer import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, check_steps
 from grpo_verl_ext.verl_plugin.context import STEPS, Steps
-from grpo_verl_ext.verl_plugin.preflight.step_rewards import VERLS_AGENT_LOOPS, check_steps
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
-from grpo_verl_ext.verl_plugin.step_rewards.collected import collected, dumped_columns, step_metrics
 from grpo_verl_ext.verl_plugin.trainer.estimators import grpo_process
+from grpo_verl_ext.verl_plugin.trainer.process_supervision import collected, dumped_columns, step_metrics
 
 BYTES = build_tokenizer()
 AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
@@ -214,7 +214,7 @@ class TestChecks:
             self.check("+algo=grpo_process", f"{AGENT_LOOP}={name}")
 
     def test_the_names_are_those_that_verl_knows(self) -> None:
-        assert {*VERLS_AGENT_LOOPS, *VERLS_AGENT_LOOPS.values()} <= _agent_loop_registry.keys()
+        assert {*AGENT_LOOPS, *AGENT_LOOPS.values()} <= _agent_loop_registry.keys()
 
 
 class TestEstimator:
@@ -242,7 +242,7 @@ class TestEstimator:
     def test_options(self) -> None:
         centred = self.found(scale_rewards="none")
         assert centred[0].tolist() == pytest.approx([-1 / 3, -1 / 3, -2 / 3, -2 / 3])
-        masked = self.found(mask_truncated=True, max_response_length=4)
+        masked = self.found(mask_truncated_completions=True, max_response_length=4)
         assert masked[0].abs().sum() == 0
         assert masked[1:].tolist() == self.found()[1:].tolist()
 

@@ -24,17 +24,17 @@ from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.context import GROUPS, STEPS, Steps, at_first_update
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.groups.engines import DRIFT_ENGINES, check_drift_engine
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, Case, actor_config, micro_batch, ragged_batch
-from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 from grpo_verl_ext.verl_plugin.patches import driver
 from grpo_verl_ext.verl_plugin.preflight.support import TABLE, Exact, Refused, check_support
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, contexts, features
 from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.workers import group_drift as worker
+from grpo_verl_ext.verl_plugin.workers.group_drift import check_drift_engine
 
 ROOT = Path(__file__).parents[2]
 ACTOR = "actor_rollout_ref.actor"
@@ -49,9 +49,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gvpo_several": GVPO | {f"{ACTOR}.ppo_epochs": 2},
     "anchor_ref": GVPO | {"algorithm.grpo_ext.gvpo_anchor": "ref"},
     "process": GRPO | {"algorithm.adv_estimator": "grpo_process"},
-    "refresh": GRPO | {"algorithm.grpo_ext.ref_sync_steps": 5},
+    "refresh": GRPO | {"algorithm.grpo_ext.ref_model_sync_steps": 5},
     "dynamic_sampling": GRPO | {"algorithm.filter_groups": {"enable": True, "metric": "acc"}},
-    "mask_truncated": GRPO | {"algorithm.grpo_ext.mask_truncated": True},
+    "mask_truncated_completions": GRPO | {"algorithm.grpo_ext.mask_truncated_completions": True},
 }
 """Keys that make a training use each feature."""
 
@@ -108,7 +108,7 @@ def training(context: str, feature: str) -> DictConfig:
     """A training that uses the feature under the context, and nothing else that is refused."""
     engine = ENGINES.get(context, "dp")
     config = pickle.loads(base(engine, context if context in DRIVERS else ""))
-    mode = context if CONTEXTS[context].title.startswith("`trainer.v1") else "group_sync"
+    mode = context if CONTEXTS[context].title.startswith("`trainer.v1") else "grpo_ext_sync"
     defaults = {
         "trainer.v1.trainer_mode": mode,
         "trainer.v1.separate_async.parameter_sync_step": 1,
@@ -222,7 +222,7 @@ def test_a_training_that_uses_nothing_of_ours_is_asked_nothing() -> None:
 
 
 def test_the_modes_are_ours() -> None:
-    assert {name for name in CONTEXTS if name.startswith("group_")} == set(GROUP_MODES)
+    assert {name for name in CONTEXTS if name.startswith("grpo_ext_")} == set(TRAINER_MODES)
 
 
 class TestTheFirstCallRefuses:
@@ -236,19 +236,21 @@ class TestTheFirstCallRefuses:
         return ESTIMATORS[name](rewards, self.MASK, ["x", "x"], algorithm)[0]
 
     def test_the_reference_as_anchor(self) -> None:
-        with pytest.raises(SettingError, match=r"gvpo_anchor is ref, but .* Type: .*=group_sync") as refused:
+        with pytest.raises(
+            SettingError, match=r"gvpo_anchor is ref, but .* Type: .*=grpo_ext_sync"
+        ) as refused:
             self.estimate("gvpo", gvpo_anchor="ref")
         assert refused.value.problem.key == "algorithm.grpo_ext.gvpo_anchor"
 
     @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "grpo_process"])
     def test_a_reference_that_nobody_refreshes(self, name: str) -> None:
-        with pytest.raises(SettingError, match=r"ref_sync_steps is 5, but .* Type: .*=group_sync"):
-            self.estimate(name, ref_sync_steps=5)
+        with pytest.raises(SettingError, match=r"ref_model_sync_steps is 5, but .* Type: .*=grpo_ext_sync"):
+            self.estimate(name, ref_model_sync_steps=5)
 
     def test_under_our_trainer_neither(self) -> None:
         with context.OUR_TRAINER.set(True):
             self.estimate("gvpo", gvpo_anchor="ref")
-            self.estimate("dapo", ref_sync_steps=5)
+            self.estimate("dapo", ref_model_sync_steps=5)
 
     @pytest.mark.parametrize("strategy", ["megatron", "veomni", "torchtitan", "mine"])
     def test_a_drift_on_an_engine_where_nobody_measured_it(self, strategy: str) -> None:
@@ -275,8 +277,8 @@ class TestTheFirstCallRefuses:
 
 
 def test_our_modes_share_what_makes_them_exact() -> None:
-    """What the tests of ``group_sync`` show, of the trainer and of its workers, holds for the other modes."""
-    classes = [get_trainer_cls(mode) for mode in GROUP_MODES]
+    """What the tests of ``grpo_ext_sync`` show of trainer and workers holds for the other modes."""
+    classes = [get_trainer_cls(mode) for mode in TRAINER_MODES]
     names = ("_balance_batch", "_compute_advantage", "_update_actor", "_compute_ref_log_prob", "step")
     for name in (*names, "_save_checkpoint", "_load_checkpoint", "_init_resource_pool_mgr"):
         methods = [getattr(each, name) for each in classes]
@@ -313,7 +315,7 @@ def targets(monkeypatch: pytest.MonkeyPatch, rejected: str = "", **changes: Any)
                 "rollout_log_probs": old + 3 * (key == rejected),
             }
     trainer = object.__new__(modes.GroupTrainerSync)
-    trainer.config = composed(["+algo=gvpo", f"algorithm.grpo_ext.gvpo_beta={BETA}"])
+    trainer.config = composed(["+algo=gvpo", f"actor_rollout_ref.actor.policy_loss.gvpo_beta={BETA}"])
     for key, value in changes.items():
         OmegaConf.update(trainer.config, key.replace("__", "."), value)
     tags = [{} for _ in store.rows]

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from grpo_verl_ext.verl_plugin import context
-from grpo_verl_ext.verl_plugin.losses import LOSSES, REQUIRED_LOSS_AGG_MODE
+from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
 
 ROWS, WIDTH, VOCABULARY, FEATURES = 8, 5, 7, 3
 LENGTHS = (5, 1, 3, 2, 5, 4, 0, 1)
@@ -46,7 +46,7 @@ class Config(dict[str, Any]):
 
 def actor_config(name: str, dp_size: int) -> Config:
     return Config(
-        loss_agg_mode=REQUIRED_LOSS_AGG_MODE[name],
+        loss_agg_mode=VARIANTS[name].loss_agg_mode,
         loss_scale_factor=WIDTH,
         clip_ratio=0.2,
         clip_ratio_low=0.2,

@@ -11,18 +11,20 @@ the gradient alone. It needs ``use_kl_loss``, is exact for the mini-batch, and i
 ``loss_agg_mode``, so it is nats per token for all but dr_grpo and gvpo; ``kl_loss_coef=0`` measures it and
 leaves the loss alone. With ``algorithm.use_kl_in_reward``, ``actor/reward_kl_penalty`` is
 ``algorithm.kl_penalty`` of the policy before the update, a mean over responses. The trainer modes of this
-package (``trainer.v1.trainer_mode=group_sync``) report all three estimators of the policy before the update,
-``actor/ref_kl_k1``, ``…_k2`` and ``…_k3``.
+package (``trainer.v1.trainer_mode=grpo_ext_sync``) report all three estimators of the policy before the
+update, ``actor/ref_kl_k1``, ``…_k2`` and ``…_k3``.
 """
 
 from grpo_verl_ext.verl_plugin.losses import clipped
-from grpo_verl_ext.verl_plugin.losses import gvpo as of_gvpo
-from grpo_verl_ext.verl_plugin.losses.normalization import PolicyLoss
+from grpo_verl_ext.verl_plugin.losses.gvpo import gvpo
+from grpo_verl_ext.verl_plugin.losses.normalization import PolicyLoss, Variant
 
-LOSSES: dict[str, PolicyLoss] = {**clipped.CLIPPED, "gvpo": of_gvpo.gvpo}
+VARIANTS: dict[str, Variant] = {
+    **clipped.VARIANTS,
+    "gvpo": Variant(gvpo, loss_agg_mode="seq-mean-token-sum", adv_estimator="gvpo", paired=True),
+}
+"""The one table of variants, by ``policy_loss.loss_mode``: the checks of a configuration, `invariance`,
+`anatomy`, the pages and the tests read it."""
 
-REQUIRED_LOSS_AGG_MODE: dict[str, str] = {**clipped.LOSS_AGG_MODE, "gvpo": of_gvpo.LOSS_AGG_MODE}
-"""Each loss does its own aggregation; verl aggregates KL and entropy by this key, so the two must agree.
-
-bnpo and dapo_per_prompt have no exact counterpart in verl; theirs is the nearest, tokens of the mini-batch.
-"""
+LOSSES: dict[str, PolicyLoss] = {name: variant.loss for name, variant in VARIANTS.items()}
+"""What is registered with verl."""

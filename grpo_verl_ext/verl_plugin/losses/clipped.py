@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import aggregation, surrogate
-from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, PolicyLoss, metrics_of
-from grpo_verl_ext.verl_plugin.settings import check_loss
+from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, PolicyLoss, Variant, metrics_of
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
@@ -46,32 +45,28 @@ class ClipRange(NamedTuple):
         )
 
 
-CLIPPED: dict[str, PolicyLoss] = {}
+VARIANTS: dict[str, Variant] = {}
 """The losses of this file, by name."""
-LOSS_AGG_MODE: dict[str, str] = {}
-"""The ``loss_agg_mode`` that each goes with."""
 
 Reduce = Callable[[Tensor, Tensor, MiniBatch], Tensor]
 """(loss (B, T), response_mask (B, T), counts) → ()."""
 
 
-def policy_loss(loss_agg_mode: str) -> Callable[[Reduce], PolicyLoss]:
-    """Enter an aggregation of the clipped surrogate among the losses, under its name.
-
-    Args:
-        loss_agg_mode: the nearest of verl's, by which it reduces KL and entropy.
-    """
+def policy_loss(
+    loss_agg_mode: str, adv_estimator: str, *, paired: bool = False, depends_on_split: bool = False
+) -> Callable[[Reduce], PolicyLoss]:
+    """Enter an aggregation of the clipped surrogate among the losses, under its name; see `Variant`."""
 
     def entered(reduce: Reduce) -> PolicyLoss:
-        name = reduce.__name__
-        LOSS_AGG_MODE[name], CLIPPED[name] = loss_agg_mode, _of_verl(reduce, loss_agg_mode)
-        return CLIPPED[name]
+        loss = _of_verl(reduce)
+        VARIANTS[reduce.__name__] = Variant(loss, loss_agg_mode, adv_estimator, paired, depends_on_split)
+        return loss
 
     return entered
 
 
-def _of_verl(reduce: Reduce, loss_agg_mode: str) -> PolicyLoss:
-    """Give an aggregation of the clipped surrogate verl's signature, the checks and the metrics."""
+def _of_verl(reduce: Reduce) -> PolicyLoss:
+    """Give an aggregation of the clipped surrogate verl's signature and the metrics."""
     name = reduce.__name__
 
     def loss_fn(
@@ -84,7 +79,6 @@ def _of_verl(reduce: Reduce, loss_agg_mode: str) -> PolicyLoss:
         rollout_is_weights: Tensor | None = None,
         **_: object,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        check_loss(name, loss_agg_mode, config)
         mini_batch = MiniBatch.from_config(config)
         tokens = Tokens(log_prob, old_log_prob, advantages, response_mask)
         loss = _clipped(tokens, config)
@@ -97,7 +91,7 @@ def _of_verl(reduce: Reduce, loss_agg_mode: str) -> PolicyLoss:
     return loss_fn
 
 
-@policy_loss("seq-mean-token-mean")
+@policy_loss("seq-mean-token-mean", "grpo_outcome")
 def grpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
     """GRPO: every response weighs the same, `aggregation.sequence_mean_token_mean`."""
     return aggregation.sequence_mean_token_mean(
@@ -105,19 +99,19 @@ def grpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
     )
 
 
-@policy_loss("token-mean")
+@policy_loss("token-mean", "grpo_outcome", depends_on_split=True)
 def bnpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
     """BNPO as in TRL: token mean of each micro-batch, `aggregation.local_token_mean`; split-dependent."""
     return aggregation.local_token_mean(loss, response_mask, mini_batch.global_batch_size, mini_batch.dp_size)
 
 
-@policy_loss("token-mean")
+@policy_loss("token-mean", "dapo")
 def dapo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
     """DAPO over the mini-batch: every token weighs the same, `aggregation.token_mean`."""
     return aggregation.token_mean(loss, response_mask, mini_batch.batch_num_tokens, mini_batch.dp_size)
 
 
-@policy_loss("token-mean")
+@policy_loss("token-mean", "dapo_per_prompt", paired=True)
 def dapo_per_prompt(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
     """DAPO as printed: every prompt weighs the same, `aggregation.prompt_mean`.
 
@@ -128,7 +122,7 @@ def dapo_per_prompt(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) 
     )
 
 
-@policy_loss("seq-mean-token-sum-norm")
+@policy_loss("seq-mean-token-sum-norm", "dr_grpo")
 def dr_grpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
     """Dr. GRPO: tokens summed and divided by a constant, `aggregation.sequence_mean_constant_length`."""
     assert mini_batch.loss_scale_factor is not None  # `check_loss` refused null

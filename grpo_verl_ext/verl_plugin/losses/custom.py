@@ -25,7 +25,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.algorithms import aggregation, surrogate
-from grpo_verl_ext.verl_plugin.keys import ACTOR
+from grpo_verl_ext.verl_plugin.config import ACTOR
 from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, PolicyLoss, metrics_of
 from grpo_verl_ext.verl_plugin.registration import claim
 

@@ -1,7 +1,7 @@
 """GVPO as a registered loss: every response has a loss of its own, `algorithms.gvpo.squared_error`.
 
-A trainer mode that keeps groups (``trainer.v1.trainer_mode=group_sync``) has its worker supply the drift of
-each response's group and its size, and value and gradient are exact at every update. Without them the loss
+A trainer mode that keeps groups (``trainer.v1.trainer_mode=grpo_ext_sync``) has its worker supply the drift
+of each response's group and its size, and value and gradient are exact at every update. Without them the loss
 refuses: verl's own trainers leave groups incomplete, where a session fails, and spread them over updates.
 
 **Low precision.** ``old_log_probs`` come from a forward pass of their own, with other micro-batches and hence
@@ -14,21 +14,19 @@ holds as it stands and its only error is the rounding of that log-ratio.
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation
 from grpo_verl_ext.algorithms import gvpo as formulas
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.context import GROUPS, GroupRows
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, metrics_of
-from grpo_verl_ext.verl_plugin.settings import check_loss
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
-
-LOSS_AGG_MODE = "seq-mean-token-sum"
 
 TERMS = (
     "actor/gvpo_loss",
@@ -39,6 +37,9 @@ TERMS = (
 LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
 SUMMED_METRICS = (*TERMS, LOG_PROB_GAP)
 """Each micro-batch reports its share of the mini-batch's value; the worker has verl add them up."""
+WEIGHT_SUM = "actor/gvpo_weight_sum/"
+"""Followed by the number of a prompt: the sum of its responses' weights in this micro-batch. The worker takes
+these out of the metrics and adds them up; over the mini-batch they are 0."""
 
 
 def gvpo(
@@ -58,7 +59,6 @@ def gvpo(
     Raises:
         SettingError: nobody said which group each response belongs to.
     """
-    check_loss("gvpo", LOSS_AGG_MODE, config)
     beta = float(config.policy_loss["gvpo_beta"])
     mini_batch, groups = MiniBatch.from_config(config), _known_groups()
     log_ratio = formulas.sequence_log_ratio(
@@ -67,9 +67,6 @@ def gvpo(
     targets = adv.per_response(advantages, response_mask).to(log_ratio.dtype)
     residual = formulas.residual(log_ratio, targets, groups.drift, beta)
     loss = _mini_batch_mean(formulas.squared_error(residual, groups.size), mini_batch)
-    weights = formulas.weights(residual).to(groups.weight_sums.dtype)
-    groups.weight_sums.index_add_(0, groups.index, weights)
-
     parts = formulas.squared_error_parts(log_ratio.detach(), targets, groups.drift, groups.size, beta)
     values = (loss.detach(), *(_mini_batch_mean(part, mini_batch) for part in parts))
     metrics = dict(zip(TERMS, values, strict=True))
@@ -79,7 +76,14 @@ def gvpo(
             gap, mini_batch.global_batch_size, group_size=1, dp_size=mini_batch.dp_size
         )
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
-    return loss, metrics | metrics_of(of_tokens, response_mask, config, mini_batch)
+    per_prompt = _weight_sums(formulas.weights(residual), groups.index)
+    return loss, metrics | per_prompt | metrics_of(of_tokens, response_mask, config, mini_batch)
+
+
+def _weight_sums(weights: Tensor, index: Tensor) -> dict[str, Tensor]:
+    prompts, row = torch.unique(index, return_inverse=True)
+    sums = weights.new_zeros(len(prompts)).index_add_(0, row, weights)
+    return {f"{WEIGHT_SUM}{prompt}": sums[i] for i, prompt in enumerate(prompts.tolist())}
 
 
 def _known_groups() -> GroupRows:
@@ -91,8 +95,8 @@ def _known_groups() -> GroupRows:
             None,
             seen="policy_loss.loss_mode=gvpo was called without the groups of its responses, which verl's "
             "own trainers and workers do not tell a loss",
-            valid=GROUP_MODES,
-            fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {key}=group_sync",
+            valid=TRAINER_MODES,
+            fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {key}=grpo_ext_sync",
         )
     return groups
 

@@ -8,7 +8,7 @@ the average is exact up to that balance.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
@@ -19,6 +19,26 @@ if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
 
 PolicyLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
+
+
+class Variant(NamedTuple):
+    """A loss of this package, and what goes with it.
+
+    Attributes:
+        loss: the function that verl calls for each micro-batch.
+        loss_agg_mode: the ``actor.loss_agg_mode`` by which verl has to aggregate KL and entropy. bnpo and
+            dapo_per_prompt have no exact counterpart in verl; theirs is the nearest, ``token-mean``.
+        adv_estimator: the ``algorithm.adv_estimator`` with which the loss is the paper's algorithm.
+        paired: estimator and loss are each wrong without the other.
+        depends_on_split: on micro-batches and ranks, by its own definition.
+    """
+
+    loss: PolicyLoss
+    loss_agg_mode: str
+    adv_estimator: str
+    paired: bool = False
+    depends_on_split: bool = False
+
 
 COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
 """Keys of ``config.global_batch_info`` that every loss needs."""

@@ -23,8 +23,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from grpo_verl_ext.verl_plugin import patches
+from grpo_verl_ext.verl_plugin.config import RUNTIME_ENVIRONMENT
 from grpo_verl_ext.verl_plugin.errors import SettingError, Severity
-from grpo_verl_ext.verl_plugin.keys import RUNTIME_ENVIRONMENT
 
 PREPARED = f"{RUNTIME_ENVIRONMENT}.{patches.VARIABLE}"
 """Is there in the configuration of a training that was prepared."""
@@ -108,16 +108,17 @@ def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
         SystemExit: an option of these is of another type, and the check that says so is silenced.
     """
     from grpo_verl_ext.verl_plugin import usage
+    from grpo_verl_ext.verl_plugin.config import Options
     from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE
-    from grpo_verl_ext.verl_plugin.settings import TrainingSettings
 
     if usage.asks_for_cpu(config):
         yield VARIABLE, "cpu"
     try:
-        options = TrainingSettings.from_config(config.algorithm)
+        options = Options.from_config(config.algorithm)
     except SettingError as error:
         sys.exit(f"grpo_verl_ext: {error}")
-    yield patches.VARIABLE, ",".join(options.patches())
+    needed = ["lost_parts", "engine_death"] * options.watch + ["own_queue"] * options.own_queue
+    yield patches.VARIABLE, ",".join(needed)
 
 
 def hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from grpo_verl_ext.verl_plugin import settings
+from grpo_verl_ext.verl_plugin.config import SECTION, written
 from grpo_verl_ext.verl_plugin.cpu.checks import (
     advise_memory,
     advise_shared_memory,
@@ -19,15 +19,12 @@ from grpo_verl_ext.verl_plugin.cpu.checks import (
     check_cache,
 )
 from grpo_verl_ext.verl_plugin.errors import Finding, Problem, SettingError, Severity
-from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext
 from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files, rewards
-from grpo_verl_ext.verl_plugin.preflight.groups import advise_groups, check_groups
+from grpo_verl_ext.verl_plugin.preflight.groups import advise_groups, check_group_size, check_groups
 from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
-from grpo_verl_ext.verl_plugin.preflight.reward_model import check_reward_model
-from grpo_verl_ext.verl_plugin.preflight.step_rewards import check_steps
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
 
-SILENCE = f"{SECTION}.{settings.SILENCE}"
+SILENCE = f"{SECTION}.silence"
 """Names of checks that nobody wants to hear again."""
 
 Refuse = Callable[[DictConfig], None]
@@ -42,12 +39,12 @@ CHECKS: Mapping[str, Refuse] = {
     "support": check_support,
     "task": files.check_task,
     "settings": algorithm.check_settings,
-    "group-size": algorithm.check_group_size,
+    "group-size": check_group_size,
     "groups": check_groups,
     "reference": check_reference,
-    "steps": check_steps,
+    "steps": rewards.check_steps,
     "reward-weights": rewards.check_rewards,
-    "reward-model": check_reward_model,
+    "reward-model": rewards.check_reward_model,
     "cpu-cache": check_cache,
     "cpu-bucket": check_bucket,
 }
@@ -131,8 +128,8 @@ def _asked(name: str, config: DictConfig) -> Iterator[Finding]:
 
 
 def _silenced(config: DictConfig) -> list[str]:
-    written = grpo_ext(config.algorithm).get(settings.SILENCE)
-    silenced = OmegaConf.to_container(written) if OmegaConf.is_config(written) else written
+    value = written(config.algorithm).get("silence")
+    silenced = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     names = silenced if isinstance(silenced, list) else [silenced] if silenced else []
     valid = (*CHECKS, *ADVICE)
     for name in names:

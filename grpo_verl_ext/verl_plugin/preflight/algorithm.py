@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
-from grpo_verl_ext.verl_plugin import settings
+from grpo_verl_ext.verl_plugin.config import ACTOR, RENAMED_MODES, SECTION, Options, written
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.keys import ACTOR, ROLLOUT
-from grpo_verl_ext.verl_plugin.losses import LOSSES, REQUIRED_LOSS_AGG_MODE
-from grpo_verl_ext.verl_plugin.options import SECTION, grpo_ext, is_count
+from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, check_loss
+from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.usage import is_ours
 
@@ -21,11 +20,12 @@ NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 
 def check_options(config: DictConfig) -> None:
     """The section of this package's options must have known keys of the right type."""
-    settings.check_options(config.algorithm)
+    Options.from_config(config.algorithm)
 
 
 def check_names(config: DictConfig) -> None:
-    """A name of this package that another package registered before would be another algorithm."""
+    """A name of this package must mean this package's estimator, loss or trainer mode."""
+    _refuse_renamed_mode(config.trainer.v1.trainer_mode)
     for kind, key, ours, registry in (
         ("advantage estimator", "algorithm.adv_estimator", ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
         ("policy loss", f"{ACTOR}.policy_loss.loss_mode", LOSSES, POLICY_LOSS_REGISTRY),
@@ -41,29 +41,40 @@ def check_names(config: DictConfig) -> None:
             )
 
 
+def _refuse_renamed_mode(mode: str) -> None:
+    if mode in RENAMED_MODES:
+        key, new = "trainer.v1.trainer_mode", RENAMED_MODES[mode]
+        seen = f"{key}={mode} has another name now"
+        raise SettingError(key, mode, seen=seen, valid=new, fix=f"{key}={new}")
+
+
 def check_settings(config: DictConfig) -> None:
     """The options of our estimators and losses must be valid and must not contradict each other."""
     actor = config.actor_rollout_ref.actor
     if config.algorithm.adv_estimator in ESTIMATORS:
-        settings.EstimatorSettings.from_config(config.algorithm)
+        Options.for_estimator(config.algorithm)
     loss = actor.policy_loss.loss_mode
-    if loss in LOSSES:
-        settings.check_loss(loss, REQUIRED_LOSS_AGG_MODE[loss], actor)
-    settings.check_pair(config.algorithm.adv_estimator, loss)
+    if loss in VARIANTS:
+        check_loss(loss, VARIANTS[loss].loss_agg_mode, actor)
+    check_pair(config.algorithm.adv_estimator, loss)
 
 
-def check_group_size(config: DictConfig) -> None:
-    """An estimator that compares the responses of a prompt needs two of them."""
-    estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
-    if estimator in ESTIMATORS and not (is_count(n) and n >= 2):
-        raise SettingError(
-            f"{ROLLOUT}.n",
-            n,
-            why=f"algorithm.adv_estimator={estimator} compares the responses of a prompt with each other, "
-            "and one has nothing to be compared with: every advantage would be 0",
-            valid="an integer ≥ 2",
-            fix=f"{ROLLOUT}.n=8",
-        )
+def check_pair(adv_estimator: str, loss_mode: str) -> None:
+    """Refuse one half of a pair without the other: its estimator computes what its loss alone can read.
+
+    Raises:
+        SettingError: one of them is the estimator or the loss, but not both.
+    """
+    for name in (name for name, variant in VARIANTS.items() if variant.paired):
+        if (adv_estimator == name) != (loss_mode == name):
+            raise SettingError(
+                "algorithm.adv_estimator",
+                adv_estimator,
+                why=f"policy_loss.loss_mode is {loss_mode}, and {name} is an estimator and a loss that "
+                "belong together",
+                valid=f"{name} for both or for neither",
+                fix=f"algorithm.adv_estimator={name} {ACTOR}.policy_loss.loss_mode={name}",
+            )
 
 
 def advise_constant_length(config: DictConfig) -> Iterator[Problem]:
@@ -80,7 +91,7 @@ def advise_constant_length(config: DictConfig) -> Iterator[Problem]:
             fix=f"'{key}=${{data.max_response_length}}'",
         )
     verls_own = loss not in LOSSES
-    if verls_own and actor.loss_agg_mode == settings.CONSTANT_LENGTH and factor is None:
+    if verls_own and actor.loss_agg_mode == CONSTANT_LENGTH and factor is None:
         yield Problem(
             key,
             None,
@@ -139,10 +150,10 @@ def advise_gvpo_kl(config: DictConfig) -> Iterator[Problem]:
 def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
     """Options of this package's estimators do nothing with another's."""
     estimator = config.algorithm.adv_estimator
-    options = grpo_ext(config.algorithm)
+    options = written(config.algorithm)
     if estimator in ESTIMATORS:
         return
-    for name in ("mask_truncated", "scale_rewards"):
+    for name in ("mask_truncated_completions", "scale_rewards"):
         if options.get(name):
             key = f"{SECTION}.{name}"
             yield Problem(

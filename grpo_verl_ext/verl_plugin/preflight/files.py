@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.tasks.chain_sum import prepared
+from grpo_verl_ext.verl_plugin.config import MODEL
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.keys import MODEL
 from grpo_verl_ext.verl_plugin.model_folder import FIX, home_resolved, local_folder, read_config
 
 

@@ -1,12 +1,26 @@
-"""What can be said of groups and GVPO from the configuration alone, before any rollout."""
+"""Checks of groups and of GVPO: how many responses a prompt has, and whether they stay together."""
 
 from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.verl_plugin.config import ACTOR, ROLLOUT, TRAINER_MODES, Options, is_count
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.keys import ACTOR, GROUP_MODES, ROLLOUT
-from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
+from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
+
+
+def check_group_size(config: DictConfig) -> None:
+    """An estimator that compares the responses of a prompt needs two of them."""
+    estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
+    if estimator in ESTIMATORS and not (is_count(n) and n >= 2):
+        raise SettingError(
+            f"{ROLLOUT}.n",
+            n,
+            why=f"algorithm.adv_estimator={estimator} compares the responses of a prompt with each other, "
+            "and one has nothing to be compared with: every advantage would be 0",
+            valid="an integer ≥ 2",
+            fix=f"{ROLLOUT}.n=8",
+        )
 
 
 def check_groups(config: DictConfig) -> None:
@@ -16,7 +30,7 @@ def check_groups(config: DictConfig) -> None:
         ValueError: the first thing wrong: key, value seen, valid values and the line to type.
     """
     actor, mode = config.actor_rollout_ref.actor, config.trainer.v1.trainer_mode
-    if mode in GROUP_MODES and actor.shuffle:
+    if mode in TRAINER_MODES and actor.shuffle:
         raise SettingError(
             f"{ACTOR}.shuffle",
             True,
@@ -54,18 +68,8 @@ def advise_groups(config: DictConfig) -> Iterator[Problem]:
 
 
 def _refuse_gvpo(config: DictConfig) -> None:
-    settings = EstimatorSettings.from_config(config.algorithm)
     actor = config.actor_rollout_ref.actor
-    beta = actor.policy_loss.get("gvpo_beta")
-    if settings.gvpo_beta != beta:
-        raise SettingError(
-            f"{ACTOR}.policy_loss.gvpo_beta",
-            beta,
-            why=f"algorithm.grpo_ext.gvpo_beta is {settings.gvpo_beta}",
-            valid="one β",
-            fix=f"'{ACTOR}.policy_loss.gvpo_beta=${{algorithm.grpo_ext.gvpo_beta}}'",
-        )
-    if settings.gvpo_anchor != "ref":
+    if Options.from_config(config.algorithm).gvpo_anchor != "ref":
         return
     if not (actor.use_kl_loss or config.algorithm.use_kl_in_reward):
         raise SettingError(

@@ -5,10 +5,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.verl_plugin.config import SECTION, Options
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
 
-KEY = "algorithm.grpo_ext.ref_sync_steps"
+KEY = f"{SECTION}.ref_model_sync_steps"
 
 
 def check_reference(config: DictConfig) -> None:
@@ -19,7 +19,7 @@ def check_reference(config: DictConfig) -> None:
     Raises:
         ValueError: key, value seen, valid values and the line to type.
     """
-    steps = ReferenceSettings.from_config(config.algorithm).ref_sync_steps
+    steps = Options.from_config(config.algorithm).ref_model_sync_steps
     if steps is None:
         return
     if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
@@ -39,7 +39,7 @@ def check_reference(config: DictConfig) -> None:
             valid="null",
             fix=f"~{KEY}",
         )
-    separate = config.trainer.v1.trainer_mode == "group_separate_async"
+    separate = config.trainer.v1.trainer_mode == "grpo_ext_separate_async"
     if separate and not config.actor_rollout_ref.get("hybrid_engine", True):
         raise SettingError(
             KEY,

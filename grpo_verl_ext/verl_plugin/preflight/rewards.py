@@ -6,8 +6,17 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.rewards import weighted_sum
+from grpo_verl_ext.utils.typed_json import is_a
+from grpo_verl_ext.verl_plugin.config import (
+    AGENT_LOOPS,
+    REWARD_MANAGER,
+    SECTION,
+    Options,
+    RewardModelOptions,
+    written,
+)
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.options import grpo_ext
+from grpo_verl_ext.verl_plugin.model_folder import local_folder, read_config
 
 LEGACY: Mapping[str, str] = {
     "reward_model.num_workers": "reward.num_workers",
@@ -39,6 +48,78 @@ def check_rewards(config: DictConfig) -> None:
         except ValueError as error:
             key = "reward.custom_reward_function.reward_kwargs.weights"
             raise SettingError(key, weights, seen=str(error)) from error
+
+
+def check_steps(config: DictConfig) -> None:
+    """The estimator ``grpo_process`` needs an agent loop that keeps steps; `support` sees to the trainer.
+
+    Raises:
+        ValueError: key, value seen, valid values and the line to type.
+    """
+    if config.algorithm.adv_estimator != "grpo_process":
+        return
+    key = "actor_rollout_ref.rollout.agent.default_agent_loop"
+    loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
+    if loop in AGENT_LOOPS:
+        raise SettingError(
+            key,
+            loop,
+            why="algorithm.adv_estimator=grpo_process needs an agent loop that keeps step rewards",
+            valid=(*AGENT_LOOPS.values(), "one of yours"),
+            fix=f"{key}={AGENT_LOOPS[loop]}",
+        )
+
+
+def check_reward_model(config: DictConfig) -> None:
+    """The manager ``rule_and_model`` needs a model, and a model needs the manager."""
+    manager = config.reward.reward_manager.name
+    section = f"{SECTION}.reward_model"
+    if manager != REWARD_MANAGER:
+        if Options.from_config(config.algorithm).reward_model is not None:
+            raise SettingError(
+                "reward.reward_manager.name",
+                manager,
+                why=f"{section} is set, and this manager asks no reward model",
+                valid=REWARD_MANAGER,
+                fix=f"reward.reward_manager.name={REWARD_MANAGER}",
+            )
+        return
+    options = Options.from_config(config.algorithm).reward_model or RewardModelOptions()
+    server = config.reward.reward_model
+    if options.path is not None:
+        _check_classifier(f"{section}.path", options.path)
+    elif not server.enable:
+        raise SettingError(
+            "reward.reward_manager.name",
+            REWARD_MANAGER,
+            why=f"there is no reward model: {section}.path is null and reward.reward_model.enable is false",
+            fix=f"+{section}.path=<folder of a reward model>",
+        )
+    elif config.reward.custom_reward_function.path is None:
+        raise SettingError(
+            "reward.custom_reward_function.path",
+            None,
+            why=f"with reward.reward_model.enable verl then asks the reward model itself and never calls "
+            f"reward.reward_manager.name={REWARD_MANAGER}",
+            valid="a file or module with your rules, or verl's own rules",
+            fix="reward.custom_reward_function.path=pkg://verl.utils.reward_score "
+            "reward.custom_reward_function.name=default_compute_score",
+        )
+
+
+def _check_classifier(key: str, name: str) -> None:
+    folder = local_folder(name)
+    if folder is None:
+        return
+    fix = f"{key}=<folder of a sequence classifier with one output>"
+    config = read_config(folder, key=key, fix=fix)
+    architectures = config.get("architectures") or ["none"]
+    if not is_a(architectures, list[str]):
+        why = f"architectures in its config.json is {architectures!r}"
+        raise SettingError(key, name, why=why, valid="a model with a list of names there", fix=fix)
+    if not architectures[0].endswith("ForSequenceClassification"):
+        why = f"its architecture is {architectures[0]}, not a classifier"
+        raise SettingError(key, name, why=why, fix=fix)
 
 
 def advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
@@ -78,9 +159,9 @@ def advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
 def advise_budgets(config: DictConfig) -> Iterator[Problem]:
     """Whoever punishes or masks truncated responses must know the budget at which they are truncated."""
     budget = config.data.max_response_length
-    options = grpo_ext(config.algorithm)
+    options = written(config.algorithm)
     told: dict[str, Any] = {}
-    if options.get("mask_truncated"):
+    if options.get("mask_truncated_completions"):
         told["algorithm.grpo_ext.max_response_length"] = options.get("max_response_length")
     if _overlong(config):
         told["reward.reward_kwargs.max_resp_len"] = config.reward.reward_kwargs.get("max_resp_len")

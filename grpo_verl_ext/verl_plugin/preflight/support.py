@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.verl_plugin.config import ACTOR, DRIFT_ENGINES, REFRESH_ENGINES, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.groups.engines import DRIFT_ENGINES
-from grpo_verl_ext.verl_plugin.keys import ACTOR, GROUP_MODES
 from grpo_verl_ext.verl_plugin.preflight.training import (
     CONTEXTS,
     CORRECTION,
@@ -27,7 +26,6 @@ from grpo_verl_ext.verl_plugin.preflight.training import (
     features,
     setting,
 )
-from grpo_verl_ext.verl_plugin.reference.engines import REFRESH_ENGINES
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ EVERYWHERE: Row = {
     "process": PROCESS,
     "refresh": REFRESH,
     "dynamic_sampling": SAME_CALLS,
-    "mask_truncated": MASKED,
+    "mask_truncated_completions": MASKED,
 }
 """What holds where a context has nothing to do with a feature."""
 
@@ -130,7 +128,7 @@ NEEDS: Mapping[str, str] = {
     "anchor_ref": "algorithm.grpo_ext.gvpo_anchor=ref needs the reference's log-probs in the targets, and "
     "nothing brings them there",
     "process": "algorithm.adv_estimator=grpo_process is not shown the steps there",
-    "refresh": "the reference that algorithm.grpo_ext.ref_sync_steps asks for is never refreshed there",
+    "refresh": "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for is never refreshed there",
 }
 """What only a trainer mode of this package does."""
 NO_SAMPLING = (
@@ -143,7 +141,7 @@ def _without_our_trainer(key: str, valid: str | tuple[str, ...], fix: str, seen:
 
 
 def _verls_mode(ours: str) -> Row:
-    return _row(_without_our_trainer(MODE, GROUP_MODES, f"{MODE}={ours}"))
+    return _row(_without_our_trainer(MODE, TRAINER_MODES, f"{MODE}={ours}"))
 
 
 def _other_driver(key: str, seen: str, fix: str) -> Row:
@@ -158,22 +156,22 @@ def _other_driver(key: str, seen: str, fix: str) -> Row:
 OURS = _row(_all((*GVPO, "anchor_ref", "process", "refresh"), SAME_METHODS))
 
 TRAINER_ROWS: Mapping[str, Row] = {
-    "sync": _verls_mode("group_sync"),
-    "colocate_async": _verls_mode("group_colocate_async"),
-    "separate_async": _verls_mode("group_separate_async"),
-    "group_sync": _row(),
-    "group_colocate_async": OURS,
-    "group_separate_async": OURS,
-    "v0": _other_driver("trainer.use_v1", "", f"trainer.use_v1=true {MODE}=group_sync"),
+    "sync": _verls_mode("grpo_ext_sync"),
+    "colocate_async": _verls_mode("grpo_ext_colocate_async"),
+    "separate_async": _verls_mode("grpo_ext_separate_async"),
+    "grpo_ext_sync": _row(),
+    "grpo_ext_colocate_async": OURS,
+    "grpo_ext_separate_async": OURS,
+    "v0": _other_driver("trainer.use_v1", "", f"trainer.use_v1=true {MODE}=grpo_ext_sync"),
     "one_step_off": _other_driver(
         "rollout",
         "the driver is verl.experimental.one_step_off_policy",
-        f"python3 -m verl.trainer.main_ppo … {MODE}=group_separate_async",
+        f"python3 -m verl.trainer.main_ppo … {MODE}=grpo_ext_separate_async",
     ),
     "fully_async": _other_driver(
         "async_training",
         "the driver is verl.experimental.fully_async_policy",
-        f"python3 -m verl.trainer.main_ppo … {MODE}=group_separate_async",
+        f"python3 -m verl.trainer.main_ppo … {MODE}=grpo_ext_separate_async",
     ),
 }
 
@@ -185,9 +183,9 @@ NO_DRIFT = Refused(
 )
 NO_REFRESH = Refused(
     STRATEGY,
-    "the reference that algorithm.grpo_ext.ref_sync_steps asks for cannot follow the policy there",
+    "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for cannot follow the policy there",
     REFRESH_ENGINES,
-    f"{STRATEGY}=fsdp2, or ~algorithm.grpo_ext.ref_sync_steps",
+    f"{STRATEGY}=fsdp2, or ~algorithm.grpo_ext.ref_model_sync_steps",
 )
 
 
@@ -246,16 +244,17 @@ WHOLE_RESPONSES = Refused(
 )
 LOST_LAST_TOKEN = Refused(
     f"{CORRECTION}.rollout_rs",
-    "algorithm.grpo_ext.mask_truncated knows a truncated response by its last token, which may be rejected",
+    "algorithm.grpo_ext.mask_truncated_completions knows a truncated response by its last token, which may "
+    "be rejected",
     "criteria of sequences, or null",
-    f"{CORRECTION}.rollout_rs=null, or algorithm.grpo_ext.mask_truncated=false",
+    f"{CORRECTION}.rollout_rs=null, or algorithm.grpo_ext.mask_truncated_completions=false",
 )
 
 ROLLOUT_ROWS: Mapping[str, Row] = {
     "weights": _row({"clipped": WEIGHTS}, _all(GVPO, WEIGHTS_UNREAD)),
     "token_rejection": _row(
         _all((*GVPO, "anchor_ref"), WHOLE_RESPONSES),
-        {"process": REJECTED_TOKENS, "mask_truncated": LOST_LAST_TOKEN},
+        {"process": REJECTED_TOKENS, "mask_truncated_completions": LOST_LAST_TOKEN},
     ),
     "sequence_rejection": _row(_all((*GVPO, "anchor_ref"), REJECTED_RESPONSES)),
     "bypass": _row(_all(GVPO, FOUR_UPDATES)),

@@ -6,9 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.verl_plugin.keys import ACTOR
-from grpo_verl_ext.verl_plugin.losses.clipped import CLIPPED
-from grpo_verl_ext.verl_plugin.options import grpo_ext, is_count
+from grpo_verl_ext.verl_plugin.config import ACTOR, is_count, written
+from grpo_verl_ext.verl_plugin.losses import clipped
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 MODE = "trainer.v1.trainer_mode"
@@ -61,12 +60,12 @@ def _estimator(config: DictConfig) -> str:
 
 
 def _option(config: DictConfig, name: str) -> Any:
-    return grpo_ext(config.algorithm).get(name)
+    return written(config.algorithm).get(name)
 
 
 def _measures_drift(config: DictConfig) -> bool:
     """Does an update of GVPO see a policy that is not the one of the old log-probs?"""
-    mode = str(setting(config, MODE)).removeprefix("group_")
+    mode = str(setting(config, MODE)).removeprefix("grpo_ext_")
     parts = setting(config, f"trainer.v1.{mode}.parameter_sync_step", 1)
     numbers = [
         setting(config, "data.train_batch_size"),
@@ -85,7 +84,7 @@ def _filters_groups(config: DictConfig) -> bool:
 
 
 FEATURES: Mapping[str, Feature] = {
-    "clipped": Feature("The clipped losses", lambda config: _loss(config) in CLIPPED),
+    "clipped": Feature("The clipped losses", lambda config: _loss(config) in clipped.VARIANTS),
     "gvpo_one": Feature(
         "GVPO, one update per rollout",
         lambda config: _loss(config) == "gvpo" and not _measures_drift(config),
@@ -98,13 +97,17 @@ FEATURES: Mapping[str, Feature] = {
         lambda config: _estimator(config) == "gvpo" and _option(config, "gvpo_anchor") == "ref",
     ),
     "process": Feature("Process supervision", lambda config: _estimator(config) == "grpo_process"),
-    "refresh": Feature("Reference refresh", lambda config: _option(config, "ref_sync_steps") is not None),
+    "refresh": Feature(
+        "Reference refresh", lambda config: _option(config, "ref_model_sync_steps") is not None
+    ),
     "dynamic_sampling": Feature(
         "Dynamic sampling", lambda config: _estimator(config) in ESTIMATORS and _filters_groups(config)
     ),
-    "mask_truncated": Feature(
-        "`mask_truncated`",
-        lambda config: _estimator(config) in ESTIMATORS and bool(_option(config, "mask_truncated")),
+    "mask_truncated_completions": Feature(
+        "`mask_truncated_completions`",
+        lambda config: (
+            _estimator(config) in ESTIMATORS and bool(_option(config, "mask_truncated_completions"))
+        ),
     ),
 }
 """What of this package needs more than a call of its estimator or loss, and those calls themselves."""
@@ -176,12 +179,12 @@ CONTEXTS: Mapping[str, Context] = {
     "sync": Context(TRAINERS, f"`{MODE}=sync`", _under("sync")),
     "colocate_async": Context(TRAINERS, f"`{MODE}=colocate_async`", _under("colocate_async")),
     "separate_async": Context(TRAINERS, f"`{MODE}=separate_async`", _under("separate_async")),
-    "group_sync": Context(TRAINERS, f"`{MODE}=group_sync`", _under("group_sync")),
-    "group_colocate_async": Context(
-        TRAINERS, f"`{MODE}=group_colocate_async`", _under("group_colocate_async")
+    "grpo_ext_sync": Context(TRAINERS, f"`{MODE}=grpo_ext_sync`", _under("grpo_ext_sync")),
+    "grpo_ext_colocate_async": Context(
+        TRAINERS, f"`{MODE}=grpo_ext_colocate_async`", _under("grpo_ext_colocate_async")
     ),
-    "group_separate_async": Context(
-        TRAINERS, f"`{MODE}=group_separate_async`", _under("group_separate_async")
+    "grpo_ext_separate_async": Context(
+        TRAINERS, f"`{MODE}=grpo_ext_separate_async`", _under("grpo_ext_separate_async")
     ),
     "v0": Context(TRAINERS, "`trainer.use_v1=false`", _driven_by("v0")),
     "one_step_off": Context(TRAINERS, "`verl.experimental.one_step_off_policy`", _driven_by("one-step-off")),

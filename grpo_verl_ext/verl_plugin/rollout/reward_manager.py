@@ -10,20 +10,20 @@ from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
 from grpo_verl_ext.rewards.learned import LearnedReward, judged_text, rule_and_model
-from grpo_verl_ext.verl_plugin.reward_model.settings import MANAGER, RewardModelSettings
+from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, RewardModelOptions
 
 RULE, MODEL = "rule_score", "reward_model_score"
 """Names under which both parts travel with the response and are validated."""
 
 
-@register(MANAGER)
+@register(REWARD_MANAGER)
 class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl ships no types
     """score = rule_weight · (the reward function's score) + weight · (the model's score)."""
 
     def __init__(self, config: DictConfig, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, tokenizer, *args, **kwargs)
-        self._settings = RewardModelSettings.from_config(config.algorithm)
-        self._model = LearnedReward.load(self._settings.path) if self._settings.path is not None else None
+        self._options = Options.from_config(config.algorithm).reward_model or RewardModelOptions()
+        self._model = LearnedReward.load(self._options.path) if self._options.path is not None else None
         self._served_name = config.reward.reward_model.model_path
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
@@ -32,8 +32,8 @@ class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # ve
         score = rule_and_model(
             by_rule["reward_score"],
             by_model,
-            rule_weight=self._settings.rule_weight,
-            model_weight=self._settings.weight,
+            rule_weight=self._options.rule_weight,
+            model_weight=self._options.weight,
         )
         extra = by_rule["reward_extra_info"] | {
             RULE: by_rule["reward_score"],

@@ -22,11 +22,9 @@ from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.tensors import check_rows, check_same_shape
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.context import OUR_TRAINER, STEPS
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
-from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
-from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 from grpo_verl_ext.verl_plugin.trainer.kv_batch import Rows, rows_of
 
 BASELINES: dict[str, adv.Baseline] = {
@@ -125,8 +123,8 @@ def grpo_process(
     Raises:
         ValueError: no steps are laid down: the trainer mode or the agent loop is verl's own.
     """
-    settings = EstimatorSettings.from_config(config, "grpo_process")
-    check_our_trainer(settings, config)
+    options = Options.for_estimator(config, "grpo_process")
+    check_our_trainer(options)
     group = _group_ids("grpo_process", index, token_level_rewards)
     _rows("grpo_process", index, token_level_rewards)  # refuses several outputs of a session
     steps = STEPS.get()
@@ -136,9 +134,9 @@ def grpo_process(
             "mode and an agent loop of this package. Type: +algo=grpo_process"
         )
     check_rows(response_mask, group)
-    learnt = adv.learnt_from(response_mask, settings.budget_of_truncated)
+    learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     advantages = process_advantages(
-        steps.rewards, steps.row, steps.end, learnt, group, baseline=BASELINES[settings.scale_rewards]
+        steps.rewards, steps.row, steps.end, learnt, group, baseline=BASELINES[str(options.scale_rewards)]
     ).to(token_level_rewards.dtype)
     return advantages, advantages
 
@@ -160,18 +158,18 @@ def _outcome(
     index: npt.ArrayLike | None,
     config: Mapping[str, Any] | None,
 ) -> Result:
-    settings = EstimatorSettings.from_config(config, name)
-    check_our_trainer(settings, config)
+    options = Options.for_estimator(config, name)
+    check_our_trainer(options)
     group = _group_ids(name, index, token_level_rewards)
     check_rows(response_mask, group)
     check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     # One pass over the rewards and one over the mask, which verl keeps as int64; all (B, T) beside the result
     # are flags.
-    learnt = adv.learnt_from(response_mask, settings.budget_of_truncated)
+    learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     rewards, rows = adv.response_rewards(token_level_rewards), _rows(name, index, token_level_rewards)
     member = rows.member & adv.has_tokens(learnt) if name in WITH_TOKENS else rows.member
     _refuse_bad_rewards(name, rewards, member)
-    baseline = adv.OUTCOME_BASELINES.get(name, BASELINES[settings.scale_rewards])
+    baseline = adv.OUTCOME_BASELINES.get(name, BASELINES[str(options.scale_rewards)])
     of_session = baseline(rewards, group, member)[rows.last].to(token_level_rewards.dtype)
     if name in PER_PROMPT_TOKEN:
         of_session = adv.per_prompt_token(of_session.unsqueeze(-1), response_mask, group).squeeze(-1)
@@ -209,31 +207,26 @@ def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
         )
 
 
-def check_our_trainer(settings: EstimatorSettings, algorithm: Mapping[str, Any] | None) -> None:
-    """Refuse what nobody would do in this training.
-
-    Args:
-        settings: those of the estimator.
-        algorithm: verl's section of that name, as verl hands it to the estimator.
+def check_our_trainer(options: Options) -> None:
+    """Refuse options that only the trainer modes of this package act on, under another trainer.
 
     Raises:
-        SettingError: the anchor ``ref`` or a reference refresh under a trainer that is not ours.
+        SettingError: the anchor ``ref`` or a reference refresh, and the trainer is not ours.
     """
     if OUR_TRAINER.get():
         return
-    if settings.gvpo_anchor == "ref":
-        raise _nobody_does("gvpo_anchor", "ref", "brings the reference's log-probs to the targets")
-    steps = ReferenceSettings.from_config(algorithm or {}).ref_sync_steps
-    if steps is not None:
-        raise _nobody_does("ref_sync_steps", steps, "refreshes the reference")
+    if options.gvpo_anchor == "ref":
+        raise _without_effect("gvpo_anchor", "ref", "brings the reference's log-probs to the targets")
+    if options.ref_model_sync_steps is not None:
+        raise _without_effect("ref_model_sync_steps", options.ref_model_sync_steps, "refreshes the reference")
 
 
-def _nobody_does(option: str, value: object, task: str) -> SettingError:
+def _without_effect(option: str, value: object, task: str) -> SettingError:
     key = f"algorithm.grpo_ext.{option}"
     return SettingError(
         key,
         value,
         why=f"nothing in this training {task}",
-        valid=f"a trainer mode of this package ({', '.join(GROUP_MODES)})",
-        fix="python3 -m verl.trainer.main_ppo … trainer.use_v1=true trainer.v1.trainer_mode=group_sync",
+        valid=f"a trainer mode of this package ({', '.join(TRAINER_MODES)})",
+        fix="python3 -m verl.trainer.main_ppo … trainer.use_v1=true trainer.v1.trainer_mode=grpo_ext_sync",
     )

@@ -17,8 +17,8 @@ from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from grpo_verl_ext.algorithms import gvpo, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
 from grpo_verl_ext.verl_plugin import context
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.context import KEYS
-from grpo_verl_ext.verl_plugin.settings import EstimatorSettings
 from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, filled, whole_groups
 from grpo_verl_ext.verl_plugin.trainer.kv_batch import refuse_several_outputs
 from grpo_verl_ext.verl_plugin.trainer.rollout_batch import like, nested, prompt_ids, put
@@ -71,8 +71,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
             batch = super()._compute_advantage(batch, metrics)
         if self.config.actor_rollout_ref.actor.policy_loss.loss_mode not in GROUP_LOSSES:
             return batch
-        settings = EstimatorSettings.from_config(self.config.algorithm)
-        anchored = settings.gvpo_anchor == "ref"
+        anchored = Options.from_config(self.config.algorithm).gvpo_anchor == "ref"
         rows = nested(batch, "response_mask", *(FOR_TARGETS if anchored else ()))
         group = dense_group_ids(prompt_ids(batch))
         mask = rows["response_mask"]
@@ -83,7 +82,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         }
         if anchored:
             fields["advantages"] = fields["returns"] = _anchored_at_reference(
-                rows, group, member, settings.gvpo_beta
+                rows, group, member, self.config.actor_rollout_ref.actor.policy_loss.gvpo_beta
             )
         return put(batch, fields)
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.context import KEYS
-from grpo_verl_ext.verl_plugin.keys import GROUP_MODES
 
 ONE_OUTPUT = {
     "gvpo": "its loss is of log π(y), and several outputs of a session are no single y",
@@ -88,8 +88,8 @@ def refuse_several_outputs(name: str, keys: Sequence[str]) -> None:
         raise ValueError(
             f"algorithm.adv_estimator={name}: the agent loop answered session {session} "
             f"({{prompt}}_{{session}}) by {outputs} outputs; valid is one, for {ONE_OUTPUT[name]}. "
-            f"Type: +algo=grpo trainer.v1.trainer_mode=group_sync, or take an agent loop that returns one: "
-            f"actor_rollout_ref.rollout.agent.default_agent_loop=<its name>"
+            f"Type: +algo=grpo trainer.v1.trainer_mode=grpo_ext_sync, or take an agent loop that returns "
+            f"one: actor_rollout_ref.rollout.agent.default_agent_loop=<its name>"
         )
 
 
@@ -101,7 +101,7 @@ def _refuse_what_the_queue_has(name: str, prompts: set[object]) -> None:
             f"algorithm.adv_estimator={name}: the agent loop answered session {session} "
             f"({{prompt}}_{{session}}) by {outputs} outputs, and verl's own trainer does not show its "
             f"estimators which rows are one session; valid are trainer.v1.trainer_mode="
-            f"{', '.join(GROUP_MODES)}. Type: trainer.v1.trainer_mode=group_sync"
+            f"{', '.join(TRAINER_MODES)}. Type: trainer.v1.trainer_mode=grpo_ext_sync"
         )
 
 

@@ -1,4 +1,4 @@
-"""verl's trainers with what this package adds: ``trainer.v1.trainer_mode=group_sync`` and its kin."""
+"""verl's trainers with what this package adds: ``trainer.v1.trainer_mode=grpo_ext_sync`` and its kin."""
 
 from typing import Any, ClassVar
 
@@ -41,21 +41,21 @@ class GroupTrainer(GroupBatchingMixin, ProcessSupervisionMixin, ReferenceSyncTra
             return super()._compute_advantage(batch, metrics)
 
 
-@register_trainer("group_sync")
+@register_trainer("grpo_ext_sync")
 class GroupTrainerSync(GroupTrainer, PPOTrainerSync):  # type: ignore[misc]  # verl ships no types
     """verl's ``sync``: rollout and training take turns."""
 
     verl_mode = "sync"
 
 
-@register_trainer("group_colocate_async")
+@register_trainer("grpo_ext_colocate_async")
 class GroupTrainerColocateAsync(GroupTrainer, PPOTrainerColocateAsync):  # type: ignore[misc]
     """verl's ``colocate_async``: the same, and unfinished responses go on in the next step."""
 
     verl_mode = "colocate_async"
 
 
-@register_trainer("group_separate_async")
+@register_trainer("grpo_ext_separate_async")
 class GroupTrainerSeparateAsync(GroupTrainer, PPOTrainerSeparateAsync):  # type: ignore[misc]
     """verl's ``separate_async``: the rollout has machines of its own."""
 

@@ -6,13 +6,12 @@ from typing import Any
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from grpo_verl_ext.algorithms import kl
-from grpo_verl_ext.verl_plugin.reference.settings import ReferenceSettings
-from grpo_verl_ext.verl_plugin.settings import TrainingSettings
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.trainer.rollout_batch import nested
 
 
 class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
-    """The KL to the reference by every estimator; a refresh after every ``ref_sync_steps``-th step.
+    """The KL to the reference by every estimator; a refresh after every ``ref_model_sync_steps``-th step.
 
     Iterative GRPO, arXiv 2402.03300 Algorithm 1, sets π_ref ← π_θ between iterations (α = 1).
     """
@@ -20,15 +19,15 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         """verl's step, then the refresh, so that a checkpoint of this step has the new reference."""
         batch = super().step(metrics, timing_raw)
-        settings = self._refresh_settings()
-        if settings.ref_sync_steps and self.global_steps % settings.ref_sync_steps == 0:
-            self.actor_rollout_wg.refresh_reference(settings.ref_mixup_alpha)
+        options = self._options()
+        if options.ref_model_sync_steps and self.global_steps % options.ref_model_sync_steps == 0:
+            self.actor_rollout_wg.refresh_reference(options.ref_model_mixup_alpha)
         return batch
 
     def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Add the KL to the reference before the update by all three estimators, means over tokens."""
         batch = super()._compute_ref_log_prob(batch, metrics)
-        if not TrainingSettings.from_config(self.config.algorithm).ref_kl_metrics:
+        if not self._options().ref_kl_metrics:
             return batch
         names = ("old_log_probs", "ref_log_prob", "response_mask")
         rows = nested(batch, *names)
@@ -38,17 +37,17 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
 
     def _save_checkpoint(self) -> None:
         """Save the reference beside the actor's shards first: verl's marker of a complete step comes last."""
-        if self._refresh_settings().ref_sync_steps:
+        if self._options().ref_model_sync_steps:
             self.actor_rollout_wg.save_reference(str(self._reference_folder(self.global_steps)))
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
-        if self._refresh_settings().ref_sync_steps and self.global_steps > 0:
+        if self._options().ref_model_sync_steps and self.global_steps > 0:
             self.actor_rollout_wg.load_reference(str(self._reference_folder(self.global_steps)))
 
-    def _refresh_settings(self) -> ReferenceSettings:
-        return ReferenceSettings.from_config(self.config.algorithm)
+    def _options(self) -> Options:
+        return Options.from_config(self.config.algorithm)
 
     def _reference_folder(self, step: int) -> Path:
         """Inside the actor's folder, so that verl's clean-up of old checkpoints takes it along."""

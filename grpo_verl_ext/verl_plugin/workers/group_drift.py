@@ -23,8 +23,9 @@ from verl.workers.utils.padding import no_padding_2_padding
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.advantages import has_tokens
 from grpo_verl_ext.verl_plugin import context
-from grpo_verl_ext.verl_plugin.groups.engines import check_drift_engine
-from grpo_verl_ext.verl_plugin.losses.gvpo import SUMMED_METRICS
+from grpo_verl_ext.verl_plugin.config import ACTOR, DRIFT_ENGINES
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.losses.gvpo import SUMMED_METRICS, WEIGHT_SUM
 from grpo_verl_ext.verl_plugin.workers.reference_sync import ReferenceSyncWorkerMixin
 
 NUM_GROUPS = "num_groups"
@@ -117,11 +118,12 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
             index=data[context.GROUP_INDEX],
             size=data[context.GROUP_SIZE],
             drift=data[context.GROUP_DRIFT],
-            weight_sums=self._weight_sums,
             old_is_current=self._old_is_current,
         )
         with context.GROUPS.set(groups):
             loss, metrics = loss_fn(data=data, **arguments)
+        for name in [name for name in metrics if name.startswith(WEIGHT_SUM)]:
+            self._weight_sums[int(name.removeprefix(WEIGHT_SUM))] += metrics.pop(name).aggregate()
         # verl marks all metrics of a registered loss as means over micro-batches; these are parts of a sum.
         for name in metrics.keys() & set(SUMMED_METRICS):
             metrics[name].aggregation = AggregationType.SUM
@@ -138,3 +140,22 @@ class GroupDetachActorWorker(ReferenceSyncWorkerMixin, DetachActorWorker):  # ty
     """The same for the trainer mode whose rollout has machines of its own."""
 
     actor_worker_cls = GroupTrainingWorker
+
+
+def check_drift_engine(strategy: str) -> None:
+    """Refuse GVPO's forward pass between updates on an engine where it was never tried.
+
+    Megatron's last pipeline stage alone has log-probs; torchtitan and veomni need accelerators to be tried.
+
+    Raises:
+        SettingError: the drift would have to be measured there.
+    """
+    if strategy not in DRIFT_ENGINES:
+        key = f"{ACTOR}.strategy"
+        raise SettingError(
+            key,
+            strategy,
+            why="GVPO's drift between updates is not measured there",
+            valid=(*DRIFT_ENGINES, "one update per rollout"),
+            fix=f"{key}=fsdp2",
+        )

@@ -65,9 +65,10 @@ def load(reference: nn.Module, folder: str) -> None:
     file = _shard_file(folder)
     if not file.is_file():
         raise FileNotFoundError(
-            f"algorithm.grpo_ext.ref_sync_steps is set, but {file} does not exist, so there is no reference "
-            f"to resume with; valid is a checkpoint of a run with ref_sync_steps on as many ranks. "
-            f"Type: trainer.resume_mode=disable, or ~algorithm.grpo_ext.ref_sync_steps"
+            f"algorithm.grpo_ext.ref_model_sync_steps is set, but {file} does not exist, so there is no "
+            f"reference to resume with; valid is a checkpoint of a run with ref_model_sync_steps on as many "
+            f"ranks. "
+            f"Type: trainer.resume_mode=disable, or ~algorithm.grpo_ext.ref_model_sync_steps"
         )
     shards = _shards(reference)
     saved: Shards = torch.load(file, weights_only=True, mmap=True)
@@ -100,10 +101,10 @@ def _shards(module: nn.Module) -> Shards:
         _reshard_fsdp2(module)
     else:
         raise ValueError(
-            f"algorithm.grpo_ext.ref_sync_steps is set, but the model of this engine is a "
+            f"algorithm.grpo_ext.ref_model_sync_steps is set, but the model of this engine is a "
             f"{type(module).__name__}, which the reference refresh cannot read; valid are models sharded by "
             f"FSDP1 or FSDP2. Type: actor_rollout_ref.actor.strategy=fsdp2, or "
-            f"~algorithm.grpo_ext.ref_sync_steps"
+            f"~algorithm.grpo_ext.ref_model_sync_steps"
         )
     # verl 0.9.1 offloads a policy to pinned memory without waiting for the copies.
     get_torch_device().synchronize()

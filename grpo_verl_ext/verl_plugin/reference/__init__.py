@@ -1,1 +1,0 @@
-"""A reference policy that follows the trained one, as iterative GRPO asks."""

@@ -1,1 +1,0 @@
-"""Rewards by rule and by a reward model together: ``reward.reward_manager.name=rule_and_model``."""
