@@ -48,7 +48,7 @@ from grpo_verl_ext.verl_plugin.trainer import rollout_batch
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.trainer.group_batching import GroupBatchingMixin
 from grpo_verl_ext.verl_plugin.trainer.kv_batch import KEYS, rows_of
-from grpo_verl_ext.verl_plugin.trainer.process_supervision import ProcessSupervisionMixin, collected
+from grpo_verl_ext.verl_plugin.trainer.step_rewards import ProcessSupervisionMixin, collected
 from grpo_verl_ext.verl_plugin.trainer.reference_sync import RefreshesReference
 
 SIZES = ((8192, 8192), (16384, 4096))

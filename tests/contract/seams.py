@@ -501,7 +501,7 @@ SEAMS: dict[str, list[Seam]] = {
             Members("keys", "partition_id", "tags", "extra_info", "reorder"),
             ".trainer.rollout_batch",
             ".trainer.group_batching",
-            ".step_rewards.collected",
+            ".trainer.step_rewards",
         ),
         seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".trainer.group_batching"),
         seam("transfer_queue.get_client", Called(), ".trainer.kv_batch"),
@@ -539,7 +539,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             "verl.trainer.ppo.padding_utils.construct_minimal_padding_template",
             Has("is_padding=True"),
-            ".step_rewards.collected",
+            ".trainer.step_rewards",
         ),
         seam(f"{BALANCING}.calculate_workload", Called(("seqlen_list",)), ".trainer.group_batching"),
         seam(
@@ -567,7 +567,7 @@ SEAMS: dict[str, list[Seam]] = {
             f"{ROWS}.get",
             Called(("tensordict", "key"), ("default",)),
             ".workers.group_drift",
-            ".step_rewards.collected",
+            ".trainer.step_rewards",
         ),
         seam(f"{ROWS}.pop", Called(("tensordict",), ("key", "default")), ".workers.group_drift"),
         seam(
@@ -887,10 +887,10 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score",
             Has("self.config.reward.custom_reward_function.path is not None"),
-            ".preflight.reward_model",
+            ".preflight.rewards",
         ),
         seam("verl.utils.import_utils.PKG_PATH_PREFIX", Name(), ".preflight.rewards"),
-        seam("verl.utils.reward_score.default_compute_score", Name(), ".preflight.reward_model"),
+        seam("verl.utils.reward_score.default_compute_score", Name(), ".preflight.rewards"),
         seam(
             f"{TRAINER}._resolve_filter_groups_metric",
             Has("self.config.algorithm.get('filter_groups', None)", "filter_groups.get('metric', None)"),
@@ -1072,7 +1072,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             CONFIGURATION,
             Keys("algorithm.adv_estimator", values={"algorithm.norm_adv_by_std_in_grpo": True}),
-            ".settings",
+            ".config",
             ".trainer.estimators",
         ),
         seam(
@@ -1084,7 +1084,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "actor_rollout_ref.actor.clip_ratio_c",
                 "actor_rollout_ref.actor.rollout_n",
             ),
-            ".settings",
+            ".loss_config",
             ".losses.normalization",
         ),
         seam(
@@ -1092,6 +1092,7 @@ SEAMS: dict[str, list[Seam]] = {
             Keys(
                 "algorithm.adv_estimator",
                 "data.max_response_length",
+                "trainer.v1.trainer_mode",
                 "actor_rollout_ref.rollout.n",
                 "actor_rollout_ref.actor.loss_agg_mode",
                 "actor_rollout_ref.actor.loss_scale_factor",
@@ -1217,7 +1218,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "trainer.v1.trainer_mode",
                 "actor_rollout_ref.rollout.agent.default_agent_loop",
             ),
-            ".preflight.step_rewards",
+            ".preflight.rewards",
             ".trainer.process_supervision",
         ),
         seam(
@@ -1228,7 +1229,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "reward.reward_model.model_path",
                 "reward.custom_reward_function.path",
             ),
-            ".preflight.reward_model",
+            ".preflight.rewards",
             ".rollout.reward_manager",
         ),
         seam(

@@ -288,7 +288,7 @@ def test_a_moved_key_is_told(
         ("verl.plugin.platform.PlatformBase", "verl_plugin.cpu.platform", "overrides ray_resource_name of"),
         (
             "verl.trainer.config.ppo_trainer",
-            "verl_plugin.preflight.machine",
+            "verl_plugin.preflight.environment",
             "reads the key trainer.use_v1, which",
         ),
     ],

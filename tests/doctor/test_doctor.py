@@ -186,8 +186,13 @@ def test_several_findings_come_together_and_errors_first(whole: list[str]) -> No
 
 
 def test_an_error_and_its_consequence_and_no_traceback(whole: list[str]) -> None:
-    found = list(findings(overrides_of(whole, "grpo", "algorithm.adv_estimator=gvpo")))
-    assert {each.check for each in found if each.severity is Severity.ERROR} == {"settings", "groups"}
+    found = list(
+        findings(
+            overrides_of(whole, "dapo", "algorithm.adv_estimator=gvpo", "+algorithm.grpo_ext.gvpo_anchor=ref")
+        )
+    )
+    errors = {each.check for each in found if each.severity is Severity.ERROR}
+    assert errors == {"support", "settings", "groups"}
 
 
 @pytest.mark.parametrize(

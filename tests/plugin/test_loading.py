@@ -35,7 +35,7 @@ def test_importing_verls_trainers_registers_ours(python: Python) -> None:
         import verl
         from verl.trainer.ppo.v1 import get_trainer_cls
         for name in ("sync", "colocate_async", "separate_async"):
-            ours, verls = get_trainer_cls(f"group_{name}"), get_trainer_cls(name)
+            ours, verls = get_trainer_cls(f"grpo_ext_{name}"), get_trainer_cls(name)
             print(issubclass(ours, verls), ours.__module__)
         """
     )
@@ -102,8 +102,8 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        *("preflight", "cpu.detection", "registration", "losses", "cpu.engines"),
-        *("losses.group_rows", "trainers", "groups.worker"),
+        *("preflight", "cpu.platform", "registration", "losses", "cpu.engines"),
+        *("context", "config", "trainer.modes", "workers.group_drift"),
     ],
 )
 def test_every_module_can_be_the_first_one_imported(module: str, python: Python) -> None:

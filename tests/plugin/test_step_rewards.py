@@ -21,11 +21,12 @@ from verl.utils import tensordict_utils as tu
 from grpo_verl_ext.rewards.step_ends import StepRewardError, last_token, step_end_tokens
 from grpo_verl_ext.tasks.chain_sum.tokenizer import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, check_steps
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.context import STEPS, Steps
+from grpo_verl_ext.verl_plugin.preflight.rewards import check_steps
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
 from grpo_verl_ext.verl_plugin.trainer.estimators import grpo_process
-from grpo_verl_ext.verl_plugin.trainer.process_supervision import collected, dumped_columns, step_metrics
+from grpo_verl_ext.verl_plugin.trainer.step_rewards import collected, dumped_columns, step_metrics
 
 BYTES = build_tokenizer()
 AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"

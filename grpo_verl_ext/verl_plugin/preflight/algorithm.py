@@ -25,7 +25,7 @@ def check_options(config: DictConfig) -> None:
 
 def check_names(config: DictConfig) -> None:
     """A name of this package must mean this package's estimator, loss or trainer mode."""
-    _refuse_renamed_mode(config.trainer.v1.trainer_mode)
+    _refuse_renamed_mode(OmegaConf.select(config, "trainer.v1.trainer_mode"))
     for kind, key, ours, registry in (
         ("advantage estimator", "algorithm.adv_estimator", ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
         ("policy loss", f"{ACTOR}.policy_loss.loss_mode", LOSSES, POLICY_LOSS_REGISTRY),
@@ -41,8 +41,8 @@ def check_names(config: DictConfig) -> None:
             )
 
 
-def _refuse_renamed_mode(mode: str) -> None:
-    if mode in RENAMED_MODES:
+def _refuse_renamed_mode(mode: object) -> None:
+    if isinstance(mode, str) and mode in RENAMED_MODES:
         key, new = "trainer.v1.trainer_mode", RENAMED_MODES[mode]
         seen = f"{key}={mode} has another name now"
         raise SettingError(key, mode, seen=seen, valid=new, fix=f"{key}={new}")

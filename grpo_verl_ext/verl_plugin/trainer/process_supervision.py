@@ -1,18 +1,12 @@
-"""Process supervision in the trainer: steps collected from a rollout batch, passed to the estimator."""
+"""Process supervision in the trainer: steps passed to the estimator, to the metrics and to the dump."""
 
-from itertools import islice
 from typing import Any
 
-import torch
-from tensordict import TensorDict
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
-from verl.utils import tensordict_utils as tu
 
-from grpo_verl_ext.algorithms import ragged
-from grpo_verl_ext.verl_plugin import context
-from grpo_verl_ext.verl_plugin.context import DUMPED_COLUMNS
-from grpo_verl_ext.verl_plugin.rollout.agent_loops import STEP_ERROR, STEPS
+from grpo_verl_ext.verl_plugin.context import DUMPED_COLUMNS, STEPS
 from grpo_verl_ext.verl_plugin.trainer.rollout_batch import nested
+from grpo_verl_ext.verl_plugin.trainer.step_rewards import collected, dumped_columns, step_metrics
 
 ESTIMATOR = "grpo_process"
 
@@ -21,16 +15,16 @@ class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships n
     """The estimator ``grpo_process`` sees the steps of the responses; metrics and dump have them, too."""
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Lay the steps down around verl's own call of the estimator."""
+        """Set the steps around verl's own call of the estimator."""
         if self.config.algorithm.adv_estimator != ESTIMATOR:
             return super()._compute_advantage(batch, metrics)
         steps = collected(batch, nested(batch, "extra_fields"))
         metrics.update(step_metrics(steps, responses=len(batch)))
-        with context.STEPS.set(steps):
+        with STEPS.set(steps):
             return super()._compute_advantage(batch, metrics)
 
     def _log_rollout_data(self, batch: Any, *args: Any, **kwargs: Any) -> None:
-        """Lay the steps' columns down around verl's own dump of a training step."""
+        """Set the columns of the steps around verl's own dump of a training step."""
         if self.config.algorithm.adv_estimator != ESTIMATOR:
             super()._log_rollout_data(batch, *args, **kwargs)
             return
@@ -43,87 +37,3 @@ class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships n
         keys = reward_extra_infos_dict.get("uid", [])
         columns = {name: [of_key[key] for key in keys] for name, of_key in added.items()}
         super()._dump_generations(reward_extra_infos_dict=reward_extra_infos_dict | columns, **kwargs)
-
-
-def collected(batch: Any, data: TensorDict) -> context.Steps:
-    """All steps of the batch in the order of its rows; verl's padding rows have none.
-
-    Args:
-        batch: verl's KVBatchMeta: keys and tags of the rows.
-        data: the rows' ``extra_fields``.
-
-    Raises:
-        ValueError: a response's steps do not fit it, or no agent loop left any; the message names the row.
-    """
-    rewards: list[float] = []
-    rows: list[int] = []
-    ends: list[int] = []
-    for row, (extra, tag) in enumerate(zip(tu.get(data, "extra_fields"), batch.tags, strict=True)):
-        if tag.get("is_padding", False):
-            continue
-        _refuse_wrong_steps(batch.keys[row], extra)
-        for reward, end in extra[STEPS]:
-            rewards.append(reward)
-            rows.append(row)
-            ends.append(end)
-    return context.Steps(
-        rewards=torch.tensor(rewards, dtype=torch.float32),
-        row=torch.tensor(rows, dtype=torch.int64),
-        end=torch.tensor(ends, dtype=torch.int64),
-    )
-
-
-def step_metrics(steps: context.Steps, responses: int) -> dict[str, float]:
-    """Metrics of their own: verl's ``critic/score`` and ``critic/rewards`` are the outcome's."""
-    if len(steps.rewards) == 0:
-        return {"critic/step_rewards/per_response": 0.0}
-    return {
-        "critic/step_rewards/mean": steps.rewards.mean().item(),
-        "critic/step_rewards/max": steps.rewards.max().item(),
-        "critic/step_rewards/min": steps.rewards.min().item(),
-        "critic/step_rewards/per_response": len(steps.rewards) / responses,
-    }
-
-
-def dumped_columns(batch: Any, data: TensorDict) -> dict[str, dict[str, list[float]]]:
-    """What verl's rollout dump shall say of each response: column → the row's key → one value for each step.
-
-    Args:
-        batch: as above.
-        data: the rows' ``extra_fields`` and ``advantages``.
-    """
-    own = {
-        key: extra.get(STEPS, []) for key, extra in zip(batch.keys, tu.get(data, "extra_fields"), strict=True)
-    }
-    row = [number for number, steps in enumerate(own.values()) for _ in steps]
-    end = [end for steps in own.values() for _, end in steps]
-    advantages = data["advantages"]
-    taught = iter(
-        ragged.at(
-            advantages.values(),
-            advantages.offsets(),
-            torch.tensor(row, dtype=torch.int64),
-            torch.tensor(end, dtype=torch.int64),
-        ).tolist()
-    )
-    return {
-        "step_rewards": {key: [reward for reward, _ in steps] for key, steps in own.items()},
-        "step_end_tokens": {key: [end for _, end in steps] for key, steps in own.items()},
-        "step_advantages": {key: list(islice(taught, len(steps))) for key, steps in own.items()},
-    }
-
-
-def _refuse_wrong_steps(key: str, extra: dict[str, Any]) -> None:
-    remedy = "correct the reward function (reward.custom_reward_function.path)"
-    if STEP_ERROR in extra:
-        raise ValueError(
-            f"the steps of response {key} ({{prompt}}_{{session}}_{{index}}) do not fit it: "
-            f"{extra[STEP_ERROR]}. Please {remedy}"
-        )
-    if STEPS not in extra:
-        raise ValueError(
-            f"response {key} ({{prompt}}_{{session}}_{{index}}) has no step rewards; valid is a reward "
-            f"function that returns step_rewards with step_ends or step_end_tokens, and an agent loop that "
-            f"keeps them. Type: actor_rollout_ref.rollout.agent.default_agent_loop=step_single_turn_agent, "
-            f"and {remedy}"
-        )
