@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig
@@ -25,8 +26,10 @@ def findings(
     try:
         config = composed(overrides, config_path=config_path, config_name=config_name)
     except CompositionError as error:
-        seen = f"verl refuses the command line: {error}"
-        yield Finding("composition", Severity.ERROR, Problem("", None, seen=seen))
+        problem = error.problem
+        if not problem.key:
+            problem = replace(problem, seen=f"verl refuses the command line: {problem.seen}")
+        yield Finding("composition", Severity.ERROR, problem)
         return
     found = list(preflight.findings(config))
     yield from found

@@ -4,6 +4,7 @@ import importlib.util
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from difflib import get_close_matches
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir, initialize_config_module
@@ -13,6 +14,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from grpo_verl_ext.verl_plugin.errors import Problem
 from grpo_verl_ext.verl_plugin.registration import register
 
 CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
@@ -21,7 +23,11 @@ PACKAGE = "pkg://"
 
 
 class CompositionError(ValueError):
-    """verl would refuse the command line; the message is Hydra's, or names the option."""
+    """verl would refuse the command line."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(str(problem))
 
 
 def composed(
@@ -45,12 +51,12 @@ def composed(
             except MissingConfigException as error:
                 if error.options is None:  # not a preset is missing, but the file to begin with
                     raise _no_such_training(config_path, config_name) from error
-                raise
+                raise _no_such_preset(str(error.missing_cfg_file), error.options) from error
             if "actor_rollout_ref" not in config:
                 raise _no_such_training(config_path, config_name)
             return config
     except (HydraException, OmegaConfBaseException) as error:
-        raise CompositionError(str(error)) from error
+        raise CompositionError(Problem("", None, seen=str(error))) from error
 
 
 def _hydra_at(config_path: str) -> AbstractContextManager[None]:
@@ -71,6 +77,12 @@ def _folder(config_path: str) -> Path:
     return Path(main_ppo.origin).parent / config_path  # an absolute one stays as it is
 
 
+def _no_such_preset(missing: str, valid: Sequence[str]) -> CompositionError:
+    group, _, name = missing.rpartition("/")
+    nearest = next(iter(get_close_matches(name, valid, n=1)), valid[0])
+    return CompositionError(Problem(f"+{group}", name, valid=valid, fix=f"+{group}={nearest}"))
+
+
 def _no_such_training(config_path: str, config_name: str) -> CompositionError:
     """While Hydra is still initialized, for it knows the names."""
     names = GlobalHydra.instance().config_loader().get_group_options("", ObjectType.CONFIG)
@@ -78,12 +90,21 @@ def _no_such_training(config_path: str, config_name: str) -> CompositionError:
     if valid:
         path = "" if CONFIG_NAME in valid else f"--config-path={CONFIG_PATH} "
         return CompositionError(
-            f"--config-name is {config_name!r}; valid is the configuration of a training in "
-            f"--config-path={config_path}, which has {', '.join(valid)}. "
-            f"Type: {path}--config-name={CONFIG_NAME}"
+            Problem(
+                "--config-name",
+                config_name,
+                valid=f"the configuration of a training in --config-path={config_path}, which has "
+                f"{', '.join(valid)}",
+                fix=f"{path}--config-name={CONFIG_NAME}",
+            )
         )
     where = config_path if config_path.startswith(PACKAGE) else os.path.normpath(_folder(config_path))
     return CompositionError(
-        f"--config-path is {config_path!r}, and {where} has no configuration; valid is a folder, absolute or "
-        f"seen from that of verl's main_ppo, or {PACKAGE}MODULE. Type: --config-path={CONFIG_PATH}"
+        Problem(
+            "--config-path",
+            config_path,
+            why=f"{where} has no configuration",
+            valid=f"a folder, absolute or seen from that of verl's main_ppo, or {PACKAGE}MODULE",
+            fix=f"--config-path={CONFIG_PATH}",
+        )
     )

@@ -35,7 +35,9 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
         "the response budget in tokens, for the metric `actor/frac_truncated`; null: no metric",
     )
     gvpo_beta: float | None = key(
-        None, POSITIVE, "β of GVPO, in reward units per nat; larger stays nearer to the anchor"
+        None,
+        POSITIVE,
+        "β of GVPO, in reward units per nat; larger stays nearer to the anchor. No default: the preset has 0.1",
     )
 
     def __post_init__(self) -> None:

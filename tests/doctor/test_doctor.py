@@ -295,16 +295,16 @@ class TestPastedLine:
         [
             (
                 "--config-name=ppo_megatron",
-                "--config-name is 'ppo_megatron'; .* ppo_megatron_trainer, ppo_trainer.* Type: --config",
+                "--config-name is ppo_megatron; .* ppo_megatron_trainer, ppo_trainer.* Type: --config",
             ),
-            ("--config-name=evaluation", "--config-name is 'evaluation'; .* Type: --config-name=ppo_trainer"),
+            ("--config-name=evaluation", "--config-name is evaluation; .* Type: --config-name=ppo_trainer"),
             (
                 "--config-path=/nowhere",
-                "--config-path is '/nowhere', and /nowhere has .* Type: --config-path=config",
+                "--config-path is /nowhere, but /nowhere has .* Type: --config-path=config",
             ),
             (
                 "--config-path=pkg://no.such",
-                "--config-path is 'pkg://no.such', and .* Type: --config-path=config",
+                "--config-path is pkg://no.such, but .* Type: --config-path=config",
             ),
         ],
     )

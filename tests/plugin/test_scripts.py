@@ -201,7 +201,9 @@ class TestTrainings:
         assert not (notes / "arguments").exists()
 
     def test_a_misspelt_algorithm_is_named_by_hydra(self, started: Started) -> None:
-        with pytest.raises(CompositionError, match="Could not find 'algo/grop'"):
+        with pytest.raises(
+            CompositionError, match=r"\+algo is grop; valid are bnpo, dapo, .* Type: \+algo=grpo"
+        ):
             configured(started("gsm8k.sh", ALGO="grop"))
 
 

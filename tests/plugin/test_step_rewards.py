@@ -143,7 +143,7 @@ class TestOutput:
 
     def test_the_agent_loops_are_registered(self) -> None:
         for name in (SINGLE_TURN, MULTI_TURN):
-            assert "step_rewards.agent_loops" in _agent_loop_registry[name]["_target_"]
+            assert "rollout.agent_loops" in _agent_loop_registry[name]["_target_"]
 
 
 def batch(*extra: dict[str, Any], padding: int = 0) -> tuple[SimpleNamespace, TensorDict]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from grpo_verl_ext.verl_plugin.config import SECTION, written
+from grpo_verl_ext.verl_plugin.config import ROLLOUT, SECTION, written
 from grpo_verl_ext.verl_plugin.cpu.checks import (
     advise_memory,
     advise_shared_memory,
@@ -110,9 +110,7 @@ def _asked(name: str, config: DictConfig) -> Iterator[Finding]:
     except SettingError as error:
         yield Finding(name, Severity.ERROR, error.problem)
     except MissingMandatoryValue as error:
-        key = str(error.full_key)
-        seen = f"{key} has no value, and verl no default for it"
-        yield Finding("missing", Severity.WARNING, Problem(key, None, f"{key}=<value>", seen=seen))
+        yield Finding("missing", Severity.WARNING, _missing(str(error.full_key)))
     except OmegaConfBaseException as error:
         key = error.full_key or ""
         seen = f"{key or 'a setting'} cannot be read: {str(error).splitlines()[0]}"
@@ -125,6 +123,15 @@ def _asked(name: str, config: DictConfig) -> Iterator[Finding]:
             f"nothing is known of what it looks at; the training goes on"
         )
         yield Finding(name, Severity.WARNING, Problem("", None, f"++{SILENCE}=[{name}]", seen=seen))
+
+
+def _missing(key: str) -> Problem:
+    seen = f"{key} has no value, and verl has no default for it"
+    if key != f"{ROLLOUT}.name":
+        return Problem(key, None, f"{key}=<value>", seen=seen)
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    return Problem(key, None, f"{key}=vllm", valid=tuple(RolloutReplicaRegistry._registry), seen=seen)
 
 
 def _silenced(config: DictConfig) -> list[str]:

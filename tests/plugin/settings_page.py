@@ -1,0 +1,119 @@
+"""Write docs/settings.md from the fields of the settings: ``python tests/plugin/settings_page.py``."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from verl.workers.config import PolicyLossConfig
+
+from grpo_verl_ext.verl_plugin.config import (
+    ACTOR,
+    AGENT_LOOPS,
+    DESCRIPTION,
+    REWARD_MANAGER,
+    ROLLOUT,
+    RULE,
+    SECTION,
+    TRAINER_MODES,
+    Options,
+    RewardModelOptions,
+    Rule,
+)
+from grpo_verl_ext.verl_plugin.errors import as_typed
+from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, LossConfig
+from grpo_verl_ext.verl_plugin.losses import VARIANTS
+from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+INTRODUCTION = """# Settings
+
+Every key that this package adds to verl's configuration, and every value that it adds to one of verl's keys.
+A [preset](index.md) sets what its paper fixes; the rest keeps its default. Estimator and loss are two keys
+and can be mixed, except for the pairs that belong together ({paired}). On the command line a key that no
+preset has set takes a `+` in front.
+
+This page is written from the code: `python tests/plugin/settings_page.py`.
+"""
+
+OF_THE_LOSS = f"""## The losses' options
+
+Keys of `{ACTOR}.policy_loss`. verl's own class refuses unknown keys, so the presets set
+`_target_: {LossConfig.__module__}.{LossConfig.__qualname__}`.
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    paired = ", ".join(f"`{name}`" for name, variant in VARIANTS.items() if variant.paired)
+    verls = {field.name for field in fields(PolicyLossConfig)}
+    parts = [
+        INTRODUCTION.format(paired=paired),
+        "## Values of verl's keys\n",
+        _table(("key", "values of this package"), _values()),
+        f"## `{SECTION}`\n",
+        _keys(Options),
+        f"### `{SECTION}.reward_model`\n",
+        _keys(RewardModelOptions),
+        OF_THE_LOSS,
+        _keys(LossConfig, without=verls),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _values() -> list[tuple[str, str]]:
+    modes: dict[str, list[str]] = {}
+    for name, variant in VARIANTS.items():
+        modes.setdefault(variant.loss_agg_mode, []).append(name)
+    constant = _names(modes[CONSTANT_LENGTH])
+    return [
+        ("`algorithm.adv_estimator`", _names(ESTIMATORS)),
+        (f"`{ACTOR}.policy_loss.loss_mode`", _names(VARIANTS)),
+        (
+            f"`{ACTOR}.loss_agg_mode`",
+            "; ".join(f"`{mode}` with {_names(names)}" for mode, names in modes.items()),
+        ),
+        (f"`{ACTOR}.loss_scale_factor`", f"`${{data.max_response_length}}` with {constant}"),
+        (
+            "`trainer.v1.trainer_mode`",
+            f"{_names(TRAINER_MODES)}: verl's modes, which also keep the responses of a prompt in one "
+            "optimizer step, pass step rewards and refresh the reference",
+        ),
+        (
+            f"`{ROLLOUT}.agent.default_agent_loop`",
+            f"{_names(AGENT_LOOPS.values())}: verl's agent loops with step rewards",
+        ),
+        (
+            "`reward.reward_manager.name`",
+            f"`{REWARD_MANAGER}`: a reward function and a [reward model](iterative.md)",
+        ),
+        (
+            "`reward.custom_reward_function.path`",
+            "`pkg://grpo_verl_ext.rewards.weighted_sum`: named rewards with weights",
+        ),
+    ]
+
+
+def _keys(settings: Any, without: set[str] = frozenset()) -> str:  # type: ignore[assignment]
+    rows = []
+    for field in fields(settings):
+        if field.name not in without:
+            rule: Rule = field.metadata[RULE]
+            valid = rule.valid if isinstance(rule.valid, str) else _names(rule.valid)
+            default = [*field.default] if isinstance(field.default, tuple) else field.default
+            rows.append((f"`{field.name}`", f"`{as_typed(default)}`", valid, field.metadata[DESCRIPTION]))
+    return _table(("key", "default", "valid", "what it does"), rows)
+
+
+def _names(names: Any) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(head: tuple[str, ...], rows: Any) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(PAGE)

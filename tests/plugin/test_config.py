@@ -1,0 +1,71 @@
+"""The keys of the package: a rule for each, which its default obeys, and the page written from them."""
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+import settings_page
+from omegaconf import OmegaConf
+from verl.workers.config import PolicyLossConfig
+
+from grpo_verl_ext.verl_plugin.config import (
+    DESCRIPTION,
+    RENAMED,
+    RULE,
+    SECTION,
+    Options,
+    RewardModelOptions,
+)
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+
+VERLS = {field.name for field in fields(PolicyLossConfig)}
+KEYS = [
+    *((f"{SECTION}.{field.name}", field) for field in fields(Options)),
+    *((f"{SECTION}.reward_model.{field.name}", field) for field in fields(RewardModelOptions)),
+    *((f"policy_loss.{field.name}", field) for field in fields(LossConfig) if field.name not in VERLS),
+]
+
+
+def test_the_page_is_written_from_the_keys() -> None:
+    written = settings_page.PAGE.read_text(encoding="utf-8")
+    assert written == settings_page.page(), "Type: python tests/plugin/settings_page.py"
+
+
+@pytest.mark.parametrize(("name", "field"), KEYS, ids=[name for name, _ in KEYS])
+def test_a_key_has_a_rule_that_its_default_obeys_and_a_description(name: str, field: Any) -> None:
+    if name != "policy_loss.gvpo_beta":  # the one key without a default: the loss needs it
+        field.metadata[RULE].check(name, field.default)
+    assert field.metadata[DESCRIPTION]
+
+
+@pytest.mark.parametrize(("name", "field"), KEYS, ids=[name for name, _ in KEYS])
+def test_what_a_key_does_not_take_is_refused_by_its_full_name(name: str, field: Any) -> None:
+    if field.name == "silence":  # names of checks, which `preflight` knows
+        return
+    with pytest.raises(SettingError) as refused:
+        field.metadata[RULE].check(name, object())
+    assert refused.value.problem.key == name
+    assert refused.value.problem.valid
+    assert f"{name}=" in refused.value.problem.fix
+
+
+def test_no_section_means_all_defaults() -> None:
+    assert Options.from_config(None) == Options.from_config({}) == Options()
+    assert Options.from_config({"grpo_ext": None}) == Options()
+
+
+def test_a_section_of_omegaconf_is_read_like_a_plain_one() -> None:
+    section = {"scale_rewards": "batch", "reward_model": {"weight": 0.5}}
+    read = Options.from_config(OmegaConf.create({"grpo_ext": section}))
+    assert read == Options.from_config({"grpo_ext": section})
+    assert read.reward_model == RewardModelOptions(weight=0.5)
+    assert is_dataclass(read.reward_model)
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_name_names_the_new_one(old: str) -> None:
+    with pytest.raises(SettingError) as refused:
+        Options.from_config({"grpo_ext": {old.removeprefix(f"{SECTION}."): 1}})
+    assert (refused.value.problem.key, refused.value.problem.valid) == (old, RENAMED[old])
+    assert refused.value.problem.fix == f"~{old} ++{RENAMED[old]}=1"
