@@ -37,7 +37,7 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
     gvpo_beta: float | None = key(
         None,
         POSITIVE,
-        "β of GVPO, in reward units per nat; larger stays nearer to the anchor. No default: the preset has 0.1",
+        "β of GVPO, in reward units per nat, which its loss needs; larger stays nearer to the anchor",
     )
 
     def __post_init__(self) -> None:

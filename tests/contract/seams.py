@@ -891,6 +891,7 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam("verl.utils.import_utils.PKG_PATH_PREFIX", Name(), ".preflight.rewards"),
         seam("verl.utils.reward_score.default_compute_score", Name(), ".preflight.rewards"),
+        seam("verl.workers.rollout.replica.RolloutReplicaRegistry", Members("_registry"), ".preflight"),
         seam(
             f"{TRAINER}._resolve_filter_groups_metric",
             Has("self.config.algorithm.get('filter_groups', None)", "filter_groups.get('metric', None)"),
