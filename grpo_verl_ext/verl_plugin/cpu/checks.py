@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from grpo_verl_ext.verl_plugin.config import ACTOR, MODEL, ROLLOUT, is_count
 from grpo_verl_ext.verl_plugin.cpu import sizes
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.model_shape import ModelShape, model_shape, tensor_sizes
+from grpo_verl_ext.verl_plugin.model_files import ModelShape, model_shape, tensor_sizes
 
 CACHE = f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
 BUCKET = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"

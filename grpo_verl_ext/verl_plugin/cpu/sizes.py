@@ -5,7 +5,7 @@ values, and so does one whose ``config.json`` cannot be read: that a check says.
 """
 
 from grpo_verl_ext.verl_plugin.config import is_count
-from grpo_verl_ext.verl_plugin.model_shape import ModelShape, model_shape, tensor_sizes
+from grpo_verl_ext.verl_plugin.model_files import ModelShape, model_shape, tensor_sizes
 
 MEBI, GIBI = 2**20, 2**30
 FP32 = 4

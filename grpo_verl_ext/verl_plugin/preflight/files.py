@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.verl_plugin.config import MODEL
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.model_folder import FIX, home_resolved, local_folder, read_config
+from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, local_folder, read_config
 
 
 def check_task(config: DictConfig) -> None:

@@ -16,7 +16,7 @@ from grpo_verl_ext.verl_plugin.config import (
     written,
 )
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.model_folder import local_folder, read_config
+from grpo_verl_ext.verl_plugin.model_files import local_folder, read_config
 
 LEGACY: Mapping[str, str] = {
     "reward_model.num_workers": "reward.num_workers",

@@ -1,16 +1,56 @@
-"""The sizes of a model in a local folder, read from its ``config.json`` and the heads of its weight files."""
+"""A model that a setting names: its folder, its ``config.json``, and its sizes.
+
+A name on a hub is not looked up; nothing is said about such a model.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from grpo_verl_ext.utils.typed_json import SPOILED, typed
 from grpo_verl_ext.verl_plugin.config import MODEL, is_count
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.model_folder import FIX, local_folder, read_config
+
+FIX = f"{MODEL}=<folder of a Hugging Face model>"
+"""The line to type where the policy's model is wrong."""
+
+
+def home_resolved(name: str) -> Path:
+    """Return the path with ``~`` expanded as the shell does; ``~unknown`` stays, and is not a folder."""
+    return Path(os.path.expanduser(name))
+
+
+def local_folder(name: str) -> Path | None:
+    """Return the folder, or None for the name of a model on a hub."""
+    folder = home_resolved(name)
+    return folder if name.startswith(("/", "~", ".")) or folder.exists() else None
+
+
+def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
+    """Read its ``config.json``.
+
+    Args:
+        key: the setting that names the folder.
+        fix: the line to type.
+
+    Raises:
+        SettingError: there is none, or it is not a JSON object. It is left in place.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise SettingError(key, str(folder), why=f"there is no {file}", fix=fix)
+    try:
+        return typed(json.loads(file.read_bytes()), {})
+    except SPOILED as error:
+        why = f"{file} is not valid JSON of a model ({error}); it was left in place"
+        raise SettingError(key, str(folder), why=why, fix=fix) from error
+
 
 FULL_ATTENTION = ("llama", "mistral", "qwen2", "qwen3")
 """Values of ``model_type`` whose every layer attends to the whole context, unless it has a sliding window."""
@@ -29,11 +69,11 @@ class ModelShape:
     positions: int | None
     """The longest context; None where the file does not say."""
     full_attention: bool
-    """Does surely every layer keep a key and a value of every key-value head for every token?"""
+    """Whether every layer surely keeps a key and a value of every key-value head for every token."""
 
     @property
     def cache_numbers(self) -> int:
-        """Of a token's keys and values."""
+        """Numbers in the keys and values of one token."""
         return 2 * self.layers * self.kv_heads * self.head_size
 
     @property
@@ -43,7 +83,7 @@ class ModelShape:
 
 
 def model_shape(path: object) -> ModelShape | None:
-    """None where it is not known: a name on a hub, no readable file, other names of fields."""
+    """Return the sizes; None for a name on a hub, an unreadable file or other names of fields."""
     folder = local_folder(path) if isinstance(path, str) else None
     if folder is None:
         return None
@@ -56,7 +96,7 @@ def model_shape(path: object) -> ModelShape | None:
 
 
 def tensor_sizes(path: object) -> list[int]:
-    """Weights in each tensor of the ``.safetensors`` files, from their heads; empty where there are none."""
+    """Return the number of weights in each tensor of the ``.safetensors`` files, from their headers."""
     folder = local_folder(path) if isinstance(path, str) else None
     if folder is None:
         return []
