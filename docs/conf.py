@@ -32,7 +32,7 @@ html_math_renderer = "mathml"
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 
-# Pages are written for GitHub, too: what it takes for a formula or an anchor is one here, and nothing else is.
+# GitHub shows the pages, too: what it takes for a formula or an anchor is one here, and nothing else is.
 myst_enable_extensions = ["dollarmath"]
 myst_dmath_allow_space = False
 myst_dmath_allow_digits = False
@@ -54,6 +54,7 @@ NAVIGATION = """
 
 Start <self>
 repository/README
+installation
 gpus
 cpu
 ```

@@ -1,4 +1,4 @@
-"""Read this package's docstrings, which are plain text, as reStructuredText, which is what autodoc expects."""
+"""Turn this package's docstrings, which are plain text, into the reStructuredText that autodoc expects."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ def prepare(_app: Sphinx, what: str, _name: str, _object: object, _options: obje
     for line in lines:
         if line.startswith("    "):
             begins = found[-1:] == [""] and bool(above) and not SECTION.match(above)
-            if begins and not in_formula:
+            if begins and not in_formula and not above.endswith("::"):
                 found += ["::", ""]
             in_formula = in_formula or begins
         elif line:
