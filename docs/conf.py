@@ -53,7 +53,7 @@ NAVIGATION = """
 :hidden:
 
 Start <self>
-repository/README
+README <repository/README>
 installation
 gpus
 cpu
@@ -95,7 +95,7 @@ api
 :hidden:
 :caption: The project
 
-repository/examples/ablations/RESULTS
+Results on the embedded task <repository/examples/ablations/RESULTS>
 repository/benchmarks/README
 robustness
 upstream

@@ -7,6 +7,7 @@ understand is a warning, and so fails the build.
 import re
 import unicodedata
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from sphinx.writers.html5 import HTML5Translator
 logger = logging.getLogger(__name__)
 
 STYLED = re.compile(r'<(?P<tag>m\w+) mathvariant="(?P<style>[\w-]+)">(?P<text>[^<]*)<')
+APPLIED = re.compile(r"(<mo>\u2061</mo>)(?!(?:<mrow>)?<mo[^>]*>[(\[{])")
+THIN_SPACE = r'\1<mspace width="0.1667em"></mspace>'
 STYLES = {
     "bold": "BOLD",
     "bold-italic": "BOLD ITALIC",
@@ -48,8 +51,9 @@ def mathml(node: nodes.math | nodes.math_block, *, display: bool) -> str:
     except JSEvalException as error:
         said = re.search(r"KaTeX parse error: .*", str(error))
         logger.warning("%s in the formula %s", said[0] if said else error, latex, location=node)
-        return f"<code>{nodes.Text(latex)}</code>"
-    return STYLED.sub(in_unicode, made)
+        return f"<code>{escape(latex)}</code>"
+    # TeX's space in log π, which browsers leave out
+    return STYLED.sub(in_unicode, APPLIED.sub(THIN_SPACE, made))
 
 
 def in_unicode(element: re.Match[str]) -> str:
