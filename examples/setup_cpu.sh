@@ -5,7 +5,7 @@
 #   bash examples/setup_cpu.sh [EXTRAS]     EXTRAS: cpu (default) or cpu,dev
 #
 # Environment: PYTHON (python3), VENV (.venv). PyTorch's CPU builds come from where pip or uv are told to
-# look; outside a prepared machine set UV_TORCH_BACKEND=cpu (see README, "Installing").
+# look; outside a prepared machine set UV_TORCH_BACKEND=cpu (see docs/installation.md).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

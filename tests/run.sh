@@ -17,7 +17,7 @@ export OMP_NUM_THREADS=1
 
 pre-commit run --all-files --show-diff-on-failure &
 lint=$!
-mkdocs build --strict --quiet
+sphinx-build -W --keep-going -q docs build/site
 wait "$lint"
 
 parallel=(python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20)

@@ -1,17 +1,17 @@
-"""docs/contract.md, written from the table: ``python tests/contract/contract_page.py``."""
+"""This folder's README, written from the table: ``python tests/contract/contract_page.py``."""
 
 from pathlib import Path
 
 from reliances import PresetKeys
 from seams import SEAMS, Seam
 
-PAGE = Path(__file__).parents[2] / "docs" / "contract.md"
+PAGE = Path(__file__).with_name("README.md")
 
 INTRODUCTION = """# The contract with verl
 
 Every point at which this package touches verl: what it imports, overrides, patches and calls, the registries
 it enters, the configuration, fields, files and metrics it reads, and the order of calls it counts on. The
-table is [`tests/contract/seams.py`](../tests/contract/seams.py); this page is written from it
+table is [`seams.py`](seams.py); this page is written from it
 (`python tests/contract/contract_page.py`).
 
 ```

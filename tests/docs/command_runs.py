@@ -12,7 +12,7 @@ STARTED_BY: Mapping[str, str] = {
     "bash tests/run.sh …": ".ci/run",
     "bash tests/contract/against.sh 0.9.0": CI,
     "python -m pytest tests/contract": CI,
-    "bash examples/quickstart.sh": (
+    "bash examples/quickstart.sh …": (
         "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"
     ),
     "pip install .": "tests/plugin/test_package.py::test_the_wheel_works_in_a_fresh_environment",

@@ -7,7 +7,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-FENCE = re.compile(r"(?:^<!-- (?P<marker>.*?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+FENCE = re.compile(
+    r"(?:^<!-- (?P<marker>.*?) -->\n)?^```(?P<language>\{?[\w-]*\}?)\n(?P<text>.*?)^```$", re.M | re.S
+)
 LINK = re.compile(r"\]\((?P<target>[^)\s#]*)(?:#(?P<anchor>[^)\s]+))?\)")
 NEEDS = re.compile(r"#.*\bneeds (?P<what>GPUs|hours|the network)")
 COMMENT = re.compile(r"(^|\s)#\s.*$", re.M)

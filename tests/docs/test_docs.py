@@ -1,6 +1,6 @@
 """What README and docs say is so: links lead somewhere, code runs, commands parse, messages are real.
 
-Not shown here: that the site builds (`mkdocs build --strict` in tests/run.sh), and that commands which
+Not shown here: that the site builds (`sphinx-build -W` in tests/run.sh), and that commands which
 train do what the page says; those are parsed and composed.
 """
 

@@ -1,0 +1,118 @@
+"""The documentation site: ``sphinx-build -W --keep-going -q docs build/site``, part of tests/run.sh."""
+
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+project = "grpo_verl_ext"
+author = "The grpo_verl_ext authors"
+project_copyright = author
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    # docs/_ext
+    "docstrings",
+    "formulas",
+    "repository",
+]
+exclude_patterns = ["_ext"]
+
+html_theme = "furo"
+html_title = "grpo_verl_ext"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_math_renderer = "mathml"
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
+
+# GitHub shows the pages, too: what it takes for a formula or an anchor is one here, and nothing else is.
+myst_enable_extensions = ["dollarmath"]
+myst_dmath_allow_space = False
+myst_dmath_allow_digits = False
+myst_fence_as_directive = ["math"]
+myst_heading_anchors = 6
+
+default_role = "py:obj"
+add_module_names = False
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+python_maximum_signature_line_length = 80
+
+NAVIGATION = """
+```{toctree}
+:hidden:
+
+Start <self>
+README <repository/README>
+installation
+gpus
+cpu
+```
+
+```{toctree}
+:hidden:
+:caption: Algorithms
+:glob:
+
+algorithms/*
+normalisation
+```
+
+```{toctree}
+:hidden:
+:caption: Using it
+
+settings
+support
+doctor
+ablations
+anatomy
+iterative
+migration
+troubleshooting
+```
+
+```{toctree}
+:hidden:
+:caption: Extending it
+
+own_loss
+new_algorithm
+api
+```
+
+```{toctree}
+:hidden:
+:caption: The project
+
+Results on the embedded task <repository/examples/ablations/RESULTS>
+repository/benchmarks/README
+robustness
+upstream
+repository/tests/contract/README
+repository/CONTRIBUTING
+repository/SECURITY
+repository/CHANGELOG
+```
+"""
+
+
+def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Append the table of contents to the start page, where GitHub would show it as code."""
+    if docname == app.config.root_doc:
+        source[0] += NAVIGATION
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", add_navigation)
