@@ -67,7 +67,7 @@ def make_model(folder: Path) -> int:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Tokenizer
 
-    from grpo_verl_ext.tasks.chain_sum.tokenizer import CHAT_TEMPLATE, build_tokenizer
+    from grpo_verl_ext.tasks.chain_sum.model import CHAT_TEMPLATE, build_tokenizer
 
     bytes_and_marks = build_tokenizer()
     known = bytes_and_marks.get_vocab()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.groups import group_deviation, group_std, group_sum
-from grpo_verl_ext.algorithms.tensors import (
+from grpo_verl_ext.algorithms.validation import (
     TensorError,
     check_floating,
     check_matrix,

@@ -13,7 +13,7 @@ token (verl can pad one into being) has loss 0. A loss and a mask of different s
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.algorithms.tensors import check_matrix, check_same_shape
+from grpo_verl_ext.algorithms.validation import check_matrix, check_same_shape
 
 
 def sequence_sums(loss: Tensor, response_mask: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.algorithms.tensors import TensorError, check_dtype, check_same_shape
+from grpo_verl_ext.algorithms.validation import TensorError, check_dtype, check_same_shape
 
 
 def dense_group_ids(index: npt.ArrayLike, device: torch.device | str | None = None) -> Tensor:

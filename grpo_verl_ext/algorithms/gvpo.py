@@ -35,7 +35,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.algorithms.groups import group_deviation, group_sum
-from grpo_verl_ext.algorithms.tensors import check_floating, check_same_shape
+from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
 
 
 def sequence_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> Tensor:

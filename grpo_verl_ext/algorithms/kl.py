@@ -15,7 +15,7 @@ from torch.nn.functional import kl_div
 
 from grpo_verl_ext.algorithms.ragged import BLOCK
 from grpo_verl_ext.algorithms.surrogate import token_log_ratio
-from grpo_verl_ext.algorithms.tensors import check_same_shape
+from grpo_verl_ext.algorithms.validation import check_same_shape
 
 
 def k1(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> Tensor:

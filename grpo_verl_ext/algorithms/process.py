@@ -9,7 +9,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms.advantages import Baseline, group_scaled
 from grpo_verl_ext.algorithms.ragged import BLOCK
-from grpo_verl_ext.algorithms.tensors import TensorError, check_dtype, check_rows, check_same_shape
+from grpo_verl_ext.algorithms.validation import TensorError, check_dtype, check_rows, check_same_shape
 
 
 def process_advantages(

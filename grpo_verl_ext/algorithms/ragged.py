@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.algorithms.tensors import TensorError, check_floating, check_same_shape
+from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_same_shape
 
 BLOCK = 2**18
 """Tokens that are looked at together, few enough to stay in a processor's cache."""

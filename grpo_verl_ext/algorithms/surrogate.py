@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.algorithms.tensors import check_floating, check_same_shape
+from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
 
 LOG_RATIO_LIMIT = 20.0
 

@@ -64,7 +64,7 @@ class Anatomy:
     steps: list[StepGroups]
     cells: Cells
     kl: KlReport | None
-    cautions: list[str]
+    warnings: list[str]
 
 
 @dataclass
@@ -101,7 +101,7 @@ def anatomy_of(settings: Settings) -> Anatomy:
         drawn = drawn_responses(settings.dump, seen.responses, settings.kl_responses)
         kl = measure(policy, reference, tokenizer, drawn, settings.max_response_length)
     cells = cells_of(_joined(seen.weighed))
-    return Anatomy(seen.responses, seen.tokens, seen.steps, cells, kl, _cautions(seen, kl))
+    return Anatomy(seen.responses, seen.tokens, seen.steps, cells, kl, _warnings(seen, kl))
 
 
 def drawn_responses(dump: Path, responses: int, wanted: int) -> Iterator[Response]:
@@ -173,7 +173,7 @@ def _named(scores: list[float]) -> str:
     return f"{scores[0]:g} … {scores[-1]:g}"
 
 
-def _cautions(seen: _Seen, kl: KlReport | None) -> list[str]:
+def _warnings(seen: _Seen, kl: KlReport | None) -> list[str]:
     words = []
     left_out = len(seen.steps) - len(seen.weighed)
     if left_out:

@@ -17,7 +17,7 @@ from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.typed_json import numbers_as_text
 
 
-def anatomy_and_report(settings: Settings) -> None:
+def run_anatomy(settings: Settings) -> None:
     """Print what was found and write it into ``settings.out``.
 
     Raises:
@@ -86,7 +86,7 @@ def lines(anatomy: Anatomy) -> list[str]:
             f"KL(policy ‖ reference): {anatomy.kl.kl:.5f} nats per token; responses: "
             f"{anatomy.kl.responses}, positions: {anatomy.kl.positions}."
         )
-    return words + anatomy.cautions
+    return words + anatomy.warnings
 
 
 def write_files(settings: Settings, anatomy: Anatomy) -> list[Path]:

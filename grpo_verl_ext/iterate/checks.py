@@ -11,10 +11,9 @@ from hydra.utils import get_method
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.iterate.plan import Round
 from grpo_verl_ext.iterate.preferences import Rule, label_of
 from grpo_verl_ext.iterate.reward_training import reward_config
-from grpo_verl_ext.iterate.settings import IterateError, IterateSettings
+from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.preflight.reward_model import check_reward_model

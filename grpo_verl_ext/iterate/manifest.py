@@ -10,7 +10,7 @@ from typing import Any
 
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import SPOILED, made, typed
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made, typed
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -71,7 +71,7 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
         content = typed(json.loads(file.read_bytes()), {"settings": dict, "rounds": list, "format": int})
         rounds = [made(RoundRecord, record) for record in content["rounds"]]
         manifest = Manifest(content["settings"], rounds, content["format"])
-    except SPOILED as error:
+    except PARSE_ERRORS as error:
         raise IterateError(
             f"{file} is no manifest ({error!r}). It was left in place; type folder=<a new folder>"
         ) from error

@@ -14,7 +14,7 @@ from pathlib import Path
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.runs.dumps import CorruptDumpError, dump_file, read_dump
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import SPOILED, made
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def read_pairs(file: Path) -> list[Pair]:
     for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
         try:
             pairs.append(made(Pair, json.loads(line)))
-        except SPOILED as error:
+        except PARSE_ERRORS as error:
             raise IterateError(
                 f"{file}, line {number}, is no pair ({error}). It was left in place"
             ) from error

@@ -14,11 +14,9 @@ from rich.table import Table
 
 from grpo_verl_ext.iterate import checks
 from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
-from grpo_verl_ext.iterate.plan import Round
-from grpo_verl_ext.iterate.rounds import go
-from grpo_verl_ext.iterate.settings import IterateSettings
-from grpo_verl_ext.iterate.stages import PARTS, Context
-from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
+from grpo_verl_ext.iterate.rounds import PARTS, Context, go
+from grpo_verl_ext.iterate.settings import IterateSettings, Round
+from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 
 TITLES = {
     "policy": "verl trains the policy",
@@ -38,7 +36,7 @@ CAPTION = (
 )
 
 
-def plan_and_report(settings: IterateSettings) -> None:
+def print_plan(settings: IterateSettings) -> None:
     """Print what would be done, and what is done already."""
     console = _console()
     manifest = read_manifest(Path(settings.folder), settings.as_dict())
@@ -51,7 +49,7 @@ def plan_and_report(settings: IterateSettings) -> None:
         console.print("  python3 " + shlex.join(this.run().command()), markup=False)
 
 
-def iterate_and_report(settings: IterateSettings) -> None:
+def run_iterate(settings: IterateSettings) -> None:
     """Check, go through all rounds, and print the table."""
     console = _console()
     config = checks.compose(settings)
@@ -115,7 +113,7 @@ def _prepare_task(config: DictConfig) -> None:
     """The embedded task is made if it is asked for and not there."""
     task = config.get("task")
     if task is not None and task.get("name") == "chain_sum" and not Path(task.folder).exists():
-        prepare_and_report(int(task.seed), force=False)
+        run_prepare(int(task.seed), force=False)
 
 
 def _validation(values: dict[str, float] | None) -> str:

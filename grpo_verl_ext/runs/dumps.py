@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.utils.typed_json import SPOILED, typed
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
 
 FIELDS = {"input": str, "output": str, "score": float, "step": int, "uid": str}
 """What is read of a line beside ``gts``, and its types in JSON."""
@@ -49,7 +49,7 @@ def read_dump(file: Path) -> list[Response]:
         for number, line in enumerate(lines, start=1):
             try:
                 responses.append(_response(json.loads(line)))
-            except SPOILED as error:
+            except PARSE_ERRORS as error:
                 raise CorruptDumpError(
                     f"{file}, line {number}, is no response of verl's dump ({error!r}); valid is an object "
                     f"with {', '.join(FIELDS)}. It was left in place; move it away to go on without it"

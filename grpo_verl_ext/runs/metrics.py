@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.utils.typed_json import SPOILED, typed
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
 
 Metrics = dict[int, dict[str, float]]
 """Values by step and name."""
@@ -44,7 +44,7 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
         try:
             record = typed(json.loads(line), {"step": int, "data": dict})
             yield {"step": record["step"], "data": _numbers(record["data"])}
-        except SPOILED as error:
+        except PARSE_ERRORS as error:
             raise CorruptMetricsError(
                 f"{file}, line {number}, is no record of verl's file logger ({error!r}). It was left in "
                 f"place; move it away to go on without it"

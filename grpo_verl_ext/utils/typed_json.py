@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 Kind = TypeVar("Kind")
 
-SPOILED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading it raises: no UTF-8, no JSON, too deep, other keys or types, too large a number."""
 
 

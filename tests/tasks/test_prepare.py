@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
-from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError, check, folder_of
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError, Settings, check, folder_of
 from grpo_verl_ext.utils.files import sha256
 
 # Runs in another process: says each step, so that the test knows when to kill it.
@@ -23,7 +22,7 @@ PREPARE = """
 import sys
 from pathlib import Path
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import Settings
 
 root, steps = Path(sys.argv[1]), int(sys.argv[2])
 settings = Settings(max_terms=3, train_problems=30, test_problems=9, width=32, layers=1, heads=1,

@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_verl_ext.rewards.correctness import correctness
-from grpo_verl_ext.tasks.chain_sum import dataset
-from grpo_verl_ext.tasks.chain_sum.settings import MAX_RESPONSE_TOKENS
+from grpo_verl_ext.tasks.chain_sum import problems
+from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS
 from grpo_verl_ext.utils import generate as sampling
 
 
@@ -35,7 +35,7 @@ def accuracy(
     Raises:
         ValueError: the file has fewer than ``n`` rows.
     """
-    rows = dataset.read(Path(parquet))[:n]
+    rows = problems.read_rows(Path(parquet))[:n]
     if len(rows) < n:
         raise ValueError(f"n={n} prompts wanted, but {parquet} has {len(rows)}; ask for at most that many")
     responses = sample(

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import torch
 import transformers
+from rich.console import Console
+from rich.progress import Progress
 
 import grpo_verl_ext
-from grpo_verl_ext.tasks.chain_sum import dataset, prepared
+from grpo_verl_ext.tasks.chain_sum import prepared, problems
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
-from grpo_verl_ext.tasks.chain_sum.model import build_model
-from grpo_verl_ext.tasks.chain_sum.prepared import Manifest, PreparedTaskError
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.prepared import Manifest, PreparedTaskError, Settings
 from grpo_verl_ext.tasks.chain_sum.problems import Split, draw_problems
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
-from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.warm_start import warm_start
 from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
 
@@ -117,7 +117,7 @@ def _write_data(folder: Path, seed: int, settings: Settings) -> None:
         ("test", prepared.TEST, settings.test_problems),
     ]
     for split, name, count in splits:
-        dataset.write(folder / name, draw_problems(split, count, lengths=lengths, seed=seed), split)
+        problems.write_rows(folder / name, draw_problems(split, count, lengths=lengths, seed=seed), split)
 
 
 def _write_model(folder: Path, seed: int, settings: Settings, on_step: Callable[[int, int], None]) -> None:
@@ -126,3 +126,39 @@ def _write_model(folder: Path, seed: int, settings: Settings, on_step: Callable[
     warm_start(model, tokenizer, settings, seed=seed, on_step=lambda done: on_step(done, settings.steps))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def run_prepare(seed: int, *, force: bool) -> None:
+    """Make the task of ``seed`` in the user's cache folder and say what was made, where, and how good it is.
+
+    Raises:
+        PreparedTaskError: see ``prepare``.
+    """
+    transformers.utils.logging.disable_progress_bar()
+    # Paths stay whole, so that they can be copied.
+    console = Console(soft_wrap=True, highlight=False)
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("warm start", total=None)
+        outcome = prepare(
+            seed,
+            force=force,
+            on_step=lambda done, total: progress.update(bar, completed=done, total=total),
+            on_wait=lambda: console.print("waiting: another process is preparing the same folder"),
+        )
+    console.print(_summary(outcome), markup=False)
+
+
+def _summary(outcome: Prepared) -> str:
+    manifest, folder = outcome.manifest, outcome.folder
+    lines = [
+        f"made in {manifest.seconds:.0f} s: {folder}"
+        if outcome.made
+        else f"already there, nothing to do: {folder}",
+        f"  {prepared.TRAIN}  {manifest.settings['train_problems']} prompts",
+        f"  {prepared.TEST}   {manifest.settings['test_problems']} prompts, none of them a training prompt",
+        f"  {prepared.MODEL}/         sampled accuracy {manifest.sampled_accuracy:.3f} "
+        f"on {manifest.measured_prompts} test prompts",
+    ]
+    if outcome.moved_aside:
+        lines.append(f"what was there before is kept in {outcome.moved_aside}")
+    return "\n".join(lines)

@@ -11,9 +11,47 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.tasks.chain_sum.settings import DATA_SOURCE
 from grpo_verl_ext.utils.files import cache_root, sha256
-from grpo_verl_ext.utils.typed_json import SPOILED, made
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made
+
+DATA_SOURCE = "chain_sum"
+"""verl's ``data_source`` of every row, and so the middle of its validation metrics' names."""
+
+MAX_PROMPT_TOKENS = 24
+"""Longest prompt in tokens, chat template included: 19 with five terms."""
+
+MAX_RESPONSE_TOKENS = 44
+"""Longest wanted response in tokens, end of turn included: 38 with five terms; and room for six more."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Sizes of the data and the model, and the course of the warm start.
+
+    Every problem has ``min_terms`` to ``max_terms`` terms, each length equally often.
+    """
+
+    min_terms: int = 3
+    max_terms: int = 5
+    train_problems: int = 2048
+    test_problems: int = 512
+
+    width: int = 128
+    layers: int = 3
+    heads: int = 4
+    feed_forward: int = 256
+
+    steps: int = 480
+    """Optimizer steps of the warm start."""
+    slip_steps: int = 100
+    """How many of them, the last ones, are on responses with slips."""
+    slip_share: float = 0.32
+    """Probability that an addition in such a response is wrong on purpose."""
+    batch_size: int = 24
+    learning_rate: float = 2.2e-3
+    workers: int = 2
+    """Threads that share each batch: a part of the settings because the weights depend on it."""
+
 
 FORMAT = 1
 """Number of this layout of folder and manifest; a folder with another one has to be made again."""
@@ -88,7 +126,7 @@ def _read_manifest(folder: Path) -> Manifest:
         raise _corrupt(folder, MANIFEST, "it is missing")
     try:
         manifest = made(Manifest, json.loads(path.read_bytes()))
-    except SPOILED as error:
+    except PARSE_ERRORS as error:
         raise _corrupt(folder, MANIFEST, f"it is no manifest ({error})") from error
     if not isinstance(manifest.sha256, dict) or not {TRAIN, TEST, WEIGHTS} <= manifest.sha256.keys():
         raise _corrupt(folder, MANIFEST, f"it has no sha256 for each of {TRAIN}, {TEST} and {WEIGHTS}")

@@ -18,8 +18,8 @@ from functools import partial
 import torch
 from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
+from grpo_verl_ext.tasks.chain_sum.prepared import Settings
 from grpo_verl_ext.tasks.chain_sum.problems import Terms, every_problem, prompt, response
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
 
 IGNORED_LABEL = -100
 """What transformers' loss takes no notice of."""
