@@ -85,7 +85,7 @@ def reweighted(loss: Tensor, weights: Tensor, response_mask: Tensor) -> Tensor:
 
 
 class TokenEvents(NamedTuple):
-    """What happened to each token, (B, T) bool, all False under the mask; their token means are metrics."""
+    """Events of each token, (B, T) bool each, False under the mask; their token means are metrics."""
 
     clipped_low: Tensor
     """A < 0 and ρ < 1 − ε_low: the clip removed the gradient."""
@@ -94,7 +94,7 @@ class TokenEvents(NamedTuple):
     dual_clipped: Tensor
     """A < 0 and ρ > c: the dual clip removed the gradient; all False without one."""
     zero_advantage: Tensor
-    """A = 0: the token teaches nothing."""
+    """A = 0: the policy term gives the token no gradient."""
 
 
 @torch.no_grad()
@@ -107,7 +107,7 @@ def token_events(
     clip_ratio_high: float,
     clip_ratio_c: float | None = None,
 ) -> TokenEvents:
-    """Which tokens the clips cut off, and which had no advantage, from the `token_log_ratio`."""
+    """Return which tokens the clips cut off and which had no advantage, from the `token_log_ratio`."""
     mask, ratio = response_mask.bool(), log_ratio.exp()
     worse, better = mask & (advantages < 0), mask & (advantages > 0)
     return TokenEvents(
