@@ -1,4 +1,4 @@
-"""From a dump to everything that is reported of it."""
+"""Compute everything that ``grpo-verl-ext anatomy`` reports about a dump of rollouts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from grpo_verl_ext.anatomy.weights import MICRO_BATCH_SIZE, VARIANTS, Step, rela
 from grpo_verl_ext.runs.dumps import Response
 
 SCORES_NAMED = 8
-"""Of more different scores, a message names the first and the last."""
+"""If there are more different scores, a message names only the first and the last."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The command line."""
+    """Options of ``grpo-verl-ext anatomy``."""
 
     dump: Path
     tokenizer: Path
@@ -43,12 +43,12 @@ class Settings:
     policy: Path | None = None
     reference: Path | None = None
     kl_responses: int = 64
-    """So many responses, drawn from the dump, are read by the two models."""
+    """Responses, drawn from the dump, that the two models read."""
 
 
 @dataclass(frozen=True)
 class StepGroups:
-    """Prompts of a step, and how many of them have equal scores: no variant learns from those."""
+    """Number of prompts of a step, and of those with equal scores, from which no variant learns."""
 
     step: int
     groups: int
@@ -57,7 +57,7 @@ class StepGroups:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What was found."""
+    """The result of `anatomy_of`."""
 
     responses: int
     tokens: int
@@ -69,11 +69,11 @@ class Anatomy:
 
 @dataclass
 class _Seen:
-    """What goes through all steps."""
+    """Totals over the steps read so far."""
 
     steps: list[StepGroups] = field(default_factory=list)
     weighed: list[Weighed] = field(default_factory=list)
-    """Of the steps that have a gradient."""
+    """One for each step that has a gradient."""
     scores: set[float] = field(default_factory=set)
     responses: int = 0
     tokens: int = 0
@@ -81,7 +81,9 @@ class _Seen:
 
 
 def anatomy_of(settings: Settings) -> Anatomy:
-    """Read the dump once for the weights, and once more for the KL if two models are given.
+    """Compute the weights of all variants on a dump, and the bias of the KL estimators for two models.
+
+    Reads the dump once for the weights, and once more if the two models are given.
 
     Raises:
         AnatomyError: the dump or a model cannot be used, or there is nothing to compare.
@@ -105,7 +107,7 @@ def anatomy_of(settings: Settings) -> Anatomy:
 
 
 def drawn_responses(dump: Path, responses: int, wanted: int) -> Iterator[Response]:
-    """So many of the dump's responses, the same each time, in its order."""
+    """Yield ``wanted`` responses of the dump in its order, drawn at random but the same ones each time."""
     order = torch.randperm(responses, generator=torch.Generator().manual_seed(0))
     chosen = set(order[:wanted].tolist())
     every = (response for step in read_steps(dump) for response in step)

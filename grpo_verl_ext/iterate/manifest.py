@@ -1,4 +1,4 @@
-"""What has been done: ``manifest.json``, rewritten whole after each finished part."""
+"""Record of the finished parts: ``manifest.json``, rewritten atomically after each of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FORMAT = 1
 NAME = "manifest.json"
 
 Results = dict[str, Any]
-"""What a finished part has to say: plain JSON."""
+"""Results of a finished part, as plain JSON."""
 
 
 @dataclass
 class RoundRecord:
-    """One round."""
+    """The record of one round."""
 
     round: int
     seed: int
@@ -30,12 +30,12 @@ class RoundRecord:
     git_revision: str | None
     versions: dict[str, str]
     parts: dict[str, Results] = field(default_factory=dict)
-    """Finished parts, in their order."""
+    """Results of the finished parts, in order."""
 
 
 @dataclass
 class Manifest:
-    """Settings and rounds, without times, so that a run that was killed and went on leaves the same."""
+    """Settings and rounds; without times, so that a run that was killed and resumed has the same manifest."""
 
     settings: dict[str, Any]
     rounds: list[RoundRecord] = field(default_factory=list)
@@ -46,20 +46,20 @@ class Manifest:
         write_whole(folder / NAME, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
     def record(self, number: int, new: Callable[[], RoundRecord]) -> RoundRecord:
-        """The record of a round; ``new`` makes it when the round begins."""
+        """Return the record of a round; ``new`` makes it when the round begins."""
         if len(self.rounds) < number:
             self.rounds.append(new())
         return self.rounds[number - 1]
 
     def finished(self, number: int, part: str) -> bool:
-        """Is this part of this round done?"""
+        """Whether this part of this round is done."""
         return len(self.rounds) >= number and part in self.rounds[number - 1].parts
 
 
 def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
-    """The folder's manifest, or a new one.
+    """Return the folder's manifest, or a new one.
 
-    Only ``rounds`` may differ from the settings it was begun with: more of them go on where it ended.
+    Only ``rounds`` may differ from the settings with which it was begun: more rounds continue the run.
 
     Raises:
         IterateError: it cannot be read, or it was begun with other settings.

@@ -1,4 +1,8 @@
-"""Go through the parts of all rounds; what the manifest says is finished is not done again."""
+"""Run the rounds: train the policy, merge it, measure it, collect pairs, train the reward model.
+
+Each part writes files that appear complete or not at all, and returns results for the manifest. A part that
+the manifest has is not run again.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +36,18 @@ from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 
 @dataclass(frozen=True)
 class Context:
-    """What parts need beside their round."""
+    """Arguments of a part beside its round."""
 
     config: DictConfig
     """verl's configuration of round 1, composed."""
     rule: Rule
-    """``reward_model.label``."""
+    """The function that ``reward_model.label`` names."""
     on_step: Callable[[int], None]
     """Called with the number of the last finished training step."""
 
     @property
     def first_policy(self) -> str:
-        """Folder or hub name."""
+        """Folder or hub name of the policy before round 1."""
         return str(self.config.actor_rollout_ref.model.path)
 
 
@@ -51,7 +55,7 @@ Part = Callable[[Round, Context], Results]
 
 
 def train_policy(this: Round, context: Context) -> Results:
-    """verl's trainer, M steps from the policy of the round before, which is the reference, too."""
+    """Run verl's trainer for M steps from the policy of the round before, which is also the reference."""
     run = this.run()
     if not run.is_finished():
         run.go(lambda metrics: context.on_step(max(metrics, default=0)))
@@ -66,7 +70,7 @@ def train_policy(this: Round, context: Context) -> Results:
 
 
 def merge_policy(this: Round, _context: Context) -> Results:
-    """verl's own merger makes a Hugging Face folder of the last checkpoint."""
+    """Convert the last checkpoint to a Hugging Face folder with verl's merger."""
     _appear(
         this.model,
         lambda target: _run_module(
@@ -82,7 +86,7 @@ def merge_policy(this: Round, _context: Context) -> Results:
 
 
 def measure_policy(this: Round, context: Context) -> Results:
-    """KL to the first policy, in nats per response."""
+    """Measure the KL to the first policy, in nats per response."""
     settings = this.settings.measure
     if settings.prompts == 0:
         return {"kl_to_first": None}
@@ -103,7 +107,7 @@ def measure_policy(this: Round, context: Context) -> Results:
 
 
 def collect_pairs(this: Round, context: Context) -> Results:
-    """Pairs of this round's rollouts, labelled by rule, and a replay of all earlier rounds."""
+    """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds."""
     settings = this.settings.reward_model
     samples, missing = read_rollouts(this.rollouts, this.settings.policy.steps, context.rule)
     pairs = make_pairs(samples, per_prompt=settings.pairs_per_prompt, seed=this.seed)
@@ -128,7 +132,7 @@ def collect_pairs(this: Round, context: Context) -> Results:
 
 
 def train_reward_model(this: Round, context: Context) -> Results:
-    """TRL's RewardTrainer, from the reward model of the round before."""
+    """Train the reward model of the round before with TRL's RewardTrainer."""
     if not read_pairs(this.mixture):
         return {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
 
@@ -159,13 +163,13 @@ PARTS: dict[str, Part] = {
 
 
 class Progress(Protocol):
-    """Who is told what happens."""
+    """Receives the progress of `go`."""
 
     def begin(self, this: Round, part: str) -> None:
-        """A part begins."""
+        """Note that a part begins."""
 
     def end(self) -> None:
-        """It is finished and written down."""
+        """Note that the part is finished and in the manifest."""
 
 
 def go(
@@ -174,7 +178,7 @@ def go(
     progress: Progress,
     parts: Mapping[str, Part] = PARTS,
 ) -> Manifest:
-    """Do what is not done yet, and return the whole manifest.
+    """Run all parts of all rounds that are not done yet, and return the manifest.
 
     Raises:
         IterateError: the folder belongs to other settings, or another process works in it.
@@ -197,7 +201,7 @@ def go(
 
 
 def new_record(this: Round) -> RoundRecord:
-    """What a round begins with."""
+    """Return the record of a round that begins."""
     return RoundRecord(
         round=this.number,
         seed=this.seed,
@@ -227,7 +231,7 @@ def _chats(config: DictConfig, count: int) -> list[list[dict[str, str]]]:
 
 
 def _appear(target: Path, make: Callable[[Path], None]) -> None:
-    """Fill a folder that appears whole; one that is there was finished before a kill."""
+    """Make a folder that appears complete or not at all; an existing one was finished before a kill."""
     if not target.exists():
         with appearing(target) as unfinished:
             make(unfinished)

@@ -1,4 +1,4 @@
-"""What a user writes for ``grpo-verl-ext iterate``: typed, read once, refused in one message."""
+"""Settings of ``grpo-verl-ext iterate``, and seed, folders and overrides of each round that follow from them."""
 
 from __future__ import annotations
 
@@ -21,59 +21,59 @@ class IterateError(ValueError):
 
 @dataclass
 class PolicySettings:
-    """The policy's training: verl's own trainer."""
+    """Settings of the policy's training by verl's trainer."""
 
     overrides: list[str] = MISSING
     """verl's command line: presets, data, the first policy (``actor_rollout_ref.model.path``), …"""
     steps: int = MISSING
-    """M: training steps a round."""
+    """M: training steps per round."""
     save_freq: int = 4
-    """Checkpoint every so many steps; a killed round goes on from the last one."""
+    """Steps between checkpoints; a killed round resumes from the last one."""
 
 
 @dataclass
 class RewardModelSettings:
-    """The reward model: trained by TRL on pairs, asked by the policy's training."""
+    """Settings of the reward model, which TRL trains on pairs and the policy's training uses."""
 
     start: str | None = None
     """Folder or hub name of a reward model for round 1. None: the first policy with a new head is trained
-    after round 1 and asked from round 2 on; round 1 has the rules alone."""
+    after round 1 and used from round 2 on; round 1 has only the rules."""
     weight: float = 1.0
-    """Its factor in the reward; 0 trains it without asking it."""
+    """Its factor in the reward; 0 trains the reward model without using it."""
     rule_weight: float = 1.0
-    """Factor of what verl's reward function returns. With 0, ``start`` is needed."""
+    """Factor of the reward function's score. With 0, ``start`` is needed."""
     served: str = "embedded"
     """``embedded``: in verl's reward processes, on CPU. ``server``: verl's reward-model server."""
     label: str = MISSING
     """Dotted name of the rule ``(solution_str, ground_truth) → number`` that says which response of a prompt
     is better."""
     pairs_per_prompt: int = 4
-    """At most so many pairs of the responses to a prompt in one step."""
+    """Largest number of pairs from the responses to a prompt in one step."""
     held_out: float = 0.1
-    """Share of prompts whose pairs measure the reward model and never train it."""
+    """Share of prompts whose pairs only measure the reward model and never train it."""
     replay: float = 0.1
     """Share of the training pairs that come from all earlier rounds; Algorithm 1: 10 % historical data."""
     launcher: list[str] | None = None
-    """Starts the training module; None: ``python -m``. For several GPUs: [accelerate, launch, -m]."""
+    """Starts the training module; None: ``python -m``. With several GPUs: [accelerate, launch, -m]."""
     trainer: dict[str, Any] = field(default_factory=dict)
     """Fields of TRL's ``RewardConfig``."""
 
 
 @dataclass
 class MeasureSettings:
-    """What is measured after each round beside verl's validation."""
+    """Settings of the measurement after each round, in addition to verl's validation."""
 
     prompts: int = 256
-    """First so many rows of ``data.val_files`` for the KL to the first policy; 0: not measured."""
+    """Rows of ``data.val_files``, from the first, for the KL to the first policy; 0: not measured."""
     batch_size: int = 64
 
 
 @dataclass
 class IterateSettings:
-    """All of it."""
+    """All settings of ``grpo-verl-ext iterate``."""
 
     folder: str = MISSING
-    """Where everything goes."""
+    """Folder for everything that is written."""
     rounds: int = MISSING
     seed: int = 1
     policy: PolicySettings = field(default_factory=PolicySettings)
@@ -81,15 +81,15 @@ class IterateSettings:
     measure: MeasureSettings = field(default_factory=MeasureSettings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for the manifest."""
+        """Return the settings as plain values, for the manifest."""
         return asdict(self)
 
 
 def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
-    """Read the file, let ``key=value`` of the command line win, and check every value.
+    """Read the YAML file and the command line's ``key=value``, which win, and check every value.
 
     Raises:
-        IterateError: no such file, no YAML, an unknown key, a missing or a wrong value.
+        IterateError: no such file, not YAML, an unknown key, a missing or a wrong value.
     """
     settings = read_typed_yaml(file, overrides, IterateSettings, IterateError)
     _check_values(settings)
@@ -133,14 +133,14 @@ def _check_values(settings: IterateSettings) -> None:
 
 
 SEEDS_PER_RUN = 1000
-"""Rounds of two runs with different seeds share no seed below so many rounds."""
+"""Below this number of rounds, two runs with different seeds have no seed in common."""
 
 SECTION = "algorithm.grpo_ext.reward_model"
 
 
 @dataclass(frozen=True)
 class Round:
-    """Round ``number`` ≥ 1 of a run."""
+    """Round ``number`` ≥ 1 of a run: its seed, its folders and its command line for verl."""
 
     settings: IterateSettings
     number: int
@@ -152,17 +152,17 @@ class Round:
 
     @property
     def seed(self) -> int:
-        """Decides the order of prompts, sampling, pairs and the reward model's training."""
+        """Seed of the order of prompts, sampling, pairs and the reward model's training."""
         return self.settings.seed * SEEDS_PER_RUN + self.number
 
     @property
     def folder(self) -> Path:
-        """Everything of this round."""
+        """Folder for everything of this round."""
         return Path(self.settings.folder) / f"round-{self.number}"
 
     @property
     def rollouts(self) -> Path:
-        """verl's dump."""
+        """Folder of the responses that verl dumps."""
         return self.folder / "rollouts"
 
     @property
@@ -172,22 +172,22 @@ class Round:
 
     @property
     def training_pairs(self) -> Path:
-        """This round's own pairs."""
+        """This round's own training pairs."""
         return self.folder / "pairs.jsonl"
 
     @property
     def mixture(self) -> Path:
-        """Them and the replayed ones: what the reward model was trained on."""
+        """This round's and the replayed pairs, on which the reward model is trained."""
         return self.folder / "mixture.jsonl"
 
     @property
     def held_out_pairs(self) -> Path:
-        """This round's pairs that no training sees."""
+        """This round's pairs that are never used for training."""
         return self.folder / "held_out.jsonl"
 
     @property
     def own_reward_model(self) -> Path:
-        """The reward model after this round, if there was something to train it on."""
+        """The reward model trained in this round; not there if there was nothing to train it on."""
         return self.folder / "reward_model"
 
     @property
@@ -199,7 +199,7 @@ class Round:
         return self.before.reward_model if nothing_to_train_on else str(self.own_reward_model)
 
     def overrides(self) -> list[str]:
-        """verl's command line: the user's, then the policy and the reward model of the round before."""
+        """Return verl's command line: the user's, then policy and reward model of the round before."""
         return [
             f"trainer.save_freq={self.settings.policy.save_freq}",
             f"trainer.test_freq={self.settings.policy.steps}",
@@ -213,7 +213,7 @@ class Round:
         ]
 
     def run(self) -> VerlRun:
-        """The policy's training."""
+        """Return the policy's training."""
         return VerlRun(self.folder / "policy", self.overrides(), self.settings.policy.steps)
 
     def _policy_overrides(self) -> list[str]:

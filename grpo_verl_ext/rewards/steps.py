@@ -56,7 +56,7 @@ def grade_steps(steps: Sequence[Step], terms: Sequence[int]) -> list[bool]:
 
 
 def steps_reward(solution_str: str, terms: Sequence[int]) -> float:
-    """Return the share of the additions that ``terms`` needs and that are right, 0 … 1; 1 for a single term."""
+    """Return the share of the additions needed for ``terms`` that are right, 0 … 1; 1 for a single term."""
     wanted = len(terms) - 1
     return sum(grade_steps(find_steps(solution_str), terms)) / wanted if wanted > 0 else 1.0
 

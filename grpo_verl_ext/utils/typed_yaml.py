@@ -1,4 +1,4 @@
-"""YAML files whose keys and types a dataclass declares; whatever is wrong is refused in one message."""
+"""Read YAML files whose keys and types a dataclass declares; a mistake is refused with one message."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ Settings = TypeVar("Settings")
 def read_typed_yaml(
     file: Path, overrides: Sequence[str], kind: type[Settings], error: type[Exception]
 ) -> Settings:
-    """Read the file and let ``key=value`` of the command line win.
+    """Read a YAML file into a dataclass; ``key=value`` overrides win over the file.
 
     Args:
+        overrides: ``key=value``, from the command line.
         kind: a dataclass of values and further dataclasses; fields without a default are ``MISSING``.
+        error: exception to raise.
 
     Raises:
-        error: no such file, no YAML, an unknown key, a missing value or one of another type.
+        error: no such file, not YAML, an unknown key, a missing value or one of another type.
     """
     try:
         return _read(file, overrides, kind, error)
@@ -73,7 +75,7 @@ def _refuse_unknown(
 
 
 def _refuse_wrong_types(settings: Any, prefix: str, file: Path, error: type[Exception]) -> None:
-    """What OmegaConf lets pass: lists and sections among the elements of lists and sections."""
+    """Refuse what OmegaConf accepts: lists and sections nested in lists and sections, of the wrong type."""
     for key, hint in get_type_hints(type(settings)).items():
         value = getattr(settings, key)
         if is_dataclass(value):

@@ -1,4 +1,4 @@
-"""Make a prepared folder: data, tokenizer, warm-started model and manifest, whole or not at all."""
+"""Make a prepared folder with data, tokenizer, warm-started model and manifest, complete or not at all."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
 
 @dataclass(frozen=True)
 class Prepared:
-    """The outcome of ``prepare``."""
+    """The outcome of `prepare`."""
 
     folder: Path
     manifest: Manifest
     made: bool
     """False if the folder was there already and nothing was done."""
     moved_aside: Path | None
-    """Where ``force`` has put the folder that was there before."""
+    """New path of the folder that ``force`` replaced."""
 
 
 def prepare(
@@ -44,14 +44,14 @@ def prepare(
     on_step: Callable[[int, int], None] | None = None,
     on_wait: Callable[[], None] | None = None,
 ) -> Prepared:
-    """Make ``<root>/chain_sum/seed-<seed>``, or find it there and do nothing.
+    """Make ``<root>/chain_sum/seed-<seed>``, or do nothing if it is there.
 
-    The folder is built under another name and renamed when it is whole, so one that is killed leaves
-    nothing behind that is ever used. Two at once take turns, and the second finds the work done.
+    The folder is built under another name and renamed when it is complete, so a process that is killed leaves
+    nothing that is ever used. Of two processes the second waits and then finds the work done.
 
     Args:
         root: the cache folder; by default ``cache_root()``.
-        force: make it in any case, and keep what was there under another name.
+        force: make the folder in any case, and keep the old one under another name.
         on_step: called with the steps done and the steps in all, after each step of the warm start.
         on_wait: called once if another process is making the same folder, before waiting for it.
 
@@ -70,7 +70,7 @@ def prepare(
 
 
 def _silent(*_: object) -> None:
-    """For a caller who does not want to hear."""
+    """Do nothing; the default callback."""
 
 
 def _found(folder: Path, settings: Settings) -> Manifest:
@@ -129,13 +129,13 @@ def _write_model(folder: Path, seed: int, settings: Settings, on_step: Callable[
 
 
 def run_prepare(seed: int, *, force: bool) -> None:
-    """Make the task of ``seed`` in the user's cache folder and say what was made, where, and how good it is.
+    """Make the task of ``seed`` in the user's cache folder, with a progress bar, and print a summary.
 
     Raises:
-        PreparedTaskError: see ``prepare``.
+        PreparedTaskError: see `prepare`.
     """
     transformers.utils.logging.disable_progress_bar()
-    # Paths stay whole, so that they can be copied.
+    # Paths are not wrapped, so that they can be copied.
     console = Console(soft_wrap=True, highlight=False)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("warm start", total=None)
