@@ -30,7 +30,7 @@ class Pair:
 
 
 def make_pairs(samples: Iterable[Sample], *, per_prompt: int, seed: int) -> list[Pair]:
-    """Make pairs of responses to the same prompt at the same step whose labels differ; no two have equal texts.
+    """Make pairs of responses to the same prompt at the same step whose labels differ; no pair occurs twice.
 
     At most ``per_prompt`` for each prompt and step, drawn uniformly from all of them.
     """

@@ -1,4 +1,4 @@
-"""Settings of ``grpo-verl-ext iterate``, and seed, folders and overrides of each round that follow from them."""
+"""Settings of ``grpo-verl-ext iterate``, and the seed, folders and overrides of each round."""
 
 from __future__ import annotations
 
