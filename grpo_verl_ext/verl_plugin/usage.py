@@ -17,7 +17,6 @@ from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE as PLATFORM_VARIABLE
 from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
 from grpo_verl_ext.verl_plugin.keys import ACTOR, GROUP_MODES, ROLLOUT, RUNTIME_ENVIRONMENT
 from grpo_verl_ext.verl_plugin.options import SECTION
-from grpo_verl_ext.verl_plugin.preflight.step_rewards import VERLS_AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.reward_model.settings import MANAGER
 
 PACKAGE = "grpo_verl_ext"
@@ -27,14 +26,6 @@ PLATFORM_KEY = f"{RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
 
 TASKS = ("chain_sum", "gsm8k", "math")
 """Names of the presets of the group ``task``."""
-
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "trainer.v1.trainer_mode": GROUP_MODES,
-    f"{ROLLOUT}.agent.default_agent_loop": tuple(VERLS_AGENT_LOOPS.values()),
-    "reward.reward_manager.name": (MANAGER,),
-    "task.name": TASKS,
-}
-"""Setting that is looked up in a registry → the package's names there."""
 
 PATHS = (f"{ACTOR}.policy_loss._target_", "reward.custom_reward_function.path")
 """Settings that name a module."""
@@ -47,7 +38,7 @@ def uses_package(config: DictConfig) -> bool:
 
 def used_settings(config: DictConfig) -> Iterator[str]:
     """Yield the settings by which a training uses this package, as ``key=value``."""
-    for key, names in NAMES.items():
+    for key, names in _names().items():
         value = _selected(config, key)
         if value in names:
             yield f"{key}={value}"
@@ -78,6 +69,19 @@ def is_ours(function: object) -> bool:
 def is_own_module(name: str) -> bool:
     """Whether a module of this name is in this package."""
     return name.split(".", maxsplit=1)[0] == PACKAGE
+
+
+def _names() -> Mapping[str, tuple[str, ...]]:
+    """Setting that is looked up in a registry → the package's names there."""
+    # Not imported at the top: the checks of `preflight` import this module.
+    from grpo_verl_ext.verl_plugin.preflight.step_rewards import VERLS_AGENT_LOOPS
+
+    return {
+        "trainer.v1.trainer_mode": GROUP_MODES,
+        f"{ROLLOUT}.agent.default_agent_loop": tuple(VERLS_AGENT_LOOPS.values()),
+        "reward.reward_manager.name": (MANAGER,),
+        "task.name": TASKS,
+    }
 
 
 def _registries() -> Mapping[str, Mapping[str, Any]]:

@@ -68,10 +68,10 @@ class TestAsked:
     def test_patches(self) -> None:
         names = ",".join(patches.PATCHES)
         found = seen(PROCESSES["actor"], GRPO_VERL_EXT_PATCHES=names)["attributes"]
-        assert "lost_parts.py" in found["verl.trainer.ppo.v1.trainer_base.PPOTrainer.fit"]
-        assert "own_queue" in found["transfer_queue.interface.TransferQueueController"]
+        assert "watchdog.py" in found["verl.trainer.ppo.v1.trainer_base.PPOTrainer.fit"]
+        assert "patches.transfer_queue" in found["transfer_queue.interface.TransferQueueController"]
         server = "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer.run_server"
-        assert "engine_death.py" in found[server]
+        assert "vllm_server.py" in found[server]
 
     def test_platform(self) -> None:
         assert seen([], VERL_PLATFORM="cpu")["platform"] == "PlatformCPU"
