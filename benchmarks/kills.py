@@ -33,13 +33,16 @@ STEPS = 12
 
 @dataclass
 class Kill:
-    """Sends the signal once, ``delay`` seconds after the first step."""
+    """Sends the signal once, ``delay`` seconds after the first step.
+
+    Attributes:
+        patience: seconds after the kill until a run that has not ended counts as hanging.
+    """
 
     run: VerlRun
     kind: str
     delay: float
     patience: float
-    """Seconds after the kill until a run that has not ended counts as hanging."""
     first_step: float | None = None
     sent: float | None = None
 

@@ -12,12 +12,15 @@ TRAIN_SCORE = "critic/score/mean"
 
 
 class Summary(TypedDict):
-    """The content of ``summary.json``."""
+    """The content of ``summary.json``.
+
+    Attributes:
+        accuracy_before: test accuracy of the starting model; None if verl did not test it.
+        accuracy_after: test accuracy after the last step; None if verl did not test then.
+    """
 
     accuracy_before: float | None
-    """Test accuracy of the starting model; None if verl did not test it."""
     accuracy_after: float | None
-    """Test accuracy after the last step; None if verl did not test then."""
     steps: int
     seconds: float
     algo: str

@@ -23,12 +23,15 @@ Estimator = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Divergence(NamedTuple):
-    """A KL, or an estimate of it, at N positions, with its gradient."""
+    """A KL, or an estimate of it, at N positions, with its gradient.
+
+    Attributes:
+        value: (N,) nats.
+        gradient: (N, V), of each position's value with respect to its logits.
+    """
 
     value: Tensor
-    """(N,) nats."""
     gradient: Tensor
-    """(N, V), of each position's value with respect to its logits."""
 
 
 def expected(estimator: Estimator, logits: Tensor, ref_logits: Tensor) -> Divergence:

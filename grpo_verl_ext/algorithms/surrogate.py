@@ -85,16 +85,19 @@ def reweighted(loss: Tensor, weights: Tensor, response_mask: Tensor) -> Tensor:
 
 
 class TokenEvents(NamedTuple):
-    """Events of each token, (B, T) bool each, False under the mask; their token means are metrics."""
+    """Events of each token, (B, T) bool each, False under the mask; their token means are metrics.
+
+    Attributes:
+        clipped_low: A < 0 and ρ < 1 − ε_low: the clip removed the gradient.
+        clipped_high: A > 0 and ρ > 1 + ε_high: the clip removed the gradient.
+        dual_clipped: A < 0 and ρ > c: the dual clip removed the gradient; all False without one.
+        zero_advantage: A = 0: the policy term gives the token no gradient.
+    """
 
     clipped_low: Tensor
-    """A < 0 and ρ < 1 − ε_low: the clip removed the gradient."""
     clipped_high: Tensor
-    """A > 0 and ρ > 1 + ε_high: the clip removed the gradient."""
     dual_clipped: Tensor
-    """A < 0 and ρ > c: the dual clip removed the gradient; all False without one."""
     zero_advantage: Tensor
-    """A = 0: the policy term gives the token no gradient."""
 
 
 @torch.no_grad()

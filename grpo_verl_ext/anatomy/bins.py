@@ -13,31 +13,37 @@ MOST_BINS = 5
 
 @dataclass(frozen=True)
 class Weighed:
-    """The responses of all steps that have a gradient, with their weights; (N,) each."""
+    """The responses of all steps that have a gradient, with their weights; (N,) each.
+
+    Attributes:
+        right: bool, whether the answer is right.
+        weights: variant → the weight of a token of each response, from `weights.relative`.
+    """
 
     lengths: Tensor
     right: Tensor
-    """Bool: the answer is right."""
     weights: dict[str, Tensor]
-    """Variant → the weight of a token of each response, from `weights.relative`."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Responses of a range of lengths, and each variant's mean weights; None where there is no response."""
+    """Responses of a range of lengths, and each variant's mean weights; None where there is no response.
+
+    Attributes:
+        right: whether the cell has the right or the wrong responses; None: both.
+        weight: mean of |w| over the tokens; 1 is the average token of all cells.
+        signed_weight: mean of w over the tokens; below 0, the update makes the tokens less likely.
+        share: share of the gradient, Σ|w| here over Σ|w| everywhere.
+    """
 
     shortest: int
     longest: int
     right: bool | None
-    """Whether the cell has the right or the wrong responses; None: both."""
     responses: int
     tokens: int
     weight: dict[str, float | None]
-    """Mean of |w| over the tokens; 1 is the average token of all cells."""
     signed_weight: dict[str, float | None]
-    """Mean of w over the tokens; below 0, the update makes the tokens less likely."""
     share: dict[str, float]
-    """Share of the gradient, Σ|w| here over Σ|w| everywhere."""
 
     @property
     def lengths(self) -> str:
@@ -52,13 +58,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Cells:
-    """The same responses, grouped in three ways."""
+    """The same responses, grouped in three ways.
+
+    Attributes:
+        by_answer: the right ones, then the wrong ones.
+        by_both: for each length the right ones, then the wrong ones.
+    """
 
     by_length: list[Cell]
     by_answer: list[Cell]
-    """The right ones, then the wrong ones."""
     by_both: list[Cell]
-    """For each length the right ones, then the wrong ones."""
 
 
 def cells_of(weighed: Weighed) -> Cells:

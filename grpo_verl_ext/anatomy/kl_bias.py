@@ -35,28 +35,35 @@ NO_GRADIENT = 1e-6
 
 @dataclass(frozen=True)
 class Bias:
-    """An estimator compared with the KL; means over the tokens."""
+    """An estimator compared with the KL; means over the tokens.
+
+    Attributes:
+        value: E[k], nats.
+        value_bias: E[k] − KL, nats.
+        gradient_error: ‖E[∇k] − ∇KL‖ / ‖∇KL‖, norms over all positions and logits; None where the KL has no
+            gradient.
+        cosine: between E[∇k] and ∇KL over all positions and logits; None where one has no direction.
+    """
 
     value: float
-    """E[k], nats."""
     value_bias: float
-    """E[k] − KL, nats."""
     gradient_error: float | None
-    """‖E[∇k] − ∇KL‖ / ‖∇KL‖, norms over all positions and logits; None where the KL has no gradient."""
     cosine: float | None
-    """Cosine between E[∇k] and ∇KL over all positions and logits; None where one has no direction."""
 
 
 @dataclass(frozen=True)
 class KlReport:
-    """The measured biases, and the number of responses and positions measured."""
+    """The measured biases, and the number of responses and positions measured.
+
+    Attributes:
+        prompts_as_text: responses whose prompt could not be put back into the chat template.
+        kl: KL(policy ‖ reference), nats per token.
+    """
 
     responses: int
     positions: int
     prompts_as_text: int
-    """Responses whose prompt could not be put back into the chat template."""
     kl: float
-    """KL(policy ‖ reference), nats per token."""
     estimators: dict[str, Bias]
 
 

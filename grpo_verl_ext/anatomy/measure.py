@@ -29,21 +29,24 @@ SCORES_NAMED = 8
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of ``grpo-verl-ext anatomy``."""
+    """Options of ``grpo-verl-ext anatomy``.
+
+    Attributes:
+        right_above: a response is right if its score is higher.
+        max_response_length: the budget in tokens; null: every response ended by itself.
+        micro_batch_size: responses in a local batch of bnpo.
+        kl_responses: responses, drawn from the dump, that the two models read.
+    """
 
     dump: Path
     tokenizer: Path
     out: Path
     right_above: float = 0.0
-    """A response is right if its score is higher."""
     max_response_length: int | None = None
-    """The budget in tokens; null: every response ended by itself."""
     micro_batch_size: int = MICRO_BATCH_SIZE
-    """Responses in a local batch of bnpo."""
     policy: Path | None = None
     reference: Path | None = None
     kl_responses: int = 64
-    """Responses, drawn from the dump, that the two models read."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,14 @@ class Anatomy:
 
 @dataclass
 class _Seen:
-    """Totals over the steps read so far."""
+    """Totals over the steps read so far.
+
+    Attributes:
+        weighed: one for each step that has a gradient.
+    """
 
     steps: list[StepGroups] = field(default_factory=list)
     weighed: list[Weighed] = field(default_factory=list)
-    """One for each step that has a gradient."""
     scores: set[float] = field(default_factory=set)
     responses: int = 0
     tokens: int = 0

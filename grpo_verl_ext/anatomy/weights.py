@@ -29,13 +29,16 @@ MICRO_BATCH_SIZE = 8
 
 @dataclass(frozen=True)
 class Step:
-    """The responses of one training step; (B,) each."""
+    """The responses of one training step; (B,) each.
+
+    Attributes:
+        lengths: tokens, ≥ 1.
+        group: from `dense_group_ids`.
+    """
 
     rewards: Tensor
     lengths: Tensor
-    """Tokens, ≥ 1."""
     group: Tensor
-    """From `dense_group_ids`."""
 
     @classmethod
     def of(cls, scores: Sequence[float], lengths: Sequence[int], groups: Sequence[str]) -> Step:

@@ -18,7 +18,11 @@ from grpo_verl_ext.utils.generate import sample
 
 @dataclass(frozen=True)
 class DivergenceJob:
-    """The content of the job file that the process reads."""
+    """The content of the job file that the process reads.
+
+    Attributes:
+        result: path of the JSON to write: ``{"kl_to_first": nats per response, "tokens": response tokens}``.
+    """
 
     policy: str
     first: str
@@ -28,7 +32,6 @@ class DivergenceJob:
     max_response_tokens: int
     seed: int
     result: str
-    """Path of the JSON to write: ``{"kl_to_first": nats per response, "tokens": response tokens}``."""
 
 
 def main(job: DivergenceJob) -> None:

@@ -21,16 +21,19 @@ Results = dict[str, Any]
 
 @dataclass
 class RoundRecord:
-    """The record of one round."""
+    """The record of one round.
+
+    Attributes:
+        overrides: verl's command line.
+        parts: results of the finished parts, in order.
+    """
 
     round: int
     seed: int
     overrides: list[str]
-    """verl's command line."""
     git_revision: str | None
     versions: dict[str, str]
     parts: dict[str, Results] = field(default_factory=dict)
-    """Results of the finished parts, in order."""
 
 
 @dataclass

@@ -16,18 +16,21 @@ RESULTS = "results.json"
 
 @dataclass(frozen=True)
 class RewardJob:
-    """The content of the job file that the process reads; paths are strings, for JSON."""
+    """The content of the job file that the process reads; paths are strings, for JSON.
+
+    Attributes:
+        start: model to train further; one without a score head gets a new one, drawn by the seed.
+        train: file of pairs.
+        held_out: file of pairs; may be empty.
+        trainer: fields of TRL's ``RewardConfig``.
+    """
 
     start: str
-    """Model to train further; one without a score head gets a new one, drawn by the seed."""
     train: str
-    """File of pairs."""
     held_out: str
-    """File of pairs; may be empty."""
     target: str
     seed: int
     trainer: dict[str, Any]
-    """Fields of TRL's ``RewardConfig``."""
 
 
 def main(job: RewardJob) -> None:

@@ -36,14 +36,17 @@ from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 
 @dataclass(frozen=True)
 class Context:
-    """Arguments of a part beside its round."""
+    """Arguments of a part beside its round.
+
+    Attributes:
+        config: verl's configuration of round 1, composed.
+        rule: the function that ``reward_model.label`` names.
+        on_step: called with the number of the last finished training step.
+    """
 
     config: DictConfig
-    """verl's configuration of round 1, composed."""
     rule: Rule
-    """The function that ``reward_model.label`` names."""
     on_step: Callable[[int], None]
-    """Called with the number of the last finished training step."""
 
     @property
     def first_policy(self) -> str:

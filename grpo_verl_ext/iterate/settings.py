@@ -21,59 +21,73 @@ class IterateError(ValueError):
 
 @dataclass
 class PolicySettings:
-    """Settings of the policy's training by verl's trainer."""
+    """Settings of the policy's training by verl's trainer.
+
+    Attributes:
+        overrides: verl's command line: presets, data, the first policy (``actor_rollout_ref.model.path``), …
+        steps: M, training steps per round.
+        save_freq: steps between checkpoints; a killed round resumes from the last one.
+    """
 
     overrides: list[str] = MISSING
-    """verl's command line: presets, data, the first policy (``actor_rollout_ref.model.path``), …"""
     steps: int = MISSING
-    """M: training steps per round."""
     save_freq: int = 4
-    """Steps between checkpoints; a killed round resumes from the last one."""
 
 
 @dataclass
 class RewardModelSettings:
-    """Settings of the reward model, which TRL trains on pairs and the policy's training uses."""
+    """Settings of the reward model, which TRL trains on pairs and the policy's training uses.
+
+    Attributes:
+        start: folder or hub name of a reward model for round 1. None: the first policy with a new head is
+            trained after round 1 and used from round 2 on; round 1 has only the rules.
+        weight: its factor in the reward; 0 trains the reward model without using it.
+        rule_weight: factor of the reward function's score. With 0, ``start`` is needed.
+        served: ``embedded``: in verl's reward processes, on CPU. ``server``: verl's reward-model server.
+        label: dotted name of the rule ``(solution_str, ground_truth) → number`` that says which response of a
+            prompt is better.
+        pairs_per_prompt: largest number of pairs from the responses to a prompt in one step.
+        held_out: share of prompts whose pairs only measure the reward model and never train it.
+        replay: share of the training pairs that come from all earlier rounds; Algorithm 1: 10 % historical
+            data.
+        launcher: starts the training module; None: ``python -m``. With several GPUs: [accelerate, launch,
+            -m].
+        trainer: fields of TRL's ``RewardConfig``.
+    """
 
     start: str | None = None
-    """Folder or hub name of a reward model for round 1. None: the first policy with a new head is trained
-    after round 1 and used from round 2 on; round 1 has only the rules."""
     weight: float = 1.0
-    """Its factor in the reward; 0 trains the reward model without using it."""
     rule_weight: float = 1.0
-    """Factor of the reward function's score. With 0, ``start`` is needed."""
     served: str = "embedded"
-    """``embedded``: in verl's reward processes, on CPU. ``server``: verl's reward-model server."""
     label: str = MISSING
-    """Dotted name of the rule ``(solution_str, ground_truth) → number`` that says which response of a prompt
-    is better."""
     pairs_per_prompt: int = 4
-    """Largest number of pairs from the responses to a prompt in one step."""
     held_out: float = 0.1
-    """Share of prompts whose pairs only measure the reward model and never train it."""
     replay: float = 0.1
-    """Share of the training pairs that come from all earlier rounds; Algorithm 1: 10 % historical data."""
     launcher: list[str] | None = None
-    """Starts the training module; None: ``python -m``. With several GPUs: [accelerate, launch, -m]."""
     trainer: dict[str, Any] = field(default_factory=dict)
-    """Fields of TRL's ``RewardConfig``."""
 
 
 @dataclass
 class MeasureSettings:
-    """Settings of the measurement after each round, in addition to verl's validation."""
+    """Settings of the measurement after each round, in addition to verl's validation.
+
+    Attributes:
+        prompts: rows of ``data.val_files``, from the first, for the KL to the first policy; 0: not measured.
+    """
 
     prompts: int = 256
-    """Rows of ``data.val_files``, from the first, for the KL to the first policy; 0: not measured."""
     batch_size: int = 64
 
 
 @dataclass
 class IterateSettings:
-    """All settings of ``grpo-verl-ext iterate``."""
+    """All settings of ``grpo-verl-ext iterate``.
+
+    Attributes:
+        folder: path for everything that is written.
+    """
 
     folder: str = MISSING
-    """Folder for everything that is written."""
     rounds: int = MISSING
     seed: int = 1
     policy: PolicySettings = field(default_factory=PolicySettings)

@@ -20,14 +20,17 @@ class CorruptDumpError(ValueError):
 
 @dataclass(frozen=True)
 class Response:
-    """One line of a dump; its texts are without special tokens, as verl writes them."""
+    """One line of a dump; its texts are without special tokens, as verl writes them.
+
+    Attributes:
+        prompt_id: equal for all responses to one prompt of a step.
+        truth: the ground truth, as in the dataset; None if it has none.
+    """
 
     prompt_id: str
-    """Equal for all responses to one prompt of a step."""
     prompt: str
     output: str
     truth: object
-    """The ground truth, as in the dataset; None if it has none."""
     score: float
     step: int
 

@@ -12,14 +12,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 @dataclass(frozen=True)
 class Sampled:
-    """A batch of prompts with one response each; prompts are padded on the left, responses on the right."""
+    """A batch of prompts with one response each; prompts are padded on the left, responses on the right.
+
+    Attributes:
+        tokens: (B, P + R) prompt and response.
+        prompt_width: P.
+        prompt_mask: (B, P) 1 on the prompt's tokens.
+    """
 
     tokens: Tensor
-    """(B, P + R) prompt and response."""
     prompt_width: int
-    """P."""
     prompt_mask: Tensor
-    """(B, P) 1 on the prompt's tokens."""
 
     def response_mask(self, end: int) -> Tensor:
         """Return (B, R), 1 up to and including the first ``end`` token of each response."""

@@ -28,12 +28,15 @@ _ADDRESS = re.compile(r"\+*ray_kwargs\.ray_init(?:\.address=|=.*\baddress:)\s*['
 
 @dataclass(frozen=True)
 class WhichRay:
-    """The Ray that a training, or another command, will use."""
+    """The Ray that a training, or another command, will use.
+
+    Attributes:
+        address: as ``ray.init`` takes it.
+        given_by: the environment variable or key that gives the address; None if none does.
+    """
 
     address: str
-    """As ``ray.init`` takes it."""
     given_by: str | None = None
-    """The environment variable or key that gives the address; None if none does."""
 
     @property
     def arguments(self) -> tuple[str, ...]:

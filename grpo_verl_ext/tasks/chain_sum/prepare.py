@@ -25,14 +25,17 @@ from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
 
 @dataclass(frozen=True)
 class Prepared:
-    """The outcome of `prepare`."""
+    """The outcome of `prepare`.
+
+    Attributes:
+        made: False if the folder was there already and nothing was done.
+        moved_aside: new path of the folder that ``force`` replaced.
+    """
 
     folder: Path
     manifest: Manifest
     made: bool
-    """False if the folder was there already and nothing was done."""
     moved_aside: Path | None
-    """New path of the folder that ``force`` replaced."""
 
 
 def prepare(

@@ -29,6 +29,12 @@ class Settings:
     """Sizes of the data and the model, and the schedule of the warm start.
 
     Every problem has ``min_terms`` to ``max_terms`` terms, each length equally often.
+
+    Attributes:
+        steps: optimizer steps of the warm start.
+        slip_steps: number of the last steps, which are on responses with wrong additions.
+        slip_share: probability that an addition in such a response is wrong on purpose.
+        workers: threads that share each batch; a setting because the weights depend on it.
     """
 
     min_terms: int = 3
@@ -42,15 +48,11 @@ class Settings:
     feed_forward: int = 256
 
     steps: int = 480
-    """Optimizer steps of the warm start."""
     slip_steps: int = 100
-    """The last so many steps are on responses with wrong additions."""
     slip_share: float = 0.32
-    """Probability that an addition in such a response is wrong on purpose."""
     batch_size: int = 24
     learning_rate: float = 2.2e-3
     workers: int = 2
-    """Threads that share each batch; a setting because the weights depend on it."""
 
 
 FORMAT = 1
@@ -66,20 +68,24 @@ class PreparedTaskError(ValueError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of ``manifest.json``."""
+    """The content of ``manifest.json``.
+
+    Attributes:
+        versions: versions of Python, torch, transformers and this package; recorded, not compared.
+        sha256: path inside the folder → hexadecimal digest, for each file but the manifest.
+        sampled_accuracy: share of right answers on ``measured_prompts`` test prompts: one response each,
+            temperature 1.
+        seconds: wall-clock time of the whole preparation.
+    """
 
     format: int
     seed: int
     settings: dict[str, Any]
     versions: dict[str, str]
-    """Versions of Python, torch, transformers and this package; recorded, not compared."""
     sha256: dict[str, str]
-    """Path inside the folder → hexadecimal digest, for each file but the manifest."""
     sampled_accuracy: float
-    """Share of right answers on ``measured_prompts`` test prompts: one response each, temperature 1."""
     measured_prompts: int
     seconds: float
-    """Wall-clock time of the whole preparation."""
 
     def write(self, folder: Path) -> None:
         """Write ``manifest.json``, the last file: it makes the folder complete."""

@@ -48,10 +48,13 @@ PATIENCE = 5.0
 
 @dataclass(frozen=True)
 class Worker:
-    """The worker process that Ray asked for."""
+    """The worker process that Ray asked for.
+
+    Attributes:
+        arguments: path of the program and its arguments.
+    """
 
     arguments: list[str]
-    """Path of the program and its arguments."""
     environment: dict[str, str]
     folder: str
 
