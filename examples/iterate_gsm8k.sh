@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run iterative GRPO (arXiv 2402.03300, Algorithm 1) with Qwen2.5-1.5B-Instruct on GSM8K: one node with GPUs, FSDP,
-# vLLM, the reward model on verl's server.
+# Iterative GRPO (arXiv 2402.03300, Algorithm 1) of Qwen2.5-1.5B-Instruct on GSM8K: one node with GPUs, FSDP, vLLM, the
+# reward model on verl's server.
 #
 #   bash examples/iterate_gsm8k.sh [key=value …]     e.g. rounds=3 policy.steps=50, or --dry-run
 #
 # The data are verl's: python3 -m examples.data_preprocess.gsm8k in a checkout of verl writes ~/data/gsm8k.
-# This package's tests compose and check the configuration; the training was not run, for lack of GPUs.
+# The configuration is composed and checked by this package's tests; the training was not run, for want of GPUs.
 set -xeuo pipefail
 
 export MODEL=${MODEL:-Qwen/Qwen2.5-1.5B-Instruct}

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run an ablation on GSM8K with a Qwen model, FSDP and vLLM.
+# An ablation on GSM8K with a Qwen model, FSDP and vLLM.
 #
 #   bash examples/ablations/gsm8k.sh GRID [--run] [key=value …]     GRID: losses, std, token_mean, clip, gvpo,
 #                                                                   gvpo_anchor, supervision, critic
 #
 # The data are verl's: python3 -m examples.data_preprocess.gsm8k in a checkout of verl writes ~/data/gsm8k.
-# This package's tests compose and check the grids; they were not run, for lack of GPUs.
+# The grids are composed and checked by this package's tests; they were not run, for want of GPUs.
 set -xeuo pipefail
 
 export MODEL=${MODEL:-Qwen/Qwen2.5-1.5B-Instruct}

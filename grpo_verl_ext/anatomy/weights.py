@@ -174,7 +174,7 @@ def token_weights(variant: Variant, step: Step, micro_batch_size: int) -> Tensor
 
 
 def micro_batches(responses: int, size: int) -> tuple[Tensor, ...]:
-    """Return row numbers of micro-batches, shuffled in a fixed order; TRL shuffles before it cuts, too."""
+    """Return row numbers of micro-batches, in a random but fixed order; TRL also shuffles before it cuts."""
     order = torch.randperm(responses, generator=torch.Generator().manual_seed(0))
     return torch.split(order, size)
 

@@ -87,6 +87,6 @@ def check_trainer(settings: IterateSettings) -> None:
     for key in reward_config(settings.reward_model.trainer, output_dir="", seed=0):
         if key not in valid:
             raise IterateError(
-                f"reward_model.trainer.{key} is no field of TRL's RewardConfig; among them are "
+                f"reward_model.trainer.{key} is not a field of TRL's RewardConfig; among them are "
                 f"learning_rate, num_train_epochs, per_device_train_batch_size. Remove the line"
             )

@@ -76,7 +76,7 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
         manifest = Manifest(content["settings"], rounds, content["format"])
     except PARSE_ERRORS as error:
         raise IterateError(
-            f"{file} is no manifest ({error!r}). It was left in place; type folder=<a new folder>"
+            f"{file} is not a manifest ({error!r}). It was left in place; type folder=<a new folder>"
         ) from error
     if manifest.format != FORMAT:
         raise IterateError(

@@ -88,7 +88,7 @@ def read_pairs(file: Path) -> list[Pair]:
             pairs.append(made(Pair, json.loads(line)))
         except PARSE_ERRORS as error:
             raise IterateError(
-                f"{file}, line {number}, is no pair ({error}). It was left in place"
+                f"{file}, line {number}, is not a pair ({error}). It was left in place"
             ) from error
     return pairs
 

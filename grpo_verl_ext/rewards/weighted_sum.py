@@ -131,6 +131,6 @@ def check_weights(weights: Mapping[str, float]) -> None:
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not is_number or not abs(weight) <= LARGEST_WEIGHT:
             raise ValueError(
-                f"{key}.{name}={weight!r} is no finite number of at most {LARGEST_WEIGHT:g}; "
+                f"{key}.{name}={weight!r} is not a finite number of at most {LARGEST_WEIGHT:g}; "
                 f"type +{key}.{name}=1.0"
             )

@@ -55,7 +55,7 @@ def read_dump(file: Path) -> list[Response]:
             except PARSE_ERRORS as error:
                 raise CorruptDumpError(
                     f"{file}, line {number}, is no response of verl's dump ({error!r}); valid is an object "
-                    f"with {', '.join(FIELDS)}. It was left in place; move it away to go on without it"
+                    f"with {', '.join(FIELDS)}. It was left in place; move it away to continue without it"
                 ) from error
     return responses
 

@@ -47,7 +47,7 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
         except PARSE_ERRORS as error:
             raise CorruptMetricsError(
                 f"{file}, line {number}, is no record of verl's file logger ({error!r}). It was left in "
-                f"place; move it away to go on without it"
+                f"place; move it away to continue without it"
             ) from error
 
 

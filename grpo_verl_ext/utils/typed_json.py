@@ -17,7 +17,7 @@ PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError, OverflowErro
 def typed(content: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content if it is an object that has these keys with values of these types.
 
-    It may have other keys, too.
+    It may also have other keys.
 
     Args:
         hints: type hints that JSON can express, such as ``dict[str, list[int]]`` and ``str | None``.

@@ -1,4 +1,4 @@
-"""Read YAML files whose keys and types a dataclass declares; a mistake is refused with one message."""
+"""YAML files whose keys and types a dataclass declares; whatever is wrong is refused in one message."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ Settings = TypeVar("Settings")
 def read_typed_yaml(
     file: Path, overrides: Sequence[str], kind: type[Settings], error: type[Exception]
 ) -> Settings:
-    """Read a YAML file into a dataclass; ``key=value`` overrides win over the file.
+    """Read the file and let ``key=value`` of the command line win.
 
     Args:
-        overrides: ``key=value``, from the command line.
         kind: a dataclass of values and further dataclasses; fields without a default are ``MISSING``.
-        error: exception to raise.
 
     Raises:
-        error: no such file, not YAML, an unknown key, a missing value or one of another type.
+        error: no such file, no YAML, an unknown key, a missing value or one of another type.
     """
     try:
         return _read(file, overrides, kind, error)
@@ -75,7 +73,7 @@ def _refuse_unknown(
 
 
 def _refuse_wrong_types(settings: Any, prefix: str, file: Path, error: type[Exception]) -> None:
-    """Refuse what OmegaConf accepts: lists and sections nested in lists and sections, of the wrong type."""
+    """What OmegaConf lets pass: lists and sections among the elements of lists and sections."""
     for key, hint in get_type_hints(type(settings)).items():
         value = getattr(settings, key)
         if is_dataclass(value):

@@ -115,7 +115,7 @@ def test_a_missing_file_is_named(folder):
 @pytest.mark.parametrize("content", ["", "{", "null", "[]", "{}", '{"seed": 1}', "\0"])
 def test_a_corrupt_manifest_is_named(folder, content):
     (folder / "manifest.json").write_text(content)
-    with pytest.raises(PreparedTaskError, match=r"manifest.json cannot be used: it is no manifest"):
+    with pytest.raises(PreparedTaskError, match=r"manifest.json cannot be used: it is not a manifest"):
         check(folder)
 
 
@@ -123,7 +123,7 @@ def test_a_corrupt_manifest_is_named(folder, content):
     ("key", "value", "why"),
     [
         ("sha256", {}, "it has no sha256 for each of"),
-        ("sha256", 3, r"it is no manifest \(sha256 is a int"),
+        ("sha256", 3, r"it is not a manifest \(sha256 is a int"),
         ("format", 0, "its format is 0"),
     ],
 )

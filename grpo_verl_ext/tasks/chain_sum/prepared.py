@@ -133,7 +133,7 @@ def _read_manifest(folder: Path) -> Manifest:
     try:
         manifest = made(Manifest, json.loads(path.read_bytes()))
     except PARSE_ERRORS as error:
-        raise _corrupt(folder, MANIFEST, f"it is no manifest ({error})") from error
+        raise _corrupt(folder, MANIFEST, f"it is not a manifest ({error})") from error
     if not isinstance(manifest.sha256, dict) or not {TRAIN, TEST, WEIGHTS} <= manifest.sha256.keys():
         raise _corrupt(folder, MANIFEST, f"it has no sha256 for each of {TRAIN}, {TEST} and {WEIGHTS}")
     if manifest.format != FORMAT:

@@ -24,8 +24,8 @@ def chosen_platform() -> str:
 def is_cpu_chosen() -> bool:
     """Whether ``VERL_PLATFORM=cpu`` is set; accelerators are not looked for.
 
-    A process without an accelerator is no proof of a CPU training: it can be on a login node or a head node,
-    or an actor to which Ray gave no accelerator.
+    That a process sees no accelerator does not mean a training on CPU: it may be on a login node or a head
+    node, or be an actor to which Ray gave no accelerator.
     """
     return chosen_platform() == "cpu"
 

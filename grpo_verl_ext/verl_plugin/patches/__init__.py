@@ -33,12 +33,12 @@ PATCHES: Mapping[str, Patch] = {
     "lost_parts": Patch(
         "verl.trainer.ppo.v1.trainer_base",
         watchdog.patch,
-        "a training whose agent loop or reward process dies waits for ever",
+        "a training whose agent loop or reward process dies waits forever",
     ),
     "engine_death": Patch(
         "verl.workers.rollout.vllm_rollout.vllm_async_server",
         vllm_server.patch,
-        "a training whose vLLM engine dies waits for ever",
+        "a training whose vLLM engine dies waits forever",
     ),
     "own_queue": Patch(
         "transfer_queue.interface",

@@ -30,7 +30,7 @@ def patch(vllm_async_server: Any) -> None:
         else:
             print(
                 "grpo_verl_ext: warning: this version of verl or vLLM does not say whether its engine is "
-                "alive, so a training whose vLLM engine dies waits for ever",
+                "alive, so a training whose vLLM engine dies waits forever",
                 file=sys.stderr,
                 flush=True,
             )

@@ -103,8 +103,8 @@ def _look(earlier: set[str], done: threading.Event, found: list[str]) -> None:
 
 def _warn_unwatched(error: Exception) -> None:
     print(
-        f"grpo_verl_ext: warning: nobody looks after the actors of this training ({type(error).__name__}: "
-        f"{error}); one that waits for a dead actor waits for ever",
+        f"grpo_verl_ext: warning: the actors of this training are not watched ({type(error).__name__}: "
+        f"{error}); one that waits for a dead actor waits forever",
         file=sys.stderr,
         flush=True,
     )
