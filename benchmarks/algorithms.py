@@ -1,13 +1,13 @@
-"""Estimators and losses next to verl's own and to the least that memory allows: time and peak memory.
+"""Measure time and peak memory of our estimators and losses, of verl's, and of the least possible work.
 
 python benchmarks/algorithms.py [--quick] [--device cpu|cuda] [--repeat 7] [--threads 1]
 
 Both are called as verl calls them: an estimator with padded fp32 rewards, an int64 mask and one string id per
 row; a loss with (B, T) log-probs and its metrics, then the backward pass. Times are the best of the repeats,
-taken in turns. "Memory" is what the call holds at its peak beyond its arguments, gradient included.
+taken in turns. "Memory" is the peak of a call beyond its arguments, gradient included.
 
-The floor of an estimator is one read of the rewards and one write of the advantages. It does not even read
-the mask.
+The floor of an estimator is one read of the rewards and one write of the advantages, without reading the
+mask.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 QUICK_SHAPES = [(1024, 1024), (4096, 1024), (4096, 4096)]
 SHAPES = [(responses, tokens) for responses in (1024, 4096, 16384, 65536) for tokens in (1024, 2048, 4096)]
 BYTES_PER_TOKEN = {"estimator": 28, "loss": 80}
-"""What a call needs at most, arguments included; larger shapes than fit are left out and named."""
+"""Most bytes that a call needs, arguments included; shapes that do not fit are left out and named."""
 
 Call = Callable[[], object]
 
@@ -48,12 +48,12 @@ class Row:
 
 
 def floor(token_level_rewards: Tensor, response_mask: Tensor, **_: object) -> Tensor:
-    """One read of the rewards, one write of the advantages."""
+    """Do one read of the rewards and one write of the advantages."""
     return token_level_rewards.sum(dim=-1, keepdim=True).expand(response_mask.shape).contiguous()
 
 
 def lengths_mask(responses: int, tokens: int, device: str) -> Tensor:
-    """(B, T) int64; lengths spread evenly from 1 to T."""
+    """Return a mask, (B, T) int64, with lengths spread evenly from 1 to T."""
     lengths = torch.linspace(1, tokens, responses).round().int()[torch.randperm(responses)]
     return (torch.arange(tokens) < lengths.unsqueeze(-1)).long().to(device)
 
@@ -65,7 +65,7 @@ def estimator_calls(responses: int, tokens: int, device: str) -> dict[str, Call]
         1, mask.sum(-1, keepdim=True) - 1, torch.randint(0, 3, (responses, 1)).float().to(device)
     )
     index = np.array([f"prompt-{row // GROUP_SIZE}" for row in range(responses)], dtype=object)
-    # grpo_process reads the rewards of steps, of which there is no dense table to compare with.
+    # grpo_process reads rewards of steps, for which there is no dense table to compare with.
     functions = {"floor": floor, **ESTIMATORS}
     del functions["grpo_process"]
     functions |= {f"verl {name}": get_adv_estimator_fn(name) for name in ("grpo", "grpo_vectorized")}
@@ -100,7 +100,7 @@ def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
 
 
 def measure(calls: dict[str, Call], device: str, repeat: int) -> list[Row]:
-    """Every call once to warm up, ``repeat`` times in turns for time, once for memory."""
+    """Run every call once to warm up, ``repeat`` times in turns for time, and once for memory."""
     for call in calls.values():
         call()
     best = dict.fromkeys(calls, float("inf"))
@@ -129,7 +129,7 @@ def peak_bytes(call: Call, device: str) -> int:
         before = torch.cuda.memory_allocated()
         call()
         return torch.cuda.max_memory_allocated() - before
-    # torch's CPU allocator keeps no peak, but its profiler sees every allocation and release.
+    # torch's CPU allocator does not record a peak, but its profiler sees every allocation and release.
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
     events = profiler.profiler.kineto_results.events()
@@ -138,7 +138,7 @@ def peak_bytes(call: Call, device: str) -> int:
 
 
 def table(kind: str, baseline: str, results: Iterator[tuple[str, list[Row]]]) -> None:
-    """One line a function and shape; ratios are to ``baseline``."""
+    """Print one row per function and shape; ratios are to ``baseline``."""
     print(f"\n| {kind} | B × T | ms | × {baseline} | peak MiB | × {baseline} |\n|---|---|---|---|---|---|")
     for shape, rows in results:
         reference = next(row for row in rows if row.name == baseline)

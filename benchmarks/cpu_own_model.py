@@ -1,10 +1,10 @@
-"""A model of one's own on the CPU platform: memory and time of three GVPO steps.
+"""Measure memory and time of three GVPO steps on the CPU platform with a user's own model.
 
 python benchmarks/cpu_own_model.py [--out outputs/cpu_own_model] [verl overrides]
 
-The model is a Llama of 135 M parameters and 49,152 words, in the shape of SmolLM2-135M with random weights,
-the data are 64 short sums, and nothing but data, model, lengths and batch is set. The memory of the processes
-is summed as proportional set sizes (PSS), every two seconds: a page that several share counts once.
+The model is a Llama of 135 M parameters and 49,152 words, in the shape of SmolLM2-135M with random weights.
+The data are 64 short sums. Only data, model, lengths and batch are set. The memory of the processes is summed
+every two seconds as proportional set sizes (PSS), so that a page shared by several counts once.
 """
 
 import argparse
@@ -29,7 +29,7 @@ GIB = 2**30
 
 
 def compute_score(solution_str: str, **_: object) -> float:
-    """Share of even words, for verl: random weights solve no sum, and GVPO needs rewards that differ."""
+    """Return the share of even words; random weights solve no sum, and GVPO needs rewards that differ."""
     words = [word for word in solution_str.replace(">", " ").replace("<w", " ").split() if word.isdigit()]
     return sum(int(word) % 2 == 0 for word in words) / max(1, len(words))
 
@@ -44,7 +44,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{make_model(folder / 'model') / 1e6:.1f} M parameters", flush=True)
     make_data(folder / "sums.parquet")
-    trained(folder, [*settings(folder), *overrides])
+    train(folder, [*settings(folder), *overrides])
 
 
 def settings(folder: Path) -> list[str]:
@@ -63,11 +63,11 @@ def settings(folder: Path) -> list[str]:
 
 
 def make_model(folder: Path) -> int:
-    """Save it with a tokenizer of bytes, chat marks and words that stand for nothing; the parameters."""
+    """Save the model and a tokenizer of bytes, chat marks and filler words; return the parameter count."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Tokenizer
 
-    from grpo_verl_ext.tasks.chain_sum.tokenizer import CHAT_TEMPLATE, build_tokenizer
+    from grpo_verl_ext.tasks.chain_sum.model import CHAT_TEMPLATE, build_tokenizer
 
     bytes_and_marks = build_tokenizer()
     known = bytes_and_marks.get_vocab()
@@ -117,8 +117,8 @@ def make_data(file: Path) -> None:
     pandas.DataFrame(rows).to_parquet(file)
 
 
-def trained(folder: Path, overrides: list[str]) -> None:
-    """Train to the end and print what it took."""
+def train(folder: Path, overrides: list[str]) -> None:
+    """Train to the end and print times and memory."""
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     peak, at_peak, ended = 0, Counter[str](), list[float]()
@@ -150,8 +150,8 @@ def trained(folder: Path, overrides: list[str]) -> None:
 
 
 def proportional(driver: int) -> Counter[str]:
-    """Bytes of the driver and everything that it started, by kind of process."""
-    # Not at the top: verl loads this file for its reward, from another folder.
+    """Return the bytes of the driver and all processes that it started, by kind of process."""
+    # Not imported at the top: verl loads this file for its reward, from another folder.
     from run_processes import kind
 
     found = Counter[str]()

@@ -1,10 +1,10 @@
-"""Start-up, step and total time of verl's trainer on the CPU platform, with the embedded task.
+"""Measure start-up, step and total time of verl's trainer on the CPU platform, with the embedded task.
 
 python benchmarks/cpu_pipeline.py [--repeat 3] [--steps 16] [verl overrides]
 
-"Start-up" runs from the command to the end of the first training step, less a median step: verl starts its
-agent loop during the first step. Validation and checkpoints are off. A step: 128 responses (16 prompts × 8),
-two optimizer steps, reference and old log-probs.
+"Start-up" is the time from the command to the end of the first training step, less a median step: verl starts
+its agent loop during the first step. Validation and checkpoints are off. A step has 128 responses (16 prompts
+× 8), two optimizer steps, reference and old log-probs.
 """
 
 import argparse
@@ -22,7 +22,7 @@ PARTS = ("gen", "old_log_prob", "ref", "adv", "update_actor", "update_weights")
 
 
 def run(steps: int, overrides: list[str], folder: Path) -> tuple[float, float, list[dict[str, float]]]:
-    """Seconds until the end of the first step and of the command, and the metrics of each step."""
+    """Train; return the seconds to the end of the first step and of the command, and each step's metrics."""
     metrics = folder / "metrics.jsonl"
     command = [
         *(sys.executable, "-m", "verl.trainer.main_ppo", "+algo=grpo", "+platform=cpu", "+task=chain_sum"),

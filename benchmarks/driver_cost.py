@@ -1,15 +1,15 @@
-"""What this package does in the trainer's process, at the size of a large step: time and peak memory.
+"""Measure time and peak memory of this package's work in the trainer's process, for a large step.
 
 python benchmarks/driver_cost.py [--responses 8192 --tokens 8192] [--part TEXT] [--repeat 3] [--quarter]
 
-Lengths are log-normal: the median is an eighth of the budget, the longest the budget. Eight responses to a
-prompt, sixteen steps to a response. Each part runs in a process of its own, by the methods that verl's
-trainer calls. The rows are there already, as TransferQueue hands them over, and what verl itself does is left
-out; the lines "verl: …" are its own work on the same rows, for comparison.
+Lengths are log-normal: the median is an eighth of the budget, the longest is the budget. There are eight
+responses per prompt and sixteen steps per response. Each part runs in its own process, through the methods
+that verl's trainer calls. The rows are in memory already, as TransferQueue returns them, and verl's own work
+is left out; the lines "verl: …" are its work on the same rows, for comparison.
 
 "s" is the median of the repeats after a first call. "Peak" is the growth of the resident set in the first
-call, by the kernel's high-water mark; "result" is the part of it that verl asks for and keeps. "× 4
-responses" is the time over that of a quarter of the responses: 4 is linear.
+call, by the kernel's high-water mark; "result" is the part of it that verl keeps. "× 4 responses" is the time
+over that of a quarter of the responses: 4 is linear.
 """
 
 import argparse
@@ -48,7 +48,7 @@ from grpo_verl_ext.verl_plugin.trainer import rollout_batch
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.trainer.group_batching import GroupBatchingMixin
 from grpo_verl_ext.verl_plugin.trainer.kv_batch import KEYS, rows_of
-from grpo_verl_ext.verl_plugin.trainer.reference_sync import RefreshesReference
+from grpo_verl_ext.verl_plugin.trainer.reference_sync import ReferenceSyncTrainerMixin
 from grpo_verl_ext.verl_plugin.trainer.step_rewards import ProcessSupervisionMixin, collected
 
 SIZES = ((8192, 8192), (16384, 4096))
@@ -61,7 +61,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one part at one size; the bytes of the peak, and of what the call returned."""
+    """Time of one part at one size, and the bytes of its peak and of what it returned."""
 
     seconds: float
     peak: int
@@ -70,7 +70,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Rollout:
-    """The rows of a step: what the trainer knows of them, and what the queue has."""
+    """The rows of a step: their keys and tags in the trainer, and their tensors in the queue."""
 
     batch: KVBatchMeta
     lengths: Tensor
@@ -100,7 +100,7 @@ class Rollout:
         return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
     def steps(self) -> list[dict[str, Any]]:
-        """``extra_fields`` of each row."""
+        """Return the ``extra_fields`` of each row."""
         shares = torch.linspace(0, 1, STEPS_EACH + 1)[1:]
         ends = (shares * (self.lengths - 1).unsqueeze(-1)).long().tolist()
         rewards = torch.rand(len(ends), STEPS_EACH).tolist()
@@ -108,7 +108,7 @@ class Rollout:
 
 
 def drawn_lengths(responses: int, tokens: int, seed: int) -> npt.NDArray[np.int64]:
-    """By numpy: the parent asks for their sum, and would have threads of torch's before it forks."""
+    """Draw the lengths with numpy: the parent needs them, and torch would start threads before it forks."""
     drawn = np.random.default_rng(seed).lognormal(np.log(tokens / 8), 1.0, responses)
     lengths = drawn.astype(np.int64).clip(1, tokens)
     lengths[0] = tokens
@@ -116,7 +116,7 @@ def drawn_lengths(responses: int, tokens: int, seed: int) -> npt.NDArray[np.int6
 
 
 class Queue:
-    """TransferQueue once it has answered."""
+    """Stand-in for TransferQueue that returns rows at once."""
 
     def __init__(self, rollout: Rollout, fields: tuple[str, ...]) -> None:
         columns: dict[str, Any] = {name: rollout.ragged(name) for name in fields if name in rollout.rows}
@@ -133,8 +133,8 @@ class Queue:
         return fields
 
 
-class NothingOfVerls(PPOTrainerSync):  # type: ignore[misc]
-    """verl's methods around which ours work, empty."""
+class EmptyTrainer(PPOTrainerSync):  # type: ignore[misc]
+    """verl's trainer with empty methods in the place of those that ours extend."""
 
     def _compute_advantage(self, batch: Any, *_: Any) -> Any:
         return batch
@@ -146,8 +146,8 @@ class NothingOfVerls(PPOTrainerSync):  # type: ignore[misc]
         pass
 
 
-class Trainer(GroupBatchingMixin, ProcessSupervisionMixin, RefreshesReference, NothingOfVerls):
-    """Ours alone."""
+class Trainer(GroupBatchingMixin, ProcessSupervisionMixin, ReferenceSyncTrainerMixin, EmptyTrainer):
+    """Only this package's part of the trainer."""
 
 
 def trainer(responses: int, ranks: int, *overrides: str) -> Trainer:
@@ -168,7 +168,7 @@ def trainer(responses: int, ranks: int, *overrides: str) -> Trainer:
 
 
 def method(name: str, fields: tuple[str, ...], *overrides: str) -> Callable[[Rollout], Call]:
-    """A method of our trainer's, on rows that the queue has answered with."""
+    """Return a part that calls a method of our trainer on rows from the queue."""
 
     def made(rollout: Rollout) -> Call:
         queue = Queue(rollout, fields)
@@ -186,7 +186,7 @@ def method(name: str, fields: tuple[str, ...], *overrides: str) -> Callable[[Rol
 
 
 def order(ranks: int, of: type[PPOTrainerSync]) -> Callable[[Rollout], Call]:
-    """The order of the rows; the batch is one of ours, so that a repeat starts from the same."""
+    """Return a part that orders the rows, each time of a new batch, so that repeats do the same work."""
 
     def made(rollout: Rollout) -> Call:
         ours = trainer(len(rollout.batch), ranks, "+algo=grpo")
@@ -288,11 +288,11 @@ TRAININGS = {
         *("step rewards collected", "step rewards for the dump"),
     ),
 }
-"""What one step does of all this, with a reference and a trainer mode of this package."""
+"""Training → the parts that one step runs, with a reference and a trainer mode of this package."""
 
 
 def measured(part: str, responses: int, tokens: int, seed: int, repeat: int) -> Measured:
-    """In a process of its own, so that memory that an earlier part freed is not used again."""
+    """Measure in a new process, so that memory that an earlier part freed is not used again."""
     receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(
         target=measure, args=(sender, part, Rollout.drawn, (responses, tokens, seed), repeat)
@@ -320,7 +320,7 @@ def measure(sender: Any, part: str, draw: Callable[..., Rollout], size: tuple[in
 
 
 def peak(call: Call) -> tuple[int, int]:
-    """Growth of the resident set in the call, and bytes of the tensors that it returns."""
+    """Return the growth of the resident set in the call, and the bytes of the tensors that it returns."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
@@ -333,7 +333,7 @@ def peak(call: Call) -> tuple[int, int]:
 
 
 def ranks_of(part: str) -> int:
-    """The ranks in its name, each of which needs a row of every mini-batch."""
+    """Return the number of ranks in a part's name; each rank needs a row of every mini-batch."""
     return next((ranks for ranks in RANKS if f" {ranks} ranks" in part), 1)
 
 
@@ -350,7 +350,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--quarter", action="store_true", help="also a quarter of the responses: is it linear?"
+        "--quarter", action="store_true", help="also measure a quarter of the responses, to test linearity"
     )
     options = parser.parse_args()
     sizes = SIZES

@@ -1,8 +1,8 @@
-"""What GVPO's drift costs: seconds of verl's actor update with ``+algo=gvpo`` and with ``+algo=grpo``.
+"""Measure the cost of GVPO's drift: seconds of verl's actor update with ``+algo=gvpo`` and ``+algo=grpo``.
 
-verl's FSDP2 worker on one rank, a Qwen2 model with random weights, the same batch for both; one update on a
-rollout needs no drift, four need it for three of them. Also prints what the two trainers' balancing of rows
-over ranks amounts to, on lengths with a long tail.
+Uses verl's FSDP2 worker on one rank, a Qwen2 model with random weights, and the same batch for both. One
+update per rollout needs no drift; of four updates, three need it. Also prints how well the two trainers
+balance rows over ranks, on lengths with a long tail.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--responses", type=int, default=4, help="per prompt")
-    parser.add_argument("--tokens", type=int, default=160, help="of a response, at most")
+    parser.add_argument("--tokens", type=int, default=160, help="most tokens of a response")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
@@ -109,7 +109,7 @@ def make_worker(folder: str, loss: str, options: argparse.Namespace) -> Any:
 
 
 def make_batch(options: argparse.Namespace, loss: str) -> TensorDict:
-    """Responses of random lengths, as verl's trainer hands them to a worker."""
+    """Return responses of random lengths, as verl's trainer passes them to a worker."""
     generator = torch.Generator().manual_seed(0)
     rows = options.prompts * options.responses
     lengths = torch.randint(options.tokens // 2, options.tokens + 1, (rows,), generator=generator).tolist()
@@ -154,7 +154,7 @@ def timed_update(worker: Any, batch: TensorDict, updates: int, options: argparse
 
 
 def imbalance() -> Table:
-    """Tokens of the busiest rank over those of an even share: the whole step, and optimizer step by step."""
+    """Return a table of the busiest rank's tokens over an even share, for the step and per mini-batch."""
     from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
     from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, whole_groups
@@ -181,7 +181,7 @@ def imbalance() -> Table:
 
 
 def busiest(ranks: list[list[int]], lengths: torch.Tensor, parts: int) -> float:
-    """Σ over mini-batches of the busiest rank's tokens, over the tokens of an even share."""
+    """Return Σ over mini-batches of the busiest rank's tokens, over the tokens of an even share."""
     share = len(ranks[0]) // parts
     waits = [
         max(int(lengths[rank[j * share : (j + 1) * share]].sum()) for rank in ranks) for j in range(parts)

@@ -1,4 +1,4 @@
-"""What the plugin adds to `import verl`: processor seconds of a fresh process, with and without it.
+"""Measure what the plugin adds to `import verl`: CPU seconds of a fresh process, with and without it.
 
 python benchmarks/import_cost.py [--repeat 7]
 """
@@ -12,7 +12,7 @@ import sys
 
 
 def import_seconds(policy: str) -> float:
-    """User and system time of one `python -c "import verl"`."""
+    """Return user plus system time of one `python -c "import verl"`."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": policy}
     subprocess.run([sys.executable, "-c", "import verl"], check=True, env=environment, capture_output=True)
@@ -24,8 +24,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=7)
     repeat = parser.parse_args().repeat
-    import_seconds("auto")  # compiles what is not compiled yet
-    # Alternating, so that a slow spell of the machine hits both.
+    import_seconds("auto")  # compiles modules that are not compiled yet
+    # Alternating, so that a slow phase of the machine affects both.
     pairs = [(import_seconds("none"), import_seconds("grpo_verl_ext")) for _ in range(repeat)]
     without, with_plugin = (statistics.median(column) for column in zip(*pairs, strict=True))
     added = statistics.median(b - a for a, b in pairs)

@@ -1,10 +1,10 @@
-"""SIGKILL of each kind of process at a random moment of a training, and the same command again.
+"""Kill each kind of process with SIGKILL at a random moment of a training, and resume the training.
 
 python benchmarks/kills.py [--kinds driver WorkerDict …] [--seed 1] [--out outputs/kills] [verl overrides]
 
-The embedded task on the CPU platform with two ranks, twelve short steps, a checkpoint after each. The
-signal comes 0 to 10 seconds after the first step was logged. Then the same training is started again and
-has to reach its last step. What a killed run leaves running is looked for, and the task's cache is
+Trains the embedded task on the CPU platform with two ranks and twelve short steps, with a checkpoint after
+each. The signal comes 0 to 10 seconds after the first step was logged. Then the same training is started
+again and has to reach its last step. Processes that the killed run left are counted, and the task's cache is
 compared file by file.
 """
 
@@ -33,13 +33,16 @@ STEPS = 12
 
 @dataclass
 class Kill:
-    """Sends the signal once, ``delay`` seconds after the first step."""
+    """Sends the signal once, ``delay`` seconds after the first step.
+
+    Attributes:
+        patience: seconds after the kill until a run that has not ended counts as hanging.
+    """
 
     run: VerlRun
     kind: str
     delay: float
     patience: float
-    """Seconds after which a run that does not end is called hanging."""
     first_step: float | None = None
     sent: float | None = None
 
@@ -84,7 +87,7 @@ def settings(overrides: list[str]) -> list[str]:
 
 
 def killed_and_resumed(kill: Kill) -> str:
-    """One row of the table."""
+    """Kill a run, resume it, and return a row of the table."""
     run, before = kill.run, cache_digest()
     try:
         run.go(on_metrics=kill.look)
@@ -102,7 +105,7 @@ def killed_and_resumed(kill: Kill) -> str:
 
 
 def named_by(victim: str, message: str, run: VerlRun) -> str:
-    """Where an error says who died: in the last lines of the log, which the runner repeats, or further up."""
+    """Return where the victim is named: in the log's last lines, which the error repeats, or further up."""
     if victim == "driver":
         return "status -9 of the command" if "status -9" in message else "nothing"
     said = re.compile(rf"(died|dead|killed|Error).*{victim}|{victim}.*(died|dead|killed|Error)", re.I)
@@ -113,7 +116,7 @@ def named_by(victim: str, message: str, run: VerlRun) -> str:
 
 
 def cache_digest() -> str:
-    """Of all files in the cache and their names."""
+    """Return a digest of the names and contents of all files in the cache."""
     digest = hashlib.sha256()
     for file in sorted(path for path in cache_root().rglob("*") if path.is_file()):
         digest.update(str(file).encode() + file.read_bytes())

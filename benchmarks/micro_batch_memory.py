@@ -1,10 +1,11 @@
-"""Memory that a micro-batch takes in verl's FSDP2 worker on the processor: logits and activations of a token.
+"""Measure the memory per token of a micro-batch in verl's FSDP2 worker on a CPU: logits and activations.
 
 python benchmarks/micro_batch_memory.py
 
 The resident set of the process is read every 2 ms. "Copies" are multiples of tokens × words × 4 bytes, for a
-model that is nearly nothing but its 49,152 words; "numbers a layer" are multiples of 16 × width + 4 ×
-feed-forward, for one that is nearly nothing but ten layers. Rows of 80 to 128 tokens, padded to the longest.
+model that consists almost only of its 49,152 words; "numbers per layer" are multiples of 16 × width + 4 ×
+feed-forward, for one that consists almost only of ten layers. Rows have 80 to 128 tokens, padded to the
+longest.
 """
 
 import argparse
@@ -46,7 +47,7 @@ def main() -> None:
         taken(worker, update=True, temperature=1.0, entropy=False)
         each = taken(worker, update=True, temperature=1.0, entropy=False)
         layer = sizes.WIDTHS_SAVED * 576 + sizes.FEED_FORWARDS_SAVED * 1536
-        print(f"update: {each / 4 / 10 / layer:.2f} × the numbers a layer")
+        print(f"update: {each / 4 / 10 / layer:.2f} × the numbers per layer")
 
 
 def save_model(folder: str, *, words: int, width: int, feed_forward: int, layers: int) -> None:
@@ -66,7 +67,7 @@ def save_model(folder: str, *, words: int, width: int, feed_forward: int, layers
 
 
 def taken(worker: Any, *, update: bool, temperature: float, entropy: bool) -> float:
-    """Bytes a token, in one micro-batch."""
+    """Return the bytes per token of one micro-batch."""
     from verl.utils import tensordict_utils as tu
 
     batch, rows = make_batch(OPTIONS, "gvpo"), OPTIONS.prompts * OPTIONS.responses
@@ -94,7 +95,7 @@ def taken(worker: Any, *, update: bool, temperature: float, entropy: bool) -> fl
 
 
 def peak(call: Callable[[], object]) -> int:
-    """By how much the process grows in the call."""
+    """Return by how many bytes the process grows in the call."""
     process, ended = psutil.Process(), threading.Event()
     before = highest = process.memory_info().rss
 

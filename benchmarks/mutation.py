@@ -1,4 +1,4 @@
-"""Would the tests notice? Change the mathematics in one place at a time and run its tests on each change.
+"""Test the tests: change the mathematics in one place at a time and run its tests on each change.
 
 python benchmarks/mutation.py [--module kl ...] [--list]
 
@@ -55,7 +55,7 @@ CALLS = {
     "detach": "clone",
     "clamp": "abs",
 }
-"""Function → what takes its place; the argument is kept."""
+"""Function → its replacement; the argument is kept."""
 
 EQUIVALENT = {
     "surrogate.py dual_clipped_surrogate: advantages < 0  →  advantages <= 0": (
@@ -69,12 +69,12 @@ EQUIVALENT = {
     "kl_bias.py true: logits.detach()  →  logits.clone()": "a copy computes what a view does",
     "kl.py exact: 0.0  →  1.0": "any finite number under the mask will do, for the result is masked again",
 }
-"""Mutant, as printed → why it computes the same."""
+"""Mutant, as printed → why it computes the same result."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed expression: the whole file as it then reads, and the change in words."""
+    """One changed expression: the source of the changed file, and a description of the change."""
 
     path: Path
     source: str
@@ -82,7 +82,7 @@ class Mutant:
 
 
 def mutants(path: Path) -> Iterator[Mutant]:
-    """All mutants of a file, in the order of their place in it."""
+    """Yield all mutants of a file, in the order of their place in it."""
     tree = ast.parse((ROOT / path).read_text())
     for i, node in enumerate(ast.walk(tree)):
         for replacement in variants(node):
@@ -95,7 +95,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 
 def variants(node: ast.AST) -> Iterator[ast.expr]:
-    """What may stand in the place of an expression."""
+    """Yield the replacements of an expression."""
     match node:
         case ast.BinOp(op=op) if type(op) in OPERATORS:
             for other in OPERATORS[type(op)]:
@@ -115,7 +115,7 @@ def variants(node: ast.AST) -> Iterator[ast.expr]:
 
 def _call_variants(node: ast.Call) -> Iterator[ast.expr]:
     match node.func:
-        case ast.Attribute(attr="where"):  # drop a mask, or turn it round
+        case ast.Attribute(attr="where"):  # drop a mask, or invert it
             condition, yes, no = node.args
             yield yes
             yield ast.Call(node.func, [condition, no, yes], [])
@@ -130,7 +130,7 @@ def _call_variants(node: ast.Call) -> Iterator[ast.expr]:
 
 
 def _kept(node: ast.Call) -> list[ast.keyword]:
-    """Keywords that the replacement takes as well."""
+    """Return the keywords that the replacement also accepts."""
     return [] if _words(node.func).endswith("clamp") else node.keywords
 
 
@@ -144,7 +144,7 @@ def _replace(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
 
 
 def _function(tree: ast.Module, node: ast.AST) -> str:
-    """Name of the top-level definition that a node belongs to."""
+    """Return the name of the top-level definition that a node belongs to."""
     owners = (top for top in tree.body if any(child is node for child in ast.walk(top)))
     return getattr(next(owners, None), "name", "module")
 
@@ -154,7 +154,7 @@ def _words(node: ast.AST) -> str:
 
 
 def is_killed(tree: Path, mutant: Mutant) -> bool:
-    """Run the tests on a mutated copy of the tree; the copy is put right again."""
+    """Whether a test fails on the tree with this mutant; the tree is restored afterwards."""
     original = (tree / mutant.path).read_text()
     (tree / mutant.path).write_text(mutant.source)
     try:
@@ -164,7 +164,7 @@ def is_killed(tree: Path, mutant: Mutant) -> bool:
 
 
 def tests_pass(tree: Path) -> bool:
-    """Run the tests in a fork, which finds torch and verl imported already but nothing of this package."""
+    """Whether the tests pass, run in a fork that has imported torch and verl but nothing of this package."""
     process = multiprocessing.get_context("fork").Process(target=_run_tests, args=(tree,))
     process.start()
     process.join()
@@ -182,7 +182,7 @@ def _run_tests(tree: Path) -> None:
 
 
 def import_what_never_changes() -> None:
-    """torch, verl and what the tests use of them; verl's plugins wait for the fork."""
+    """Import torch, verl and the modules that the tests use of them; verl's plugins load in the fork."""
     os.environ["VERL_USE_EXTERNAL_PLUGINS"] = "none"
     sys.dont_write_bytecode = True
     for module in ("torch", "hypothesis", "verl.workers.utils.losses", "verl.trainer.ppo.ray_trainer"):
@@ -214,7 +214,7 @@ def main() -> None:
 
 def report(tree: Path, todo: list[Mutant]) -> None:
     if not tests_pass(tree):
-        sys.exit("the tests fail before anything is changed")
+        sys.exit("the tests fail on the unchanged tree")
     counts = dict.fromkeys(("killed", "survived", "equivalent"), 0)
     for mutant in todo:
         if mutant.change in EQUIVALENT:

@@ -1,4 +1,4 @@
-"""What the processes of a training are to verl, Ray and vLLM."""
+"""Name the processes of a training by their role in verl, Ray and vLLM."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ FORKS_WORKERS = "forked_worker"
 
 
 def kind(process: psutil.Process) -> str:
-    """Ray's actors are named by their class, its own processes by their program."""
+    """Return the kind of a process: the class of a Ray actor, or the program of Ray's own processes."""
     command = process.cmdline()
     if TRAINER[1] in command:
         return "driver"

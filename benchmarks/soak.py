@@ -1,11 +1,11 @@
-"""Resident memory over a long training on the CPU platform: does it grow, and in which process?
+"""Measure the growth of resident memory over a long training on the CPU platform, per kind of process.
 
 python benchmarks/soak.py [--algo gvpo] [--steps 200] [--out outputs/soak] [verl overrides]
 
-The embedded task with 4 prompts × 4 responses a step, and a checkpoint every 50 steps. After each step
-the memory of every process of the run is read: the resident pages that it shares with nobody (unique set
-size). The slope is a least-squares line through the second half of the steps: libraries fill their
-caches in the first.
+Trains the embedded task with 4 prompts × 4 responses per step, and a checkpoint every 50 steps. After each
+step the memory of every process of the run is read: its resident pages that no other process shares (unique
+set size). The slope is that of a least-squares line through the second half of the steps, since libraries
+fill their caches in the first.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def settings(algo: str, overrides: list[str]) -> list[str]:
 
 
 def soaked(run: VerlRun) -> dict[int, Memory]:
-    """Train to the end; memory after each step that was seen to end."""
+    """Train to the end, and return the memory after each step whose end was seen."""
     by_step: dict[int, Memory] = {}
 
     def look(metrics: Metrics) -> None:
@@ -65,7 +65,7 @@ def soaked(run: VerlRun) -> dict[int, Memory]:
 
 
 def memory(mark: str) -> Memory:
-    """Of all processes of the run now, by kind."""
+    """Return the current memory of all processes of the run, by kind."""
     found: Memory = defaultdict(float)
     for process in marked(mark):
         try:
@@ -76,14 +76,14 @@ def memory(mark: str) -> Memory:
 
 
 def table(by_step: dict[int, Memory]) -> str:
-    """Slopes with their standard errors, Markdown."""
+    """Return the memory and its slopes with standard errors, as a Markdown table."""
     steps = sorted(by_step)[len(by_step) // 2 :]
     kinds = sorted({name for step in steps for name in by_step[step]})
     rows = {name: [name] for name in kinds}
     rows["all but Ray's own"] = [name for name in kinds if not name.startswith("Ray's ")]
     rows["all"] = kinds
     lines = [
-        f"| process | MiB at step {steps[0]} | MiB at step {steps[-1]} | MiB a step |",
+        f"| process | MiB at step {steps[0]} | MiB at step {steps[-1]} | MiB per step |",
         "| --- | --- | --- | --- |",
     ]
     for name, parts in rows.items():

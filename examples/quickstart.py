@@ -1,8 +1,8 @@
 """Train the embedded task on verl's real trainer and show what was learned; started by quickstart.sh.
 
-Everything a run leaves lies in one folder: ``attempt-N.jsonl`` (verl's metrics), ``attempt-N.log`` (verl's
-output), ``checkpoints/``, and at the end ``learning_curve.png`` and ``summary.json``. Beside it lies
-``<folder>.lock``, so that no second quick start works in the folder.
+All files of a run are in one folder: ``attempt-N.jsonl`` (verl's metrics), ``attempt-N.log`` (verl's output),
+``checkpoints/``, and at the end ``learning_curve.png`` and ``summary.json``. The lock ``<folder>.lock`` next
+to it keeps a second quick start out of the folder.
 """
 
 import argparse
@@ -40,14 +40,14 @@ def main() -> None:
         with alone_in(out):
             summary = prepare_and_train(options, overrides, out)
     except KeyboardInterrupt:
-        sys.exit("\nInterrupted. The same command goes on from the last checkpoint.")
+        sys.exit("\nInterrupted. Run the same command again to resume from the last checkpoint.")
     except ProcessFailedError as error:
         sys.exit(str(error))
     print(f"Done.\n\n{sentence(summary)}\n{out / 'learning_curve.png'}")
 
 
 def prepare_and_train(options: argparse.Namespace, overrides: list[str], out: Path) -> Summary:
-    """All stages but the installation, and what they leave in ``out``."""
+    """Run all stages but the installation, and write their results to ``out``."""
     stages = Stages(options.started)
     prepare_task(options.seed, stages)
     settings = " ".join([f"algo={options.algo} seed={options.seed} steps={options.steps}", *overrides])
@@ -61,10 +61,10 @@ def prepare_and_train(options: argparse.Namespace, overrides: list[str], out: Pa
 
 @contextmanager
 def alone_in(out: Path) -> Iterator[None]:
-    """Hold ``<out>.lock``, with our process number in it; exits if another quick start holds it.
+    """Hold the lock ``<out>.lock``, with our process number in it; exit if another quick start holds it.
 
-    The lock lies beside the folder because the folder of an earlier run is renamed. The kernel lets go of it
-    when its process ends, in whatever way.
+    The lock is next to the folder because the folder of an earlier run is renamed. The kernel releases it
+    however its process ends.
     """
     lock = Path(f"{out}.lock")
     with locked(out, on_wait=lambda: sys.exit(in_use(out, lock))):
@@ -91,11 +91,11 @@ def prepare_task(seed: int, stages: Stages) -> None:
     program = str(Path(sys.executable).with_name("grpo-verl-ext"))
     command = [program, "prepare", "chain_sum", "--seed", str(seed)]
     if subprocess.run(command, check=False).returncode != 0:
-        sys.exit(1)  # the command has said why
+        sys.exit(1)  # the command has printed why
 
 
 def open_run_folder(out: Path, settings: str) -> None:
-    """Take up an unfinished run of the same settings; move any other aside."""
+    """Resume an unfinished run of the same settings; move any other run aside."""
     marker = out / "settings"
     same = marker.is_file() and marker.read_text() == settings
     if marker.exists() and ((out / "summary.json").exists() or not same):
@@ -125,7 +125,7 @@ def train(options: argparse.Namespace, overrides: list[str], out: Path, stages: 
         bar = progress.add_task("starting", total=options.steps)
 
         def show(metrics: Metrics) -> None:
-            # Those of earlier attempts are there before verl has started.
+            # The metrics of earlier attempts are there before verl has started.
             if new_metrics.exists() and new_metrics.stat().st_size > 0:
                 what = f"Training with {options.algo}, {left} steps to go"
                 stages.begin("train", what, left * EXPECTED_SECONDS["step"])
@@ -137,13 +137,13 @@ def train(options: argparse.Namespace, overrides: list[str], out: Path, stages: 
 
 
 def last_checkpoint(run: VerlRun) -> int:
-    """The step from which verl goes on; 0 in a new run."""
+    """Return the step from which verl resumes; 0 in a new run."""
     note = run.checkpoints / "latest_checkpointed_iteration.txt"
     return int(note.read_text()) if note.exists() else 0
 
 
 def described(metrics: Metrics) -> dict[str, str]:
-    """What the bar says once there is something to say."""
+    """Return the progress bar's description, once there are metrics."""
     if not metrics:
         return {}
     accuracy = list(accuracy_by_step(metrics).values())

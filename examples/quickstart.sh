@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# From a bare machine with no GPU to a model that learned: installs, prepares the embedded task chain_sum,
-# trains it with GVPO on verl's real trainer, prints the test accuracy before and after.
+# Quick start on a machine without a GPU: install everything, prepare the embedded task chain_sum, train it
+# with GVPO on verl's real trainer, and print the test accuracy before and after.
 #
 #   bash examples/quickstart.sh [options] [verl overrides]       --help lists the options
 #
-# Safe to repeat and to interrupt: the same command goes on from the last checkpoint, and a finished run is
-# moved aside, never overwritten. A folder with other files in it, or with a running quick start, is refused.
+# Safe to repeat and to interrupt: run the same command again to resume from the last checkpoint. A finished
+# run is moved aside, never overwritten. A folder with other files, or with a running quick start, is refused.
 set -euo pipefail
 started=$(date +%s)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

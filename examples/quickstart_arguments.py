@@ -1,4 +1,4 @@
-"""Arguments of the quick start, and the folders that it refuses.
+"""Parse the arguments of the quick start, and refuse folders that it could damage.
 
 Standard library only: quickstart.sh starts this file before anything is installed.
 """
@@ -18,7 +18,7 @@ ABOUT = (
 
 
 def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
-    """Options of the quick start, and the overrides for verl."""
+    """Return the options of the quick start, and the overrides for verl."""
     parser = argparse.ArgumentParser(
         prog="quickstart.sh", description=ABOUT, epilog="Other arguments go to verl: key=value …"
     )
@@ -33,9 +33,9 @@ def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
 
 
 def check_out(out: Path) -> Path:
-    """The absolute path of ``--out``; exits if it is neither new, nor empty, nor an earlier quick start.
+    """Return the absolute path of ``--out``; exit unless it is new, empty, or an earlier quick start's.
 
-    An earlier run is renamed, so a folder with anything else in it must not be taken for one.
+    The folder of an earlier run is renamed, so a folder with other files must not be taken for one.
     """
     folder = out.resolve()
     here = Path.cwd()
@@ -49,7 +49,7 @@ def check_out(out: Path) -> Path:
 
 
 def is_quickstart(folder: Path) -> bool:
-    """Was the folder made by a quick start? It writes ``settings`` before anything else."""
+    """Whether the folder was made by a quick start, which writes ``settings`` before anything else."""
     marker = folder / "settings"
     return marker.is_file() and marker.read_bytes().startswith(b"algo=")
 
@@ -63,7 +63,7 @@ def refuse_out(folder: Path, reason: str) -> NoReturn:
 
 
 def another(folder: Path) -> str:
-    """A folder to suggest in the place of this one."""
+    """Return another folder to suggest."""
     names = (f"outputs/quickstart-{number}" for number in itertools.count(2))
     return next(name for name in names if not Path(name).exists() and Path(name).resolve() != folder)
 

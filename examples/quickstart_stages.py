@@ -1,4 +1,4 @@
-"""What the quick start says about its stages: which one begins, how long it takes, how long it took.
+"""Announce the stages of the quick start: which one begins, how long it takes, how long it took.
 
 Standard library only: quickstart.sh announces the installation before anything is installed.
 """
@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 
 EXPECTED_SECONDS = {"install": 30.0, "prepare": 40.0, "start": 60.0, "step": 6.5}
-"""On 2 cores with no GPU; a step of the default run, its share of the tests and checkpoints included."""
+"""On 2 cores without a GPU; a step of the default run includes its share of tests and checkpoints."""
 
 STAGES = ("install", "prepare", "start", "train")
 
 
 class Stages:
-    """Announces each stage as it begins, and says when it ends how long it took.
+    """Print each stage as it begins, and how long it took when it ends.
 
-    ``started`` is the time at which quickstart.sh announced the installation, None where it did not.
+    ``started`` is the time at which quickstart.sh announced the installation; None if it did not.
     """
 
     def __init__(self, started: float | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -25,13 +25,13 @@ class Stages:
         self.current = "" if started is None else STAGES[0]
 
     def begin(self, stage: str, what: str, seconds: float, shortcut: str = "") -> None:
-        """End the stage before, and announce this one; nothing if it is the current one already.
+        """End the previous stage and announce this one; do nothing if it is the current stage.
 
         Args:
             stage: one of ``STAGES``.
-            what: what it does.
-            seconds: how long it takes on 2 cores.
-            shortcut: what may make it shorter.
+            what: description of the stage.
+            seconds: time that it takes on 2 cores.
+            shortcut: when it takes less time.
         """
         if stage == self.current:
             return
@@ -41,7 +41,7 @@ class Stages:
         print(f"{number} {what}: {about(seconds)} on 2 cores{shortcut}.", flush=True)
 
     def end(self) -> None:
-        """Say how long the current stage took, if there is one."""
+        """Print how long the current stage took, if there is one."""
         if self.current:
             now = self.clock()
             print(
@@ -51,12 +51,12 @@ class Stages:
         self.current = ""
 
     def seconds(self) -> float:
-        """Since the start."""
+        """Return the seconds since the start."""
         return round(self.clock() - self.started, 1)
 
 
 def announce_installation() -> None:
-    """The first stage; quickstart.py ends it."""
+    """Announce the first stage, which quickstart.py ends."""
     Stages().begin(
         "install",
         "Installing verl, vLLM for the processor and this package",
@@ -66,7 +66,7 @@ def announce_installation() -> None:
 
 
 def about(seconds: float) -> str:
-    """A rough time in words: ``about 30 s``, ``about 2 minutes``."""
+    """Return a rough time in words: ``about 30 s``, ``about 2 minutes``."""
     if seconds < 55:
         return f"about {max(5, 5 * round(seconds / 5))} s"
     whole = round(seconds / 60)
@@ -74,7 +74,7 @@ def about(seconds: float) -> str:
 
 
 def minutes(seconds: float) -> str:
-    """A measured time: ``1:05``."""
+    """Return a measured time as ``1:05``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 

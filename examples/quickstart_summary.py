@@ -1,4 +1,4 @@
-"""What a quick start has learned: ``summary.json``, one sentence, and the learning curve."""
+"""Summarize a quick start: ``summary.json``, one sentence with the accuracies, and the learning curve."""
 
 import json
 from pathlib import Path
@@ -12,12 +12,15 @@ TRAIN_SCORE = "critic/score/mean"
 
 
 class Summary(TypedDict):
-    """The content of ``summary.json``."""
+    """The content of ``summary.json``.
+
+    Attributes:
+        accuracy_before: test accuracy of the starting model; None if verl did not test it.
+        accuracy_after: test accuracy after the last step; None if verl did not test then.
+    """
 
     accuracy_before: float | None
-    """Of the starting model; None if verl did not test it."""
     accuracy_after: float | None
-    """After the last step; None if verl did not test then."""
     steps: int
     seconds: float
     algo: str
@@ -26,7 +29,11 @@ class Summary(TypedDict):
 
 
 def summarize(metrics: Metrics, *, algo: str, seed: int, seconds: float) -> Summary:
-    """Metrics are those of all attempts: a resumed run was tested before training in its first one."""
+    """Return the summary of a run.
+
+    Args:
+        metrics: those of all attempts, since a resumed run was tested before training in its first attempt.
+    """
     tested = accuracy_by_step(metrics)
     steps = max(metrics, default=0)
     return Summary(
@@ -41,14 +48,14 @@ def summarize(metrics: Metrics, *, algo: str, seed: int, seconds: float) -> Summ
 
 
 def accuracy_by_step(metrics: Metrics) -> dict[int, float]:
-    """By step, in the order of steps."""
+    """Return the test accuracy by step, in the order of steps."""
     return {
         step: values[TEST_ACCURACY] for step, values in sorted(metrics.items()) if TEST_ACCURACY in values
     }
 
 
 def sentence(summary: Summary) -> str:
-    """The accuracies that there are, and which of the two is missing and why."""
+    """Return a sentence with the known accuracies, and why one is missing."""
     before, after = summary["accuracy_before"], summary["accuracy_after"]
     training = f"{summary['steps']} steps of {summary['algo']}"
     known = [] if before is None else [f"{before:.3f} before"]

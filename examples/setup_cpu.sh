@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make, or bring up to date, the environment for a machine with no GPU: .venv with verl, vLLM's CPU build,
-# Ray and this package. Safe to repeat; an interrupted installation is started afresh.
+# Make or update the environment for a machine without a GPU: .venv with verl, vLLM's CPU build, Ray and this
+# package. Safe to repeat; an interrupted installation starts again from nothing.
 #
 #   bash examples/setup_cpu.sh [EXTRAS]     EXTRAS: cpu (default) or cpu,dev
 #
@@ -20,7 +20,7 @@ fail() { echo "setup_cpu.sh: $*" >&2; exit 1; }
 "$PYTHON" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' ||
   fail "$PYTHON is $("$PYTHON" --version 2>&1); constraints/cpu.txt is for 3.11 and 3.12. Type: PYTHON=python3.11 bash examples/setup_cpu.sh"
 
-# A second installation would take the first one's for an interrupted one, and clear it away.
+# Without the lock, a second installation would take the first for an interrupted one and delete it.
 mkdir -p "$(dirname "$VENV")"
 exec 9>"$VENV.lock"
 flock --nonblock 9 || { echo "setup_cpu.sh: waiting, $VENV is being installed by another process" >&2; flock 9; }
@@ -33,7 +33,7 @@ touch "$UNFINISHED"
 
 "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
 
-# uv reads no setting of pip's; a machine that tells pip where wheels lie means it for uv, too.
+# uv does not read pip's settings, so pass on the folder of wheels that pip is configured with.
 find_links=$("$VENV/bin/python" -m pip config get :env:.find-links 2>/dev/null ||
   "$VENV/bin/python" -m pip config get global.find-links 2>/dev/null || true)
 if [[ -n $find_links ]]; then export UV_FIND_LINKS=${UV_FIND_LINKS:-$find_links}; fi

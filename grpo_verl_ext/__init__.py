@@ -1,4 +1,4 @@
-"""GRPO, DAPO, Dr. GRPO and GVPO for verl: the pure mathematics, importable without verl."""
+"""GRPO, DAPO, Dr. GRPO and GVPO for verl; this module has their pure mathematics and does not import verl."""
 
 from grpo_verl_ext.algorithms import advantages, aggregation, groups, gvpo, kl, process, surrogate
 from grpo_verl_ext.algorithms.advantages import (

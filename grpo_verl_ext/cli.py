@@ -72,11 +72,11 @@ def prepare(
 ) -> None:
     """Make an embedded task's data, tokenizer and warm-started model in the cache folder, once."""
     # torch takes seconds to import; `--help` should not.
+    from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
     from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError
-    from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
 
     with _one_message(task.value, PreparedTaskError):
-        prepare_and_report(seed, force=force)
+        run_prepare(seed, force=force)
 
 
 @app.command()
@@ -162,12 +162,12 @@ def iterate(
     Killed, the same command goes on where it was.
     """
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
-    from grpo_verl_ext.iterate.terminal import iterate_and_report, plan_and_report
+    from grpo_verl_ext.iterate.terminal import print_plan, run_iterate
     from grpo_verl_ext.runs.process import ProcessFailedError
 
     with _one_message("iterate", IterateError, ProcessFailedError):
         settings = read_settings(config, overrides or [])
-        (plan_and_report if dry_run else iterate_and_report)(settings)
+        (print_plan if dry_run else run_iterate)(settings)
 
 
 @app.command()
@@ -241,9 +241,9 @@ def anatomy(
 
     with _one_message("anatomy", AnatomyError, extra="ablation"):
         from grpo_verl_ext.anatomy.measure import Settings
-        from grpo_verl_ext.anatomy.report import anatomy_and_report
+        from grpo_verl_ext.anatomy.report import run_anatomy
 
-        anatomy_and_report(
+        run_anatomy(
             Settings(
                 dump=dump,
                 tokenizer=tokenizer,

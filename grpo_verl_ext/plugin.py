@@ -1,8 +1,8 @@
-"""What verl loads in each of its processes: entry point ``grpo_verl_ext`` of the group ``verl.plugins``.
+"""Entry point ``grpo_verl_ext`` of the group ``verl.plugins``: verl imports it in each of its processes.
 
-verl logs an exception of a plugin at DEBUG and goes on without it, so that the user meets
-``Unknown advantage estimator`` only after a whole rollout. This module therefore says on stderr what
-failed before it lets the exception go.
+verl logs an exception of a plugin at DEBUG and continues without the plugin, so the user would see
+``Unknown advantage estimator`` only after a whole rollout. This module therefore prints the failure on stderr
+before it raises it again.
 """
 
 import sys

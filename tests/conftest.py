@@ -40,9 +40,8 @@ def interpreter() -> Python:
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Qwen2 with random weights, and the embedded task's tokenizer: a token is a byte."""
     # transformers takes seconds to import; most tests need no model.
-    from grpo_verl_ext.tasks.chain_sum.model import build_model
-    from grpo_verl_ext.tasks.chain_sum.settings import Settings
-    from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+    from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+    from grpo_verl_ext.tasks.chain_sum.prepared import Settings
 
     folder = tmp_path_factory.mktemp("policy")
     tokenizer = build_tokenizer()

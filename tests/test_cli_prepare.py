@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.tasks.chain_sum import report
+from grpo_verl_ext.tasks.chain_sum import prepare as prepare_module
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import Settings
 
 TINY = Settings(
     max_terms=3, train_problems=30, test_problems=9, width=32, layers=1, heads=1, feed_forward=32,
@@ -19,7 +19,7 @@ TINY = Settings(
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
-    monkeypatch.setattr(report, "prepare", partial(prepare, settings=TINY))
+    monkeypatch.setattr(prepare_module, "prepare", partial(prepare, settings=TINY))
     return lambda *arguments: CliRunner().invoke(app, ["prepare", *arguments])
 
 

@@ -1,4 +1,4 @@
-"""A loss of your own: REINFORCE with a ratio that is limited without a dead zone, for GRPO's advantages.
+"""Example of a loss of your own: a policy gradient with a soft limit on the ratio, for GRPO's advantages.
 
 export PYTHONPATH=examples/losses VERL_USE_EXTERNAL_MODULES=my_losses
 python3 -m verl.trainer.main_ppo +algo=grpo actor_rollout_ref.actor.policy_loss.loss_mode=soft_ratio …
@@ -10,5 +10,5 @@ from grpo_verl_ext.verl_plugin.losses.custom import token_loss
 
 @token_loss
 def soft_ratio(log_prob, old_log_prob, advantages, response_mask, config):
-    """−A · tanh(log ratio): near ratio 1 the policy gradient, far away less of it, never none."""
+    """−A · tanh(log ratio): near ratio 1 the policy gradient; far from it a smaller one, but never 0."""
     return -advantages * (log_prob - old_log_prob).tanh()

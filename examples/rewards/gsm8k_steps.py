@@ -1,8 +1,8 @@
-"""A reward function for `+algo=grpo_process` on GSM8K: each written equation is a step, right if it holds.
+"""Reward function for `+algo=grpo_process` on GSM8K: each written equation is a step, right if it holds.
 
     reward.custom_reward_function.path=examples/rewards/gsm8k_steps.py
 
-A rule sees that ``3 * 4 = 12`` holds, not that it is what the problem asks for; the answer is the last step.
+The rule checks that ``3 * 4 = 12`` holds, not that the problem asks for it. The answer is the last step.
 """
 
 import re
@@ -22,7 +22,7 @@ OTHER_SIGNS = {"×": "*", "x": "*", "÷": "/"}
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
-    """verl's score of the answer, and a reward for each equation and for the answer."""
+    """Return verl's score of the answer, and a reward for each equation and for the answer."""
     score = float(gsm8k.compute_score(solution_str, ground_truth))
     found = list(EQUATION.finditer(solution_str))
     steps = [(float(holds(*equation.groups())), equation.end()) for equation in found]
@@ -37,7 +37,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kw
 
 
 def holds(left: str, sign: str, right: str, result: str) -> bool:
-    """Is the equation right, to the digits that are written?"""
+    """Whether the equation is right, to the digits that are written."""
     first, second, third = (Decimal(number.replace(",", "")) for number in (left, right, result))
     try:
         value = OPERATIONS[OTHER_SIGNS.get(sign, sign)](first, second)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Qwen2.5-0.5B-Instruct, or 1.5B, on GSM8K with any algorithm of this package: FSDP, vLLM.
+# Train Qwen2.5-0.5B-Instruct, or 1.5B, on GSM8K with any algorithm of this package: FSDP, vLLM.
 #
 #   ALGO=dapo bash examples/train/gsm8k.sh [key=value …]
 #   ALGO=gvpo MODEL=Qwen/Qwen2.5-1.5B-Instruct N_GPUS=4 bash examples/train/gsm8k.sh
 #
 # Data: prepare_data.sh. Several nodes: several_nodes.sh. Settings and their sources: +task=gsm8k, +algo=….
-# The same command goes on from the last checkpoint in OUTPUTS.
+# Run the same command again to resume from the last checkpoint in OUTPUTS.
 #
-# Tests compose what this script starts with verl's configuration and validate it, for each ALGO, on 1, 2, 8 and 16
-# GPUs. The training was not run, for want of GPUs.
+# Tests compose this script's command with verl's configuration and validate it, for each ALGO, on 1, 2, 8 and 16
+# GPUs. The training was not run, for lack of GPUs.
 set -xeuo pipefail
 
 # a file of grpo_verl_ext/config/algo

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Qwen2.5-Math-7B on MATH with any algorithm of this package that needs no rewards for steps: FSDP, vLLM.
+# Train Qwen2.5-Math-7B on MATH with any algorithm of this package but grpo_process: FSDP, vLLM.
 #
 #   ALGO=dr_grpo bash examples/train/math.sh [key=value …]
 #
-# By arithmetic, not measured: parameters, gradients and Adam's state take 16 bytes a parameter, 122 GB in all, spread
-# over the GPUs, and ALGO=ppo has twice that, for its critic; where that and vLLM do not fit side by side, OFFLOAD=true.
-# A checkpoint has 12 bytes a parameter, 91 GB; two are kept.
+# By arithmetic, not measured: parameters, gradients and Adam's state take 16 bytes per parameter, 122 GB in all,
+# spread over the GPUs; ALGO=ppo needs twice that, for its critic. If that does not fit beside vLLM, set OFFLOAD=true.
+# A checkpoint has 12 bytes per parameter, 91 GB; two are kept.
 #
 # Data: prepare_data.sh. Several nodes: several_nodes.sh. Settings and their sources: +task=math, +algo=….
-# The same command goes on from the last checkpoint in OUTPUTS.
+# Run the same command again to resume from the last checkpoint in OUTPUTS.
 #
-# Tests compose what this script starts with verl's configuration and validate it, for each ALGO, on 1, 2, 8 and 16
-# GPUs. The training was not run, for want of GPUs.
+# Tests compose this script's command with verl's configuration and validate it, for each ALGO, on 1, 2, 8 and 16
+# GPUs. The training was not run, for lack of GPUs.
 set -xeuo pipefail
 
 # a file of grpo_verl_ext/config/algo, but for grpo_process

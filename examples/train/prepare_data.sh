@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GSM8K or MATH, by verl's own preprocessing. verl's wheel does not contain it; VERL is a checkout:
+# Prepare GSM8K or MATH with verl's own preprocessing. verl's wheel does not contain it; VERL is a checkout:
 #
 #   git clone --depth 1 --branch v0.9.1 https://github.com/verl-project/verl
 #   VERL=verl bash examples/train/prepare_data.sh gsm8k [arguments of verl's script]
@@ -7,7 +7,7 @@
 #
 # verl's script fetches the data from the Hugging Face hub and writes train.parquet and test.parquet.
 #
-# Tests run this with a python3 that only notes what it is asked for. The preprocessing itself was not run.
+# Tests run this with a python3 that only records its arguments. The preprocessing itself was not run.
 set -xeuo pipefail
 
 case ${1:-} in

@@ -21,7 +21,7 @@ from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError, last_lines
 from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, VerlRun
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import SPOILED, made
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made
 from grpo_verl_ext.utils.which_ray import OF_AN_OWN_RAY
 
 Answer = TypeVar("Answer")
@@ -217,7 +217,7 @@ def noted_job(folder: Path) -> Job | None:
         return None
     try:
         return made(Job, json.loads(file.read_bytes()))
-    except SPOILED as error:
+    except PARSE_ERRORS as error:
         raise AblationError(
             f"{file} is no note of a job ({error!r}). It was left in place; see with `ray job list` whether "
             f"the run's job is there, and move the file away"

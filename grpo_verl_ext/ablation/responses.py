@@ -22,7 +22,7 @@ from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import SPOILED, made, typed
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made, typed
 
 KEPT = "responses.json"
 KEPT_FIELDS = {"measure": list, "metrics": dict[str, dict[str, float]], "samples": list}
@@ -138,7 +138,7 @@ def _read_kept(file: Path) -> tuple[Responses, list[object]]:
         metrics = {int(step): values for step, values in content["metrics"].items()}
         samples = [made(Response, sample) for sample in content["samples"]]
         return Responses(metrics, samples, []), content["measure"]
-    except SPOILED as error:
+    except PARSE_ERRORS as error:
         word = (
             f"{file} is nothing that `report` kept ({error!r}). It was left in place; "
             f"move it away to read the dumps again"

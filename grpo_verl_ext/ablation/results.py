@@ -13,7 +13,7 @@ from grpo_verl_ext.ablation.run_state import State, read_record, standing_of
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import SPOILED, made
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made
 
 GRID = "grid.json"
 
@@ -85,7 +85,7 @@ def read_results(folder: Path) -> Results:
         content = json.loads(file.read_bytes())
         settings = made(GridSettings, {**content, "folder": str(folder)})
         runs = runs_of(settings)
-    except SPOILED as error:
+    except PARSE_ERRORS as error:
         raise AblationError(f"{file} is no grid ({error!r}). It was left in place") from error
     measures = Measures()
     return Results(settings, [_result(run, settings, measures) for run in runs])

@@ -10,7 +10,7 @@ from typing import Any
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import SPOILED, typed
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
 
 FAILURE = "failed.txt"
 RECORD = "run.json"
@@ -106,7 +106,7 @@ def read_record(run: GridRun) -> dict[str, Any] | None:
     try:
         record = typed(json.loads(file.read_bytes()), READ)
         return {key: record[key] for key in READ}
-    except SPOILED as error:
+    except PARSE_ERRORS as error:
         raise AblationError(
             f"{file} is no record of a run ({error!r}). It was left in place; type folder=<another>"
         ) from error

@@ -24,7 +24,7 @@ from grpo_verl_ext.ablation.run_state import Standing, State, standing_of, state
 from grpo_verl_ext.ablation.runner import check_records, go, place_at
 from grpo_verl_ext.ablation.statistics import STEP_SECONDS, curve, final
 from grpo_verl_ext.runs.metrics import Metrics
-from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
+from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.utils.which_ray import WhichRay
 
 
@@ -52,7 +52,7 @@ def run_and_report(
     runs = runs_of(settings)
     configs = checks.compose(runs)
     for seed in checks.tasks_to_prepare(configs):
-        prepare_and_report(seed, force=False)
+        run_prepare(seed, force=False)
     if place.address is None:  # a cluster has devices, files and packages of its own; the job checks them
         checks.check(configs)
     for words in _which_rays(place.address, runs):

@@ -1,1 +1,1 @@
-"""The mathematics, torch in and torch out: groups, advantages, surrogate, KL, aggregation."""
+"""The mathematics of the algorithms in pure torch: groups, advantages, surrogate, KL, aggregation."""

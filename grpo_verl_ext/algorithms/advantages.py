@@ -2,9 +2,9 @@
 
 None of these needs a gradient: rewards carry none, and an advantage is a constant of the policy loss.
 
-A reward that is not finite, or whose square overflows its dtype (1e19 in fp32), spoils its own group, with
-`batch_scaled` the batch; nothing here looks, for that would wait for a GPU. The registered estimators
-refuse it.
+A reward that is not finite, or whose square overflows its dtype (1e19 in fp32), makes its own group NaN; with
+`batch_scaled`, the whole batch. Nothing here checks for it, because that would wait for a GPU; the registered
+estimators refuse it.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.groups import group_deviation, group_std, group_sum
-from grpo_verl_ext.algorithms.tensors import (
+from grpo_verl_ext.algorithms.validation import (
     TensorError,
     check_floating,
     check_matrix,
@@ -32,7 +32,7 @@ def response_rewards(token_level_rewards: Tensor) -> Tensor:
     """r_i = Σ_t r_{i,t}: (B, T) → (B,), in reward units; summed in fp32 or better.
 
     Raises:
-        TensorError: integers or flags, in whose dtype an advantage would be cut off.
+        TensorError: integers or booleans, whose dtype would truncate an advantage.
 
     Deliberately not masked by ``response_mask``: when a multi-turn response ends in a token that the policy
     did not write, verl puts the reward on exactly that masked token.
@@ -44,12 +44,12 @@ def response_rewards(token_level_rewards: Tensor) -> Tensor:
 
 
 def has_tokens(response_mask: Tensor) -> Tensor:
-    """Which rows have a token that the policy wrote: (B, T) → (B,) bool.
+    """Whether each row has a token that the policy wrote: (B, T) → (B,) bool.
 
-    Not the same as being a response: one that was rejected has none left.
+    A row without one may still be a response: a rejected response has no token left.
 
     Raises:
-        TensorError: a mask that is not (B, T), or has no column.
+        TensorError: the mask is not (B, T), or has no column.
     """
     check_matrix(response_mask=response_mask)
     return response_mask.amax(dim=-1).bool()  # a third of the time of any() on a CPU
@@ -88,9 +88,9 @@ OUTCOME_BASELINES: dict[str, Baseline] = {
     "dr_grpo": centred,
     "gvpo": centred,
 }
-"""Estimators of an outcome that divide by no std: value of ``algorithm.adv_estimator`` → what it computes.
+"""Outcome estimators that do not divide by a std: value of ``algorithm.adv_estimator`` → its baseline.
 
-A line here is all that verl needs to know one more (docs/new_algorithm.md).
+One more line here registers one more estimator with verl (docs/new_algorithm.md).
 """
 
 
@@ -107,11 +107,10 @@ def outcome_advantages(
     Args:
         token_level_rewards: (B, T), reward units; statistics accumulate in fp32 or better.
         response_mask: (B, T), nonzero on the tokens that the policy wrote and that are learnt from. The
-            reward of a row without any, such as a rejected response, counts all the same.
+            reward of a row without any, such as a rejected response, still counts.
         group: (B,) int64 from `dense_group_ids`.
         baseline: `group_scaled` (GRPO, DAPO), `centred` (Dr. GRPO) or `batch_scaled`.
-        member: (B,) bool, False for rows that are no responses (padding) and take no part in the statistics;
-            None: there are none.
+        member: (B,) bool, False for padding rows, which take no part in the statistics; None: there are none.
 
     Raises:
         TensorError: shapes or dtypes that do not fit.
@@ -130,7 +129,7 @@ def on_tokens(advantages: Tensor, response_mask: Tensor) -> Tensor:
 
 
 def per_response(advantages: Tensor, response_mask: Tensor) -> Tensor:
-    """What `on_tokens` spread: the value at each response's first token, 0 without one: (B, T) → (B,).
+    """Undo `on_tokens`: the value at each response's first token, 0 without one: (B, T) → (B,).
 
     Raises:
         TensorError: see `has_tokens`; or shapes that differ.
@@ -142,13 +141,13 @@ def per_response(advantages: Tensor, response_mask: Tensor) -> Tensor:
 
 
 def is_truncated(response_mask: Tensor, max_response_length: int) -> Tensor:
-    """Which responses used up the budget of ``max_response_length`` tokens: (B, T) → (B,) bool.
+    """Whether each response used up the budget of ``max_response_length`` tokens: (B, T) → (B,) bool.
 
-    Those whose token at the last position of the budget is the policy's; one that ends by itself exactly
-    there counts too. A batch padded to less than the budget, T < L, has none.
+    True where the token at the last position of the budget is the policy's, so a response that ends by
+    itself exactly there counts too. A batch padded to less than the budget, T < L, has none.
 
     Raises:
-        TensorError: a budget of no token, or a mask that is not (B, T).
+        TensorError: the budget is below 1, or the mask is not (B, T).
     """
     check_matrix(response_mask=response_mask)
     if max_response_length < 1:
@@ -162,7 +161,7 @@ def is_truncated(response_mask: Tensor, max_response_length: int) -> Tensor:
 
 
 def without_truncated(advantages: Tensor, response_mask: Tensor, max_response_length: int) -> Tensor:
-    """Advantage 0 for the responses that `is_truncated` names: (B, T) → (B, T).
+    """Set the advantages of truncated responses (see `is_truncated`) to 0: (B, T) → (B, T).
 
     Truncated responses keep their place in the statistics of their group and in every denominator of the
     loss.
@@ -177,10 +176,10 @@ def without_truncated(advantages: Tensor, response_mask: Tensor, max_response_le
 
 
 def learnt_from(response_mask: Tensor, max_response_length: int | None = None) -> Tensor:
-    """The tokens that get their response's advantage: (B, T) → (B, T) bool.
+    """Return the tokens that get their response's advantage: (B, T) → (B, T) bool.
 
     All of ``response_mask``, less the responses that `is_truncated` names where there is a budget. Advantages
-    spread over these tokens are those of `without_truncated`; flags take a quarter of the memory.
+    spread over these tokens are those of `without_truncated`; booleans take a quarter of the memory.
 
     Raises:
         TensorError: see `is_truncated`.
@@ -197,7 +196,7 @@ def per_prompt_token(advantages: Tensor, response_mask: Tensor, group: Tensor) -
     Because min(ρA, clip(ρ)A) is homogeneous in A, the surrogate of A/N_x is 1/N_x of the surrogate of A:
     the weight that DAPO's formula gives each token of a prompt (arXiv 2503.14476 eq. 8) thus travels with
     the rows into any micro-batch, where groups are no longer whole. Units: reward units per token.
-    One advantage a response, (B, 1), gives (B, 1).
+    One advantage per response, (B, 1), gives (B, 1).
 
     Raises:
         TensorError: shapes or dtypes that do not fit.

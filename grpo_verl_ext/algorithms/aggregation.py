@@ -7,19 +7,19 @@ parts add up to the mean over the mini-batch, however it was cut:
     1/D · Σ_ranks Σ_micro-batches  D/N · Σ_i Σ_t m ℓ   =   1/N · Σ_i Σ_t m ℓ     over the mini-batch.
 
 Gradient flows through ``loss``; whatever stands under the mask does not count. A mini-batch without a single
-token (verl can pad one into being) has loss 0. A loss and a mask of different shapes are a `TensorError`.
+token (verl's padding can make one) has loss 0. A loss and a mask of different shapes raise `TensorError`.
 """
 
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.algorithms.tensors import check_matrix, check_same_shape
+from grpo_verl_ext.algorithms.validation import check_matrix, check_same_shape
 
 
 def sequence_sums(loss: Tensor, response_mask: Tensor) -> Tensor:
-    """Σ_t m_{i,t} ℓ_{i,t}: (B, T) → (B,); flags are counted."""
+    """Σ_t m_{i,t} ℓ_{i,t}: (B, T) → (B,); booleans are counted."""
     check_same_shape(loss=loss, response_mask=response_mask)
-    # A zero of the same dtype: next to the number 0, flags would become eight bytes each.
+    # A zero of the same dtype: next to the number 0, booleans would become eight bytes each.
     return torch.where(response_mask.bool(), loss, loss.new_zeros(())).sum(dim=-1)
 
 
@@ -93,8 +93,8 @@ def evenly_weighted_token_mean(
 ) -> Tensor:
     """B/b · 1/N · Σ_i Σ_t m v over the b rows at hand: (B, T) → ().
 
-    For metrics that somebody else averages with equal weights over micro-batches and ranks: where all have
-    b rows, that average is exactly the token mean of the mini-batch. 0 without a row.
+    For metrics that are later averaged with equal weights over micro-batches and ranks: where all have b
+    rows, that average is exactly the token mean of the mini-batch. 0 without a row.
     """
     check_matrix(response_mask=response_mask)
     rows = max(response_mask.shape[0], 1)
@@ -106,8 +106,8 @@ def evenly_weighted_response_mean(
 ) -> Tensor:
     """N/n · 1/B · Σ_i v_i over the rows at hand, which have n tokens: (B,), (B, T) → ().
 
-    For metrics that somebody else averages with equal weights over micro-batches and ranks: where all have
-    n tokens, that average is exactly the mean over the B responses of the mini-batch. Their plain mean would
-    not do there: a micro-batch of few long responses would weigh as much as one of many short ones.
+    For metrics that are later averaged with equal weights over micro-batches and ranks: where all have n
+    tokens, that average is exactly the mean over the B responses of the mini-batch. With plain means, a
+    micro-batch of few long responses would weigh as much as one of many short ones.
     """
     return values.sum() / global_batch_size * (batch_num_tokens / response_mask.sum().clamp(min=1))

@@ -1,8 +1,8 @@
 """Statistics over the responses to one prompt, as segment sums: any order of rows, any group sizes.
 
 Everything here maps one number per response to one number per response, so no function needs to know how
-many groups there are. ``member`` (B,) bool says which rows are responses at all; the others (padding rows)
-belong to no group, whatever their id and whatever they hold.
+many groups there are. ``member`` (B,) bool marks the rows that are responses; the others (padding) belong to
+no group, whatever their ids and values.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.algorithms.tensors import TensorError, check_dtype, check_same_shape
+from grpo_verl_ext.algorithms.validation import TensorError, check_dtype, check_same_shape
 
 
 def dense_group_ids(index: npt.ArrayLike, device: torch.device | str | None = None) -> Tensor:
@@ -19,7 +19,7 @@ def dense_group_ids(index: npt.ArrayLike, device: torch.device | str | None = No
     Equal ids get equal numbers, in the order of their first appearance.
 
     Raises:
-        TensorError: something else than one id for each row.
+        TensorError: ``index`` is not one id for each row.
     """
     numbers: dict[object, int] = {}
     try:
@@ -40,7 +40,7 @@ def group_deviation(values: Tensor, group: Tensor, member: Tensor) -> Tensor:
     """values_i − mean of its group, for every member; 0 for the other rows: (B,) → (B,).
 
     Values are first measured from their group's lowest, so that equal values give exactly 0 and a common
-    offset costs no precision. A value that is not finite spoils its group (NaN), and no other.
+    offset costs no precision. A value that is not finite makes its own group NaN, and no other.
 
     Raises:
         TensorError: not (B,) each, ``group`` int64 and ``member`` bool.

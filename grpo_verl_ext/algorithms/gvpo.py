@@ -5,24 +5,25 @@ Zhang et al., arXiv 2504.19599. Response i of a prompt with k responses has rewa
 
     Δ_i = log π_θ(y_i) − log π_old(y_i),      ℓ_i = log π_old(y_i) − log π'(y_i),
 
-where π_old wrote down the log-probs of the batch and π' is the anchor (often π_old itself: ℓ = 0). A bar is
+where π_old is the policy of the batch's log-probs and π' is the anchor (often π_old itself: ℓ = 0). A bar is
 the mean over the prompt's k responses. The loss of a prompt is
 
     1/(k−1) Σ_i ½ d_i²,      d_i = β (Δ_i − Δ̄) − Ã_i,      Ã_i = (R_i − R̄) − β (ℓ_i − ℓ̄),
 
 whose unique minimiser is π* ∝ π' e^{R/β} (Theorem 1), for every sampling distribution that covers π'
-(Theorem 2). With 1/(k−1) the estimate is unbiased, and k may differ per prompt. A group of one has nothing to
-be compared with: its loss is 0.
+(Theorem 2). With 1/(k−1) the estimate is unbiased, and k may differ per prompt. The loss of a group of one is
+0: there is nothing to compare it with.
 
 **Rejected responses leave their prompt.** R̄, Δ̄ and k must be over the same responses, or Σ_i d_i ≠ 0, and
-one that rollout rejection left no token has no log π(y) any more. So it counts in none of the three: the
-others are a smaller sample, drawn from what is kept, and 1/(k−1) is unbiased for any k ≥ 2. Theorem 2 allows
-that distribution as far as it covers π'; of responses that are always rejected it says nothing.
+a response to which rollout rejection left no token has no log π(y) any more. So it counts in none of the
+three: the others are a smaller sample, drawn from what is kept, and 1/(k−1) is unbiased for any k ≥ 2.
+Theorem 2 allows that distribution as far as it covers π'; it says nothing about responses that are always
+rejected.
 
 **Exact at any split.** Δ̄ is all that couples the responses of a prompt. Because Σ_i d_i = 0, the gradient
-through Δ̄ cancels, so Δ̄ may be a constant, computed by whoever sees the whole group (`group_sum` of `Δ`,
-summed over ranks), and each response then has a loss of its own: `squared_error`. Value and gradient of
-their sum are those of the formula above, wherever the responses are.
+through Δ̄ cancels, so Δ̄ may be a constant, computed where the whole group is known (`group_sum` of `Δ`,
+summed over ranks). Each response then has a loss of its own, `squared_error`, and value and gradient of their
+sum are those of the formula above, in whichever micro-batch or rank the responses are.
 
 Shapes: (B,) one number per response, in any order; log-ratios in nats, rewards and d in reward units.
 Gradient flows through ``log_ratio`` alone.
@@ -35,7 +36,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.algorithms.groups import group_deviation, group_sum
-from grpo_verl_ext.algorithms.tensors import check_floating, check_same_shape
+from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
 
 
 def sequence_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> Tensor:
@@ -92,7 +93,7 @@ def squared_error(residual: Tensor, group_size: Tensor | int) -> Tensor:
 
 
 class SquaredErrorParts(NamedTuple):
-    """What `squared_error` is made of, (B,) each: it equals reward + variance + covariance.
+    """The parts of `squared_error`, (B,) each: it equals reward + variance + covariance.
 
     Summed over a prompt these are ½ Var(Ã), ½ β² Var(Δ) and −β Cov(Ã, Δ), all with k − 1.
     """
@@ -105,7 +106,7 @@ class SquaredErrorParts(NamedTuple):
 def squared_error_parts(
     log_ratio: Tensor, targets: Tensor, drift: Tensor | float, group_size: Tensor | int, beta: float
 ) -> SquaredErrorParts:
-    """Split `squared_error` into what the rewards, the policy's spread and their agreement contribute."""
+    """Split `squared_error` into the terms of the rewards, of the policy's spread and of their agreement."""
     implicit = beta * (log_ratio - drift)
     parts = (0.5 * targets.square(), 0.5 * implicit.square(), -targets * implicit)
     return SquaredErrorParts(*(per_degree_of_freedom(part, group_size) for part in parts))

@@ -15,7 +15,7 @@ from torch.nn.functional import kl_div
 
 from grpo_verl_ext.algorithms.ragged import BLOCK
 from grpo_verl_ext.algorithms.surrogate import token_log_ratio
-from grpo_verl_ext.algorithms.tensors import check_same_shape
+from grpo_verl_ext.algorithms.validation import check_same_shape
 
 
 def k1(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def with_k2_gradient(
 
 
 def exact(logits: Tensor, ref_logits: Tensor, response_mask: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """Σ_v π_θ(v) [log π_θ(v) − log π_ref(v)] at each token: no estimate but the KL itself, given the context.
+    """Σ_v π_θ(v) [log π_θ(v) − log π_ref(v)] at each token: the exact KL, given the context.
 
     Summed over a response drawn from π_θ, and averaged over responses, an unbiased estimate of the sequences'
     KL, with less variance than any that looks at the drawn tokens alone (Rao–Blackwell).
@@ -79,7 +79,7 @@ def exact(logits: Tensor, ref_logits: Tensor, response_mask: Tensor, *, temperat
         response_mask: (B, T).
 
     Returns:
-        (B, T) in nats, ≥ 0 but for rounding, fp32 or better; 0 under the mask.
+        (B, T) in nats, ≥ 0 up to rounding, fp32 or better; 0 under the mask.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     present = response_mask.bool()

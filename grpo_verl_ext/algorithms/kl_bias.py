@@ -1,14 +1,13 @@
-"""What an estimator of `kl` is wrong by in expectation, over the whole vocabulary: no sampling noise.
+"""Bias of the estimators in `kl`, computed over the whole vocabulary and so without sampling noise.
 
-At a position the policy π = softmax(logits) gives every token v a probability, so that the mean of an
-estimator over x ~ π, and the mean of its gradient in a loss, where the drawn token stays what it is, are
-finite sums:
+At a position the policy π = softmax(logits) gives every token v a probability, so the mean of an estimator
+over x ~ π, and the mean of its gradient in a loss, where the drawn token is held fixed, are finite sums:
 
     E[k] = Σ_v π(v) k(v),      E[∇k] = Σ_v π(v) ∇k(v),      ∇ with respect to the logits.
 
-The second is not the gradient of the first, which would also move π(v). E[∇k1] = 0: as a loss k1 pulls
-nowhere. E[∇k2] = ∇KL(π ‖ π_ref), the wanted one. E[∇k3] = ∇KL(π_ref ‖ π) = π − π_ref, that of the other KL.
-All of it but for the ±20 to which `kl` limits log-ratios.
+The second is not the gradient of the first, which would also move π(v). E[∇k1] = 0: as a loss, k1 has no
+effect on average. E[∇k2] = ∇KL(π ‖ π_ref), as wanted. E[∇k3] = ∇KL(π_ref ‖ π) = π − π_ref, the gradient of
+the KL in the other direction. All of this holds up to the ±20 to which `kl` limits log-ratios.
 """
 
 from collections.abc import Callable
@@ -24,12 +23,15 @@ Estimator = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Divergence(NamedTuple):
-    """A KL, or what an estimator takes for it, at N positions."""
+    """A KL, or an estimate of it, at N positions, with its gradient.
+
+    Attributes:
+        value: (N,) nats.
+        gradient: (N, V), of each position's value with respect to its logits.
+    """
 
     value: Tensor
-    """(N,) nats."""
     gradient: Tensor
-    """(N, V), of each position's value with respect to its logits."""
 
 
 def expected(estimator: Estimator, logits: Tensor, ref_logits: Tensor) -> Divergence:

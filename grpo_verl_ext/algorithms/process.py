@@ -1,7 +1,7 @@
 """Process supervision: a reward for every step of a response, spread over the tokens that led to it.
 
 GRPO, arXiv 2402.03300 §4.1.3. Of all S steps of a batch, step j belongs to the response ``row[j]`` and ends
-at its token ``end[j]``; responses may have any number of steps, and none. No gradient flows.
+at its token ``end[j]``; a response may have any number of steps, including none. No gradient flows.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms.advantages import Baseline, group_scaled
 from grpo_verl_ext.algorithms.ragged import BLOCK
-from grpo_verl_ext.algorithms.tensors import TensorError, check_dtype, check_rows, check_same_shape
+from grpo_verl_ext.algorithms.validation import TensorError, check_dtype, check_rows, check_same_shape
 
 
 def process_advantages(
@@ -23,7 +23,7 @@ def process_advantages(
 ) -> Tensor:
     """Â_{i,t} = Σ r̃_j over the steps j of response i with end[j] ≥ t, r̃ = (r − mean R)/(std R + ε): (B, T).
 
-    R pools all steps of all responses to the prompt; a token that ends a step counts that step. Tokens behind
+    R pools all steps of all responses to the prompt; the last token of a step counts that step. Tokens after
     a response's last step, and all tokens of a response without one, have advantage 0. One step at the last
     token of each response is outcome supervision. Beside arguments and result it takes the memory of
     `ragged.BLOCK` tokens, or of one longer row.
@@ -34,7 +34,7 @@ def process_advantages(
         end: (S,) int64, position of its last token in the response; several steps may share one.
         response_mask: (B, T), nonzero on the tokens that the policy wrote; elsewhere the advantage is 0.
         group: (B,) int64 from `groups.dense_group_ids`.
-        baseline: what makes r̃ of r; `advantages.group_scaled` is the paper's.
+        baseline: computes r̃ from r; `advantages.group_scaled` is the paper's.
 
     Raises:
         TensorError: shapes or dtypes that do not fit, or a step outside the batch.
@@ -43,7 +43,7 @@ def process_advantages(
     check_same_shape(step_rewards=step_rewards, row=row, end=end)
     check_dtype(torch.int64, row=row, end=end)
     _refuse_outside(row=(row, response_mask.shape[0]), end=(end, response_mask.shape[1]))
-    # The statistics want numbers below that of their values, and there may be fewer steps than prompts.
+    # Renumbered: group ids must be below the number of values, and there may be fewer steps than prompts.
     _, prompt = torch.unique(group[row], return_inverse=True)
     normalised = baseline(step_rewards, prompt, torch.ones_like(row, dtype=torch.bool))
     advantages = torch.zeros(response_mask.shape, dtype=normalised.dtype, device=normalised.device)

@@ -1,10 +1,10 @@
-"""Rows of different lengths laid end to end, as nested tensors keep them: nothing is padded to the longest.
+"""The same mathematics for rows of different lengths laid end to end (nested tensors), without padding.
 
 ``values`` (N,) has the N tokens of all rows, and row i of B is ``values[offsets[i]:offsets[i + 1]]``;
-``offsets`` (B+1,) int64 starts with 0 and ends with N. A row may be empty. Each function gives what its
-namesake in `advantages` or `gvpo` gives for the same rows padded, and takes, beside arguments and result, the
-memory of one block of rows. For the trainer's process: the offsets are read, which would wait for a GPU. No
-gradient flows.
+``offsets`` (B+1,) int64 starts with 0 and ends with N. A row may be empty. Each function returns what the
+function of the same name in `advantages` or `gvpo` returns for the same rows padded. Beside arguments and
+result it takes the memory of one block of rows. Meant for the trainer's process: it reads the offsets, which
+would wait for a GPU. No gradient flows.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.algorithms.tensors import TensorError, check_floating, check_same_shape
+from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_same_shape
 
 BLOCK = 2**18
-"""Tokens that are looked at together, few enough to stay in a processor's cache."""
+"""Tokens processed together, few enough to stay in a processor's cache."""
 
 
 def row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice]]:
@@ -29,10 +29,10 @@ def row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def has_tokens(response_mask: Tensor, offsets: Tensor) -> Tensor:
-    """Which rows have a token that the policy wrote: (N,) → (B,) bool. See `advantages.has_tokens`.
+    """Whether each row has a token that the policy wrote: (N,) → (B,) bool. See `advantages.has_tokens`.
 
     Raises:
-        TensorError: offsets that are not those of the mask.
+        TensorError: the offsets do not fit the mask.
     """
     _check(offsets, response_mask=response_mask)
     return _per_block(offsets, lambda tokens: response_mask[tokens].bool(), "sum") > 0
@@ -46,7 +46,7 @@ def sequence_log_ratio(
     See `gvpo.sequence_log_ratio`. Summed in fp64, so that it is the nearest number of its dtype.
 
     Raises:
-        TensorError: shapes that differ, log-probs that are integers, or offsets that are not theirs.
+        TensorError: shapes that differ, log-probs that are integers, or offsets that do not fit.
     """
     check_floating(log_prob=log_prob, old_log_prob=old_log_prob)
     _check(offsets, response_mask=response_mask, log_prob=log_prob, old_log_prob=old_log_prob)
@@ -63,7 +63,7 @@ def per_response(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> 
     """The value at each row's first token, 0 without one: (N,) → (B,). See `advantages.per_response`.
 
     Raises:
-        TensorError: shapes that differ, or offsets that are not theirs.
+        TensorError: shapes that differ, or offsets that do not fit.
     """
     _check(offsets, response_mask=response_mask, advantages=advantages)
     nowhere = len(response_mask)
@@ -85,7 +85,7 @@ def on_tokens(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Ten
     See `advantages.on_tokens`.
 
     Raises:
-        TensorError: not one number a row, or offsets that are not those of the mask.
+        TensorError: not one number per row, or offsets that do not fit the mask.
     """
     _check(offsets, response_mask=response_mask)
     check_same_shape(rows=offsets[1:], advantages=advantages)
@@ -97,14 +97,14 @@ def on_tokens(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Ten
 
 
 def at(values: Tensor, offsets: Tensor, row: Tensor, position: Tensor) -> Tensor:
-    """The values at S positions, each counted from the beginning of its row: (N,), (S,) int64 → (S,)."""
+    """Return the values at S positions, counted from the beginning of their rows: (N,), (S,) int64 → (S,)."""
     return values[offsets[row] + position]
 
 
 def _per_block(
     offsets: Tensor, terms: Callable[[slice], Tensor], reduce: str, initial: float = 0.0
 ) -> Tensor:
-    """Sum, or least, of the terms of each row, in fp64; ``initial`` for an empty one: (B,)."""
+    """Sum or minimum of the terms of each row, in fp64; ``initial`` for an empty row: (B,)."""
     reduced = [
         torch.segment_reduce(
             terms(tokens).double(),

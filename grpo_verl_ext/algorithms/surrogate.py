@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.algorithms.tensors import check_floating, check_same_shape
+from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
 
 LOG_RATIO_LIMIT = 20.0
 
@@ -85,16 +85,19 @@ def reweighted(loss: Tensor, weights: Tensor, response_mask: Tensor) -> Tensor:
 
 
 class TokenEvents(NamedTuple):
-    """What happened to each token, (B, T) bool, all False under the mask; their token means are metrics."""
+    """Events of each token, (B, T) bool each, False under the mask; their token means are metrics.
+
+    Attributes:
+        clipped_low: A < 0 and ρ < 1 − ε_low: the clip removed the gradient.
+        clipped_high: A > 0 and ρ > 1 + ε_high: the clip removed the gradient.
+        dual_clipped: A < 0 and ρ > c: the dual clip removed the gradient; all False without one.
+        zero_advantage: A = 0: the policy term gives the token no gradient.
+    """
 
     clipped_low: Tensor
-    """A < 0 and ρ < 1 − ε_low: the clip removed the gradient."""
     clipped_high: Tensor
-    """A > 0 and ρ > 1 + ε_high: the clip removed the gradient."""
     dual_clipped: Tensor
-    """A < 0 and ρ > c: the dual clip removed the gradient; all False without one."""
     zero_advantage: Tensor
-    """A = 0: the token teaches nothing."""
 
 
 @torch.no_grad()
@@ -107,7 +110,7 @@ def token_events(
     clip_ratio_high: float,
     clip_ratio_c: float | None = None,
 ) -> TokenEvents:
-    """Which tokens the clips cut off, and which had no advantage, from the `token_log_ratio`."""
+    """Return which tokens the clips cut off and which had no advantage, from the `token_log_ratio`."""
     mask, ratio = response_mask.bool(), log_ratio.exp()
     worse, better = mask & (advantages < 0), mask & (advantages > 0)
     return TokenEvents(

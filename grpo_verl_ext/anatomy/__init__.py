@@ -1,1 +1,1 @@
-"""``grpo-verl-ext anatomy``: what each variant would do with a dump of real rollouts."""
+"""``grpo-verl-ext anatomy``: the weights that each algorithm would give the tokens of real rollouts."""

@@ -1,4 +1,4 @@
-"""Means of the weights over responses of similar length, right and wrong."""
+"""Average the token weights over responses of similar length, right and wrong."""
 
 from __future__ import annotations
 
@@ -13,56 +13,65 @@ MOST_BINS = 5
 
 @dataclass(frozen=True)
 class Weighed:
-    """The responses of all steps that have a gradient; (N,) each."""
+    """The responses of all steps that have a gradient, with their weights; (N,) each.
+
+    Attributes:
+        right: bool, whether the answer is right.
+        weights: variant → the weight of a token of each response, from `weights.relative`.
+    """
 
     lengths: Tensor
     right: Tensor
-    """Bool."""
     weights: dict[str, Tensor]
-    """Variant → the weight of a token of each response, from `weights.relative`."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Responses of some lengths, and what each variant gives them; None where there is no response."""
+    """Responses of a range of lengths, and each variant's mean weights; None where there is no response.
+
+    Attributes:
+        right: whether the cell has the right or the wrong responses; None: both.
+        weight: mean of |w| over the tokens; 1 is the average token of all cells.
+        signed_weight: mean of w over the tokens; below 0, the update makes the tokens less likely.
+        share: share of the gradient, Σ|w| here over Σ|w| everywhere.
+    """
 
     shortest: int
     longest: int
     right: bool | None
-    """None: right and wrong ones."""
     responses: int
     tokens: int
     weight: dict[str, float | None]
-    """Mean of |w| over the tokens; 1 is the average token of all cells."""
     signed_weight: dict[str, float | None]
-    """Mean of w over the tokens: below 0, they are made less likely."""
     share: dict[str, float]
-    """Share of the gradient, Σ|w| here over Σ|w| everywhere."""
 
     @property
     def lengths(self) -> str:
-        """For a table."""
+        """The range of lengths, as text for a table."""
         return f"{self.shortest}" if self.shortest == self.longest else f"{self.shortest}–{self.longest}"
 
     @property
     def mean_length(self) -> float:
-        """Tokens per response, of a cell that has one."""
+        """Tokens per response; the cell must have one."""
         return self.tokens / self.responses
 
 
 @dataclass(frozen=True)
 class Cells:
-    """The same responses, cut in three ways."""
+    """The same responses, grouped in three ways.
+
+    Attributes:
+        by_answer: the right ones, then the wrong ones.
+        by_both: for each length the right ones, then the wrong ones.
+    """
 
     by_length: list[Cell]
     by_answer: list[Cell]
-    """The right ones, then the wrong ones."""
     by_both: list[Cell]
-    """For each length the right ones, then the wrong ones."""
 
 
 def cells_of(weighed: Weighed) -> Cells:
-    """Bins of about equally many responses, at most `MOST_BINS`; equal lengths are in one bin."""
+    """Group responses by length into at most `MOST_BINS` bins of similar size; equal lengths share a bin."""
     upper = upper_edges(weighed.lengths)
     bins = torch.bucketize(weighed.lengths, upper)
     inside = [bins == number for number in range(len(upper))]
@@ -75,7 +84,7 @@ def cells_of(weighed: Weighed) -> Cells:
 
 
 def upper_edges(lengths: Tensor) -> Tensor:
-    """The longest length of each bin, rising; each of them is one of the lengths: (N,) → (≤ `MOST_BINS`,)."""
+    """Return the longest length in each bin, in rising order: (N,) → (≤ `MOST_BINS`,)."""
     quantiles = np.arange(1, MOST_BINS + 1) / MOST_BINS
     return torch.from_numpy(np.unique(np.quantile(lengths.numpy(), quantiles, method="inverted_cdf")))
 

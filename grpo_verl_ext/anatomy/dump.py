@@ -1,4 +1,4 @@
-"""The files of verl's ``trainer.rollout_data_dir``, step by step."""
+"""Read the rollouts in verl's ``trainer.rollout_data_dir`` step by step, and tokenise their texts again."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ HOW_TO_DUMP = "Valid is what a training leaves that was given: trainer.rollout_d
 
 
 class AnatomyError(ValueError):
-    """A dump, or what it is to be looked at with, cannot be used; the message has the line to type."""
+    """The dump, the tokenizer or a model cannot be used; the message has the line to type."""
 
 
 def read_steps(dump: Path) -> Iterator[list[Response]]:
-    """The responses of each step, one file in memory at a time.
+    """Yield the responses of each step, with one file in memory at a time.
 
     Args:
-        dump: a folder with ``1.jsonl``, ``2.jsonl``, …, or one such file; other names are not verl's.
+        dump: a folder with ``1.jsonl``, ``2.jsonl``, …, or one such file; files of other names are ignored.
 
     Raises:
-        AnatomyError: there is nothing there, or a line is no record of verl's; the file is left as it is.
+        AnatomyError: no such files, or a line is not a record that verl wrote; the file is left as it is.
     """
     step = attrgetter("step")
     for file in _files(dump):
@@ -51,14 +51,14 @@ def _files(dump: Path) -> list[Path]:
 
 
 AT_ONCE = 64
-"""Texts in one call: their ids are Python lists, which take more memory than the texts."""
+"""Texts per call of the tokenizer: ids are Python lists, which take more memory than the texts."""
 
 ROLES = (("user",), ("system", "user"))
-"""The chats that are tried for a prompt."""
+"""Roles of the chats that are tried for a prompt."""
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a Hugging Face folder; nothing is downloaded."""
+    """Load the tokenizer of a Hugging Face folder, without any download."""
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
@@ -69,24 +69,24 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
-    """The ids of each text, with nothing added."""
+    """Yield the ids of each text, without special tokens."""
     for start in range(0, len(texts), AT_ONCE):
         yield from tokenizer(texts[start : start + AT_ONCE], add_special_tokens=False)["input_ids"]
 
 
 def response_length(text_tokens: int, budget: int | None) -> int:
-    """Tokens of a response whose text has so many: one more for the end, which has no text, up to the budget.
+    """Return a response's length from the tokens of its text: one more for the end token, up to the budget.
 
-    The text's tokens are told anew and can be a few more or fewer than were sampled.
+    The text is tokenised again, so the number can differ a little from that of the sampled tokens.
     """
     return text_tokens + 1 if budget is None else min(text_tokens + 1, budget)
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int] | None:
-    """The ids of the chat template whose text, without special tokens, is exactly ``prompt``.
+    """Return the ids, special tokens included, of the chat whose decoded text is exactly ``prompt``.
 
-    The user's message, or a system's and a user's, is what stands between the words of the template, where
-    these occur once; rendered again it must give the same text. None if it is neither: a chat of several
+    The user's message, or the system's and the user's, is the text between the words of the chat template,
+    where these occur once; rendered again it must give the same text. None if that fails: a chat of several
     turns, words of the template in a message, a tokenizer without a template.
     """
     if tokenizer.chat_template is None:
@@ -95,7 +95,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int] | N
         try:
             chat = _chat(tokenizer, prompt, roles)
             ids = [] if chat is None else _rendered(tokenizer, chat)
-        except TemplateError:  # how a template says that it knows no system's messages
+        except TemplateError:  # raised by templates that do not support a system message
             continue
         if ids and _text(tokenizer, ids) == prompt:
             return ids

@@ -1,9 +1,9 @@
 """Value and gradient bias of the KL estimators between two models, in the contexts of a dump's responses.
 
 At each position the mean over the next token is taken over the policy's whole vocabulary
-(`algorithms.kl_bias`), so the drawn tokens matter as contexts alone. The contexts are tokenised anew: a
-prompt through the chat template where that gives its text back exactly, else as the text it is, which is
-counted; responses as the text they are. They are the policy's own contexts if the dump is that of its step.
+(`algorithms.kl_bias`), so the sampled tokens matter only as contexts. The contexts are tokenised again: a
+prompt through the chat template where that gives its text back exactly, else as plain text, which is counted;
+responses as plain text. They are the policy's own contexts if the dump is from its step.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from grpo_verl_ext.runs.dumps import Response
 ESTIMATORS: dict[str, kl_bias.Estimator] = {"k1": k1, "k2": k2, "k3": k3}
 
 POSITIONS = 256
-"""Of a longer response, so many positions are drawn; their numbers then count for all of it."""
+"""Positions drawn from a longer response; they then count for all of its positions."""
 
 LOGITS_AT_ONCE = 2**22
-"""Positions times vocabulary in one evaluation of an estimator, of which some ten tensors are alive."""
+"""Positions times vocabulary in one evaluation of an estimator, which holds about ten such tensors."""
 
 NO_GRADIENT = 1e-6
 """Below this share of the true gradient's size, an estimator's gradient is rounding and has no direction."""
@@ -35,28 +35,35 @@ NO_GRADIENT = 1e-6
 
 @dataclass(frozen=True)
 class Bias:
-    """An estimator next to the KL, means over the tokens."""
+    """An estimator compared with the KL; means over the tokens.
+
+    Attributes:
+        value: E[k], nats.
+        value_bias: E[k] − KL, nats.
+        gradient_error: ‖E[∇k] − ∇KL‖ / ‖∇KL‖, norms over all positions and logits; None where the KL has no
+            gradient.
+        cosine: between E[∇k] and ∇KL over all positions and logits; None where one has no direction.
+    """
 
     value: float
-    """E[k], nats."""
     value_bias: float
-    """E[k] − KL, nats."""
     gradient_error: float | None
-    """‖E[∇k] − ∇KL‖ / ‖∇KL‖, norms over all positions and logits; None where the KL has no gradient."""
     cosine: float | None
-    """Between E[∇k] and ∇KL, the same way; None where one of them has no direction."""
 
 
 @dataclass(frozen=True)
 class KlReport:
-    """What was measured, and on how much."""
+    """The measured biases, and the number of responses and positions measured.
+
+    Attributes:
+        prompts_as_text: responses whose prompt could not be put back into the chat template.
+        kl: KL(policy ‖ reference), nats per token.
+    """
 
     responses: int
     positions: int
     prompts_as_text: int
-    """Responses whose prompt could not be put back into the chat template."""
     kl: float
-    """KL(policy ‖ reference), nats per token."""
     estimators: dict[str, Bias]
 
 
@@ -76,8 +83,8 @@ class _Sums:
         self.inner += weight * float((estimate.gradient * truth.gradient).sum())
 
     def bias(self, kl: float, gradient_size: float, tokens: float) -> Bias:
-        """From the sums of the KL and of ‖∇KL‖² over as many tokens."""
-        has_gradient = kl > 0  # else the two are one, and what there is of a gradient is rounding
+        """Return the means, given the sums of the KL and of ‖∇KL‖² over the same tokens."""
+        has_gradient = kl > 0  # else the models are equal, and any gradient is rounding
         has_direction = has_gradient and self.size > NO_GRADIENT**2 * gradient_size
         return Bias(
             value=(kl + self.value_bias) / tokens,
@@ -98,12 +105,12 @@ class Tally:
     estimators: dict[str, _Sums] = field(default_factory=lambda: {name: _Sums() for name in ESTIMATORS})
 
     def add(self, logits: Tensor, ref_logits: Tensor, weight: float = 1.0) -> None:
-        """Positions with their logits, (N, V)."""
+        """Add N positions, given the logits of both models, (N, V) each."""
         at_once = max(1, LOGITS_AT_ONCE // logits.shape[-1])
         for some, ref_some in zip(
             torch.split(logits, at_once), torch.split(ref_logits, at_once), strict=True
         ):
-            # What an estimator is wrong by can be far smaller than what rounding would leave of it.
+            # In fp64: an estimator's bias can be far smaller than fp32 rounding.
             wide, ref_wide = some.double(), ref_some.double()
             truth = kl_bias.true(wide, ref_wide)
             self.positions += len(some)
@@ -114,7 +121,7 @@ class Tally:
                 self.estimators[name].add(kl_bias.expected(estimator, wide, ref_wide), truth, weight)
 
     def biases(self) -> dict[str, Bias]:
-        """Means over the tokens."""
+        """Return each estimator's means over the tokens."""
         return {
             name: sums.bias(self.kl, self.gradient_size, self.tokens)
             for name, sums in self.estimators.items()
@@ -128,7 +135,9 @@ def measure(
     responses: Iterable[Response],
     budget: int | None,
 ) -> KlReport:
-    """Both models read the responses, one at a time and without padding.
+    """Measure the bias of each estimator between two models on the given responses.
+
+    Both models read the responses one at a time, without padding.
 
     Raises:
         AnatomyError: a folder has no model, or the two have different vocabularies.
@@ -176,7 +185,7 @@ def _load(folder: Path, option: str) -> PreTrainedModel:
 
 @torch.no_grad()
 def _logits(model: PreTrainedModel, ids: list[int], positions: Tensor) -> Tensor:
-    """(N, V) behind the chosen tokens."""
+    """Return the logits at the chosen positions, (N, V)."""
     tokens = torch.tensor([ids], device=model.device)
     logits: Tensor = model(input_ids=tokens, logits_to_keep=positions.to(model.device)).logits[0]
     return logits

@@ -1,4 +1,4 @@
-"""From a dump to everything that is reported of it."""
+"""Compute everything that ``grpo-verl-ext anatomy`` reports about a dump of rollouts."""
 
 from __future__ import annotations
 
@@ -24,31 +24,34 @@ from grpo_verl_ext.anatomy.weights import MICRO_BATCH_SIZE, VARIANTS, Step, rela
 from grpo_verl_ext.runs.dumps import Response
 
 SCORES_NAMED = 8
-"""Of more different scores, a message names the first and the last."""
+"""If there are more different scores, a message names only the first and the last."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The command line."""
+    """Options of ``grpo-verl-ext anatomy``.
+
+    Attributes:
+        right_above: a response is right if its score is higher.
+        max_response_length: the budget in tokens; null: every response ended by itself.
+        micro_batch_size: responses in a local batch of bnpo.
+        kl_responses: responses, drawn from the dump, that the two models read.
+    """
 
     dump: Path
     tokenizer: Path
     out: Path
     right_above: float = 0.0
-    """A response is right if its score is higher."""
     max_response_length: int | None = None
-    """The budget in tokens; null: every response ended by itself."""
     micro_batch_size: int = MICRO_BATCH_SIZE
-    """Responses in a local batch of bnpo."""
     policy: Path | None = None
     reference: Path | None = None
     kl_responses: int = 64
-    """So many responses, drawn from the dump, are read by the two models."""
 
 
 @dataclass(frozen=True)
 class StepGroups:
-    """Prompts of a step, and how many of them have equal scores: no variant learns from those."""
+    """Number of prompts of a step, and of those with equal scores, from which no variant learns."""
 
     step: int
     groups: int
@@ -57,23 +60,26 @@ class StepGroups:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What was found."""
+    """The result of `anatomy_of`."""
 
     responses: int
     tokens: int
     steps: list[StepGroups]
     cells: Cells
     kl: KlReport | None
-    cautions: list[str]
+    warnings: list[str]
 
 
 @dataclass
 class _Seen:
-    """What goes through all steps."""
+    """Totals over the steps read so far.
+
+    Attributes:
+        weighed: one for each step that has a gradient.
+    """
 
     steps: list[StepGroups] = field(default_factory=list)
     weighed: list[Weighed] = field(default_factory=list)
-    """Of the steps that have a gradient."""
     scores: set[float] = field(default_factory=set)
     responses: int = 0
     tokens: int = 0
@@ -81,7 +87,9 @@ class _Seen:
 
 
 def anatomy_of(settings: Settings) -> Anatomy:
-    """Read the dump once for the weights, and once more for the KL if two models are given.
+    """Compute the weights of all variants on a dump, and the bias of the KL estimators for two models.
+
+    Reads the dump once for the weights, and once more if the two models are given.
 
     Raises:
         AnatomyError: the dump or a model cannot be used, or there is nothing to compare.
@@ -101,11 +109,11 @@ def anatomy_of(settings: Settings) -> Anatomy:
         drawn = drawn_responses(settings.dump, seen.responses, settings.kl_responses)
         kl = measure(policy, reference, tokenizer, drawn, settings.max_response_length)
     cells = cells_of(_joined(seen.weighed))
-    return Anatomy(seen.responses, seen.tokens, seen.steps, cells, kl, _cautions(seen, kl))
+    return Anatomy(seen.responses, seen.tokens, seen.steps, cells, kl, _warnings(seen, kl))
 
 
 def drawn_responses(dump: Path, responses: int, wanted: int) -> Iterator[Response]:
-    """So many of the dump's responses, the same each time, in its order."""
+    """Yield ``wanted`` responses of the dump in its order, drawn at random but the same ones each time."""
     order = torch.randperm(responses, generator=torch.Generator().manual_seed(0))
     chosen = set(order[:wanted].tolist())
     every = (response for step in read_steps(dump) for response in step)
@@ -173,7 +181,7 @@ def _named(scores: list[float]) -> str:
     return f"{scores[0]:g} … {scores[-1]:g}"
 
 
-def _cautions(seen: _Seen, kl: KlReport | None) -> list[str]:
+def _warnings(seen: _Seen, kl: KlReport | None) -> list[str]:
     words = []
     left_out = len(seen.steps) - len(seen.weighed)
     if left_out:

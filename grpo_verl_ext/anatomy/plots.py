@@ -1,4 +1,4 @@
-"""The two figures, as PNG and SVG."""
+"""Draw the two figures of ``grpo-verl-ext anatomy``, as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from grpo_verl_ext.anatomy.bins import Cell, Cells
 from grpo_verl_ext.utils.plotting import COLOURS, MARKS, STYLES, save
 
 ALIKE = 3
-"""Variants whose weights agree to so many decimals share a panel or a mark."""
+"""Variants whose weights agree to this many decimals share a line or a mark."""
 
 
 def draw(cells: Cells, folder: Path) -> list[Path]:
-    """``anatomy-weight-by-length`` and ``anatomy-gradient-share``."""
+    """Write the figures ``anatomy-weight-by-length`` and ``anatomy-gradient-share``; return their paths."""
     figures = {
         "anatomy-weight-by-length": weight_by_length(cells),
         "anatomy-gradient-share": gradient_share(cells),
@@ -25,7 +25,7 @@ def draw(cells: Cells, folder: Path) -> list[Path]:
 
 
 def alike(cells: list[Cell]) -> list[list[str]]:
-    """The variants in groups that treat these responses the same."""
+    """Group the variants that weight these responses equally."""
     groups: dict[tuple[float, ...], list[str]] = {}
     for name in cells[0].share:
         key = tuple(round(cell.weight[name] or 0.0, ALIKE) for cell in cells)
@@ -34,7 +34,7 @@ def alike(cells: list[Cell]) -> list[list[str]]:
 
 
 def weight_by_length(cells: Cells) -> Figure:
-    """A panel for the right answers and one for the wrong ones: weight of a token over length."""
+    """Draw the weight of a token over the response length, in one panel each for right and wrong answers."""
     figure = Figure(figsize=(8.5, 4.4), layout="constrained")
     panels = figure.subplots(1, 2)
     variants = alike(cells.by_both)
@@ -61,7 +61,7 @@ def weight_by_length(cells: Cells) -> Figure:
 
 
 def gradient_share(cells: Cells) -> Figure:
-    """For each length bars for its share of responses and tokens, marks for what a variant makes of it."""
+    """Draw each length's share of responses and tokens (bars) and of each variant's gradient (marks)."""
     figure = Figure(figsize=(8, 4.4), layout="constrained")
     axes = figure.subplots()
     bins = cells.by_length

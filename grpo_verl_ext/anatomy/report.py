@@ -1,4 +1,4 @@
-"""``grpo-verl-ext anatomy``: tables on the terminal, figures, and everything as JSON."""
+"""Report of ``grpo-verl-ext anatomy``: tables on the terminal, figures, and everything as JSON."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.typed_json import numbers_as_text
 
 
-def anatomy_and_report(settings: Settings) -> None:
-    """Print what was found and write it into ``settings.out``.
+def run_anatomy(settings: Settings) -> None:
+    """Run `anatomy_of`, print its tables, and write JSON and figures to the folder ``settings.out``.
 
     Raises:
         AnatomyError: see `anatomy_of`.
@@ -36,7 +36,7 @@ def anatomy_and_report(settings: Settings) -> None:
 
 
 def weight_table(cells: Cells) -> Table:
-    """A row for each length and answer."""
+    """Return the table of token weights, with a row for each length and answer."""
     table = Table(title="Weight of a token, |−∂L/∂log π|; 1.00 is the average token of its variant")
     _add_columns(table, "length", "answer", "count")
     for cell in cells.by_both:
@@ -46,7 +46,7 @@ def weight_table(cells: Cells) -> Table:
 
 
 def share_table(cells: Cells) -> Table:
-    """A row for each length, then one for the right and one for the wrong answers."""
+    """Return the table of gradient shares: a row for each length, then for right and for wrong answers."""
     table = Table(title="Share of the gradient, Σ|weight|, in %, next to that of responses and of tokens")
     _add_columns(table, "length", "responses", "tokens")
     responses = sum(cell.responses for cell in cells.by_length)
@@ -61,7 +61,7 @@ def share_table(cells: Cells) -> Table:
 
 
 def kl_table(kl: KlReport) -> Table:
-    """A row for each estimator, in expectation over the vocabulary."""
+    """Return the table of KL estimators, in expectation over the vocabulary, with a row for each."""
     table = Table(title="KL estimators: mean value, and mean gradient in a loss")
     for name in ("", "nats per token", "bias, % of the KL", "gradient's error", "its cosine"):
         table.add_column(name, justify="right" if name else "left", overflow="fold")
@@ -73,7 +73,7 @@ def kl_table(kl: KlReport) -> Table:
 
 
 def lines(anatomy: Anatomy) -> list[str]:
-    """What the tables do not say."""
+    """Return the totals and warnings that are printed below the tables."""
     groups = sum(step.groups for step in anatomy.steps)
     without = sum(step.without_signal for step in anatomy.steps)
     words = [
@@ -86,11 +86,11 @@ def lines(anatomy: Anatomy) -> list[str]:
             f"KL(policy ‖ reference): {anatomy.kl.kl:.5f} nats per token; responses: "
             f"{anatomy.kl.responses}, positions: {anatomy.kl.positions}."
         )
-    return words + anatomy.cautions
+    return words + anatomy.warnings
 
 
 def write_files(settings: Settings, anatomy: Anatomy) -> list[Path]:
-    """``anatomy.json`` and the figures."""
+    """Write ``anatomy.json`` and the figures; return their paths."""
     settings.out.mkdir(parents=True, exist_ok=True)
     content = {"settings": asdict(settings), **asdict(anatomy)}
     file = settings.out / "anatomy.json"
@@ -100,7 +100,7 @@ def write_files(settings: Settings, anatomy: Anatomy) -> list[Path]:
 
 def _add_columns(table: Table, *first: str) -> None:
     for name in (*first, *VARIANTS):
-        # A narrow terminal must not cut names to the same beginning.
+        # Names are folded, since a narrow terminal would cut some of them to the same beginning.
         justify: JustifyMethod = "left" if name in ("length", "answer") else "right"
         table.add_column(name.replace("_per_", "_per\n_"), justify=justify, overflow="fold")
 
@@ -110,5 +110,5 @@ def _answer(cell: Cell) -> str:
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    # Adding 0 takes the sign from a zero.
+    # Adding 0 removes the sign of a negative zero.
     return "–" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"

@@ -1,13 +1,13 @@
-"""The weight that each variant gives a token at the first update, by autograd of the package's own losses.
+"""Compute the weight that each algorithm gives a token at the first update, by autograd of our own losses.
 
-There π_θ = π_old: every ratio is 1, no clip acts, and what is left of a variant is a weight
+There π_θ = π_old: every ratio is 1, no clip acts, and all that distinguishes the algorithms is a weight
 
     w_{i,t} = −∂L/∂log π_θ(o_{i,t}),
 
-the same for all tokens of a response. The step's batch is taken for one mini-batch. Losses are evaluated in
-micro-batches, which bounds the memory and, of these variants, changes bnpo alone: by its definition it is the
-mean over the local batch. Factors that all tokens of a step share (β, Dr. GRPO's L, the number of prompts)
-cancel in what `relative` returns, so they are 1 here.
+the same for all tokens of a response. The batch of a step is treated as one mini-batch. Losses are evaluated
+in micro-batches, which bounds the memory and changes only bnpo, by definition the mean over the local batch.
+Factors that all tokens of a step share (β, Dr. GRPO's L, the number of prompts) cancel in `relative`, so they
+are 1 here.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ MICRO_BATCH_SIZE = 8
 
 @dataclass(frozen=True)
 class Step:
-    """The responses of one training step; (B,) each."""
+    """The responses of one training step; (B,) each.
+
+    Attributes:
+        lengths: tokens, ≥ 1.
+        group: from `dense_group_ids`.
+    """
 
     rewards: Tensor
     lengths: Tensor
-    """Tokens, ≥ 1."""
     group: Tensor
-    """From `dense_group_ids`."""
 
     @classmethod
     def of(cls, scores: Sequence[float], lengths: Sequence[int], groups: Sequence[str]) -> Step:
-        """From one number, length and prompt id per response."""
+        """Make a step from the score, length and prompt id of each response."""
         return cls(torch.tensor(scores), torch.tensor(lengths), dense_group_ids(groups))
 
     @property
@@ -54,26 +57,26 @@ class Step:
 
     @property
     def group_size(self) -> Tensor:
-        """k, of the group of each response: (B,)."""
+        """k, the size of each response's group: (B,)."""
         return group_sum(torch.ones_like(self.lengths), self.group)
 
     def mask(self, rows: Tensor | slice = slice(None)) -> Tensor:
-        """(b, T) bool, with T the longest of the chosen responses."""
+        """Return the response mask, (b, T) bool, with T the longest of the chosen responses."""
         lengths = self.lengths[rows]
         return torch.arange(int(lengths.max())) < lengths.unsqueeze(-1)
 
     def baseline(self, of: adv.Baseline) -> Tensor:
-        """Advantages, (B,)."""
+        """Return the advantages by this baseline, (B,)."""
         return of(self.rewards, self.group, torch.ones(self.size, dtype=torch.bool))
 
     def has_no_signal(self) -> Tensor:
-        """Which responses are in a group with equal scores, that is, advantages of 0: (B,) bool."""
+        """Whether each response is in a group with equal scores, that is, advantages of 0: (B,) bool."""
         return group_sum(self.baseline(adv.centred).ne(0).long(), self.group) == 0
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Some responses of a step: what a loss is given. (b, T) each, but for ``group_size`` (b,)."""
+    """Arguments of a loss for some responses of a step; (b, T) each, but for ``group_size`` (b,)."""
 
     log_prob: Tensor
     advantages: Tensor
@@ -83,7 +86,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class Variant:
-    """An estimator of advantages, for the whole step (B,), and the loss that goes with it."""
+    """An estimator of advantages, for the whole step (B,), and its loss."""
 
     advantages: Callable[[Step], Tensor]
     loss: Callable[[MicroBatch, Step], Tensor]
@@ -145,14 +148,14 @@ VARIANTS = {
     ),
     "gvpo": Variant(_centred, _gvpo),
 }
-"""The estimator and the loss that the presets ``+algo=…`` put together."""
+"""The estimator and the loss that each preset ``+algo=…`` combines."""
 
 
 def token_weights(variant: Variant, step: Step, micro_batch_size: int) -> Tensor:
-    """w_i, the weight of each token of response i: (B,), in reward units and up to a factor of the step.
+    """Return w_i, the weight of each token of response i: (B,), in reward units, up to a factor per step.
 
-    All tokens of a response share one leaf, whose gradient is the sum of theirs: it does not matter what the
-    log-probs are, only that their ratio to the old ones is 1.
+    All tokens of a response share one leaf, whose gradient is the sum of theirs. The values of the log-probs
+    do not matter, only that their ratio to the old ones is 1.
     """
     advantages, group_size = variant.advantages(step), step.group_size
     sums = torch.zeros(step.size)
@@ -171,7 +174,7 @@ def token_weights(variant: Variant, step: Step, micro_batch_size: int) -> Tensor
 
 
 def micro_batches(responses: int, size: int) -> tuple[Tensor, ...]:
-    """Responses in random order, always the same, as TRL shuffles them before it cuts: row numbers."""
+    """Return row numbers of micro-batches, in a random but fixed order; TRL also shuffles before it cuts."""
     order = torch.randperm(responses, generator=torch.Generator().manual_seed(0))
     return torch.split(order, size)
 
@@ -179,7 +182,7 @@ def micro_batches(responses: int, size: int) -> tuple[Tensor, ...]:
 def relative(weights: Tensor, lengths: Tensor) -> Tensor:
     """w_i · N / Σ_j |o_j| |w_j|: (B,) → (B,); 0 if all are. The average token of the step has |weight| 1.
 
-    The step's share of the gradient that response i has is then |o_i| |w_i| / N.
+    The share of the step's gradient that comes from response i is then |o_i| |w_i| / N.
     """
     mass = (weights.abs() * lengths).sum()
     return weights * lengths.sum() / mass if mass > 0 else torch.zeros_like(weights)

@@ -1,1 +1,1 @@
-"""Rounds of iterative GRPO: DeepSeekMath, arXiv 2402.03300, Algorithm 1, each part by verl or TRL itself."""
+"""Iterative GRPO (DeepSeekMath, arXiv 2402.03300, Algorithm 1): rounds of trainings by verl and by TRL."""

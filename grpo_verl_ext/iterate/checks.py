@@ -1,4 +1,4 @@
-"""What can be known before the first round is known before the first round."""
+"""Check the settings before the first round, so that no round fails on a mistake that was visible before."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from hydra.utils import get_method
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.iterate.plan import Round
 from grpo_verl_ext.iterate.preferences import Rule, label_of
 from grpo_verl_ext.iterate.reward_training import reward_config
-from grpo_verl_ext.iterate.settings import IterateError, IterateSettings
+from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model
 
 
 def compose(settings: IterateSettings) -> DictConfig:
-    """verl's configuration of the first round; those of the others are composed and dropped.
+    """Compose verl's configuration of every round, and return that of the first.
 
     Raises:
         IterateError: verl would refuse one of them.
@@ -39,13 +38,13 @@ def compose(settings: IterateSettings) -> DictConfig:
 
 
 def check(settings: IterateSettings, config: DictConfig) -> Rule:
-    """Refuse what verl's driver, TRL or the rule would, and return the rule.
+    """Refuse settings that verl's driver, TRL or the rule would refuse later, and return the rule.
 
     Args:
-        config: of the first round, whose models and data exist.
+        config: verl's configuration of the first round, whose models and data exist.
 
     Raises:
-        IterateError: with the line to type.
+        IterateError: the message has the line to type.
     """
     check_trainer(settings)
     rule = the_rule(settings)
@@ -61,7 +60,7 @@ def _as_iterate_error(check_one: Callable[[DictConfig], None], config: DictConfi
 
 
 def the_rule(settings: IterateSettings) -> Rule:
-    """``reward_model.label``, imported and tried."""
+    """Import the rule that ``reward_model.label`` names, try it once, and return it."""
     name = settings.reward_model.label
     try:
         rule = cast(Rule, get_method(name))
@@ -76,7 +75,7 @@ def the_rule(settings: IterateSettings) -> Rule:
 
 
 def check_trainer(settings: IterateSettings) -> None:
-    """TRL is there, and knows every key of ``reward_model.trainer``."""
+    """Refuse settings if TRL is missing or does not know a key of ``reward_model.trainer``."""
     if importlib.util.find_spec("trl") is None:
         raise IterateError(
             "the reward model is trained by trl, which is not installed. "
@@ -88,6 +87,6 @@ def check_trainer(settings: IterateSettings) -> None:
     for key in reward_config(settings.reward_model.trainer, output_dir="", seed=0):
         if key not in valid:
             raise IterateError(
-                f"reward_model.trainer.{key} is no field of TRL's RewardConfig; among them are "
+                f"reward_model.trainer.{key} is not a field of TRL's RewardConfig; among them are "
                 f"learning_rate, num_train_epochs, per_device_train_batch_size. Remove the line"
             )

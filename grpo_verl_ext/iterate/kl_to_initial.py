@@ -1,4 +1,4 @@
-"""How far a policy went from another one, measured in a process of its own: ``python -m … JOB.json``."""
+"""Measure the KL from a policy to the first one, in a process of its own: ``python -m … JOB.json``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from grpo_verl_ext.utils.generate import sample
 
 @dataclass(frozen=True)
 class DivergenceJob:
-    """What the process reads."""
+    """The content of the job file that the process reads.
+
+    Attributes:
+        result: path of the JSON to write: ``{"kl_to_first": nats per response, "tokens": response tokens}``.
+    """
 
     policy: str
     first: str
@@ -28,11 +32,10 @@ class DivergenceJob:
     max_response_tokens: int
     seed: int
     result: str
-    """JSON file to write: ``{"kl_to_first": nats per response, "tokens": response tokens}``."""
 
 
 def main(job: DivergenceJob) -> None:
-    """Sample a response to each prompt from ``policy`` and compare both on it."""
+    """Sample a response to each prompt from ``policy``, and write the KL to ``first`` on these responses."""
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     tokenizer = AutoTokenizer.from_pretrained(job.policy, padding_side="left")
     policy, first = (
@@ -57,7 +60,10 @@ def divergence(
     *,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """KL(policy ‖ first) in nats at each token of sampled responses (B, R), 0 behind their ends; the mask."""
+    """Return KL(policy ‖ first) in nats at each token of sampled responses, and their mask; (B, R) each.
+
+    The KL is 0 after a response's end.
+    """
     sampled = sample(
         policy,
         tokenizer,

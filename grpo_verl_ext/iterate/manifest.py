@@ -1,4 +1,4 @@
-"""What has been done: ``manifest.json``, rewritten whole after each finished part."""
+"""Record of the finished parts: ``manifest.json``, rewritten atomically after each of them."""
 
 from __future__ import annotations
 
@@ -10,32 +10,35 @@ from typing import Any
 
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import SPOILED, made, typed
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made, typed
 
 FORMAT = 1
 NAME = "manifest.json"
 
 Results = dict[str, Any]
-"""What a finished part has to say: plain JSON."""
+"""Results of a finished part, as plain JSON."""
 
 
 @dataclass
 class RoundRecord:
-    """One round."""
+    """The record of one round.
+
+    Attributes:
+        overrides: verl's command line.
+        parts: results of the finished parts, in order.
+    """
 
     round: int
     seed: int
     overrides: list[str]
-    """verl's command line."""
     git_revision: str | None
     versions: dict[str, str]
     parts: dict[str, Results] = field(default_factory=dict)
-    """Finished parts, in their order."""
 
 
 @dataclass
 class Manifest:
-    """Settings and rounds, without times, so that a run that was killed and went on leaves the same."""
+    """Settings and rounds; without times, so that a run that was killed and resumed has the same manifest."""
 
     settings: dict[str, Any]
     rounds: list[RoundRecord] = field(default_factory=list)
@@ -46,20 +49,20 @@ class Manifest:
         write_whole(folder / NAME, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
     def record(self, number: int, new: Callable[[], RoundRecord]) -> RoundRecord:
-        """The record of a round; ``new`` makes it when the round begins."""
+        """Return the record of a round; ``new`` makes it when the round begins."""
         if len(self.rounds) < number:
             self.rounds.append(new())
         return self.rounds[number - 1]
 
     def finished(self, number: int, part: str) -> bool:
-        """Is this part of this round done?"""
+        """Whether this part of this round is done."""
         return len(self.rounds) >= number and part in self.rounds[number - 1].parts
 
 
 def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
-    """The folder's manifest, or a new one.
+    """Return the folder's manifest, or a new one.
 
-    Only ``rounds`` may differ from the settings it was begun with: more of them go on where it ended.
+    Only ``rounds`` may differ from the settings with which it was begun: more rounds continue the run.
 
     Raises:
         IterateError: it cannot be read, or it was begun with other settings.
@@ -71,9 +74,9 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
         content = typed(json.loads(file.read_bytes()), {"settings": dict, "rounds": list, "format": int})
         rounds = [made(RoundRecord, record) for record in content["rounds"]]
         manifest = Manifest(content["settings"], rounds, content["format"])
-    except SPOILED as error:
+    except PARSE_ERRORS as error:
         raise IterateError(
-            f"{file} is no manifest ({error!r}). It was left in place; type folder=<a new folder>"
+            f"{file} is not a manifest ({error!r}). It was left in place; type folder=<a new folder>"
         ) from error
     if manifest.format != FORMAT:
         raise IterateError(

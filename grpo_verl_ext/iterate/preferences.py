@@ -1,4 +1,7 @@
-"""Pairs of a better and a worse response: made, held out, replayed; each choice follows a seed."""
+"""Make pairs of a better and a worse response from rollouts, hold some out, and replay earlier ones.
+
+Every random choice follows a seed.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from pathlib import Path
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.runs.dumps import CorruptDumpError, dump_file, read_dump
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import SPOILED, made
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two responses to one prompt, in TRL's names."""
+    """A better and a worse response to one prompt; the fields have TRL's names."""
 
     prompt: str
     chosen: str
@@ -27,9 +30,9 @@ class Pair:
 
 
 def make_pairs(samples: Iterable[Sample], *, per_prompt: int, seed: int) -> list[Pair]:
-    """Pairs of responses to the same prompt at the same step whose labels differ, without equal texts.
+    """Make pairs of responses to the same prompt at the same step whose labels differ; no pair occurs twice.
 
-    At most ``per_prompt`` for each prompt and step, drawn uniformly from all that there are.
+    At most ``per_prompt`` for each prompt and step, drawn uniformly from all of them.
     """
     rng = random.Random(f"pairs/{seed}")
     groups: dict[tuple[int, str], list[Sample]] = defaultdict(list)
@@ -47,9 +50,9 @@ def make_pairs(samples: Iterable[Sample], *, per_prompt: int, seed: int) -> list
 
 
 def split_by_prompt(pairs: Iterable[Pair], *, held_out: float, seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Pairs to train on, and pairs held out.
+    """Split pairs into those to train on and those held out.
 
-    A prompt is on one side in every round, so that no replay of an earlier round brings a held-out one back.
+    A prompt is on the same side in every round, so that a replay of earlier rounds has no held-out prompt.
     """
     sides: tuple[list[Pair], list[Pair]] = ([], [])
     for pair in pairs:
@@ -59,44 +62,44 @@ def split_by_prompt(pairs: Iterable[Pair], *, held_out: float, seed: int) -> tup
 
 
 def replayed(new: int, history: Sequence[Pair], *, share: float, seed: int) -> list[Pair]:
-    """Pairs of all earlier rounds, drawn uniformly without replacement.
+    """Draw pairs of all earlier rounds uniformly, without replacement.
 
-    As many as make ``share`` of the mixture with ``new`` pairs, n = new · share / (1 − share), rounded; all
-    there are if there are fewer.
+    Their number makes them ``share`` of the mixture with ``new`` pairs: n = new · share / (1 − share),
+    rounded; all of them if there are fewer.
     """
     wanted = round(new * share / (1 - share))
     return random.Random(f"replay/{seed}").sample(list(history), min(wanted, len(history)))
 
 
 def write_pairs(file: Path, pairs: Iterable[Pair]) -> None:
-    """One JSON object a line, whole or not at all."""
+    """Write pairs atomically, as one JSON object per line."""
     write_whole(file, "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in pairs))
 
 
 def read_pairs(file: Path) -> list[Pair]:
-    """What `write_pairs` wrote.
+    """Return the pairs that `write_pairs` wrote.
 
     Raises:
-        IterateError: a line is no pair.
+        IterateError: a line is not a pair.
     """
     pairs = []
     for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
         try:
             pairs.append(made(Pair, json.loads(line)))
-        except SPOILED as error:
+        except PARSE_ERRORS as error:
             raise IterateError(
-                f"{file}, line {number}, is no pair ({error}). It was left in place"
+                f"{file}, line {number}, is not a pair ({error}). It was left in place"
             ) from error
     return pairs
 
 
 Rule = Callable[[str, object], object]
-"""From a response and its ground truth to a number, or to a dictionary with ``score``, as verl's rules."""
+"""(response, ground truth) → a number or a dictionary with ``score``, as for verl's reward functions."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One response. Texts are without special tokens, as verl writes them."""
+    """One labelled response; its texts are without special tokens, as verl writes them."""
 
     prompt: str
     response: str
@@ -105,12 +108,12 @@ class Sample:
 
 
 def read_rollouts(folder: Path, steps: int, rule: Rule) -> tuple[list[Sample], list[int]]:
-    """Responses in the order in which verl wrote them, and the steps whose file is not there.
+    """Return the labelled responses in the order in which verl wrote them, and the steps without a file.
 
     A file is missing where a training was killed between its checkpoint and its dump.
 
     Raises:
-        IterateError: a line is no record of verl's, or no step has a file.
+        IterateError: a line is not a record that verl wrote, or no step has a file.
     """
     files = {step: dump_file(folder, step) for step in range(1, steps + 1)}
     missing = [step for step, file in files.items() if not file.is_file()]
@@ -135,7 +138,7 @@ def _samples(file: Path, step: int, rule: Rule) -> list[Sample]:
 
 
 def label_of(result: object) -> float:
-    """The number in what a rule returned."""
+    """Return the number in the result of a rule."""
     value = result["score"] if isinstance(result, dict) else result
     if not isinstance(value, int | float):
         raise IterateError(

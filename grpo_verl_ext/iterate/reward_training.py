@@ -11,27 +11,30 @@ from typing import Any
 from grpo_verl_ext.iterate.preferences import Pair, read_pairs
 
 RESULTS = "results.json"
-"""In the folder of the trained model."""
+"""File in the folder of the trained model."""
 
 
 @dataclass(frozen=True)
 class RewardJob:
-    """What the process reads; paths are strings, so that it is JSON."""
+    """The content of the job file that the process reads; paths are strings, for JSON.
+
+    Attributes:
+        start: model to train further; one without a score head gets a new one, drawn by the seed.
+        train: file of pairs.
+        held_out: file of pairs; may be empty.
+        trainer: fields of TRL's ``RewardConfig``.
+    """
 
     start: str
-    """Model to train further; one without a score head gets a new one, drawn by the seed."""
     train: str
-    """File of pairs."""
     held_out: str
-    """File of pairs, may be empty."""
     target: str
     seed: int
     trainer: dict[str, Any]
-    """Fields of TRL's ``RewardConfig``."""
 
 
 def main(job: RewardJob) -> None:
-    """Train, save, and measure on the held-out pairs before and after."""
+    """Train and save the reward model, and measure it on the held-out pairs before and after."""
     import torch
     from datasets import Dataset
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, set_seed
@@ -63,7 +66,7 @@ def main(job: RewardJob) -> None:
 
 
 def reward_config(trainer: dict[str, Any], *, output_dir: str, seed: int) -> dict[str, Any]:
-    """Fields of ``RewardConfig``: ours, then the user's."""
+    """Return the fields of TRL's ``RewardConfig``: our defaults, overridden by the user's."""
     import torch
 
     on_accelerator = torch.accelerator.is_available()

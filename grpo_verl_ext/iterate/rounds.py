@@ -1,27 +1,178 @@
-"""Go through the parts of all rounds; what the manifest says is finished is not done again."""
+"""Run the rounds: train the policy, merge it, measure it, collect pairs, train the reward model.
+
+Each part writes files that appear complete or not at all, and returns results for the manifest. A part that
+the manifest has is not run again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from grpo_verl_ext.iterate.manifest import Manifest, RoundRecord, read_manifest
-from grpo_verl_ext.iterate.plan import Round
-from grpo_verl_ext.iterate.settings import IterateError, IterateSettings
-from grpo_verl_ext.iterate.stages import PARTS, Context, Part
+from omegaconf import DictConfig
+
+from grpo_verl_ext.iterate import kl_to_initial, reward_training
+from grpo_verl_ext.iterate.manifest import Manifest, Results, RoundRecord, read_manifest
+from grpo_verl_ext.iterate.preferences import (
+    Rule,
+    make_pairs,
+    read_pairs,
+    read_rollouts,
+    replayed,
+    split_by_prompt,
+    write_pairs,
+)
+from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
+from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.process import run_logged
 from grpo_verl_ext.runs.provenance import git_revision, versions
-from grpo_verl_ext.utils.files import alone_in
+from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
+
+
+@dataclass(frozen=True)
+class Context:
+    """Arguments of a part beside its round.
+
+    Attributes:
+        config: verl's configuration of round 1, composed.
+        rule: the function that ``reward_model.label`` names.
+        on_step: called with the number of the last finished training step.
+    """
+
+    config: DictConfig
+    rule: Rule
+    on_step: Callable[[int], None]
+
+    @property
+    def first_policy(self) -> str:
+        """Folder or hub name of the policy before round 1."""
+        return str(self.config.actor_rollout_ref.model.path)
+
+
+Part = Callable[[Round, Context], Results]
+
+
+def train_policy(this: Round, context: Context) -> Results:
+    """Run verl's trainer for M steps from the policy of the round before, which is also the reference."""
+    run = this.run()
+    if not run.is_finished():
+        run.go(lambda metrics: context.on_step(max(metrics, default=0)))
+    metrics = run.metrics()
+    return {
+        "steps": run.steps,
+        "validation_before": _validation(metrics, 0),
+        "validation_after": _validation(metrics, run.steps),
+        "score_first_step": metrics.get(1, {}).get("critic/score/mean"),
+        "score_last_step": metrics.get(run.steps, {}).get("critic/score/mean"),
+    }
+
+
+def merge_policy(this: Round, _context: Context) -> Results:
+    """Convert the last checkpoint to a Hugging Face folder with verl's merger."""
+    _appear(
+        this.model,
+        lambda target: _run_module(
+            "verl.model_merger",
+            [
+                *("merge", "--backend", "fsdp"),
+                *("--local_dir", str(this.run().last_checkpoint / "actor"), "--target_dir", str(target)),
+            ],
+            this.folder / "merge.log",
+        ),
+    )
+    return {}
+
+
+def measure_policy(this: Round, context: Context) -> Results:
+    """Measure the KL to the first policy, in nats per response."""
+    settings = this.settings.measure
+    if settings.prompts == 0:
+        return {"kl_to_first": None}
+    result = this.folder / "divergence.json"
+    job = kl_to_initial.DivergenceJob(
+        policy=str(this.model),
+        first=context.first_policy,
+        chats=_chats(context.config, settings.prompts),
+        batch_size=settings.batch_size,
+        temperature=1.0,
+        max_response_tokens=int(context.config.data.max_response_length),
+        seed=this.seed,
+        result=str(result),
+    )
+    _run_job(kl_to_initial.__name__, job, this.folder / "divergence")
+    measured: Results = json.loads(result.read_text())
+    return measured
+
+
+def collect_pairs(this: Round, context: Context) -> Results:
+    """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds."""
+    settings = this.settings.reward_model
+    samples, missing = read_rollouts(this.rollouts, this.settings.policy.steps, context.rule)
+    pairs = make_pairs(samples, per_prompt=settings.pairs_per_prompt, seed=this.seed)
+    # The run's seed, not the round's: a held-out prompt is held out in every round.
+    train, held_out = split_by_prompt(pairs, held_out=settings.held_out, seed=this.settings.seed)
+    history = [
+        pair
+        for number in range(1, this.number)
+        for pair in read_pairs(Round(this.settings, number).training_pairs)
+    ]
+    replay = replayed(len(train), history, share=settings.replay, seed=this.seed)
+    write_pairs(this.training_pairs, train)
+    write_pairs(this.held_out_pairs, held_out)
+    write_pairs(this.mixture, [*train, *replay])
+    return {
+        "responses": len(samples),
+        "steps_without_rollouts": missing,
+        "pairs": len(train),
+        "replayed": len(replay),
+        "held_out": len(held_out),
+    }
+
+
+def train_reward_model(this: Round, context: Context) -> Results:
+    """Train the reward model of the round before with TRL's RewardTrainer."""
+    if not read_pairs(this.mixture):
+        return {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
+
+    def train(target: Path) -> None:
+        job = reward_training.RewardJob(
+            start=this.before.reward_model or context.first_policy,
+            train=str(this.mixture),
+            held_out=str(this.held_out_pairs),
+            target=str(target),
+            seed=this.seed,
+            trainer=dict(this.settings.reward_model.trainer),
+        )
+        launcher = this.settings.reward_model.launcher
+        _run_job(reward_training.__name__, job, this.folder / "reward_training", launcher=launcher)
+
+    _appear(this.own_reward_model, train)
+    results: Results = json.loads((this.own_reward_model / reward_training.RESULTS).read_text())
+    return results
+
+
+PARTS: dict[str, Part] = {
+    "policy": train_policy,
+    "model": merge_policy,
+    "measure": measure_policy,
+    "pairs": collect_pairs,
+    "reward_model": train_reward_model,
+}
 
 
 class Progress(Protocol):
-    """Who is told what happens."""
+    """Receives the progress of `go`."""
 
     def begin(self, this: Round, part: str) -> None:
-        """A part begins."""
+        """Note that a part begins."""
 
     def end(self) -> None:
-        """It is finished and written down."""
+        """Note that the part is finished and in the manifest."""
 
 
 def go(
@@ -30,7 +181,7 @@ def go(
     progress: Progress,
     parts: Mapping[str, Part] = PARTS,
 ) -> Manifest:
-    """Do what is not done yet, and return the whole manifest.
+    """Run all parts of all rounds that are not done yet, and return the manifest.
 
     Raises:
         IterateError: the folder belongs to other settings, or another process works in it.
@@ -53,7 +204,7 @@ def go(
 
 
 def new_record(this: Round) -> RoundRecord:
-    """What a round begins with."""
+    """Return the record of a round that begins."""
     return RoundRecord(
         round=this.number,
         seed=this.seed,
@@ -61,3 +212,41 @@ def new_record(this: Round) -> RoundRecord:
         git_revision=git_revision(),
         versions=versions(),
     )
+
+
+def _validation(metrics: Metrics, step: int) -> dict[str, float]:
+    return {
+        name: value for name, value in sorted(metrics.get(step, {}).items()) if name.startswith("val-core/")
+    }
+
+
+def _chats(config: DictConfig, count: int) -> list[list[dict[str, str]]]:
+    import pyarrow.parquet as pq
+
+    files = config.data.val_files
+    file = files if isinstance(files, str) else files[0]
+    prompts: list[list[dict[str, str]]] = pq.read_table(
+        Path(file).expanduser(), columns=[config.data.prompt_key]
+    )[0].to_pylist()
+    if not prompts:
+        raise IterateError(f"data.val_files={file} has no row to measure the policy on")
+    return prompts[:count]
+
+
+def _appear(target: Path, make: Callable[[Path], None]) -> None:
+    """Make a folder that appears complete or not at all; an existing one was finished before a kill."""
+    if not target.exists():
+        with appearing(target) as unfinished:
+            make(unfinished)
+
+
+def _run_job(module: str, job: Any, name: Path, *, launcher: Sequence[str] | None = None) -> None:
+    file = name.with_suffix(".json")
+    write_whole(file, json.dumps(asdict(job), indent=2) + "\n")
+    _run_module(module, [str(file)], name.with_suffix(".log"), launcher=launcher)
+
+
+def _run_module(
+    module: str, arguments: Sequence[str], log: Path, *, launcher: Sequence[str] | None = None
+) -> None:
+    run_logged([*(launcher or (sys.executable, "-m")), module, *arguments], log, environment=os.environ)

@@ -1,4 +1,4 @@
-"""What a user writes for ``grpo-verl-ext iterate``: typed, read once, refused in one message."""
+"""Settings of ``grpo-verl-ext iterate``, and the seed, folders and overrides of each round."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from grpo_verl_ext.runs.verl_run import VerlRun, hydra_value
 from grpo_verl_ext.utils.typed_yaml import read_typed_yaml
 
 SERVED = ("embedded", "server")
@@ -20,59 +21,73 @@ class IterateError(ValueError):
 
 @dataclass
 class PolicySettings:
-    """The policy's training: verl's own trainer."""
+    """Settings of the policy's training by verl's trainer.
+
+    Attributes:
+        overrides: verl's command line: presets, data, the first policy (``actor_rollout_ref.model.path``), …
+        steps: M, training steps per round.
+        save_freq: steps between checkpoints; a killed round resumes from the last one.
+    """
 
     overrides: list[str] = MISSING
-    """verl's command line: presets, data, the first policy (``actor_rollout_ref.model.path``), …"""
     steps: int = MISSING
-    """M: training steps a round."""
     save_freq: int = 4
-    """Checkpoint every so many steps; a killed round goes on from the last one."""
 
 
 @dataclass
 class RewardModelSettings:
-    """The reward model: trained by TRL on pairs, asked by the policy's training."""
+    """Settings of the reward model, which TRL trains on pairs and the policy's training uses.
+
+    Attributes:
+        start: folder or hub name of a reward model for round 1. None: the first policy with a new head is
+            trained after round 1 and used from round 2 on; round 1 has only the rules.
+        weight: its factor in the reward; 0 trains the reward model without using it.
+        rule_weight: factor of the reward function's score. With 0, ``start`` is needed.
+        served: ``embedded``: in verl's reward processes, on CPU. ``server``: verl's reward-model server.
+        label: dotted name of the rule ``(solution_str, ground_truth) → number`` that says which response of a
+            prompt is better.
+        pairs_per_prompt: largest number of pairs from the responses to a prompt in one step.
+        held_out: share of prompts whose pairs only measure the reward model and never train it.
+        replay: share of the training pairs that come from all earlier rounds; Algorithm 1: 10 % historical
+            data.
+        launcher: starts the training module; None: ``python -m``. With several GPUs: [accelerate, launch,
+            -m].
+        trainer: fields of TRL's ``RewardConfig``.
+    """
 
     start: str | None = None
-    """Folder or hub name of a reward model for round 1. None: the first policy with a new head is trained
-    after round 1 and asked from round 2 on; round 1 has the rules alone."""
     weight: float = 1.0
-    """Its factor in the reward; 0 trains it without asking it."""
     rule_weight: float = 1.0
-    """Factor of what verl's reward function returns. With 0, ``start`` is needed."""
     served: str = "embedded"
-    """``embedded``: in verl's reward processes, on CPU. ``server``: verl's reward-model server."""
     label: str = MISSING
-    """Dotted name of the rule ``(solution_str, ground_truth) → number`` that says which response of a prompt
-    is better."""
     pairs_per_prompt: int = 4
-    """At most so many pairs of the responses to a prompt in one step."""
     held_out: float = 0.1
-    """Share of prompts whose pairs measure the reward model and never train it."""
     replay: float = 0.1
-    """Share of the training pairs that come from all earlier rounds; Algorithm 1: 10 % historical data."""
     launcher: list[str] | None = None
-    """Starts the training module; None: ``python -m``. For several GPUs: [accelerate, launch, -m]."""
     trainer: dict[str, Any] = field(default_factory=dict)
-    """Fields of TRL's ``RewardConfig``."""
 
 
 @dataclass
 class MeasureSettings:
-    """What is measured after each round beside verl's validation."""
+    """Settings of the measurement after each round, in addition to verl's validation.
+
+    Attributes:
+        prompts: rows of ``data.val_files``, from the first, for the KL to the first policy; 0: not measured.
+    """
 
     prompts: int = 256
-    """First so many rows of ``data.val_files`` for the KL to the first policy; 0: not measured."""
     batch_size: int = 64
 
 
 @dataclass
 class IterateSettings:
-    """All of it."""
+    """All settings of ``grpo-verl-ext iterate``.
+
+    Attributes:
+        folder: path for everything that is written.
+    """
 
     folder: str = MISSING
-    """Where everything goes."""
     rounds: int = MISSING
     seed: int = 1
     policy: PolicySettings = field(default_factory=PolicySettings)
@@ -80,15 +95,15 @@ class IterateSettings:
     measure: MeasureSettings = field(default_factory=MeasureSettings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for the manifest."""
+        """Return the settings as plain values, for the manifest."""
         return asdict(self)
 
 
 def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
-    """Read the file, let ``key=value`` of the command line win, and check every value.
+    """Read the YAML file and the command line's ``key=value``, which win, and check every value.
 
     Raises:
-        IterateError: no such file, no YAML, an unknown key, a missing or a wrong value.
+        IterateError: no such file, not YAML, an unknown key, a missing or a wrong value.
     """
     settings = read_typed_yaml(file, overrides, IterateSettings, IterateError)
     _check_values(settings)
@@ -129,3 +144,111 @@ def _check_values(settings: IterateSettings) -> None:
             "reward_model.rule_weight is 0.0 and reward_model.start is not given, so round 1 would have no "
             "reward. Type: reward_model.start=<folder of a reward model>, or reward_model.rule_weight=1.0"
         )
+
+
+SEEDS_PER_RUN = 1000
+"""Below this number of rounds, two runs with different seeds have no seed in common."""
+
+SECTION = "algorithm.grpo_ext.reward_model"
+
+
+@dataclass(frozen=True)
+class Round:
+    """Round ``number`` ≥ 1 of a run: its seed, its folders and its command line for verl."""
+
+    settings: IterateSettings
+    number: int
+
+    @property
+    def before(self) -> Round:
+        """The round before this one."""
+        return Round(self.settings, self.number - 1)
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order of prompts, sampling, pairs and the reward model's training."""
+        return self.settings.seed * SEEDS_PER_RUN + self.number
+
+    @property
+    def folder(self) -> Path:
+        """Folder for everything of this round."""
+        return Path(self.settings.folder) / f"round-{self.number}"
+
+    @property
+    def rollouts(self) -> Path:
+        """Folder of the responses that verl dumps."""
+        return self.folder / "rollouts"
+
+    @property
+    def model(self) -> Path:
+        """The policy after this round, as a Hugging Face folder."""
+        return self.folder / "model"
+
+    @property
+    def training_pairs(self) -> Path:
+        """This round's own training pairs."""
+        return self.folder / "pairs.jsonl"
+
+    @property
+    def mixture(self) -> Path:
+        """This round's and the replayed pairs, on which the reward model is trained."""
+        return self.folder / "mixture.jsonl"
+
+    @property
+    def held_out_pairs(self) -> Path:
+        """This round's pairs that are never used for training."""
+        return self.folder / "held_out.jsonl"
+
+    @property
+    def own_reward_model(self) -> Path:
+        """The reward model trained in this round; not there if there was nothing to train it on."""
+        return self.folder / "reward_model"
+
+    @property
+    def reward_model(self) -> str | None:
+        """The newest reward model after this round; after round 0 ``reward_model.start``."""
+        if self.number == 0:
+            return self.settings.reward_model.start
+        nothing_to_train_on = self.mixture.exists() and self.mixture.stat().st_size == 0
+        return self.before.reward_model if nothing_to_train_on else str(self.own_reward_model)
+
+    def overrides(self) -> list[str]:
+        """Return verl's command line: the user's, then policy and reward model of the round before."""
+        return [
+            f"trainer.save_freq={self.settings.policy.save_freq}",
+            f"trainer.test_freq={self.settings.policy.steps}",
+            "trainer.max_actor_ckpt_to_keep=1",
+            *self.settings.policy.overrides,
+            f"trainer.rollout_data_dir={hydra_value(self.rollouts.resolve())}",
+            f"data.seed={self.seed}",
+            f"++actor_rollout_ref.rollout.seed={self.seed}",
+            *self._policy_overrides(),
+            *self._reward_overrides(),
+        ]
+
+    def run(self) -> VerlRun:
+        """Return the policy's training."""
+        return VerlRun(self.folder / "policy", self.overrides(), self.settings.policy.steps)
+
+    def _policy_overrides(self) -> list[str]:
+        # The reference is loaded from the same folder: each round begins with π_ref = π_θ.
+        return (
+            []
+            if self.number == 1
+            else [f"actor_rollout_ref.model.path={hydra_value(self.before.model.resolve())}"]
+        )
+
+    def _reward_overrides(self) -> list[str]:
+        asked, reward = self.before.reward_model, self.settings.reward_model
+        if asked is None or reward.weight == 0:
+            return []
+        own = self.number > 1 and asked != self.settings.reward_model.start
+        path = hydra_value(Path(asked).resolve() if own or Path(asked).exists() else asked)
+        weights = [
+            "reward.reward_manager.name=rule_and_model",
+            f"++{SECTION}.weight={reward.weight}",
+            f"++{SECTION}.rule_weight={reward.rule_weight}",
+        ]
+        if reward.served == "server":
+            return [*weights, "reward.reward_model.enable=true", f"reward.reward_model.model_path={path}"]
+        return [*weights, f"++{SECTION}.path={path}"]

@@ -1,4 +1,4 @@
-"""``grpo-verl-ext iterate`` on the terminal: the plan, progress, a table per round."""
+"""Terminal output of ``grpo-verl-ext iterate``: the plan, progress bars, and a table with a row per round."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from rich.table import Table
 
 from grpo_verl_ext.iterate import checks
 from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
-from grpo_verl_ext.iterate.plan import Round
-from grpo_verl_ext.iterate.rounds import go
-from grpo_verl_ext.iterate.settings import IterateSettings
-from grpo_verl_ext.iterate.stages import PARTS, Context
-from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
+from grpo_verl_ext.iterate.rounds import PARTS, Context, go
+from grpo_verl_ext.iterate.settings import IterateSettings, Round
+from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 
 TITLES = {
     "policy": "verl trains the policy",
@@ -33,13 +31,13 @@ COLUMNS = (
     *("new pairs", "old pairs", "held out", "RM before", "RM after"),
 )
 CAPTION = (
-    "KL to the first policy in nats a response. Policy: verl's val-core metrics. RM: share of held-out "
+    "KL to the first policy in nats per response. Policy: verl's val-core metrics. RM: share of held-out "
     "pairs that the reward model orders rightly, before and after its training in the round."
 )
 
 
-def plan_and_report(settings: IterateSettings) -> None:
-    """Print what would be done, and what is done already."""
+def print_plan(settings: IterateSettings) -> None:
+    """Print the parts of each round, which of them are done, and verl's command line."""
     console = _console()
     manifest = read_manifest(Path(settings.folder), settings.as_dict())
     for number in range(1, settings.rounds + 1):
@@ -51,8 +49,8 @@ def plan_and_report(settings: IterateSettings) -> None:
         console.print("  python3 " + shlex.join(this.run().command()), markup=False)
 
 
-def iterate_and_report(settings: IterateSettings) -> None:
-    """Check, go through all rounds, and print the table."""
+def run_iterate(settings: IterateSettings) -> None:
+    """Check the settings, run all rounds, and print the table."""
     console = _console()
     config = checks.compose(settings)
     _prepare_task(config)
@@ -65,7 +63,7 @@ def iterate_and_report(settings: IterateSettings) -> None:
 
 
 def table(manifest: Manifest) -> Table:
-    """One row a round."""
+    """Return the table of results, with one row per round."""
     shown = Table(title="iterative GRPO", caption=CAPTION, caption_justify="left")
     for name in COLUMNS:
         shown.add_column(name, justify="right")
@@ -84,8 +82,8 @@ def table(manifest: Manifest) -> Table:
     return shown
 
 
-class _Shown:
-    """A bar while a part runs, a line when it is finished."""
+class _ProgressBar:
+    """Show a bar while a part runs, and a line when it is finished."""
 
     def __init__(self, progress: Progress, steps: int) -> None:
         self._progress, self._steps = progress, steps
@@ -105,17 +103,17 @@ class _Shown:
 
 
 @contextmanager
-def _progress(console: Console, settings: IterateSettings) -> Iterator[_Shown]:
+def _progress(console: Console, settings: IterateSettings) -> Iterator[_ProgressBar]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        yield _Shown(progress, settings.policy.steps)
+        yield _ProgressBar(progress, settings.policy.steps)
 
 
 def _prepare_task(config: DictConfig) -> None:
-    """The embedded task is made if it is asked for and not there."""
+    """Make the embedded task if the configuration uses it and its folder is missing."""
     task = config.get("task")
     if task is not None and task.get("name") == "chain_sum" and not Path(task.folder).exists():
-        prepare_and_report(int(task.seed), force=False)
+        run_prepare(int(task.seed), force=False)
 
 
 def _validation(values: dict[str, float] | None) -> str:

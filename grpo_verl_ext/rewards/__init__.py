@@ -1,1 +1,1 @@
-"""Rule-based rewards: text in, number out, and never an exception for what a model wrote."""
+"""Rewards: text in, number out; a rule never raises an exception for what a model wrote."""

@@ -1,4 +1,4 @@
-"""Is the answer between ``<answer>`` and ``</answer>`` the wanted one?"""
+"""Reward for the right answer between ``<answer>`` and ``</answer>``, to the letter or as a number."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from decimal import Decimal
 
 EXACT, EQUAL, WRONG = 2.0, 1.5, 0.0
 
-# Digits 0–9, points and commas, with an exponent if one follows: a number, or what only looks like one.
+# Digits 0–9, points and commas, with an exponent if one follows: a candidate for a number.
 _RUN = re.compile(r"[0-9.,]+(?:[eE][+-]?[0-9]+)?")
 # Thousands commas allowed, and an exponent that Decimal can hold.
 _NUMBER = re.compile(r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _CURRENCY = "$€£¥₹"
 _SIGNS = "+-−"
 _NOT_EQUAL = ("!", "<", ">", "~")
-# What may touch a number from the left, behind a space or a colon: brackets, quotes, a currency, a sign.
+# What may stand directly before a number, after a space or a colon: brackets, quotes, a currency, a sign.
 _LEAD = re.compile(rf"(?:^|[\s:])([(\[{{'\"{_CURRENCY}{re.escape(_SIGNS)}]*)\Z")
 _PUNCTUATION = frozenset(f".,;:()[]{{}}'\"%°{_CURRENCY}")
-# English words that make another number of it.
+# English words that change the number.
 _CHANGED = re.compile(
     r"\b(?:not|minus|negative|half|dozens?|hundreds?|thousands?|millions?|billions?|trillions?)\b", re.I
 )
 
 
 def correctness(solution_str: str, ground_truth: object) -> float:
-    """2.0 for the wanted answer to the letter, 1.5 for the same number written differently, else 0.
+    """Return 2.0 for the wanted answer to the letter, 1.5 for the same number written differently, else 0.
 
-    White space around the answer does not count. `number_in` says which number an answer gives, and the
-    ground truth likewise: ``14.0``, ``$14``, ``14 apples`` and ``x = 14`` are 14 written differently.
+    White space around the answer does not count. `number_in` reads the number of the answer and of the ground
+    truth: ``14.0``, ``$14``, ``14 apples`` and ``x = 14`` are 14 written differently.
 
     Args:
-        ground_truth: compared as ``str(ground_truth)``, so an int will do.
+        ground_truth: compared as ``str(ground_truth)``, so an int is fine.
     """
     answer, wanted = answer_of(solution_str), str(ground_truth).strip()
     if answer is None:
@@ -42,10 +42,10 @@ def correctness(solution_str: str, ground_truth: object) -> float:
 
 
 def answer_of(solution_str: str) -> str | None:
-    """The text between the last ``<answer>`` and the ``</answer>`` that follows it, stripped.
+    """Return the text between the last ``<answer>`` and the ``</answer>`` that follows it, stripped.
 
-    The last, so that listing several answers gains nothing. None if there is no ``<answer>`` or the last
-    one is never closed.
+    The last one counts, so that listing several answers gains nothing. None if there is no ``<answer>`` or
+    the last one is never closed.
     """
     _, opened, rest = solution_str.rpartition("<answer>")
     answer, closed, _ = rest.partition("</answer>")
@@ -53,13 +53,13 @@ def answer_of(solution_str: str) -> str | None:
 
 
 def number_in(text: str) -> Decimal | None:
-    """The one number that the text gives, behind its ``=`` if there is one; None where that is in doubt.
+    """Return the one number that the text gives, after its ``=`` if there is one; None where in doubt.
 
     - 14: ``14``, ``14.0``, ``+14``, ``014``, ``1.4e1``, ``14.``, ``(14)``, ``$14``, ``14 €``, ``14%``,
       ``14 apples``, ``The answer is 14.``, ``x = 14``, ``7 + 7 = 14``
     - -14: ``-14``, ``−14``, ``-$14``, ``$-14``, ``x = -14``
     - 1400: ``1400``, ``1,400``, ``$1,400.00``
-    - None, no number: ``fourteen``, ``nan``, ``14 = x``, ``１４`` (digits other than 0–9)
+    - None, not a number: ``fourteen``, ``nan``, ``14 = x``, ``１４`` (digits other than 0–9)
     - None, several: ``13 or 14``, ``14, 14``, ``7 + 7``, ``28/2``, ``1 400``, ``1,4``, ``x = 14, y = 15``,
       ``x = 7 + 7 = 14``
     - None, part of a word or formula: ``14kg``, ``14k``, ``x14``, ``sqrt(14)``, ``2x - 14``, ``14!``,
@@ -79,7 +79,7 @@ def number_in(text: str) -> Decimal | None:
     if lead is None or right[:1].isalpha() or not _NUMBER.fullmatch(number):
         return None
     signs = "".join(mark for mark in lead[1] if mark in _SIGNS)
-    # A second number, or a second "=", is not plain.
+    # A second number, or a second "=", fails the test for plain text.
     if len(signs) > 1 or not all(map(_is_plain, left[: lead.start(1)] + right)):
         return None
     # The sign goes in as text: Decimal's own minus would round to 28 digits.

@@ -1,4 +1,4 @@
-"""A learned reward: a Hugging Face sequence classifier with one output, asked about prompt and response."""
+"""Rewards from a reward model: a Hugging Face sequence classifier with one output scores each response."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from transformers import (
 
 
 def judged_text(prompt: str, response: str, end: str) -> str:
-    """What the model reads: prompt and response without special tokens, then ``end``, the end of a sequence.
+    """Return the text that the reward model reads: prompt, response, then ``end``, the end-of-sequence token.
 
-    The text that TRL's ``RewardTrainer`` makes of ``prompt`` and ``chosen`` or ``rejected``.
+    Prompt and response are without special tokens. TRL's ``RewardTrainer`` makes the same text of ``prompt``
+    and ``chosen`` or ``rejected``.
     """
     text = prompt + response
     return text if text.endswith(end) else text + end
 
 
 def rule_and_model(rule: float, model: float, *, rule_weight: float, model_weight: float) -> float:
-    """rule_weight · rule + model_weight · model, in reward units."""
+    """Return rule_weight · rule + model_weight · model, in reward units."""
     return rule_weight * rule + model_weight * model
 
 
 class LearnedReward:
-    """A reward model in this process; may be asked from several threads."""
+    """A reward model in this process; safe to call from several threads."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self._model, self._tokenizer = model, tokenizer
@@ -38,17 +39,17 @@ class LearnedReward:
 
     @classmethod
     def load(cls, folder: Path | str) -> LearnedReward:
-        """In single precision, on CPU."""
+        """Load a model folder in single precision, on CPU."""
         model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
         return cls(model.eval(), AutoTokenizer.from_pretrained(folder))
 
     @torch.inference_mode()
     def scores(self, samples: Sequence[tuple[str, str]], *, batch_size: int = 32) -> list[float]:
-        """The output for each (prompt, response): Bradley–Terry scores, whose differences are log-odds."""
+        """Return the score of each (prompt, response): Bradley–Terry, so differences are log-odds."""
         texts = [judged_text(prompt, response, self._tokenizer.eos_token) for prompt, response in samples]
         scores: list[float] = []
         for start in range(0, len(texts), batch_size):
-            with self._one_at_a_time:  # a fast tokenizer refuses two threads
+            with self._one_at_a_time:  # a fast tokenizer fails when two threads use it
                 batch = self._tokenizer(
                     texts[start : start + batch_size], padding=True, padding_side="right", return_tensors="pt"
                 )
@@ -57,7 +58,7 @@ class LearnedReward:
         return scores
 
     def accuracy(self, prompts: Sequence[str], better: Sequence[str], worse: Sequence[str]) -> float:
-        """Share of pairs whose better response has the higher score, in 0 … 1; a tie counts for nothing."""
+        """Return the share of pairs whose better response has the higher score, 0 … 1; a tie counts as 0."""
         high = self.scores(list(zip(prompts, better, strict=True)))
         low = self.scores(list(zip(prompts, worse, strict=True)))
         return sum(h > w for h, w in zip(high, low, strict=True)) / len(prompts)

@@ -1,7 +1,8 @@
-"""What a reward function says of the steps of one response, checked and put on tokens.
+"""Checks the step rewards that a reward function returned, and finds the token at which each step ends.
 
-Beside ``score``, it may return ``step_rewards``, a list of numbers, and where each step ends: ``step_ends``,
-characters of the decoded response up to and with the step, or ``step_end_tokens``, positions of last tokens.
+Beside ``score``, a reward function may return ``step_rewards``, a list of numbers, and where each step ends:
+``step_ends``, characters of the decoded response up to and including the step, or ``step_end_tokens``,
+positions of last tokens.
 """
 
 import math
@@ -12,7 +13,7 @@ REWARDS, CHARACTER_ENDS, TOKEN_ENDS = "step_rewards", "step_ends", "step_end_tok
 KEYS = (REWARDS, CHARACTER_ENDS, TOKEN_ENDS)
 
 Decode = Callable[[Sequence[int]], str]
-"""Token ids → text, as verl's reward managers decode: special tokens left out."""
+"""Token ids → text, as verl's reward managers decode: without special tokens."""
 
 
 class StepRewardError(ValueError):
@@ -20,10 +21,10 @@ class StepRewardError(ValueError):
 
 
 def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: Decode) -> list[int]:
-    """Position of each step's last token.
+    """Return the position of each step's last token.
 
     Raises:
-        StepRewardError: rewards and ends differ in number, a reward is no finite number, or a step ends
+        StepRewardError: rewards and ends differ in number, a reward is not a finite number, or a step ends
             outside the response.
     """
     rewards = reported.get(REWARDS)
@@ -65,14 +66,14 @@ def _is_integer(value: Any) -> bool:
 
 
 def last_token(decode: Decode, ids: Sequence[int], end: int) -> int:
-    """Position of the token that completes the first ``end`` characters of the decoded response.
+    """Return the position of the token that completes the first ``end`` characters of the decoded response.
 
-    Found by bisection on prefixes: a token that ends inside a character (bytes of one letter, half of an
-    emoji) does not complete it, a special token that decodes to nothing completes nothing, and a token that
-    reaches beyond ``end`` is the one.
+    Found by bisection on prefixes. A token that ends inside a character (bytes of one letter, half of an
+    emoji) does not complete it; a special token that decodes to nothing completes nothing; a token that
+    reaches beyond ``end`` does complete it.
 
     Args:
-        decode: as the reward function's text was decoded.
+        decode: the function that decoded the reward function's text.
         ids: all tokens of the response.
         end: 1 … number of characters of the text.
     """

@@ -1,4 +1,4 @@
-"""Steps such as ``7+2=9;``: where they are in a response, and which are right."""
+"""Find steps such as ``7+2=9;`` in a response, and grade them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Nine digits are more than any sum here has, and keep int() quick on whatever a model writes.
+# Nine digits are more than any sum here has, and keep int() fast on anything a model writes.
 _STEP = re.compile(r"(?<![0-9])([0-9]{1,9})\+([0-9]{1,9})=([0-9]{1,9});")
 
 
@@ -22,14 +22,14 @@ class Step:
 
     @property
     def holds(self) -> bool:
-        """Is the addition right in itself?"""
+        """Whether the addition is right in itself."""
         return self.left + self.right == self.result
 
 
 def find_steps(solution_str: str) -> list[Step]:
-    """The additions after the first ``<reasoning>``, in order, up to ``</reasoning>`` or the end.
+    """Return the additions after the first ``<reasoning>``, in order, up to ``</reasoning>`` or the end.
 
-    Anything else between them is passed over.
+    Any other text between them is skipped.
     """
     before, opened, rest = solution_str.partition("<reasoning>")
     reasoning = rest.partition("</reasoning>")[0]
@@ -41,10 +41,10 @@ def find_steps(solution_str: str) -> list[Step]:
 
 
 def grade_steps(steps: Sequence[Step], terms: Sequence[int]) -> list[bool]:
-    """Which steps are right, as steps of adding up ``terms``.
+    """Return for each step whether it is right, as a step of adding up ``terms``.
 
     Step k is right if it adds term k+2 to the first term (k = 0) or to the result written one step before,
-    right or wrong, and the addition holds. So a slip costs its own step and none after it, and an addition
+    right or wrong, and the addition holds. So an error costs its own step and none after it, and an addition
     that the problem does not ask for earns nothing.
     """
     lefts = [terms[0], *(step.result for step in steps)]
@@ -56,7 +56,7 @@ def grade_steps(steps: Sequence[Step], terms: Sequence[int]) -> list[bool]:
 
 
 def steps_reward(solution_str: str, terms: Sequence[int]) -> float:
-    """Share of the additions ``terms`` asks for that are there and right, in 0 … 1; 1 for a single term."""
+    """Return the share of the additions needed for ``terms`` that are right, 0 … 1; 1 for a single term."""
     wanted = len(terms) - 1
     return sum(grade_steps(find_steps(solution_str), terms)) / wanted if wanted > 0 else 1.0
 
@@ -64,11 +64,11 @@ def steps_reward(solution_str: str, terms: Sequence[int]) -> float:
 def step_rewards(
     solution_str: str, terms: Sequence[int], *, answer_is_right: bool
 ) -> tuple[list[float], list[int]]:
-    """A reward for every addition written, 1 if right and 0 if not, and one for the answer.
+    """Return a reward for every addition written, 1 if right and 0 if not, and one for the answer.
 
     Returns:
-        The rewards, and for each the number of characters up to and with its step; the answer is the last
-        step and ends with the response. An empty response has no step.
+        The rewards, and for each the number of characters up to and including its step; the answer is the
+        last step and ends with the response. An empty response has no step.
     """
     steps = find_steps(solution_str)
     rewards = [float(right) for right in grade_steps(steps, terms)]

@@ -1,4 +1,4 @@
-"""The reward that verl calls: a weighted sum of named rewards, each reported under its own name.
+"""Reward function for verl: a weighted sum of named rewards, each reported under its own name.
 
 In verl's configuration::
 
@@ -11,14 +11,14 @@ In verl's configuration::
 
 What verl 0.9 does with the keys of the returned dictionary:
 
-- ``score`` is the reward, placed on the response's last token. Training metrics know it as
-  ``critic/score/*`` and ``critic/rewards/*``; the other keys reach no training metric of verl's own.
+- ``score`` is the reward, placed on the response's last token. Its training metrics are
+  ``critic/score/*`` and ``critic/rewards/*``; the other keys reach no training metric of verl.
 - Every key travels with its response as ``extra_fields["reward_extra_info"]``, where
   ``algorithm.filter_groups.metric=acc`` (or any other key) finds it.
 - In validation every key becomes ``val-aux/<data_source>/<key>/mean@N``, N being
-  ``rollout.val_kwargs.n``, with ``best@…`` and ``worst@…`` beside it if N > 1. ``acc`` is what verl takes
-  for the main result: it is ``val-core/<data_source>/acc/mean@N``, in which responses that never came
-  count as 0 (from verl 0.9.1 on; 0.9.0 leaves them out).
+  ``rollout.val_kwargs.n``, with ``best@…`` and ``worst@…`` beside it if N > 1. verl takes ``acc`` for the
+  main result, ``val-core/<data_source>/acc/mean@N``, in which responses that never came count as 0 (from
+  verl 0.9.1 on; 0.9.0 leaves them out).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from grpo_verl_ext.rewards.steps import step_rewards as rewards_of_steps
 from grpo_verl_ext.rewards.steps import steps_reward
 
 Reward = Callable[[str, object, Mapping[str, Any]], float]
-"""From a response, the ground truth and verl's ``extra_info`` to reward units."""
+"""(response, ground truth, verl's ``extra_info``) → reward units."""
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"correctness": 1.0, "format": 1.0}
 
 LARGEST_WEIGHT = 1e15
-"""Larger rewards are no use to an estimator: their squares overflow fp32."""
+"""An estimator cannot use larger rewards: their squares overflow fp32."""
 
 _PASSED_BY_VERL = {"reward_router_address", "reward_model_tokenizer"}
-"""Extra arguments that verl's reward managers pass when there is a reward model; no rule needs them."""
+"""Extra arguments that verl's reward managers pass when there is a reward model; rules do not need them."""
 
 
 def _steps(solution_str: str, _ground_truth: object, extra_info: Mapping[str, Any]) -> float:
@@ -77,23 +77,23 @@ def compute_score(
     step_rewards: bool = False,
     **passed_by_verl: object,
 ) -> dict[str, Any]:
-    """Score one response; whatever the model wrote, this returns.
+    """Score one response; no response makes it raise.
 
     Args:
-        data_source: not used: one rule for all.
+        data_source: not used; all sources have the same rule.
         solution_str: the decoded response; verl strips special tokens.
         ground_truth: the wanted answer, a string or anything ``str`` turns into it.
         extra_info: the row's ``extra_info``; ``steps`` needs its ``terms``.
         weights: name of a reward (``correctness``, ``format``, ``steps``) → its factor in ``score``.
-        step_rewards: return the rewards of the single steps, too, for process supervision.
+        step_rewards: also return the rewards of the single steps, for process supervision.
 
     Returns:
         ``score`` = Σ weight × reward; ``acc``, 1.0 if the answer is right, to the letter or as a number,
-        else 0.0; and each named reward before its weight. With ``step_rewards`` also the reward ``steps``,
+        else 0.0; and each named reward without its weight. With ``step_rewards`` also the reward ``steps``,
         and ``step_rewards`` and ``step_ends`` from `steps.step_rewards`.
 
     Raises:
-        ValueError: the settings, not the response, are wrong: see ``check_weights``.
+        ValueError: the settings are wrong, see `check_weights`.
     """
     check_weights(weights)
     unknown = sorted(passed_by_verl.keys() - _PASSED_BY_VERL)
@@ -116,10 +116,10 @@ def compute_score(
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
-    """Refuse weights that name no known reward or are no finite numbers; cheap enough for every call.
+    """Refuse weights of unknown rewards, and weights that are not finite; cheap enough for every call.
 
     Raises:
-        ValueError: with the key, the value seen, the valid ones and the line to type.
+        ValueError: the message has the key, the value seen, the valid ones and the line to type.
     """
     key = "reward.custom_reward_function.reward_kwargs.weights"
     line = f"'+{key}={{correctness: 1.0, format: 1.0}}'"
@@ -131,6 +131,6 @@ def check_weights(weights: Mapping[str, float]) -> None:
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not is_number or not abs(weight) <= LARGEST_WEIGHT:
             raise ValueError(
-                f"{key}.{name}={weight!r} is no finite number of at most {LARGEST_WEIGHT:g}; "
+                f"{key}.{name}={weight!r} is not a finite number of at most {LARGEST_WEIGHT:g}; "
                 f"type +{key}.{name}=1.0"
             )

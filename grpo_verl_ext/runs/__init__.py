@@ -1,1 +1,1 @@
-"""Trainings of verl's own, each in a process and a folder of its own; imports nothing of verl."""
+"""Runs of verl's trainer, each in its own process and folder, and the files they leave; no import of verl."""

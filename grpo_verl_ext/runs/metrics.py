@@ -1,4 +1,4 @@
-"""What verl's file logger wrote, over all attempts of a run."""
+"""Read the metrics that verl's file logger wrote, over all attempts of a run."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.utils.typed_json import SPOILED, typed
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
 
 Metrics = dict[int, dict[str, float]]
-"""Values by step and name."""
-
+"""Step → name → value."""
 
 LARGEST = 1e150
+"""The square of a larger number may overflow a float."""
 
 
 class CorruptMetricsError(ValueError):
-    """A whole line of a metrics file is no record of verl's; the message names file and line."""
+    """A complete line of a metrics file is not a record that verl wrote; the message names file and line."""
 
 
 def read_metrics(files: Iterable[Path]) -> Metrics:
-    """Metrics by step; a later file has the last word on a step that it repeats.
+    """Return metrics by step; a later file wins for a step that it repeats.
 
-    verl's logger writes null for NaN and for infinities: NaN here, as is a number whose square no float
-    holds. What is no number, such as a list, is left out.
+    verl's logger writes null for NaN and for infinities; here they are NaN, and so is a number larger than
+    `LARGEST`. Values that are not numbers, such as lists, are left out.
 
     Raises:
-        CorruptMetricsError: a line that ends is no record. A last line without an end is passed over: verl
-            was killed, or is writing.
+        CorruptMetricsError: a complete line is not a record. A last line without a line end is skipped: verl
+            was killed, or is still writing.
     """
     metrics: Metrics = {}
     for file in files:
@@ -44,10 +44,10 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
         try:
             record = typed(json.loads(line), {"step": int, "data": dict})
             yield {"step": record["step"], "data": _numbers(record["data"])}
-        except SPOILED as error:
+        except PARSE_ERRORS as error:
             raise CorruptMetricsError(
                 f"{file}, line {number}, is no record of verl's file logger ({error!r}). It was left in "
-                f"place; move it away to go on without it"
+                f"place; move it away to continue without it"
             ) from error
 
 

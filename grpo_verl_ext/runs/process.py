@@ -1,4 +1,4 @@
-"""Child processes that write to a log and never outlive us."""
+"""Run child processes that write to a log and never outlive this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLL_SECONDS = 0.5
 
 
 class ProcessFailedError(RuntimeError):
-    """A child ended with a status other than 0; the message has it, the log's name and its last lines."""
+    """A child ended with a status other than 0; the message has the status, the log's path and last lines."""
 
 
 def run_logged(
@@ -27,16 +27,16 @@ def run_logged(
     environment: Mapping[str, str],
     while_running: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run ``command`` to its end, its output in ``log``.
+    """Run ``command`` to its end, with its output in ``log``.
 
-    If we are killed, it is, too. At Ctrl-C it is given the time to end by itself.
+    If this process is killed, so is the child. After Ctrl-C the child has time to end by itself.
 
     Args:
         while_running: called twice a second.
 
     Raises:
-        ProcessFailedError: it failed.
-        KeyboardInterrupt: after the child has ended.
+        ProcessFailedError: the command failed.
+        KeyboardInterrupt: raised again after the child has ended.
     """
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -44,7 +44,7 @@ def run_logged(
             stdout=output,
             stderr=subprocess.STDOUT,
             env=dict(environment),
-            # Two system calls, which take no lock that another thread could hold.
+            # Only two system calls, which take no lock that another thread could hold.
             preexec_fn=_prepare_child,  # noqa: PLW1509
         )
         try:
@@ -58,12 +58,12 @@ def run_logged(
     if process.returncode != 0:
         raise ProcessFailedError(
             f"{last_lines(log)}\n{' '.join(command[:3])} … ended with status {process.returncode}; its whole "
-            f"output is in {log}. The same command goes on where it was"
+            f"output is in {log}. Run the same command again to resume"
         )
 
 
 def last_lines(log: Path, count: int = 15) -> str:
-    """The end of a log without its warnings."""
+    """Return the last lines of a log, without its warnings."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if "arning" not in line]
     return "\n".join(lines[-count:])
 
@@ -72,10 +72,10 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _prepare_child() -> None:
-    """In the child, before its program starts.
+    """Let SIGINT end the child, and the kernel send it SIGTERM when the parent dies; runs before its program.
 
-    A shell's background job ignores SIGINT, and so would its children, whatever we send them. SIGTERM comes
-    from the kernel when the parent is gone, however it went.
+    A shell's background job ignores SIGINT, and its children inherit that. The kernel's SIGTERM comes however
+    the parent ended.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if _libc is not None:
@@ -83,11 +83,11 @@ def _prepare_child() -> None:
 
 
 MARK = "GRPO_VERL_EXT_RUN"
-"""Environment variable; its value is the run's folder."""
+"""Environment variable that marks the processes of a run; its value is the run's folder."""
 
 
 def marked(value: str) -> list[psutil.Process]:
-    """Running processes of this user with that mark, ourselves excepted."""
+    """Return this user's running processes with that value of `MARK`, this process excepted."""
     own = psutil.Process().pid
     return [process for process in psutil.process_iter() if process.pid != own and _has(process, value)]
 
@@ -96,7 +96,7 @@ def end_leftovers(value: str, *, patience: float) -> list[str]:
     """Wait ``patience`` seconds for marked processes to end by themselves, then end them.
 
     Returns:
-        Names of those that had to be ended.
+        Names of the processes that had to be ended.
     """
     _, alive = psutil.wait_procs(marked(value), timeout=patience)
     names = [_name(process) for process in alive]
@@ -114,7 +114,7 @@ def _has(process: psutil.Process, value: str) -> bool:
     try:
         return bool(process.environ().get(MARK) == value and process.status() != psutil.STATUS_ZOMBIE)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return False  # gone meanwhile, or not ours
+        return False  # it has ended meanwhile, or belongs to another user
 
 
 def _name(process: psutil.Process) -> str:

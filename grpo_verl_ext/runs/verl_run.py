@@ -1,4 +1,4 @@
-"""Values as Hydra reads them on a command line."""
+"""Start verl's trainer in a folder of its own, resume it, and quote values for its command line."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./@%+:-]+")
 
 
 def hydra_value(text: str | Path) -> str:
-    """The text, quoted where Hydra's grammar would otherwise read a list, a sweep or an error out of it."""
+    """Return the text, quoted where Hydra's grammar would otherwise not read it as one string."""
     plain = str(text)
     if _PLAIN.fullmatch(plain):
         return plain
-    # In Hydra's quotes a backslash is itself, unless it stands before a quote.
+    # Inside Hydra's quotes a backslash escapes only a quote; elsewhere it is literal.
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), plain)
     return f"'{escaped}'"
 
 
 TRAINER = ("-m", "verl.trainer.main_ppo")
-"""What Python starts."""
+"""Arguments with which Python starts verl's trainer."""
 METRICS_FILE = "VERL_FILE_LOGGER_PATH"
-"""Environment variable of verl's file logger."""
+"""Environment variable with the path to which verl's file logger writes."""
 RAY_ENDS_WITHIN = 20.0
-"""Seconds that Ray's processes have after their driver; the agents of a killed driver would take a minute."""
+"""Seconds that Ray's processes may take to end after their driver; agents of a killed one need a minute."""
 
 
 @dataclass(frozen=True)
 class VerlRun:
-    """``python -m verl.trainer.main_ppo`` in a folder that keeps all it leaves.
+    """One training, ``python -m verl.trainer.main_ppo``, with a folder for everything that it writes.
 
-    ``attempt-N.log`` has verl's output, ``attempt-N.jsonl`` its metrics (verl starts that file anew whenever
-    it starts), ``checkpoints/`` what a later attempt resumes from, ``rollouts/`` and ``validation/`` the
-    responses.
+    ``attempt-N.log`` has verl's output and ``attempt-N.jsonl`` its metrics (verl overwrites that file
+    whenever it starts). ``checkpoints/`` is where a later attempt resumes; ``rollouts/`` and ``validation/``
+    have the responses.
     """
 
     folder: Path
@@ -54,7 +54,7 @@ class VerlRun:
 
     @property
     def last_checkpoint(self) -> Path:
-        """The folder of the checkpoint after the last step."""
+        """Folder of the checkpoint after the last step."""
         return self.checkpoints / f"global_step_{self.steps}"
 
     @property
@@ -68,7 +68,7 @@ class VerlRun:
         return self.folder / "validation"
 
     def arguments(self) -> list[str]:
-        """Arguments of ``main_ppo``; of the caller's, those that would lose track of the run do not win."""
+        """Return the arguments of ``main_ppo``; ours win where an override would lose track of the run."""
         return [
             "trainer.logger=[console,file]",
             f"trainer.rollout_data_dir={hydra_value(self.rollouts.resolve())}",
@@ -82,29 +82,30 @@ class VerlRun:
 
     @property
     def ray(self) -> WhichRay:
-        """The Ray that the run uses on this machine."""
+        """The Ray that the run will use on this machine."""
         return which_ray(self.overrides)
 
     def command(self) -> list[str]:
-        """What Python starts on this machine; as a job of a cluster the run is in that cluster's Ray."""
+        """Return Python's arguments for a run on this machine; a job of a cluster uses that cluster's Ray."""
         return [*TRAINER, *self.arguments(), *self.ray.arguments]
 
     def metrics(self) -> Metrics:
-        """Metrics by step over all attempts."""
+        """Return the metrics by step over all attempts."""
         return read_metrics(self._attempts(".jsonl"))
 
     def is_finished(self) -> bool:
-        """Has the last step been logged, which verl does after saving it, and is its checkpoint there?"""
+        """Whether the last step was logged, which verl does after saving it, and its checkpoint is there."""
         return self.last_checkpoint.is_dir() and self.steps in self.metrics()
 
     def next_attempt(self) -> Path:
-        """Path of the next attempt's files, without a suffix; a log makes it an attempt."""
+        """Return the path of the next attempt's files, without suffix; a log marks an attempt as started."""
         return self.folder / f"attempt-{len(self._attempts('.log')) + 1}"
 
     def go(self, on_metrics: Callable[[Metrics], None] = lambda _: None) -> None:
-        """Start verl, or start it again, and wait until it and its Ray are gone.
+        """Start verl, or resume it, and wait until it and its Ray have ended.
 
-        Nobody else may start the same run meanwhile: what an earlier attempt left running is ended.
+        The caller must make sure that no other process starts the same run: processes that an earlier attempt
+        left running are ended.
 
         Args:
             on_metrics: called twice a second with `metrics`.

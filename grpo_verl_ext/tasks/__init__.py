@@ -1,1 +1,1 @@
-"""Embedded tasks: data, tokenizer and starting model, made on the spot and without a download."""
+"""Embedded tasks: data, tokenizer and starting model, generated locally without a download."""

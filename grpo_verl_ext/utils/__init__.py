@@ -1,1 +1,1 @@
-"""Files, typed settings, plots and generation: what several parts of the package share."""
+"""Helpers shared by several parts of the package: files, typed JSON and YAML, plots, generation."""

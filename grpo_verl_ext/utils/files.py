@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, and locks between processes."""
+"""Write files and folders that appear complete or not at all, and lock them between processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 @contextmanager
 def locked(target: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold ``<target>.lock`` against other processes; it is let go even if this one is killed.
+    """Hold the lock ``<target>.lock`` against other processes; it is released even if this one is killed.
 
     Args:
         on_wait: called once if another process holds the lock, before waiting for it.
@@ -36,10 +36,13 @@ def locked(target: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def alone_in(folder: Path, error: type[Exception]) -> Iterator[None]:
-    """Hold ``<folder>/.lock``; another process that holds it is not waited for.
+    """Hold the lock ``<folder>/.lock``, without waiting for another process that holds it.
+
+    Args:
+        error: exception to raise if another process holds the lock.
 
     Raises:
-        error: with what to type; of the caller's own kind.
+        error: the message has the line to type.
     """
     lock = FileLock(folder / ".lock")
     try:
@@ -56,9 +59,10 @@ def alone_in(folder: Path, error: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def appearing(target: Path) -> Iterator[Path]:
-    """A new folder to fill; it becomes ``target`` when the block ends well and is removed when it does not.
+    """Give a new folder to fill; it becomes ``target`` when the block succeeds and is removed when it fails.
 
-    Call it under ``locked(target)``: then folders left by killed runs are nobody's, and are removed first.
+    Call it under ``locked(target)``: then no process still uses the folders that killed runs left, and they
+    are removed first.
 
     Raises:
         FileExistsError: ``target`` is already there.
@@ -86,14 +90,15 @@ def move_aside(target: Path) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
+    """Return the hexadecimal SHA-256 of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file; a reader, or a kill, finds the old content or the new one, never a part.
+    """Write a text file atomically: after a kill, or for a reader, it has the old content or the new one.
 
-    Call it where no other process writes ``path``: then ``.<name>.unfinished`` of a killed run is nobody's.
+    Call it where no other process writes ``path``: then ``.<name>.unfinished`` can only be left from a run
+    that was killed.
     """
     unfinished = path.with_name(f".{path.name}.unfinished")
     with unfinished.open("w", encoding="utf-8") as file:
@@ -104,7 +109,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def cache_root() -> Path:
-    """``$GRPO_VERL_EXT_CACHE``, else ``grpo_verl_ext`` in ``$XDG_CACHE_HOME``, else in ``~/.cache``."""
+    """Return ``$GRPO_VERL_EXT_CACHE``, else ``grpo_verl_ext`` in ``$XDG_CACHE_HOME`` or in ``~/.cache``."""
     own = os.environ.get("GRPO_VERL_EXT_CACHE")
     if own:
         return Path(own)

@@ -1,4 +1,4 @@
-"""Sample responses with transformers, for measurements outside verl."""
+"""Sample responses with transformers, for measurements outside of verl."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 @dataclass(frozen=True)
 class Sampled:
-    """A batch of prompts and one response to each; prompts are padded on the left, responses on the right."""
+    """A batch of prompts with one response each; prompts are padded on the left, responses on the right.
+
+    Attributes:
+        tokens: (B, P + R) prompt and response.
+        prompt_width: P.
+        prompt_mask: (B, P) 1 on the prompt's tokens.
+    """
 
     tokens: Tensor
-    """(B, P + R) prompt and response."""
     prompt_width: int
-    """P."""
     prompt_mask: Tensor
-    """(B, P) 1 on the prompt's tokens."""
 
     def response_mask(self, end: int) -> Tensor:
-        """(B, R) 1 up to and with the first ``end`` token."""
+        """Return (B, R), 1 up to and including the first ``end`` token of each response."""
         ended = self.tokens[:, self.prompt_width :] == end
         return (ended.cumsum(dim=1) - ended.long() == 0).long()
 
@@ -37,7 +40,9 @@ def sample(
     max_response_tokens: int,
     seed: int,
 ) -> Sampled:
-    """One response to each chat, all in one batch, from the whole distribution; torch's generator stays.
+    """Generate one response per prompt without changing torch's global random state.
+
+    All chats are one batch; tokens are drawn from the whole distribution (no top-k, no top-p).
 
     Args:
         tokenizer: must pad on the left.

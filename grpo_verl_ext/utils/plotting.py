@@ -1,4 +1,4 @@
-"""What all figures have in common: marks that everybody can tell apart, files that appear whole."""
+"""Colours, marks and file output of all figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-"""Okabe and Ito's, which colour-blind readers tell apart; in grey the dashes and marks do."""
+"""Okabe and Ito's palette, which colour-blind readers can tell apart; in grey, dashes and marks differ."""
 STYLES = ("-", "--", "-.", ":")
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -20,17 +20,17 @@ _SAME_EACH_TIME = {"svg.hashsalt": "grpo_verl_ext", "svg.fonttype": "none"}
 
 
 def looks(number: int) -> dict[str, Any]:
-    """Colour and mark of the variant with that number, the same in each figure."""
+    """Return colour and mark of the variant with that number, the same in each figure."""
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKS[number % len(MARKS)]}
 
 
 def line_style(number: int) -> str:
-    """Its dashes."""
+    """Return the line style of the variant with that number, the same in each figure."""
     return STYLES[number % len(STYLES)]
 
 
 def key(number: int) -> Figure:
-    """A piece of the line, for a legend."""
+    """Draw a short piece of a variant's line, for a legend outside of the figure."""
     figure = Figure(figsize=(0.5, 0.16))
     line = Line2D(
         [0.02, 0.5, 0.98], [0.5, 0.5, 0.5], linestyle=line_style(number), markevery=[1], markersize=5
@@ -41,7 +41,7 @@ def key(number: int) -> Figure:
 
 
 def save(figure: Figure, file: Path) -> Path:
-    """Write PNG or SVG whole or not at all, and the same bytes for the same numbers."""
+    """Write a figure as PNG or SVG atomically, with the same bytes for the same numbers."""
     unfinished = file.with_name(f".{file.stem}.unfinished{file.suffix}")
     without_date = {"Date": None} if file.suffix == ".svg" else {"Software": None}
     with mpl.rc_context(_SAME_EACH_TIME):
@@ -51,7 +51,7 @@ def save(figure: Figure, file: Path) -> Path:
 
 
 def svg(figure: Figure) -> bytes:
-    """The SVG that `save` would write."""
+    """Return the SVG that `save` would write."""
     written = io.BytesIO()
     with mpl.rc_context(_SAME_EACH_TIME):
         figure.savefig(written, format="svg", metadata={"Date": None})

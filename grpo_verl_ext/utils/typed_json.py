@@ -1,4 +1,4 @@
-"""JSON that this package or verl wrote, and that somebody may have spoiled since."""
+"""Read JSON with checked types, since a file may have been damaged or edited after it was written."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 Kind = TypeVar("Kind")
 
-SPOILED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading it raises: no UTF-8, no JSON, too deep, other keys or types, too large a number."""
+PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""Exceptions that damaged JSON raises: bad UTF-8 or syntax, other keys or types, too deep, huge numbers."""
 
 
 def typed(content: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
-    """The content, if it is an object that has these keys with values of these types; it may have others.
+    """Return the content if it is an object that has these keys with values of these types.
+
+    It may also have other keys.
 
     Args:
-        hints: type hints of what JSON can say, such as ``dict[str, list[int]]`` and ``str | None``.
+        hints: type hints that JSON can express, such as ``dict[str, list[int]]`` and ``str | None``.
 
     Raises:
-        KeyError, TypeError: it is not.
+        KeyError, TypeError: the content does not fit.
     """
     if not isinstance(content, dict):
         raise TypeError(f"it is a {type(content).__name__}")
@@ -32,7 +34,7 @@ def typed(content: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def made(kind: type[Kind], content: Any) -> Kind:
-    """A dataclass from an object of its fields; those with a default may be missing.
+    """Make a dataclass from a JSON object of its fields; those with a default may be missing.
 
     Raises:
         TypeError: a field is missing, unknown, or of another type.
@@ -43,7 +45,7 @@ def made(kind: type[Kind], content: Any) -> Kind:
 
 
 def numbers_as_text(content: Mapping[str, Any]) -> str:
-    """JSON of results. NaN and ±∞, which it cannot say, are null, as in verl's metrics."""
+    """Return results as JSON; NaN and ±∞, which JSON does not have, become null, as in verl's metrics."""
     return json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
@@ -56,7 +58,7 @@ def _finite(value: Any) -> Any:
 
 
 def is_a(value: Any, hint: Any) -> bool:
-    """Is the value, down to the last element, of the type that the hint names?"""
+    """Whether the value, including all nested elements, is of the type that the hint names."""
     arguments = get_args(hint)
     if hint in (Any, object):
         return True

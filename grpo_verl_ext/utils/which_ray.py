@@ -1,6 +1,6 @@
-"""Which Ray a command on this machine uses: one of its own, unless an address was given.
+"""Choose the Ray that a command on this machine uses: one of its own, unless an address was given.
 
-``ray.init`` without an address joins whatever ``ray start`` left on the machine, also somebody else's.
+``ray.init`` without an address joins any Ray that ``ray start`` left on the machine, even another user's.
 """
 
 from __future__ import annotations
@@ -14,35 +14,38 @@ VARIABLE = "RAY_ADDRESS"
 KEY = "ray_kwargs.ray_init.address"
 """verl hands the section ``ray_kwargs.ray_init`` to ``ray.init``."""
 OWN = "local"
-"""The address with which ``ray.init`` starts a Ray, whatever else runs on the machine."""
+"""The address with which ``ray.init`` always starts a new Ray."""
 OF_AN_OWN_RAY = (
     "ray_kwargs.ray_init.num_cpus=null",
     "++ray_kwargs.ray_init.num_gpus=null",
     "++ray_kwargs.ray_init._system_config=null",
 )
-"""How large verl makes a Ray of its own, as +platform=cpu does; ray.init refuses these in a running one."""
+"""Overrides that remove the sizes +platform=cpu gives a new Ray; ray.init refuses sizes when it joins one."""
 
 _ADDRESS = re.compile(r"\+*ray_kwargs\.ray_init(?:\.address=|=.*\baddress:)\s*['\"]?(?P<address>[^'\",}\s]*)")
-"""An override of the key, alone or in a dictionary."""
+"""Matches an override of the address, alone or in a dictionary."""
 
 
 @dataclass(frozen=True)
 class WhichRay:
-    """The Ray that a training, or a question to Ray, is going to use."""
+    """The Ray that a training, or another command, will use.
+
+    Attributes:
+        address: as ``ray.init`` takes it.
+        given_by: the environment variable or key that gives the address; None if none does.
+    """
 
     address: str
-    """As ``ray.init`` takes it."""
     given_by: str | None = None
-    """The environment variable or key that names it; None if nobody does."""
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What verl's command line needs, after all other overrides."""
+        """Overrides that verl's command line needs, after all others."""
         return (f"++{KEY}={OWN}",) if self.address == OWN else OF_AN_OWN_RAY
 
     @property
     def words(self) -> str:
-        """A line for the terminal."""
+        """A sentence for the terminal that says which Ray is used and why."""
         if self.given_by is None:
             return f"Ray: one of its own, for neither {VARIABLE} nor {KEY} names another"
         if self.address == OWN:
@@ -51,18 +54,18 @@ class WhichRay:
 
 
 def which_ray(overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> WhichRay:
-    """The last address that the overrides give, else that of the environment, else a Ray of its own.
+    """Return the Ray of the overrides' last address, else that of the environment, else one of its own.
 
     Args:
         overrides: of verl's command line.
-        environment: this process's by default.
+        environment: by default this process's.
     """
     found = [match["address"] for match in map(_ADDRESS.match, overrides) if match]
     return by_address(found[-1] if found and found[-1] != "null" else None, environment)
 
 
 def by_address(said: str | None, environment: Mapping[str, str] | None = None) -> WhichRay:
-    """The same, of the address that verl's configuration has."""
+    """Return the Ray of an address in verl's configuration, else that of the environment, else its own."""
     of_environment = (os.environ if environment is None else environment).get(VARIABLE, "")
     if said and not (said == "auto" and of_environment):  # ray.init prefers the environment to "auto", too
         return WhichRay(said, KEY)

@@ -1,4 +1,4 @@
-"""verl's configuration composed from a command line, without starting anything."""
+"""Compose verl's configuration from a command line, without starting anything."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ from grpo_verl_ext.verl_plugin.errors import Problem
 from grpo_verl_ext.verl_plugin.registration import register
 
 CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
-"""What ``main_ppo`` composes if its command line does not say otherwise."""
+"""The configuration that ``main_ppo`` composes by default."""
 PACKAGE = "pkg://"
 
 
@@ -33,15 +33,15 @@ class CompositionError(ValueError):
 def composed(
     overrides: Sequence[str], *, config_path: str = CONFIG_PATH, config_name: str = CONFIG_NAME
 ) -> DictConfig:
-    """What ``python -m verl.trainer.main_ppo OVERRIDES`` would train with.
+    """Return the configuration with which ``python -m verl.trainer.main_ppo OVERRIDES`` would train.
 
     Args:
         overrides: key=value, as Hydra takes them.
-        config_path: Hydra's ``--config-path``: a folder, seen from ``main_ppo``'s own, or ``pkg://MODULE``.
+        config_path: Hydra's ``--config-path``: a folder, relative to ``main_ppo``'s, or ``pkg://MODULE``.
         config_name: Hydra's ``--config-name``: a file in it, with or without ``.yaml``.
 
     Raises:
-        CompositionError: no such configuration, an unknown preset or key, or a line that is no override.
+        CompositionError: no such configuration, an unknown preset or key, or a line that is not an override.
     """
     register()
     try:
@@ -49,7 +49,7 @@ def composed(
             try:
                 config: DictConfig = compose(config_name, overrides=[*overrides])
             except MissingConfigException as error:
-                if error.options is None:  # not a preset is missing, but the file to begin with
+                if error.options is None:  # the main file is missing, not a preset
                     raise _no_such_training(config_path, config_name) from error
                 raise _no_such_preset(str(error.missing_cfg_file), error.options) from error
             if "actor_rollout_ref" not in config:
@@ -60,7 +60,7 @@ def composed(
 
 
 def _hydra_at(config_path: str) -> AbstractContextManager[None]:
-    """Hydra with the search path that ``main_ppo`` would give it."""
+    """Initialize Hydra with the search path that ``main_ppo`` would give it."""
     initialized: AbstractContextManager[None]
     if config_path.startswith(PACKAGE):
         module = config_path.removeprefix(PACKAGE).strip("/").replace("/", ".")
@@ -84,7 +84,7 @@ def _no_such_preset(missing: str, valid: Sequence[str]) -> CompositionError:
 
 
 def _no_such_training(config_path: str, config_name: str) -> CompositionError:
-    """While Hydra is still initialized, for it knows the names."""
+    """Return the error for a wrong path or name; Hydra must be initialized, as it knows the valid names."""
     names = GlobalHydra.instance().config_loader().get_group_options("", ObjectType.CONFIG)
     valid = [name for name in names if not name.startswith("_")]
     if valid:

@@ -1,8 +1,8 @@
-"""Does a loss change when the mini-batch is cut differently? Measured through verl's own ``ppo_loss``.
+"""Measure how much a loss changes when the mini-batch is cut differently, through verl's own ``ppo_loss``.
 
-A ragged random mini-batch is cut into data-parallel ranks and micro-batches in many ways; for each, value and
-gradient are put together as verl does (sum over micro-batches, average over ranks) and compared with the
-uncut mini-batch on one rank.
+A random mini-batch of responses of different lengths is cut into data-parallel ranks and micro-batches in
+many ways. For each, value and gradient are combined as verl does (sum over micro-batches, average over ranks)
+and compared with the uncut mini-batch on one rank.
 """
 
 import json
@@ -30,21 +30,21 @@ NUM_PROMPTS = 4
 MAX_RESPONSE_LENGTH = 24
 MAX_TOKENS = 2 * MAX_RESPONSE_LENGTH
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
-"""Largest relative error that rounding explains; a wrong denominator is off by per cents."""
+"""Largest relative error that rounding explains; a wrong denominator is wrong by at least per cents."""
 
 Rows = list[int]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A loss as verl's configuration chooses it.
+    """A loss as it is chosen in verl's configuration.
 
     Attributes:
-        name: what the report calls it.
+        name: its name in the report.
         loss_mode: ``actor.policy_loss.loss_mode``.
         loss_agg_mode: ``actor.loss_agg_mode``.
         loss_scale_factor: ``actor.loss_scale_factor``.
-        split_dependent: by its own definition, so that a difference is no failure.
+        split_dependent: the loss depends on the split by its definition, so a difference is not a failure.
     """
 
     name: str
@@ -81,12 +81,12 @@ VERL_CASES = (
 
 @dataclass(frozen=True)
 class RaggedBatch:
-    """Ragged rows as verl's workers hold them. Lists have one entry per row; the last row is padding.
+    """Rows of different lengths, as in verl's workers; one list entry per row, and the last row is padding.
 
     Attributes:
         prompt_lengths: tokens of each prompt, ≥ 1.
         response_mask: (T_i,) int64; some responses contain tokens that the policy did not write.
-        log_prob: (prompt + response,) each, the model's output before it is cut to the response.
+        log_prob: (prompt + response,) each, the model's output before it is cut to the response; nats.
         old_log_prob: (T_i,) each, as are ``ref_log_prob`` and ``advantages``.
     """
 
@@ -106,7 +106,7 @@ class RaggedBatch:
         return sum(int(mask.sum()) for mask in self.response_mask)
 
     def with_fresh_gradients(self) -> "RaggedBatch":
-        """A copy whose ``log_prob`` are leaves, each waiting for its gradient."""
+        """Return a copy whose ``log_prob`` are leaves without a gradient."""
         return replace(self, log_prob=[row.detach().clone().requires_grad_() for row in self.log_prob])
 
 
@@ -130,12 +130,12 @@ class Measurement:
 
     @property
     def passed(self) -> bool:
-        """Within tolerance, or split-dependent by definition."""
+        """Whether the error is within tolerance, or the loss split-dependent by definition."""
         return self.split_dependent or self.error <= self.tolerance
 
 
 def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:
-    """``NUM_PROMPTS`` · ``GROUP_SIZE`` random rows, with ratios inside and outside the clip range."""
+    """Draw `NUM_PROMPTS` · `GROUP_SIZE` random rows, with ratios inside and outside the clip range."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(size: int, scale: float) -> Tensor:
@@ -146,7 +146,7 @@ def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:
     lengths = torch.randint(1, MAX_RESPONSE_LENGTH + 1, (rows,), generator=generator).tolist()
     masks = [torch.ones(length, dtype=torch.int64) for length in lengths]
     longest = max(masks, key=len)
-    longest[len(longest) // 3 : len(longest) // 2] = 0  # the words of a tool
+    longest[len(longest) // 3 : len(longest) // 2] = 0  # tokens of a tool
     masks[-1][:] = 0  # padding
     log_prob = [-1 + normal(p + t, 0.5) for p, t in zip(prompts, lengths, strict=True)]
     written = [row[p - 1 : -1] for row, p in zip(log_prob, prompts, strict=True)]
@@ -161,28 +161,28 @@ def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:
 
 
 def whole(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001  # all splits have one signature
-    """One micro-batch."""
+    """Cut into one micro-batch."""
     return [rows]
 
 
 def halves(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
-    """Two micro-batches of equally many rows."""
+    """Cut into two micro-batches of equally many rows."""
     middle = len(rows) // 2
     return [rows[:middle], rows[middle:]]
 
 
 def singles(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
-    """One row a micro-batch."""
+    """Cut into micro-batches of one row each."""
     return [[row] for row in rows]
 
 
 def uneven(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
-    """One row, then all the others in reverse order."""
+    """Cut into one row, and all the others in reverse order."""
     return [rows[:1], rows[:0:-1]]
 
 
 def shuffled(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
-    """Random order, random sizes."""
+    """Cut into two micro-batches of random size, with the rows in random order."""
     generator = torch.Generator().manual_seed(len(rows))
     order = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
     middle = int(torch.randint(1, len(rows), (1,), generator=generator))
@@ -190,7 +190,7 @@ def shuffled(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
 
 
 def dynamic(rows: Rows, lengths: list[int]) -> list[Rows]:
-    """Longest rows first, each into the first micro-batch where it fits a budget of tokens."""
+    """Cut by a budget of tokens: longest rows first, each into the first micro-batch where it fits."""
     parts: list[Rows] = []
     for row in sorted(rows, key=lambda row: -lengths[row]):
         fitting = [part for part in parts if sum(lengths[r] for r in part) + lengths[row] <= MAX_TOKENS]
@@ -205,11 +205,11 @@ Split = Callable[[Rows, list[int]], list[Rows]]
 SPLITS: dict[str, Split] = {
     split.__name__: split for split in (whole, halves, singles, uneven, shuffled, dynamic)
 }
-"""How a rank cuts its rows, given the length of every row, into micro-batches."""
+"""Name → function that cuts a rank's rows into micro-batches, given the length of every row."""
 
 
 def cut(mini_batch: RaggedBatch, split: str, dp_size: int) -> list[list[Rows]]:
-    """For each rank its micro-batches; ranks get equally many rows, strided as after verl's balancing."""
+    """Return the micro-batches of each rank; ranks get equally many rows, strided as by verl's balancing."""
     rows = list(range(len(mini_batch)))
     lengths = [len(row) for row in mini_batch.log_prob]
     ranks = [rows[rank::dp_size] for rank in range(dp_size)]
@@ -217,7 +217,7 @@ def cut(mini_batch: RaggedBatch, split: str, dp_size: int) -> list[list[Rows]]:
 
 
 def actor_config(case: Case, **overrides: Any) -> ActorConfig:
-    """verl's actor configuration for a case, with the KL term on."""
+    """Return verl's actor configuration for a case, with the KL term on."""
     options: dict[str, Any] = {
         "strategy": "fsdp",
         "rollout_n": GROUP_SIZE,
@@ -232,7 +232,7 @@ def actor_config(case: Case, **overrides: Any) -> ActorConfig:
 
 
 def micro_batch(mini_batch: RaggedBatch, rows: Rows, dp_size: int) -> tuple[dict[str, Tensor], TensorDict]:
-    """Rows in the nested form in which verl's engine hands them to ``ppo_loss``: (model output, data)."""
+    """Return (model output, data) of some rows, nested as verl's engine passes them to ``ppo_loss``."""
 
     def nested(values: list[Tensor]) -> Tensor:
         return torch.nested.as_nested_tensor([values[row] for row in rows], layout=torch.jagged)
@@ -258,7 +258,7 @@ def micro_batch(mini_batch: RaggedBatch, rows: Rows, dp_size: int) -> tuple[dict
 def value_and_gradient(
     config: ActorConfig, mini_batch: RaggedBatch, ranks: list[list[Rows]]
 ) -> tuple[Tensor, Tensor]:
-    """Value () and gradient (all tokens,) of the mini-batch, put together from its parts as verl does."""
+    """Return value () and gradient (all tokens,) of the mini-batch, combined from its parts as verl does."""
     mini_batch = mini_batch.with_fresh_gradients()
     value = torch.zeros((), dtype=mini_batch.log_prob[0].dtype)
     for rows in (rows for rank in ranks for rows in rank):
@@ -276,7 +276,7 @@ def measure(
     dp_sizes: tuple[int, ...] = (1, 2, 4),
     seed: int = 0,
 ) -> Iterator[Measurement]:
-    """Every case × dtype × split × number of ranks, compared with the uncut mini-batch of the same dtype."""
+    """Compare each case × dtype × split × number of ranks with the uncut mini-batch of the same dtype."""
     cases = tuple(cases)
     for dtype in dtypes:
         mini_batch = ragged_batch(dtype, seed)
@@ -299,7 +299,7 @@ def measure(
 
 
 def summary(measurements: Iterable[Measurement]) -> Table:
-    """One line a loss and dtype: the worst errors, the split × ranks where they were seen, the verdict."""
+    """Return a table with a row per loss and dtype: the worst errors, their split × ranks, the verdict."""
     worst: dict[tuple[str, str], Measurement] = {}
     for m in measurements:
         seen = worst.setdefault((m.loss, m.dtype), m)
@@ -322,10 +322,10 @@ def summary(measurements: Iterable[Measurement]) -> Table:
 
 
 def own_case(loss_mode: str, loss_agg_mode: str) -> Case:
-    """A loss of somebody else, by the names of verl's configuration.
+    """Return the case of a user's own loss, by its names in verl's configuration.
 
     Raises:
-        ValueError: verl knows no such loss.
+        ValueError: no such loss is registered with verl.
     """
     if loss_mode not in POLICY_LOSS_REGISTRY:
         raise ValueError(
@@ -336,10 +336,10 @@ def own_case(loss_mode: str, loss_agg_mode: str) -> Case:
 
 
 def report(*, as_json: bool, include_verl: bool, seed: int, own: Case | None = None) -> bool:
-    """Measure and print; False if one of our losses depends on the split where it must not.
+    """Measure and print; return False if one of our losses depends on the split where it must not.
 
     Args:
-        own: measured instead of ours.
+        own: a user's loss to measure instead of ours.
     """
     ours = list(measure(OUR_CASES if own is None else (own,), seed=seed))
     verls = list(measure(VERL_CASES, seed=seed)) if include_verl else []

@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.utils.typed_json import SPOILED, typed
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
 from grpo_verl_ext.verl_plugin.config import MODEL, is_count
 from grpo_verl_ext.verl_plugin.errors import SettingError
 
@@ -47,7 +47,7 @@ def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
         raise SettingError(key, str(folder), why=f"there is no {file}", fix=fix)
     try:
         return typed(json.loads(file.read_bytes()), {})
-    except SPOILED as error:
+    except PARSE_ERRORS as error:
         why = f"{file} is not valid JSON of a model ({error}); it was left in place"
         raise SettingError(key, str(folder), why=why, fix=fix) from error
 

@@ -16,15 +16,14 @@ from grpo_verl_ext.verl_plugin.patches import driver
 
 
 class NameTakenError(ValueError):
-    """Another package already registered a function under one of our names."""
+    """Another package has already registered a function under one of our names."""
 
 
 @functools.cache
 def register() -> None:
-    """Put estimators, losses, trainers and presets into verl's registries.
+    """Add the package's estimators, losses, trainer modes and presets to verl.
 
-    Only where this process was told to have them: the CPU platform (``VERL_PLATFORM=cpu``) and the patches of
-    a training (`patches.VARIABLE`).
+    Also installs the CPU platform (if ``VERL_PLATFORM=cpu``) and the patches that `patches.VARIABLE` names.
     """
     install_search_path()
     resolvers.install()
@@ -32,7 +31,7 @@ def register() -> None:
         from grpo_verl_ext.verl_plugin import cpu
 
         cpu.install()
-    # verl's registries live in a module that costs a second to import: enter them when verl imports it.
+    # The module with verl's registries takes a second to import, so wait until verl imports it.
     register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
     register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
     register_post_import_hook(_register_reward_manager, "verl.experimental.reward_loop.reward_manager")
@@ -47,12 +46,12 @@ def register() -> None:
 
 
 def claim(registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]], kind: str) -> None:
-    """Enter ``functions`` into one of verl's registries; all of them, or none when a name is taken.
+    """Add ``functions`` to one of verl's registries; none of them if a name is taken.
 
-    verl overwrites a policy loss of the same name without a word, hence the check here.
+    verl silently overwrites a policy loss of the same name, hence the check here.
 
     Raises:
-        NameTakenError: a name belongs to somebody else's function.
+        NameTakenError: a name belongs to another package's function.
     """
     for name, function in functions.items():
         owner = registry.get(name, function)
@@ -66,7 +65,7 @@ def claim(registry: MutableMapping[str, Any], functions: Mapping[str, Callable[.
 
 
 def _identity(function: Callable[..., Any]) -> tuple[str, str]:
-    """Where a function comes from; equal for two imports of the same source."""
+    """Return module and name of a function; equal for two imports of the same source."""
     kind = type(function)
     return (
         getattr(function, "__module__", kind.__module__),
@@ -85,9 +84,9 @@ def _register_algorithms(core_algos: ModuleType) -> None:
 def _enter_free_names(
     registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]]
 ) -> None:
-    """Leave a name to the package that had it before: a training of that package is none of our business.
+    """Add the functions whose names are free; a taken name stays with its package, whose trainings need it.
 
-    A training of ours that means the name is refused by the check ``names``.
+    A training that means our function of that name is refused by the check ``names``.
     """
     for name, function in functions.items():
         registry.setdefault(name, function)
@@ -108,7 +107,7 @@ def _register_reward_manager(_reward_manager: ModuleType) -> None:
 
 
 class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships no types
-    """Append ``grpo_verl_ext/config`` behind verl's own folder, so that verl's files keep precedence."""
+    """Append ``grpo_verl_ext/config`` to Hydra's search path, after verl's folder, which keeps precedence."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Add the folder; called by Hydra when it composes a configuration."""
@@ -116,5 +115,5 @@ class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships n
 
 
 def install_search_path() -> None:
-    """Register the folder with Hydra in this process."""
+    """Register `PresetSearchPath` with Hydra in this process."""
     Plugins.instance().register(PresetSearchPath)

@@ -1,4 +1,4 @@
-"""Does a training use this package? Every other training is left alone: no check, no message, no patch.
+"""Decide whether a training uses this package; all others get no check, no message and no patch.
 
 A training uses the package when its configuration names one of the package's estimators, losses, trainer
 modes, agent loops, reward managers or reward functions, sets ``algorithm.grpo_ext`` (every preset does), or
@@ -29,10 +29,10 @@ from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
 PACKAGE = "grpo_verl_ext"
 
 PLATFORM_KEY = f"{RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
-"""Where ``+platform=cpu`` says which platform it means."""
+"""Key in which ``+platform=cpu`` sets the platform."""
 
 TASKS = ("chain_sum", "gsm8k", "math")
-"""Presets of the group ``task``."""
+"""Names of the presets of the group ``task``."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "trainer.v1.trainer_mode": (*TRAINER_MODES, *RENAMED_MODES),
@@ -47,12 +47,12 @@ PATHS = (f"{ACTOR}.policy_loss._target_", "reward.custom_reward_function.path")
 
 
 def uses_package(config: DictConfig) -> bool:
-    """Whether the training that is configured uses anything of this package."""
+    """Whether the configured training uses anything of this package."""
     return next(used_settings(config), None) is not None
 
 
 def used_settings(config: DictConfig) -> Iterator[str]:
-    """The settings by which it does, as ``key=value``."""
+    """Yield the settings by which a training uses this package, as ``key=value``."""
     for key, names in NAMES.items():
         value = _selected(config, key)
         if value in names:
@@ -72,7 +72,7 @@ def used_settings(config: DictConfig) -> Iterator[str]:
 
 
 def asks_for_cpu(config: DictConfig) -> bool:
-    """Whether the training shall run on the CPU platform: ``+platform=cpu`` or ``VERL_PLATFORM=cpu``."""
+    """Whether the training is to run on the CPU platform: ``+platform=cpu`` or ``VERL_PLATFORM=cpu``."""
     return _selected(config, PLATFORM_KEY) == "cpu" or is_cpu_chosen()
 
 
@@ -87,7 +87,7 @@ def is_own_module(name: str) -> bool:
 
 
 def _registries() -> Mapping[str, Mapping[str, Any]]:
-    # Another package may own one of our names; then it is that package which is named.
+    # Another package may have registered one of our names; then the setting means that package.
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
     return {
@@ -99,5 +99,5 @@ def _registries() -> Mapping[str, Mapping[str, Any]]:
 def _selected(config: DictConfig, key: str) -> Any:
     try:
         return OmegaConf.select(config, key, throw_on_resolution_failure=False)
-    except OmegaConfBaseException:  # a setting where a section should be: verl says so
+    except OmegaConfBaseException:  # a setting where a section should be, which verl reports
         return None

@@ -1,4 +1,4 @@
-"""The verl that the plugin was written for, checked before anything of verl is imported."""
+"""Check the version of verl, before anything of verl is imported, and list the versions that are tested."""
 
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -18,11 +18,11 @@ TESTED = {
     "tensordict": "0.10.0",
     "TransferQueue": "0.1.11",
 }
-"""What the tests run with (constraints/cpu.txt); others may do as well."""
+"""Versions that the tests use (constraints/cpu.txt); others may work as well."""
 
 
 def queue_missing() -> Problem | None:
-    """Why verl's trainer would not start: its samples go through TransferQueue, which it does not require."""
+    """Return a problem if TransferQueue is missing; verl's trainer needs it, but verl does not require it."""
     if find_spec("transfer_queue") is not None:
         return None
     return Problem(
@@ -35,11 +35,15 @@ def queue_missing() -> Problem | None:
 
 
 class UnsupportedVerlError(ImportError):
-    """verl is missing, or its version has other hooks than those the plugin was written for."""
+    """verl is missing, or its version is not supported."""
 
 
 def require_supported_verl() -> None:
-    """Refuse a verl whose plugin hooks differ, with the line that installs a supported one."""
+    """Refuse a version of verl with other hooks than the plugin needs.
+
+    Raises:
+        UnsupportedVerlError: the message has the line that installs a supported version.
+    """
     remedy = f"Type: pip install 'verl>={VERL_FROM},<{VERL_BELOW}'"
     try:
         found = Version(version("verl"))

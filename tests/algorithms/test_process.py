@@ -13,7 +13,7 @@ from grpo_verl_ext import dense_group_ids, outcome_advantages, process_advantage
 from grpo_verl_ext.algorithms import process
 from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.process import suffix_sums
-from grpo_verl_ext.algorithms.tensors import TensorError
+from grpo_verl_ext.algorithms.validation import TensorError
 
 F64 = torch.float64
 Steps = list[list[tuple[float, int]]]

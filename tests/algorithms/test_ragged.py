@@ -11,7 +11,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms import advantages as padded
 from grpo_verl_ext.algorithms import gvpo, ragged
-from grpo_verl_ext.algorithms.tensors import TensorError
+from grpo_verl_ext.algorithms.validation import TensorError
 
 F64 = torch.float64
 NAN = math.nan

@@ -12,9 +12,8 @@ from grpo_verl_ext.anatomy import kl_bias as measured
 from grpo_verl_ext.anatomy.dump import AnatomyError
 from grpo_verl_ext.anatomy.kl_bias import Tally, measure
 from grpo_verl_ext.runs.dumps import Response
-from grpo_verl_ext.tasks.chain_sum.model import build_model
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
-from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.prepared import Settings
 
 TOKENIZER = build_tokenizer()
 PROMPT = "user\n1+1=?\nassistant\n"

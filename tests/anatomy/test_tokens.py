@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from grpo_verl_ext.anatomy.dump import AnatomyError, encode, load_tokenizer, prompt_ids, response_length
-from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 
 TOKENIZER = build_tokenizer()
 

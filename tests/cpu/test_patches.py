@@ -71,11 +71,11 @@ class TestEngines:
         from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 
         source = inspect.getsource(FSDPEngine._build_fsdp_module)
-        assert "CPUOffloadPolicy(pin_memory=True)" in source, "is _OnHost._build_fsdp_module needed?"
+        assert "CPUOffloadPolicy(pin_memory=True)" in source, "is _NoPinnedOffload._build_fsdp_module needed?"
 
     def test_the_module_is_built_as_a_trained_one_and_the_flag_is_restored(self) -> None:
         # The module registers verl's engines for the processor; the registry takes them once.
-        from grpo_verl_ext.verl_plugin.cpu.engines import _OnHost
+        from grpo_verl_ext.verl_plugin.cpu.engines import _NoPinnedOffload
 
         class Base:
             def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -84,7 +84,7 @@ class TestEngines:
                     raise RuntimeError("building failed")
                 return module
 
-        class Engine(_OnHost, Base):
+        class Engine(_NoPinnedOffload, Base):
             engine_config = SimpleNamespace(forward_only=True)
 
         seen: list[bool] = []

@@ -39,7 +39,7 @@ class TestChoice:
             """
         )
         modules, registered = found.stdout.splitlines()
-        # `sizes` is arithmetic for presets, behind a resolver.
+        # `platform` decides by VERL_PLATFORM; `sizes` is arithmetic for presets, behind a resolver.
         own = [f"grpo_verl_ext.verl_plugin.cpu{module}" for module in ("", ".platform", ".sizes")]
         assert modules == str(own)
         assert registered == "False"

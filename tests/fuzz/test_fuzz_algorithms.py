@@ -16,7 +16,7 @@ from torch import Tensor
 
 import grpo_verl_ext as ours
 from grpo_verl_ext.algorithms import gvpo
-from grpo_verl_ext.algorithms.tensors import TensorError
+from grpo_verl_ext.algorithms.validation import TensorError
 from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.context import STEPS, Steps
 from grpo_verl_ext.verl_plugin.errors import SettingError

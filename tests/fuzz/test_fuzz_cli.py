@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.results import keep_grid
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.errors import SettingError

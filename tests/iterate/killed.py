@@ -14,15 +14,14 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.manifest import Results
-from grpo_verl_ext.iterate.plan import Round
-from grpo_verl_ext.iterate.rounds import go
+from grpo_verl_ext.iterate.rounds import PARTS, Context, go
 from grpo_verl_ext.iterate.settings import (
     IterateSettings,
     MeasureSettings,
     PolicySettings,
     RewardModelSettings,
+    Round,
 )
-from grpo_verl_ext.iterate.stages import PARTS, Context
 from grpo_verl_ext.utils.files import appearing, write_whole
 
 RIGHT = "!+*&"

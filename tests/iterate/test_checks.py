@@ -81,7 +81,7 @@ def test_what_is_no_rule_is_named(tmp_path: Path, label: str) -> None:
 
 def test_a_field_that_trl_does_not_know(tmp_path: Path) -> None:
     with pytest.raises(
-        IterateError, match=r"reward_model\.trainer\.learning_rat is no field of TRL's RewardConfig"
+        IterateError, match=r"reward_model\.trainer\.learning_rat is not a field of TRL's RewardConfig"
     ):
         check_trainer(settings(tmp_path, trainer={"learning_rat": 1}))
 

@@ -55,7 +55,7 @@ def test_other_settings_are_refused(tmp_path: Path, settings: dict[str, object],
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"rounds": [{}], "settings": {}, "format": 1}'])
 def test_what_is_no_manifest_is_named_and_left(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(IterateError, match=r"manifest\.json is no manifest"):
+    with pytest.raises(IterateError, match=r"manifest\.json is not a manifest"):
         read_manifest(tmp_path, SETTINGS)
     assert (tmp_path / "manifest.json").read_text() == text
 

@@ -113,7 +113,7 @@ def test_files_keep_every_character(tmp_path_factory, pairs) -> None:
 def test_a_line_that_is_no_pair_is_named(tmp_path: Path, broken: str) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text(json.dumps({"prompt": "p", "chosen": "c", "rejected": "r"}) + "\n" + broken + "\n")
-    with pytest.raises(IterateError, match=r"pairs\.jsonl, line 2, is no pair"):
+    with pytest.raises(IterateError, match=r"pairs\.jsonl, line 2, is not a pair"):
         read_pairs(file)
 
 

@@ -16,11 +16,15 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.manifest import RoundRecord, read_manifest
-from grpo_verl_ext.iterate.plan import Round
 from grpo_verl_ext.iterate.preferences import read_pairs
-from grpo_verl_ext.iterate.rounds import go
-from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, PolicySettings, RewardModelSettings
-from grpo_verl_ext.iterate.stages import PARTS, Context
+from grpo_verl_ext.iterate.rounds import PARTS, Context, go
+from grpo_verl_ext.iterate.settings import (
+    IterateError,
+    IterateSettings,
+    PolicySettings,
+    RewardModelSettings,
+    Round,
+)
 
 KILLS = 5
 

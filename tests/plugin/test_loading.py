@@ -102,8 +102,8 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        *("preflight", "cpu.platform", "registration", "losses", "cpu.engines"),
-        *("context", "config", "trainer.modes", "workers.group_drift"),
+        *("preflight", "usage", "cpu.platform", "registration", "losses", "cpu.engines"),
+        *("context", "trainer.modes", "workers.group_drift"),
     ],
 )
 def test_every_module_can_be_the_first_one_imported(module: str, python: Python) -> None:

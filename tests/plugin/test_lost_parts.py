@@ -102,9 +102,7 @@ def test_where_ray_cannot_be_asked_the_training_runs_and_one_warning_says_so(
     said = capsys.readouterr()
     assert said.out == "trained\n"
     (line,) = said.err.splitlines()
-    assert line.startswith(
-        "grpo_verl_ext: warning: nobody looks after the actors of this training (ImportError"
-    )
+    assert line.startswith("grpo_verl_ext: warning: the actors of this training are not watched (ImportError")
 
 
 @pytest.mark.parametrize(

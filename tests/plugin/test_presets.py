@@ -18,7 +18,7 @@ from verl.trainer.ppo.reward import load_reward_manager
 from verl.utils.config import omega_conf_to_dataclass
 
 import grpo_verl_ext.config
-from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.verl_plugin.resolvers import share
 
 CONFIG = Path(grpo_verl_ext.config.__file__).parent

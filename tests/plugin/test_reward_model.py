@@ -15,9 +15,8 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 
 from grpo_verl_ext.rewards.learned import LearnedReward
-from grpo_verl_ext.tasks.chain_sum.model import build_model
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
-from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.prepared import Settings
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model

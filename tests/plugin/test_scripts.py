@@ -15,9 +15,8 @@ from ray_head import ray_head
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from grpo_verl_ext.tasks.chain_sum.model import build_model
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
-from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.prepared import Settings
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 

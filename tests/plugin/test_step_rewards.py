@@ -19,7 +19,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.rewards.step_ends import StepRewardError, last_token, step_end_tokens
-from grpo_verl_ext.tasks.chain_sum.tokenizer import TURN_END, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.context import STEPS, Steps

@@ -57,7 +57,7 @@ def test_unknown_name_is_refused_with_the_valid_ones_and_the_line_to_type():
 
 @pytest.mark.parametrize("weight", ["1.0", None, True, math.nan, math.inf])
 def test_a_weight_that_is_no_finite_number_is_refused(weight):
-    with pytest.raises(ValueError, match=re.escape(f"weights.format={weight!r} is no finite number")):
+    with pytest.raises(ValueError, match=re.escape(f"weights.format={weight!r} is not a finite number")):
         check_weights({"format": weight})
 
 

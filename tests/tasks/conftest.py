@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from grpo_verl_ext.tasks.chain_sum.prepare import Prepared, prepare
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import Settings
 
 TINY = Settings(
     max_terms=4,

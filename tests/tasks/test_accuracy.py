@@ -4,13 +4,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_verl_ext.tasks.chain_sum import dataset
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy, sample
+from grpo_verl_ext.tasks.chain_sum.problems import write_rows
 
 
 def test_it_is_the_share_of_right_answers(tiny_prepared, tmp_path, monkeypatch):
     problems = [(1, 2, 3), (2, 2, 2), (3, 3, 1), (0, 6, 0)]
-    dataset.write(tmp_path / "four.parquet", problems, "test")
+    write_rows(tmp_path / "four.parquet", problems, "test")
     said = ["<answer>6</answer>", "<answer>6.0</answer>", "<answer>6</answer>", "6"]
     monkeypatch.setattr("grpo_verl_ext.tasks.chain_sum.accuracy.sample", lambda *args, **how: said)
     # right, equal, wrong, untagged

@@ -6,10 +6,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, Qwen2ForCausalLM
 
-from grpo_verl_ext.tasks.chain_sum.model import build_model
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.prepared import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, Settings
 from grpo_verl_ext.tasks.chain_sum.problems import every_problem, prompt, wanted_response
-from grpo_verl_ext.tasks.chain_sum.settings import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, Settings
-from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.warm_start import IGNORED_LABEL, encode, warm_start
 
 

@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
-from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError, check, folder_of
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError, Settings, check, folder_of
 from grpo_verl_ext.utils.files import sha256
 
 # Runs in another process: says each step, so that the test knows when to kill it.
@@ -23,7 +22,7 @@ PREPARE = """
 import sys
 from pathlib import Path
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import Settings
 
 root, steps = Path(sys.argv[1]), int(sys.argv[2])
 settings = Settings(max_terms=3, train_problems=30, test_problems=9, width=32, layers=1, heads=1,
@@ -116,7 +115,7 @@ def test_a_missing_file_is_named(folder):
 @pytest.mark.parametrize("content", ["", "{", "null", "[]", "{}", '{"seed": 1}', "\0"])
 def test_a_corrupt_manifest_is_named(folder, content):
     (folder / "manifest.json").write_text(content)
-    with pytest.raises(PreparedTaskError, match=r"manifest.json cannot be used: it is no manifest"):
+    with pytest.raises(PreparedTaskError, match=r"manifest.json cannot be used: it is not a manifest"):
         check(folder)
 
 
@@ -124,7 +123,7 @@ def test_a_corrupt_manifest_is_named(folder, content):
     ("key", "value", "why"),
     [
         ("sha256", {}, "it has no sha256 for each of"),
-        ("sha256", 3, r"it is no manifest \(sha256 is a int"),
+        ("sha256", 3, r"it is not a manifest \(sha256 is a int"),
         ("format", 0, "its format is 0"),
     ],
 )

@@ -8,8 +8,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
-from grpo_verl_ext.tasks.chain_sum.prepared import folder_of
-from grpo_verl_ext.tasks.chain_sum.settings import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, Settings, folder_of
 
 
 def composed(*overrides: str) -> DictConfig:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from grpo_verl_ext.tasks.chain_sum.tokenizer import MARKS, WORDS, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.model import MARKS, WORDS, build_tokenizer
 
 
 @pytest.fixture(scope="module", params=["fresh", "loaded"])

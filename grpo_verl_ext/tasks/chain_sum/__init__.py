@@ -1,1 +1,1 @@
-"""The embedded task: sums of single digits, reasoned about one addition at a time."""
+"""The embedded task ``chain_sum``: sums of single digits, solved one addition at a time."""

@@ -1,4 +1,4 @@
-"""How often a model's sampled answers are right."""
+"""Measure how often a model's sampled answers are right."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_verl_ext.rewards.correctness import correctness
-from grpo_verl_ext.tasks.chain_sum import dataset
-from grpo_verl_ext.tasks.chain_sum.settings import MAX_RESPONSE_TOKENS
+from grpo_verl_ext.tasks.chain_sum import problems
+from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS
 from grpo_verl_ext.utils import generate as sampling
 
 
@@ -22,20 +22,20 @@ def accuracy(
     max_response_tokens: int = MAX_RESPONSE_TOKENS,
     seed: int = 0,
 ) -> float:
-    """Share of the first ``n`` prompts whose one sampled response has the right answer, in 0 … 1.
+    """Return the share of the first ``n`` prompts whose one sampled response has the right answer, 0 … 1.
 
     The same measure as verl's validation metric ``acc`` under the task's preset; its standard error is
     √(a(1−a)/n), 0.02 at n = 512.
 
     Args:
         model_folder: a Hugging Face model folder with its tokenizer.
-        parquet: a file in verl's format.
+        parquet: a data file in verl's format.
         temperature: 0 takes the most likely token every time.
 
     Raises:
         ValueError: the file has fewer than ``n`` rows.
     """
-    rows = dataset.read(Path(parquet))[:n]
+    rows = problems.read_rows(Path(parquet))[:n]
     if len(rows) < n:
         raise ValueError(f"n={n} prompts wanted, but {parquet} has {len(rows)}; ask for at most that many")
     responses = sample(
@@ -60,7 +60,7 @@ def sample(
     max_response_tokens: int,
     seed: int,
 ) -> list[str]:
-    """One response to each chat, special tokens stripped as verl strips them; all in one batch."""
+    """Generate one response per chat, in one batch, with special tokens stripped as verl strips them."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
     sampled = sampling.sample(

@@ -1,4 +1,4 @@
-"""Make a prepared folder: data, tokenizer, warm-started model and manifest, whole or not at all."""
+"""Make a prepared folder with data, tokenizer, warm-started model and manifest, complete or not at all."""
 
 from __future__ import annotations
 
@@ -10,29 +10,32 @@ from pathlib import Path
 
 import torch
 import transformers
+from rich.console import Console
+from rich.progress import Progress
 
 import grpo_verl_ext
-from grpo_verl_ext.tasks.chain_sum import dataset, prepared
+from grpo_verl_ext.tasks.chain_sum import prepared, problems
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
-from grpo_verl_ext.tasks.chain_sum.model import build_model
-from grpo_verl_ext.tasks.chain_sum.prepared import Manifest, PreparedTaskError
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.prepared import Manifest, PreparedTaskError, Settings
 from grpo_verl_ext.tasks.chain_sum.problems import Split, draw_problems
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
-from grpo_verl_ext.tasks.chain_sum.tokenizer import build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.warm_start import warm_start
 from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The outcome of ``prepare``."""
+    """The outcome of `prepare`.
+
+    Attributes:
+        made: False if the folder was there already and nothing was done.
+        moved_aside: new path of the folder that ``force`` replaced.
+    """
 
     folder: Path
     manifest: Manifest
     made: bool
-    """False if the folder was there already and nothing was done."""
     moved_aside: Path | None
-    """Where ``force`` has put the folder that was there before."""
 
 
 def prepare(
@@ -44,14 +47,14 @@ def prepare(
     on_step: Callable[[int, int], None] | None = None,
     on_wait: Callable[[], None] | None = None,
 ) -> Prepared:
-    """Make ``<root>/chain_sum/seed-<seed>``, or find it there and do nothing.
+    """Make ``<root>/chain_sum/seed-<seed>``, or do nothing if it is there.
 
-    The folder is built under another name and renamed when it is whole, so one that is killed leaves
-    nothing behind that is ever used. Two at once take turns, and the second finds the work done.
+    The folder is built under another name and renamed when it is complete, so a process that is killed leaves
+    nothing that is ever used. Of two processes the second waits and then finds the work done.
 
     Args:
         root: the cache folder; by default ``cache_root()``.
-        force: make it in any case, and keep what was there under another name.
+        force: make the folder in any case, and keep the old one under another name.
         on_step: called with the steps done and the steps in all, after each step of the warm start.
         on_wait: called once if another process is making the same folder, before waiting for it.
 
@@ -70,7 +73,7 @@ def prepare(
 
 
 def _silent(*_: object) -> None:
-    """For a caller who does not want to hear."""
+    """Do nothing; the default callback."""
 
 
 def _found(folder: Path, settings: Settings) -> Manifest:
@@ -117,7 +120,7 @@ def _write_data(folder: Path, seed: int, settings: Settings) -> None:
         ("test", prepared.TEST, settings.test_problems),
     ]
     for split, name, count in splits:
-        dataset.write(folder / name, draw_problems(split, count, lengths=lengths, seed=seed), split)
+        problems.write_rows(folder / name, draw_problems(split, count, lengths=lengths, seed=seed), split)
 
 
 def _write_model(folder: Path, seed: int, settings: Settings, on_step: Callable[[int, int], None]) -> None:
@@ -126,3 +129,39 @@ def _write_model(folder: Path, seed: int, settings: Settings, on_step: Callable[
     warm_start(model, tokenizer, settings, seed=seed, on_step=lambda done: on_step(done, settings.steps))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def run_prepare(seed: int, *, force: bool) -> None:
+    """Make the task of ``seed`` in the user's cache folder, with a progress bar, and print a summary.
+
+    Raises:
+        PreparedTaskError: see `prepare`.
+    """
+    transformers.utils.logging.disable_progress_bar()
+    # Paths are not wrapped, so that they can be copied.
+    console = Console(soft_wrap=True, highlight=False)
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("warm start", total=None)
+        outcome = prepare(
+            seed,
+            force=force,
+            on_step=lambda done, total: progress.update(bar, completed=done, total=total),
+            on_wait=lambda: console.print("waiting: another process is preparing the same folder"),
+        )
+    console.print(_summary(outcome), markup=False)
+
+
+def _summary(outcome: Prepared) -> str:
+    manifest, folder = outcome.manifest, outcome.folder
+    lines = [
+        f"made in {manifest.seconds:.0f} s: {folder}"
+        if outcome.made
+        else f"already there, nothing to do: {folder}",
+        f"  {prepared.TRAIN}  {manifest.settings['train_problems']} prompts",
+        f"  {prepared.TEST}   {manifest.settings['test_problems']} prompts, none of them a training prompt",
+        f"  {prepared.MODEL}/         sampled accuracy {manifest.sampled_accuracy:.3f} "
+        f"on {manifest.measured_prompts} test prompts",
+    ]
+    if outcome.moved_aside:
+        lines.append(f"what was there before is kept in {outcome.moved_aside}")
+    return "\n".join(lines)

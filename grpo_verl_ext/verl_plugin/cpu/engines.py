@@ -1,11 +1,11 @@
-"""verl's FSDP2 engines on the processor, for language and for value models.
+"""verl's FSDP2 engines for the device ``cpu``, for language models and for value models.
 
-verl registers its FSDP engines for ``cuda`` and ``npu`` only. Nothing in them needs an accelerator but one
-thing: a forward-only module (the reference) is offloaded to pinned host memory, which a machine with no
-accelerator cannot pin and does not need.
+verl registers its FSDP engines only for ``cuda`` and ``npu``. One thing in them needs an accelerator: a
+forward-only module (the reference) is offloaded to pinned host memory, which a machine without an accelerator
+cannot pin and does not need.
 
-Ray gives each rank one torch thread, and so it stays: with two on two cores a step took 12.3 s instead of
-13.2 s, but on a busy machine, where threads of one operator spin waiting for each other, it took minutes.
+Ray gives each rank one torch thread, which is not changed here: with two on two cores a step took 12.3 s
+instead of 13.2 s, but on a busy machine, where threads of one operator spin waiting for each other, minutes.
 """
 
 from typing import Any
@@ -15,8 +15,8 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 
-class _OnHost:
-    """What both engines change in verl's."""
+class _NoPinnedOffload:
+    """The change to both of verl's engines."""
 
     engine_config: Any
 
@@ -32,10 +32,10 @@ class _OnHost:
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
-class CpuFSDPEngineWithLMHead(_OnHost, FSDPEngineWithLMHead):  # type: ignore[misc]
+class CpuFSDPEngineWithLMHead(_NoPinnedOffload, FSDPEngineWithLMHead):  # type: ignore[misc]
     """verl's FSDP2 language-model engine."""
 
 
 @EngineRegistry.register(model_type="value_model", backend="fsdp2", device="cpu")
-class CpuFSDPEngineWithValueHead(_OnHost, FSDPEngineWithValueHead):  # type: ignore[misc]
+class CpuFSDPEngineWithValueHead(_NoPinnedOffload, FSDPEngineWithValueHead):  # type: ignore[misc]
     """verl's FSDP2 value-model engine (the critic)."""

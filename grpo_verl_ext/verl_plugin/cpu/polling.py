@@ -1,8 +1,8 @@
-"""Notice finished rollouts within a fifth of a second.
+"""Poll for finished rollouts every 0.2 s instead of every 2 s.
 
 Patch of ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer``: verl looks for finished rollouts every 2 s, and
-has no key for it. Where a step takes 5 s, as with the models that a processor can train, up to 2 s of them
-are lost. A user's own sampler (``trainer.v1.sampler.custom_sampler``) that gives an interval keeps it.
+has no setting for it. With models small enough for a CPU a step takes about 5 s, of which up to 2 s would be
+lost. A user's own sampler (``trainer.v1.sampler.custom_sampler``) that gives an interval keeps it.
 """
 
 import functools
@@ -12,7 +12,7 @@ SECONDS = 0.2
 
 
 def patch(replay_buffer: Any) -> None:
-    """Make `SECONDS` the default interval; runs when the module is imported."""
+    """Make `SECONDS` the default interval, when the module is imported."""
     original = replay_buffer.ReplayBuffer.__init__
 
     @functools.wraps(original)

@@ -1,8 +1,8 @@
-"""Let verl's training processes form their process group on the processor.
+"""Let verl's training processes form their process group on CPU.
 
 Patch of ``verl.utils.distributed.initialize_global_process_group_ray``: verl builds the backend string
 ``cpu:gloo,<device>:<backend>``, which torch refuses for the device ``cpu`` (duplicate device type). verl's
-workers call it with no backend, so there is nothing to configure.
+workers call it without a backend, so no setting could change it.
 """
 
 import functools
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def patch(distributed: Any) -> None:
-    """Make ``gloo`` the default backend; runs when the module is imported, before anybody binds the name."""
+    """Make ``gloo`` the default backend when the module is imported, before other modules bind the name."""
     original = distributed.initialize_global_process_group_ray
 
     @functools.wraps(original)

@@ -1,9 +1,9 @@
-"""vLLM's worker on the processor, with weights that can be loaded again after each update.
+"""vLLM's worker on a CPU, with weights that can be loaded again after each update.
 
 Patch of ``vllm._custom_ops._supports_onednn``: vLLM packs the weights of its linear layers for oneDNN
 when a model is loaded and drops the originals, so the second load (verl's first weight update) fails
-with ``'Parameter' object has no attribute 'weight_loader'``. With the flag off, vLLM takes its own plain
-``torch.nn.functional.linear`` branch, which leaves the weights as they are. vLLM has no setting for it.
+with ``'Parameter' object has no attribute 'weight_loader'``. With the flag off, vLLM takes its plain
+``torch.nn.functional.linear`` branch, which leaves the weights as they are. vLLM has no setting for this.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):  # type: ignore[misc]  # 
     """verl's worker extension; named by ``rollout.engine_kwargs.vllm.worker_extension_cls``."""
 
     def __new__(cls, **kwargs: Any) -> "CpuWorkerExtension":
-        """Keep weights unpacked from the first load on."""
+        """Keep the weights unpacked from the first load on."""
         _custom_ops._supports_onednn = False
         extension: CpuWorkerExtension = super().__new__(cls, **kwargs)
         return extension

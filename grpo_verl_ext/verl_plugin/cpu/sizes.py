@@ -1,7 +1,7 @@
-"""Sizes of a training on the processor, from the model's folder and the budgets of tokens.
+"""Compute buffer and batch sizes for a training on CPU from the model's folder and the token budgets.
 
-``config/platform/cpu.yaml`` asks for them by resolvers. A model that is no local folder gets the fixed
-values, and so does one whose ``config.json`` cannot be read: that a check says.
+``config/platform/cpu.yaml`` gets them by resolvers. A model that is not a local folder gets fixed values, and
+so does one whose ``config.json`` cannot be read, which a check reports.
 """
 
 from grpo_verl_ext.verl_plugin.config import is_count
@@ -9,32 +9,33 @@ from grpo_verl_ext.verl_plugin.model_files import ModelShape, model_shape, tenso
 
 MEBI, GIBI = 2**20, 2**30
 FP32 = 4
-"""Bytes of a number: the platform is float32 throughout."""
+"""Bytes per number: everything on this platform is float32."""
 
 CACHE_BLOCK = 128
-"""Tokens of a block of vLLM's key-value cache on the processor (``vllm/platforms/cpu.py``)."""
+"""Tokens per block of vLLM's key-value cache on a CPU (``vllm/platforms/cpu.py``)."""
 CACHED_SEQUENCES = 32
-"""So many sequences of full length are held at once, where `CACHE_AT_MOST` allows it."""
+"""Full-length sequences for which the cache has room, if `CACHE_AT_MOST` allows it."""
 CACHE_AT_LEAST, CACHE_AT_MOST = 256 * MEBI, GIBI
-"""Bytes of a replica; more only where a single sequence needs it."""
+"""Bytes per replica; exceeded only where a single sequence needs more."""
 
 BUCKET_AT_LEAST = 16
 """MiB; verl's default of 2048 may not fit /dev/shm."""
 
 TOKENS_AT_MOST = 16384
-"""verl's default."""
+"""verl's default for the tokens of a micro-batch."""
 MICRO_BATCH_BYTES = 2 * GIBI
-"""Of a rank, for the logits and activations of a micro-batch."""
+"""Bytes per rank for the logits and activations of a micro-batch."""
 LOGITS_COPIES = 9
-"""Of a micro-batch, at the peak of an update that reports the entropy; measured: 8.0, padding included."""
+"""Copies of the logits at the peak of an update that reports the entropy; measured: 8.0, padding included."""
 WIDTHS_SAVED, FEED_FORWARDS_SAVED = 16, 4
-"""Times the width and the feed-forward size: numbers that a layer saves of a token; measured: 0.77 of it."""
+"""A layer saves these multiples of the width and feed-forward size per token; measured: 0.77 of the sum."""
 
 
 def max_model_len(path: object, prompt: object, response: object) -> int | None:
-    """Tokens of the longest sequence: the two budgets. None is verl's default, the model's whole context.
+    """Return the tokens of the longest sequence, the sum of the two budgets; None for the model's context.
 
-    The cache must hold one such sequence, so a model of a long context would need gigabytes of it.
+    None is verl's default. The cache must hold one sequence of this length, so with a long context it would
+    need gigabytes.
     """
     shape = model_shape(path)
     if shape is None or not (is_count(prompt) and is_count(response)):
@@ -44,7 +45,7 @@ def max_model_len(path: object, prompt: object, response: object) -> int | None:
 
 
 def kv_cache_bytes(path: object, longest: object) -> int:
-    """Of a replica, for ``longest`` tokens a sequence (None: the model's context)."""
+    """Return the bytes of a replica's cache, for ``longest`` tokens per sequence (None: model's context)."""
     shape = model_shape(path)
     tokens = longest if is_count(longest) else shape and shape.positions
     if shape is None or not tokens:
@@ -54,20 +55,20 @@ def kv_cache_bytes(path: object, longest: object) -> int:
 
 
 def cache_of(sequences: int, shape: ModelShape, tokens: int) -> int:
-    """Bytes of whole blocks for sequences of so many tokens; vLLM keeps one block for itself."""
+    """Return the bytes of the blocks for ``sequences`` of ``tokens`` each; vLLM reserves one block more."""
     blocks = sequences * -(-tokens // CACHE_BLOCK) + 1
     return blocks * CACHE_BLOCK * shape.cache_numbers * FP32
 
 
 def bucket_megabytes(path: object) -> int:
-    """Of the shared memory through which weights travel, a tensor in one piece."""
+    """Return the MiB of shared memory through which weights are transferred, each tensor in one piece."""
     shape = model_shape(path)
     largest = max([shape.embedding if shape else 0, *tensor_sizes(path)])
     return max(BUCKET_AT_LEAST, -(-largest * FP32 // MEBI))
 
 
 def micro_batch_tokens(path: object, prompt: object, response: object) -> int:
-    """Of a micro-batch, in an update and for log-probs; never less than the longest sequence has."""
+    """Return the tokens of a micro-batch, for updates and log-probs; at least the longest sequence."""
     shape = model_shape(path)
     if shape is None or not (is_count(prompt) and is_count(response)):
         return TOKENS_AT_MOST
@@ -75,6 +76,6 @@ def micro_batch_tokens(path: object, prompt: object, response: object) -> int:
 
 
 def bytes_of_token(shape: ModelShape) -> int:
-    """Logits and activations of a token at the peak of an update."""
+    """Return the bytes of logits and activations per token at the peak of an update."""
     saved = WIDTHS_SAVED * shape.width + FEED_FORWARDS_SAVED * shape.feed_forward
     return FP32 * (LOGITS_COPIES * shape.vocabulary + shape.layers * saved)

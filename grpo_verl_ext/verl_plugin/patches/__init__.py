@@ -1,6 +1,6 @@
-"""Changes to functions of verl and TransferQueue for which they have no hook: one file each, with its reason.
+"""Patches of verl and TransferQueue where they have no hook: one file each, with its reason.
 
-A patch is in place only in the processes of a training that needs it. The driver writes the names of those
+A patch is applied only in the processes of a training that needs it. The driver writes the names of the
 patches into the environment variable `VARIABLE` of the training's processes (`patches.driver`), and each
 process reads it when it loads the plugin.
 """
@@ -22,7 +22,7 @@ VARIABLE = "GRPO_VERL_EXT_PATCHES"
 
 
 class Patch(NamedTuple):
-    """A function that changes a module right after its import, and what is missing without it."""
+    """A function that changes a module right after its import, and what happens without it."""
 
     module: str
     apply: Callable[[Any], None]
@@ -33,12 +33,12 @@ PATCHES: Mapping[str, Patch] = {
     "lost_parts": Patch(
         "verl.trainer.ppo.v1.trainer_base",
         watchdog.patch,
-        "a training whose agent loop or reward process dies waits for ever",
+        "a training whose agent loop or reward process dies waits forever",
     ),
     "engine_death": Patch(
         "verl.workers.rollout.vllm_rollout.vllm_async_server",
         vllm_server.patch,
-        "a training whose vLLM engine dies waits for ever",
+        "a training whose vLLM engine dies waits forever",
     ),
     "own_queue": Patch(
         "transfer_queue.interface",
@@ -49,7 +49,7 @@ PATCHES: Mapping[str, Patch] = {
 
 
 def install() -> None:
-    """Prepare the patches that `VARIABLE` names, each for the import of its module."""
+    """Register the patches that `VARIABLE` names, each for the import of its module."""
     for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
         if name in PATCHES:
             patch = PATCHES[name]
@@ -57,7 +57,10 @@ def install() -> None:
 
 
 def or_warn(apply: Callable[[Any], None], name: str, without: str) -> Callable[[Any], None]:
-    """The patch; where its target has moved, one warning instead, for the training can do without it."""
+    """Return the patch, which prints a warning instead of failing where its target has moved.
+
+    The training can run without it.
+    """
 
     def applied(module: ModuleType) -> None:
         try:

@@ -1,14 +1,14 @@
-"""Ask, before a training starts, whether it uses this package, and only then do anything about it.
+"""Check and prepare a training before it starts, if it uses this package; leave every other as it is.
 
-Two functions of verl are patched, in every process that imports them; verl has no hook there, and a Hydra
-callback would run with the presets of this package only, with its exceptions turned into warnings:
+Two functions of verl are patched in every process that imports them. verl has no hook there, and a Hydra
+callback would run only with the presets of this package, with its exceptions turned into warnings:
 
 - ``verl.utils.config.validate_config``, which verl's ``main_ppo`` calls in the driver before it starts Ray;
-- ``verl.trainer.main_ppo.run_ppo``, which the drivers of one-step-off and fully async training call. Those
+- ``verl.trainer.main_ppo.run_ppo``, which the drivers of one-step-off and fully async training call. These
   validate their configuration inside Ray, or never.
 
-A training that uses nothing of the package goes straight on. For the others the driver chooses the platform,
-checks the configuration, and writes into Ray's runtime environment what the training's processes must know.
+For a training that uses the package the driver chooses the platform, checks the configuration, and writes the
+environment variables of the training's processes into Ray's runtime environment.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from grpo_verl_ext.verl_plugin.config import RUNTIME_ENVIRONMENT
 from grpo_verl_ext.verl_plugin.errors import SettingError, Severity
 
 PREPARED = f"{RUNTIME_ENVIRONMENT}.{patches.VARIABLE}"
-"""Is there in the configuration of a training that was prepared."""
+"""Key that is set in the configuration of a training that was prepared."""
 
 
 def patch_validation(config_module: Any) -> None:
-    """Ask in front of verl's own validation."""
+    """Make ``validate_config`` call `ask` first."""
     original = config_module.validate_config
 
     @functools.wraps(original)
@@ -43,7 +43,7 @@ def patch_validation(config_module: Any) -> None:
 
 
 def patch_start(main_ppo: Any) -> None:
-    """Ask in front of the start of a training, where nobody asked before."""
+    """Make ``run_ppo`` call `ask` first, for trainings whose driver does not validate."""
     original = main_ppo.run_ppo
 
     @functools.wraps(original)
@@ -55,7 +55,7 @@ def patch_start(main_ppo: Any) -> None:
 
 
 def ask(config: DictConfig) -> None:
-    """Prepare a training that uses the package, once; leave every other as it is.
+    """Prepare a training once if it uses the package, and leave every other as it is.
 
     Raises:
         SystemExit: the training is refused.
@@ -69,10 +69,10 @@ def ask(config: DictConfig) -> None:
 
 
 def choose_platform(config: DictConfig) -> None:
-    """Where the CPU platform is asked for, let this process see it, too, and settle which Ray is used.
+    """Install the CPU platform in this process if the configuration asks for it, and decide on the Ray.
 
-    verl's ``main`` has set ``trainer.device`` by then to an accelerator's, if need be to one that is not
-    there: it asked its platforms before the configuration was composed.
+    verl's ``main`` has set ``trainer.device`` by then to an accelerator, even if there is none, because it
+    asked its platforms before the configuration was composed.
     """
     from grpo_verl_ext.verl_plugin import cpu, ray_section, usage
     from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE, chosen_platform
@@ -85,10 +85,10 @@ def choose_platform(config: DictConfig) -> None:
 
 
 def refuse_or_warn(config: DictConfig) -> None:
-    """Print the warnings and end with the first refusal.
+    """Exit with the first error, or print the warnings.
 
     Raises:
-        SystemExit: with the message of the refusal.
+        SystemExit: with the message of the error.
     """
     from grpo_verl_ext.verl_plugin import preflight
 
@@ -102,10 +102,10 @@ def refuse_or_warn(config: DictConfig) -> None:
 
 
 def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
-    """Environment variables for the processes of the training: their platform and their patches.
+    """Yield the environment variables of the training's processes: their platform and their patches.
 
     Raises:
-        SystemExit: an option of these is of another type, and the check that says so is silenced.
+        SystemExit: one of these options has the wrong type, and the check that reports it is silenced.
     """
     from grpo_verl_ext.verl_plugin import usage
     from grpo_verl_ext.verl_plugin.config import Options
@@ -122,9 +122,9 @@ def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
 
 
 def hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:
-    """Write the variables into Ray's runtime environment, which verl hands to ``ray.init``.
+    """Write the variables into Ray's runtime environment, which verl passes to ``ray.init``.
 
-    Ray refuses a variable that the job of this driver has set already; such a one is left out.
+    Variables that the driver's own Ray job has set are left out: Ray would refuse them.
     """
     set_by_job = _variables_of_job()
     with open_dict(config):

@@ -1,10 +1,10 @@
 """Give each of several trainings on one Ray cluster a TransferQueue of its own.
 
-Patch of ``transfer_queue.interface``: its controller is an actor with a fixed name in a fixed namespace, one
-for a whole cluster. A second training, another job, would join the first one's queue without a message: both
-put samples into its partitions ``train`` and ``val`` and take the other's, and the first to end takes the
-queue with it. There is nothing to configure. The patch is in place in trainings that set
-``algorithm.grpo_ext.own_queue``, as those do that ``ablate`` submits to a cluster.
+Patch of ``transfer_queue.interface``: its controller is an actor with a fixed name in a fixed namespace, so a
+cluster has only one. A second training, another job, would silently join the queue of the first: both would
+put samples into its partitions ``train`` and ``val`` and take the other's, and the first to end would stop
+the queue. No setting changes this. The patch is applied in trainings that set
+``algorithm.grpo_ext.own_queue``, which ``ablate`` sets for those that it submits to a cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def patch(interface: Any) -> None:
-    """Let the module find and make its controller in a namespace of this job."""
+    """Make the module look up and create its controller in a namespace of this job."""
     interface.ray = _Ray(interface.ray)
     interface.TransferQueueController = _Controller(interface.TransferQueueController)
 
@@ -26,7 +26,7 @@ class _Ray:
         return getattr(self._ray, name)
 
     def get_actor(self, name: str, namespace: str) -> Any:
-        return self._ray.get_actor(name, _of_this_job(namespace))
+        return self._ray.get_actor(name, _namespace_of_job(namespace))
 
 
 class _Controller:
@@ -34,10 +34,10 @@ class _Controller:
         self._controller = controller
 
     def options(self, *, namespace: str, **options: Any) -> Any:
-        return self._controller.options(namespace=_of_this_job(namespace), **options)
+        return self._controller.options(namespace=_namespace_of_job(namespace), **options)
 
 
-def _of_this_job(namespace: str) -> str:
+def _namespace_of_job(namespace: str) -> str:
     import ray
 
     return f"{namespace}-{ray.get_runtime_context().get_job_id()}"

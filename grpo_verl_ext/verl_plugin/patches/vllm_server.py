@@ -1,8 +1,8 @@
-"""Let verl's vLLM server end when its engine, a process of its own, has died.
+"""Stop verl's vLLM server when its engine process has died; verl would wait forever.
 
-Patch of ``vLLMHttpServer.run_server``. vLLM's own server ends with its engine; verl's stays, fails every
-request, and the next update of the weights waits for the dead engine for ever. The end of an actor is seen by
-Ray, by verl and by the patch `lost_parts`. verl has no hook there.
+Patch of ``vLLMHttpServer.run_server``. vLLM's own server ends with its engine. verl's server continues, fails
+every request, and the next update of the weights waits forever for the dead engine. The end of the server, an
+actor, is noticed by Ray, by verl and by the patch `lost_parts`. verl has no hook there.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import sys
 from typing import Any
 
 SECONDS = 5.0
+"""Between two looks at the engine."""
 
 
 def patch(vllm_async_server: Any) -> None:
-    """Start looking after the engine as soon as there is one."""
+    """Start to watch the engine as soon as the server has one."""
     original = vllm_async_server.vLLMHttpServer.run_server
 
     @functools.wraps(original)
@@ -29,7 +30,7 @@ def patch(vllm_async_server: Any) -> None:
         else:
             print(
                 "grpo_verl_ext: warning: this version of verl or vLLM does not say whether its engine is "
-                "alive, so a training whose vLLM engine dies waits for ever",
+                "alive, so a training whose vLLM engine dies waits forever",
                 file=sys.stderr,
                 flush=True,
             )

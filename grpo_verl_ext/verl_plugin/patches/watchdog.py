@@ -1,12 +1,12 @@
-"""End a training that has lost one of its Ray actors, with an error that names the actor.
+"""Stop a training when a Ray actor it depends on has died; verl would wait forever.
 
-Patch of ``PPOTrainer.fit``. verl restarts no actor. Where it waits for an answer of the dead actor itself,
-Ray raises, and verl ends with that error. Where the answer was to come by another way (the responses of an
-agent loop's worker come through TransferQueue), verl waits for ever. verl has no hook there.
+Patch of ``PPOTrainer.fit``. verl does not restart actors. Where it waits for an answer of the dead actor
+itself, Ray raises, and verl ends with that error. Where the answer comes by another way (the responses of an
+agent loop's worker come through TransferQueue), verl waits forever. verl has no hook there.
 
 While ``fit`` runs, a thread of the trainer's process asks Ray every `SECONDS` which of the training's actors
-have died. If one has, and `PATIENCE` seconds later verl has not raised by itself, ``fit`` raises
-`LostActorError`.
+have died. If one has, and verl has not raised by itself `PATIENCE` seconds later, ``fit`` raises
+`LostActorError`, which names the actor.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from types import FrameType
 from typing import Any, NoReturn
 
 SECONDS = 5.0
+"""Between two questions to Ray."""
 PATIENCE = 30.0
-"""Seconds for verl's own error, which says more, and then for verl's own end."""
+"""Seconds for verl to raise its own error, which says more, and to end."""
 
 PARTS = re.compile(
     r"(agent_loop_worker_|reward_loop_worker_|vllm_server_|sglang_server_|trtllm_server_|TransferQueue)"
     r"|.*WorkerDict_\d+:\d+$"
 )
-"""Names of verl's actors. Those that a user starts beside them may die."""
+"""Matches the names of verl's actors; the death of a user's own actors is ignored."""
 
 
 class LostActorError(RuntimeError):
@@ -37,7 +38,7 @@ class LostActorError(RuntimeError):
 
 
 def patch(trainer_base: Any) -> None:
-    """Look after the training's actors from the beginning of ``fit`` to its end."""
+    """Watch the training's actors while ``fit`` runs."""
     original = trainer_base.PPOTrainer.fit
 
     @functools.wraps(original)
@@ -50,10 +51,10 @@ def patch(trainer_base: Any) -> None:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Raise `LostActorError` inside the block when an actor of this job dies meanwhile.
+    """Raise `LostActorError` inside the block if an actor of this job dies during it.
 
-    Actors that died before the block are not those of this training. What interrupts the main thread is a
-    signal and KeyboardInterrupt: of a signal handler's exceptions, ``ray.get`` lets only that one through.
+    Actors that died before the block belong to another training. The main thread is interrupted by a signal
+    whose handler raises KeyboardInterrupt, the only exception that ``ray.get`` lets through.
     """
     done = threading.Event()
     found: list[str] = []
@@ -64,8 +65,8 @@ def watched() -> Iterator[None]:
     try:
         earlier = set(lost_actors())
         handler = signal.signal(signal.SIGUSR1, interrupt)
-    except Exception as error:  # noqa: BLE001  # no training may end because nobody can look after it
-        _say_that_nobody_looks(error)
+    except Exception as error:  # noqa: BLE001  # a training must not end because it cannot be watched
+        _warn_unwatched(error)
         yield
         return
     name = "grpo_verl_ext lost actors"
@@ -89,7 +90,7 @@ def _look(earlier: set[str], done: threading.Event, found: list[str]) -> None:
         try:
             lost = {actor: words for actor, words in lost_actors().items() if actor not in earlier}
         except Exception as error:  # noqa: BLE001  # as above
-            _say_that_nobody_looks(error)
+            _warn_unwatched(error)
             return
         if not lost:
             continue
@@ -100,17 +101,17 @@ def _look(earlier: set[str], done: threading.Event, found: list[str]) -> None:
         return
 
 
-def _say_that_nobody_looks(error: Exception) -> None:
+def _warn_unwatched(error: Exception) -> None:
     print(
-        f"grpo_verl_ext: warning: nobody looks after the actors of this training ({type(error).__name__}: "
-        f"{error}); one that waits for a dead actor waits for ever",
+        f"grpo_verl_ext: warning: the actors of this training are not watched ({type(error).__name__}: "
+        f"{error}); one that waits for a dead actor waits forever",
         file=sys.stderr,
         flush=True,
     )
 
 
 def lost_actors() -> dict[str, str]:
-    """Actors of this job, by id, that ended without `ray.kill` or the end of the last reference to them."""
+    """Return this job's actors, by id, that died other than by `ray.kill` or the loss of all references."""
     import ray
     from ray._private import state  # ray.util.state asks the dashboard, which may be off
 

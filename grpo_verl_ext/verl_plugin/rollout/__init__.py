@@ -1,1 +1,1 @@
-"""In the processes of verl's rollout."""
+"""Code that runs in the processes of verl's rollout."""

@@ -1,7 +1,7 @@
-"""verl's agent loops, whose responses carry step rewards: ``rollout.agent.default_agent_loop=step_…``.
+"""verl's agent loops with step rewards in their responses: ``rollout.agent.default_agent_loop=step_…``.
 
-The steps travel as ``extra_fields["steps"]``, [(reward, position of its last token), …]; what verl logs and
-filters by, ``rm_scores`` and ``reward_extra_info``, stays that of the outcome.
+The trainer gets the steps as ``extra_fields["steps"]``, [(reward, position of its last token), …].
+``rm_scores`` and ``reward_extra_info``, by which verl logs and filters, remain those of the outcome.
 """
 
 from functools import partial
@@ -28,9 +28,9 @@ class StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no 
 
     @classmethod
     def of(cls, output: AgentLoopOutput, tokenizer: Any) -> "StepRewardOutput":
-        """The same response; it remembers which fields were set, as verl's ``as_dict`` asks.
+        """Return the same response with a tokenizer; it keeps which fields were set, which ``as_dict`` needs.
 
-        ``extra_fields`` count as set: 0.9.0 has an error where they are not, 0.9.1 adds them.
+        ``extra_fields`` count as set: verl 0.9.0 fails where they are not, 0.9.1 adds them.
         """
         fields_set = {*output.model_fields_set, "extra_fields"}
         made: StepRewardOutput = cls.model_construct(_fields_set=fields_set, **dict(output))
@@ -38,7 +38,7 @@ class StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no 
         return made
 
     def as_dict(self) -> dict[str, Any]:
-        """verl's fields of the response, its steps among the extra ones."""
+        """Return verl's fields of the response, with its steps among the extra fields."""
         fields: dict[str, Any] = super().as_dict()
         extra = dict(fields["extra_fields"])
         reported = extra.get("reward_extra_info") or {}
@@ -64,7 +64,7 @@ class StepSingleTurnAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]
 
 @register(MULTI_TURN)
 class StepToolAgentLoop(ToolAgentLoop):  # type: ignore[misc]
-    """verl's ``tool_agent`` with step rewards; positions count the words of tools, too."""
+    """verl's ``tool_agent`` with step rewards; positions also count the tokens of tools."""
 
     async def run(self, *args: Any, **kwargs: Any) -> StepRewardOutput:
         """Generate as verl does."""

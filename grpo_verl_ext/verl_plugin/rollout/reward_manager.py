@@ -1,4 +1,4 @@
-"""The reward manager ``rule_and_model``: verl's ``naive``, and a reward model beside it."""
+"""The reward manager ``rule_and_model``: verl's ``naive``, plus the score of a reward model."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from grpo_verl_ext.rewards.learned import LearnedReward, judged_text, rule_and_m
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, RewardModelOptions
 
 RULE, MODEL = "rule_score", "reward_model_score"
-"""Names under which both parts travel with the response and are validated."""
+"""Names of both parts in the response's extra info, and so in the validation metrics."""
 
 
 @register(REWARD_MANAGER)
@@ -27,7 +27,7 @@ class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # ve
         self._served_name = config.reward.reward_model.model_path
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Score one response by both."""
+        """Score one response by the rule and by the model."""
         by_rule, by_model = await asyncio.gather(super().run_single(data), self._by_model(data[-1:]))
         score = rule_and_model(
             by_rule["reward_score"],
@@ -51,7 +51,7 @@ class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # ve
 
     async def _by_server(self, prompt: str, response: str) -> float:
         text = judged_text(prompt, response, self.reward_model_tokenizer.eos_token)
-        # As verl asks for it: the score itself, not its sigmoid.
+        # As in verl's own request: the score itself, not its sigmoid.
         asked = {"model": self._served_name, "input": text, "use_activation": False}
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
@@ -61,7 +61,7 @@ class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # ve
             return float((await answer.json())["data"][-1]["probs"][-1])
 
     def _texts(self, data: DataProto) -> tuple[str, str]:
-        """Prompt and response without special tokens, as verl dumps them."""
+        """Return prompt and response without special tokens, as verl dumps them."""
         row = data[0]
         width = row.batch["prompts"].shape[-1]
         is_token = row.batch["attention_mask"].bool()

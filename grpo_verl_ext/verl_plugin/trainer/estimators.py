@@ -21,7 +21,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
-from grpo_verl_ext.algorithms.tensors import check_rows, check_same_shape
+from grpo_verl_ext.algorithms.validation import check_rows, check_same_shape
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.context import OUR_TRAINER, STEPS
 from grpo_verl_ext.verl_plugin.errors import SettingError

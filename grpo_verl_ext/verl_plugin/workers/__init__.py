@@ -1,1 +1,1 @@
-"""In verl's worker processes."""
+"""Code that runs in verl's worker processes."""

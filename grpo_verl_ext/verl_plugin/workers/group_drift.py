@@ -1,8 +1,8 @@
-"""verl's actor worker that knows the group of every response: GVPO's drift and its metrics.
+"""verl's actor worker, extended by the groups of responses: GVPO's drift Δ̄ of each prompt, and its metrics.
 
-All that ranks exchange is two numbers for each prompt of the rollout batch: log-ratios and responses, before
-an update whose policy has moved since the rollout, and sums of weights after every update. At an update whose
-policy has not moved the loss is told so (`context.GroupRows.old_is_current`).
+Before an update whose policy has moved since the rollout, ranks add up two numbers for each prompt of the
+rollout batch, the log-ratios and the number of responses; after every update one more, the sum of weights. At
+an update whose policy has not moved, the loss gets `context.GroupRows.old_is_current`.
 """
 
 from collections.abc import Callable
@@ -29,35 +29,35 @@ from grpo_verl_ext.verl_plugin.losses.gvpo import SUMMED_METRICS, WEIGHT_SUM
 from grpo_verl_ext.verl_plugin.workers.reference_sync import ReferenceSyncWorkerMixin
 
 NUM_GROUPS = "num_groups"
-"""Said by the trainer with the batch: prompts of the rollout batch, padding included."""
+"""Field that the trainer adds to the batch: number of prompts of the rollout batch, padding included."""
 OLD_IS_CURRENT = "old_log_probs_are_current"
-"""Said by the trainer with the batch: the policy about to be updated is the one of ``old_log_probs``."""
+"""Field that the trainer adds to the batch: the policy to be updated is the one of ``old_log_probs``."""
 
 LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
 
 
 class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships no types
-    """Tell the loss the groups of its responses and their drift; a batch without groups passes as it is."""
+    """Training worker that gives the loss the groups and their drift, if the batch has groups."""
 
     _old_is_current = False
     _weight_sums: Tensor
 
     def set_loss_fn(self, loss_fn: LossFunction) -> None:
-        """Have verl's loss function called with the groups laid down."""
+        """Wrap verl's loss function, so that the loss can read `context.GROUPS`."""
         super().set_loss_fn(partial(self._with_groups, loss_fn))
 
     def train_mini_batch(self, data: TensorDict) -> TensorDict:
-        """All updates on the batch of one rollout; at the first, the policy may be the one of the rollout."""
+        """Do all updates on the batch of one rollout; at the first, the policy may be that of the rollout."""
         self._old_is_current = tu.pop(data, key=OLD_IS_CURRENT, default=False)
         return super().train_mini_batch(data)
 
     def train_batch(self, data: TensorDict) -> TensorDict:
-        """One update: the drift of every group, verl's own update, the metrics of the groups."""
+        """Do one update: the drift of every group, verl's own update, the metrics of the groups."""
         if context.GROUP_INDEX not in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
             return super().train_batch(data)
         drift, mean_drift = self._drift(data)
         index = data[context.GROUP_INDEX]
-        data[context.GROUP_DRIFT] = drift.to(index.device)[index]  # where verl cuts it into micro-batches
+        data[context.GROUP_DRIFT] = drift.to(index.device)[index]  # verl cuts it into micro-batches there
         self._weight_sums = torch.zeros(len(drift), device=drift.device)
         output = super().train_batch(data)
         self._old_is_current = False
@@ -69,7 +69,7 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         return output
 
     def _drift(self, data: TensorDict) -> tuple[Tensor, Tensor]:
-        """Δ̄ of every prompt at the current policy, (prompts,), and the mean of its size over prompts, ()."""
+        """Return Δ̄ of every prompt at the current policy, (prompts,), and the mean |Δ̄| over prompts, ()."""
         num_groups = tu.get(data, key=NUM_GROUPS)
         if self._old_is_current:
             return torch.zeros(num_groups, device=get_device_id()), torch.zeros(())
@@ -84,11 +84,11 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         return drift, gvpo.mean_absolute(drift, counts)
 
     def _log_ratio(self, data: TensorDict) -> tuple[Tensor, Tensor]:
-        """Δ_i of the rows of this rank and which of them are responses, (rows,) each: a forward pass."""
+        """Return Δ_i of this rank's rows and which of them are responses, (rows,) each, by a forward pass."""
         check_drift_engine(self.engine_config.strategy)
         view = data.copy()
-        # verl's own inference sizes need not divide a mini-batch; those of training do. They also cut the
-        # rows as the update will, so that both passes round alike.
+        # verl's inference sizes need not divide a mini-batch, but its training sizes do. They also cut the
+        # rows as the update will, so that both passes round equally.
         tu.assign_non_tensor(
             view,
             use_remove_padding=self.model_config.get("use_remove_padding", False),
@@ -131,13 +131,13 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
 
 
 class GroupActorRolloutRefWorker(ReferenceSyncWorkerMixin, ActorRolloutRefWorker):  # type: ignore[misc]
-    """verl's worker with an actor that knows groups and a reference that can follow it."""
+    """verl's worker, with `GroupTrainingWorker` as its actor and a reference that can be synchronised."""
 
     actor_worker_cls = GroupTrainingWorker
 
 
 class GroupDetachActorWorker(ReferenceSyncWorkerMixin, DetachActorWorker):  # type: ignore[misc]
-    """The same for the trainer mode whose rollout has machines of its own."""
+    """The same for the trainer mode whose rollout runs on separate machines."""
 
     actor_worker_cls = GroupTrainingWorker
 

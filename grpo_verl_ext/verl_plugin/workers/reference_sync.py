@@ -1,7 +1,7 @@
-"""π_ref ← α π_θ + (1 − α) π_ref on the shards of one rank, and their way through a checkpoint.
+"""Synchronise the reference with the policy, π_ref ← α π_θ + (1 − α) π_ref, and save it in checkpoints.
 
-No rank sees more than its own shards, and nothing is sent: policy and reference are the same model, sharded
-over the same ranks. verl shards with FSDP1 (``actor.strategy=fsdp``, its default) or FSDP2.
+Each rank works on its own shards, without communication: policy and reference are the same model, sharded in
+the same way over the same ranks. verl shards with FSDP1 (``actor.strategy=fsdp``, its default) or FSDP2.
 """
 
 from collections.abc import Mapping
@@ -17,24 +17,24 @@ from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.device import get_torch_device
 
 Shards = dict[str, Tensor]
-"""What one rank holds of a model, by parameter name; writing into the tensors changes the model."""
+"""Parameter name → this rank's shard of it; writing into the tensors changes the model."""
 
 AS_THE_ACTOR = " ".join(
     f"'actor_rollout_ref.ref.fsdp_config.{key}=${{actor_rollout_ref.actor.fsdp_config.{key}}}'"
     for key in ("fsdp_size", "use_orig_params", "wrap_policy")
 )
-"""The line that has verl shard both models alike."""
+"""Overrides with which verl shards both models equally."""
 
 
 @torch.no_grad()
 def mix_in(reference: nn.Module, policy: nn.Module, mixup_alpha: float) -> None:
     """Set every parameter of the reference to α · policy + (1 − α) · reference; α = 1 copies bit for bit.
 
-    Works wherever the parameters are, offloaded or not, and keeps the reference's dtype: the mixture is
-    computed in single precision at least, then rounded to it.
+    Works with parameters on any device, offloaded or not, and keeps the reference's dtype: the mixture is
+    computed in single precision or better, then rounded to it.
 
     Raises:
-        ValueError: a model that is not FSDP1's or FSDP2's, or two models that are sharded differently.
+        ValueError: a model is sharded neither by FSDP1 nor by FSDP2, or the two are sharded differently.
     """
     old, new = _shards(reference), _shards(policy)
     _check_same_sharding(old, new, "in the policy", AS_THE_ACTOR)
@@ -44,7 +44,7 @@ def mix_in(reference: nn.Module, policy: nn.Module, mixup_alpha: float) -> None:
 
 @torch.no_grad()
 def save(reference: nn.Module, folder: str) -> None:
-    """Write this rank's shards, atomically."""
+    """Write this rank's shards of the reference to the folder, atomically."""
     shards = _shards(reference)
     file = _shard_file(folder)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -55,12 +55,12 @@ def save(reference: nn.Module, folder: str) -> None:
 
 @torch.no_grad()
 def load(reference: nn.Module, folder: str) -> None:
-    """Read back what `save` wrote.
+    """Read the shards that `save` wrote into this rank's reference.
 
     Raises:
-        FileNotFoundError: this rank has nothing to read; going on with the first reference would be another
-            run. Like verl's own checkpoints, this one fits the number of ranks that wrote it.
-        ValueError: the checkpoint is of a reference that was sharded differently.
+        FileNotFoundError: there is no file for this rank; to continue with the first reference would be
+            another run. Like verl's own checkpoints, this one needs the number of ranks that wrote it.
+        ValueError: the reference in the checkpoint was sharded differently.
     """
     file = _shard_file(folder)
     if not file.is_file():
@@ -83,16 +83,16 @@ def _shard_file(folder: str) -> Path:
 
 def _mix(shard: Tensor, target: Tensor, alpha: float) -> None:
     wide = torch.promote_types(torch.promote_types(shard.dtype, target.dtype), torch.float32)
-    mixed = shard.to(wide)  # the shard itself, where it is that wide
+    mixed = shard.to(wide)  # the shard itself, if it already has this dtype
     mixed.lerp_(target.to(shard.device, wide), alpha)
     shard.copy_(mixed)
 
 
 def _shards(module: nn.Module) -> Shards:
-    """This rank's shards, whatever was gathered for the last forward pass being freed.
+    """Return this rank's shards, after freeing what was gathered for the last forward pass.
 
-    A forward pass leaves gathered copies behind, those of the embedding, the last norm and the head at least.
-    Read, they may be older than the shards; left in place, they hide from the next forward pass what is
+    A forward pass leaves gathered copies behind, at least those of the embedding, the last norm and the head.
+    These copies may be older than the shards, and the next forward pass would use them instead of what is
     written to the shards.
     """
     if isinstance(module, FullyShardedDataParallel):
@@ -113,19 +113,19 @@ def _shards(module: nn.Module) -> Shards:
 
 def _reshard_fsdp1(root: FullyShardedDataParallel) -> None:
     # Before its first forward pass FSDP1 has not yet made the shards that it will read (pinned ones, if it
-    # offloads); this question makes it do so.
+    # offloads); this call makes it do so.
     root.check_is_root()
     for unit in FullyShardedDataParallel.fsdp_modules(root):
-        # The handle is private; of what is public only `summon_full_params` comes near, and it would gather
-        # each unit in full precision on the accelerator. verl's engine does what is done here, but for the
-        # root alone and where fsdp_size > 1.
+        # The handle is private; the nearest public method, `summon_full_params`, would gather each unit in
+        # full precision on the accelerator. verl's engine does the same as here, but only for the root and
+        # where fsdp_size > 1.
         handle = unit._handle
         if handle is not None:
             handle.reshard(handle.uses_sharded_strategy)
 
 
 def _reshard_fsdp2(root: nn.Module) -> None:
-    # FSDP2's own method is for one unit; with reshard_after_forward=false every unit stays gathered.
+    # FSDP2's method reshards one unit; with reshard_after_forward=false every unit stays gathered.
     for unit in root.modules():
         if isinstance(unit, FSDPModule):
             unit.reshard()
@@ -148,7 +148,7 @@ def _check_same_sharding(
 
 
 class ReferenceSyncWorkerMixin:
-    """Methods for a worker that holds both the actor and the reference."""
+    """Methods that synchronise the reference, for a worker that has both the actor and the reference."""
 
     actor: Any
     ref: Any

@@ -1,4 +1,4 @@
-"""Workers of Ray that do not import torch, verl and vLLM each for itself: forks of one process that did."""
+"""Start Ray's workers as forks of one process, so that torch, verl and vLLM are imported only once."""
 
 import shlex
 import sys
@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def command() -> str:
-    """What Ray is to run in the place of ``python``, its setting ``runtime_env.py_executable``."""
+    """Return the command that Ray runs in the place of ``python``: its ``runtime_env.py_executable``."""
     return shlex.join([sys.executable, str(Path(__file__).parent)])

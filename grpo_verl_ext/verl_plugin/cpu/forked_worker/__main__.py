@@ -1,13 +1,13 @@
-"""Start a worker of Ray as a fork of a process that has imported torch, verl and vLLM.
+"""Start a Ray worker as a fork of a process that has imported torch, verl and vLLM.
 
 Ray runs this folder in the place of ``python``: ``python …/forked_worker default_worker.py --raylet-name=…``.
-The first one of a Ray imports the modules of every worker, forks the worker that it was asked for, and stays
-as a server; the others ask it for a fork and end. A worker then starts in half a second instead of 5 to 9.
+The first process of a Ray imports the modules of all workers, forks the worker that it was asked for, and
+stays as a server; later processes ask it for a fork and end. A worker then starts in 0.5 s instead of 5 to 9.
 
-Where that is not possible (no server, other search path for modules), this process becomes a Python that
-imports for itself, as without this package, and says why.
+Where that is not possible (no server, another search path for modules), this process prints why and becomes
+a normal Python that does its own imports.
 
-Nothing of this package is imported here: verl loads it, as a plugin, with the other modules.
+Nothing of this package is imported here: verl loads it as a plugin, with the other modules.
 """
 
 from __future__ import annotations
@@ -34,38 +34,41 @@ MODULES = (
     "verl.workers.rollout.vllm_rollout.vllm_async_server",
     "verl.experimental.agent_loop",
 )
-"""What the workers of a training import between them."""
-OF_VLLM = {"VLLM_TARGET_DEVICE": "cpu"}
-"""vLLM chooses its platform when it is imported; verl hands this to its server's process only."""
+"""The modules that the workers of a training import, all kinds of workers together."""
+VLLM_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
+"""vLLM chooses its platform when it is imported; verl sets this only for the process of its server."""
 READ_BY_IMPORTS = ("PYTHONPATH", "VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "GRPO_VERL_EXT_PATCHES")
-"""A worker for which one of these environment variables has another value is no fork of this server."""
+"""A worker with another value of one of these environment variables cannot be a fork of this server."""
 STANDARD_STREAMS = (0, 1, 2)
 RAYLET = "--raylet-name="
-"""The argument of a worker that says where its node's raylet listens."""
+"""The argument with the socket of the node's raylet."""
 PATIENCE = 5.0
-"""Seconds in which a server that has taken its address begins to listen."""
+"""Seconds to wait for a server that has bound its address to begin to listen."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """What Ray asked for."""
+    """The worker process that Ray asked for.
+
+    Attributes:
+        arguments: path of the program and its arguments.
+    """
 
     arguments: list[str]
-    """Path of the program and its arguments."""
     environment: dict[str, str]
     folder: str
 
     @classmethod
     def of_this_process(cls, arguments: Sequence[str]) -> Worker:
-        """As Ray has started this process."""
+        """Return the worker that Ray asked of this process."""
         return cls(list(arguments), dict(os.environ), os.getcwd())
 
     @property
     def address(self) -> str:
-        """A socket beside that of the node's raylet.
+        """Path of the server's socket, next to that of the node's raylet.
 
         Raises:
-            OSError: the worker was given none.
+            OSError: the worker's arguments do not name the raylet's socket.
         """
         found = [word.removeprefix(RAYLET) for word in self.arguments if word.startswith(RAYLET)]
         if not found:
@@ -73,11 +76,11 @@ class Worker:
         return f"{found[0]}.fork"
 
     def reads_as(self, other: Worker) -> bool:
-        """Would imports find the same in both environments?"""
+        """Whether imports find the same modules in both environments."""
         return all(self.environment.get(name) == other.environment.get(name) for name in READ_BY_IMPORTS)
 
     def run(self) -> None:
-        """Make this process, a fork, the worker."""
+        """Turn this process, a fork, into the worker."""
         import numpy as np
         import torch
 
@@ -86,14 +89,14 @@ class Worker:
         os.chdir(self.folder)
         sys.argv[:] = self.arguments
         sys.path[0] = os.path.dirname(self.arguments[0])
-        # Both read these when they are imported; forks would else draw the same numbers.
+        # Both are set at import, so a fork must set them again; else all forks would draw the same numbers.
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
         np.random.seed()
         runpy.run_path(self.arguments[0], run_name="__main__")
 
 
 def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
-    """Be the server, or ask it, or become a Python that does without."""
+    """Become the server, ask the running one for a fork, or fall back to a normal Python."""
     worker = Worker.of_this_process(arguments)
     try:
         listener = socket.socket(socket.AF_UNIX)
@@ -114,9 +117,9 @@ def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
 
 
 def import_all(modules: Sequence[str]) -> None:
-    """Import modules that stay; one that fails is left to the workers that need it, and said."""
-    os.environ.update(OF_VLLM)
-    # Searching for garbage would take a quarter of the time, and write to pages that forks share.
+    """Import the modules for all forks; print the error of one that fails, and leave it to its workers."""
+    os.environ.update(VLLM_ENVIRONMENT)
+    # Garbage collection would take a quarter of the time, and write to pages that forks share.
     gc.disable()
     for name in modules:
         try:
@@ -137,14 +140,14 @@ def ask(worker: Worker) -> None:
     with connected(worker.address) as connection:
         message = json.dumps(asdict(worker)).encode() + b"\n"
         sent = socket.send_fds(connection, [message], STANDARD_STREAMS)
-        if sent < len(message):  # else the server may have answered, and sending nothing to it is an error
+        if sent < len(message):  # else the server may have closed, and even an empty send would fail
             connection.sendall(message[sent:])
         if not connection.recv(1):
             raise OSError(errno.ECONNREFUSED, f"{', '.join(READ_BY_IMPORTS)}: not as in the first worker")
 
 
 def connected(address: str) -> socket.socket:
-    """Wait for a server that has just taken its address."""
+    """Connect to the server, waiting for one that has just bound its address."""
     end = time.monotonic() + PATIENCE
     while True:
         connection = socket.socket(socket.AF_UNIX)
@@ -160,13 +163,13 @@ def connected(address: str) -> socket.socket:
 
 
 def serve(listener: socket.socket, first: Worker) -> Worker:
-    """Fork for each worker that is asked for, until this process's parent, Ray's raylet, has ended.
+    """Fork for each worker that is asked for, until Ray's raylet, the parent process, has ended.
 
     Returns:
-        Only in a fork: its worker.
+        The fork's worker; returns only in a fork.
     """
     raylet = os.getppid()
-    # The system collects forks that have ended; a fork itself waits for its children as any process does.
+    # The kernel reaps forks that have ended; a fork itself waits for its children as usual.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if is_fork():
         return first
@@ -192,7 +195,7 @@ def serve(listener: socket.socket, first: Worker) -> Worker:
 
 
 def is_fork() -> bool:
-    """Fork; the child has Python's own answer to SIGCHLD again."""
+    """Fork, and return whether this is the child, which gets Python's default handling of SIGCHLD back."""
     if os.fork():
         return False
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -200,7 +203,7 @@ def is_fork() -> bool:
 
 
 def received(connection: socket.socket) -> tuple[Worker | None, list[int]]:
-    """What `ask` sent: the worker, None if it ended meanwhile, and its standard streams."""
+    """Receive what `ask` sent: the worker (None if its process has ended) and its standard streams."""
     connection.settimeout(None)
     message, streams, _, _ = socket.recv_fds(connection, 2**16, len(STANDARD_STREAMS))
     while part := connection.recv(2**16) if not message.endswith(b"\n") else b"":

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.iterate.plan import Round
-from grpo_verl_ext.iterate.settings import IterateSettings, PolicySettings, RewardModelSettings
+from grpo_verl_ext.iterate.settings import IterateSettings, PolicySettings, RewardModelSettings, Round
 
 
 def settings(folder: Path, **reward_model: object) -> IterateSettings:

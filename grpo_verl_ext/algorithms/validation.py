@@ -1,15 +1,15 @@
-"""Do the arguments belong together? Looks at shapes and dtypes alone, so that nothing waits for a GPU."""
+"""Checks that arguments fit together, by shape and dtype alone, so that nothing waits for a GPU."""
 
 import torch
 from torch import Tensor
 
 
 class TensorError(ValueError):
-    """Arguments that do not fit each other; the message has what is there, what is valid and what to pass."""
+    """Arguments do not fit each other; the message has what is there, what is valid and what to pass."""
 
 
 def check_same_shape(**tensors: Tensor) -> None:
-    """All must have the shape of the first.
+    """Refuse tensors whose shape differs from that of the first.
 
     Raises:
         TensorError: names the two that differ.
@@ -24,7 +24,7 @@ def check_same_shape(**tensors: Tensor) -> None:
 
 
 def check_dtype(dtype: torch.dtype, **tensors: Tensor) -> None:
-    """All must have this dtype.
+    """Refuse tensors of another dtype.
 
     Raises:
         TensorError: names the one that has another.
@@ -35,7 +35,7 @@ def check_dtype(dtype: torch.dtype, **tensors: Tensor) -> None:
 
 
 def check_floating(**tensors: Tensor) -> None:
-    """None may hold integers or flags, whose dtype no advantage fits.
+    """Refuse tensors of integers or booleans, whose dtype cannot hold an advantage.
 
     Raises:
         TensorError: names the one that does.
@@ -46,7 +46,7 @@ def check_floating(**tensors: Tensor) -> None:
 
 
 def check_matrix(**tensors: Tensor) -> None:
-    """All must be (B, T) with T ≥ 1; B may be 0.
+    """Refuse tensors that are not (B, T) with T ≥ 1; B may be 0.
 
     Raises:
         TensorError: names the one that is not.
@@ -60,10 +60,10 @@ def check_matrix(**tensors: Tensor) -> None:
 
 
 def check_rows(response_mask: Tensor, group: Tensor) -> None:
-    """`check_matrix`, and ``group`` must be (B,) int64.
+    """Refuse a mask that is not (B, T), or a ``group`` that is not (B,) int64.
 
     Raises:
-        TensorError: one is not.
+        TensorError: names the one that is not.
     """
     check_matrix(response_mask=response_mask)
     check_dtype(torch.int64, group=group)
