@@ -35,11 +35,11 @@ def written(tmp_path: Path):
 def test_axes_are_crossed_and_every_variant_has_every_seed(written) -> None:
     runs = runs_of(read_grid(written()))
     assert [run.name for run in runs] == [
-        *("grpo,low/seed-3", "grpo,high/seed-3", "gvpo,low/seed-3", "gvpo,high/seed-3"),
-        *("grpo,low/seed-4", "grpo,high/seed-4", "gvpo,low/seed-4", "gvpo,high/seed-4"),
+        *("grpo-low/seed-3", "grpo-high/seed-3", "gvpo-low/seed-3", "gvpo-high/seed-3"),
+        *("grpo-low/seed-4", "grpo-high/seed-4", "gvpo-low/seed-4", "gvpo-high/seed-4"),
     ]
     last = runs[-1].training
-    assert last.folder == Path("somewhere/gvpo,high/seed-4")
+    assert last.folder == Path("somewhere/gvpo-high/seed-4")
     assert last.steps == 2
     assert last.overrides == [
         "actor_rollout_ref.rollout.name=vllm",
@@ -95,13 +95,13 @@ def test_a_wrong_value_is_named(written, overrides: list[str], message: str) -> 
 
 def test_what_verl_would_refuse_names_the_run(written) -> None:
     grid = read_grid(written(), ["axes.lr.high=[trainer.no_such_key=1]"])
-    with pytest.raises(AblationError, match=r"grpo,high/seed-3: verl refuses its overrides: .*no_such_key"):
+    with pytest.raises(AblationError, match=r"grpo-high/seed-3: verl refuses its overrides: .*no_such_key"):
         compose(runs_of(grid))
 
 
 def test_what_the_driver_would_refuse_names_the_run(written) -> None:
     configs = compose(runs_of(read_grid(written(), ["base=[+platform=cpu,actor_rollout_ref.rollout.n=1]"])))
-    with pytest.raises(AblationError, match=r"grpo,low/seed-3: actor_rollout_ref\.rollout\.n is 1, but"):
+    with pytest.raises(AblationError, match=r"grpo-low/seed-3: actor_rollout_ref\.rollout\.n is 1, but"):
         check(configs)
 
 

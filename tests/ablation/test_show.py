@@ -47,7 +47,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def test_the_plan_by_hand(grid: Path, reads: Counter[str]) -> None:
-    shown = CliRunner().invoke(app, ["ablate", str(grid)])
+    shown = CliRunner().invoke(app, ["ablate", "plan", str(grid)])
     assert shown.exit_code == 0, shown.output
     rows = {
         cells[0]: cells[1:] for line in shown.output.splitlines() if (cells := line.strip("│ ").split("│"))
@@ -57,7 +57,7 @@ def test_the_plan_by_hand(grid: Path, reads: Counter[str]) -> None:
     assert rows["dapo"] == ["1", "failed", "1/2", "0.250", "90.0"]
     assert rows["gvpo"] == ["1", "waiting", "0/2", "–", "–"]
     # Two steps are left of (60 + 30 + 90) / 3 s each.
-    assert "1 of 3 runs to do, about 2 min of steps. Type --run to start." in shown.output
+    assert "1 of 3 runs to do, about 2 min of steps. To start them: ablate run" in shown.output
     assert "dapo/seed-1 failed:\nthe reason" in shown.output
     assert reads == {"grpo": 1, "dapo": 1, "gvpo": 1}
 
@@ -77,7 +77,7 @@ def test_a_redraw_reads_each_run_once(
 
     monkeypatch.setattr(VerlRun, "go", go)
     monkeypatch.setattr(checks, "check", lambda _configs: None)
-    shown = CliRunner().invoke(app, ["ablate", str(grid), "--run"])
+    shown = CliRunner().invoke(app, ["ablate", "run", str(grid)])
     assert shown.exit_code == 1, "one run has failed, and is not tried again"
     assert redraws == [{"grpo": 1, "dapo": 1, "gvpo": 1}] * 2
-    assert "What they say: grpo-verl-ext report" in shown.output
+    assert "To compare the runs: grpo-verl-ext ablate report" in shown.output

@@ -97,7 +97,7 @@ OF_ONE_SEED = GRID_OF_TWO | {"seeds": [1]}
 def test_ablate(folder: Path, content: bytes) -> None:
     file = folder / "grid.yaml"
     file.write_bytes(content)
-    ends_with_a_word("ablate", str(file))
+    ends_with_a_word("ablate", "plan", str(file))
 
 
 @fuzzing(30)
@@ -108,7 +108,7 @@ def test_ablate(folder: Path, content: bytes) -> None:
 def test_iterate(folder: Path, content: bytes) -> None:
     file = folder / "rounds.yaml"
     file.write_bytes(content.replace(b"rounds: 1", b"rounds: 2")[:2000])
-    ends_with_a_word("iterate", "--dry-run", str(file))
+    ends_with_a_word("iterate", "plan", str(file))
 
 
 metrics = st.none() | st.sampled_from([0.0, 0.5, 1e308, -1e308, 1e-320]) | values
@@ -129,7 +129,7 @@ def test_report(folder: Path, numbers: list[object]) -> None:
         run.mkdir(parents=True, exist_ok=True)
         lines = [{"step": step, "data": {"acc": number, "timing_s/step": number}} for step in (0, 1, 2)]
         (run / "attempt-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert ends_with_a_word("report", str(results), "--threshold", "0.5") == 0
+    assert ends_with_a_word("ablate", "report", str(results), "--threshold", "0.5") == 0
 
 
 @fuzzing(10)
