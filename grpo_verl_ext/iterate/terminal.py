@@ -19,6 +19,7 @@ from grpo_verl_ext.iterate.rounds import go
 from grpo_verl_ext.iterate.settings import IterateSettings
 from grpo_verl_ext.iterate.stages import PARTS, Context
 from grpo_verl_ext.tasks.chain_sum.report import prepare_and_report
+from grpo_verl_ext.utils.terminal import make_console, print_table
 
 TITLES = {
     "policy": "verl trains the policy",
@@ -60,7 +61,7 @@ def iterate_and_report(settings: IterateSettings) -> None:
     console.print(Round(settings, 1).run().ray.words, markup=False)
     with _progress(console, settings) as shown:
         manifest = go(settings, Context(config, rule, shown.step), shown)
-    console.print(table(manifest))
+    print_table(console, table(manifest))
     console.print(f"{Path(settings.folder) / 'manifest.json'}", markup=False)
 
 
@@ -127,4 +128,4 @@ def _number(value: float | None) -> str:
 
 
 def _console() -> Console:
-    return Console(soft_wrap=True, highlight=False)
+    return make_console()

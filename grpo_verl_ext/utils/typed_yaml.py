@@ -47,12 +47,13 @@ def _read(file: Path, overrides: Sequence[str], kind: type[Settings], error: typ
             loaded = _load(stream, kind)
         if not isinstance(loaded, dict | NoneType):
             raise ValueError(f"it holds no keys; valid are {', '.join(get_type_hints(kind))}")
-        written = OmegaConf.merge(OmegaConf.create(loaded or {}), _from_command_line(overrides, kind))
+        written = [OmegaConf.create(loaded or {}), _from_command_line(overrides, kind)]
     except (OSError, YAMLError, OmegaConfBaseException, ValueError) as unreadable:
         raise error(f"{file} cannot be read: {unreadable}") from unreadable
-    _check_shape(OmegaConf.to_container(written), kind, "", file, error)
+    for part in written:
+        _check_shape(OmegaConf.to_container(part), kind, "", file, error)
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(kind), written)
+        merged = OmegaConf.merge(OmegaConf.structured(kind), *written)
         for key in sorted(OmegaConf.missing_keys(merged)):
             raise error(f"{file}: {key} is not given, and has no default. Type: {key}=<value>")
         settings = cast(Settings, OmegaConf.to_object(merged))

@@ -97,6 +97,20 @@ def test_the_command_prints_and_writes_the_same(folder: Path) -> None:
     assert "not finished, and left out: other|one/seed-3" in text
 
 
+def test_a_piped_report_has_a_row_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    grid = json.loads((folder / "grid.json").read_text())
+    grid["axes"]["algo"]["other-" * 12 + "x"] = []
+    (folder / "grid.json").write_text(json.dumps(grid))
+    (folder / "other|one").rename(folder / ("other-" * 12 + "x"))
+    finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
+    assert finished.exit_code == 0, finished.output
+    lines = [line for line in finished.output.splitlines() if line.strip().startswith("other-")]
+    # seeds in the rows of the three measures, seconds in that of the costs; the warning about few seeds
+    assert [line.split()[1] for line in lines] == ["2", "2", "2", "4", "against"]
+    assert all(line.count("/2") == 1 for line in lines[:3])
+
+
 def test_the_json_says_null_where_there_is_no_number(folder: Path, leave) -> None:
     leave("grpo", 1, {step: {"acc": math.nan, "timing_s/step": 1.5} for step in range(3)})
     finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])

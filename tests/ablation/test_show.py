@@ -62,6 +62,25 @@ def test_the_plan_by_hand(grid: Path, reads: Counter[str]) -> None:
     assert reads == {"grpo": 1, "dapo": 1, "gvpo": 1}
 
 
+def test_piped_tables_have_a_row_a_line_and_a_blank_line_after_them(
+    grid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the names are, and whatever the width of the terminal elsewhere."""
+    monkeypatch.setenv("COLUMNS", "40")
+    metric = "val-core/" + "long/" * 30 + "acc"
+    label = "wide-" * 20 + "x"
+    overrides = [f"metrics=[{metric}]", f"axes.algo.{label}=[+algo=grpo]"]
+    shown = CliRunner().invoke(app, ["ablate", "plan", str(grid), *overrides])
+    assert shown.exit_code == 0, shown.output
+    lines = shown.output.splitlines()
+    (row,) = [line for line in lines if "wide-" in line]
+    assert [cell.strip() for cell in row.strip("│ ").split("│")] == [label, "1", "waiting", "0/2", "–", "–"]
+    assert len([line for line in lines if metric in line]) == 1
+    end = next(number for number, line in enumerate(lines) if line.startswith("└"))
+    assert lines[end + 1] == ""
+    assert lines[end + 2].startswith("2 of 4 runs to do")
+
+
 def test_a_redraw_reads_each_run_once(
     grid: Path, leave, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,5 +98,7 @@ def test_a_redraw_reads_each_run_once(
     monkeypatch.setattr(checks, "check", lambda _configs: None)
     shown = CliRunner().invoke(app, ["ablate", "run", str(grid)])
     assert shown.exit_code == 1, "one run has failed, and is not tried again"
+    lines = shown.output.splitlines()
+    assert lines[next(number for number, line in enumerate(lines) if line.startswith("└")) + 1] == ""
     assert redraws == [{"grpo": 1, "dapo": 1, "gvpo": 1}] * 2
     assert "To compare the runs: grpo-verl-ext ablate report" in shown.output
