@@ -238,8 +238,10 @@ def ablate_plan(grid: GridFile, overrides: Overrides = None, retry_failed: Retry
     from grpo_verl_ext.ablation.grid import AblationError, read_grid
     from grpo_verl_ext.ablation.terminal import print_plan
 
+    retry = ["--retry-failed"] if retry_failed else []
+    run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *retry])
     with _one_message("ablate", AblationError):
-        print_plan(read_grid(grid, overrides or []), retry_failed=retry_failed)
+        print_plan(read_grid(grid, overrides or []), retry_failed=retry_failed, command=run)
 
 
 @ablate.command("run")

@@ -29,8 +29,12 @@ from grpo_verl_ext.utils.terminal import make_console, print_table
 from grpo_verl_ext.utils.which_ray import WhichRay
 
 
-def print_plan(settings: GridSettings, *, retry_failed: bool) -> None:
-    """Compose all runs and list them; start nothing."""
+def print_plan(settings: GridSettings, *, retry_failed: bool, command: str) -> None:
+    """Compose all runs and list them; start nothing.
+
+    Args:
+        command: the line that starts them.
+    """
     console = make_console()
     runs = runs_of(settings)
     checks.compose(runs)
@@ -39,7 +43,8 @@ def print_plan(settings: GridSettings, *, retry_failed: bool) -> None:
     print_table(console, _table(statuses, settings.metrics[0]))
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
     console.print(
-        f"{len(left)} of {len(runs)} runs to do, {_estimate(statuses, left)}. To start them: ablate run"
+        f"{len(left)} of {len(runs)} runs to do, {_estimate(statuses, left)}. To start them: {command}",
+        markup=False,
     )
     _print_failures(console, statuses)
 

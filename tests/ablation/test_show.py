@@ -57,7 +57,8 @@ def test_the_plan_by_hand(grid: Path, reads: Counter[str]) -> None:
     assert rows["dapo"] == ["1", "failed", "1/2", "0.250", "90.0"]
     assert rows["gvpo"] == ["1", "waiting", "0/2", "–", "–"]
     # Two steps are left of (60 + 30 + 90) / 3 s each.
-    assert "1 of 3 runs to do, about 2 min of steps. To start them: ablate run" in shown.output
+    start = f"grpo-verl-ext ablate run {grid}"
+    assert f"1 of 3 runs to do, about 2 min of steps. To start them: {start}\n" in shown.output
     assert "dapo/seed-1 failed:\nthe reason" in shown.output
     assert reads == {"grpo": 1, "dapo": 1, "gvpo": 1}
 
@@ -73,9 +74,9 @@ def test_piped_tables_have_a_row_a_line_and_a_blank_line_after_them(
     shown = CliRunner().invoke(app, ["ablate", "plan", str(grid), *overrides])
     assert shown.exit_code == 0, shown.output
     lines = shown.output.splitlines()
-    (row,) = [line for line in lines if "wide-" in line]
+    (row,) = [line for line in lines if line.startswith("│ wide-")]
     assert [cell.strip() for cell in row.strip("│ ").split("│")] == [label, "1", "waiting", "0/2", "–", "–"]
-    assert len([line for line in lines if metric in line]) == 1
+    assert len([line for line in lines if line.startswith("┃") and metric in line]) == 1
     end = next(number for number, line in enumerate(lines) if line.startswith("└"))
     assert lines[end + 1] == ""
     assert lines[end + 2].startswith("2 of 4 runs to do")
