@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 NO_ANSWER = (OSError, RuntimeError, RayError)
 """Exceptions of Ray's client: no connection, a status other than 200, a missing token."""
 PYTHON = "python"
-"""The Python that the head node's Ray finds in PATH; ours may not exist there."""
+"""Found in PATH by the head node's Ray; our own interpreter may not exist there."""
 OWN_QUEUE = "++algorithm.grpo_ext.own_queue=true"
 """Override of a submitted run: other trainings may share the cluster."""
 
@@ -219,8 +219,8 @@ def noted_job(folder: Path) -> Job | None:
         return made(Job, json.loads(file.read_bytes()))
     except SPOILED as error:
         raise AblationError(
-            f"{file} is no note of a job ({error!r}). It was left in place; see with `ray job list` whether "
-            f"the run's job is there, and move the file away"
+            f"{file} is not the note of a job ({error!r}). It was left in place; check with "
+            f"`ray job list` whether the run's job is there, and move the file away"
         ) from error
 
 

@@ -142,7 +142,7 @@ def _read_kept(file: Path) -> tuple[Responses, list[object]]:
         return Responses(metrics, samples, []), content["measure"]
     except SPOILED as error:
         warning = (
-            f"{file} is nothing that `report` kept ({error!r}). It was left in place; "
+            f"{file} is not what `ablate report` kept ({error!r}). It was left in place; "
             f"move it away to read the dumps again"
         )
         return Responses({}, [], [warning]), []

@@ -93,7 +93,7 @@ def read_results(folder: Path) -> Results:
         settings = made(GridSettings, {**content, "folder": str(folder)})
         runs = runs_of(settings)
     except SPOILED as error:
-        raise AblationError(f"{file} is no grid ({error!r}). It was left in place") from error
+        raise AblationError(f"{file} is not a grid ({error!r}). It was left in place") from error
     measures = Measures()
     return Results(settings, [_result(run, settings, measures) for run in runs])
 

@@ -113,5 +113,5 @@ def read_record(run: GridRun) -> dict[str, Any] | None:
         return {key: record[key] for key in RECORD_FIELDS}
     except SPOILED as error:
         raise AblationError(
-            f"{file} is no record of a run ({error!r}). It was left in place; type folder=<another>"
+            f"{file} is not the record of a run ({error!r}). It was left in place; type folder=<another>"
         ) from error

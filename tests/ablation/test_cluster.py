@@ -314,7 +314,7 @@ def test_a_corrupt_note_is_named_and_left(tmp_path, run_named, text) -> None:
     run.training.folder.mkdir(parents=True)
     note = run.training.folder / "job.json"
     note.write_text(text)
-    with pytest.raises(AblationError, match=r"a/seed-1/job\.json is no note of a job"):
+    with pytest.raises(AblationError, match=r"a/seed-1/job\.json is not the note of a job"):
         submit(tmp_path, [run], executor_at(None, 1, print))
     assert note.read_text() == text
 

@@ -138,7 +138,7 @@ def test_a_moved_folder_is_read(folder: Path, tmp_path_factory: pytest.TempPathF
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"more": 1}', '{"axes": 3, "seeds": 3}'])
 def test_a_corrupt_grid_is_named_and_left(tmp_path: Path, text: str) -> None:
     (tmp_path / "grid.json").write_text(text)
-    with pytest.raises(AblationError, match=r"grid\.json is no grid"):
+    with pytest.raises(AblationError, match=r"grid\.json is not a grid"):
         read_results(tmp_path)
     assert (tmp_path / "grid.json").read_text() == text
 
@@ -170,7 +170,9 @@ def test_a_corrupt_record_is_named_and_its_run_counts(folder: Path) -> None:
     (folder / "grpo" / "seed-1" / "run.json").write_text("{")
     results = read_results(folder)
     assert rows_of(results)[0].by_seed == {1: 0.5, 2: 0.25, 3: 0.0}
-    assert all_warnings(results, rows_of(results))[0].startswith("grpo/seed-1/run.json is no record of a run")
+    assert all_warnings(results, rows_of(results))[0].startswith(
+        "grpo/seed-1/run.json is not the record of a run"
+    )
 
 
 def test_a_folder_without_a_grid(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_corrupt_numbers_that_were_kept_are_named_and_left(run: VerlRun, text: s
     file = run.folder / "responses.json"
     file.write_text(text)
     (warning,) = read(run).warnings
-    assert "responses.json is nothing that `report` kept" in warning
+    assert "responses.json is not what `ablate report` kept" in warning
     assert file.read_text() == text
 
 

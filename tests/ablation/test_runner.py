@@ -121,7 +121,7 @@ def test_a_run_that_was_begun_otherwise_is_refused(tmp_path, grid, verl) -> None
 def test_a_corrupt_record_is_named_and_left(tmp_path, grid, verl, text) -> None:
     go(tmp_path, grid, Heard(), retry_failed=False)
     (tmp_path / "b" / "run.json").write_text(text)
-    with pytest.raises(AblationError, match=r"b/run\.json is no record of a run"):
+    with pytest.raises(AblationError, match=r"b/run\.json is not the record of a run"):
         go(tmp_path, grid, Heard(), retry_failed=False)
     assert (tmp_path / "b" / "run.json").read_text() == text
 
