@@ -2,7 +2,7 @@
 # Iterative GRPO (arXiv 2402.03300, Algorithm 1) of Qwen2.5-1.5B-Instruct on GSM8K: one node with GPUs, FSDP, vLLM, the
 # reward model on verl's server.
 #
-#   bash examples/iterate_gsm8k.sh [key=value …]     e.g. rounds=3 policy.steps=50, or --dry-run
+#   bash examples/iterate_gsm8k.sh plan|run [key=value …]     e.g. run rounds=3 policy.steps=50
 #
 # The data are verl's: python3 -m examples.data_preprocess.gsm8k in a checkout of verl writes ~/data/gsm8k.
 # The configuration is composed and checked by this package's tests; the training was not run, for want of GPUs.
@@ -13,4 +13,6 @@ export DATA=${DATA:-$HOME/data/gsm8k}
 export N_GPUS=${N_GPUS:-8}
 export N_NODES=${N_NODES:-1}
 
-grpo-verl-ext iterate "$(dirname "${BASH_SOURCE[0]}")/iterate_gsm8k.yaml" "$@"
+COMMAND=${1:?"plan or run is missing. Type: bash examples/iterate_gsm8k.sh plan"}
+
+grpo-verl-ext iterate "$COMMAND" "$(dirname "${BASH_SOURCE[0]}")/iterate_gsm8k.yaml" "${@:2}"

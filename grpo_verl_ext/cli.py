@@ -1,29 +1,75 @@
-"""``grpo-verl-ext``: reads the command line and calls; what a command does lives in its own module."""
+"""The command line ``grpo-verl-ext``; each command calls a function of the module that does the work."""
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+
+class _Commands(TyperGroup):
+    """Answers a command line of the time before ``plan`` and ``run`` with the line to type now."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse ``report FOLDER``, and ``ablate`` or ``iterate`` followed by a file instead of a command."""
+        now = _renamed(str(ctx.info_name), args, list(self.commands))
+        if now is not None:
+            typer.echo(now, err=True)
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+
+def _renamed(group: str, args: Sequence[str], commands: Sequence[str]) -> str | None:
+    """The message for an old command line; None for any other."""
+    if not args or args[0] in commands:
+        return None
+    if "ablate" in commands:
+        old, new = shlex.join(args), shlex.join(["ablate", *args])
+        return f"`{old}` is now `grpo-verl-ext {new}`" if args[0] == "report" else None
+    if not any(each.endswith((".yaml", ".yml")) for each in args):
+        return None
+    rest = shlex.join(each for each in args if each not in ("--run", "--dry-run"))
+    plan, run = (f"`grpo-verl-ext {group} {command} {rest}`" for command in ("plan", "run"))
+    now = plan if "--dry-run" in args else run if "--run" in args else f"{run}, or {plan} to start nothing"
+    return f"`{group} {shlex.join(args)}` is now {now}"
+
 
 app = typer.Typer(
-    help="GRPO, DAPO, Dr. GRPO and GVPO for verl.", no_args_is_help=True, pretty_exceptions_enable=False
+    cls=_Commands,
+    help="GRPO, DAPO, Dr. GRPO and GVPO for verl.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
 )
+ablate = typer.Typer(
+    cls=_Commands,
+    help="Compare variants: train each with every seed, and report the differences.",
+    no_args_is_help=True,
+)
+iterate = typer.Typer(
+    cls=_Commands,
+    help="Run iterative GRPO in rounds: verl trains the policy, TRL its reward model.",
+    no_args_is_help=True,
+)
+app.add_typer(ablate, name="ablate")
+app.add_typer(iterate, name="iterate")
 
 
 @contextmanager
 def _one_message(who: str, *errors: type[Exception], extra: str | None = None) -> Iterator[None]:
-    """These errors, which are the user's to mend, end the command with their message and exit status 1.
+    """Turn errors that the user can mend into one message and exit status 1.
 
     Args:
-        who: what the message begins with.
-        extra: of the package; what is imported in the block may be installed with it alone.
+        who: first word of the message.
+        errors: their types.
+        extra: the package's extra that installs what the block imports.
     """
     try:
         yield
@@ -45,7 +91,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def main(
-    show_version: Annotated[  # noqa: ARG001  # acts when it is read
+    show_version: Annotated[  # noqa: ARG001  # its callback acts
         bool,
         typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
     ] = False,
@@ -57,21 +103,21 @@ def main(
 
 
 class Task(str, Enum):
-    """The embedded tasks."""
+    """Names of the embedded tasks."""
 
     CHAIN_SUM = "chain_sum"
 
 
 @app.command()
 def prepare(
-    task: Annotated[Task, typer.Argument(help="The embedded task to make.")],
-    seed: Annotated[int, typer.Option(min=0, help="Decides data, weights and warm start.")] = 1,
+    task: Annotated[Task, typer.Argument(help="Make this embedded task.")],
+    seed: Annotated[int, typer.Option(min=0, help="Make data, weights and warm start with this seed.")] = 1,
     force: Annotated[
-        bool, typer.Option("--force", help="Make it again; what is there is kept, moved aside.")
+        bool, typer.Option("--force", help="Make it again, and move the old folder aside.")
     ] = False,
 ) -> None:
-    """Make an embedded task's data, tokenizer and warm-started model in the cache folder, once."""
-    # torch takes seconds to import; `--help` should not.
+    """Make an embedded task's data, tokenizer and warm-started model in the cache folder."""
+    # torch takes seconds to import, and `--help` must not
     from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
     from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError
 
@@ -82,13 +128,18 @@ def prepare(
 @app.command()
 def invariance(
     as_json: Annotated[bool, typer.Option("--json", help="Print every measurement as JSON.")] = False,
-    include_verl: Annotated[bool, typer.Option("--verl", help="Measure verl's own settings too.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the random mini-batch.")] = 0,
-    loss: Annotated[str | None, typer.Option(help="Measure this loss, policy_loss.loss_mode.")] = None,
-    loss_agg_mode: Annotated[str, typer.Option(help="With --loss: actor.loss_agg_mode.")] = "token-mean",
+    include_verl: Annotated[bool, typer.Option("--verl", help="Also measure verl's own losses.")] = False,
+    seed: Annotated[int, typer.Option(help="Draw the random mini-batch with this seed.")] = 0,
+    loss: Annotated[str | None, typer.Option(help="Measure this policy_loss.loss_mode.")] = None,
+    loss_agg_mode: Annotated[
+        str, typer.Option(help="Use this actor.loss_agg_mode with --loss.")
+    ] = "token-mean",
 ) -> None:
-    """Does a loss change with micro-batches, ranks or dynamic batching? Exit 1 if ours, or --loss, does."""
-    # verl takes seconds to import, too.
+    """Measure whether micro-batches, ranks or dynamic batching change a loss or its gradient.
+
+    Exit status 1: they change one of this package's losses, or the one given by --loss.
+    """
+    # verl takes seconds to import
     from grpo_verl_ext.verl_plugin.invariance import own_case, report
 
     with _one_message("invariance", ValueError):
@@ -100,7 +151,7 @@ def invariance(
 @app.command()
 def doctor(
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="A training's command line, as verl's main_ppo takes it.")
+        list[str] | None, typer.Argument(help="Check this training: the command line of verl's main_ppo.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     *,
@@ -109,20 +160,18 @@ def doctor(
         typer.Option(
             "--config-path",
             "-cp",
-            help="As main_ppo takes it: a folder, absolute or seen from main_ppo's own, or pkg://MODULE.",
+            help="Take configurations from this folder or pkg://MODULE, as main_ppo does.",
         ),
     ] = None,
     config_name: Annotated[
         str | None,
-        typer.Option(
-            "--config-name", "-cn", help="As main_ppo takes it: a file there; ppo_megatron_trainer."
-        ),
+        typer.Option("--config-name", "-cn", help="Use this configuration, such as ppo_megatron_trainer."),
     ] = None,
     module: Annotated[str | None, typer.Option("-m", hidden=True)] = None,
 ) -> None:
-    """Is the plugin there, here and in a Ray worker? With a command line: is the training what it is called?
+    """Check that the plugin is loaded, here and in a Ray worker; with a command line, check that training.
 
-    The line may be pasted whole: python3 -m verl.trainer.main_ppo --config-name=… key=value …
+    The command line may be pasted whole: python3 -m verl.trainer.main_ppo --config-name=… key=value …
 
     Exit status 0: nothing found, 1: warnings, 2: errors.
     """
@@ -151,92 +200,124 @@ def _without_program(words: list[str], module: str | None) -> list[str]:
     return words[1:] if module and words and Path(words[0]).name.startswith("python") else words
 
 
-@app.command()
-def iterate(
-    config: Annotated[Path, typer.Argument(help="A YAML file such as examples/iterate_chain_sum.yaml.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, wins over the file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, do nothing.")] = False,
-) -> None:
-    """Rounds of iterative GRPO: verl trains the policy, TRL its reward model.
+ConfigFile = Annotated[
+    Path, typer.Argument(help="Read this YAML file, such as examples/iterate_chain_sum.yaml.")
+]
+GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
 
-    Killed, the same command goes on where it was.
+
+@iterate.command("plan")
+def iterate_plan(config: ConfigFile, overrides: Overrides = None) -> None:
+    """List the rounds and what is done already; start nothing."""
+    from grpo_verl_ext.iterate.settings import IterateError, read_settings
+    from grpo_verl_ext.iterate.terminal import print_plan
+
+    with _one_message("iterate", IterateError):
+        print_plan(read_settings(config, overrides or []))
+
+
+@iterate.command("run")
+def iterate_run(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Train all rounds.
+
+    To resume after a kill, run the same command again.
     """
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
-    from grpo_verl_ext.iterate.terminal import print_plan, run_iterate
+    from grpo_verl_ext.iterate.terminal import run_iterate
     from grpo_verl_ext.runs.process import ProcessFailedError
 
     with _one_message("iterate", IterateError, ProcessFailedError):
-        settings = read_settings(config, overrides or [])
-        (print_plan if dry_run else run_iterate)(settings)
+        run_iterate(read_settings(config, overrides or []))
 
 
-@app.command()
-def ablate(
-    grid: Annotated[Path, typer.Argument(help="A YAML file such as those in examples/ablations.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, wins over the file.")] = None,
-    run: Annotated[bool, typer.Option("--run", help="Start the runs; without it they are listed.")] = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed runs again.")] = False,
+@ablate.command("plan")
+def ablate_plan(grid: GridFile, overrides: Overrides = None, retry_failed: RetryFailed = False) -> None:
+    """List the runs and what is finished; start nothing."""
+    from grpo_verl_ext.ablation.grid import AblationError, read_grid
+    from grpo_verl_ext.ablation.terminal import print_plan
+
+    retry = ["--retry-failed"] if retry_failed else []
+    run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *retry])
+    with _one_message("ablate", AblationError):
+        print_plan(read_grid(grid, overrides or []), retry_failed=retry_failed, command=run)
+
+
+@ablate.command("run")
+def ablate_run(
+    grid: GridFile,
+    overrides: Overrides = None,
+    retry_failed: RetryFailed = False,
     *,
     ray_address: Annotated[
         str | None, typer.Option(help="Submit the runs as jobs to this Ray cluster: http://HOST:8265.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="With --ray-address: so many runs at once.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Run at most this many at once, on a Ray cluster.")] = 1,
 ) -> None:
-    """Trainings that differ in what is to be compared, each with every seed.
+    """Train every run that is not finished.
 
-    Killed, the same command goes on where it was.
+    To resume after a kill, run the same command again. Exit status 1: not all runs are finished.
     """
     from grpo_verl_ext.ablation.grid import AblationError, read_grid
-    from grpo_verl_ext.ablation.terminal import plan_and_report, run_and_report
+    from grpo_verl_ext.ablation.terminal import run_grid
 
     with _one_message("ablate", AblationError):
         settings = read_grid(grid, overrides or [])
-        if run and not run_and_report(
-            settings, retry_failed=retry_failed, ray_address=ray_address, jobs=jobs
-        ):
+        if not run_grid(settings, retry_failed=retry_failed, ray_address=ray_address, jobs=jobs):
             raise typer.Exit(1)
-        if not run:
-            plan_and_report(settings, retry_failed=retry_failed)
 
 
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="The folder of a grid that `ablate --run` has begun.")],
+@ablate.command("report")
+def ablate_report(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="Read a grid's folder, or the file that --compact has written."
+        ),
+    ],
     threshold: Annotated[
-        float | None, typer.Option(help="When did each run's first metric reach this value?")
+        float | None, typer.Option(help="Print when each run first reaches this value of the first metric.")
+    ] = None,
+    compact: Annotated[
+        Path | None, typer.Option(help="Write all that the report reads into this one JSON file.")
     ] = None,
 ) -> None:
-    """What the finished runs of a grid say: means, paired differences, intervals."""
+    """Compare the finished runs: means, differences paired by seed, intervals, figures."""
     from grpo_verl_ext.ablation.grid import AblationError
 
-    with _one_message("report", AblationError, extra="ablation"):
-        from grpo_verl_ext.ablation.report import report as print_report
+    with _one_message("ablate", AblationError, extra="ablation"):
+        from grpo_verl_ext.ablation.report import print_report
 
-        print_report(folder, threshold=threshold)
+        print_report(source, threshold=threshold, compact=compact)
 
 
 @app.command()
 def anatomy(
-    dump: Annotated[Path, typer.Argument(help="verl's trainer.rollout_data_dir, or one file of it.")],
+    dump: Annotated[Path, typer.Argument(help="Read verl's trainer.rollout_data_dir, or one of its files.")],
     *,
-    tokenizer: Annotated[Path, typer.Option(help="Folder of the policy's tokenizer.")],
-    right_above: Annotated[float, typer.Option(help="A response with a higher score is right.")] = 0.0,
+    tokenizer: Annotated[Path, typer.Option(help="Read the policy's tokenizer from this folder.")],
+    right_above: Annotated[float, typer.Option(help="Count responses with a higher score as right.")] = 0.0,
     max_response_length: Annotated[
-        int | None, typer.Option(min=1, help="The budget in tokens, data.max_response_length.")
+        int | None, typer.Option(min=1, help="Take this data.max_response_length as the limit in tokens.")
     ] = None,
     micro_batch_size: Annotated[
-        int, typer.Option(min=1, help="Responses in a local batch; only bnpo depends on it.")
+        int, typer.Option(min=1, help="Put this many responses into a micro-batch; only bnpo depends on it.")
     ] = 8,
     policy: Annotated[
-        Path | None, typer.Option(help="Model folder, for the bias of the KL estimators …")
+        Path | None, typer.Option(help="Measure the bias of the KL estimators for the policy in this folder.")
     ] = None,
-    reference: Annotated[Path | None, typer.Option(help="… against this one.")] = None,
-    kl_responses: Annotated[int, typer.Option(min=1, help="Responses that both models read.")] = 64,
-    out: Annotated[Path, typer.Option(help="Folder for anatomy.json and the figures.")] = Path(
+    reference: Annotated[
+        Path | None, typer.Option(help="Measure it against the reference model in this folder.")
+    ] = None,
+    kl_responses: Annotated[
+        int, typer.Option(min=1, help="Score this many responses with both models.")
+    ] = 64,
+    out: Annotated[Path, typer.Option(help="Write anatomy.json and the figures into this folder.")] = Path(
         "outputs/anatomy"
     ),
 ) -> None:
-    """The weight that each variant gives the tokens of your own rollouts, by length, right and wrong."""
+    """Measure the weight each variant gives the tokens of your rollouts, by length and correctness."""
     from grpo_verl_ext.anatomy.dump import AnatomyError
 
     with _one_message("anatomy", AnatomyError, extra="ablation"):

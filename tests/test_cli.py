@@ -1,5 +1,10 @@
-"""``grpo-verl-ext`` without a command."""
+"""The command line itself: version, help texts, and what an old command line is answered."""
 
+import re
+from collections.abc import Iterator
+
+import pytest
+import typer.main
 from typer.testing import CliRunner
 
 import grpo_verl_ext
@@ -13,3 +18,68 @@ def test_the_version() -> None:
 
 def test_the_help_says_so() -> None:
     assert "--version" in CliRunner().invoke(app, ["--help"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "now"),
+    [
+        ("report outputs/x --threshold 0.8", "grpo-verl-ext ablate report outputs/x --threshold 0.8"),
+        ("report", "grpo-verl-ext ablate report"),
+        ("ablate g.yaml --run", "grpo-verl-ext ablate run g.yaml"),
+        ("ablate --run g.yaml --jobs 2", "grpo-verl-ext ablate run g.yaml --jobs 2"),
+        ("iterate c.yml --dry-run rounds=3", "grpo-verl-ext iterate plan c.yml rounds=3"),
+        ("iterate --dry-run c.yaml", "grpo-verl-ext iterate plan c.yaml"),
+    ],
+)
+def test_an_old_command_line_is_answered_with_the_new_one(old: str, now: str) -> None:
+    refused = CliRunner().invoke(app, old.split())
+    assert refused.exit_code == 2
+    assert refused.stderr == f"`{old}` is now `{now}`\n"
+    assert refused.stdout == ""
+
+
+@pytest.mark.parametrize("group", ["ablate", "iterate"])
+def test_a_file_instead_of_a_command_names_both(group: str) -> None:
+    refused = CliRunner().invoke(app, [group, "some folder/x.yaml", "steps=2"])
+    assert refused.exit_code == 2
+    line = "'some folder/x.yaml' steps=2"
+    assert refused.stderr == (
+        f"`{group} {line}` is now `grpo-verl-ext {group} run {line}`, "
+        f"or `grpo-verl-ext {group} plan {line}` to start nothing\n"
+    )
+
+
+@pytest.mark.parametrize("words", [["ablate", "plna", "g.txt"], ["iterate", "--jobs", "2"], ["reports"]])
+def test_any_other_mistake_is_no_old_command_line(words: list[str]) -> None:
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2
+    assert "is now" not in refused.stderr
+
+
+def test_the_commands() -> None:
+    assert sorted(path for path, _ in help_texts() if "-" not in path) == [
+        *("ablate", "ablate plan", "ablate report", "ablate run", "anatomy", "doctor", "invariance"),
+        *("iterate", "iterate plan", "iterate run", "prepare"),
+    ]
+
+
+def test_every_help_text_is_one_sentence() -> None:
+    """It begins with a capital, ends with its only full stop, and is not a question."""
+    sentence = re.compile(r"[A-Z\"](?:[^.?…]|\.(?=\S)|…(?= ))*\.")
+    assert [found for found in help_texts() if not sentence.fullmatch(found[1])] == []
+
+
+def help_texts() -> Iterator[tuple[str, str]]:
+    """(command, option or argument; first line of its help)"""
+    (top,) = [typer.main.get_command(app)]
+    waiting = [("", top)]
+    while waiting:
+        path, command = waiting.pop()
+        waiting += [
+            (f"{path} {name}".strip(), each) for name, each in getattr(command, "commands", {}).items()
+        ]
+        if path:
+            yield path, (command.help or "").partition("\n")[0]
+        for parameter in command.params:
+            if not getattr(parameter, "hidden", False) and "completion" not in str(parameter.name):
+                yield f"{path} -{parameter.name}", str(getattr(parameter, "help", ""))

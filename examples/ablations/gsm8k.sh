@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# An ablation on GSM8K with a Qwen model, FSDP and vLLM.
+# Run an ablation on GSM8K with a Qwen model, FSDP and vLLM.
 #
-#   bash examples/ablations/gsm8k.sh GRID [--run] [key=value …]     GRID: losses, std, token_mean, clip, gvpo,
-#                                                                   gvpo_anchor, supervision, critic
+#   bash examples/ablations/gsm8k.sh plan GRID [key=value …]     list the runs
+#   bash examples/ablations/gsm8k.sh run GRID [key=value …]      start them, one after the other
 #
-# The data are verl's: python3 -m examples.data_preprocess.gsm8k in a checkout of verl writes ~/data/gsm8k.
-# The grids are composed and checked by this package's tests; they were not run, for want of GPUs.
+#   GRID: losses, std, token_mean, clip, gvpo, gvpo_anchor, supervision, critic
+#
+# Data: python3 -m examples.data_preprocess.gsm8k in a checkout of verl writes ~/data/gsm8k.
+# The grids are composed and checked by this package's tests; they have not been run, for lack of GPUs.
 set -xeuo pipefail
 
 export MODEL=${MODEL:-Qwen/Qwen2.5-1.5B-Instruct}
@@ -15,6 +17,7 @@ export N_NODES=${N_NODES:-1}
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export REWARDS=$HERE/../rewards
-GRID=${1:?"GRID is missing. Type: bash examples/ablations/gsm8k.sh losses"}
+COMMAND=${1:?"plan or run is missing. Type: bash examples/ablations/gsm8k.sh plan losses"}
+GRID=${2:?"GRID is missing. Type: bash examples/ablations/gsm8k.sh plan losses"}
 
-grpo-verl-ext ablate "$HERE/${GRID}_gsm8k.yaml" "${@:2}"
+grpo-verl-ext ablate "$COMMAND" "$HERE/${GRID}_gsm8k.yaml" "${@:3}"

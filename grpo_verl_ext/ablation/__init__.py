@@ -1,1 +1,1 @@
-"""Grids of trainings that differ in what is to be compared, and in nothing else."""
+"""Ablations: train each variant of a setup with every seed, and compare them paired by seed."""

@@ -1,4 +1,4 @@
-"""From results to rows: what each variant reached, and how it differs from the baseline."""
+"""Compare a grid's variants with its baseline: a row for each metric, measure and variant."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from grpo_verl_ext.ablation.statistics import (
     Comparison,
     Summary,
     adjusted,
-    caution,
     compare,
     costs,
     curve,
     first_step_at,
     seconds_until,
+    small_sample_warning,
     summarize,
 )
 
@@ -32,12 +32,12 @@ class Row:
     by_seed: dict[int, float]
     summary: Summary
     comparison: Comparison | None
-    """With the baseline; None for the baseline itself, or without a common seed."""
+    """With the baseline; None for the baseline itself, and without a common seed."""
     adjusted_p: float | None
-    """Over the variants of this metric and measure, Benjamini–Hochberg."""
+    """p-value after Benjamini–Hochberg over the variants of this metric and measure."""
 
     def flat(self) -> dict[str, Any]:
-        """One level, for a table of text."""
+        """Without nesting, for CSV."""
         versus = (
             {f"versus_{name}": value for name, value in asdict(self.comparison).items()}
             if self.comparison
@@ -55,22 +55,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Analysis:
-    """All that there is to say, for whoever shows it."""
+    """Everything that a report shows."""
 
     results: Results
     rows: list[Row]
     costs: dict[str, dict[str, float]]
     threshold: float | None
     reached: dict[str, list[tuple[int, int | None, float | None]]]
-    """As `reached` has it; empty without a threshold."""
-    cautions: list[str]
+    """The result of `reached`; empty without a threshold."""
+    warnings: list[str]
 
 
 def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
-    """Everything about the finished runs.
+    """Compare the finished runs.
 
     Args:
-        threshold: when did each run's first metric reach it?
+        threshold: value of the first metric; when each run first reaches it is part of the analysis.
     """
     rows = rows_of(results)
     return Analysis(
@@ -79,12 +79,12 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
         costs=costs_of(results),
         threshold=threshold,
         reached={} if threshold is None else reached(results, threshold),
-        cautions=cautions(results, rows),
+        warnings=all_warnings(results, rows),
     )
 
 
 def rows_of(results: Results) -> list[Row]:
-    """All rows, metric by metric; variants without a finished run that has the metric are left out."""
+    """All rows, metric by metric, without variants that have no finished run with the metric."""
     return [
         row
         for metric in results.settings.metrics
@@ -93,27 +93,25 @@ def rows_of(results: Results) -> list[Row]:
     ]
 
 
-def cautions(results: Results, rows: list[Row]) -> list[str]:
-    """Honest words: runs that are not finished, files that cannot be read, seeds that are too few."""
-    troubles = dict.fromkeys(trouble for run in results.runs for trouble in run.troubles)
-    # The folder may be moved, and the report is shown to others.
-    words = [trouble.replace(f"{results.settings.folder}/", "") for trouble in troubles]
+def all_warnings(results: Results, rows: list[Row]) -> list[str]:
+    """Files that cannot be read, runs that are not finished, comparisons over too few seeds."""
+    warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     unfinished = [run for run in results.runs if run.state is not State.FINISHED]
     if unfinished:
         names = ", ".join(f"{run.variant}/seed-{run.seed} ({run.state.value})" for run in unfinished)
-        words.append(f"not finished, and left out: {names}")
+        warnings.append(f"not finished, and left out: {names}")
     for row in rows:
         if row.comparison is not None and (row.metric, row.measure) == (results.settings.metrics[0], "final"):
             low, high = row.comparison.low, row.comparison.high
             half = (high - low) / 2 if low is not None and high is not None else None
-            word = caution(row.comparison.seeds, half)
-            if word is not None:
-                words.append(f"{row.variant} against {results.baseline}: {word}")
-    return words
+            warning = small_sample_warning(row.comparison.seeds, half)
+            if warning is not None:
+                warnings.append(f"{row.variant} against {results.baseline}: {warning}")
+    return warnings
 
 
 def costs_of(results: Results) -> dict[str, dict[str, float]]:
-    """Means over the finished runs of each variant."""
+    """`statistics.costs` of each variant, mean over its finished runs."""
     return {
         variant: {
             name: summarize([costs(run.metrics)[name] for run in runs]).mean
@@ -125,7 +123,11 @@ def costs_of(results: Results) -> dict[str, dict[str, float]]:
 
 
 def reached(results: Results, threshold: float) -> dict[str, list[tuple[int, int | None, float | None]]]:
-    """(seed, first step, seconds of steps) at which the first metric reached the threshold, or None."""
+    """When the first metric first reaches the threshold.
+
+    Returns:
+        Variant → (seed, step, seconds of all steps so far) of each finished run; None: it never does.
+    """
     return {
         variant: [_reached(run, results.settings.metrics[0], threshold) for run in results.finished(variant)]
         for variant in results.variants

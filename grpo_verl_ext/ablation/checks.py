@@ -1,4 +1,4 @@
-"""The whole grid is known to compose before its first run."""
+"""Check every run of a grid before the first one starts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 
 
 def compose(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
-    """verl's configuration of every run, by its name.
+    """Compose verl's configuration of every run.
+
+    Returns:
+        Name of the run → configuration.
 
     Raises:
-        AblationError: verl would refuse one; the message names the run.
+        AblationError: verl refuses the overrides; the message names the run.
     """
     configs = {}
     for run in runs:
@@ -29,10 +32,10 @@ def compose(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
 
 
 def check(configs: dict[str, DictConfig]) -> None:
-    """What verl's driver would refuse in a run is refused before the first.
+    """Run the driver's checks (`preflight`) on every run.
 
     Raises:
-        AblationError: the message names the run.
+        AblationError: a check fails; the message names the run.
     """
     for name, config in configs.items():
         try:
@@ -42,7 +45,7 @@ def check(configs: dict[str, DictConfig]) -> None:
 
 
 def tasks_to_prepare(configs: dict[str, DictConfig]) -> list[int]:
-    """Seeds of the embedded task that runs need and that are not there."""
+    """Seeds of the embedded task that runs need and that have not been prepared."""
     tasks = (config.get("task") for config in configs.values())
     return sorted(
         {

@@ -1,4 +1,4 @@
-"""``report.json`` has everything, ``report.csv`` a line for each row, ``report.md`` the tables."""
+"""Write an analysis as ``report.json`` (everything), ``report.csv`` (rows) and ``report.md`` (tables)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grpo_verl_ext.utils.typed_json import numbers_as_text
 
 
 def write(analysis: Analysis, folder: Path) -> list[Path]:
-    """All three, each whole or not at all."""
+    """Write the three files, each whole or not at all."""
     contents = {
         "report.json": as_json(analysis),
         "report.csv": as_csv([row.flat() for row in analysis.rows]),
@@ -27,7 +27,7 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
 
 
 def as_json(analysis: Analysis) -> str:
-    """Values by seed included."""
+    """Everything, with the values by seed."""
     content = {
         "settings": analysis.results.settings.as_dict(),
         "rows": [{**row.flat(), "by_seed": row.by_seed} for row in analysis.rows],
@@ -37,7 +37,7 @@ def as_json(analysis: Analysis) -> str:
             variant: [{"seed": seed, "step": step, "seconds": seconds} for seed, step, seconds in runs]
             for variant, runs in analysis.reached.items()
         },
-        "cautions": analysis.cautions,
+        "warnings": analysis.warnings,
     }
     return numbers_as_text(content)
 
@@ -53,10 +53,10 @@ def as_csv(rows: list[dict[str, Any]]) -> str:
 
 
 def as_markdown(analysis: Analysis) -> str:
-    """The tables for a document."""
+    """The tables, then thresholds and warnings as a list."""
     shown = [*comparisons(analysis), costs(analysis)]
     parts = [_table(table) for table in shown]
-    parts += [f"- {word}" for word in [*thresholds(analysis), *analysis.cautions]]
+    parts += [f"- {line}" for line in [*thresholds(analysis), *analysis.warnings]]
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,7 +78,7 @@ COST_COLUMNS = ("variant", "seconds of steps", "tokens trained on", "peak memory
 
 @dataclass(frozen=True)
 class TextTable:
-    """A title, names of columns, lines of cells."""
+    """A table of text: title, names of columns, lines of cells."""
 
     title: str
     columns: tuple[str, ...]
@@ -95,7 +95,7 @@ def comparisons(analysis: Analysis) -> Iterator[TextTable]:
 
 
 def costs(analysis: Analysis) -> TextTable:
-    """Means over the finished runs."""
+    """What each variant cost, mean over its finished runs."""
     lines = [
         [variant, f"{of['seconds']:.0f}", f"{of['tokens']:.0f}", f"{of['memory_gb']:.2f}"]
         for variant, of in analysis.costs.items()
@@ -104,19 +104,19 @@ def costs(analysis: Analysis) -> TextTable:
 
 
 def thresholds(analysis: Analysis) -> list[str]:
-    """When each run's first metric reached the threshold, a line for each variant."""
+    """One line per variant: when each run's first metric reached the threshold."""
     lines = []
     for variant, runs in analysis.reached.items():
-        words = [
+        when = [
             f"seed {seed}: " + ("never" if step is None else f"step {step}, {seconds:.0f} s")
             for seed, step, seconds in runs
         ]
-        lines.append(f"{variant} reached {analysis.threshold:g}: {'; '.join(words) or '–'}")
+        lines.append(f"{variant} reached {analysis.threshold:g}: {'; '.join(when) or '–'}")
     return lines
 
 
 def cells(row: Row) -> list[str]:
-    """A row of `COLUMNS`."""
+    """A row as text, one cell per column of `COLUMNS`."""
     summary, versus = row.summary, row.comparison
     spread = "" if summary.std is None else f" ± {summary.std:.3f}"
     mine = [

@@ -1,4 +1,4 @@
-"""What a user writes for ``grpo-verl-ext ablate``: a base, axes, seeds, metrics."""
+"""The grid file of ``grpo-verl-ext ablate``, and the runs that it describes."""
 
 from __future__ import annotations
 
@@ -14,55 +14,57 @@ from omegaconf import MISSING
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.typed_yaml import read_typed_yaml
 
-LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
-"""Labels become names of folders."""
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""A label becomes part of a folder's name, which every file system and tool must take."""
 
 
 class AblationError(ValueError):
-    """A grid, or the folder it names, cannot be used; the message has the line to type."""
+    """The grid, or its folder, cannot be used; the message says what to type."""
 
 
 @dataclass
 class GridSettings:
-    """All of it."""
+    """The keys of a grid file."""
 
     folder: str = MISSING
-    """Where everything goes, a folder for each run."""
+    """Folder of the results, with a folder per run."""
     steps: int = MISSING
     """Training steps of every run."""
     base: list[str] = MISSING
-    """verl's command line as far as all runs have it in common."""
+    """verl overrides that all runs share."""
     axes: dict[str, dict[str, list[str]]] = MISSING
-    """Axis → label → overrides. Axes are crossed; what is to change together is one choice."""
+    """Axis → label → overrides. Axes are crossed; overrides that belong together share a label."""
     seeds: list[int] = MISSING
-    """Every variant is run with each of them."""
+    """Every variant is trained with every seed."""
     seed_overrides: list[str] = field(
         default_factory=lambda: ["data.seed={seed}", "++actor_rollout_ref.rollout.seed={seed}"]
     )
-    """What a seed decides, the same for all variants: that is what pairs the runs."""
+    """Overrides that depend on the seed, the same for all variants, so that runs are paired by seed."""
     baseline: list[str] = MISSING
-    """A label of each axis, in their order: the variant that the others are compared with."""
+    """One label per axis, in order: the variant that the others are compared with."""
     metrics: list[str] = MISSING
     """Names of verl's metrics to compare, the most important first."""
     right_above: float | None = None
-    """A response is right if its score is above; for what the report says of right and of wrong ones."""
+    """A response with a higher score is right; None: the report does not tell right from wrong."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, without the folder, which may be moved."""
+        """Plain values without the folder, which may be moved."""
         values = asdict(self)
         del values["folder"]
         return values
 
 
 def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
-    """Read the file, let ``key=value`` of the command line win, and check what can be checked without verl.
+    """Read a grid file, apply ``key=value`` overrides, and check everything that needs no verl.
 
     Raises:
-        AblationError: no such file, no YAML, an unknown key, a missing or a wrong value.
+        AblationError: no such file, invalid YAML, an unknown key, a missing or a wrong value.
     """
     settings = read_typed_yaml(file, overrides, GridSettings, AblationError)
     _check_values(settings)
     _check_labels(settings)
+    _check_baseline(settings)
+    _check_variants(settings)
     return settings
 
 
@@ -82,12 +84,16 @@ def _check_labels(settings: GridSettings) -> None:
     for axis, choices in settings.axes.items():
         if not choices:
             raise AblationError(f"axes.{axis} has no choice; valid is label: [overrides]. Remove the axis")
-        for label in choices:
+        for number, label in enumerate(choices, start=1):
             if not LABEL.fullmatch(label):
+                valid = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("._-") or f"{axis}-{number}"
                 raise AblationError(
-                    f"axes.{axis} has the label {label!r}, which names folders; valid are letters, "
-                    f"digits and . _ + = - in it. Rename it"
+                    f"axes.{axis} has the label {label!r}, which names folders; valid are letters, digits "
+                    f"and . _ - after a letter or a digit. Type: {valid}"
                 )
+
+
+def _check_baseline(settings: GridSettings) -> None:
     valid = [list(choices) for choices in settings.axes.values()]
     if len(settings.baseline) != len(valid) or any(
         label not in labels for label, labels in zip(settings.baseline, valid, strict=False)
@@ -99,36 +105,49 @@ def _check_labels(settings: GridSettings) -> None:
         )
 
 
-SEPARATOR = ","
+def _check_variants(settings: GridSettings) -> None:
+    """Refuse two variants with one folder; some file systems ignore case."""
+    taken: dict[str, tuple[str, ...]] = {}
+    for labels in product(*settings.axes.values()):
+        other = taken.setdefault(variant_name(labels).casefold(), labels)
+        if other != labels:
+            raise AblationError(
+                f"the labels {', '.join(other)} and {', '.join(labels)} name one folder, "
+                f"{variant_name(labels)}; valid are labels that differ when joined by {SEPARATOR}. "
+                f"Rename one of them"
+            )
+
+
+SEPARATOR = "-"
 
 
 @dataclass(frozen=True)
 class GridRun:
-    """One training: a variant and a seed."""
+    """One training of the grid: a variant with a seed."""
 
     labels: tuple[str, ...]
-    """The variant: a label of each axis."""
+    """One label per axis."""
     seed: int
     training: VerlRun
 
     @property
     def variant(self) -> str:
-        """The labels as one name."""
+        """The labels, joined."""
         return variant_name(self.labels)
 
     @property
     def name(self) -> str:
-        """Variant and seed."""
+        """``<variant>/seed-<seed>``, the run's folder within the grid's."""
         return f"{self.variant}/seed-{self.seed}"
 
 
 def variant_name(labels: tuple[str, ...] | list[str]) -> str:
-    """The labels of a variant as one name, of a folder, too."""
+    """Name of a variant and of its folder."""
     return SEPARATOR.join(labels)
 
 
 def runs_of(settings: GridSettings) -> list[GridRun]:
-    """All of them, seed by seed, so that a grid that is stopped early has whole comparisons."""
+    """All runs, seed by seed, so that a grid that is stopped early has complete comparisons."""
     variants = list(product(*(choices.items() for choices in settings.axes.values())))
     return [_run(settings, variant, seed) for seed in settings.seeds for variant in variants]
 

@@ -1,4 +1,4 @@
-"""``report.html``: one file that needs nothing else, no script, no network."""
+"""Write ``report.html``: one self-contained file without scripts or network access."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from grpo_verl_ext.utils.plotting import key, looks, svg
 
 PAGE = "report.html"
 SMALL = (4.6, 3.4)
-"""Inches: readable on a telephone."""
+"""Inches; readable on a phone."""
 
 BEHAVIOUR = {
     "response_length/mean": "length of responses, tokens",
@@ -39,8 +39,8 @@ BEHAVIOUR = {
     # not response_length/clip_ratio: those as long as the longest of the batch (losses.mini_batch)
     "actor/frac_truncated": "truncated responses, share (this package's losses)",
 }
-"""Metrics that show how the variants behave, in the order of the page. (*): as large as the variant's own
-aggregation (`actor.loss_agg_mode`) makes it, hence on a logarithmic axis."""
+"""Metrics of the page's section on behaviour, in its order. (*): the scale depends on the variant's
+aggregation (`actor.loss_agg_mode`), hence a logarithmic axis."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Picture:
 
 
 def write(analysis: Analysis, folder: Path) -> Path:
-    """The page, whole or not at all."""
+    """Write the page, whole or not at all."""
     write_whole(folder / PAGE, as_html(analysis))
     return folder / PAGE
 
 
 def as_html(analysis: Analysis) -> str:
-    """All text is escaped, and what acts instead of showing is named."""
+    """The page as text; all values are escaped, and invisible characters replaced by their code point."""
     environment = Environment(
         loader=PackageLoader("grpo_verl_ext", "ablation"),
         autoescape=True,
@@ -72,7 +72,7 @@ def as_html(analysis: Analysis) -> str:
     return environment.get_template("page.html.jinja").render(
         results=results,
         finished=sum(len(results.finished(variant)) for variant in results.variants),
-        cautions=analysis.cautions,
+        warnings=analysis.warnings,
         tables=list(documents.comparisons(analysis)),
         costs=documents.costs(analysis),
         thresholds=documents.thresholds(analysis),
@@ -87,7 +87,7 @@ def as_html(analysis: Analysis) -> str:
 
 
 def _outcome(analysis: Analysis) -> list[Picture]:
-    """The first metric's final value."""
+    """Figures of the first metric's final value."""
     first = (analysis.results.settings.metrics[0], "final")
     rows = [row for row in analysis.rows if (row.metric, row.measure) == first]
     if not rows:
@@ -143,9 +143,9 @@ class SideBySide:
 
 
 def side_by_side(results: Results) -> tuple[int, list[SideBySide]] | None:
-    """Seed and prompts: those on whose scores the variants differ most come first.
+    """A seed, and the prompts on whose scores the variants differ most, the largest difference first.
 
-    The first seed with samples of every variant that is finished; None if no seed has.
+    The seed is the first with samples of every variant that has finished runs; None if there is none.
     """
     for seed in results.settings.seeds:
         of_variant = {
@@ -180,9 +180,9 @@ _KEPT = "\n\t"
 
 
 def visible(text: str) -> str:
-    """Characters that act instead of showing are named: control, direction, surrogates, private ones.
+    """Replace control, direction, surrogate and private characters by their code point, such as ⟨U+202E⟩.
 
-    HTML's own characters are left to the template's escaping.
+    HTML's special characters are left to the template's escaping.
     """
     return "".join(_named(character) for character in text)
 

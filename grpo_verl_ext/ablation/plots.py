@@ -1,4 +1,4 @@
-"""Learning curves of the variants with interval bands, as PNG and SVG."""
+"""Draw learning curves with interval bands (PNG and SVG), and the report's interval plots."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from grpo_verl_ext.utils.plotting import looks as looks_of
 
 @dataclass(frozen=True)
 class Band:
-    """One variant over its finished seeds, at the steps that all of them measured."""
+    """The curve of one variant over its finished seeds, at the steps that all of them measured."""
 
     variant: str
     number: int
-    """Of the variant in the grid, so that it looks the same in each figure."""
+    """Index of the variant, which fixes its colour and marker in every figure."""
     steps: list[int]
     seeds: list[list[float]]
-    """A value for each step."""
+    """For each seed a value per step."""
     summaries: list[Summary]
 
 
 def bands(results: Results, metric: str) -> list[Band]:
-    """The curves of a metric, the baseline first; variants without it are left out."""
+    """The curves of a metric, the baseline first, without variants that do not have it."""
     found = []
     for number, variant in enumerate(results.variants):
         curves = [dict(curve(run.metrics, metric)) for run in results.finished(variant)]
@@ -46,7 +46,7 @@ def bands(results: Results, metric: str) -> list[Band]:
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """A figure for each metric that there are curves of: ``curve-<metric>.png`` and ``.svg``."""
+    """Write ``curve-<metric>.png`` and ``.svg`` for each metric that has curves."""
     written = []
     for metric in results.settings.metrics:
         drawn = bands(results, metric)
@@ -58,7 +58,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 
 def draw_bands(drawn: list[Band], label: str) -> Figure:
-    """The figure that stands alone: with its legend, and a label of the vertical axis."""
+    """A figure that stands alone, with legend and axis label."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
     plot_bands(axes, drawn)
@@ -68,9 +68,9 @@ def draw_bands(drawn: list[Band], label: str) -> Figure:
 
 
 def plot_bands(axes: Axes, drawn: list[Band], *, log: bool = False) -> None:
-    """Thin lines for seeds, a thick one for their mean, a band for its 95 % interval.
+    """Thin lines for seeds, a thick line for their mean, a band for its 95 % interval.
 
-    The axis shows where the seeds are; with few of them the interval is wider, and leaves it.
+    The vertical axis covers the seeds; with few seeds the interval is wider and leaves it.
     """
     for band in drawn:
         looks, style = looks_of(band.number), line_style(band.number)
@@ -107,15 +107,15 @@ def _fill(axes: Axes, band: Band, colour: str) -> None:
 
 
 SIZE = (5.0, 0.9)
-"""Inches: width, and height without variants."""
+"""Inches: width, and height before any variant is added."""
 HEIGHT_OF_ONE = 0.38
 
 
 def draw_values(rows: list[Row], numbers: dict[str, int], label: str) -> Figure:
-    """Mean and 95 % interval; each seed is a hollow mark.
+    """Mean and 95 % interval of each variant; each seed is a hollow mark.
 
     Args:
-        numbers: of the variants in the grid, for their looks.
+        numbers: index of each variant, as in `Band`.
     """
     figure, axes = _empty(rows)
     for place, row in enumerate(rows):

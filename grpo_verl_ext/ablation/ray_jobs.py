@@ -1,4 +1,4 @@
-"""Runs as jobs of a Ray cluster, through Ray's own job API; what it schedules, and where, is Ray's affair."""
+"""Train runs as jobs of a Ray cluster through Ray's job API, which schedules them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from grpo_verl_ext.utils.which_ray import OF_AN_OWN_RAY
 Answer = TypeVar("Answer")
 
 NO_ANSWER = (OSError, RuntimeError, RayError)
-"""What Ray's client raises: no connection, a status other than 200, a token that is missing."""
+"""Exceptions of Ray's client: no connection, a status other than 200, a missing token."""
 PYTHON = "python"
-"""Of the head node: what its Ray has in PATH. Ours may not even be there."""
+"""Found in PATH by the head node's Ray; our own interpreter may not exist there."""
 OWN_QUEUE = "++algorithm.grpo_ext.own_queue=true"
-"""Argument of a run that is submitted to a cluster: others may train on it."""
+"""Override of a submitted run: other trainings may share the cluster."""
 
 
 def connected(address: str) -> JobSubmissionClient:
-    """A client of the cluster's job API.
+    """Connect to a cluster's job API.
 
     Raises:
-        AblationError: it does not answer, or Ray would ask at another address.
+        AblationError: it does not answer, or the environment makes Ray's client use another address.
     """
     if not address.startswith(("http://", "https://")):
         raise AblationError(
@@ -61,24 +61,24 @@ def connected(address: str) -> JobSubmissionClient:
     except (*NO_ANSWER, KeyError) as error:
         raise AblationError(
             f"--ray-address is {address}, where Ray's job API does not answer ({error}); valid is the "
-            f"dashboard of a Ray with its part `default`, on its head node: pip install 'ray[default]', then "
-            f"ray start --head --dashboard-host 0.0.0.0. To see whether it answers type: "
+            f"dashboard of a Ray installed as 'ray[default]'; on the head node: pip install 'ray[default]', "
+            f"then ray start --head --dashboard-host 0.0.0.0. To see whether it answers type: "
             f"ray job list --address {address}"
         ) from error
 
 
 @dataclass
-class Cluster:
-    """A `Place`: keeps up to ``at_once`` runs submitted; their jobs go on without us."""
+class RayExecutor:
+    """An `Executor` that submits runs to a Ray cluster; their jobs continue when this process ends."""
 
     client: JobSubmissionClient
     address: str
     at_once: int
     say: Callable[[str], None]
     patience: float = 600.0
-    """Seconds without an answer before we give up watching."""
+    """Seconds without an answer after which watching ends."""
     pause: float = 5.0
-    """Seconds before we ask again."""
+    """Seconds between two tries."""
     log_every: float = 30.0
     """Seconds between two fetches of a running job's log."""
 
@@ -87,11 +87,11 @@ class Cluster:
 
         Raises:
             ProcessFailedError: the job failed or was stopped.
-            AblationError: the cluster does not answer any more.
+            AblationError: the cluster no longer answers.
         """
         job = self._found_again(run)
         if job is None and run.steps in run.metrics():
-            return  # it ended unwatched, on a cluster that has forgotten it
+            return  # it finished unwatched, and the cluster has forgotten its job
         job = job or self._submitted(run)
         log = run.folder / f"{job.attempt}.log"
         self.say(f"{run.folder} is job {job.submission_id}. To stop it: {job.stop_command}")
@@ -101,11 +101,11 @@ class Cluster:
             reason = str(info.message).partition("\n")[0]
             raise ProcessFailedError(
                 f"{last_lines(log)}\njob {job.submission_id} is {info.status.value}: {reason} Its whole "
-                f"output is in {log}. The same command goes on where it was"
+                f"output is in {log}. Run the same command again with --retry-failed to resume"
             )
 
     def _watched(self, job: Job, log: Path, on_look: Callable[[], None]) -> Generator[None, None, Any]:
-        """Wait for its end, and return what Ray says of it; meanwhile its log is fetched now and then."""
+        """Wait for the job's end and return Ray's information about it; fetch its log every `log_every` s."""
         fetched = time.monotonic()
         while True:
             info = self._ask(lambda: self.client.get_job_info(job.submission_id))
@@ -135,7 +135,7 @@ class Cluster:
         environment = {METRICS_FILE: str(attempt.with_suffix(".jsonl").resolve())}
 
         def submit() -> None:
-            if not self._knows(job):  # it may have arrived, and only the answer been lost
+            if not self._knows(job):  # an earlier try may have arrived, and only its answer been lost
                 self.client.submit_job(
                     entrypoint=shlex.join([PYTHON, *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, OWN_QUEUE]),
                     submission_id=job.submission_id,
@@ -152,10 +152,10 @@ class Cluster:
         try:
             write_whole(log, self.client.get_job_logs(job.submission_id))
         except NO_ANSWER as error:
-            self.say(f"{log} is not whole, Ray did not hand out the log of {job.submission_id}: {error}")
+            self.say(f"{log} is incomplete; Ray did not return the log of {job.submission_id}: {error}")
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """Ask until there is an answer."""
+        """Repeat the question until there is an answer or `patience` runs out."""
         first: float | None = None
         while True:
             try:
@@ -166,8 +166,8 @@ class Cluster:
                     self.say(f"no answer from {self.address} ({error}); asking for {self.patience:.0f} s")
                 elif time.monotonic() - first > self.patience:
                     raise AblationError(
-                        f"no answer from {self.address} for {self.patience:.0f} s ({error}). What is "
-                        f"submitted goes on without us; when the cluster answers, type the same command"
+                        f"no answer from {self.address} for {self.patience:.0f} s ({error}). Submitted "
+                        f"jobs continue; when the cluster answers, run the same command again to watch them"
                     ) from error
                 time.sleep(self.pause)
             else:
@@ -177,7 +177,7 @@ class Cluster:
 
 
 def _submission_id(attempt: Path) -> str:
-    """Grid, variant, seed, attempt, and a word that no other job has."""
+    """Grid, variant, seed and attempt, made unique by a random suffix."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(attempt.resolve().parts[-4:]))
     return f"{readable[-100:].lstrip('-.')}-{uuid.uuid4().hex[:8]}"
 
@@ -187,27 +187,27 @@ NOTE = "job.json"
 
 @dataclass(frozen=True)
 class Job:
-    """A job of Ray's that may be pending or running."""
+    """A submitted Ray job whose end has not been seen."""
 
     submission_id: str
     address: str
-    """Of the cluster's dashboard."""
+    """Address of the cluster's dashboard."""
     attempt: str
     """Name of the attempt's files, without a suffix."""
 
     @property
     def stop_command(self) -> str:
-        """What to type."""
+        """Command that stops the job."""
         return f"ray job stop {self.submission_id} --address {self.address}"
 
 
 def note_job(folder: Path, job: Job) -> None:
-    """Before it is submitted, so that no job can be lost."""
+    """Write the job into the run's folder; called before it is submitted, so that no job is lost."""
     write_whole(folder / NOTE, json.dumps(asdict(job), indent=2) + "\n")
 
 
 def noted_job(folder: Path) -> Job | None:
-    """The job whose end is not known.
+    """The run's job whose end has not been seen; None if there is none.
 
     Raises:
         AblationError: the note cannot be read; it is left in place.
@@ -219,27 +219,30 @@ def noted_job(folder: Path) -> Job | None:
         return made(Job, json.loads(file.read_bytes()))
     except PARSE_ERRORS as error:
         raise AblationError(
-            f"{file} is no note of a job ({error!r}). It was left in place; see with `ray job list` whether "
-            f"the run's job is there, and move the file away"
+            f"{file} is not the note of a job ({error!r}). It was left in place; check with "
+            f"`ray job list` whether the run's job is there, and move the file away"
         ) from error
 
 
 def forget_job(folder: Path) -> None:
-    """It has ended."""
+    """Remove the note of a job that has ended."""
     (folder / NOTE).unlink(missing_ok=True)
 
 
 def check_jobs(runs: Sequence[VerlRun], address: str | None) -> None:
-    """Refuse to train a run that another place may be training.
+    """Refuse to train a run that a job on another cluster may be training.
+
+    Args:
+        address: of the cluster that is to train the runs; None: this machine.
 
     Raises:
-        AblationError: its job.
+        AblationError: names the job.
     """
     for run in runs:
         job = noted_job(run.folder)
         if job is not None and job.address != address:
             raise AblationError(
                 f"{run.folder} was submitted to {job.address} as job {job.submission_id}, which may be "
-                f"running. To go on watching it type --ray-address {job.address}; to leave it: "
+                f"running. To keep watching it type --ray-address {job.address}; to abandon it: "
                 f"{job.stop_command}, then rm '{run.folder / NOTE}'"
             )

@@ -1,41 +1,48 @@
-"""``grpo-verl-ext report``: tables on the terminal, and files that say the same."""
+"""``grpo-verl-ext ablate report``: print the tables, and write them with figures into files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from grpo_verl_ext.ablation import documents, html, plots
 from grpo_verl_ext.ablation.analysis import analyse
+from grpo_verl_ext.ablation.compact import read_any, write_compact
 from grpo_verl_ext.ablation.documents import TextTable
-from grpo_verl_ext.ablation.results import read_results
+from grpo_verl_ext.utils.terminal import make_console
 
 WIDTH = 120
-"""Columns at least: a row of numbers is one line, wherever it goes."""
+"""Smallest width in columns, so that a row of numbers is one line."""
 
 
-def report(folder: Path, *, threshold: float | None) -> None:
-    """Print and write what the runs in the folder say.
+def print_report(source: Path, *, threshold: float | None, compact: Path | None = None) -> None:
+    """Compare a grid's finished runs on the terminal and in files.
+
+    Args:
+        source: the grid's folder, which takes the files; or its compact file, whose folder takes them.
+        compact: also write this compact file.
 
     Raises:
-        AblationError: see `read_results`.
+        AblationError: the source cannot be read, or the compact file not be written.
     """
-    analysis = analyse(read_results(folder), threshold=threshold)
-    console = Console(soft_wrap=True, highlight=False)
-    console.width = max(console.width, WIDTH)
+    results, folder = read_any(source)
+    analysis = analyse(results, threshold=threshold)
+    console = make_console(at_least=WIDTH)
     for shown in [*documents.comparisons(analysis), documents.costs(analysis)]:
-        console.print(_table(shown))
-    for word in [*documents.thresholds(analysis), *analysis.cautions]:
-        console.print(word, markup=False)
+        console.print(_table(shown))  # the box ends with a blank line
+    for line in [*documents.thresholds(analysis), *analysis.warnings]:
+        console.print(line, markup=False)
     written = [
         *documents.write(analysis, folder),
-        *plots.draw(analysis.results, folder),
+        *plots.draw(results, folder),
         html.write(analysis, folder),
     ]
+    if compact is not None:
+        write_compact(results, compact)
+        written.append(compact)
     for file in written:
         console.print(str(file), markup=False)
 

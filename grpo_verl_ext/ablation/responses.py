@@ -1,6 +1,6 @@
-"""What a finished run's responses say, from verl's dumps: length by correctness, prompts that teach nothing.
+"""Numbers about a finished run's responses: length by correctness, share of prompts without a difference.
 
-Dumps are large and often removed. What was read from them is kept in the run's folder, and stands for them.
+They are read from verl's dumps, which are large and often removed, and kept in the run's folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made, typed
 KEPT = "responses.json"
 KEPT_FIELDS = {"measure": list, "metrics": dict[str, dict[str, float]], "samples": list}
 SAMPLES = 16
-"""Responses of the last validation that are kept, to be shown."""
+"""How many responses of the last validation are kept, to be shown in the report."""
 NO_DIFFERENCE = "responses/groups_without_difference"
 SHARE_RIGHT = "responses/right"
 
@@ -38,50 +38,52 @@ TOKENS, CHARACTERS = "tokens", "characters"
 
 @dataclass(frozen=True)
 class Measure:
-    """How long a response is."""
+    """A way to measure the length of a response."""
 
     unit: str
     length: Callable[[str], int]
-    caution: str | None = None
-    """Why it is not in tokens."""
+    warning: str | None = None
+    """Why the unit is not tokens."""
 
 
 @dataclass(frozen=True)
 class Responses:
-    """What one run's dumps come to."""
+    """Numbers and samples from one run's dumps."""
 
     metrics: Metrics
-    """By training step, as `step_metrics` names them."""
+    """`step_metrics` by training step."""
     samples: list[Response]
     """Of the last validation; the same prompts for every run that was validated on them."""
-    troubles: list[str]
-    """A word for each file that cannot be read; it was left in place."""
+    warnings: list[str]
+    """One for each file that cannot be read; it was left in place."""
 
 
 def read_responses(run: VerlRun, measure: Callable[[], Measure], *, right_above: float | None) -> Responses:
-    """From a finished run's dumps, once; then from what was kept of them, which outlives the dumps.
+    """Read a finished run's dumps once, and keep the result, which outlives the dumps.
 
     Args:
-        measure: loads a tokenizer, and is not called where lengths in tokens were kept.
-        right_above: a response is right if its score is above; None: nobody has said what is right.
+        measure: loads a tokenizer; not called where lengths in tokens were kept.
+        right_above: a response with a higher score is right; None: right and wrong are not told apart.
     """
     file = run.folder / KEPT
     if file.exists():
         kept, made_with = _read_kept(file)
-        if kept.troubles or not run.rollouts.is_dir() or made_with == [TOKENS, right_above]:
+        if kept.warnings or not run.rollouts.is_dir() or made_with == [TOKENS, right_above]:
             return kept
         if made_with == [measure().unit, right_above]:
             return kept
     read = _read_dumps(run, measure(), right_above)
-    if not read.troubles and (read.metrics or read.samples):
+    if not read.warnings and (read.metrics or read.samples):
         _keep(read, [measure().unit, right_above], file)
     return read
 
 
 def step_metrics(rows: Iterable[Response], measure: Measure, right_above: float | None) -> dict[str, float]:
-    """One training step: lengths of right and wrong responses, shares of right ones and of idle prompts.
+    """Numbers of one training step's responses.
 
-    A length is missing where there is no such response, and both where nobody has said what is right.
+    ``responses/groups_without_difference``: share of prompts whose responses all score the same. With
+    ``right_above`` also ``responses/right``, the share of right responses, and ``responses/<unit>/right`` and
+    ``/wrong``, the mean length of each kind; a mean of no response is missing.
     """
     rows = list(rows)
     scores = defaultdict(set)
@@ -100,19 +102,19 @@ def step_metrics(rows: Iterable[Response], measure: Measure, right_above: float 
 
 
 def chosen(rows: Iterable[Response]) -> list[Response]:
-    """A few of them, by a hash of the prompt: no matter what was answered, or in which order."""
+    """The first `SAMPLES` by a hash of the prompt, so that all runs show the same prompts."""
     return sorted(rows, key=lambda row: hashlib.sha256(row.prompt.encode()).digest())[:SAMPLES]
 
 
 def _read_dumps(run: VerlRun, measure: Measure, right_above: float | None) -> Responses:
-    troubles: list[str] = []
+    warnings: list[str] = []
 
     def rows_of(folder: Path, step: int) -> list[Response]:
         file = dump_file(folder, step)
         try:
             return read_dump(file) if file.exists() else []
         except CorruptDumpError as error:
-            troubles.append(str(error))
+            warnings.append(str(error))
             return []
 
     metrics = {
@@ -120,7 +122,7 @@ def _read_dumps(run: VerlRun, measure: Measure, right_above: float | None) -> Re
         for step in range(1, run.steps + 1)
         if (rows := rows_of(run.rollouts, step))
     }
-    return Responses(metrics, chosen(rows_of(run.validation, run.steps)), troubles)
+    return Responses(metrics, chosen(rows_of(run.validation, run.steps)), warnings)
 
 
 def _keep(read: Responses, made_with: list[object], file: Path) -> None:
@@ -139,26 +141,26 @@ def _read_kept(file: Path) -> tuple[Responses, list[object]]:
         samples = [made(Response, sample) for sample in content["samples"]]
         return Responses(metrics, samples, []), content["measure"]
     except PARSE_ERRORS as error:
-        word = (
-            f"{file} is nothing that `report` kept ({error!r}). It was left in place; "
+        warning = (
+            f"{file} is not what `ablate report` kept ({error!r}). It was left in place; "
             f"move it away to read the dumps again"
         )
-        return Responses({}, [], [word]), []
+        return Responses({}, [], [warning]), []
 
 
 RESOLVED = Path("hydra") / ".hydra" / "config.yaml"
 
 
 class Measures:
-    """Of the runs of one report; a model's tokenizer is loaded when a run first asks for it, and once."""
+    """Length measures of the runs of one report; each model's tokenizer is loaded at most once."""
 
     def __init__(self) -> None:
         self._of_model = functools.cache(_of_model)
 
     def of(self, run_folder: Path) -> Measure:
-        """Tokens by the run's own tokenizer, without the end token; characters where it is not here.
+        """Tokens by the run's tokenizer, without the end token; characters if it is not on this machine.
 
-        Nothing is fetched: a model of the hub must be in its cache.
+        Nothing is downloaded: a model of the hub must be in the local cache.
         """
         try:
             model = OmegaConf.load(run_folder / RESOLVED).actor_rollout_ref.model.path
@@ -178,5 +180,5 @@ def _of_model(model: str) -> Measure:
 
 
 def _in_characters(whose: str | Path, error: Exception) -> Measure:
-    caution = f"lengths are in characters, for there is no tokenizer of {whose}: {error}"
-    return Measure(CHARACTERS, len, caution.splitlines()[0])
+    warning = f"lengths are in characters, for there is no tokenizer of {whose}: {error}"
+    return Measure(CHARACTERS, len, warning.splitlines()[0])

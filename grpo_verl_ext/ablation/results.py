@@ -1,4 +1,4 @@
-"""A folder of runs, read from its files alone, half-way or finished."""
+"""Everything a report reads of a grid's folder, whether its runs are finished or not."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, runs_of, variant_name
 from grpo_verl_ext.ablation.responses import CHARACTERS, Measures, read_responses
-from grpo_verl_ext.ablation.run_state import State, read_record, standing_of
+from grpo_verl_ext.ablation.run_state import State, read_record, status_of
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.utils.files import write_whole
@@ -20,19 +21,27 @@ GRID = "grid.json"
 
 @dataclass(frozen=True)
 class Result:
-    """One run as far as it is."""
+    """One run: its state, and what it logged so far."""
 
     variant: str
     seed: int
     state: State
     metrics: Metrics
-    """verl's, and those of `responses`."""
-    made_with: str | None = None
-    """Commit and versions, as its record has them."""
+    """verl's metrics and those of `responses`."""
+    record: dict[str, Any] | None = None
+    """Overrides, steps, commit and versions of a finished run."""
     samples: list[Response] = field(default_factory=list)
-    """Of its last validation."""
-    troubles: list[str] = field(default_factory=list)
-    """What of its files cannot be read."""
+    """Responses of the last validation."""
+    warnings: list[str] = field(default_factory=list)
+    """Files that cannot be read, with paths relative to the grid's folder."""
+
+    @property
+    def made_with(self) -> str | None:
+        """Commit and versions as one line."""
+        if self.record is None:
+            return None
+        versions = ", ".join(f"{name} {version}" for name, version in self.record["versions"].items())
+        return f"commit {self.record['git_revision'] or 'unknown'}; {versions}"
 
 
 @dataclass(frozen=True)
@@ -49,74 +58,66 @@ class Results:
 
     @property
     def variants(self) -> list[str]:
-        """Their names, the baseline first."""
+        """Names of the variants, the baseline first."""
         names = dict.fromkeys(run.variant for run in self.runs)
         return [self.baseline, *(name for name in names if name != self.baseline)]
 
     @property
     def made_with(self) -> list[str]:
-        """Of the finished runs, each once."""
+        """Commits and versions of the finished runs, each once."""
         return list(dict.fromkeys(run.made_with for run in self.runs if run.made_with))
 
     def finished(self, variant: str) -> list[Result]:
-        """Only whole runs are compared."""
+        """The finished runs of a variant; only these are compared."""
         return [run for run in self.runs if run.variant == variant and run.state is State.FINISHED]
 
 
 def keep_grid(settings: GridSettings) -> None:
-    """Leave the grid with its runs, for `read_results`."""
+    """Write the grid into its folder, for `read_results`."""
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / GRID, json.dumps(settings.as_dict(), indent=2) + "\n")
 
 
 def read_results(folder: Path) -> Results:
-    """What lies in the folder; it may have been moved.
+    """Read a grid's folder, which may have been moved.
 
     Raises:
-        AblationError: there is no grid, or it cannot be read; it is left in place.
+        AblationError: the grid is missing or cannot be read; it is left in place.
     """
     file = folder / GRID
     if not file.is_file():
-        raise AblationError(
-            f"{folder} has no {GRID}; valid is the folder of a grid that `ablate --run` has begun"
-        )
+        raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
     try:
         content = json.loads(file.read_bytes())
         settings = made(GridSettings, {**content, "folder": str(folder)})
         runs = runs_of(settings)
     except PARSE_ERRORS as error:
-        raise AblationError(f"{file} is no grid ({error!r}). It was left in place") from error
+        raise AblationError(f"{file} is not a grid ({error!r}). It was left in place") from error
     measures = Measures()
     return Results(settings, [_result(run, settings, measures) for run in runs])
 
 
 def _result(run: GridRun, settings: GridSettings, measures: Measures) -> Result:
-    standing = standing_of(run)
-    if standing.state is not State.FINISHED:
-        unread = [standing.trouble] if standing.state is State.UNREADABLE and standing.trouble else []
-        return Result(run.variant, run.seed, standing.state, standing.metrics, troubles=unread)
+    def relative(warnings: list[str]) -> list[str]:
+        """The folder may be moved, and reports are shown to others."""
+        return [warning.replace(f"{settings.folder}/", "") for warning in warnings]
+
+    status = status_of(run)
+    if status.state is not State.FINISHED:
+        unread = [status.reason] if status.state is State.UNREADABLE and status.reason else []
+        return Result(run.variant, run.seed, status.state, status.metrics, warnings=relative(unread))
     measure = partial(measures.of, run.training.folder)
     responses = read_responses(run.training, measure, right_above=settings.right_above)
-    metrics = {
-        step: {**values, **responses.metrics.get(step, {})} for step, values in standing.metrics.items()
-    }
+    metrics = {step: {**values, **responses.metrics.get(step, {})} for step, values in status.metrics.items()}
     in_characters = any(
         f"/{CHARACTERS}/" in name for of_step in responses.metrics.values() for name in of_step
     )
-    caution = measure().caution if in_characters else None
-    troubles = responses.troubles + ([caution] if caution else [])
-    made_with = _made_with(run, troubles)
-    return Result(run.variant, run.seed, standing.state, metrics, made_with, responses.samples, troubles)
-
-
-def _made_with(run: GridRun, troubles: list[str]) -> str | None:
+    warning = measure().warning if in_characters else None
+    warnings = responses.warnings + ([warning] if warning else [])
     try:
         record = read_record(run)
     except AblationError as error:
-        troubles.append(str(error))
-        return None
-    if record is None:
-        return None
-    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    return f"commit {record['git_revision'] or 'unknown'}; {versions}"
+        record = None
+        warnings = [*warnings, str(error)]
+    return Result(run.variant, run.seed, status.state, metrics, record, responses.samples, relative(warnings))

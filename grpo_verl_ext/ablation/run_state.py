@@ -1,4 +1,4 @@
-"""How far a run is, from its files alone."""
+"""The state of a run, read from its files alone."""
 
 from __future__ import annotations
 
@@ -14,80 +14,85 @@ from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
 
 FAILURE = "failed.txt"
 RECORD = "run.json"
-READ = {"overrides": list[str], "steps": int, "git_revision": str | None, "versions": dict[str, str]}
-"""What is read of a record, and its types."""
+RECORD_FIELDS = {
+    "overrides": list[str],
+    "steps": int,
+    "git_revision": str | None,
+    "versions": dict[str, str],
+}
+"""The fields of a record that are read, and their types."""
 
 
 class State(str, Enum):
-    """What can be said of a run."""
+    """The state of a run."""
 
     WAITING = "waiting"
     BEGUN = "begun"
-    """There are attempts; the next one goes on from the last checkpoint."""
+    """Started and not finished; the next attempt resumes from the last checkpoint."""
     FAILED = "failed"
     FINISHED = "finished"
     UNREADABLE = "unreadable"
-    """Its metrics are corrupt; it is neither run nor compared until somebody has looked."""
+    """Its metrics are corrupt: it is neither started nor compared until the file is mended or moved."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A run as its files have it now."""
+class RunStatus:
+    """A run's state and metrics at the time of reading."""
 
     run: GridRun
     state: State
     metrics: Metrics
-    trouble: str | None = None
-    """Why it failed, or what cannot be read."""
+    reason: str | None = None
+    """Why the run failed, or what cannot be read."""
 
     @property
     def step(self) -> int:
-        """The last one that was logged; 0 before the first."""
+        """The last logged step; 0 before the first."""
         return max(self.metrics, default=0)
 
     def is_to_do(self, *, retry_failed: bool) -> bool:
-        """Is it to be started?"""
+        """Whether ``ablate run`` starts it."""
         return self.state in (State.WAITING, State.BEGUN) or (self.state is State.FAILED and retry_failed)
 
 
-def standing_of(run: GridRun) -> Standing:
-    """Finished runs have logged their last step, checkpoints or not; failed ones have said why."""
+def status_of(run: GridRun) -> RunStatus:
+    """Read a run's files: it is finished once its last step is logged, with or without checkpoints."""
     try:
         metrics = run.training.metrics()
     except CorruptMetricsError as error:
-        return Standing(run, State.UNREADABLE, {}, str(error))
+        return RunStatus(run, State.UNREADABLE, {}, str(error))
     if run.training.steps in metrics:
-        return Standing(run, State.FINISHED, metrics)
+        return RunStatus(run, State.FINISHED, metrics)
     failure = failure_of(run)
     if failure is not None:
-        return Standing(run, State.FAILED, metrics, failure)
-    return Standing(run, State.BEGUN if run.training.folder.is_dir() else State.WAITING, metrics)
+        return RunStatus(run, State.FAILED, metrics, failure)
+    return RunStatus(run, State.BEGUN if run.training.folder.is_dir() else State.WAITING, metrics)
 
 
 def state_of(run: GridRun) -> State:
-    """The one word of `standing_of`."""
-    return standing_of(run).state
+    """The state alone."""
+    return status_of(run).state
 
 
 def failure_of(run: GridRun) -> str | None:
-    """Why the last attempt failed."""
+    """Why the last attempt failed; None if it did not."""
     file = run.training.folder / FAILURE
     return file.read_text(encoding="utf-8") if file.exists() else None
 
 
 def note_failure(run: GridRun, reason: str) -> None:
-    """Keep the reason with the run."""
+    """Write the reason into the run's folder."""
     run.training.folder.mkdir(parents=True, exist_ok=True)
     write_whole(run.training.folder / FAILURE, reason + "\n")
 
 
 def forget_failure(run: GridRun) -> None:
-    """The run is tried again."""
+    """Remove the reason before the next attempt."""
     (run.training.folder / FAILURE).unlink(missing_ok=True)
 
 
 def write_record(run: GridRun, content: dict[str, object]) -> None:
-    """What the run was made with; the first attempt's stays."""
+    """Write overrides, commit and versions into the run's folder, unless an earlier attempt did."""
     file = run.training.folder / RECORD
     if not file.exists():
         run.training.folder.mkdir(parents=True, exist_ok=True)
@@ -95,18 +100,18 @@ def write_record(run: GridRun, content: dict[str, object]) -> None:
 
 
 def read_record(run: GridRun) -> dict[str, Any] | None:
-    """What `write_record` wrote; None if the run has not begun.
+    """The `RECORD_FIELDS` that `write_record` wrote; None if the run has not begun.
 
     Raises:
-        AblationError: it is no record. It is left in place.
+        AblationError: the file is not a record. It is left in place.
     """
     file = run.training.folder / RECORD
     if not file.exists():
         return None
     try:
-        record = typed(json.loads(file.read_bytes()), READ)
-        return {key: record[key] for key in READ}
+        record = typed(json.loads(file.read_bytes()), RECORD_FIELDS)
+        return {key: record[key] for key in RECORD_FIELDS}
     except PARSE_ERRORS as error:
         raise AblationError(
-            f"{file} is no record of a run ({error!r}). It was left in place; type folder=<another>"
+            f"{file} is not the record of a run ({error!r}). It was left in place; type folder=<another>"
         ) from error

@@ -1,4 +1,4 @@
-"""Where runs are trained: here, one after the other, or as jobs of a Ray cluster."""
+"""Train the runs of a grid: one after the other on this machine, or as jobs of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grpo_verl_ext.ablation.run_state import (
     forget_failure,
     note_failure,
     read_record,
-    standing_of,
+    status_of,
     write_record,
 )
 from grpo_verl_ext.runs.metrics import Metrics
@@ -25,99 +25,101 @@ from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.files import alone_in
 
 
-class Place(Protocol):
-    """What the runner has to know of it."""
+class Executor(Protocol):
+    """Trains one run at a time or several at once."""
 
     @property
     def address(self) -> str | None:
-        """Of the cluster's dashboard; None is here."""
+        """Address of the cluster's dashboard; None: this machine."""
 
     @property
     def at_once(self) -> int:
-        """So many runs."""
+        """Largest number of runs at once."""
 
     def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
-        """Train to the end, yielding whenever others may have their turn.
+        """Train to the end; yield now and then, so that other runs can proceed.
 
         Raises:
             ProcessFailedError: verl failed.
-            AblationError: the place is lost.
+            AblationError: the connection to the cluster is lost.
         """
 
 
-class _Here:
+class LocalExecutor:
+    """Trains in a process of this machine, which ends with ours."""
+
     address = None
     at_once = 1
 
     def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
+        """Train to the end; other runs wait."""
         run.go(on_metrics)
         yield from ()
 
 
-HERE = _Here()
-"""A process of this machine, which ends with us."""
+LOCAL = LocalExecutor()
 
 
-def place_at(ray_address: str | None, jobs: int, say: Callable[[str], None]) -> Place:
-    """The cluster, if an address is given.
+def executor_at(ray_address: str | None, jobs: int, say: Callable[[str], None]) -> Executor:
+    """The cluster at the address; without an address, this machine.
 
     Raises:
-        AblationError: there is none at the address, or several jobs are to run without one.
+        AblationError: no cluster answers at the address, or ``jobs`` > 1 without an address.
     """
     if ray_address is not None:
-        from grpo_verl_ext.ablation.ray_jobs import Cluster, connected
+        from grpo_verl_ext.ablation.ray_jobs import RayExecutor, connected
 
         address = ray_address.rstrip("/")
-        return Cluster(connected(address), address, jobs, say)
+        return RayExecutor(connected(address), address, jobs, say)
     if jobs > 1:
         raise AblationError(
             f"--jobs is {jobs}; without a cluster valid is 1, for each run has the machine to itself. "
             f"Type: --ray-address http://HOST:8265"
         )
-    return HERE
+    return LOCAL
 
 
 POLL_SECONDS = 1.0
 
 
 class Watcher(Protocol):
-    """Who is told what happens."""
+    """Receives what happens to the runs."""
 
     def begin(self, run: GridRun) -> None:
-        """An attempt at the run begins."""
+        """An attempt begins."""
 
     def metrics(self, run: GridRun, metrics: Metrics) -> None:
-        """Its metrics so far; every second or so."""
+        """The run's metrics so far; called about once a second."""
 
     def end(self, run: GridRun) -> None:
-        """It is finished, or has failed."""
+        """The run has finished or failed."""
 
 
 def go(
-    folder: Path, runs: Sequence[GridRun], watcher: Watcher, *, retry_failed: bool, place: Place = HERE
+    folder: Path, runs: Sequence[GridRun], watcher: Watcher, *, retry_failed: bool, executor: Executor = LOCAL
 ) -> list[GridRun]:
-    """Start what is to do, and return the runs that have failed.
+    """Train the runs that are to do, and return those that have failed.
 
     Raises:
-        AblationError: a run in the folder was begun otherwise or may be running elsewhere, another process
-            works there, or the place is lost.
+        AblationError: a run was begun with other overrides or may be running elsewhere, another process
+            works in the folder, or the connection to the cluster is lost.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder, AblationError):
         check_records(runs)
-        check_jobs([run.training for run in runs], place.address)
+        check_jobs([run.training for run in runs], executor.address)
         submitted = [run for run in runs if noted_job(run.training.folder)]
         left = [run for run in runs if run not in submitted]
-        new = [run for run in left if standing_of(run).is_to_do(retry_failed=retry_failed)]
-        _train([*submitted, *new], watcher, place)
+        new = [run for run in left if status_of(run).is_to_do(retry_failed=retry_failed)]
+        _train([*submitted, *new], watcher, executor)
     return [run for run in runs if failure_of(run) is not None]
 
 
 def check_records(runs: Sequence[GridRun]) -> None:
-    """Refuse to go on with a run that was begun with another command line.
+    """Refuse to resume a run that was begun with other overrides.
 
     Raises:
-        AblationError: its folder, and what differs.
+        AblationError: names the run's folder and the overrides that differ.
     """
     for run in runs:
         record = read_record(run)
@@ -132,17 +134,17 @@ def check_records(runs: Sequence[GridRun]) -> None:
             )
 
 
-def _train(runs: Sequence[GridRun], watcher: Watcher, place: Place) -> None:
+def _train(runs: Sequence[GridRun], watcher: Watcher, executor: Executor) -> None:
     waiting, at_work = deque(runs), list[Iterator[None]]()
     while waiting or at_work:
-        while waiting and len(at_work) < place.at_once:
-            at_work.append(_attempt(waiting.popleft(), watcher, place))
+        while waiting and len(at_work) < executor.at_once:
+            at_work.append(_attempt(waiting.popleft(), watcher, executor))
         at_work = [attempt for attempt in at_work if next(attempt, "over") != "over"]
         if at_work:
             time.sleep(POLL_SECONDS)
 
 
-def _attempt(run: GridRun, watcher: Watcher, place: Place) -> Iterator[None]:
+def _attempt(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[None]:
     forget_failure(run)
     write_record(
         run,
@@ -158,7 +160,7 @@ def _attempt(run: GridRun, watcher: Watcher, place: Place) -> Iterator[None]:
     )
     watcher.begin(run)
     try:
-        yield from place.train(run.training, lambda metrics: watcher.metrics(run, metrics))
+        yield from executor.train(run.training, lambda metrics: watcher.metrics(run, metrics))
     except ProcessFailedError as error:
         note_failure(run, str(error))
     watcher.end(run)

@@ -1,4 +1,4 @@
-"""What a few seeds can say: intervals over seeds, and differences paired by seed."""
+"""Statistics over few seeds: Student's t intervals, and differences paired by seed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Summary:
-    """One variant over its seeds; std and interval are None with fewer than two, or where a value is NaN."""
+    """One variant over its seeds; std and interval are None with one seed, and where a value is NaN."""
 
     seeds: int
     mean: float
     std: float | None
-    """With n − 1."""
+    """Standard deviation with n − 1."""
     low: float | None
     high: float | None
     """mean ± t_{n−1} · std / √n, 95 %."""
@@ -29,7 +29,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A variant minus the baseline over the seeds of both; None where too few seeds say nothing."""
+    """A variant minus the baseline over their common seeds; None where the seeds are too few."""
 
     seeds: int
     difference: float
@@ -41,13 +41,13 @@ class Comparison:
     effect: float | None
     """Cohen's d_z: mean of the differences over their standard deviation."""
     wins: int
-    """Seeds with which the variant is higher."""
+    """Number of seeds with which the variant is higher."""
     probability_higher: float | None
-    """That the mean difference is positive, from the same t-distribution (flat prior)."""
+    """Probability that the mean difference is positive, from the same t-distribution (flat prior)."""
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Mean, spread and interval.
+    """Mean, standard deviation and 95 % interval.
 
     Raises:
         ValueError: no value.
@@ -63,7 +63,7 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 def compare(variant: dict[int, float], baseline: dict[int, float]) -> Comparison | None:
-    """Pair by seed; None if no seed is common.
+    """Compare two variants, paired by seed; None without a common seed.
 
     Args:
         variant: seed → value.
@@ -92,17 +92,17 @@ def compare(variant: dict[int, float], baseline: dict[int, float]) -> Comparison
 
 
 def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
-    """Benjamini–Hochberg over the comparisons that have a p-value."""
+    """p-values after Benjamini–Hochberg over those that are not None."""
     known = [p for p in p_values if p is not None]
     corrected = iter(stats.false_discovery_control(known) if known else ())
     return [None if p is None else float(next(corrected)) for p in p_values]
 
 
-def caution(seeds: int, half_width: float | None) -> str | None:
-    """An honest word where seeds are few.
+def small_sample_warning(seeds: int, half_width: float | None) -> str | None:
+    """What fewer than five seeds cannot show; None with five or more.
 
     Args:
-        half_width: of the interval of a difference.
+        half_width: of the 95 % interval of the difference.
     """
     if seeds < 2:
         return "one seed: two runs of the same variant may differ as much; nothing can be concluded"
@@ -135,7 +135,7 @@ MEMORY = "actor/perf/max_memory_allocated_gb"
 
 
 def curve(metrics: Metrics, name: str) -> Curve:
-    """One metric over the steps that have it."""
+    """One metric at the steps that have it."""
     return [(step, values[name]) for step, values in sorted(metrics.items()) if name in values]
 
 
@@ -145,12 +145,15 @@ def final(points: Curve) -> float:
 
 
 def best(points: Curve) -> float:
-    """The highest value: of noisy curves more than any one measurement deserves."""
+    """The highest value; on a noisy curve it overstates what was reached."""
     return max(value for _, value in points)
 
 
 def area(points: Curve) -> float:
-    """Area under the curve over its width, by trapezoids: the mean on the way. A point is its own mean."""
+    """Area under the curve divided by its width, by trapezoids: the mean on the way.
+
+    A curve of one point has that value.
+    """
     width = points[-1][0] - points[0][0]
     if width == 0:
         return points[-1][1]
@@ -164,16 +167,16 @@ def first_step_at(points: Curve, threshold: float) -> int | None:
 
 
 def seconds_until(metrics: Metrics, step: int) -> float:
-    """Wall-clock seconds of all steps up to and with this one; starting up is not counted."""
+    """Wall-clock seconds of all steps up to and including this one, without the start of Ray and vLLM."""
     return sum(values.get(STEP_SECONDS, 0.0) for number, values in metrics.items() if number <= step)
 
 
 MEASURES: dict[str, Callable[[Curve], float]] = {"final": final, "best": best, "area": area}
-"""What is compared between variants, for each metric."""
+"""Numbers of a curve that are compared between variants, for each metric."""
 
 
 def costs(metrics: Metrics) -> dict[str, float]:
-    """Seconds of all steps, tokens of prompts and responses trained on, peak memory of the actor in GB."""
+    """Seconds of all steps, tokens of prompts and responses trained on, the actor's peak memory in GB."""
     memory = [values[MEMORY] for values in metrics.values() if MEMORY in values]
     return {
         "seconds": seconds_until(metrics, max(metrics, default=0)),

@@ -17,6 +17,7 @@ from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
 from grpo_verl_ext.iterate.rounds import PARTS, Context, go
 from grpo_verl_ext.iterate.settings import IterateSettings, Round
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
+from grpo_verl_ext.utils.terminal import make_console, print_table
 
 TITLES = {
     "policy": "verl trains the policy",
@@ -58,7 +59,7 @@ def run_iterate(settings: IterateSettings) -> None:
     console.print(Round(settings, 1).run().ray.words, markup=False)
     with _progress(console, settings) as shown:
         manifest = go(settings, Context(config, rule, shown.step), shown)
-    console.print(table(manifest))
+    print_table(console, table(manifest))
     console.print(f"{Path(settings.folder) / 'manifest.json'}", markup=False)
 
 
@@ -125,4 +126,4 @@ def _number(value: float | None) -> str:
 
 
 def _console() -> Console:
-    return Console(soft_wrap=True, highlight=False)
+    return make_console()

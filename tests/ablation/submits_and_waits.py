@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from grpo_verl_ext.ablation.grid import GridRun
-from grpo_verl_ext.ablation.ray_jobs import Cluster, connected
+from grpo_verl_ext.ablation.ray_jobs import RayExecutor, connected
 from grpo_verl_ext.ablation.runner import go
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -25,5 +25,5 @@ go(
     [GridRun(("x",), 1, VerlRun(Path(at), overrides, 2)) for at, overrides in json.loads(runs)],
     Silent(),
     retry_failed=False,
-    place=Cluster(connected(address), address, 2, print),
+    executor=RayExecutor(connected(address), address, 2, print),
 )

@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import runner
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.ray_jobs import Cluster, connected, noted_job
+from grpo_verl_ext.ablation.ray_jobs import RayExecutor, connected, noted_job
 from grpo_verl_ext.ablation.run_state import State, failure_of, state_of
-from grpo_verl_ext.ablation.runner import go, place_at
+from grpo_verl_ext.ablation.runner import executor_at, go
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -89,15 +89,15 @@ class Told:
         self.at_work.append(self.at_work[-1] - 1)
 
 
-def cluster(address: str, at_once: int = 1, **settings: Any) -> Cluster:
-    return Cluster(connected(address), address, at_once, settings.pop("say", print), **settings)
+def cluster(address: str, at_once: int = 1, **settings: Any) -> RayExecutor:
+    return RayExecutor(connected(address), address, at_once, settings.pop("say", print), **settings)
 
 
 def submit(
-    tmp_path: Path, runs: list[GridRun], place: Cluster, **settings: Any
+    tmp_path: Path, runs: list[GridRun], executor: RayExecutor, **settings: Any
 ) -> tuple[Told, list[GridRun]]:
     told = settings.pop("told", Told())
-    return told, go(tmp_path / "grid", runs, told, place=place, **{"retry_failed": False, **settings})
+    return told, go(tmp_path / "grid", runs, told, executor=executor, **{"retry_failed": False, **settings})
 
 
 def jobs_of(client: JobSubmissionClient, tmp_path: Path) -> list[Any]:
@@ -295,13 +295,13 @@ def test_when_the_connection_stays_lost_the_job_goes_on_and_no_other_place_takes
 ) -> None:
     run, door = run_named("a", wait_for="never"), Door(address)
     lost = cluster(door.address, patience=0.3, pause=0.1)
-    with pytest.raises(AblationError, match=r"no answer from .* for 0 s .*goes on without us"):
+    with pytest.raises(AblationError, match=r"no answer from .* for 0 s .*Submitted jobs continue"):
         submit(tmp_path, [run], lost, told=Told(on_metrics=door.shut))
     (job,) = jobs_of(client, tmp_path)
     assert job.status is JobStatus.RUNNING
     assert (state_of(run), failure_of(run)) == (State.BEGUN, None)
 
-    for other in (cluster(address), place_at(None, 1, print)):
+    for other in (cluster(address), executor_at(None, 1, print)):
         with pytest.raises(AblationError, match=f"as job {job.submission_id}, which may be running"):
             submit(tmp_path, [run], other)
     client.stop_job(job.submission_id)
@@ -314,8 +314,8 @@ def test_a_corrupt_note_is_named_and_left(tmp_path, run_named, text) -> None:
     run.training.folder.mkdir(parents=True)
     note = run.training.folder / "job.json"
     note.write_text(text)
-    with pytest.raises(AblationError, match=r"a/seed-1/job\.json is no note of a job"):
-        submit(tmp_path, [run], place_at(None, 1, print))
+    with pytest.raises(AblationError, match=r"a/seed-1/job\.json is not the note of a job"):
+        submit(tmp_path, [run], executor_at(None, 1, print))
     assert note.read_text() == text
 
 
@@ -328,14 +328,14 @@ def test_a_terminated_command_names_the_jobs_that_go_on(tmp_path, address, clien
         "axes: {name: {a: [+name=a]}}\n"
     )
     program = Path(sys.executable).with_name("grpo-verl-ext")
-    command = [program, "ablate", grid, "--run", "--ray-address", address]
+    command = [program, "ablate", "run", grid, "--ray-address", address]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_until((signs / "a.begun").exists, process)
     process.terminate()
     output = process.communicate(timeout=60)[0]
     assert process.returncode != 0
     (job,) = jobs_of(client, tmp_path)
-    assert f"job {job.submission_id} goes on; the same command goes on watching it" in output
+    assert f"job {job.submission_id} continues; run the same command again to watch it" in output
     assert output.count(f"ray job stop {job.submission_id} --address {address}") == 2
     assert client.get_job_status(job.submission_id) is JobStatus.RUNNING
     client.stop_job(job.submission_id)
@@ -349,7 +349,7 @@ def test_an_address_where_nobody_answers_is_one_message_before_anything_begins(t
     )
     (port,) = free_ports(1)
     refused = CliRunner().invoke(
-        app, ["ablate", str(grid), "--run", "--ray-address", f"http://127.0.0.1:{port}"]
+        app, ["ablate", "run", str(grid), "--ray-address", f"http://127.0.0.1:{port}"]
     )
     assert refused.exit_code == 1
     assert refused.stderr.startswith(f"ablate: --ray-address is http://127.0.0.1:{port}, where Ray's job API")
@@ -411,10 +411,10 @@ def test_ray_without_its_job_api_is_named(python: Python) -> None:
         """
         import sys
         sys.modules["aiohttp"] = None
-        from grpo_verl_ext.ablation.runner import place_at
+        from grpo_verl_ext.ablation.runner import executor_at
         from grpo_verl_ext.ablation.grid import AblationError
         try:
-            place_at("http://127.0.0.1:1", 1, print)
+            executor_at("http://127.0.0.1:1", 1, print)
         except AblationError as error:
             print(error)
         """
@@ -424,4 +424,4 @@ def test_ray_without_its_job_api_is_named(python: Python) -> None:
 
 def test_several_jobs_need_a_cluster() -> None:
     with pytest.raises(AblationError, match=r"--jobs is 2; .* Type: --ray-address http://HOST:8265"):
-        place_at(None, 2, print)
+        executor_at(None, 2, print)

@@ -35,11 +35,11 @@ def written(tmp_path: Path):
 def test_axes_are_crossed_and_every_variant_has_every_seed(written) -> None:
     runs = runs_of(read_grid(written()))
     assert [run.name for run in runs] == [
-        *("grpo,low/seed-3", "grpo,high/seed-3", "gvpo,low/seed-3", "gvpo,high/seed-3"),
-        *("grpo,low/seed-4", "grpo,high/seed-4", "gvpo,low/seed-4", "gvpo,high/seed-4"),
+        *("grpo-low/seed-3", "grpo-high/seed-3", "gvpo-low/seed-3", "gvpo-high/seed-3"),
+        *("grpo-low/seed-4", "grpo-high/seed-4", "gvpo-low/seed-4", "gvpo-high/seed-4"),
     ]
     last = runs[-1].training
-    assert last.folder == Path("somewhere/gvpo,high/seed-4")
+    assert last.folder == Path("somewhere/gvpo-high/seed-4")
     assert last.steps == 2
     assert last.overrides == [
         "actor_rollout_ref.rollout.name=vllm",
@@ -78,8 +78,20 @@ def test_the_examples_compose(file: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (["seeds=[1,1]"], r"seeds is \[1, 1\]; valid are different integers"),
         (["seeds=[-1]"], r"seeds is \[-1\]; valid are different integers"),
         (["seeds=[one]"], r"seeds\[0\]: Value 'one'"),
+        (["seeds=1,2"], r"seeds is '1,2'; valid is list\[int\]\. Type: 'seeds=\[1,2\]'"),
+        (["seeds=3"], r"seeds is 3; valid is list\[int\]\. Type: 'seeds=\[3\]'"),
+        (["metrics=acc"], r"metrics is 'acc'; valid is list\[str\]\. Type: 'metrics=\[acc\]'"),
+        (
+            ["axes.algo.a=x=1"],
+            r"axes\.algo\.a is 'x=1'; valid is list\[str\]\. Type: 'axes\.algo\.a=\[x=1\]'",
+        ),
+        (["axes=[a]"], r"axes is \['a'\]; valid is a section"),
         (["axes.algo.a/b=[]"], r"axes\.algo has the label 'a/b', which names folders"),
+        (["axes.algo.a/b=[]"], r"Type: a-b$"),
         (["axes.algo.a b=[]"], r"axes\.algo has the label 'a b'"),
+        (["axes.algo.a,b=[]"], r"axes\.algo has the label 'a,b'.*Type: a-b$"),
+        (["axes.algo.+=[]"], r"axes\.algo has the label '\+'.*Type: algo-3$"),
+        (["axes.algo.GRPO=[]"], r"the labels grpo, low and GRPO, low name one folder, GRPO-low"),
         (["axes.empty={}"], r"axes\.empty has no choice"),
         (
             ["baseline=[grpo]"],
@@ -93,15 +105,38 @@ def test_a_wrong_value_is_named(written, overrides: list[str], message: str) -> 
         read_grid(written(), overrides)
 
 
+def test_labels_are_the_text_that_was_typed(written) -> None:
+    axes = "axes: {beta: {on: [a=on], 0.1: [b=1], 1e-6: [c=1], 010: [], null: []}}"
+    text = SMALL[: SMALL.index("axes:")] + f"{axes}\nseeds: [1]\nbaseline: [on]\nmetrics: [1e-3]\n"
+    grid = read_grid(written(text))
+    assert grid.axes == {"beta": {"on": ["a=on"], "0.1": ["b=1"], "1e-6": ["c=1"], "010": [], "null": []}}
+    assert (grid.baseline, grid.metrics) == (["on"], ["1e-3"])
+    assert [run.variant for run in runs_of(grid)] == ["on", "0.1", "1e-6", "010", "null"]
+    again = read_grid(written(text), ["baseline=[1e-6]", "axes.beta.no=[d=1]", "folder=2026.10"])
+    assert (again.baseline, again.axes["beta"]["no"], again.folder) == (["1e-6"], ["d=1"], "2026.10")
+
+
+def test_a_label_typed_twice_is_refused(written) -> None:
+    with pytest.raises(AblationError, match=r"grid\.yaml cannot be read: (?s:.*)duplicate key grpo"):
+        read_grid(written(SMALL.replace("gvpo: [+algo=gvpo]", "grpo: [+algo=gvpo]")))
+
+
+def test_variants_with_one_name_are_refused(written) -> None:
+    axes = ["axes={x: {a: [], a-b: []}, y: {b-c: [], c: []}}", "baseline=[a,c]"]
+    file = written(SMALL.replace("axes:", "unused:").split("unused:")[0] + SMALL[SMALL.index("seeds:") :])
+    with pytest.raises(AblationError, match=r"the labels a, b-c and a-b, c name one folder, a-b-c"):
+        read_grid(file, axes)
+
+
 def test_what_verl_would_refuse_names_the_run(written) -> None:
     grid = read_grid(written(), ["axes.lr.high=[trainer.no_such_key=1]"])
-    with pytest.raises(AblationError, match=r"grpo,high/seed-3: verl refuses its overrides: .*no_such_key"):
+    with pytest.raises(AblationError, match=r"grpo-high/seed-3: verl refuses its overrides: .*no_such_key"):
         compose(runs_of(grid))
 
 
 def test_what_the_driver_would_refuse_names_the_run(written) -> None:
     configs = compose(runs_of(read_grid(written(), ["base=[+platform=cpu,actor_rollout_ref.rollout.n=1]"])))
-    with pytest.raises(AblationError, match=r"grpo,low/seed-3: actor_rollout_ref\.rollout\.n is 1, but"):
+    with pytest.raises(AblationError, match=r"grpo-low/seed-3: actor_rollout_ref\.rollout\.n is 1, but"):
         check(configs)
 
 

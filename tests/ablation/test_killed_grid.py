@@ -18,7 +18,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 
 def report(folder: Path) -> str:
-    finished = CliRunner().invoke(app, ["report", str(folder)])
+    finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
     assert finished.exit_code == 0, finished.output
     return (folder / "report.json").read_text()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.analysis import cautions, costs_of, reached, rows_of
+from grpo_verl_ext.ablation.analysis import all_warnings, costs_of, reached, rows_of
 from grpo_verl_ext.ablation.grid import AblationError
 from grpo_verl_ext.ablation.results import Results, read_results
 from grpo_verl_ext.ablation.run_state import State
@@ -67,7 +67,7 @@ def test_only_finished_runs_are_compared_and_by_seed(folder: Path) -> None:
 
 def test_what_is_missing_and_what_is_too_little_is_said(folder: Path) -> None:
     results = read_results(folder)
-    unfinished, few = cautions(results, rows_of(results))
+    unfinished, few = all_warnings(results, rows_of(results))
     assert unfinished == "not finished, and left out: other|one/seed-3 (begun)"
     assert few.startswith("other|one against grpo: 2 seeds: a difference below")
 
@@ -82,7 +82,7 @@ def test_when_a_threshold_was_reached_and_what_it_cost(folder: Path) -> None:
 
 
 def test_the_command_prints_and_writes_the_same(folder: Path) -> None:
-    finished = CliRunner().invoke(app, ["report", str(folder), "--threshold", "0.5"])
+    finished = CliRunner().invoke(app, ["ablate", "report", str(folder), "--threshold", "0.5"])
     assert finished.exit_code == 0, finished.output
     assert "+0.375" in finished.output
     assert "other|one reached 0.5: seed 1: step 2, 4 s; seed 2: step 2, 4 s" in finished.output
@@ -97,9 +97,23 @@ def test_the_command_prints_and_writes_the_same(folder: Path) -> None:
     assert "not finished, and left out: other|one/seed-3" in text
 
 
+def test_a_piped_report_has_a_row_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    grid = json.loads((folder / "grid.json").read_text())
+    grid["axes"]["algo"]["other-" * 12 + "x"] = []
+    (folder / "grid.json").write_text(json.dumps(grid))
+    (folder / "other|one").rename(folder / ("other-" * 12 + "x"))
+    finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
+    assert finished.exit_code == 0, finished.output
+    lines = [line for line in finished.output.splitlines() if line.strip().startswith("other-")]
+    # seeds in the rows of the three measures, seconds in that of the costs; the warning about few seeds
+    assert [line.split()[1] for line in lines] == ["2", "2", "2", "4", "against"]
+    assert all(line.count("/2") == 1 for line in lines[:3])
+
+
 def test_the_json_says_null_where_there_is_no_number(folder: Path, leave) -> None:
     leave("grpo", 1, {step: {"acc": math.nan, "timing_s/step": 1.5} for step in range(3)})
-    finished = CliRunner().invoke(app, ["report", str(folder)])
+    finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
     assert finished.exit_code == 0, finished.output
     content = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
     assert content["rows"][0]["by_seed"] == {"1": None, "2": 0.25, "3": 0.0}
@@ -109,7 +123,7 @@ def test_nothing_finished_is_a_report_too(unbegun: Path) -> None:
     results = read_results(unbegun)
     assert {run.state for run in results.runs} == {State.WAITING}
     assert rows_of(results) == []
-    finished = CliRunner().invoke(app, ["report", str(unbegun)])
+    finished = CliRunner().invoke(app, ["ablate", "report", str(unbegun)])
     assert finished.exit_code == 0
     assert "not finished, and left out: other|one/seed-1 (waiting)" in finished.output
 
@@ -124,7 +138,7 @@ def test_a_moved_folder_is_read(folder: Path, tmp_path_factory: pytest.TempPathF
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"more": 1}', '{"axes": 3, "seeds": 3}'])
 def test_a_corrupt_grid_is_named_and_left(tmp_path: Path, text: str) -> None:
     (tmp_path / "grid.json").write_text(text)
-    with pytest.raises(AblationError, match=r"grid\.json is no grid"):
+    with pytest.raises(AblationError, match=r"grid\.json is not a grid"):
         read_results(tmp_path)
     assert (tmp_path / "grid.json").read_text() == text
 
@@ -133,12 +147,12 @@ def test_corrupt_metrics_are_named_left_and_the_report_goes_on(folder: Path) -> 
     file = folder / "grpo" / "seed-1" / "attempt-1.jsonl"
     file.write_text('{"step": 0, "data": {}}\n{"st\n')
     before = file.read_bytes()
-    finished = CliRunner().invoke(app, ["report", str(folder)])
+    finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
     assert finished.exit_code == 0, finished.output
     named = "grpo/seed-1/attempt-1.jsonl, line 2, is no record of verl's file logger"
     content = json.loads((folder / "report.json").read_text())
-    assert content["cautions"][0].startswith(named)
-    assert "grpo/seed-1 (unreadable)" in content["cautions"][1]
+    assert content["warnings"][0].startswith(named)
+    assert "grpo/seed-1 (unreadable)" in content["warnings"][1]
     assert named in finished.output
     assert content["rows"][0]["by_seed"] == {"2": 0.25, "3": 0.0}
     assert file.read_bytes() == before
@@ -149,17 +163,19 @@ def test_a_truncated_last_line_is_a_run_that_was_killed(folder: Path) -> None:
     file.write_text(file.read_text()[:-5])
     results = read_results(folder)
     assert [run.state for run in results.runs if (run.variant, run.seed) == ("grpo", 1)] == [State.BEGUN]
-    assert all("attempt-1" not in word for word in cautions(results, rows_of(results)))
+    assert all("attempt-1" not in word for word in all_warnings(results, rows_of(results)))
 
 
 def test_a_corrupt_record_is_named_and_its_run_counts(folder: Path) -> None:
     (folder / "grpo" / "seed-1" / "run.json").write_text("{")
     results = read_results(folder)
     assert rows_of(results)[0].by_seed == {1: 0.5, 2: 0.25, 3: 0.0}
-    assert cautions(results, rows_of(results))[0].startswith("grpo/seed-1/run.json is no record of a run")
+    assert all_warnings(results, rows_of(results))[0].startswith(
+        "grpo/seed-1/run.json is not the record of a run"
+    )
 
 
 def test_a_folder_without_a_grid(tmp_path: Path) -> None:
-    refused = CliRunner().invoke(app, ["report", str(tmp_path)])
+    refused = CliRunner().invoke(app, ["ablate", "report", str(tmp_path)])
     assert refused.exit_code == 1
     assert "has no grid.json" in refused.output

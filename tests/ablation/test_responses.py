@@ -103,7 +103,7 @@ def test_what_was_read_outlives_the_dumps(run: VerlRun) -> None:
     first = read(run)
     assert (first.metrics[1]["responses/right"], first.metrics[2]["responses/right"]) == (0.5, 1.0)
     assert first.samples == ROWS[:1]
-    assert first.troubles == []
+    assert first.warnings == []
     shutil.rmtree(run.rollouts)
     shutil.rmtree(run.validation)
     assert read(run) == first
@@ -128,8 +128,8 @@ def test_a_corrupt_dump_is_named_left_and_does_not_take_the_others_with_it(run: 
     file = run.rollouts / "1.jsonl"
     file.write_text("{\n")
     found = read(run)
-    (trouble,) = found.troubles
-    assert "1.jsonl, line 1, is no response" in trouble
+    (warning,) = found.warnings
+    assert "1.jsonl, line 1, is no response" in warning
     assert file.read_text() == "{\n"
     assert found.metrics.keys() == {2}
     # Mended, it is read.
@@ -141,14 +141,14 @@ def test_a_corrupt_dump_is_named_left_and_does_not_take_the_others_with_it(run: 
 def test_corrupt_numbers_that_were_kept_are_named_and_left(run: VerlRun, text: str) -> None:
     file = run.folder / "responses.json"
     file.write_text(text)
-    (trouble,) = read(run).troubles
-    assert "responses.json is nothing that `report` kept" in trouble
+    (warning,) = read(run).warnings
+    assert "responses.json is not what `ablate report` kept" in warning
     assert file.read_text() == text
 
 
 def test_no_dumps_say_nothing_and_leave_nothing(tmp_path: Path) -> None:
     found = read(VerlRun(tmp_path, [], steps=2))
-    assert (found.metrics, found.samples, found.troubles) == ({}, [], [])
+    assert (found.metrics, found.samples, found.warnings) == ({}, [], [])
     assert not list(tmp_path.iterdir())
 
 
@@ -169,25 +169,25 @@ class TestMeasures:
     def test_tokens_by_the_tokenizer_of_the_run(self, configured: Path) -> None:
         save_words(configured / "model")
         measure = Measures().of(configured / "run")
-        assert (measure.unit, measure.caution) == ("tokens", None)
+        assert (measure.unit, measure.warning) == ("tokens", None)
         assert measure.length("one two  two") == 3
 
     def test_characters_and_a_word_where_there_is_none(self, configured: Path, tmp_path: Path) -> None:
         measure = Measures().of(configured / "run")
         assert (measure.unit, measure.length("one two")) == ("characters", 7)
-        assert measure.caution is not None
-        assert measure.caution.startswith(
+        assert measure.warning is not None
+        assert measure.warning.startswith(
             f"lengths are in characters, for there is no tokenizer of {tmp_path}/model"
         )
         (configured / "run" / "hydra" / ".hydra" / "config.yaml").write_text("{half")
         corrupt = Measures().of(configured / "run")
-        assert corrupt.caution is not None
-        assert corrupt.caution.startswith(
+        assert corrupt.warning is not None
+        assert corrupt.warning.startswith(
             f"lengths are in characters, for there is no tokenizer of {tmp_path}/run"
         )
         nowhere = Measures().of(tmp_path / "nowhere")
-        assert nowhere.caution is not None
-        assert f"no tokenizer of {tmp_path}/nowhere" in nowhere.caution
+        assert nowhere.warning is not None
+        assert f"no tokenizer of {tmp_path}/nowhere" in nowhere.warning
 
 
 def name_model(run: Path, folder: Path) -> None:
@@ -240,4 +240,4 @@ class TestLoadsOfAReport:
         results = read_results(folder)
         assert self.lengths(results, "characters") == [7, 7, 7, 7]
         assert loads == ["small", "large"]
-        assert all("no tokenizer of" in run.troubles[0] for run in results.runs)
+        assert all("no tokenizer of" in run.warnings[0] for run in results.runs)

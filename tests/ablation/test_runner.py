@@ -8,7 +8,7 @@ import pytest
 from filelock import FileLock
 
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.run_state import State, failure_of, standing_of, state_of
+from grpo_verl_ext.ablation.run_state import State, failure_of, state_of, status_of
 from grpo_verl_ext.ablation.runner import go
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError
@@ -76,7 +76,7 @@ def test_a_failed_run_is_named_skipped_and_retried_when_asked(tmp_path, grid, ve
     heard = Heard()
     assert go(tmp_path, grid, heard, retry_failed=False) == [grid[1]]
     assert heard.words == []
-    assert not standing_of(grid[1]).is_to_do(retry_failed=False)
+    assert not status_of(grid[1]).is_to_do(retry_failed=False)
     assert go(tmp_path, grid, heard, retry_failed=True) == []
     assert state_of(grid[1]) is State.FINISHED
 
@@ -85,7 +85,7 @@ def test_a_run_that_has_begun_goes_on(tmp_path, grid, verl) -> None:
     grid[0].training.folder.mkdir()
     assert state_of(grid[0]) is State.BEGUN
     assert state_of(grid[1]) is State.WAITING
-    assert standing_of(grid[0]).is_to_do(retry_failed=False)
+    assert status_of(grid[0]).is_to_do(retry_failed=False)
 
 
 def test_a_run_whose_metrics_are_corrupt_is_left_alone_and_the_others_go_on(tmp_path, grid, verl) -> None:
@@ -94,9 +94,9 @@ def test_a_run_whose_metrics_are_corrupt_is_left_alone_and_the_others_go_on(tmp_
     heard = Heard()
     go(tmp_path, grid, heard, retry_failed=True)
     assert [word for word in heard.words if word.startswith("begin")] == ["begin b/seed-1", "begin c/seed-1"]
-    standing = standing_of(grid[0])
-    assert standing.state is State.UNREADABLE
-    assert "a/attempt-1.jsonl, line 1, is no record" in str(standing.trouble)
+    status = status_of(grid[0])
+    assert status.state is State.UNREADABLE
+    assert "a/attempt-1.jsonl, line 1, is no record" in str(status.reason)
 
 
 def test_each_run_records_what_it_was_made_with(tmp_path, grid, verl) -> None:
@@ -121,7 +121,7 @@ def test_a_run_that_was_begun_otherwise_is_refused(tmp_path, grid, verl) -> None
 def test_a_corrupt_record_is_named_and_left(tmp_path, grid, verl, text) -> None:
     go(tmp_path, grid, Heard(), retry_failed=False)
     (tmp_path / "b" / "run.json").write_text(text)
-    with pytest.raises(AblationError, match=r"b/run\.json is no record of a run"):
+    with pytest.raises(AblationError, match=r"b/run\.json is not the record of a run"):
         go(tmp_path, grid, Heard(), retry_failed=False)
     assert (tmp_path / "b" / "run.json").read_text() == text
 

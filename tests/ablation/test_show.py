@@ -47,7 +47,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def test_the_plan_by_hand(grid: Path, reads: Counter[str]) -> None:
-    shown = CliRunner().invoke(app, ["ablate", str(grid)])
+    shown = CliRunner().invoke(app, ["ablate", "plan", str(grid)])
     assert shown.exit_code == 0, shown.output
     rows = {
         cells[0]: cells[1:] for line in shown.output.splitlines() if (cells := line.strip("│ ").split("│"))
@@ -57,9 +57,29 @@ def test_the_plan_by_hand(grid: Path, reads: Counter[str]) -> None:
     assert rows["dapo"] == ["1", "failed", "1/2", "0.250", "90.0"]
     assert rows["gvpo"] == ["1", "waiting", "0/2", "–", "–"]
     # Two steps are left of (60 + 30 + 90) / 3 s each.
-    assert "1 of 3 runs to do, about 2 min of steps. Type --run to start." in shown.output
+    start = f"grpo-verl-ext ablate run {grid}"
+    assert f"1 of 3 runs to do, about 2 min of steps. To start them: {start}\n" in shown.output
     assert "dapo/seed-1 failed:\nthe reason" in shown.output
     assert reads == {"grpo": 1, "dapo": 1, "gvpo": 1}
+
+
+def test_piped_tables_have_a_row_a_line_and_a_blank_line_after_them(
+    grid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the names are, and whatever the width of the terminal elsewhere."""
+    monkeypatch.setenv("COLUMNS", "40")
+    metric = "val-core/" + "long/" * 30 + "acc"
+    label = "wide-" * 20 + "x"
+    overrides = [f"metrics=[{metric}]", f"axes.algo.{label}=[+algo=grpo]"]
+    shown = CliRunner().invoke(app, ["ablate", "plan", str(grid), *overrides])
+    assert shown.exit_code == 0, shown.output
+    lines = shown.output.splitlines()
+    (row,) = [line for line in lines if line.startswith("│ wide-")]
+    assert [cell.strip() for cell in row.strip("│ ").split("│")] == [label, "1", "waiting", "0/2", "–", "–"]
+    assert len([line for line in lines if line.startswith("┃") and metric in line]) == 1
+    end = next(number for number, line in enumerate(lines) if line.startswith("└"))
+    assert lines[end + 1] == ""
+    assert lines[end + 2].startswith("2 of 4 runs to do")
 
 
 def test_a_redraw_reads_each_run_once(
@@ -77,7 +97,9 @@ def test_a_redraw_reads_each_run_once(
 
     monkeypatch.setattr(VerlRun, "go", go)
     monkeypatch.setattr(checks, "check", lambda _configs: None)
-    shown = CliRunner().invoke(app, ["ablate", str(grid), "--run"])
+    shown = CliRunner().invoke(app, ["ablate", "run", str(grid)])
     assert shown.exit_code == 1, "one run has failed, and is not tried again"
+    lines = shown.output.splitlines()
+    assert lines[next(number for number, line in enumerate(lines) if line.startswith("└")) + 1] == ""
     assert redraws == [{"grpo": 1, "dapo": 1, "gvpo": 1}] * 2
-    assert "What they say: grpo-verl-ext report" in shown.output
+    assert "To compare the runs: grpo-verl-ext ablate report" in shown.output

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpo_verl_ext.ablation.statistics import Comparison, adjusted, caution, compare, summarize
+from grpo_verl_ext.ablation.statistics import Comparison, adjusted, compare, small_sample_warning, summarize
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 values = st.lists(st.integers(-50, 50).map(lambda n: n / 8), min_size=2, max_size=9)
@@ -130,6 +130,6 @@ def test_benjamini_hochberg_by_hand() -> None:
 
 
 def test_few_seeds_get_an_honest_word() -> None:
-    assert "nothing can be concluded" in str(caution(1, None))
-    assert "below 0.12 cannot be told from chance" in str(caution(3, 0.12))
-    assert caution(5, 0.12) is None
+    assert "nothing can be concluded" in str(small_sample_warning(1, None))
+    assert "below 0.12 cannot be told from chance" in str(small_sample_warning(3, 0.12))
+    assert small_sample_warning(5, 0.12) is None

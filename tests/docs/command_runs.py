@@ -43,16 +43,16 @@ STARTED_BY: Mapping[str, str] = {
     # fewer examples
     "FUZZ_EXAMPLES=20000 python -m pytest tests/fuzz": CI,
     "grpo-verl-ext prepare chain_sum --seed 1": "tests/end_to_end/conftest.py::chain_sum",
-    "grpo-verl-ext iterate examples/iterate_chain_sum.yaml": (
+    "grpo-verl-ext iterate run examples/iterate_chain_sum.yaml": (
         "tests/end_to_end/test_iterate.py::test_two_rounds_of_the_example"
     ),
-    "grpo-verl-ext iterate examples/iterate_chain_sum.yaml --dry-run": HERE,
-    "grpo-verl-ext ablate examples/ablations/losses_chain_sum.yaml": HERE,
-    "grpo-verl-ext ablate GRID.yaml --run --ray-address http://HOST:8265 --jobs 4": (
+    "grpo-verl-ext iterate plan examples/iterate_chain_sum.yaml": HERE,
+    "grpo-verl-ext ablate plan examples/ablations/losses_chain_sum.yaml": HERE,
+    "grpo-verl-ext ablate run GRID.yaml --ray-address http://HOST:8265 --jobs 4": (
         "tests/end_to_end/test_cluster_job.py::test_dapo_with_all_its_parts_as_a_job"
     ),
-    "grpo-verl-ext report outputs/ablations/losses_chain_sum …": HERE,
-    "grpo-verl-ext report examples/ablations/results/…": (
+    "grpo-verl-ext ablate report outputs/ablations/losses_chain_sum …": HERE,
+    "grpo-verl-ext ablate report examples/ablations/results/…": (
         "tests/ablation/test_kept_results.py::test_the_report_is_made_anew_and_is_the_same"
     ),
     "grpo-verl-ext anatomy rollouts --tokenizer …": (

@@ -44,7 +44,7 @@ def test_every_command_is_started_by_something_or_says_what_it_needs(page: Path)
 
 
 def test_a_new_command_is_told() -> None:
-    assert starter("grpo-verl-ext report") is None
+    assert starter("grpo-verl-ext ablate report") is None
     assert starter("bash tests/run.sh tests/algorithms") == ".ci/run"
     assert starter("bash examples/setup_cpu.sh cpu,dev") is None
 
@@ -82,18 +82,19 @@ def test_a_command_runs_as_it_stands(words: str, tmp_path: Path, monkeypatch: py
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     program, *arguments = shlex.split(words)
     assert program == "grpo-verl-ext"
-    if arguments[0] == "report":
-        kept = ROOT / "examples/ablations/results" / Path(arguments[1]).name
-        shutil.copytree(kept, arguments[1], ignore=shutil.ignore_patterns("report.*"))
+    command = " ".join(arguments[:2])
+    if command == "ablate report":
+        kept = ROOT / "examples/ablations/results" / Path(arguments[2]).name
+        shutil.copytree(kept, arguments[2], ignore=shutil.ignore_patterns("report.*"))
     finished = CliRunner().invoke(app, arguments)
     assert finished.exit_code == 0, finished.output
-    assert [phrase for phrase in SAYS[arguments[0]] if phrase not in finished.output] == []
+    assert [phrase for phrase in SAYS[command] if phrase not in finished.output] == []
 
 
 SAYS = {
     # 5 losses with 3 seeds
-    "ablate": ["15 of 15 runs to do"],
+    "ablate plan": ["15 of 15 runs to do"],
     # the kept report.md has this mean
-    "report": ["0.732"],
-    "iterate": ["trains the reward model", "+algo=grpo"],
+    "ablate report": ["0.732"],
+    "iterate plan": ["trains the reward model", "+algo=grpo"],
 }

@@ -1,4 +1,4 @@
-"""verl's real trainer, with preset dapo, as a job of a Ray that was there: `ablate --run --ray-address`."""
+"""verl's real trainer, with preset dapo, as a job of a Ray that was there: `ablate run --ray-address`."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def test_dapo_with_all_its_parts_as_a_job(tmp_path: Path) -> None:
     programs = Path(sys.executable).parent
     with ray_head(cpus=16, gpus=1, PATH=f"{programs}{os.pathsep}{os.environ['PATH']}") as address:
         finished = subprocess.run(
-            [programs / "grpo-verl-ext", "ablate", tmp_path / "grid.yaml", "--run", "--ray-address", address],
+            [programs / "grpo-verl-ext", "ablate", "run", tmp_path / "grid.yaml", "--ray-address", address],
             capture_output=True,
             text=True,
             timeout=800,

@@ -23,7 +23,7 @@ def test_two_rounds_of_the_example(tmp_path: Path) -> None:
     settings["policy"]["overrides"] += ["trainer.v1.trainer_mode=grpo_ext_sync"]
     (tmp_path / "rounds.yaml").write_text(yaml.safe_dump(settings))
     command = [
-        *(Path(sys.executable).with_name("grpo-verl-ext"), "iterate", tmp_path / "rounds.yaml"),
+        *(Path(sys.executable).with_name("grpo-verl-ext"), "iterate", "run", tmp_path / "rounds.yaml"),
         *(f"folder={tmp_path / 'out'}", "policy.steps=5"),
     ]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)

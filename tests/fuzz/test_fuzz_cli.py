@@ -67,18 +67,24 @@ def ends_with_a_word(*arguments: str) -> int:
 @given(
     arguments=st.lists(
         st.sampled_from(
-            ["report", "anatomy", "ablate", "iterate", "invariance", "prepare", "--seed", "--jobs", "--help"]
+            ["report", "anatomy", "ablate", "iterate", "plan", "invariance", "prepare", "--seed", "--help"]
         )
+        | st.sampled_from(["g.yaml", "--run", "--dry-run", "--jobs", "--compact"])
         | st.sampled_from(["--threshold", "nan", "-1", "--tokenizer", "/nowhere", "--json", "--right-above"])
         | texts,
         max_size=4,
     ).filter(lambda words: words[:1] not in (["doctor"], ["invariance"]) and "chain_sum" not in words)
 )
 @example(arguments=["report", "\x00"])
+@example(arguments=["ablate", "report", "\x00"])
+@example(arguments=["ablate", "report", "."])
+@example(arguments=["ablate", "\ud800.yaml"])
 @example(arguments=["anatomy", "\x00", "--tokenizer", "\x00"])
-@example(arguments=["ablate", "\x00"])
-@example(arguments=["iterate", "\x00"])
-@example(arguments=["ablate", "."])
+@example(arguments=["ablate", "plan", "\x00"])
+@example(arguments=["iterate", "plan", "\x00"])
+@example(arguments=["ablate", "plan", "."])
+@example(arguments=["ablate", "run", "."])
+@example(arguments=["iterate", "run", "\x00"])
 @example(arguments=["anatomy", ".", "--tokenizer", "."])
 def test_any_arguments(arguments: list[str]) -> None:
     ends_with_a_word(*arguments)
@@ -97,7 +103,7 @@ OF_ONE_SEED = GRID_OF_TWO | {"seeds": [1]}
 def test_ablate(folder: Path, content: bytes) -> None:
     file = folder / "grid.yaml"
     file.write_bytes(content)
-    ends_with_a_word("ablate", str(file))
+    ends_with_a_word("ablate", "plan", str(file))
 
 
 @fuzzing(30)
@@ -108,7 +114,7 @@ def test_ablate(folder: Path, content: bytes) -> None:
 def test_iterate(folder: Path, content: bytes) -> None:
     file = folder / "rounds.yaml"
     file.write_bytes(content.replace(b"rounds: 1", b"rounds: 2")[:2000])
-    ends_with_a_word("iterate", "--dry-run", str(file))
+    ends_with_a_word("iterate", "plan", str(file))
 
 
 metrics = st.none() | st.sampled_from([0.0, 0.5, 1e308, -1e308, 1e-320]) | values
@@ -129,7 +135,32 @@ def test_report(folder: Path, numbers: list[object]) -> None:
         run.mkdir(parents=True, exist_ok=True)
         lines = [{"step": step, "data": {"acc": number, "timing_s/step": number}} for step in (0, 1, 2)]
         (run / "attempt-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert ends_with_a_word("report", str(results), "--threshold", "0.5") == 0
+    assert ends_with_a_word("ablate", "report", str(results), "--threshold", "0.5") == 0
+
+
+KEPT_RUN: dict[str, object] = {
+    "variant": "grpo",
+    "seed": 1,
+    "state": "finished",
+    "record": None,
+    "metrics": [{"steps": [1, 2], "values": {"acc": [0.5, None]}}],
+    "samples": [],
+    "warnings": [],
+}
+
+
+@fuzzing(10)
+@given(run=json_files(KEPT_RUN))
+@example(run=as_json(KEPT_RUN))
+@example(run=as_json(KEPT_RUN | {"metrics": [{"steps": [10**30], "values": {"acc": [1e308]}}]}))
+@example(run=DEEP)
+def test_report_of_a_compact_file(folder: Path, run: bytes) -> None:
+    file = folder / "kept" / "runs.json"
+    file.parent.mkdir(exist_ok=True)
+    grid = {key: value for key, value in GRID_OF_TWO.items() if key != "folder"}
+    grid |= {"axes": {"algo": {"grpo": []}}, "seeds": [1], "seed_overrides": [], "right_above": None}
+    file.write_bytes(b'{"grid": %s, "runs": [%s]}' % (as_json(grid), run))
+    ends_with_a_word("ablate", "report", str(file))
 
 
 @fuzzing(10)

@@ -277,6 +277,6 @@ def test_responses_that_were_kept(file: Path, content: bytes) -> None:
     written.write_bytes(content)
     found = read_responses(VerlRun(file.parent, [], 2), lambda: Measure("characters", len), right_above=0.5)
     assert written.read_bytes() == content
-    if found.troubles:
+    if found.warnings:
         assert (found.metrics, found.samples) == ({}, [])
-        assert str(written) in found.troubles[0]
+        assert str(written) in found.warnings[0]

@@ -20,7 +20,7 @@ from grpo_verl_ext.ablation.run_state import (
     failure_of,
     forget_failure,
     note_failure,
-    standing_of,
+    status_of,
     write_record,
 )
 from grpo_verl_ext.ablation.runner import check_records
@@ -163,24 +163,24 @@ class GridFolder(RuleBasedStateMachine):
     def no_step_is_lost(self) -> None:
         for number, run in enumerate(getattr(self, "runs", ())):
             if not self.metrics_are_spoiled(number):
-                found = {step: values["acc"] for step, values in standing_of(run).metrics.items()}
+                found = {step: values["acc"] for step, values in status_of(run).metrics.items()}
                 assert repr(sorted(found.items())) == repr(sorted(self.logged[number].items()))
 
     @invariant()
     def the_state_is_what_the_files_say(self) -> None:
         for number, run in enumerate(getattr(self, "runs", ())):
-            standing = standing_of(run)
+            status = status_of(run)
             assert failure_of(run) == self.failures[number]
             if self.metrics_are_spoiled(number):
-                assert standing.state is State.UNREADABLE
-                assert not standing.is_to_do(retry_failed=True)
+                assert status.state is State.UNREADABLE
+                assert not status.is_to_do(retry_failed=True)
             elif STEPS in self.logged[number]:
-                assert standing.state is State.FINISHED
+                assert status.state is State.FINISHED
             elif self.failures[number] is not None:
-                assert standing.state is State.FAILED
+                assert status.state is State.FAILED
             else:
-                assert standing.state in (State.WAITING, State.BEGUN)
-                assert standing.is_to_do(retry_failed=False)
+                assert status.state in (State.WAITING, State.BEGUN)
+                assert status.is_to_do(retry_failed=False)
 
     @invariant()
     def what_is_spoiled_is_named_and_stays(self) -> None:
@@ -188,8 +188,8 @@ class GridFolder(RuleBasedStateMachine):
             number = next(n for n, run in enumerate(self.runs) if run.training.folder == file.parent)
             run = self.runs[number]
             if file.suffix == ".jsonl":
-                trouble = str(standing_of(run).trouble)
-                assert any(str(each) in trouble for each in self.spoiled if each.parent == file.parent)
+                reason = str(status_of(run).reason)
+                assert any(str(each) in reason for each in self.spoiled if each.parent == file.parent)
             else:
                 try:
                     check_records([run])

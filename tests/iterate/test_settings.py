@@ -60,7 +60,10 @@ def test_the_examples_are_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["reward_model.served=cloud"], r"served is 'cloud'; valid are embedded, server"),
         (["reward_model.rule_weight=0"], r"round 1 would have no reward\. Type: reward_model\.start="),
         (["policy=3"], r"policy is 3; valid is a section"),
-        (["policy.overrides=3"], r"policy\.overrides: "),
+        (
+            ["policy.overrides=3"],
+            r"policy\.overrides is 3; valid is list\[str\]\. Type: 'policy\.overrides=\[3\]'",
+        ),
     ],
 )
 def test_a_wrong_value_is_named(written, overrides: list[str], message: str) -> None:
