@@ -17,7 +17,7 @@ from ray_head import free_ports
 from grpo_verl_ext.runs.process import MARK, end_leftovers
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.cpu import forked_worker
-from grpo_verl_ext.verl_plugin.ray_section import settle
+from grpo_verl_ext.verl_plugin.patches.driver import settle_ray
 
 KEY = "ray_kwargs.ray_init.address"
 OWN = (f"++{KEY}=local",)
@@ -71,7 +71,7 @@ def test_the_section_of_the_cpu_platform(monkeypatch: pytest.MonkeyPatch) -> Non
         }
         config = OmegaConf.create({"ray_kwargs": {"ray_init": section}})
         OmegaConf.set_struct(config, True)
-        settle(config)
+        settle_ray(config)
         return OmegaConf.to_container(config.ray_kwargs.ray_init)
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

