@@ -175,7 +175,7 @@ def doctor(
 
     Exit status 0: nothing found, 1: warnings, 2: errors.
     """
-    from grpo_verl_ext.doctor.report import examine_configuration, examine_environment
+    from grpo_verl_ext.doctor.terminal import examine_configuration, examine_environment
 
     words = _without_program(overrides or [], module)
     options = {
@@ -287,7 +287,7 @@ def ablate_report(
     from grpo_verl_ext.ablation.grid import AblationError
 
     with _one_message("ablate", AblationError, extra="ablation"):
-        from grpo_verl_ext.ablation.report import print_report
+        from grpo_verl_ext.ablation.terminal import print_report
 
         print_report(source, threshold=threshold, compact=compact)
 
@@ -322,7 +322,7 @@ def anatomy(
 
     with _one_message("anatomy", AnatomyError, extra="ablation"):
         from grpo_verl_ext.anatomy.measure import Settings
-        from grpo_verl_ext.anatomy.report import run_anatomy
+        from grpo_verl_ext.anatomy.terminal import run_anatomy
 
         run_anatomy(
             Settings(

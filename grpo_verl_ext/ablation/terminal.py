@@ -1,4 +1,4 @@
-"""``grpo-verl-ext ablate plan`` and ``run`` on the terminal: the table of runs, and the failures."""
+"""``grpo-verl-ext ablate`` on the terminal: the table of runs, the failures, and the comparison."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from grpo_verl_ext.ablation import checks
+from grpo_verl_ext.ablation import checks, documents, html, plots
+from grpo_verl_ext.ablation.analysis import analyse
+from grpo_verl_ext.ablation.compact import read_any, write_compact
+from grpo_verl_ext.ablation.documents import TextTable
 from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
 from grpo_verl_ext.ablation.ray_jobs import noted_job
 from grpo_verl_ext.ablation.results import keep_grid
@@ -27,6 +31,9 @@ from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.utils.terminal import make_console, print_table
 from grpo_verl_ext.utils.which_ray import WhichRay
+
+WIDTH = 120
+"""Smallest width in columns, so that a row of numbers is one line."""
 
 
 def print_plan(settings: GridSettings, *, retry_failed: bool, command: str) -> None:
@@ -78,6 +85,35 @@ def run_grid(
     _print_failures(console, statuses)
     console.print(f"To compare the runs: grpo-verl-ext ablate report {settings.folder}", markup=False)
     return all(status.state is State.FINISHED for status in statuses)
+
+
+def print_report(source: Path, *, threshold: float | None, compact: Path | None = None) -> None:
+    """Compare a grid's finished runs on the terminal and in files.
+
+    Args:
+        source: the grid's folder, which takes the files; or its compact file, whose folder takes them.
+        compact: also write this compact file.
+
+    Raises:
+        AblationError: the source cannot be read, or the compact file not be written.
+    """
+    results, folder = read_any(source)
+    analysis = analyse(results, threshold=threshold)
+    console = make_console(at_least=WIDTH)
+    for shown in [*documents.comparisons(analysis), documents.costs(analysis)]:
+        console.print(_numbers(shown))  # the box ends with a blank line
+    for line in [*documents.thresholds(analysis), *analysis.warnings]:
+        console.print(line, markup=False)
+    written = [
+        *documents.write(analysis, folder),
+        *plots.draw(results, folder),
+        html.write(analysis, folder),
+    ]
+    if compact is not None:
+        write_compact(results, compact)
+        written.append(compact)
+    for file in written:
+        console.print(str(file), markup=False)
 
 
 def _which_rays(address: str | None, runs: Sequence[GridRun]) -> Iterable[str]:
@@ -177,3 +213,12 @@ def _jobs_named_at_the_end(console: Console, runs: Sequence[GridRun]) -> Iterato
                 f"To stop it: {job.stop_command}",
                 markup=False,
             )
+
+
+def _numbers(shown: TextTable) -> Table:
+    table = Table(title=escape(shown.title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in shown.columns:
+        table.add_column(name, justify="left" if name == "variant" else "right")
+    for line in shown.lines:
+        table.add_row(*(escape(cell) for cell in line))
+    return table

@@ -69,7 +69,7 @@ def the_rule(settings: IterateSettings) -> Rule:
         raise IterateError(
             f"reward_model.label is {name!r}, which cannot be asked for ('', '0'): {error}. Valid is the "
             f"dotted name of a function of response and ground truth, such as "
-            f"grpo_verl_ext.rewards.correctness.correctness or verl.utils.reward_score.gsm8k.compute_score"
+            f"grpo_verl_ext.rewards.rules.correctness or verl.utils.reward_score.gsm8k.compute_score"
         ) from error
     return rule
 

@@ -28,8 +28,7 @@ from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any
 
-from grpo_verl_ext.rewards.correctness import correctness
-from grpo_verl_ext.rewards.format import format_reward
+from grpo_verl_ext.rewards.rules import correctness, format_reward
 from grpo_verl_ext.rewards.steps import step_rewards as rewards_of_steps
 from grpo_verl_ext.rewards.steps import steps_reward
 

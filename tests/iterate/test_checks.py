@@ -12,9 +12,9 @@ from grpo_verl_ext.iterate.settings import (
     RewardModelSettings,
     read_settings,
 )
-from grpo_verl_ext.rewards.correctness import correctness
+from grpo_verl_ext.rewards.rules import correctness
 
-RULE = "grpo_verl_ext.rewards.correctness.correctness"
+RULE = "grpo_verl_ext.rewards.rules.correctness"
 
 
 def settings(folder: Path, *overrides: str, **reward_model: object) -> IterateSettings:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from grpo_verl_ext.rewards.correctness import answer_of, correctness, number_in
+from grpo_verl_ext.rewards.rules import answer_of, correctness, number_in
 
 
 def said(answer: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_verl_ext.rewards.format import TAGS, format_reward
+from grpo_verl_ext.rewards.rules import TAGS, format_reward
 
 
 @pytest.mark.parametrize("present", [c for k in range(5) for c in combinations(TAGS, k)])

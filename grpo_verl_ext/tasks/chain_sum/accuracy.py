@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_verl_ext.rewards.correctness import correctness
+from grpo_verl_ext.rewards.rules import correctness
 from grpo_verl_ext.tasks.chain_sum import problems
 from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS
 from grpo_verl_ext.utils import generate as sampling

@@ -10,7 +10,7 @@ import torch
 from transformers import AddedToken, GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from grpo_verl_ext.rewards.format import TAGS
+from grpo_verl_ext.rewards.rules import TAGS
 from grpo_verl_ext.tasks.chain_sum.prepared import Settings
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"

@@ -1,4 +1,4 @@
-"""Reward for the right answer between ``<answer>`` and ``</answer>``, to the letter or as a number."""
+"""Rewards by rule: the right answer between ``<answer>`` and ``</answer>``, and the tags of the format."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from decimal import Decimal
 
 EXACT, EQUAL, WRONG = 2.0, 1.5, 0.0
+TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
+TAG_REWARD = 0.2
 
 # Digits 0–9, points and commas, with an exponent if one follows: a candidate for a number.
 _RUN = re.compile(r"[0-9.,]+(?:[eE][+-]?[0-9]+)?")
@@ -39,6 +41,14 @@ def correctness(solution_str: str, ground_truth: object) -> float:
         return EXACT
     number = number_in(answer)
     return EQUAL if number is not None and number == number_in(wanted) else WRONG
+
+
+def format_reward(solution_str: str, _ground_truth: object = None) -> float:
+    """Return 0.2 for each of the four tags that occurs at least once, 0.8 at most; order does not count.
+
+    The ground truth is accepted, as by any rule, and not used.
+    """
+    return TAG_REWARD * sum(tag in solution_str for tag in TAGS)
 
 
 def answer_of(solution_str: str) -> str | None:
