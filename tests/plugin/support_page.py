@@ -11,7 +11,7 @@ INTRODUCTION = """# What runs exactly where
 
 Whether an algorithm of this package is exact under your engine, trainer and rollout settings of verl 0.9.1.
 A number means **exact**, shown by [that test](#tests); a letter means **refused**, for
-[that reason](#refusals), in the driver and before Ray starts. `grpo-verl-ext doctor` says the same. Written by
+[that reason](#refusals), in the driver before Ray starts. `grpo-verl-ext doctor` says the same. Written by
 `python tests/plugin/support_page.py` from
 [`preflight/support.py`](../grpo_verl_ext/verl_plugin/preflight/support.py).
 
@@ -29,8 +29,8 @@ with fewer responses, and the loss, which verl gives only tokens, would divide b
 refuses.
 
 FSDP2 is tested on a CPU on one, two and four ranks, FSDP1 on two. Megatron, veomni and torchtitan need
-accelerators and were not run: tests read in verl's sources that a loss gets the same counts and that gradients
-are averaged over ranks. What needs more (a forward pass between updates, the parameters) is refused there.
+accelerators and were not run: tests read in verl's sources that a loss gets the same counts and gradients are
+averaged over ranks. What needs more (a forward pass between updates, the parameters) is refused there.
 
 Several outputs per session show only in the first batch (`tests/plugin/test_rows.py`):
 
