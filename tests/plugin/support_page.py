@@ -22,22 +22,20 @@ A number means **exact**, shown by [that test](#tests); a letter means **refused
 - *Dynamic sampling*: `algorithm.filter_groups.enable` with an estimator of this package.
 
 GVPO needs a trainer mode of this package even for one update: under `sync` a failed session leaves a prompt
-with fewer responses, and the loss, which verl gives only tokens, would divide by the wrong k − 1.
+with fewer responses, and the loss would divide by the wrong k − 1. `verl.experimental.one_step_off_policy` and
+`fully_async_policy` are checked when they call `verl.trainer.main_ppo.run_ppo`; where no driver asks, the first
+call of the loss, estimator or worker refuses.
 
-`verl.experimental.one_step_off_policy` and `fully_async_policy` are checked when they call
-`verl.trainer.main_ppo.run_ppo`. Where no driver asks, the first call of the loss, estimator or worker
-refuses.
-
-FSDP2 is tested on a CPU on one, two and four ranks, FSDP1 on two. Megatron, veomni and torchtitan need
-accelerators and were not run: tests read in verl's sources that a loss gets the same counts and gradients are
-averaged over ranks. What needs more (a forward pass between updates, the parameters) is refused there.
+FSDP2 is tested on a CPU on one, two and four ranks, FSDP1 on two. Megatron, veomni and torchtitan were not run:
+tests read in verl's sources that a loss gets the same counts and gradients are averaged over ranks. What needs
+more (a forward pass between updates, the parameters) is refused there.
 
 Several outputs per session show only in the first batch (`tests/plugin/test_rows.py`):
 
 | trainer mode | outcome estimators | `gvpo`, `grpo_process` |
 |---|---|---|
 | `grpo_ext_sync`, `grpo_ext_colocate_async`, `grpo_ext_separate_async` \
-| exact: a session's last output counts, all learn from it, as with verl's `grpo` | **refused** |
+| exact: the last output counts, all learn from it, as in verl's `grpo` | **refused** |
 | `sync`, `colocate_async`, `separate_async` | **refused**: verl shows estimators no sessions | **refused** |
 | drivers without a v1 trainer | their agent loops return one output | **refused** in the driver |
 """
