@@ -14,21 +14,26 @@ A number means **exact**, shown by [that test](#tests); a letter means **refused
 [that reason](#refusals), in the driver before Ray starts. `grpo-verl-ext doctor` says the same. Written by
 `python tests/plugin/support_page.py` from
 [`preflight/support.py`](../grpo_verl_ext/verl_plugin/preflight/support.py).
+"""
+
+DETAILS = """
+## What the names mean
 
 - *The clipped losses*: `grpo`, `bnpo`, `dapo`, `dapo_per_prompt`, `dr_grpo`. Exact: value and gradient are
   the paper's at any split into micro-batches and ranks (`bnpo` depends on it by definition).
 - *GVPO, one update per rollout*: `ppo_epochs=1`, all prompts of the rollout in one mini-batch,
   `parameter_sync_step=1` where the mode has it, no `bypass_mode`. Else *several updates*.
 - *Dynamic sampling*: `algorithm.filter_groups.enable` with an estimator of this package.
+- *Any other*: an engine of your own. `rollout_is`, `rollout_rs`, `bypass_mode`: `algorithm.rollout_correction.…`.
 
 GVPO needs a trainer mode of this package even for one update: under `sync` a failed session leaves a prompt
-with fewer responses, and the loss would divide by the wrong k − 1. `verl.experimental.one_step_off_policy` and
-`fully_async_policy` are checked when they call `verl.trainer.main_ppo.run_ppo`; where no driver asks, the first
-call of the loss, estimator or worker refuses.
+with fewer responses, and the loss would divide by the wrong k − 1. Experimental drivers are checked in
+`verl.trainer.main_ppo.run_ppo`; where no driver asks, the first call of loss, estimator or worker refuses.
 
-FSDP2 is tested on a CPU on one, two and four ranks, FSDP1 on two. Megatron, veomni and torchtitan were not run:
-tests read in verl's sources that a loss gets the same counts and gradients are averaged over ranks. What needs
-more (a forward pass between updates, the parameters) is refused there.
+FSDP2 is tested on a CPU on one, two and four ranks, FSDP1 on two. Megatron, veomni and torchtitan were not
+run: tests read in verl's sources that a loss gets the same counts and gradients are averaged over ranks. What
+needs more (a forward pass between updates, the parameters) is refused there, and in an engine of your own; a
+loss refuses an engine that does not give the counts.
 
 Several outputs per session show only in the first batch (`tests/plugin/test_rows.py`):
 
@@ -39,12 +44,6 @@ Several outputs per session show only in the first batch (`tests/plugin/test_row
 | `sync`, `colocate_async`, `separate_async` | **refused**: verl shows estimators no sessions | **refused** |
 | drivers without a v1 trainer | their agent loops return one output | **refused** in the driver |
 """
-
-KINDS = {
-    TRAINERS: "",
-    ENGINES: "`any other`: an engine of your own. A loss refuses one that does not give the counts.\n\n",
-    ROLLOUTS: "`rollout_is`, `rollout_rs`, `bypass_mode`: under `algorithm.rollout_correction`.\n\n",
-}
 
 TESTS = sorted({cell.test for row in TABLE.values() for cell in row.values() if isinstance(cell, Exact)})
 REASONS = list(
@@ -59,26 +58,27 @@ def page() -> str:
     return "".join(
         (
             INTRODUCTION,
-            *(_section(kind, remark) for kind, remark in KINDS.items()),
-            "\n## Tests\n\n",
-            *(f"{number}. `{test}`\n" for number, test in enumerate(TESTS, start=1)),
+            "\n## The table\n\n",
+            f"| | {' | '.join(feature.title for feature in FEATURES.values())} |\n",
+            f"{'|---' * (len(FEATURES) + 1)}|\n",
+            *(_rows(kind) for kind in (TRAINERS, ENGINES, ROLLOUTS)),
             "\n## Refusals\n\n| reason | type one of |\n|---|---|\n",
             *(_refusals(reasons, lines) for lines, reasons in _by_lines().items()),
+            DETAILS,
+            "\n## Tests\n\n",
+            *(f"{number}. `{test}`\n" for number, test in enumerate(TESTS, start=1)),
         )
     )
 
 
-def _section(kind: str, remark: str) -> str:
-    """One table; contexts with the same cells share a row."""
+def _rows(kind: str) -> str:
+    """Contexts with the same cells share a row."""
     rows: dict[str, list[str]] = {}
     for name, context in CONTEXTS.items():
         if context.kind == kind:
             cells = " | ".join(_cell(TABLE[name][feature]) for feature in FEATURES)
             rows.setdefault(cells, []).append(context.title)
-    titles = [feature.title for feature in FEATURES.values()]
-    head = f"| | {' | '.join(titles)} |\n{'|---' * (len(titles) + 1)}|\n"
-    body = "".join(f"| {'<br>'.join(titles)} | {cells} |\n" for cells, titles in rows.items())
-    return f"\n## {kind}\n\n{remark}{head}{body}"
+    return "".join(f"| {'<br>'.join(titles)} | {cells} |\n" for cells, titles in rows.items())
 
 
 def _cell(cell: Cell) -> str:
