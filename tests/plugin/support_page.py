@@ -24,7 +24,7 @@ DETAILS = """
 - *GVPO, one update per rollout*: `ppo_epochs=1`, all prompts of the rollout in one mini-batch,
   `parameter_sync_step=1` where the mode has it, no `bypass_mode`. Else *several updates*.
 - *Dynamic sampling*: `algorithm.filter_groups.enable` with an estimator of this package.
-- *Any other*: an engine of your own. `rollout_is`, `rollout_rs`, `bypass_mode`: `algorithm.rollout_correction.…`.
+- *Any other*: an engine of your own. `rollout_is`, `bypass_mode`: under `algorithm.rollout_correction`.
 
 GVPO needs a trainer mode of this package even for one update: under `sync` a failed session leaves a prompt
 with fewer responses, and the loss would divide by the wrong k − 1. Experimental drivers are checked in
