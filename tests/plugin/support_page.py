@@ -9,10 +9,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 
 INTRODUCTION = """# What runs exactly where
 
-Whether an algorithm of this package is exact under your engine, trainer and rollout settings of verl 0.9.1.
-A number means **exact**, shown by [that test](#tests); a letter means **refused**, for
-[that reason](#refusals), in the driver before Ray starts. `grpo-verl-ext doctor` says the same. Written by
-`python tests/plugin/support_page.py` from
+Whether an algorithm is exact under your engine, trainer and rollout settings of verl 0.9.1. A number means
+**exact**, shown by [that test](#tests); a letter means **refused**, for [that reason](#refusals), before Ray
+starts. Written by `python tests/plugin/support_page.py` from
 [`preflight/support.py`](../grpo_verl_ext/verl_plugin/preflight/support.py).
 """
 
@@ -27,22 +26,21 @@ DETAILS = """
 - *Any other*: an engine of your own. `rollout_is`, `bypass_mode`: under `algorithm.rollout_correction`.
 
 GVPO needs a trainer mode of this package even for one update: under `sync` a failed session leaves a prompt
-with fewer responses, and the loss would divide by the wrong k − 1. Experimental drivers are checked in
-`verl.trainer.main_ppo.run_ppo`; where no driver asks, the first call of loss, estimator or worker refuses.
+with fewer responses, and the loss would divide by the wrong k − 1. Where no driver asks, the first call of
+loss, estimator or worker refuses.
 
 FSDP2 is tested on a CPU on one, two and four ranks, FSDP1 on two. Megatron, veomni and torchtitan were not
 run: tests read in verl's sources that a loss gets the same counts and gradients are averaged over ranks. What
-needs more (a forward pass between updates, the parameters) is refused there, and in an engine of your own; a
-loss refuses an engine that does not give the counts.
+needs more (a forward pass between updates, the parameters) is refused there.
 
 Several outputs per session show only in the first batch (`tests/plugin/test_rows.py`):
 
 | trainer mode | outcome estimators | `gvpo`, `grpo_process` |
 |---|---|---|
 | `grpo_ext_sync`, `grpo_ext_colocate_async`, `grpo_ext_separate_async` \
-| exact: the last output counts, all learn from it, as in verl's `grpo` | **refused** |
+| exact: the last output counts, all learn, as in verl's `grpo` | **refused** |
 | `sync`, `colocate_async`, `separate_async` | **refused**: verl shows estimators no sessions | **refused** |
-| drivers without a v1 trainer | their agent loops return one output | **refused** in the driver |
+| drivers without a v1 trainer | their agent loops return one output | **refused** |
 """
 
 TESTS = sorted({cell.test for row in TABLE.values() for cell in row.values() if isinstance(cell, Exact)})
@@ -62,8 +60,8 @@ def page() -> str:
             f"| | {' | '.join(feature.title for feature in FEATURES.values())} |\n",
             f"{'|---' * (len(FEATURES) + 1)}|\n",
             *(_rows(kind) for kind in (TRAINERS, ENGINES, ROLLOUTS)),
-            "\n## Refusals\n\n| reason | type one of |\n|---|---|\n",
-            *(_refusals(reasons, lines) for lines, reasons in _by_lines().items()),
+            "\n## Refusals\n\nEach message ends with the line to type.\n\n",
+            *(f"- **{_letter(reason)}**: {reason}\n" for reason in REASONS),
             DETAILS,
             "\n## Tests\n\n",
             *(f"{number}. `{test}`\n" for number, test in enumerate(TESTS, start=1)),
@@ -87,23 +85,6 @@ def _cell(cell: Cell) -> str:
 
 def _letter(reason: str) -> str:
     return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[REASONS.index(reason)]
-
-
-def _by_lines() -> dict[tuple[str, ...], list[str]]:
-    """Lines to type → the reasons that have them."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    for reason in REASONS:
-        cells = [cell for context in CONTEXTS for cell in TABLE[context].values()]
-        fixes = [cell.fix for cell in cells if isinstance(cell, Refused) and cell.reason == reason]
-        lines = tuple(dict.fromkeys(line for fix in fixes for line in fix.split(", or ")))
-        found.setdefault(lines, []).append(reason)
-    return found
-
-
-def _refusals(reasons: list[str], lines: tuple[str, ...]) -> str:
-    """One row for all reasons with the same lines to type."""
-    lettered = "<br>".join(f"**{_letter(reason)}**: {reason}" for reason in reasons)
-    return f"| {lettered} | {'<br>'.join(f'`{line}`' for line in lines)} |\n"
 
 
 if __name__ == "__main__":
