@@ -33,9 +33,9 @@ FSDP2 is tested on a CPU on one, two and four ranks, FSDP1 on two. Megatron, veo
 run: tests read in verl's sources that a loss gets the same counts and gradients are averaged over ranks. What
 needs more (a forward pass between updates, the parameters) is refused there.
 
-Several outputs per session (`tests/plugin/test_rows.py`) are exact for outcome estimators in the modes
-`grpo_ext_sync`, `grpo_ext_colocate_async`, `grpo_ext_separate_async`: the last output counts, all learn, as in
-verl's `grpo`. Verl's own modes, `gvpo` and `grpo_process` refuse them at the first batch.
+Several outputs per session are exact for outcome estimators in the `grpo_ext_…` modes: the last output counts,
+all learn, as in verl's `grpo` (`tests/plugin/test_rows.py`). In verl's own modes, and with `gvpo` or
+`grpo_process`, they are refused at the first batch.
 """
 
 TESTS = sorted({cell.test for row in TABLE.values() for cell in row.values() if isinstance(cell, Exact)})
