@@ -33,8 +33,8 @@ FSDP2 is tested on a CPU on one, two and four ranks, FSDP1 on two. Megatron, veo
 run: tests read in verl's sources that a loss gets the same counts and gradients are averaged over ranks. What
 needs more (a forward pass between updates, the parameters) is refused there.
 
-Several outputs per session are exact for outcome estimators in the `grpo_ext_…` modes: the last one counts, all
-learn, as in verl's `grpo` (`tests/plugin/test_rows.py`). In verl's own modes, and with `gvpo` or
+Several outputs per session are exact for outcome estimators in the `grpo_ext_…` modes: the last one counts,
+all learn, as in verl's `grpo` (`tests/plugin/test_rows.py`). In verl's own modes, and with `gvpo` or
 `grpo_process`, they are refused at the first batch.
 """
 
