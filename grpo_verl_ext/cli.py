@@ -321,11 +321,11 @@ def anatomy(
     from grpo_verl_ext.anatomy.dump import AnatomyError
 
     with _one_message("anatomy", AnatomyError, extra="ablation"):
-        from grpo_verl_ext.anatomy.measure import Settings
+        from grpo_verl_ext.anatomy.measure import AnatomySettings
         from grpo_verl_ext.anatomy.terminal import run_anatomy
 
         run_anatomy(
-            Settings(
+            AnatomySettings(
                 dump=dump,
                 tokenizer=tokenizer,
                 out=out,

@@ -41,11 +41,11 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Qwen2 with random weights, and the embedded task's tokenizer: a token is a byte."""
     # transformers takes seconds to import; most tests need no model.
     from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-    from grpo_verl_ext.tasks.chain_sum.prepared import Settings
+    from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
     folder = tmp_path_factory.mktemp("policy")
     tokenizer = build_tokenizer()
-    tiny = Settings(width=32, layers=1, heads=1, feed_forward=32)
+    tiny = TaskSettings(width=32, layers=1, heads=1, feed_forward=32)
     build_model(tiny, tokenizer, seed=1).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks.chain_sum import prepare as prepare_module
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
-from grpo_verl_ext.tasks.chain_sum.prepared import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
-TINY = Settings(
+TINY = TaskSettings(
     max_terms=3, train_problems=30, test_problems=9, width=32, layers=1, heads=1, feed_forward=32,
     steps=2, slip_steps=1, batch_size=4, workers=2,
 )  # fmt: skip

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
-from grpo_verl_ext.algorithms.groups import group_deviation, group_sum
+from grpo_verl_ext.algorithms.groups import group_deviation
 from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
 
 
@@ -118,34 +118,6 @@ def weights(residual: Tensor) -> Tensor:
     The weights of the log-likelihoods; that they sum to zero is what cancels the partition function.
     """
     return -residual.detach()
-
-
-def weighted_log_likelihood(
-    log_ratio: Tensor, weights: Tensor, group_size: Tensor | int, beta: float
-) -> Tensor:
-    """−β w_i Δ_i / (k − 1): (B,) → (B,). Not the value of `squared_error`, but its gradient."""
-    return per_degree_of_freedom(-beta * weights * log_ratio, group_size)
-
-
-def variance_covariance(
-    rewards: Tensor, log_ratio: Tensor, group: Tensor, member: Tensor, beta: float
-) -> Tensor:
-    """½ Var(R) + ½ β² Var(s) − β Cov(R, s) of each prompt, in parts that add up to it: (B,) → (B,).
-
-    The loss when whole groups are at hand, from the total log-ratio s_i = log π_θ(y_i) − log π'(y_i), with
-    k − 1 in every (co)variance. Gradient flows through the group means too.
-    """
-    implicit, reward = (group_deviation(values, group, member) for values in (beta * log_ratio, rewards))
-    parts = 0.5 * reward.square() + 0.5 * implicit.square() - reward * implicit
-    return per_degree_of_freedom(parts, group_sum(member.to(parts.dtype), group))
-
-
-def log_optimum(anchor_log_prob: Tensor, rewards: Tensor, beta: float) -> Tensor:
-    """log π*(y) with π* ∝ π' e^{R/β} over the finite set of the last dimension: (…, n) → (…, n).
-
-    The minimiser of the loss (Theorem 1).
-    """
-    return (anchor_log_prob + rewards / beta).log_softmax(dim=-1)
 
 
 def mean_drift(log_ratio_sums: Tensor, counts: Tensor) -> Tensor:

@@ -20,15 +20,16 @@ from grpo_verl_ext.anatomy.dump import (
     response_length,
 )
 from grpo_verl_ext.anatomy.kl_bias import KlReport, measure
-from grpo_verl_ext.anatomy.weights import MICRO_BATCH_SIZE, VARIANTS, Step, relative, token_weights
+from grpo_verl_ext.anatomy.weights import MICRO_BATCH_SIZE, StepResponses, relative, token_weights
 from grpo_verl_ext.runs.dumps import Response
+from grpo_verl_ext.verl_plugin.losses import VARIANTS
 
 SCORES_NAMED = 8
 """If there are more different scores, a message names only the first and the last."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class AnatomySettings:
     """Options of ``grpo-verl-ext anatomy``.
 
     Attributes:
@@ -86,7 +87,7 @@ class _Seen:
     over_budget: int = 0
 
 
-def anatomy_of(settings: Settings) -> Anatomy:
+def anatomy_of(settings: AnatomySettings) -> Anatomy:
     """Compute the weights of all variants on a dump, and the bias of the KL estimators for two models.
 
     Reads the dump once for the weights, and once more if the two models are given.
@@ -121,12 +122,12 @@ def drawn_responses(dump: Path, responses: int, wanted: int) -> Iterator[Respons
 
 
 def _see(
-    seen: _Seen, responses: list[Response], tokenizer: PreTrainedTokenizerBase, settings: Settings
+    seen: _Seen, responses: list[Response], tokenizer: PreTrainedTokenizerBase, settings: AnatomySettings
 ) -> None:
     text_tokens = [len(ids) for ids in encode(tokenizer, [response.output for response in responses])]
     lengths = [response_length(count, settings.max_response_length) for count in text_tokens]
     scores = [response.score for response in responses]
-    step = Step.of(scores, lengths, [response.prompt_id for response in responses])
+    step = StepResponses.of(scores, lengths, [response.prompt_id for response in responses])
     seen.scores.update(scores)
     seen.responses += step.size
     seen.tokens += step.tokens
@@ -138,11 +139,8 @@ def _see(
         seen.weighed.append(Weighed(step.lengths, right, _weights(step, settings.micro_batch_size)))
 
 
-def _weights(step: Step, micro_batch_size: int) -> dict[str, Tensor]:
-    return {
-        name: relative(token_weights(variant, step, micro_batch_size), step.lengths)
-        for name, variant in VARIANTS.items()
-    }
+def _weights(step: StepResponses, micro_batch_size: int) -> dict[str, Tensor]:
+    return {name: relative(token_weights(name, step, micro_batch_size), step.lengths) for name in VARIANTS}
 
 
 def _joined(parts: list[Weighed]) -> Weighed:
@@ -153,7 +151,7 @@ def _joined(parts: list[Weighed]) -> Weighed:
     )
 
 
-def _refuse_nothing_to_compare(seen: _Seen, settings: Settings) -> None:
+def _refuse_nothing_to_compare(seen: _Seen, settings: AnatomySettings) -> None:
     if not seen.responses:
         raise AnatomyError(f"{settings.dump} has no responses. {HOW_TO_DUMP}")
     lowest, highest = min(seen.scores), max(seen.scores)

@@ -10,14 +10,14 @@ from rich.table import Table
 
 from grpo_verl_ext.anatomy.bins import Cell, Cells
 from grpo_verl_ext.anatomy.kl_bias import KlReport
-from grpo_verl_ext.anatomy.measure import Anatomy, Settings, anatomy_of
+from grpo_verl_ext.anatomy.measure import Anatomy, AnatomySettings, anatomy_of
 from grpo_verl_ext.anatomy.plots import draw
-from grpo_verl_ext.anatomy.weights import VARIANTS
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.typed_json import numbers_as_text
+from grpo_verl_ext.verl_plugin.losses import VARIANTS
 
 
-def run_anatomy(settings: Settings) -> None:
+def run_anatomy(settings: AnatomySettings) -> None:
     """Run `anatomy_of`, print its tables, and write JSON and figures to the folder ``settings.out``.
 
     Raises:
@@ -89,7 +89,7 @@ def lines(anatomy: Anatomy) -> list[str]:
     return words + anatomy.warnings
 
 
-def write_files(settings: Settings, anatomy: Anatomy) -> list[Path]:
+def write_files(settings: AnatomySettings, anatomy: Anatomy) -> list[Path]:
     """Write ``anatomy.json`` and the figures; return their paths."""
     settings.out.mkdir(parents=True, exist_ok=True)
     content = {"settings": asdict(settings), **asdict(anatomy)}

@@ -1,4 +1,4 @@
-"""Compute the weight that each algorithm gives a token at the first update, by autograd of our own losses.
+"""Compute the weight that each algorithm gives a token at the first update, by autograd of its loss.
 
 There π_θ = π_old: every ratio is 1, no clip acts, and all that distinguishes the algorithms is a weight
 
@@ -12,23 +12,29 @@ are 1 here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import advantages as adv
-from grpo_verl_ext.algorithms import aggregation, gvpo
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
-from grpo_verl_ext.algorithms.surrogate import clipped_surrogate
+from grpo_verl_ext.verl_plugin.context import GROUPS, GroupRows
+from grpo_verl_ext.verl_plugin.losses import VARIANTS
+from grpo_verl_ext.verl_plugin.losses.normalization import Variant
+from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
+
+if TYPE_CHECKING:
+    from verl.workers.config import ActorConfig
 
 MICRO_BATCH_SIZE = 8
 """Responses in a local batch of bnpo: TRL's default ``per_device_train_batch_size``."""
 
 
 @dataclass(frozen=True)
-class Step:
+class StepResponses:
     """The responses of one training step; (B,) each.
 
     Attributes:
@@ -41,7 +47,7 @@ class Step:
     group: Tensor
 
     @classmethod
-    def of(cls, scores: Sequence[float], lengths: Sequence[int], groups: Sequence[str]) -> Step:
+    def of(cls, scores: Sequence[float], lengths: Sequence[int], groups: Sequence[str]) -> StepResponses:
         """Make a step from the score, length and prompt id of each response."""
         return cls(torch.tensor(scores), torch.tensor(lengths), dense_group_ids(groups))
 
@@ -65,112 +71,68 @@ class Step:
         lengths = self.lengths[rows]
         return torch.arange(int(lengths.max())) < lengths.unsqueeze(-1)
 
-    def baseline(self, of: adv.Baseline) -> Tensor:
-        """Return the advantages by this baseline, (B,)."""
-        return of(self.rewards, self.group, torch.ones(self.size, dtype=torch.bool))
-
     def has_no_signal(self) -> Tensor:
         """Whether each response is in a group with equal scores, that is, advantages of 0: (B,) bool."""
-        return group_sum(self.baseline(adv.centred).ne(0).long(), self.group) == 0
+        everyone = torch.ones(self.size, dtype=torch.bool)
+        return group_sum(adv.centred(self.rewards, self.group, everyone).ne(0).long(), self.group) == 0
 
 
-@dataclass(frozen=True)
-class MicroBatch:
-    """Arguments of a loss for some responses of a step; (b, T) each, but for ``group_size`` (b,)."""
+def token_weights(name: str, step: StepResponses, micro_batch_size: int) -> Tensor:
+    """Return w_i, the weight of each token of response i, (B,), up to a factor of the step.
 
-    log_prob: Tensor
-    advantages: Tensor
-    mask: Tensor
-    group_size: Tensor
+    All tokens of a response share one leaf, whose gradient is the sum of theirs: it does not matter what the
+    log-probs are, only that their ratio to the old ones is 1.
 
-
-@dataclass(frozen=True)
-class Variant:
-    """An estimator of advantages, for the whole step (B,), and its loss."""
-
-    advantages: Callable[[Step], Tensor]
-    loss: Callable[[MicroBatch, Step], Tensor]
-
-
-def _group_scaled(step: Step) -> Tensor:
-    return step.baseline(adv.group_scaled)
-
-
-def _per_prompt_token(step: Step) -> Tensor:
-    return adv.per_prompt_token(_group_scaled(step).unsqueeze(-1), step.mask(), step.group).squeeze(-1)
-
-
-def _centred(step: Step) -> Tensor:
-    return step.baseline(adv.centred)
-
-
-def _clipped(reduce: Callable[[Tensor, Tensor, Step], Tensor]) -> Callable[[MicroBatch, Step], Tensor]:
-    def loss(part: MicroBatch, step: Step) -> Tensor:
-        old_log_prob = part.log_prob.detach()
-        per_token = clipped_surrogate(
-            part.log_prob, old_log_prob, part.advantages, part.mask, clip_ratio_low=0.2, clip_ratio_high=0.2
-        )
-        return reduce(per_token, part.mask, step)
-
-    return loss
-
-
-def _gvpo(part: MicroBatch, step: Step) -> Tensor:
-    log_ratio = gvpo.sequence_log_ratio(part.log_prob, part.log_prob.detach(), part.mask)
-    targets = adv.per_response(part.advantages, part.mask)
-    residual = gvpo.residual(log_ratio, targets, drift=0.0, beta=1.0)
-    per_response = gvpo.squared_error(residual, part.group_size)
-    return aggregation.response_prompt_mean(per_response, step.size, group_size=1)
-
-
-VARIANTS = {
-    "grpo": Variant(
-        _group_scaled,
-        _clipped(lambda loss, mask, step: aggregation.sequence_mean_token_mean(loss, mask, step.size)),
-    ),
-    "bnpo": Variant(
-        _group_scaled, _clipped(lambda loss, mask, step: aggregation.local_token_mean(loss, mask, step.size))
-    ),
-    "dapo": Variant(
-        _group_scaled, _clipped(lambda loss, mask, step: aggregation.token_mean(loss, mask, step.tokens))
-    ),
-    "dapo_per_prompt": Variant(
-        _per_prompt_token,
-        _clipped(lambda loss, mask, step: aggregation.prompt_mean(loss, mask, step.size, group_size=1)),
-    ),
-    "dr_grpo": Variant(
-        _centred,
-        _clipped(
-            lambda loss, mask, step: aggregation.sequence_mean_constant_length(
-                loss, mask, step.size, loss_scale_factor=1.0
-            )
-        ),
-    ),
-    "gvpo": Variant(_centred, _gvpo),
-}
-"""The estimator and the loss that each preset ``+algo=…`` combines."""
-
-
-def token_weights(variant: Variant, step: Step, micro_batch_size: int) -> Tensor:
-    """Return w_i, the weight of each token of response i: (B,), in reward units, up to a factor per step.
-
-    All tokens of a response share one leaf, whose gradient is the sum of theirs. The values of the log-probs
-    do not matter, only that their ratio to the old ones is 1.
+    Args:
+        name: key of `losses.VARIANTS`.
     """
-    advantages, group_size = variant.advantages(step), step.group_size
+    variant = VARIANTS[name]
+    advantages, config = _advantages(variant, step), _config(name, variant, step)
     sums = torch.zeros(step.size)
     for rows in micro_batches(step.size, micro_batch_size):
         mask = step.mask(rows)
         log_prob = torch.zeros(len(rows), 1, requires_grad=True)
-        part = MicroBatch(
-            log_prob.expand(mask.shape),
-            advantages[rows].unsqueeze(-1).expand(mask.shape),
-            mask,
-            group_size[rows],
-        )
-        (gradient,) = torch.autograd.grad(variant.loss(part, step), log_prob)
+        log_probs = log_prob.expand(mask.shape)
+        with GROUPS.set(_group_rows(step, rows)):
+            loss, _ = variant.loss(
+                old_log_prob=log_probs.detach(),
+                log_prob=log_probs,
+                advantages=advantages[rows, : mask.shape[-1]],
+                response_mask=mask,
+                config=config,
+            )
+        (gradient,) = torch.autograd.grad(loss, log_prob)
         sums[rows] = -gradient.squeeze(-1)
     return sums / step.lengths
+
+
+def _advantages(variant: Variant, step: StepResponses) -> Tensor:
+    mask = step.mask()
+    rewards = torch.zeros(mask.shape)
+    rewards[torch.arange(step.size), step.lengths - 1] = step.rewards
+    advantages, _ = ESTIMATORS[variant.adv_estimator](rewards, mask.long(), index=step.group.numpy())
+    return advantages
+
+
+def _config(name: str, variant: Variant, step: StepResponses) -> ActorConfig:
+    from verl.workers.config import ActorConfig
+
+    from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+
+    config = ActorConfig(
+        strategy="fsdp",
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=1,
+        policy_loss=LossConfig(loss_mode=name, gvpo_beta=1.0),
+        loss_agg_mode=variant.loss_agg_mode,
+        loss_scale_factor=1,
+    )
+    config.global_batch_info.update(dp_size=1, batch_num_tokens=step.tokens, global_batch_size=step.size)
+    return config
+
+
+def _group_rows(step: StepResponses, rows: Tensor) -> GroupRows:
+    return GroupRows(index=step.group[rows], size=step.group_size[rows], drift=torch.zeros(len(rows)))
 
 
 def micro_batches(responses: int, size: int) -> tuple[Tensor, ...]:

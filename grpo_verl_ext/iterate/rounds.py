@@ -35,7 +35,7 @@ from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 
 
 @dataclass(frozen=True)
-class Context:
+class RoundContext:
     """Arguments of a part beside its round.
 
     Attributes:
@@ -54,10 +54,10 @@ class Context:
         return str(self.config.actor_rollout_ref.model.path)
 
 
-Part = Callable[[Round, Context], Results]
+Part = Callable[[Round, RoundContext], Results]
 
 
-def train_policy(this: Round, context: Context) -> Results:
+def train_policy(this: Round, context: RoundContext) -> Results:
     """Run verl's trainer for M steps from the policy of the round before, which is also the reference."""
     run = this.run()
     if not run.is_finished():
@@ -72,7 +72,7 @@ def train_policy(this: Round, context: Context) -> Results:
     }
 
 
-def merge_policy(this: Round, _context: Context) -> Results:
+def merge_policy(this: Round, _context: RoundContext) -> Results:
     """Convert the last checkpoint to a Hugging Face folder with verl's merger."""
     _appear(
         this.model,
@@ -88,7 +88,7 @@ def merge_policy(this: Round, _context: Context) -> Results:
     return {}
 
 
-def measure_policy(this: Round, context: Context) -> Results:
+def measure_policy(this: Round, context: RoundContext) -> Results:
     """Measure the KL to the first policy, in nats per response."""
     settings = this.settings.measure
     if settings.prompts == 0:
@@ -109,7 +109,7 @@ def measure_policy(this: Round, context: Context) -> Results:
     return measured
 
 
-def collect_pairs(this: Round, context: Context) -> Results:
+def collect_pairs(this: Round, context: RoundContext) -> Results:
     """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds."""
     settings = this.settings.reward_model
     samples, missing = read_rollouts(this.rollouts, this.settings.policy.steps, context.rule)
@@ -134,7 +134,7 @@ def collect_pairs(this: Round, context: Context) -> Results:
     }
 
 
-def train_reward_model(this: Round, context: Context) -> Results:
+def train_reward_model(this: Round, context: RoundContext) -> Results:
     """Train the reward model of the round before with TRL's RewardTrainer."""
     if not read_pairs(this.mixture):
         return {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
@@ -177,7 +177,7 @@ class Progress(Protocol):
 
 def go(
     settings: IterateSettings,
-    context: Context,
+    context: RoundContext,
     progress: Progress,
     parts: Mapping[str, Part] = PARTS,
 ) -> Manifest:

@@ -15,10 +15,6 @@ from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
 from grpo_verl_ext.verl_plugin.patches import driver
 
 
-class NameTakenError(ValueError):
-    """Another package has already registered a function under one of our names."""
-
-
 @functools.cache
 def register() -> None:
     """Add the package's estimators, losses, trainer modes and presets to verl.
@@ -43,34 +39,6 @@ def register() -> None:
         unchecked = "no setting of grpo_verl_ext is checked before the training"
         register_post_import_hook(patches.or_warn(patch, "driver", unchecked), module)
     patches.install()
-
-
-def claim(registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]], kind: str) -> None:
-    """Add ``functions`` to one of verl's registries; none of them if a name is taken.
-
-    verl silently overwrites a policy loss of the same name, hence the check here.
-
-    Raises:
-        NameTakenError: a name belongs to another package's function.
-    """
-    for name, function in functions.items():
-        owner = registry.get(name, function)
-        if _identity(owner) != _identity(function):
-            raise NameTakenError(
-                f"the {kind} '{name}' is already registered by {'.'.join(_identity(owner))}. "
-                f"Unregister it, or load only one of the two packages: "
-                f"VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names>."
-            )
-    registry.update(functions)
-
-
-def _identity(function: Callable[..., Any]) -> tuple[str, str]:
-    """Return module and name of a function; equal for two imports of the same source."""
-    kind = type(function)
-    return (
-        getattr(function, "__module__", kind.__module__),
-        getattr(function, "__qualname__", kind.__qualname__),
-    )
 
 
 def _register_algorithms(core_algos: ModuleType) -> None:

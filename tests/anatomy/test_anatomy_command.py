@@ -11,7 +11,7 @@ from click.testing import Result
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from grpo_verl_ext.anatomy.measure import Settings, anatomy_of
+from grpo_verl_ext.anatomy.measure import AnatomySettings, anatomy_of
 from grpo_verl_ext.anatomy.plots import alike
 from grpo_verl_ext.cli import app
 
@@ -122,7 +122,7 @@ def test_the_same_files_each_time_and_nothing_half_written(dump: Path, policy: P
 def test_variants_that_weigh_alike_share_a_line_of_the_figures(
     dump: Path, policy: Path, tmp_path: Path
 ) -> None:
-    anatomy = anatomy_of(Settings(dump, policy, tmp_path, micro_batch_size=4))
+    anatomy = anatomy_of(AnatomySettings(dump, policy, tmp_path, micro_batch_size=4))
     assert alike(anatomy.cells.by_both) == [["grpo"], ["bnpo", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo"]]
     run(dump, policy, tmp_path, "--micro-batch-size", "4")
     for name in ("weight-by-length", "gradient-share"):

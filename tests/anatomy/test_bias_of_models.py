@@ -13,7 +13,7 @@ from grpo_verl_ext.anatomy.dump import AnatomyError
 from grpo_verl_ext.anatomy.kl_bias import Tally, measure
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
 TOKENIZER = build_tokenizer()
 PROMPT = "user\n1+1=?\nassistant\n"
@@ -125,7 +125,7 @@ def test_prompts_outside_the_template_are_counted(policy: Path, moved: Path) -> 
 def test_models_that_cannot_be_compared(policy: Path, tmp_path: Path) -> None:
     with pytest.raises(AnatomyError, match=r"has no model .*Type: --reference <folder>"):
         measure(policy, tmp_path, TOKENIZER, [response("1")], None)
-    wider = build_model(Settings(width=32, layers=1, heads=1, feed_forward=32), TOKENIZER, seed=1)
+    wider = build_model(TaskSettings(width=32, layers=1, heads=1, feed_forward=32), TOKENIZER, seed=1)
     wider.resize_token_embeddings(300)
     wider.save_pretrained(tmp_path / "wider")
     shutil.copy(policy / "tokenizer.json", tmp_path / "wider")

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grpo_verl_ext.anatomy.weights import VARIANTS, Step, micro_batches, relative, token_weights
+from grpo_verl_ext.anatomy.weights import StepResponses, micro_batches, relative, token_weights
+from grpo_verl_ext.verl_plugin.losses import VARIANTS
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=40)
 
@@ -34,30 +35,30 @@ BY_HAND = {
 CUT_DOES_NOT_MATTER = [name for name in VARIANTS if name != "bnpo"]
 
 
-def weights_of(name: str, step: Step, micro_batch_size: int = 3) -> Tensor:
-    return token_weights(VARIANTS[name], step, micro_batch_size)
+def weights_of(name: str, step: StepResponses, micro_batch_size: int = 3) -> Tensor:
+    return token_weights(name, step, micro_batch_size)
 
 
-def relative_of(name: str, step: Step, micro_batch_size: int = 3) -> Tensor:
+def relative_of(name: str, step: StepResponses, micro_batch_size: int = 3) -> Tensor:
     return relative(weights_of(name, step, micro_batch_size), step.lengths)
 
 
 @pytest.mark.parametrize("name", BY_HAND)
 @pytest.mark.parametrize("micro_batch_size", [1, 3, 8])
 def test_by_hand(name: str, micro_batch_size: int) -> None:
-    found = relative_of(name, Step.of(SCORES, LENGTHS, GROUPS), micro_batch_size)
+    found = relative_of(name, StepResponses.of(SCORES, LENGTHS, GROUPS), micro_batch_size)
     # The ε of the standard deviation is 1e-6.
     assert found.tolist() == pytest.approx(BY_HAND[name], abs=1e-5)
 
 
 def test_bnpo_goes_from_grpo_to_dapo_with_its_local_batch() -> None:
-    step = Step.of(SCORES, LENGTHS, GROUPS)
+    step = StepResponses.of(SCORES, LENGTHS, GROUPS)
     assert relative_of("bnpo", step, 1).tolist() == pytest.approx(BY_HAND["grpo"], abs=1e-5)
     assert relative_of("bnpo", step, 8).tolist() == pytest.approx(BY_HAND["dapo"], abs=1e-5)
 
 
 def test_bnpo_divides_by_the_tokens_of_the_local_batch() -> None:
-    step = Step.of(SCORES, LENGTHS, GROUPS)
+    step = StepResponses.of(SCORES, LENGTHS, GROUPS)
     advantages = [-1, 0, 1, -1, -1, 0, 1, 1]
     wanted = [0.0] * 8
     for rows in micro_batches(8, 3):
@@ -70,7 +71,7 @@ def test_bnpo_divides_by_the_tokens_of_the_local_batch() -> None:
 
 def test_absolute_weights_of_grpo_and_dapo_by_hand() -> None:
     """Before `relative`: 1/(B|o|) and 1/N times A."""
-    step = Step.of(SCORES, LENGTHS, GROUPS)
+    step = StepResponses.of(SCORES, LENGTHS, GROUPS)
     advantages = torch.tensor([-1.0, 0, 1, -1, -1, 0, 1, 1])
     torch.testing.assert_close(weights_of("grpo", step), advantages / 8 / step.lengths, rtol=0, atol=1e-6)
     torch.testing.assert_close(weights_of("dapo", step), advantages / 16, rtol=0, atol=1e-6)
@@ -83,9 +84,9 @@ RESPONSES = st.lists(
 )
 
 
-def step_of(responses: list[tuple[float, int, str]]) -> Step:
+def step_of(responses: list[tuple[float, int, str]]) -> StepResponses:
     scores, lengths, groups = zip(*responses, strict=True)
-    return Step.of(scores, lengths, groups)
+    return StepResponses.of(scores, lengths, groups)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

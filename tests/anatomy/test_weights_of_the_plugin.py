@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from grpo_verl_ext.anatomy.weights import VARIANTS, Step, token_weights
+from grpo_verl_ext.anatomy.weights import StepResponses, token_weights
 from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
-from grpo_verl_ext.verl_plugin.losses import LOSSES
+from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 GROUPS = ["a", "b", "b", "a", "a", "c", "b", "c", "a", "c", "b", "c"]
@@ -23,7 +23,7 @@ def test_every_variant_is_a_registered_loss() -> None:
 
 @pytest.mark.parametrize("case", WEIGHED, ids=lambda case: case.name)
 def test_the_gradient_of_the_registered_loss_with_the_registered_advantages(case) -> None:
-    step = Step.of(SCORES, LENGTHS, GROUPS)
+    step = StepResponses.of(SCORES, LENGTHS, GROUPS)
     mask = step.mask().long()
     rewards = torch.zeros(mask.shape)
     rewards[torch.arange(step.size), step.lengths - 1] = step.rewards
@@ -45,7 +45,7 @@ def test_the_gradient_of_the_registered_loss_with_the_registered_advantages(case
     (gradient,) = torch.autograd.grad(loss, log_prob)
 
     # One weight for each token of a response, in the same ratios; the local batch is the whole step.
-    weights = token_weights(VARIANTS[case.name], step, micro_batch_size=step.size)
+    weights = token_weights(case.name, step, micro_batch_size=step.size)
     spread = weights.unsqueeze(-1) * mask
     scale = gradient.norm() / spread.norm()
     assert spread.norm() > 0

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.doctor import report
+from grpo_verl_ext.doctor import terminal
 from grpo_verl_ext.doctor.configuration import findings
 from grpo_verl_ext.doctor.environment import seen_here
 from grpo_verl_ext.verl_plugin import versions as requirements
@@ -338,7 +338,7 @@ app(["doctor", "--json"], standalone_mode=True)
 
 def test_a_missing_queue_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = seen_here()
-    monkeypatch.setattr(report, "seen_by_a_worker", lambda: seen)
+    monkeypatch.setattr(terminal, "seen_by_a_worker", lambda: seen)
     monkeypatch.setattr(requirements, "find_spec", lambda name: name != "transfer_queue" or None)
     finished = CliRunner().invoke(app, ["doctor", "--json"])
     assert finished.exit_code == 2
@@ -369,7 +369,9 @@ def test_an_address_that_ray_does_not_take_is_a_complaint(
 
 
 def test_a_plugin_that_verl_does_not_load_is_said(python: Python) -> None:
-    seen_by_a_worker = "from grpo_verl_ext.doctor import report; report.seen_by_a_worker = report.seen_here"
+    seen_by_a_worker = (
+        "from grpo_verl_ext.doctor import terminal; terminal.seen_by_a_worker = terminal.seen_here"
+    )
     env = {"VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_PLATFORM": "nvidia"}
     found = python(seen_by_a_worker + EXAMINED, **env)
     assert found.returncode == 2

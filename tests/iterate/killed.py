@@ -14,7 +14,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.manifest import Results
-from grpo_verl_ext.iterate.rounds import PARTS, Context, go
+from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, go
 from grpo_verl_ext.iterate.settings import (
     IterateSettings,
     MeasureSettings,
@@ -29,7 +29,7 @@ ENDS = {1: "!?", 2: RIGHT + "?.,;"}
 """How responses end, by round."""
 
 
-def train_policy(this: Round, context: Context) -> Results:
+def train_policy(this: Round, context: RoundContext) -> Results:
     """A file of rollouts a step; steps that are there are not made again, as after a checkpoint.
 
     The policy of each round errs in a way of its own.
@@ -56,7 +56,7 @@ def train_policy(this: Round, context: Context) -> Results:
     return {"steps": step}
 
 
-def merge_policy(this: Round, context: Context) -> Results:
+def merge_policy(this: Round, context: RoundContext) -> Results:
     """The policy does not change."""
     if not this.model.exists():
         with appearing(this.model) as unfinished:
@@ -94,7 +94,7 @@ def main(folder: str, policy: str) -> None:
             "data": {"val_files": str(data), "prompt_key": "prompt", "max_response_length": 4},
         }
     )
-    context = Context(config, lambda response, truth: response[-1] in RIGHT, lambda step: None)
+    context = RoundContext(config, lambda response, truth: response[-1] in RIGHT, lambda step: None)
     go(settings(folder), context, Silent(), PARTS | {"policy": train_policy, "model": merge_policy})
 
 

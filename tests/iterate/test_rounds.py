@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.manifest import RoundRecord, read_manifest
 from grpo_verl_ext.iterate.preferences import read_pairs
-from grpo_verl_ext.iterate.rounds import PARTS, Context, go
+from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, go
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -39,7 +39,7 @@ class Heard:
     def end(self) -> None: ...
 
 
-CONTEXT = Context(OmegaConf.create({}), lambda response, truth: 0, lambda step: None)
+CONTEXT = RoundContext(OmegaConf.create({}), lambda response, truth: 0, lambda step: None)
 
 
 def settings(folder: Path, rounds: int = 2) -> IterateSettings:
@@ -63,7 +63,7 @@ def test_each_part_once_and_more_rounds_later(tmp_path: Path) -> None:
 
 
 def test_a_part_that_fails_is_not_written_down(tmp_path: Path) -> None:
-    def fails(this: Round, context: Context) -> dict[str, object]:
+    def fails(this: Round, context: RoundContext) -> dict[str, object]:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):

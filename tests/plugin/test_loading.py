@@ -6,7 +6,8 @@ from importlib.metadata import entry_points
 import pytest
 from processes import Python
 
-from grpo_verl_ext.verl_plugin import registration, versions
+from grpo_verl_ext.verl_plugin import versions
+from grpo_verl_ext.verl_plugin.losses import custom
 
 
 def test_the_entry_point_is_installed_under_a_lower_case_name() -> None:
@@ -163,14 +164,14 @@ class TestClaim:
 
     def test_a_foreign_owner_is_named_and_nothing_is_entered(self) -> None:
         registry: dict[str, object] = {"grpo": json.dumps}
-        with pytest.raises(registration.NameTakenError) as refused:
-            registration.claim(registry, {"bnpo": json.loads, "grpo": json.loads}, "policy loss")
+        with pytest.raises(custom.NameTakenError) as refused:
+            custom.claim(registry, {"bnpo": json.loads, "grpo": json.loads}, "policy loss")
         assert "policy loss 'grpo' is already registered by json.dumps" in str(refused.value)
         assert registry == {"grpo": json.dumps}
 
     def test_our_own_function_may_be_there_already(self) -> None:
         registry: dict[str, object] = {"grpo": json.loads}
-        registration.claim(registry, {"grpo": json.loads}, "policy loss")
+        custom.claim(registry, {"grpo": json.loads}, "policy loss")
         assert registry == {"grpo": json.loads}
 
 

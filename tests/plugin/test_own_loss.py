@@ -12,9 +12,8 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, agg_loss, get_policy_loss_fn
 
 from grpo_verl_ext.verl_plugin.invariance import Case, actor_config, measure, own_case
-from grpo_verl_ext.verl_plugin.losses.custom import averaged, token_loss
+from grpo_verl_ext.verl_plugin.losses.custom import NameTakenError, averaged, token_loss
 from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch
-from grpo_verl_ext.verl_plugin.registration import NameTakenError
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "losses"
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")

@@ -16,7 +16,7 @@ from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 
 from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model
@@ -30,7 +30,9 @@ SECTION = "algorithm.grpo_ext.reward_model"
 def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sequence classifier with random weights."""
     folder, base = tmp_path_factory.mktemp("reward_model"), tmp_path_factory.mktemp("base")
-    build_model(Settings(width=32, layers=1, heads=1, feed_forward=32), BYTES, seed=1).save_pretrained(base)
+    build_model(TaskSettings(width=32, layers=1, heads=1, feed_forward=32), BYTES, seed=1).save_pretrained(
+        base
+    )
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)

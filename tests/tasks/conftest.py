@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from grpo_verl_ext.tasks.chain_sum.prepare import Prepared, prepare
-from grpo_verl_ext.tasks.chain_sum.prepared import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
-TINY = Settings(
+TINY = TaskSettings(
     max_terms=4,
     train_problems=30,
     test_problems=9,
@@ -23,7 +23,7 @@ TINY = Settings(
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Settings:
+def tiny() -> TaskSettings:
     return TINY
 
 

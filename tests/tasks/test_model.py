@@ -7,13 +7,13 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, Qwen2ForCausalLM
 
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, TaskSettings
 from grpo_verl_ext.tasks.chain_sum.problems import every_problem, prompt, wanted_response
 from grpo_verl_ext.tasks.chain_sum.warm_start import IGNORED_LABEL, encode, warm_start
 
 
 def test_the_model_has_about_half_a_million_parameters():
-    model = build_model(Settings(), build_tokenizer(), seed=1)
+    model = build_model(TaskSettings(), build_tokenizer(), seed=1)
     # tied embedding 265·128, last norm 128; a layer has 4·128² of attention and 3·128 biases,
     # 3·128·256 of feed-forward and 2·128 of norms
     assert model.num_parameters() == 265 * 128 + 3 * (4 * 128**2 + 3 * 128 + 3 * 128 * 256 + 2 * 128) + 128
@@ -48,7 +48,7 @@ def test_only_the_response_and_its_end_are_labelled():
 
 
 def test_prompts_and_responses_fit_the_lengths_said():
-    longest = (9,) * Settings().max_terms
+    longest = (9,) * TaskSettings().max_terms
     tokenizer = build_tokenizer()
     asked = tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt(longest)}], add_generation_prompt=True, return_dict=True

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
-from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError, Settings, check, folder_of
+from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError, TaskSettings, check, folder_of
 from grpo_verl_ext.utils.files import sha256
 
 # Runs in another process: says each step, so that the test knows when to kill it.
@@ -22,10 +22,10 @@ PREPARE = """
 import sys
 from pathlib import Path
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
-from grpo_verl_ext.tasks.chain_sum.prepared import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
 root, steps = Path(sys.argv[1]), int(sys.argv[2])
-settings = Settings(max_terms=3, train_problems=30, test_problems=9, width=32, layers=1, heads=1,
+settings = TaskSettings(max_terms=3, train_problems=30, test_problems=9, width=32, layers=1, heads=1,
                     feed_forward=32, steps=steps, slip_steps=1, batch_size=4, workers=2)
 outcome = prepare(1, settings=settings, root=root, on_step=lambda *done: print("step", *done, flush=True))
 print("made" if outcome.made else "found")
@@ -57,7 +57,7 @@ def test_the_folder_and_its_manifest(tiny_prepared, tiny):
     assert files - {"manifest.json"} == manifest.sha256.keys()
     assert manifest.sha256["train.parquet"] == sha256(folder / "train.parquet")
     assert (manifest.seed, manifest.measured_prompts) == (7, 9)
-    assert Settings(**manifest.settings) == tiny
+    assert TaskSettings(**manifest.settings) == tiny
     assert manifest.versions["torch"] == torch.__version__
     assert [path.name for path in folder.parent.iterdir() if path != folder] == ["seed-7.lock"]
 

@@ -8,7 +8,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
-from grpo_verl_ext.tasks.chain_sum.prepared import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, Settings, folder_of
+from grpo_verl_ext.tasks.chain_sum.prepared import (
+    MAX_PROMPT_TOKENS,
+    MAX_RESPONSE_TOKENS,
+    TaskSettings,
+    folder_of,
+)
 
 
 def composed(*overrides: str) -> DictConfig:
@@ -44,7 +49,7 @@ def test_lengths_and_sizes_are_those_of_the_task():
     config = composed()
     assert config.actor_rollout_ref.rollout.prompt_length == MAX_PROMPT_TOKENS
     assert config.actor_rollout_ref.rollout.response_length == MAX_RESPONSE_TOKENS
-    assert config.data.val_batch_size == Settings().test_problems
+    assert config.data.val_batch_size == TaskSettings().test_problems
     # two updates a step
     assert config.data.train_batch_size == 2 * config.actor_rollout_ref.actor.ppo_mini_batch_size
 

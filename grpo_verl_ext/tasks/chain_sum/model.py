@@ -11,7 +11,7 @@ from transformers import AddedToken, GenerationConfig, Qwen2Config, Qwen2ForCaus
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from grpo_verl_ext.rewards.rules import TAGS
-from grpo_verl_ext.tasks.chain_sum.prepared import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 MARKS = (END_OF_TEXT, TURN_START, TURN_END)
@@ -48,7 +48,7 @@ def build_tokenizer() -> Qwen2Tokenizer:
     return tokenizer
 
 
-def build_model(settings: Settings, tokenizer: Qwen2Tokenizer, *, seed: int) -> Qwen2ForCausalLM:
+def build_model(settings: TaskSettings, tokenizer: Qwen2Tokenizer, *, seed: int) -> Qwen2ForCausalLM:
     """Return a float32 model with random weights by ``seed``, without changing torch's random state."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),

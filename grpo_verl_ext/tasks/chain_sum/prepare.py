@@ -17,7 +17,7 @@ import grpo_verl_ext
 from grpo_verl_ext.tasks.chain_sum import prepared, problems
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import Manifest, PreparedTaskError, Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError, TaskManifest, TaskSettings
 from grpo_verl_ext.tasks.chain_sum.problems import Split, draw_problems
 from grpo_verl_ext.tasks.chain_sum.warm_start import warm_start
 from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
@@ -33,7 +33,7 @@ class Prepared:
     """
 
     folder: Path
-    manifest: Manifest
+    manifest: TaskManifest
     made: bool
     moved_aside: Path | None
 
@@ -41,7 +41,7 @@ class Prepared:
 def prepare(
     seed: int,
     *,
-    settings: Settings | None = None,
+    settings: TaskSettings | None = None,
     root: Path | None = None,
     force: bool = False,
     on_step: Callable[[int, int], None] | None = None,
@@ -61,7 +61,7 @@ def prepare(
     Raises:
         PreparedTaskError: the folder is there but corrupt or made with other settings, and ``force`` is off.
     """
-    settings = settings or Settings()
+    settings = settings or TaskSettings()
     folder = prepared.folder_of(seed, root)
     with locked(folder, on_wait=on_wait or _silent):
         if folder.exists() and not force:
@@ -76,7 +76,7 @@ def _silent(*_: object) -> None:
     """Do nothing; the default callback."""
 
 
-def _found(folder: Path, settings: Settings) -> Manifest:
+def _found(folder: Path, settings: TaskSettings) -> TaskManifest:
     manifest = prepared.read_checked(folder)
     if manifest.settings != asdict(settings):
         raise PreparedTaskError(
@@ -87,12 +87,14 @@ def _found(folder: Path, settings: Settings) -> Manifest:
     return manifest
 
 
-def _make(folder: Path, seed: int, settings: Settings, on_step: Callable[[int, int], None]) -> Manifest:
+def _make(
+    folder: Path, seed: int, settings: TaskSettings, on_step: Callable[[int, int], None]
+) -> TaskManifest:
     started = time.perf_counter()
     _write_data(folder, seed, settings)
     _write_model(folder / prepared.MODEL, seed, settings, on_step)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    manifest = Manifest(
+    manifest = TaskManifest(
         format=prepared.FORMAT,
         seed=seed,
         settings=asdict(settings),
@@ -113,7 +115,7 @@ def _make(folder: Path, seed: int, settings: Settings, on_step: Callable[[int, i
     return manifest
 
 
-def _write_data(folder: Path, seed: int, settings: Settings) -> None:
+def _write_data(folder: Path, seed: int, settings: TaskSettings) -> None:
     lengths = range(settings.min_terms, settings.max_terms + 1)
     splits: list[tuple[Split, str, int]] = [
         ("train", prepared.TRAIN, settings.train_problems),
@@ -123,7 +125,9 @@ def _write_data(folder: Path, seed: int, settings: Settings) -> None:
         problems.write_rows(folder / name, draw_problems(split, count, lengths=lengths, seed=seed), split)
 
 
-def _write_model(folder: Path, seed: int, settings: Settings, on_step: Callable[[int, int], None]) -> None:
+def _write_model(
+    folder: Path, seed: int, settings: TaskSettings, on_step: Callable[[int, int], None]
+) -> None:
     tokenizer = build_tokenizer()
     model = build_model(settings, tokenizer, seed=seed)
     warm_start(model, tokenizer, settings, seed=seed, on_step=lambda done: on_step(done, settings.steps))

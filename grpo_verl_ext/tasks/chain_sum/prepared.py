@@ -25,7 +25,7 @@ MAX_RESPONSE_TOKENS = 44
 
 
 @dataclass(frozen=True)
-class Settings:
+class TaskSettings:
     """Sizes of the data and the model, and the schedule of the warm start.
 
     Every problem has ``min_terms`` to ``max_terms`` terms, each length equally often.
@@ -67,7 +67,7 @@ class PreparedTaskError(ValueError):
 
 
 @dataclass(frozen=True)
-class Manifest:
+class TaskManifest:
     """The content of ``manifest.json``.
 
     Attributes:
@@ -106,7 +106,7 @@ def check(folder: Path | str) -> None:
     read_checked(Path(folder))
 
 
-def read_checked(folder: Path) -> Manifest:
+def read_checked(folder: Path) -> TaskManifest:
     """Compare every file of a folder with its manifest and return the manifest; raises as `check` does."""
     if not folder.is_dir():
         raise PreparedTaskError(f"task.folder={folder}: no such folder; type: {command(folder)}")
@@ -126,12 +126,12 @@ def command(folder: Path, *, force: bool = False) -> str:
     return f"grpo-verl-ext prepare chain_sum --seed {seed[1] if seed else 'N'}" + " --force" * force
 
 
-def _read_manifest(folder: Path) -> Manifest:
+def _read_manifest(folder: Path) -> TaskManifest:
     path = folder / MANIFEST
     if not path.is_file():
         raise _corrupt(folder, MANIFEST, "it is missing")
     try:
-        manifest = made(Manifest, json.loads(path.read_bytes()))
+        manifest = made(TaskManifest, json.loads(path.read_bytes()))
     except PARSE_ERRORS as error:
         raise _corrupt(folder, MANIFEST, f"it is not a manifest ({error})") from error
     if not isinstance(manifest.sha256, dict) or not {TRAIN, TEST, WEIGHTS} <= manifest.sha256.keys():

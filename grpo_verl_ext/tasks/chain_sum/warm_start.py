@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
-from grpo_verl_ext.tasks.chain_sum.prepared import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.chain_sum.problems import Terms, every_problem, prompt, response
 
 IGNORED_LABEL = -100
@@ -28,7 +28,7 @@ IGNORED_LABEL = -100
 def warm_start(
     model: Qwen2ForCausalLM,
     tokenizer: Qwen2Tokenizer,
-    settings: Settings,
+    settings: TaskSettings,
     *,
     seed: int,
     on_step: Callable[[int], None],

@@ -17,8 +17,8 @@ mini-batch, so that value and gradient do not depend on micro-batches or ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,7 +27,6 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from grpo_verl_ext.algorithms import aggregation, surrogate
 from grpo_verl_ext.verl_plugin.config import ACTOR
 from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, PolicyLoss, metrics_of
-from grpo_verl_ext.verl_plugin.registration import claim
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
@@ -37,6 +36,10 @@ TokenLoss = Callable[[Tensor, Tensor, Tensor, Tensor, "ActorConfig"], Tensor]
 
 What stands under the mask does not count, NaN included. Gradient flows through ``log_prob``.
 """
+
+
+class NameTakenError(ValueError):
+    """Another package has already registered a function under one of our names."""
 
 
 def token_loss(per_token: TokenLoss) -> TokenLoss:
@@ -111,4 +114,32 @@ def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch
         )
     return aggregation.sequence_mean_constant_length(
         loss, response_mask, responses, mini_batch.loss_scale_factor, dp_size
+    )
+
+
+def claim(registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]], kind: str) -> None:
+    """Add ``functions`` to one of verl's registries; none of them if a name is taken.
+
+    verl silently overwrites a policy loss of the same name, hence the check here.
+
+    Raises:
+        NameTakenError: a name belongs to another package's function.
+    """
+    for name, function in functions.items():
+        owner = registry.get(name, function)
+        if _identity(owner) != _identity(function):
+            raise NameTakenError(
+                f"the {kind} '{name}' is already registered by {'.'.join(_identity(owner))}. "
+                f"Unregister it, or load only one of the two packages: "
+                f"VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names>."
+            )
+    registry.update(functions)
+
+
+def _identity(function: Callable[..., Any]) -> tuple[str, str]:
+    """Return module and name of a function; equal for two imports of the same source."""
+    kind = type(function)
+    return (
+        getattr(function, "__module__", kind.__module__),
+        getattr(function, "__qualname__", kind.__qualname__),
     )
