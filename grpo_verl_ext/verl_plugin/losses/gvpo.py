@@ -82,7 +82,7 @@ def gvpo(
 
 def _weight_sums(weights: Tensor, index: Tensor) -> dict[str, Tensor]:
     prompts, row = torch.unique(index, return_inverse=True)
-    sums = weights.new_zeros(len(prompts)).index_add_(0, row, weights)
+    sums = weights.new_zeros(len(prompts)).index_add_(0, row, weights).cpu()
     return {f"{WEIGHT_SUM}{prompt}": sums[i] for i, prompt in enumerate(prompts.tolist())}
 
 
