@@ -23,6 +23,7 @@ from grpo_verl_ext.anatomy.kl_bias import KlReport, measure
 from grpo_verl_ext.anatomy.weights import MICRO_BATCH_SIZE, StepResponses, relative, token_weights
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.verl_plugin.losses import VARIANTS
+from grpo_verl_ext.verl_plugin.trainer.estimators import LARGEST_REWARD
 
 SCORES_NAMED = 8
 """If there are more different scores, a message names only the first and the last."""
@@ -127,6 +128,7 @@ def _see(
     text_tokens = [len(ids) for ids in encode(tokenizer, [response.output for response in responses])]
     lengths = [response_length(count, settings.max_response_length) for count in text_tokens]
     scores = [response.score for response in responses]
+    _refuse_huge_scores(scores, settings)
     step = StepResponses.of(scores, lengths, [response.prompt_id for response in responses])
     seen.scores.update(scores)
     seen.responses += step.size
@@ -137,6 +139,15 @@ def _see(
     if without_signal != groups:
         right = torch.tensor([score > settings.right_above for score in scores])
         seen.weighed.append(Weighed(step.lengths, right, _weights(step, settings.micro_batch_size)))
+
+
+def _refuse_huge_scores(scores: Sequence[float], settings: AnatomySettings) -> None:
+    for score in scores:
+        if abs(score) > LARGEST_REWARD:
+            raise AnatomyError(
+                f"{settings.dump} has a score of {score:g}; valid are scores of at most {LARGEST_REWARD:g}, as "
+                f"the estimators take them. Type: grpo-verl-ext anatomy <a dump with such scores>"
+            )
 
 
 def _weights(step: StepResponses, micro_batch_size: int) -> dict[str, Tensor]:

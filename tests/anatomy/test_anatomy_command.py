@@ -123,11 +123,14 @@ def test_variants_that_weigh_alike_share_a_line_of_the_figures(
     dump: Path, policy: Path, tmp_path: Path
 ) -> None:
     anatomy = anatomy_of(AnatomySettings(dump, policy, tmp_path, micro_batch_size=4))
-    assert alike(anatomy.cells.by_both) == [["grpo"], ["bnpo", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo"]]
+    lines = alike(anatomy.cells.by_both)
+    known = {"grpo", "bnpo", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo"}
+    shared = [sorted(known.intersection(line)) for line in lines if known.intersection(line)]
+    assert shared == [["grpo"], ["bnpo", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo"]]
     run(dump, policy, tmp_path, "--micro-batch-size", "4")
     for name in ("weight-by-length", "gradient-share"):
         text = (tmp_path / f"anatomy-{name}.svg").read_text()
-        assert "bnpo, dapo, dapo_per_prompt, dr_grpo, gvpo" in text
+        assert all(", ".join(line) in text for line in lines)
     assert "wrong answers" in (tmp_path / "anatomy-weight-by-length.svg").read_text()
 
 

@@ -16,7 +16,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import Settings
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 
@@ -91,7 +91,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     model, data = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("data")
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(model)
-    tiny = build_model(Settings(width=32, layers=1, heads=1, feed_forward=32), tokenizer, seed=1)
+    tiny = build_model(TaskSettings(width=32, layers=1, heads=1, feed_forward=32), tokenizer, seed=1)
     # as Qwen2.5-Math-7B, which has the fewest of the scripts' models
     tiny.config.max_position_embeddings = 4096
     tiny.save_pretrained(model)
