@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -145,8 +145,8 @@ def _refuse_huge_scores(scores: Sequence[float], settings: AnatomySettings) -> N
     for score in scores:
         if abs(score) > LARGEST_REWARD:
             raise AnatomyError(
-                f"{settings.dump} has a score of {score:g}; valid are scores of at most {LARGEST_REWARD:g}, as "
-                f"the estimators take them. Type: grpo-verl-ext anatomy <a dump with such scores>"
+                f"{settings.dump} has a score of {score:g}; valid are scores of at most {LARGEST_REWARD:g}, "
+                f"as the estimators take them. Type: grpo-verl-ext anatomy <a dump with such scores>"
             )
 
 
