@@ -122,7 +122,7 @@ def _stages(config: DictConfig) -> Any:
 
 
 def _driver(config: DictConfig) -> str:
-    """Return which of verl's programs composed the configuration; two have sections unknown to ``main_ppo``."""
+    """Return which of verl's programs composed this; two have a section that ``main_ppo`` lacks."""
     if "async_training" in config:
         return "fully async"
     if "rollout" in config:

@@ -77,7 +77,7 @@ def grpo_outcome(
     config: Mapping[str, Any] | None = None,
     **_: object,
 ) -> Result:
-    """Compute GRPO's advantages with outcome supervision, Â = (r − mean r)/(std r + ε): `advantages.group_scaled`."""
+    """Compute GRPO's outcome advantages Â = (r − mean r)/(std r + ε): `advantages.group_scaled`."""
     return _outcome("grpo_outcome", token_level_rewards, response_mask, index, config)
 
 
@@ -117,7 +117,7 @@ def grpo_process(
 ) -> Result:
     """Compute GRPO's advantages with process supervision, arXiv 2402.03300 §4.1.3: `process_advantages`.
 
-    Uses the steps set by the trainer (`context.STEPS`); ``token_level_rewards``, the outcome, gives the dtype.
+    The trainer sets the steps (`context.STEPS`); ``token_level_rewards``, the outcome, gives the dtype.
     The steps of a rejected response stay in mean and standard deviation.
 
     Raises:
@@ -163,7 +163,7 @@ def _outcome(
     group = _group_ids(name, index, token_level_rewards)
     check_rows(response_mask, group)
     check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
-    # One pass over the rewards and one over the mask (int64 in verl); all (B, T) besides the result are flags.
+    # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     rewards, rows = adv.response_rewards(token_level_rewards), _rows(name, index, token_level_rewards)
     member = rows.member & adv.has_tokens(learnt) if name in WITH_TOKENS else rows.member
