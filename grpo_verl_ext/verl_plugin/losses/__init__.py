@@ -13,8 +13,8 @@ registered estimator no log-probs:
   measures it without changing the loss.
 - With ``algorithm.use_kl_in_reward``, ``actor/reward_kl_penalty`` is ``algorithm.kl_penalty`` of the policy
   before the update, a mean over responses.
-- The trainer modes of this package (``trainer.v1.trainer_mode=grpo_ext_sync`` etc.) report ``actor/ref_kl_k1``,
-  ``…_k2`` and ``…_k3`` of the policy before the update.
+- The trainer modes of this package (``trainer.v1.trainer_mode=grpo_ext_sync`` etc.) report
+  ``actor/ref_kl_k1``, ``…_k2`` and ``…_k3`` of the policy before the update.
 """
 
 from grpo_verl_ext.verl_plugin.losses import clipped

@@ -26,7 +26,7 @@ class Tokens(NamedTuple):
 
 
 class ClipRange(NamedTuple):
-    """Clip range ε_low and ε_high, and c of the dual clip or None; null low and high fall back to ``clip_ratio``."""
+    """Clip range ε_low, ε_high (null: ``clip_ratio``, as in verl), and c of the dual clip or None."""
 
     low: float
     high: float

@@ -1,14 +1,15 @@
 """GVPO as a loss registered with verl: a squared error per response, `algorithms.gvpo.squared_error`.
 
 In a trainer mode of this package (``trainer.v1.trainer_mode=grpo_ext_sync`` etc.) the worker passes the loss
-the drift and size of each response's group; value and gradient are then exact at every update. Without them the
-loss raises: verl's own trainers leave a group incomplete when a session fails, and spread groups over updates.
+the drift and size of each response's group; value and gradient are then exact at every update. Without them
+the loss raises: verl's own trainers leave a group incomplete when a session fails, and spread groups over
+updates.
 
 **Low precision.** ``old_log_probs`` come from a separate forward pass with other micro-batches, hence other
 rounding: in bf16 some hundredths of a nat per token, which add up over a response to a spurious Δ. Where the
 worker knows that the policy has not moved, the current log-probs, detached, serve as the old ones: Δ is 0 in
-value, and its gradient is unchanged. With anchor ``ref`` the targets keep the log-ratio of ``old_log_probs`` to
-the reference, both from passes without gradient, so that d_i = β Δ_i − Ã_i holds and its only error is the
+value, and its gradient is unchanged. With anchor ``ref`` the targets keep the log-ratio of ``old_log_probs``
+to the reference, both from passes without gradient, so that d_i = β Δ_i − Ã_i holds and its only error is the
 rounding of that log-ratio.
 """
 
@@ -38,8 +39,8 @@ LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
 SUMMED_METRICS = (*TERMS, LOG_PROB_GAP)
 """Metrics that verl adds up: each micro-batch reports its share of the mini-batch's value."""
 WEIGHT_SUM = "actor/gvpo_weight_sum/"
-"""Prefix, followed by the number of a prompt: the sum of its responses' weights in this micro-batch. The worker
-removes these from the metrics and adds them up; over the mini-batch they are 0."""
+"""Prefix of a prompt's number: the sum of its responses' weights in this micro-batch. The worker removes
+these from the metrics and adds them up; over the mini-batch they are 0."""
 
 
 def gvpo(

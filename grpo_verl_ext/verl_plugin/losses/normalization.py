@@ -1,9 +1,9 @@
 """Read the mini-batch counts that every loss needs, and compute metrics that verl averages correctly.
 
-verl averages the metrics of a loss over micro-batches and ranks with equal weights. With equally many responses
-per micro-batch, metrics are scaled here so that this average is exactly the mean over the mini-batch (so one
-micro-batch's value may exceed 1). With dynamic batching, where micro-batches have about equally many tokens, it
-is exact up to that balance.
+verl averages the metrics of a loss over micro-batches and ranks with equal weights. With equally many
+responses per micro-batch, metrics are scaled here so that this average is exactly the mean over the
+mini-batch (so one micro-batch's value may exceed 1). With dynamic batching, where micro-batches have about
+equally many tokens, it is exact up to that balance.
 """
 
 from collections.abc import Callable, Mapping
