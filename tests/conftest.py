@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests; what they do to a process's global state is undone."""
+"""Fixtures shared by all tests; they restore the global state that they change."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""The papers' formulas written slowly: Python floats and loops, one line of the paper at a time.
+"""The papers' formulas in slow Python: floats and loops, one line of the paper at a time.
 
-Nothing here shares code or structure with the package. Rows are lists, masks are lists of 0 and 1, and the
-gradient of a loss is with respect to the log-probability of each token.
+Nothing here shares code or structure with the package. Rows are lists, masks are lists of 0 and 1, and a
+loss's gradient is with respect to the log-probability of each token.
 """
 
 import math

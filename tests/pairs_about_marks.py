@@ -1,4 +1,4 @@
-"""Pairs that a tiny reward model can learn."""
+"""Preference pairs that a tiny reward model can learn."""
 
 import random
 

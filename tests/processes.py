@@ -1,7 +1,7 @@
-"""Python processes for tests, forked from a server that has imported torch, Ray, transformers and the like.
+"""Python processes for tests, forked from a server that has imported torch, Ray, transformers etc.
 
-A new interpreter imports those for seconds, and hundreds of tests want one. What the server has not imported
-are verl and this package: each process loads them itself, as a process of a training does.
+A new interpreter takes seconds for these imports, and hundreds of tests need one. The server does not import
+verl or this package: each process loads them itself, as in a training.
 """
 
 import atexit

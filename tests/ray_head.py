@@ -1,4 +1,4 @@
-"""A Ray of the test's own: started by `ray start`, ended by its mark; nobody else's is met or touched."""
+"""A test's own Ray, started by `ray start` and ended by its mark; no other Ray is affected."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The command line itself: version, help texts, and what an old command line is answered."""
+"""Test the command line: version, help texts, and the answers to old commands."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""``grpo-verl-ext prepare``: what it prints, where, and with which exit status."""
+"""Test what ``grpo-verl-ext prepare`` prints, and its exit status."""
 
 from functools import partial
 

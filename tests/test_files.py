@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, and who may make them."""
+"""Test that folders appear whole or not at all, and that one process makes them."""
 
 import threading
 

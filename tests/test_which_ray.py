@@ -1,4 +1,4 @@
-"""Which Ray: the rule, and that Ray does what the rule says beside one that `ray start` left."""
+"""Test the rule that chooses a Ray, and that Ray follows it beside one started by `ray start`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""verl's real trainer on the embedded task, in a process of its own: Ray, FSDP2, vLLM and TransferQueue."""
+"""Run verl's real trainer on the embedded task in a separate process: Ray, FSDP2, vLLM, TransferQueue."""
 
 import os
 import subprocess

@@ -1,1 +1,1 @@
-"""``grpo-verl-ext doctor``: is the plugin there, and is a configuration what it is called?"""
+"""``grpo-verl-ext doctor``: check the installation, or the configuration of a training."""

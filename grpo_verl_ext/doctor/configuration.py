@@ -1,4 +1,4 @@
-"""Everything that is known to be wrong with a training's configuration, before a GPU hour is spent."""
+"""Find problems in a training's configuration without starting it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, Composit
 from grpo_verl_ext.verl_plugin.errors import Finding, Problem, Severity
 
 VERLS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
-"""What verl's own validation raises."""
+"""Exceptions that verl's own validation raises."""
 
 
 def findings(
     overrides: Sequence[str], *, config_path: str = CONFIG_PATH, config_name: str = CONFIG_NAME
 ) -> Iterator[Finding]:
-    """Ours and, if it refuses more, verl's."""
+    """Yield the findings of our checks and, if none is an error, verl's refusal."""
     try:
         config = composed(overrides, config_path=config_path, config_name=config_name)
     except CompositionError as error:
@@ -38,7 +38,7 @@ def findings(
 
 
 def _verls_own(config: DictConfig) -> Iterator[Finding]:
-    """verl's validation without ours in front of it, which has been heard."""
+    """Run verl's validation without our checks, which have already run."""
     verls: object = getattr(validate_config, "__wrapped__", validate_config)
     assert callable(verls)
     try:

@@ -1,4 +1,4 @@
-"""What a process of verl's sees of the plugin, here and in a Ray worker, and with which versions."""
+"""List versions, and the plugin as verl sees it here and in a Ray worker."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.versions import TESTED
 
 WORKER_SECONDS = 180
-"""For a Ray worker to start and to import verl."""
+"""Time limit for a Ray worker to start and to import verl."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a process finds after ``import verl``."""
+    """The platform, estimators and losses of a process after ``import verl``."""
 
     platform: str
-    """verl's."""
+    """verl's name of the device."""
     estimators: dict[str, str]
-    """Name → module of the function that verl would call."""
+    """Name → module of the function that verl calls."""
     losses: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Version:
-    """A package that decides numbers."""
+    """A package whose version can change results."""
 
     name: str
     found: str | None
@@ -37,17 +37,17 @@ class Version:
 
 
 def versions() -> list[Version]:
-    """Those that are here, next to those that the tests run with."""
+    """Return the installed versions beside those that the tests run with."""
     return [Version(name, _version(name), tested) for name, tested in TESTED.items()]
 
 
 def python_version() -> str:
-    """Of this process."""
+    """Return the Python version of this process."""
     return host.python_version()
 
 
 def seen_here() -> Seen:
-    """In this process; verl loads its plugins when it is imported."""
+    """Return what this process has after importing verl, which loads its plugins."""
     import verl  # noqa: F401
     from verl.plugin.platform import get_platform
     from verl.trainer.ppo import core_algos
@@ -60,12 +60,12 @@ def seen_here() -> Seen:
 
 
 def seen_by_a_worker() -> Seen:
-    """In a worker of Ray's: of a Ray started for this question, or of the cluster that RAY_ADDRESS names.
+    """Return the same for a worker of a Ray started for this, or of the cluster in RAY_ADDRESS.
 
     Raises:
-        ValueError: ray.init does not take the address.
-        TimeoutError: it does not answer.
-        ray.exceptions.RayError: it fails.
+        ValueError: ray.init refuses the address.
+        TimeoutError: the worker does not answer.
+        ray.exceptions.RayError: the worker fails.
     """
     address = which_ray().address
     ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)

@@ -1,4 +1,4 @@
-"""What `doctor` found, on the terminal or as JSON."""
+"""Print the findings of `doctor` on the terminal or as JSON."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ CLEAN, WARNED, WRONG = 0, 1, 2
 
 
 def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options: str) -> int:
-    """Print what is wrong with a training's command line; the exit status.
+    """Print the problems of a training's command line and return the exit status.
 
     Args:
         overrides: key=value.
-        as_json: for programs.
-        options: ``config_path``, ``config_name``, if the command line gives them.
+        as_json: print JSON.
+        options: ``config_path`` and ``config_name``, if given.
     """
     with redirect_stdout(sys.stderr):  # verl prints while it is imported and while it validates
         from grpo_verl_ext.doctor.configuration import findings
@@ -49,11 +49,11 @@ def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options:
 
 
 def examine_environment(as_json: bool) -> int:
-    """Print which versions are here, and what this process and a Ray worker see; the exit status."""
+    """Print the versions and what this process and a Ray worker see, and return the exit status."""
     with redirect_stdout(sys.stderr):
         here = seen_here()
         worker, trouble = _asked_worker()
-    complaints = [word for word in (trouble, _differences(here, worker), _queue()) if word]
+    complaints = [each for each in (trouble, _differences(here, worker), _queue()) if each]
     if as_json:
         content = {
             "python": python_version(),
@@ -135,8 +135,8 @@ def _print_environment(here: Seen, worker: Seen | None, complaints: Sequence[str
     for kind, owners in (("estimators", here.estimators), ("losses", here.losses)):
         names = ", ".join(name + "*" * is_own_module(owner) for name, owner in sorted(owners.items()))
         console.print(f"  {kind}: {names}", markup=False)
-    for word in complaints:
-        console.print(word, style="bold red", markup=False)
+    for complaint in complaints:
+        console.print(complaint, style="bold red", markup=False)
 
 
 def _version_table(found: Sequence[Version]) -> Table:

@@ -1,8 +1,8 @@
-"""Every key that this package adds to verl's configuration: default, valid values, check and description.
+"""The keys that this package adds to verl's configuration: default, valid values, check and description.
 
-`Options` is the section ``algorithm.grpo_ext``. `loss_config.LossConfig` adds two keys to verl's section
-``actor.policy_loss``, by the same function `key`. A new key is one more field here or there, and the code
-that uses it; ``docs/settings.md`` is written from the fields.
+`Options` is the section ``algorithm.grpo_ext``; `loss_config.LossConfig` adds two keys to verl's
+``actor.policy_loss``. A new key is one more field, made by `key`. ``docs/settings.md`` is written from the
+fields.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,19 +24,19 @@ SECTION = "algorithm.grpo_ext"
 """The section of `Options`."""
 
 TRAINER_MODES = ("grpo_ext_sync", "grpo_ext_colocate_async", "grpo_ext_separate_async")
-"""Values of ``trainer.v1.trainer_mode``: verl's modes, which also keep the responses of a prompt in one
-optimizer step, pass step rewards to the estimator and refresh the reference."""
+"""Values of ``trainer.v1.trainer_mode``: verl's modes, which also keep a prompt's responses in one optimizer
+step, pass step rewards to the estimator and refresh the reference."""
 
 AGENT_LOOPS = {"single_turn_agent": "step_single_turn_agent", "tool_agent": "step_tool_agent"}
 """verl's agent loops, which drop step rewards → this package's, which keep them."""
 
 REWARD_MANAGER = "rule_and_model"
-"""Value of ``reward.reward_manager.name``: a reward function and a reward model, both weighted."""
+"""Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""
 
 DRIFT_ENGINES = ("fsdp", "fsdp2")
-"""Values of ``actor.strategy`` on which GVPO's forward pass between two updates was tested."""
+"""Values of ``actor.strategy`` with which GVPO's forward pass between two updates was tested."""
 REFRESH_ENGINES = ("fsdp", "fsdp2")
-"""Values of ``actor.strategy`` that shard policy and reference alike, where the refresh was tested."""
+"""Values of ``actor.strategy`` with which the reference refresh was tested."""
 
 RENAMED = {
     f"{SECTION}.ref_sync_steps": f"{SECTION}.ref_model_sync_steps",
@@ -44,43 +44,43 @@ RENAMED = {
     f"{SECTION}.mask_truncated": f"{SECTION}.mask_truncated_completions",
     f"{SECTION}.gvpo_beta": f"{ACTOR}.policy_loss.gvpo_beta",
 }
-"""Keys of earlier development versions → their present names."""
+"""Keys of earlier development versions → their new names."""
 RENAMED_MODES = {
     "group_sync": "grpo_ext_sync",
     "group_colocate_async": "grpo_ext_colocate_async",
     "group_separate_async": "grpo_ext_separate_async",
 }
-"""The same for values of ``trainer.v1.trainer_mode``."""
+"""Values of ``trainer.v1.trainer_mode`` in earlier development versions → their new names."""
 
 LARGEST = 1e30
-"""Largest number that a setting may have: fp32 ends at 3.4e38, and products of settings must fit."""
+"""Largest |value| of a numeric setting: products of settings must fit fp32, which ends at 3.4e38."""
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether the value is a number, finite also in fp32; true and false are not numbers."""
+    """Whether the value is a number (not a bool) of at most `LARGEST` in size."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= LARGEST
 
 
 def is_positive(value: object) -> TypeGuard[int | float]:
-    """Whether the value is a number > 0, finite also in fp32."""
+    """Whether the value is a number > 0 and at most `LARGEST`."""
     return is_number(value) and value > 0
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether the value is an integer ≥ 1 that a tensor can hold."""
+    """Whether the value is an integer ≥ 1 that fits int64."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The values that a key takes.
+    """The values that a key accepts.
 
     Attributes:
-        accepts: whether a value is one of them.
-        valid: the same in words, or the values themselves; for messages and the page of settings.
-        example: a value, as one types it.
+        accepts: whether a value is valid.
+        valid: a description of the values, or the values; for messages and ``docs/settings.md``.
+        example: a valid value as typed.
         nullable: whether null is valid, too.
     """
 
@@ -90,10 +90,10 @@ class Rule:
     nullable: bool = False
 
     def check(self, key: str, value: object, *, why: str = "", fix: str = "") -> None:
-        """Refuse any other value.
+        """Refuse an invalid value.
 
         Raises:
-            SettingError: names the key, the value, the valid values and the line to type.
+            SettingError: the value is not valid.
         """
         if value is None and self.nullable:
             return
@@ -106,7 +106,7 @@ class Rule:
 
 
 def one_of(*names: str, nullable: bool = False) -> Rule:
-    """The rule of a key that takes one of some names."""
+    """Return the rule of a key that accepts one of these names."""
     return Rule(lambda value: value in names, names, names[0], nullable)
 
 
@@ -117,11 +117,11 @@ BUDGET = Rule(is_count, "an integer ≥ 1", "${data.max_response_length}", nulla
 
 Value = TypeVar("Value")
 RULE, DESCRIPTION = "rule", "description"
-"""Entries in the metadata of a field."""
+"""Keys in the metadata of a field."""
 
 
 def key(default: Value, rule: Rule, description: str) -> Value:
-    """A field of a dataclass of settings, with its rule and one line for ``docs/settings.md``."""
+    """Return a dataclass field with a default, a rule and one line for ``docs/settings.md``."""
     made: Any = field(default=default, metadata={RULE: rule, DESCRIPTION: description})
     return cast(Value, made)
 
@@ -142,7 +142,7 @@ class RewardModelOptions:
 
 @dataclass(frozen=True)
 class Options:
-    """The section ``algorithm.grpo_ext``. Every preset sets it; without a preset all defaults hold."""
+    """The section ``algorithm.grpo_ext``; all keys have defaults."""
 
     scale_rewards: str | None = key(
         None,
@@ -206,7 +206,7 @@ class Options:
 
     @classmethod
     def from_config(cls, algorithm: Mapping[str, Any] | None) -> "Options":
-        """Read and check the section of verl's ``algorithm``; None stands for all defaults.
+        """Read and check the section in verl's ``algorithm``; None gives all defaults.
 
         Raises:
             SettingError: an unknown key, or a value outside its rule.
@@ -219,11 +219,11 @@ class Options:
 
     @classmethod
     def for_estimator(cls, algorithm: Mapping[str, Any] | None, estimator: str | None = None) -> "Options":
-        """Read the section for an estimator of this package, with `scale_rewards` decided.
+        """Read the section for an estimator of this package and resolve a null ``scale_rewards``.
 
         Args:
             algorithm: verl's ``algorithm`` section.
-            estimator: its name; None takes ``algorithm.adv_estimator``.
+            estimator: its name; None means ``algorithm.adv_estimator``.
 
         Raises:
             SettingError: an unknown key, a value outside its rule, or two keys that contradict each other.
@@ -239,15 +239,15 @@ class Options:
 
     @property
     def budget_of_truncated(self) -> int | None:
-        """The budget in tokens whose responses get advantage 0; None where all of them keep theirs."""
+        """The budget in tokens whose truncated responses get advantage 0; None without such masking."""
         return self.max_response_length if self.mask_truncated_completions else None
 
 
 def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the section ``grpo_ext`` of verl's ``algorithm`` as it is written; empty where there is none.
+    """Return the section ``grpo_ext`` of verl's ``algorithm`` unchecked; empty if there is none.
 
     Raises:
-        SettingError: it is not a section, or ``algorithm`` is not.
+        SettingError: it or ``algorithm`` is not a section.
     """
     if algorithm is None:
         return {}
@@ -316,7 +316,7 @@ def _check_estimator(options: Options, estimator: str | None, norm_adv_by_std_in
             valid="false",
             fix=f"{key}=false, and shape the reward instead: reward.reward_manager.name=dapo",
         )
-    # verl's default is true, so only false shows an intention.
+    # verl's default is true, so only false is a choice of the user.
     if not norm_adv_by_std_in_grpo and options.scale_rewards != "none":
         key = "algorithm.norm_adv_by_std_in_grpo"
         raise SettingError(

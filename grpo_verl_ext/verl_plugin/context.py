@@ -1,7 +1,7 @@
 """Values passed to our losses and estimators through calls of verl that do not forward them.
 
-The trainer or the worker sets each one; the loss or the estimator reads it inside the call. This page is all
-of the hidden data flow: what a registered loss or estimator uses besides its arguments is here.
+The trainer or worker sets each one; the loss or estimator reads it inside the call. All input of a registered
+loss or estimator besides its arguments is listed here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,18 +17,18 @@ Value = TypeVar("Value")
 
 
 class ScopedValue(Generic[Value]):
-    """A value of this thread inside a ``with`` block, and None outside of it."""
+    """A value per thread that is set inside a ``with`` block and None outside."""
 
     def __init__(self, name: str) -> None:
         self._value: ContextVar[Value | None] = ContextVar(name, default=None)
 
     def get(self) -> Value | None:
-        """Return the value of the innermost block."""
+        """Return the value set by the innermost block, or None."""
         return self._value.get()
 
     @contextmanager
     def set(self, value: Value) -> Iterator[None]:
-        """Let `get` return this value inside the block."""
+        """Make `get` return this value inside the block."""
         token = self._value.set(value)
         try:
             yield
@@ -37,15 +37,15 @@ class ScopedValue(Generic[Value]):
 
 
 OUR_TRAINER = ScopedValue[bool]("trainer of this package")
-"""Trainer → estimator: true while a trainer mode of this package calls."""
+"""Trainer → estimator: true in a call by a trainer mode of this package."""
 
 KEYS = ScopedValue[Sequence[str]]("keys")
-"""Trainer → estimator: verl's keys of the batch, one a row, which tell rows of one session apart."""
+"""Trainer → estimator: verl's key of each row, which identifies its session."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """All S steps of the responses of a batch, (S,) each: see `algorithms.process`."""
+    """All S steps of the responses of a batch, (S,) each; see `algorithms.process`."""
 
     rewards: Tensor
     row: Tensor
@@ -53,10 +53,10 @@ class Steps:
 
 
 STEPS = ScopedValue[Steps]("steps")
-"""Trainer → estimator of process supervision, to which verl hands rewards only."""
+"""Trainer → estimator ``grpo_process``: the steps; verl passes rewards only."""
 
 DUMPED_COLUMNS = ScopedValue[dict[str, dict[str, list[float]]]]("columns")
-"""Trainer → the same trainer's dump of rollouts: more columns, by the row's uid."""
+"""Trainer → its rollout dump: additional columns, by the row's uid."""
 
 GROUP_INDEX = "group_index"
 GROUP_SIZE = "group_size"
@@ -66,14 +66,14 @@ GROUP_DRIFT = "group_drift"
 
 @dataclass(frozen=True)
 class GroupRows:
-    """For each response of a micro-batch, (B,) each.
+    """The group of each response of a micro-batch, (B,) each.
 
     Attributes:
-        index: number of its prompt within the rollout batch.
-        size: k, responses of that prompt that have tokens: neither padding nor rejected.
+        index: number of its prompt in the rollout batch.
+        size: k, the prompt's responses with tokens: neither padding nor rejected.
         drift: Δ̄, mean of log π_θ(y) − log π_old(y) over them, at the policy before this update, in nats.
-        old_is_current: the policy has not moved since ``old_log_probs`` were computed, so that they are
-            the log-probs of this very update, which another forward pass rounded differently.
+        old_is_current: whether the policy has not moved since ``old_log_probs`` were computed; these then
+            differ from the current log-probs by rounding alone.
     """
 
     index: Tensor
@@ -83,11 +83,11 @@ class GroupRows:
 
 
 GROUPS = ScopedValue[GroupRows]("group rows")
-"""Worker → loss: the rows of the micro-batch; verl's ``ppo_loss`` passes no prompt id, no field of ours."""
+"""Worker → loss: the groups of the micro-batch's rows; verl's ``ppo_loss`` passes no prompt ids."""
 
 
 def at_first_update(rows: int, group_size: int, device: torch.device | None = None) -> GroupRows:
-    """Rows of complete groups under a policy that has not moved: for a call outside a training."""
+    """Return rows of complete groups under a policy that has not moved, for calls outside a training."""
     return GroupRows(
         index=torch.zeros(rows, dtype=torch.int64, device=device),
         size=torch.full((rows,), group_size, device=device),

@@ -1,4 +1,4 @@
-"""What is wrong with a setting: one form for exceptions, for warnings and for ``doctor --json``."""
+"""Problems with settings, in one form for exceptions, warnings and ``doctor --json``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 
 
 class Severity(str, Enum):
-    """What happens when a training starts with such a setting."""
+    """The consequence of a problem when a training starts."""
 
     ERROR = "error"
     """The training is refused."""
@@ -20,7 +20,7 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True)
 class Problem:
-    """A setting with a wrong value, or with one that is seldom meant.
+    """A setting with a wrong or seldom intended value.
 
     As text: ``{key} is {value}, but {why}; valid is {valid}. Type: {fix}``.
     """
@@ -28,17 +28,17 @@ class Problem:
     key: str
     value: object
     fix: str = ""
-    """The line to type; empty where ``seen`` is a message of another part of the package, which has it."""
+    """The line to type; empty where ``seen`` is a complete message that contains it."""
     why: str = ""
-    """Completes "…, but": what contradicts the value."""
+    """What contradicts the value; follows "…, but"."""
     valid: str | Sequence[str] = ""
-    """A description, or the valid values themselves."""
+    """A description of the valid values, or the values."""
     seen: str = ""
-    """Takes the place of ``{key} is {value}`` where one value does not say it."""
+    """Replaces ``{key} is {value}`` where one value does not say it."""
 
     @property
     def reason(self) -> str:
-        """The text without the line to type."""
+        """The message without the line to type."""
         seen = self.seen or f"{self.key} is {as_typed(self.value)}"
         but = f", but {self.why}" if self.why else ""
         if not self.valid:
@@ -51,7 +51,7 @@ class Problem:
 
 
 class SettingError(ValueError):
-    """A setting with a wrong value; takes the fields of `Problem`."""
+    """Raised for a setting with a wrong value; has the fields of `Problem`."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class SettingError(ValueError):
         super().__init__(str(self.problem))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Ray pickles what is raised in a worker."""
+        """Support pickling, which Ray needs for an error raised in a worker."""
         return SettingError.of, (self.problem,)
 
     @classmethod
     def of(cls, problem: Problem) -> SettingError:
-        """The same as an exception."""
+        """Return the problem as an exception."""
         return cls(
             problem.key,
             problem.value,
@@ -85,7 +85,7 @@ class SettingError(ValueError):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found."""
+    """A problem found by one check."""
 
     check: str
     severity: Severity
@@ -93,9 +93,9 @@ class Finding:
 
 
 def as_typed(value: object) -> str:
-    """A value as one types it: ``null``, ``true``, ``fsdp2``.
+    """Return a value as typed on the command line: ``null``, ``true``, ``fsdp2``.
 
-    A text that YAML would read as something else, such as ``'1'``, is in quotes.
+    A text that YAML would read as another type, such as ``'1'``, is quoted.
     """
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

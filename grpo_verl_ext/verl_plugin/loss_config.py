@@ -1,7 +1,4 @@
-"""Options of the losses: the dataclass that verl builds from ``actor.policy_loss``, and their checks.
-
-`check_loss` reads plain configuration: the driver calls it once, before any rollout.
-"""
+"""Options of the losses, a dataclass that verl builds from ``actor.policy_loss``, and their checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +24,7 @@ CONSTANT_LENGTH = "seq-mean-token-sum-norm"
 
 @dataclass
 class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
-    """verl's options and ours, chosen by ``policy_loss._target_``; verl's own class refuses unknown keys."""
+    """verl's loss options and ours; ``policy_loss._target_`` selects it, as verl's class refuses our keys."""
 
     max_response_length: int | None = key(
         None,
@@ -41,16 +38,16 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
     )
 
     def __post_init__(self) -> None:
-        """Refuse a budget that is not a number of tokens; verl builds this before any rollout."""
+        """Refuse a budget that is not a number of tokens."""
         BUDGET_OF_METRIC.check(f"{ACTOR}.policy_loss.max_response_length", self.max_response_length)
 
 
 def check_loss(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:
-    """Check verl's ``actor_rollout_ref.actor`` section against one of our losses.
+    """Check verl's section ``actor_rollout_ref.actor`` against one of our losses, before any rollout.
 
     Args:
         loss_mode: name of the loss.
-        required: the ``loss_agg_mode`` that it goes with.
+        required: the ``loss_agg_mode`` that it needs.
         actor: the section.
 
     Raises:

@@ -1,7 +1,4 @@
-"""A model that a setting names: its folder, its ``config.json``, and its sizes.
-
-A name on a hub is not looked up; nothing is said about such a model.
-"""
+"""Read a local model folder: its ``config.json`` and its sizes. Names on a hub are not looked up."""
 
 from __future__ import annotations
 
@@ -22,25 +19,25 @@ FIX = f"{MODEL}=<folder of a Hugging Face model>"
 
 
 def home_resolved(name: str) -> Path:
-    """Return the path with ``~`` expanded as the shell does; ``~unknown`` stays, and is not a folder."""
+    """Return the path with ``~`` expanded as in the shell; ``~unknown`` stays."""
     return Path(os.path.expanduser(name))
 
 
 def local_folder(name: str) -> Path | None:
-    """Return the folder, or None for the name of a model on a hub."""
+    """Return the folder of a model, or None for a name on a hub."""
     folder = home_resolved(name)
     return folder if name.startswith(("/", "~", ".")) or folder.exists() else None
 
 
 def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
-    """Read its ``config.json``.
+    """Read the ``config.json`` of a model folder.
 
     Args:
         key: the setting that names the folder.
         fix: the line to type.
 
     Raises:
-        SettingError: there is none, or it is not a JSON object. It is left in place.
+        SettingError: the file is missing or not a JSON object; it is left in place.
     """
     file = folder / "config.json"
     if not file.is_file():
@@ -53,12 +50,12 @@ def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
 
 
 FULL_ATTENTION = ("llama", "mistral", "qwen2", "qwen3")
-"""Values of ``model_type`` whose every layer attends to the whole context, unless it has a sliding window."""
+"""Values of ``model_type`` with full attention in every layer, unless a sliding window is configured."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Counts, as ``config.json`` has them."""
+    """Sizes of a model from its ``config.json``."""
 
     vocabulary: int
     width: int
@@ -67,23 +64,23 @@ class ModelShape:
     kv_heads: int
     head_size: int
     positions: int | None
-    """The longest context; None where the file does not say."""
+    """The longest context; None if not in the file."""
     full_attention: bool
-    """Whether every layer surely keeps a key and a value of every key-value head for every token."""
+    """Whether every layer certainly caches keys and values of all tokens."""
 
     @property
     def cache_numbers(self) -> int:
-        """Numbers in the keys and values of one token."""
+        """Count of numbers in the cached keys and values of one token."""
         return 2 * self.layers * self.kv_heads * self.head_size
 
     @property
     def embedding(self) -> int:
-        """Weights of the embedding, mostly the largest tensor of a model."""
+        """Count of weights in the embedding, usually the largest tensor."""
         return self.vocabulary * self.width
 
 
 def model_shape(path: object) -> ModelShape | None:
-    """Return the sizes; None for a name on a hub, an unreadable file or other names of fields."""
+    """Return the model's sizes; None for a name on a hub, an unreadable file or unknown field names."""
     folder = local_folder(path) if isinstance(path, str) else None
     if folder is None:
         return None
@@ -96,7 +93,7 @@ def model_shape(path: object) -> ModelShape | None:
 
 
 def tensor_sizes(path: object) -> list[int]:
-    """Return the number of weights in each tensor of the ``.safetensors`` files, from their headers."""
+    """Return the number of weights of each tensor in the ``.safetensors`` files, read from their headers."""
     folder = local_folder(path) if isinstance(path, str) else None
     if folder is None:
         return []
@@ -105,7 +102,7 @@ def tensor_sizes(path: object) -> list[int]:
 
 
 def _sizes_in(file: Path) -> list[int]:
-    # Not at the top: verl loads the plugin in every process.
+    # Imported here because verl loads the plugin in every process.
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,6 +1,6 @@
-"""What presets may calculate with: ``${grpo_ext.NAME:ARGUMENTS}``, as OmegaConf has no arithmetic of its own.
+"""OmegaConf resolvers for arithmetic in presets: ``${grpo_ext.NAME:ARGUMENTS}``.
 
-verl composes in the driver and resolves in its TaskRunner; every process that imports verl has them.
+Every process that imports verl has them: verl composes in the driver and resolves in its TaskRunner.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from grpo_verl_ext.verl_plugin.cpu import sizes
 
 
 def share(whole: int, part: int, of: int) -> int:
-    """``whole · part / of``, rounded down, at least 1: ``${grpo_ext.share:512,4096,20480}`` is 102."""
+    """Return ``whole · part / of``, rounded down, at least 1: ``${grpo_ext.share:512,4096,20480}`` is 102."""
     return max(1, whole * part // of)
 
 
@@ -22,7 +22,7 @@ def equal(value: object, other: object) -> bool:
 
 
 def all_null(*values: object) -> bool:
-    """Whether none of them is set."""
+    """Whether all values are null."""
     return all(value is None for value in values)
 
 
@@ -35,10 +35,10 @@ RESOLVERS: Mapping[str, Callable[..., Any]] = {
     "grpo_ext.cpu.bucket_megabytes": sizes.bucket_megabytes,
     "grpo_ext.cpu.micro_batch_tokens": sizes.micro_batch_tokens,
 }
-"""A name → the pure function behind it. None of them raises: what is wrong with a setting a check says."""
+"""Name → pure function. None raises on a wrong setting; the checks of `preflight` report it."""
 
 
 def install() -> None:
-    """Make them known to OmegaConf in this process; repeatable."""
+    """Register the resolvers with OmegaConf in this process; may be repeated."""
     for name, function in RESOLVERS.items():
         OmegaConf.register_new_resolver(name, function, replace=True)

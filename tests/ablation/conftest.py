@@ -1,4 +1,4 @@
-"""A grid's folder as its runs leave it."""
+"""Fixture: a grid's folder as its runs leave it."""
 
 import json
 from collections.abc import Callable, Mapping

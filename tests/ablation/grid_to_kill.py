@@ -1,4 +1,4 @@
-"""``python grid_to_kill.py FOLDER``: a grid with a stand-in for verl's trainer, all else real."""
+"""Run a grid with a stand-in for verl's trainer, to be killed: ``python grid_to_kill.py FOLDER``."""
 
 import os
 import sys

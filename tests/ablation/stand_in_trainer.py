@@ -1,6 +1,6 @@
-"""Stands in for the ``python`` of a cluster: `python -m verl.trainer.main_ppo …`, with no training in it.
+"""Stand-in for a cluster's ``python -m verl.trainer.main_ppo …``, without training.
 
-What it is to do comes as overrides: ``+name=``, ``+signs=`` (a folder), ``+wait_for=`` (signs), ``+status=``.
+Overrides control it: ``+name=``, ``+signs=`` (a folder), ``+wait_for=`` (signs), ``+status=``.
 """
 
 import json

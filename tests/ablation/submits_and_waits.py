@@ -1,4 +1,4 @@
-"""To be killed: submits runs to a cluster, two at once. Arguments: address, folder, runs as JSON."""
+"""Submit runs to a cluster, two at once, to be killed. Arguments: address, folder, runs as JSON."""
 
 import json
 import sys

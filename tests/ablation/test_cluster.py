@@ -1,4 +1,4 @@
-"""Runs as jobs of a real Ray, with a stand-in for the trainer that its `python` would start."""
+"""Test runs as jobs of a real Ray, with a stand-in for the trainer."""
 
 import http.server
 import json

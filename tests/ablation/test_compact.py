@@ -1,4 +1,4 @@
-"""The compact file holds all that a report reads, is written whole, and is refused when spoiled."""
+"""Test that the compact file holds all that a report reads, is written whole, and is refused when corrupt."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Learning curves: the numbers that are drawn, and the files."""
+"""Test learning curves: the plotted numbers and the files."""
 
 from pathlib import Path
 

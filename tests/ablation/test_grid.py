@@ -1,4 +1,4 @@
-"""Grids: what is refused, which runs they make."""
+"""Test grids: refusals and the runs they make."""
 
 from pathlib import Path
 

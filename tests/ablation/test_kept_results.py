@@ -1,4 +1,4 @@
-"""The results kept in the repository: `ablate report` makes every number of RESULTS.md from them."""
+"""Test that `ablate report` makes every number of RESULTS.md from the results in the repository."""
 
 import shutil
 from pathlib import Path

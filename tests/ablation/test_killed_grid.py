@@ -1,4 +1,4 @@
-"""A grid killed at random points ends with the results of an unbroken one."""
+"""Test that a grid killed at random points ends with the results of an uninterrupted one."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""The HTML page: what it shows, what hostile text does to it, and that a browser needs nothing else."""
+"""Test the HTML page: content, hostile text, and that a browser loads nothing else."""
 
 import json
 import shutil

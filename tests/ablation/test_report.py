@@ -1,4 +1,4 @@
-"""From a folder of runs to tables: by hand, half-way, corrupt."""
+"""Test tables from a folder of runs: computed by hand, incomplete, corrupt."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What responses say: by hand; read once; corrupt files are named and left."""
+"""Test statistics of responses: by hand; read once; corrupt files are named and left in place."""
 
 import json
 import shutil

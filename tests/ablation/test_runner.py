@@ -1,4 +1,4 @@
-"""The runner: what is finished is not repeated, what fails is named and does not stop the others."""
+"""Test the runner: finished runs are not repeated; a failed one is named and does not stop the others."""
 
 import json
 from collections.abc import Callable

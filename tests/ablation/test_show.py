@@ -1,4 +1,4 @@
-"""What ``ablate`` shows: the plan by hand, and how often the files are read for it."""
+"""Test what ``ablate`` shows: the plan by hand, and how often it reads files."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Statistics: by hand, next to scipy, and as properties."""
+"""Test statistics by hand, against scipy, and as properties."""
 
 import math
 from collections.abc import Iterator

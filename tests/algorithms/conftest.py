@@ -1,4 +1,4 @@
-"""Hypothesis draws the same examples on every run, without a limit on time that a slow machine would miss."""
+"""Make Hypothesis draw the same examples on every run, without a deadline."""
 
 from hypothesis import settings
 

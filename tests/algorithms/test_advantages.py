@@ -1,6 +1,6 @@
-"""Outcome advantages: by hand, against the slow oracle, and what must not change them.
+"""Test outcome advantages: by hand, against the slow oracle, and invariances.
 
-Not covered: the reward functions, and verl's way to the estimator (tests/plugin/test_estimators.py).
+Not covered: the reward functions, and verl's call of the estimator (tests/plugin/test_estimators.py).
 """
 
 import math

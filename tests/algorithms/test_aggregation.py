@@ -1,4 +1,4 @@
-"""Reductions: by hand, next to verl's ``agg_loss``, and that parts add up to the whole."""
+"""Test aggregations: by hand, against verl's ``agg_loss``, and that parts add up to the whole."""
 
 import math
 from functools import partial

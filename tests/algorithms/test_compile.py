@@ -1,4 +1,4 @@
-"""The functions of the training step compile into one graph: no graph break, so no host synchronisation."""
+"""Test that functions of the training step compile without graph breaks, so no host synchronisation."""
 
 import torch
 

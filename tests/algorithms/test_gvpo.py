@@ -1,7 +1,7 @@
-"""GVPO's three forms, and its theorems on a policy over a handful of responses.
+"""Test GVPO's three forms, and its theorems on a policy over a handful of responses.
 
-The theorems are checked by descent on the expected loss, written as a sum over all pairs of responses: with
-k = 2 the estimator is already unbiased, which `test_the_estimator_is_unbiased` shows for other k.
+The theorems are checked by descent on the expected loss, a sum over all pairs of responses: with k = 2 the
+estimator is already unbiased; `test_the_estimator_is_unbiased` shows it for other k.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""KL estimators: by hand, as identities over a whole vocabulary, and next to verl's."""
+"""Test KL estimators: by hand, as identities over a whole vocabulary, and against verl's."""
 
 import math
 

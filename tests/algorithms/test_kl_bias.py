@@ -1,4 +1,4 @@
-"""Biases of the KL estimators over a whole vocabulary: by hand, and the known truths as closed forms."""
+"""Test biases of the KL estimators over a whole vocabulary: by hand and against closed forms."""
 
 import math
 

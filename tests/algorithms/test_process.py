@@ -1,4 +1,4 @@
-"""Process supervision: by hand, next to an oracle of the paper's section, and its special case."""
+"""Test process supervision: by hand, against an oracle of the paper's section, and its special case."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""``import grpo_verl_ext`` gives the mathematics and nothing heavier than torch."""
+"""Test that ``import grpo_verl_ext`` gives the mathematics and imports nothing heavier than torch."""
 
 import grpo_verl_ext
 

@@ -1,4 +1,4 @@
-"""Rows laid end to end: next to the same rows padded, whatever the blocks; by hand; refusals."""
+"""Test functions on ragged rows: against the same rows padded, for any blocks; by hand; refusals."""
 
 import math
 from unittest.mock import patch

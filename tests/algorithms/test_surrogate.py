@@ -1,4 +1,4 @@
-"""The clipped surrogate: a table by hand, the oracle, where the gradient flows, what garbage may do."""
+"""Test the clipped surrogate: a table by hand, the oracle, where gradient flows, values under the mask."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A dump as verl writes it."""
+"""Fixture: a dump as verl writes it."""
 
 import json
 from collections.abc import Callable

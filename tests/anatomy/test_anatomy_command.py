@@ -1,4 +1,4 @@
-"""``grpo-verl-ext anatomy``, from a dump to tables and files; a token is a byte, and one more for the end."""
+"""Test ``grpo-verl-ext anatomy`` from a dump to tables and files; each byte and the end is a token."""
 
 import json
 import shutil

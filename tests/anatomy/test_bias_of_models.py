@@ -1,4 +1,4 @@
-"""The bias of the KL estimators between two models, next to a plain computation over a response's tokens."""
+"""Test the bias of the KL estimators between two models against a plain computation over tokens."""
 
 import shutil
 from pathlib import Path

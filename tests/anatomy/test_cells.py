@@ -1,4 +1,4 @@
-"""Means by length and answer, by hand."""
+"""Test means by length and correctness, by hand."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Reading verl's dump: groups, order, and lines that are none."""
+"""Test reading verl's dump: groups, order and invalid lines."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The weight of a token under each variant: by hand, as properties, and next to the plugin's own losses.
+"""Test the weight of a token under each variant: by hand, as properties, and against the plugin's losses.
 
-Not covered: what a later update on the same rollout would weigh, where ratios differ from 1.
+Not covered: later updates on the same rollout, where ratios differ from 1.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Texts of a dump back to tokens. The embedded task's tokenizer has a token for each byte."""
+"""Test tokenizing the texts of a dump; the embedded task's tokenizer has a token for each byte."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The variants that `anatomy` weighs are those that a training runs: the registered estimators and losses."""
+"""Test that `anatomy` weighs the registered estimators and losses."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""This folder's README, written from the table: ``python tests/contract/contract_page.py``."""
+"""Write this folder's README from the table of seams: ``python tests/contract/contract_page.py``."""
 
 from pathlib import Path
 

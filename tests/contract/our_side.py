@@ -1,4 +1,4 @@
-"""What our own sources take from verl, read out of them."""
+"""Read from our own sources what they use of verl."""
 
 import ast
 from collections.abc import Iterator

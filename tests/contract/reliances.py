@@ -1,4 +1,4 @@
-"""What one can rely on in a name of verl's, and what to say when it has moved.
+"""Kinds of properties of verl's names that we rely on, with a message for each that has changed.
 
 Each kind yields phrases whose subject is the name: "has lost its parameter metrics".
 """

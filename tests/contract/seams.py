@@ -1,4 +1,4 @@
-"""Every seam between this package and verl: where, what we rely on, and which of our modules does."""
+"""List every seam between this package and verl: its place, what we rely on, and the module that does."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""verl is as this package relies on it: the table of `seams`, line by line, by reading verl's sources."""
+"""Test the table of `seams` line by line against verl's sources."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

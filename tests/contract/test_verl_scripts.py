@@ -1,4 +1,4 @@
-"""The judge of verl's example scripts, on a checkout of a few small ones."""
+"""Test `verl_scripts`, which judges verl's example scripts, on a checkout of a few small ones."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What our sources take from verl and the table does not list."""
+"""List what our sources use of verl and the table of seams lacks."""
 
 from collections.abc import Iterator, Sequence
 

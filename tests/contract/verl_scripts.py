@@ -1,14 +1,14 @@
-"""What the driver's checks say to verl's own example scripts, as they are and with a preset of ours.
+"""Report what our checks do to verl's own example scripts, as they are and with a preset of ours.
 
     python tests/contract/verl_scripts.py CHECKOUT [--json FILE] [--algo NAME …] [--instead]
 
-CHECKOUT is a clone of verl. The scripts are run with stand-ins (`shell_scripts`); each list of arguments that
-one of verl's trainers would have got is composed with Hydra, as that trainer does, by the checkout's own verl
-(the installed one where it has none). Those that verl's own validation accepts go through ``validate_config``
-with our hook in front, as on a node with NVIDIA's GPUs, vLLM and the models downloaded. What the hook prints,
-raises, starts or changes beyond verl's own is written down. The exit status is 1 if it does any of that to a
-list as it is. ``--instead`` leaves out of a list what the preset sets, as somebody would who takes the preset
-for their own settings; without it the list's settings win.
+CHECKOUT is a clone of verl. The scripts run with stand-ins (`shell_scripts`); each list of arguments for one
+of verl's trainers is composed with Hydra, as in that trainer, by the checkout's verl (the installed one where
+it has none). Lists that verl's own validation accepts go through ``validate_config`` with our hook in front,
+as on a node with NVIDIA GPUs, vLLM and the models downloaded. The report lists all that the hook prints,
+raises, starts or changes beyond verl's own. The exit status is 1 if it does any of that to an unchanged list.
+``--instead`` removes from a list what the preset sets, as if the user replaced those settings by it; without
+it the list's settings win.
 """
 
 from __future__ import annotations

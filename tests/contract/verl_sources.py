@@ -1,7 +1,7 @@
-"""verl's sources, looked up by dotted name and read as syntax trees: nothing of them is imported.
+"""Look up names in verl's sources as syntax trees, without importing them.
 
-So a version of verl can be looked at whose own requirements are not installed, and a patch of ours, or of a
-test, is never mistaken for verl.
+So a verl whose requirements are not installed can be examined, and no patch of ours or of a test is mistaken
+for verl.
 """
 
 import ast

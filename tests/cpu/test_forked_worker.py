@@ -1,4 +1,4 @@
-"""Workers of Ray as forks: each is what Ray asked for; where there can be no fork, a Python of its own."""
+"""Test Ray workers as forks: each is as Ray requested; where no fork is possible, a Python of its own."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""Each patch of a foreign module, and the sentence that says when it has become unnecessary.
+"""Test each patch of a foreign module, with a message for when it is obsolete.
 
-A test here fails on the day that verl, torch or vLLM no longer needs the patch: then remove the patch.
+A test fails once verl, torch or vLLM no longer needs the patch: then remove the patch.
 """
 
 import inspect

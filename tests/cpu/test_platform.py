@@ -1,4 +1,4 @@
-"""The CPU platform: answers only where it is asked for, and fits into verl's registries."""
+"""Test that the CPU platform is active only when chosen, and fits into verl's registries."""
 
 import sys
 from importlib.metadata import version

@@ -1,6 +1,6 @@
-"""Sizes that ``+platform=cpu`` takes from a model and its budgets, and what is said of those that do not fit.
+"""Test sizes that ``+platform=cpu`` derives from model and budgets, and messages on those that do not fit.
 
-The numbers are worked out by hand for SmolLM2-135M: 49,152 words, width 576, feed-forward 1536, 30 layers, 3
+Numbers are computed by hand for SmolLM2-135M: 49,152 words, width 576, feed-forward 1536, 30 layers, 3
 key-value heads of 64, a context of 8192. A token has 2 · 30 · 3 · 64 · 4 = 46,080 bytes of keys and values.
 """
 

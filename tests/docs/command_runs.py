@@ -1,4 +1,4 @@
-"""What really starts each command of the pages: a test, or CI before the tests."""
+"""Map each command of the pages to what starts it: a test, or CI before the tests."""
 
 from collections.abc import Mapping
 

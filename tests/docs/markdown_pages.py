@@ -1,4 +1,4 @@
-"""README and the pages of docs/ as a reader takes them: blocks of code, commands, links."""
+"""Parse README and docs/: blocks of code, commands, links."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every command of the pages was started by something that CI runs, or says beside it what it needs."""
+"""Test that every command of the pages is started in CI, or its page says what it needs."""
 
 import re
 import shlex

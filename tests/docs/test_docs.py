@@ -1,7 +1,7 @@
-"""What README and docs say is so: links lead somewhere, code runs, commands parse, messages are real.
+"""Test what README and docs say: links lead somewhere, code runs, commands parse, messages exist.
 
-Not shown here: that the site builds (`sphinx-build -W` in tests/run.sh), and that commands which
-train do what the page says; those are parsed and composed.
+Not covered: that the site builds (`sphinx-build -W` in tests/run.sh), and the results of commands that train,
+which are only parsed and composed.
 """
 
 import ast

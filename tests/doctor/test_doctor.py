@@ -1,4 +1,4 @@
-"""`grpo-verl-ext doctor`: each wrong configuration is found by name, a right one passes without a word."""
+"""Test `grpo-verl-ext doctor`: wrong configurations are found by name; a right one gives no finding."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The embedded task, for trainings."""
+"""Fixture: the embedded task, for trainings."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""verl's real trainer, with preset dapo, as a job of a Ray that was there: `ablate run --ray-address`."""
+"""Test verl's real trainer with preset dapo as a job of a running Ray: `ablate run --ray-address`."""
 
 import os
 import subprocess

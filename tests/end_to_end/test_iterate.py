@@ -1,4 +1,4 @@
-"""Two rounds of iterative GRPO: verl trains and merges, TRL trains a reward model that verl then asks."""
+"""Test two rounds of iterative GRPO: verl trains and merges, TRL trains a reward model for verl."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The quick start without its installation: what it promises to write is there."""
+"""Test that the quick start, without installation, writes what it promises."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""verl's whole pipeline on a machine with no GPU, trained by our registered algorithms."""
+"""Test verl's whole pipeline on a machine without GPU, with our registered algorithms."""
 
 import json
 import re

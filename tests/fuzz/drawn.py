@@ -1,7 +1,7 @@
-"""What the fuzz tests draw from, and how often.
+"""Strategies and numbers of examples for the fuzz tests.
 
-Every run draws the same few examples, FUZZ_TIMES=<number> times as many; with FUZZ_EXAMPLES=<number> it draws
-that many new ones.
+Every run draws the same few examples. FUZZ_TIMES=<number> multiplies them; FUZZ_EXAMPLES=<number> draws that
+many new ones.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Tensors of any shape, dtype, mask and magnitude: a result, or one of our errors, never one of torch's.
+"""Fuzz the algorithms with tensors of any shape, dtype, mask and magnitude: a result or an error of ours.
 
-What is drawn for ``group`` comes from `dense_group_ids`: other numbers are not looked for, as that would wait
-for a GPU. Values are tested in tests/algorithms.
+``group`` is drawn from `dense_group_ids`: its range is not checked, as that would wait for a GPU. Values are
+tested in tests/algorithms.
 """
 
 from typing import Any

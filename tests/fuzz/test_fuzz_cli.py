@@ -1,7 +1,6 @@
-"""The command line with any arguments and files: exit status 0, 1 or 2 and a word, never a traceback.
+"""Fuzz the command line with any arguments and files: exit status 0, 1 or 2 and a message, no traceback.
 
-What a command reads is fuzzed in test_fuzz_readers.py, more often than whole commands can be; `prepare`, and
-everything that trains, is left out.
+Files are fuzzed more often in test_fuzz_readers.py; `prepare` and trainings are left out.
 """
 
 import copy

@@ -1,6 +1,6 @@
-"""Files that a user wrote, or a kill or an editor spoiled: read, or refused by one of our errors.
+"""Fuzz files that a user wrote or that were corrupted: they are read, or refused by an error of ours.
 
-The folders of grids and rounds, which several files make up, are in test_fuzz_state.py.
+Folders of grids and rounds, of several files, are in test_fuzz_state.py.
 """
 
 import json

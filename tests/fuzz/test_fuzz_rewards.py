@@ -1,6 +1,6 @@
-"""Rewards: whatever a model wrote and the data hold, a score, or a word about the settings or the data.
+"""Fuzz rewards with any response and data: a score, or an error about the settings or the data.
 
-Any text against any ground truth is in tests/rewards; here are the other arguments.
+Other arguments are fuzzed here; any text against any ground truth in tests/rewards.
 """
 
 import math

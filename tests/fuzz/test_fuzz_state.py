@@ -1,6 +1,6 @@
-"""Folders of runs over many kills and accidents: nothing is lost, what is spoiled is named and stays.
+"""Fuzz folders of runs over many kills and accidents: nothing is lost; corrupt files are named and kept.
 
-The machine plays verl, the runner and somebody with an editor, on real files; nothing is trained.
+A state machine plays verl, the runner and a user with an editor on real files, without training.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""``python killed.py FOLDER POLICY``: rounds with stand-ins for verl's trainer and merger, all else real.
+"""Run rounds with stand-ins for verl's trainer and merger: ``python killed.py FOLDER POLICY``.
 
-A training on verl takes minutes, and its sampling depends on the load of the machine; the stand-ins write
-what verl would, slowly, from the seed alone.
+A training on verl takes minutes, and its sampling depends on the machine's load. The stand-ins write the same
+files slowly, from the seed alone.
 """
 
 import json

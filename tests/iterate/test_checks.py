@@ -1,4 +1,4 @@
-"""``iterate`` refuses before the first round what would fail in it, or hours later in the second."""
+"""Test that ``iterate`` refuses, before the first round, what would fail in it or in the second."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The KL between two policies on sampled responses."""
+"""Test the KL between two policies on sampled responses."""
 
 import json
 from dataclasses import asdict, replace

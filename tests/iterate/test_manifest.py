@@ -1,4 +1,4 @@
-"""The manifest: whole, continued, refused."""
+"""Test the manifest: complete, continued, refused."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pairs, what is held out, what is replayed."""
+"""Test preference pairs, held-out pairs and replay."""
 
 import json
 from collections import Counter

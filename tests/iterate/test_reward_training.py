@@ -1,4 +1,4 @@
-"""TRL trains, our scorer asks: the same model, the same text."""
+"""Test that our scorer uses the model that TRL trains, on the same text."""
 
 import json
 from dataclasses import asdict, replace

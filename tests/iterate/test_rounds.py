@@ -1,4 +1,4 @@
-"""Rounds in their order; killed at any point, they go on."""
+"""Test the order of rounds, and that they resume when killed at any point."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The YAML of ``iterate``: every wrong value is refused in one message that names it."""
+"""Test the YAML of ``iterate``: every wrong value is refused in one message that names it."""
 
 from pathlib import Path
 

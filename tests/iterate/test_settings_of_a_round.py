@@ -1,4 +1,4 @@
-"""Seeds, folders and verl's command line of each round."""
+"""Test seeds, folders and verl's command line of each round."""
 
 from pathlib import Path
 

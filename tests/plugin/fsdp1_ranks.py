@@ -1,7 +1,7 @@
-"""GVPO's updates under FSDP1: `group_ranks` with verl's other engine class of sharding.
+"""Run GVPO's updates under FSDP1: `group_ranks` with verl's other sharding engine.
 
-FSDP1 hides gradients in flat parameters, so that what rank 0
-writes down are the metrics of every update: each sees the parameters that the ones before it made.
+FSDP1 hides gradients in flat parameters, so rank 0 writes the metrics of every update; each depends on the
+parameters made by the updates before it.
 """
 
 from functools import partial

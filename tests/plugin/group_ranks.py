@@ -1,10 +1,8 @@
-"""verl's real FSDP2 worker on gloo processes, in float64 or as verl trains by default, in bf16.
+"""Run verl's real FSDP2 worker on gloo processes, in float64 or, as verl trains by default, in bf16.
 
-In its own file, so that the processes can import it.
-
-A rank reads ``job.pt``, which the test wrote, and trains once for each variant. Rank 0 writes ``result.pt``:
-gradients, metrics and parameters of every update, the log-ratios Δ_i that the loss used for the rows of this
-rank, and the parameters after the last update.
+A module of its own, so that processes can import it. A rank reads ``job.pt`` from the test and trains once
+per variant. Rank 0 writes ``result.pt``: gradients, metrics and parameters of every update, the log-ratios
+Δ_i used by the loss for this rank's rows, and the parameters after the last update.
 """
 
 import os

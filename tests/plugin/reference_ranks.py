@@ -1,7 +1,7 @@
-"""The reference refresh on models sharded by verl's FSDP engine; in its own file, for processes to import.
+"""Refresh the reference on models sharded by verl's FSDP engine, in processes that import this module.
 
-Weights are multiples of 1/16 between −2 and 2, so that the mean of two is a bfloat16, too: every comparison
-is bit for bit.
+Weights are multiples of 1/16 between −2 and 2, so that the mean of two is exact in bfloat16 and comparisons
+are bit for bit.
 """
 
 from collections.abc import Callable

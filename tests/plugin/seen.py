@@ -1,6 +1,6 @@
-"""What a process looks like after verl was imported: for comparing it with and without the package.
+"""Describe a process after importing verl, to compare it with and without the package.
 
-Where each function and class of the modules comes from, threads, platform, environment, finders of modules.
+Listed are the origin of functions and classes of modules, threads, platform, environment and module finders.
 """
 
 from __future__ import annotations

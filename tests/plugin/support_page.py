@@ -1,4 +1,4 @@
-"""docs/support.md, written from the table: ``python tests/plugin/support_page.py``."""
+"""Write docs/support.md from the table of support: ``python tests/plugin/support_page.py``."""
 
 from pathlib import Path
 

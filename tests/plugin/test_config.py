@@ -1,4 +1,4 @@
-"""The keys of the package: a rule for each, which its default obeys, and the page written from them."""
+"""Test the package's keys: each has a rule that its default obeys, and the page is written from them."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any

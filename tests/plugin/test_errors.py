@@ -1,4 +1,4 @@
-"""One form for what is wrong with a setting, from the exception to the line in the terminal."""
+"""Test the one form of a problem with a setting, from the exception to the terminal."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The estimators as verl calls them: through ``compute_advantage``, next to verl's own, with every refusal.
+"""Test the estimators through verl's ``compute_advantage``: against verl's own, with every refusal.
 
 The mathematics is tested in tests/algorithms/test_advantages.py.
 """

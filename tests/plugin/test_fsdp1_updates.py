@@ -1,4 +1,4 @@
-"""GVPO's updates on one rollout under FSDP1, verl's default engine: the losses of the paper's formula."""
+"""Test GVPO's updates on one rollout under FSDP1, verl's default: losses equal the paper's formula."""
 
 from pathlib import Path
 

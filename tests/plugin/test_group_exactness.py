@@ -1,9 +1,9 @@
-"""GVPO through the group-keeping trainer and verl's own worker equals the paper's formula on the whole batch.
+"""Test that GVPO through our trainer and verl's worker equals the paper's formula on the whole batch.
 
-One process computes the formula as printed, in float64 and with plain PyTorch: whole mini-batches, group
-means that carry gradient, AdamW. The plugin computes it through verl: the trainer's order of rows and its
-targets, FSDP2 workers on 1, 2 and 4 gloo ranks, micro-batches of several sizes, four updates on one rollout.
-TransferQueue, which needs Ray, is stood in for by a dictionary; the end-to-end tests run the real one.
+One process computes the printed formula in float64 with plain PyTorch: whole mini-batches, group means with
+gradient, AdamW. The plugin computes it through verl: the trainer's order of rows and targets, FSDP2 workers
+on 1, 2 and 4 gloo ranks, micro-batches of several sizes, four updates on one rollout. A dictionary replaces
+TransferQueue, which needs Ray; the end-to-end tests run the real one.
 """
 
 from collections.abc import Callable

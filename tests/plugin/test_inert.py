@@ -1,7 +1,7 @@
-"""A training that uses nothing of the package runs as if the package were not installed.
+"""Test that a training that uses nothing of the package runs as if it were not installed.
 
-Each process of such a training is looked at twice, in fresh processes, with and without the package's entry
-point: which functions verl's modules have, threads, platform, environment.
+Each process of such a training is compared, in fresh processes, with and without the package's entry point:
+functions in verl's modules, threads, platform, environment.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Promise 1: value and gradient of every loss are the same for every split, number of ranks and dtype.
+"""Test that value and gradient of every loss are the same for every split, number of ranks and dtype.
 
-Measured through verl's ``ppo_loss``, its KL term on. What bnpo, split-dependent by definition, does fulfil is
-tested in tests/algorithms/test_aggregation.py and test_losses.py.
+Measured through verl's ``ppo_loss`` with its KL term. bnpo, split-dependent by definition, is tested in
+tests/algorithms/test_aggregation.py and test_losses.py.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""What a user installs with this package may be used beside Apache-2.0; the bill of materials has it.
+"""Test that installed dependencies may be used beside Apache-2.0 and are in the bill of materials.
 
-Not shown here: what wheels bundle without naming it, and the extras `dev` and `docs`, not needed to train.
+Not covered: what wheels bundle without naming it, and the extras `dev` and `docs`, not needed to train.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""How verl loads the plugin. Loading happens once per process, so most tests start a fresh one."""
+"""Test how verl loads the plugin; as it does so once per process, most tests start a fresh one."""
 
 import json
 from importlib.metadata import entry_points

@@ -1,6 +1,6 @@
-"""The losses as verl calls them: through ``ppo_loss`` with nested tensors, next to verl's own, on real ranks.
+"""Test the losses through verl's ``ppo_loss``: nested tensors, against verl's own, on real ranks.
 
-Not covered: the model, and FSDP itself, whose average of gradients gloo and plain arithmetic stand in for.
+Not covered: the model and FSDP itself; gloo and plain arithmetic replace its average of gradients.
 """
 
 import dataclasses

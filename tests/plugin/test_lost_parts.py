@@ -1,4 +1,4 @@
-"""A training that lost a process ends, and says which."""
+"""Test that a training that lost a process ends and names it."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Whole groups in mini-batches, rows balanced over ranks."""
+"""Test that mini-batches have whole groups and rows are balanced over ranks."""
 
 import pytest
 import torch

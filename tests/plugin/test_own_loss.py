@@ -1,4 +1,4 @@
-"""Losses of users: registered, averaged with the numbers of the whole mini-batch, measured."""
+"""Test users' losses: registration, normalisation over the whole mini-batch, invariance."""
 
 import json
 import subprocess

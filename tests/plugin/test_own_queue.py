@@ -1,4 +1,4 @@
-"""Two trainings on one Ray: each must find its own TransferQueue, which is a named actor of the whole Ray."""
+"""Test that two trainings on one Ray each use their own TransferQueue, a named actor of the whole Ray."""
 
 import shlex
 import sys

@@ -1,4 +1,4 @@
-"""The built wheel: what a user installs."""
+"""Test the built wheel that a user installs."""
 
 import os
 import subprocess

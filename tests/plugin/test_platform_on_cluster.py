@@ -1,6 +1,6 @@
-"""Which platform the processes of a training get on a Ray cluster whose head node has no accelerator.
+"""Test the platform of a training's processes on a Ray cluster whose head node has no accelerator.
 
-The second node looks to verl as if it had one: its processes find a program ``nvidia-smi``.
+To verl the second node appears to have one: its processes find a program ``nvidia-smi``.
 """
 
 import json

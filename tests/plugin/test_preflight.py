@@ -1,4 +1,4 @@
-"""Bad input is refused in one message, in the driver, before Ray starts."""
+"""Test that wrong settings are refused in one message, in the driver, before Ray starts."""
 
 import copy
 from collections.abc import Callable

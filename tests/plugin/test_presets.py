@@ -1,4 +1,4 @@
-"""Presets on verl's own command line: they compose, they change what they say, a misspelt one is named."""
+"""Test presets on verl's command line: they compose, change what they say, and misspellings are named."""
 
 import asyncio
 import copy

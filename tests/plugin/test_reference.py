@@ -1,4 +1,4 @@
-"""The reference that follows the policy: its settings, its arithmetic on real shards, its refusals."""
+"""Test the reference refresh: settings, arithmetic on real shards, refusals."""
 
 import dataclasses
 import math

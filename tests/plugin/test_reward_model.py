@@ -1,4 +1,4 @@
-"""The reward manager ``rule_and_model``: what it reads, what it returns, what is refused beforehand."""
+"""Test the reward manager ``rule_and_model``: inputs, outputs, refusals before training."""
 
 import asyncio
 import json

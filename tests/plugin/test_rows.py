@@ -1,6 +1,6 @@
-"""Whose reward counts: rejected responses, padding, sessions with several outputs; through verl's v1 path.
+"""Test which rewards count: rejected responses, padding, several outputs of a session; in verl's v1 path.
 
-verl's ``grpo`` is the peer. TransferQueue, which needs Ray, is stood in for by a dictionary.
+The comparison is with verl's ``grpo``. A dictionary replaces TransferQueue, which needs Ray.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The scripts of examples/train: what they start is what verl accepts, on one GPU and on sixteen."""
+"""Test that verl accepts what the scripts of examples/train start, on one GPU and on sixteen."""
 
 import os
 import shutil

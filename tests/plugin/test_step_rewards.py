@@ -1,4 +1,4 @@
-"""Step rewards on their way: characters to tokens, the agent loops' output, collection, the estimator."""
+"""Test step rewards from characters to tokens, agent loop, collection and estimator."""
 
 import math
 import unicodedata

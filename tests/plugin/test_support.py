@@ -1,4 +1,4 @@
-"""The table of support: every cell is exact, with a test that exists, or refused with a line that helps."""
+"""Test the table of support: every cell names an existing test or a refusal with a line that helps."""
 
 import ast
 import functools

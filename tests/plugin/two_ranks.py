@@ -1,4 +1,4 @@
-"""A small policy on two gloo processes; in its own file, so that they can import it by name."""
+"""Run a small policy on two gloo processes, which import this module by name."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The correctness reward: 2.0 to the letter, 1.5 as a number, else 0, whatever the text."""
+"""Test the correctness reward: 2.0 for the exact text, 1.5 for an equal number, else 0."""
 
 import inspect
 import re

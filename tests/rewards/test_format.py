@@ -1,4 +1,4 @@
-"""The format reward: 0.2 for each of four tags."""
+"""Test the format reward: 0.2 for each of four tags."""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""The example's reward for equations on GSM8K."""
+"""Test the example's reward for equations on GSM8K."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Steps are found where they stand and graded by rule."""
+"""Test that steps are found and graded by rule."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The reward verl calls: closed forms, refusals, and what verl makes of its keys."""
+"""Test the weighted reward that verl calls: closed forms, refusals, and its keys in verl."""
 
 import math
 import re

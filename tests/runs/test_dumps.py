@@ -1,4 +1,4 @@
-"""verl's dumps of responses."""
+"""Test reading verl's dumps of responses."""
 
 import json
 import math

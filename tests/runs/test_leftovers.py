@@ -1,4 +1,4 @@
-"""What a run left behind is ended, and nobody else's process."""
+"""Test that processes left by a run are ended, and no others."""
 
 import os
 import subprocess

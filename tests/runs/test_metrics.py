@@ -1,4 +1,4 @@
-"""Metrics of several attempts at one run."""
+"""Test metrics of several attempts at one run."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever a folder is called, verl gets that name."""
+"""Test that verl receives any folder name unchanged."""
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser

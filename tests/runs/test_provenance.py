@@ -1,4 +1,4 @@
-"""What a number was made with."""
+"""Test the record of the software that a result was made with."""
 
 from grpo_verl_ext.runs.provenance import git_revision, versions
 

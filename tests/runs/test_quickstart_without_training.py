@@ -1,7 +1,6 @@
-"""The quick start around its training: which folders it takes, who works in one, what it says and sums up.
+"""Test the quick start around its training: accepted folders, locks, messages and summary.
 
-The training itself is in tests/end_to_end/test_quickstart.py; the shell script is started here only up to the
-installation.
+The training is in tests/end_to_end/test_quickstart.py; here the shell script stops at the installation.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Children that log, fail with a word, and never outlive us."""
+"""Test child processes that log, fail with a message and never outlive their parent."""
 
 import os
 import signal

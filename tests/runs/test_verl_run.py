@@ -1,4 +1,4 @@
-"""One training in its folder: what verl is told, which attempts there were, whether it is finished."""
+"""Test one training in its folder: verl's command line, attempts, and whether it is finished."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One prepared folder with a model that has hardly been trained, shared by the tests that only read it."""
+"""Fixture: a prepared folder with a barely trained model, shared by tests that only read it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Accuracy, against a model that always says the same."""
+"""Test accuracy with a model whose response is always the same."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The parquet files: what verl reads in them, and that the same problems give the same bytes."""
+"""Test the parquet files: verl's columns, and equal bytes for equal problems."""
 
 import pytest
 

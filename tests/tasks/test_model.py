@@ -1,4 +1,4 @@
-"""The starting model, the examples it learns from, and what comes out of the prepared folder."""
+"""Test the initial model, its training examples and the output of the prepared folder."""
 
 from dataclasses import replace
 

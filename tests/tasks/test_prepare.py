@@ -1,4 +1,4 @@
-"""``prepare``: once, whole or not at all, the same for the same seed, and not silent about what it finds."""
+"""Test ``prepare``: once, whole or not at all, deterministic by seed, with messages on what it finds."""
 
 import json
 import shutil

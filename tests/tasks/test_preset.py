@@ -1,4 +1,4 @@
-"""The ``+task=chain_sum`` preset: composes with verl's configuration and points where ``prepare`` writes."""
+"""Test the preset ``+task=chain_sum``: it composes and points to where ``prepare`` writes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Problems and responses: closed forms, determinism, and the line between training and test."""
+"""Test problems and responses: closed forms, determinism, and the split of training and test."""
 
 import random
 import re

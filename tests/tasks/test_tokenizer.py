@@ -1,4 +1,4 @@
-"""The tokenizer, both fresh and as ``AutoTokenizer`` loads it from the prepared model folder."""
+"""Test the tokenizer, fresh and as ``AutoTokenizer`` loads it from the prepared model folder."""
 
 import unicodedata
 

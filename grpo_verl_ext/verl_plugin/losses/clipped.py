@@ -1,7 +1,7 @@
-"""The losses that share the clipped surrogate; a function here is all that one more needs.
+"""Losses with the clipped surrogate; each is a function that reduces it, decorated with `policy_loss`.
 
-All take ``clip_ratio_low``, ``clip_ratio_high`` and, unless null, ``clip_ratio_c``; they differ in how they
-reduce the surrogate, which is what the functions below say. Their metrics are token means (`mini_batch`).
+All use ``clip_ratio_low``, ``clip_ratio_high`` and, unless null, ``clip_ratio_c``, and differ only in the
+reduction. Their metrics are token means (`normalization`).
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Tokens(NamedTuple):
-    """The arguments that all functions of `surrogate` start with, (B, T) each."""
+    """The first arguments of all functions of `surrogate`, (B, T) each."""
 
     log_prob: Tensor
     old_log_prob: Tensor
@@ -26,7 +26,7 @@ class Tokens(NamedTuple):
 
 
 class ClipRange(NamedTuple):
-    """ε_low and ε_high, where null falls back to ``clip_ratio``, as in verl; c, or None for no dual clip."""
+    """Clip range ε_low, ε_high (null: ``clip_ratio``, as in verl), and c of the dual clip or None."""
 
     low: float
     high: float
@@ -38,7 +38,7 @@ class ClipRange(NamedTuple):
         low, high, c = config.clip_ratio_low, config.clip_ratio_high, config.clip_ratio_c
         default = config.clip_ratio
         return cls(
-            # An integer may be larger than torch's.
+            # An integer may exceed torch's range.
             low=float(default if low is None else low),
             high=float(default if high is None else high),
             c=None if c is None else float(c),
@@ -46,7 +46,7 @@ class ClipRange(NamedTuple):
 
 
 VARIANTS: dict[str, Variant] = {}
-"""The losses of this file, by name."""
+"""Losses of this file by name."""
 
 Reduce = Callable[[Tensor, Tensor, MiniBatch], Tensor]
 """(loss (B, T), response_mask (B, T), counts) → ()."""
@@ -55,7 +55,7 @@ Reduce = Callable[[Tensor, Tensor, MiniBatch], Tensor]
 def policy_loss(
     loss_agg_mode: str, adv_estimator: str, *, paired: bool = False, depends_on_split: bool = False
 ) -> Callable[[Reduce], PolicyLoss]:
-    """Enter an aggregation of the clipped surrogate among the losses, under its name; see `Variant`."""
+    """Register an aggregation of the clipped surrogate in `VARIANTS` under its name; see `Variant`."""
 
     def entered(reduce: Reduce) -> PolicyLoss:
         loss = _of_verl(reduce)
@@ -66,7 +66,7 @@ def policy_loss(
 
 
 def _of_verl(reduce: Reduce) -> PolicyLoss:
-    """Give an aggregation of the clipped surrogate verl's signature and the metrics."""
+    """Return a loss with verl's signature and our metrics from an aggregation of the clipped surrogate."""
     name = reduce.__name__
 
     def loss_fn(
@@ -93,7 +93,7 @@ def _of_verl(reduce: Reduce) -> PolicyLoss:
 
 @policy_loss("seq-mean-token-mean", "grpo_outcome")
 def grpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
-    """GRPO: every response weighs the same, `aggregation.sequence_mean_token_mean`."""
+    """Average as GRPO, every response with equal weight: `aggregation.sequence_mean_token_mean`."""
     return aggregation.sequence_mean_token_mean(
         loss, response_mask, mini_batch.global_batch_size, mini_batch.dp_size
     )
@@ -101,19 +101,19 @@ def grpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
 
 @policy_loss("token-mean", "grpo_outcome", depends_on_split=True)
 def bnpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
-    """BNPO as in TRL: token mean of each micro-batch, `aggregation.local_token_mean`; split-dependent."""
+    """Average as TRL's BNPO, tokens of each micro-batch: `aggregation.local_token_mean`; split-dependent."""
     return aggregation.local_token_mean(loss, response_mask, mini_batch.global_batch_size, mini_batch.dp_size)
 
 
 @policy_loss("token-mean", "dapo")
 def dapo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
-    """DAPO over the mini-batch: every token weighs the same, `aggregation.token_mean`."""
+    """Average as DAPO over the mini-batch, every token with equal weight: `aggregation.token_mean`."""
     return aggregation.token_mean(loss, response_mask, mini_batch.batch_num_tokens, mini_batch.dp_size)
 
 
 @policy_loss("token-mean", "dapo_per_prompt", paired=True)
 def dapo_per_prompt(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
-    """DAPO as printed: every prompt weighs the same, `aggregation.prompt_mean`.
+    """Average as DAPO's printed formula, every prompt with equal weight: `aggregation.prompt_mean`.
 
     Needs the estimator of the same name, whose advantages carry the weight 1/N_x.
     """
@@ -124,7 +124,7 @@ def dapo_per_prompt(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) 
 
 @policy_loss("seq-mean-token-sum-norm", "dr_grpo")
 def dr_grpo(loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
-    """Dr. GRPO: tokens summed and divided by a constant, `aggregation.sequence_mean_constant_length`."""
+    """Sum tokens and divide by Dr. GRPO's constant: `aggregation.sequence_mean_constant_length`."""
     assert mini_batch.loss_scale_factor is not None  # `check_loss` refused null
     return aggregation.sequence_mean_constant_length(
         loss, response_mask, mini_batch.global_batch_size, mini_batch.loss_scale_factor, mini_batch.dp_size

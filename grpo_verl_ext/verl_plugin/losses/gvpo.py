@@ -1,15 +1,16 @@
-"""GVPO as a registered loss: every response has a loss of its own, `algorithms.gvpo.squared_error`.
+"""GVPO as a loss registered with verl: a squared error per response, `algorithms.gvpo.squared_error`.
 
-A trainer mode that keeps groups (``trainer.v1.trainer_mode=grpo_ext_sync``) has its worker supply the drift
-of each response's group and its size, and value and gradient are exact at every update. Without them the loss
-refuses: verl's own trainers leave groups incomplete, where a session fails, and spread them over updates.
+In a trainer mode of this package (``trainer.v1.trainer_mode=grpo_ext_sync`` etc.) the worker passes the loss
+the drift and size of each response's group; value and gradient are then exact at every update. Without them
+the loss raises: verl's own trainers leave a group incomplete when a session fails, and spread groups over
+updates.
 
-**Low precision.** ``old_log_probs`` come from a forward pass of their own, with other micro-batches and hence
-another rounding: in bf16 some hundredths of a nat a token, which add up over a response to a Δ that no update
-has made. Where the worker knows that the policy has not moved, the log-probs at hand, detached, are taken as
-the old ones: Δ is 0 in value, and its gradient is what it was. With anchor ``ref`` the targets keep the
-log-ratio of ``old_log_probs`` to the reference, both from passes without gradient, so that d_i = β Δ_i − Ã_i
-holds as it stands and its only error is the rounding of that log-ratio.
+**Low precision.** ``old_log_probs`` come from a separate forward pass with other micro-batches, hence other
+rounding: in bf16 some hundredths of a nat per token, which add up over a response to a spurious Δ. Where the
+worker knows that the policy has not moved, the current log-probs, detached, serve as the old ones: Δ is 0 in
+value, and its gradient is unchanged. With anchor ``ref`` the targets keep the log-ratio of ``old_log_probs``
+to the reference, both from passes without gradient, so that d_i = β Δ_i − Ã_i holds and its only error is the
+rounding of that log-ratio.
 """
 
 from typing import TYPE_CHECKING
@@ -36,10 +37,10 @@ TERMS = (
 )
 LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
 SUMMED_METRICS = (*TERMS, LOG_PROB_GAP)
-"""Each micro-batch reports its share of the mini-batch's value; the worker has verl add them up."""
+"""Metrics that verl adds up: each micro-batch reports its share of the mini-batch's value."""
 WEIGHT_SUM = "actor/gvpo_weight_sum/"
-"""Followed by the number of a prompt: the sum of its responses' weights in this micro-batch. The worker takes
-these out of the metrics and adds them up; over the mini-batch they are 0."""
+"""Prefix of a prompt's number: the sum of its responses' weights in this micro-batch. The worker removes
+these from the metrics and adds them up; over the mini-batch they are 0."""
 
 
 def gvpo(
@@ -51,13 +52,13 @@ def gvpo(
     config: "ActorConfig",
     **_: object,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """GVPO: D/P Σ_i ½ d_i² / (k_i − 1), with P = ``ppo_mini_batch_size`` prompts and D ranks.
+    """Compute GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1), with P = ``ppo_mini_batch_size`` prompts and D ranks.
 
     ``advantages`` are the targets Ã of the estimator of the same name. ``rollout_is_weights`` is not read:
     the minimiser is the same for every sampling distribution (Theorem 2).
 
     Raises:
-        SettingError: nobody said which group each response belongs to.
+        SettingError: the groups of the responses are not set (`context.GROUPS`).
     """
     beta = float(config.policy_loss["gvpo_beta"])
     mini_batch, groups = MiniBatch.from_config(config), _known_groups()

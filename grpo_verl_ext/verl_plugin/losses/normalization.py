@@ -1,9 +1,9 @@
-"""What every loss needs beside its tensors: the counts of the mini-batch, and means that verl averages right.
+"""Read the mini-batch counts that every loss needs, and compute metrics that verl averages correctly.
 
-verl averages the metrics of a loss over micro-batches and ranks with equal weights. With micro-batches of
-equally many responses they are scaled here so that this average is exactly the mean over the mini-batch (one
-part of it may thus exceed 1); with dynamic batching, which makes micro-batches of about equally many tokens,
-the average is exact up to that balance.
+verl averages the metrics of a loss over micro-batches and ranks with equal weights. With equally many
+responses per micro-batch, metrics are scaled here so that this average is exactly the mean over the
+mini-batch (so one micro-batch's value may exceed 1). With dynamic batching, where micro-batches have about
+equally many tokens, it is exact up to that balance.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,15 +22,15 @@ PolicyLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
 
 class Variant(NamedTuple):
-    """A loss of this package, and what goes with it.
+    """A loss of this package and the settings that belong to it.
 
     Attributes:
         loss: the function that verl calls for each micro-batch.
-        loss_agg_mode: the ``actor.loss_agg_mode`` by which verl has to aggregate KL and entropy. bnpo and
-            dapo_per_prompt have no exact counterpart in verl; theirs is the nearest, ``token-mean``.
+        loss_agg_mode: the ``actor.loss_agg_mode`` by which verl must aggregate KL and entropy; bnpo and
+            dapo_per_prompt have no exact counterpart in verl and use the nearest, ``token-mean``.
         adv_estimator: the ``algorithm.adv_estimator`` with which the loss is the paper's algorithm.
-        paired: estimator and loss are each wrong without the other.
-        depends_on_split: on micro-batches and ranks, by its own definition.
+        paired: whether estimator and loss are each wrong without the other.
+        depends_on_split: whether, by definition, it depends on micro-batches and ranks.
     """
 
     loss: PolicyLoss
@@ -46,7 +46,7 @@ COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """Counts of the mini-batch over all ranks and micro-batches, and what verl's gradient average needs."""
+    """Counts of the mini-batch over all ranks and micro-batches, and the number of ranks ``dp_size``."""
 
     dp_size: int
     batch_num_tokens: int
@@ -56,10 +56,10 @@ class MiniBatch:
 
     @classmethod
     def from_config(cls, config: "ActorConfig") -> "MiniBatch":
-        """Take the counts from ``config.global_batch_info``, where verl's ``ppo_loss`` puts them.
+        """Read the counts that verl's ``ppo_loss`` puts into ``config.global_batch_info``.
 
         Raises:
-            ValueError: a count is missing; a local one in its place would make the loss split-dependent.
+            ValueError: a count is missing; a local one instead would make the loss split-dependent.
         """
         counts = {key: config.global_batch_info.get(key) for key in COUNTS}
         for key, value in counts.items():
@@ -75,7 +75,7 @@ class MiniBatch:
 def metrics_of(
     values: Mapping[str, Tensor], response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch
 ) -> dict[str, Tensor]:
-    """The token mean of each value, (B, T) → (), and the share of truncated responses."""
+    """Return the token mean of each value, (B, T) → (), and the share of truncated responses."""
     means = {name: _token_mean(value, response_mask, config, mini_batch) for name, value in values.items()}
     return means | _truncated_share(response_mask, config, mini_batch)
 
@@ -91,11 +91,10 @@ def _token_mean(value: Tensor, response_mask: Tensor, config: "ActorConfig", min
 def _truncated_share(
     response_mask: Tensor, config: "ActorConfig", mini_batch: MiniBatch
 ) -> dict[str, Tensor]:
-    """``actor/frac_truncated``, where the response budget is known (`loss_config.LossConfig`).
+    """Return ``actor/frac_truncated``, the share of truncated responses, if the budget is set.
 
-    It counts responses. verl's ``response_length/clip_ratio`` is something else: the share of responses as
-    long as the longest of the batch, which is the truncated ones only where ``response_length/max`` is the
-    budget.
+    Differs from verl's ``response_length/clip_ratio``, the share of responses as long as the longest of the
+    batch: these are the truncated ones only if ``response_length/max`` is the budget.
     """
     budget = config.policy_loss.get("max_response_length")
     if budget is None:

@@ -1,9 +1,8 @@
-"""Checks of a composed configuration before Ray starts: each is one function with one message.
+"""Check a composed configuration before Ray starts; each check is one function with one message.
 
-There are two kinds. A refusal is about this package's own algorithms, settings and platform, and only about
-what is known to be wrong. Everything else, verl's own affairs included, is a warning. Any check can be
-silenced by its name, ``algorithm.grpo_ext.silence=[name]``. A check that fails itself is reported and refuses
-nothing.
+A check refuses only what is known to be wrong with this package's own algorithms, settings and platform. All
+else, verl's own settings included, is a warning. ``algorithm.grpo_ext.silence=[name]`` skips a check by name.
+A check that raises an unexpected error is reported and refuses nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,12 +24,12 @@ from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
 
 SILENCE = f"{SECTION}.silence"
-"""Names of checks that nobody wants to hear again."""
+"""Key that lists the checks to skip."""
 
 Refuse = Callable[[DictConfig], None]
-"""A check that raises `SettingError`."""
+"""A check that raises `SettingError` on a wrong setting."""
 Advise = Callable[[DictConfig], Iterator[Problem]]
-"""A check that refuses nothing."""
+"""A check that yields warnings and refuses nothing."""
 
 CHECKS: Mapping[str, Refuse] = {
     "options": algorithm.check_options,
@@ -48,7 +47,7 @@ CHECKS: Mapping[str, Refuse] = {
     "cpu-cache": check_cache,
     "cpu-bucket": check_bucket,
 }
-"""Refusals, all about what is this package's own."""
+"""Refusals by name, all about this package's own settings."""
 
 ADVICE: Mapping[str, Advise] = {
     "sampling": advise_groups,
@@ -64,11 +63,11 @@ ADVICE: Mapping[str, Advise] = {
     "cpu-shared-memory": advise_shared_memory,
     "cpu-memory": advise_memory,
 }
-"""Warnings."""
+"""Warnings by name."""
 
 
 def check(config: DictConfig) -> None:
-    """Refuse what would fail, or be another algorithm than it is called, after Ray has started.
+    """Refuse a configuration that would fail in Ray or train another algorithm than the one it names.
 
     Raises:
         SettingError: the first refusal: key, value seen, valid values and the line to type.
@@ -79,12 +78,12 @@ def check(config: DictConfig) -> None:
 
 
 def warnings(config: DictConfig) -> Iterator[Finding]:
-    """What may be meant, and seldom is; without what is silenced."""
+    """Return settings that are allowed but seldom intended, without silenced checks."""
     return (found for found in findings(config) if found.severity is Severity.WARNING)
 
 
 def findings(config: DictConfig) -> Iterator[Finding]:
-    """All refusals, then all warnings, without what is silenced; the same message only once."""
+    """Yield all refusals, then all warnings, without silenced checks and repeated messages."""
     try:
         silenced = _silenced(config)
     except SettingError as error:
@@ -93,14 +92,14 @@ def findings(config: DictConfig) -> Iterator[Finding]:
     said = set[str]()
     for name in (*CHECKS, *ADVICE):
         if name not in silenced:
-            for found in _asked(name, config):
+            for found in _run_check(name, config):
                 if str(found.problem) not in said:
                     yield found
                 said.add(str(found.problem))
 
 
-def _asked(name: str, config: DictConfig) -> Iterator[Finding]:
-    """What one check finds; its own failure is a finding, too."""
+def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
+    """Yield the findings of one check; an unexpected error in it becomes a warning."""
     try:
         if name in CHECKS:
             CHECKS[name](config)
@@ -117,7 +116,7 @@ def _asked(name: str, config: DictConfig) -> Iterator[Finding]:
         yield Finding(
             "unreadable", Severity.WARNING, Problem(key, None, f"{key or '<key>'}=<value>", seen=seen)
         )
-    except Exception as error:  # noqa: BLE001  # no training may end because of a fault in a check
+    except Exception as error:  # noqa: BLE001  # a fault in a check must not end a training
         seen = (
             f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
             f"nothing is known of what it looks at; the training goes on"

@@ -1,4 +1,4 @@
-"""Do estimator, loss and aggregation make the algorithm that they are named after?"""
+"""Check that estimator, loss and aggregation together make the algorithm that they name."""
 
 from collections.abc import Iterator
 
@@ -13,18 +13,18 @@ from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.usage import is_ours
 
 GRPO_FAMILY = ("grpo", "grpo_vectorized", "grpo_outcome", "grpo_process")
-"""Estimators of the paper whose loss has k3 in it, with its gradient: arXiv 2402.03300, eq. 4."""
+"""Estimators of GRPO's paper, whose loss contains k3 and its gradient: arXiv 2402.03300, eq. 4."""
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
-"""verl's names of KL estimators without a ``+``."""
+"""verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
 
 
 def check_options(config: DictConfig) -> None:
-    """The section of this package's options must have known keys of the right type."""
+    """Refuse unknown keys and wrong types in ``algorithm.grpo_ext``."""
     Options.from_config(config.algorithm)
 
 
 def check_names(config: DictConfig) -> None:
-    """A name of this package must mean this package's estimator, loss or trainer mode."""
+    """Refuse a name of this package that another package registered, and a renamed trainer mode."""
     _refuse_renamed_mode(OmegaConf.select(config, "trainer.v1.trainer_mode"))
     for kind, key, ours, registry in (
         ("advantage estimator", "algorithm.adv_estimator", ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
@@ -49,7 +49,7 @@ def _refuse_renamed_mode(mode: object) -> None:
 
 
 def check_settings(config: DictConfig) -> None:
-    """The options of our estimators and losses must be valid and must not contradict each other."""
+    """Refuse options of our estimators and losses that are invalid or contradict each other."""
     actor = config.actor_rollout_ref.actor
     if config.algorithm.adv_estimator in ESTIMATORS:
         Options.for_estimator(config.algorithm)
@@ -60,10 +60,12 @@ def check_settings(config: DictConfig) -> None:
 
 
 def check_pair(adv_estimator: str, loss_mode: str) -> None:
-    """Refuse one half of a pair without the other: its estimator computes what its loss alone can read.
+    """Refuse a paired estimator without its loss, or the loss without the estimator.
+
+    Only the paired loss can read the advantages of such an estimator.
 
     Raises:
-        SettingError: one of them is the estimator or the loss, but not both.
+        SettingError: one of the two is configured without the other.
     """
     for name in (name for name, variant in VARIANTS.items() if variant.paired):
         if (adv_estimator == name) != (loss_mode == name):
@@ -78,7 +80,7 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
 
 
 def advise_constant_length(config: DictConfig) -> Iterator[Problem]:
-    """Dr. GRPO's constant is the response budget; verl's own form has none unless it is given."""
+    """Warn where Dr. GRPO's constant is not the response budget, or verl's own form has no constant."""
     actor, budget = config.actor_rollout_ref.actor, config.data.max_response_length
     key, factor = f"{ACTOR}.loss_scale_factor", config.actor_rollout_ref.actor.loss_scale_factor
     loss = actor.policy_loss.loss_mode
@@ -103,7 +105,7 @@ def advise_constant_length(config: DictConfig) -> Iterator[Problem]:
 
 
 def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
-    """An unbiased value of the KL does not make an unbiased gradient."""
+    """Warn of KL estimators whose gradient is not that of KL(π ‖ π_ref), unbiased in value or not."""
     actor, key = config.actor_rollout_ref.actor, f"{ACTOR}.kl_loss_type"
     if not actor.use_kl_loss or not actor.kl_loss_coef:
         return
@@ -127,7 +129,7 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
 
 
 def advise_gvpo_kl(config: DictConfig) -> Iterator[Problem]:
-    """GVPO's loss holds the policy to its anchor; a second KL has another minimiser (arXiv 2504.19599)."""
+    """Warn of a KL beside GVPO's own, which moves the minimiser (arXiv 2504.19599)."""
     actor = config.actor_rollout_ref.actor
     if actor.policy_loss.loss_mode != "gvpo":
         return
@@ -148,7 +150,7 @@ def advise_gvpo_kl(config: DictConfig) -> Iterator[Problem]:
 
 
 def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
-    """Options of this package's estimators do nothing with another's."""
+    """Warn of options of our estimators when another package's estimator is configured."""
     estimator = config.algorithm.adv_estimator
     options = written(config.algorithm)
     if estimator in ESTIMATORS:

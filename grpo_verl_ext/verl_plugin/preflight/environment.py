@@ -1,4 +1,4 @@
-"""Does the environment have what the configuration asks for?"""
+"""Check that the environment has the platform and the packages that a configuration needs."""
 
 import importlib.metadata
 import importlib.util
@@ -16,7 +16,7 @@ TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 
 
 def check_device(config: DictConfig) -> None:
-    """``+platform=cpu`` and ``VERL_PLATFORM`` must name the same platform."""
+    """Refuse ``+platform=cpu`` or ``trainer.device`` that contradicts ``VERL_PLATFORM``."""
     device, chosen = config.trainer.device, chosen_platform()
     if OmegaConf.select(config, usage.PLATFORM_KEY) == "cpu" and chosen not in ("", "cpu"):
         raise SettingError(
@@ -38,7 +38,7 @@ def check_device(config: DictConfig) -> None:
 
 
 def advise_packages(config: DictConfig) -> Iterator[Problem]:
-    """Packages that verl needs for this configuration, as they are in this process's environment."""
+    """Warn of packages that verl needs for this configuration and this environment lacks."""
     yield from _vllm(config)
     if config.trainer.use_v1 and (missing := queue_missing()):
         yield missing
@@ -53,7 +53,7 @@ def _vllm(config: DictConfig) -> Iterator[Problem]:
 
 
 def _trl(config: DictConfig) -> Iterator[Problem]:
-    """Where verl's FSDP engine finds a trl, it imports its value head from it; trl 1.13 removed it."""
+    """Warn of trl ≥ 1.13, which lacks the value head that verl's FSDP engine imports."""
     key = "actor_rollout_ref.actor.strategy"
     if config.actor_rollout_ref.actor.strategy not in ("fsdp", "fsdp2") or not importlib.util.find_spec(
         "trl"

@@ -1,6 +1,6 @@
-"""Are the files whole that the configuration names and this machine has?
+"""Check that the data and model files named by a configuration are readable.
 
-A path that this process does not see is not judged: on a cluster only the workers may see it.
+A path that does not exist here is not checked: on a cluster perhaps only the workers see it.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, local_fold
 
 
 def check_task(config: DictConfig) -> None:
-    """The embedded task must have been prepared, and be whole."""
+    """Refuse an embedded task that is not prepared or not complete."""
     task = config.get("task")
     if task is not None and task.get("name") == "chain_sum":
         try:
@@ -29,7 +29,7 @@ def check_task(config: DictConfig) -> None:
 
 
 def advise_files(config: DictConfig) -> Iterator[Problem]:
-    """Data, model configuration and weights that are here must be readable."""
+    """Warn of unreadable data, model configuration or weights on this machine."""
     if not (config.data.get("custom_cls") or {}).get("path"):
         for key in ("train_files", "val_files"):
             for name in _as_list(config.data.get(key)):

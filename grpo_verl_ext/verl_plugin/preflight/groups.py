@@ -1,4 +1,4 @@
-"""Checks of groups and of GVPO: how many responses a prompt has, and whether they stay together."""
+"""Check how many responses a prompt has, and that GVPO's groups stay together."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 
 def check_group_size(config: DictConfig) -> None:
-    """An estimator that compares the responses of a prompt needs two of them."""
+    """Refuse our estimators, which compare the responses of a prompt, with fewer than two."""
     estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
     if estimator in ESTIMATORS and not (is_count(n) and n >= 2):
         raise SettingError(
@@ -24,10 +24,10 @@ def check_group_size(config: DictConfig) -> None:
 
 
 def check_groups(config: DictConfig) -> None:
-    """Refuse settings with which groups cannot be kept, or GVPO would be another algorithm.
+    """Refuse settings that break up groups, and GVPO with the anchor ``ref`` but no reference.
 
     Raises:
-        ValueError: the first thing wrong: key, value seen, valid values and the line to type.
+        SettingError: the first wrong setting.
     """
     actor, mode = config.actor_rollout_ref.actor, config.trainer.v1.trainer_mode
     if mode in TRAINER_MODES and actor.shuffle:
@@ -44,7 +44,7 @@ def check_groups(config: DictConfig) -> None:
 
 
 def advise_groups(config: DictConfig) -> Iterator[Problem]:
-    """What is allowed, but not what the paper proves."""
+    """Warn of GVPO settings that are allowed but outside the conditions of its Theorem 2."""
     if config.algorithm.adv_estimator != "gvpo":
         return
     rollout = config.actor_rollout_ref.rollout

@@ -1,4 +1,4 @@
-"""What can be said of the reference refresh from the configuration alone, before any rollout."""
+"""Check the settings of the reference refresh before any rollout."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +12,12 @@ KEY = f"{SECTION}.ref_model_sync_steps"
 
 
 def check_reference(config: DictConfig) -> None:
-    """Refuse to refresh a reference that is not there, or not in the workers that hold the policy.
+    """Refuse to refresh a reference that is absent, in other workers or sharded unlike the policy.
 
-    Trainers and engines are the business of `preflight.support`.
+    `preflight.support` checks trainers and engines.
 
     Raises:
-        ValueError: key, value seen, valid values and the line to type.
+        SettingError: the first wrong setting.
     """
     steps = Options.from_config(config.algorithm).ref_model_sync_steps
     if steps is None:
@@ -53,7 +53,7 @@ def check_reference(config: DictConfig) -> None:
 
 
 def _check_sharding(config: DictConfig) -> None:
-    """Refuse a reference that FSDP's keys, for certain, shard otherwise than the policy."""
+    """Refuse a reference that FSDP's settings certainly shard unlike the policy."""
     models = config.actor_rollout_ref
     strategy = models.actor.get("strategy")
     if strategy not in {"fsdp", "fsdp2"}:

@@ -1,4 +1,4 @@
-"""Does the reward that is configured reach the algorithm, and in the form that it needs?"""
+"""Check that the configured reward reaches the algorithm in the form that it needs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,16 +30,16 @@ LEGACY: Mapping[str, str] = {
     "custom_reward_function": "reward.custom_reward_function",
     "sandbox_fusion": "reward.sandbox_fusion",
 }
-"""Keys and sections of older verl and where they went, as ``migrate_legacy_reward_impl`` has it.
+"""Keys and sections of older verl → their new places, as in verl's ``migrate_legacy_reward_impl``.
 
-``main_ppo`` of 0.9 accepts them and does not migrate them. The longest that fits is the one.
+verl 0.9's ``main_ppo`` accepts the old keys without migrating them. The longest matching key applies.
 """
 SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
-"""Metrics of dynamic sampling that are the reward as it is paid out, not whether the answer is right."""
+"""Metrics of dynamic sampling that are the shaped reward, not the correctness of the answer."""
 
 
 def check_rewards(config: DictConfig) -> None:
-    """The weights of our reward must name its parts; in a rollout verl only logs what a reward raises."""
+    """Refuse weights that name no part of our reward; in a rollout verl only logs the error."""
     reward = config.reward.custom_reward_function
     weights = (reward.get("reward_kwargs") or {}).get("weights")
     if reward.path == f"pkg://{weighted_sum.__name__}" and weights is not None:
@@ -51,10 +51,10 @@ def check_rewards(config: DictConfig) -> None:
 
 
 def check_steps(config: DictConfig) -> None:
-    """The estimator ``grpo_process`` needs an agent loop that keeps steps; `support` sees to the trainer.
+    """Refuse ``grpo_process`` with an agent loop that drops step rewards; `support` checks the trainer.
 
     Raises:
-        ValueError: key, value seen, valid values and the line to type.
+        SettingError: the agent loop is verl's own.
     """
     if config.algorithm.adv_estimator != "grpo_process":
         return
@@ -71,7 +71,7 @@ def check_steps(config: DictConfig) -> None:
 
 
 def check_reward_model(config: DictConfig) -> None:
-    """The manager ``rule_and_model`` needs a model, and a model needs the manager."""
+    """Refuse ``rule_and_model`` without a usable reward model, or a reward model without that manager."""
     manager = config.reward.reward_manager.name
     section = f"{SECTION}.reward_model"
     if manager != REWARD_MANAGER:
@@ -123,7 +123,7 @@ def _check_classifier(key: str, name: str) -> None:
 
 
 def advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
-    """verl would train with another reward than the one that was asked for."""
+    """Warn of keys of older verl, which verl ignores: it would train with another reward."""
     for section in ("custom_reward_function", "reward_model", "sandbox_fusion"):
         for key, value in _leaves(config.get(section), section):
             if value is not None:
@@ -143,7 +143,7 @@ def _new_home(key: str) -> str:
 
 
 def advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
-    """DAPO keeps prompts with some right and some wrong answers, arXiv 2503.14476, eq. 11."""
+    """Warn of dynamic sampling by a shaped reward; DAPO uses correctness, arXiv 2503.14476, eq. 11."""
     groups, shaping = config.algorithm.get("filter_groups"), _overlong(config)
     if groups and groups.enable and groups.metric in SHAPED and shaping:
         key = "algorithm.filter_groups.metric"
@@ -157,7 +157,7 @@ def advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
 
 
 def advise_budgets(config: DictConfig) -> Iterator[Problem]:
-    """Whoever punishes or masks truncated responses must know the budget at which they are truncated."""
+    """Warn where punishment or masking of truncated responses uses another budget than truncation."""
     budget = config.data.max_response_length
     options = written(config.algorithm)
     told: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""What of this package is exact under which of verl's engines, trainers and rollouts; all else is refused.
+"""Refuse features of this package under engines, trainers and rollouts of verl where they are not exact.
 
-`TABLE` says it for every feature and context of `training`: `Exact` with the test that shows it, or `Refused`
-with the line to type. ``docs/support.md`` is written from it. Where verl's driver never asks, `our_trainer`,
-`groups.engines` and the loss gvpo refuse at their first call.
+`TABLE` has a cell for every feature and context of `training`: `Exact` with the test that shows it, or
+`Refused` with the line to type. ``docs/support.md`` is written from it. Where verl's driver does not run this
+check, `check_our_trainer`, `check_drift_engine` and the loss gvpo refuse at their first call.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ from grpo_verl_ext.verl_plugin.preflight.training import (
 
 @dataclass(frozen=True)
 class Exact:
-    """It is what its paper, or its documentation, says."""
+    """The feature does exactly what its paper or documentation says."""
 
     test: str
     """``file::function`` of the test that shows it."""
@@ -38,30 +38,30 @@ class Exact:
 
 @dataclass(frozen=True)
 class Refused:
-    """It would be something else, or nobody could try it."""
+    """The feature would do something else, or could not be tested."""
 
     key: str
     reason: str
     valid: str | tuple[str, ...]
     fix: str
     seen: str = ""
-    """What is seen, where no single value says it; else the key and its value."""
+    """Replaces "key is value" in the message where one value does not say it."""
 
     def error(self, value: object) -> SettingError:
-        """What a user reads, where the key has this value."""
+        """Return the error for this value of the key."""
         return SettingError(self.key, value, why=self.reason, valid=self.valid, fix=self.fix, seen=self.seen)
 
 
 Cell = Exact | Refused
 Row = dict[str, Cell]
-"""For every name of `FEATURES` its cell."""
+"""Name in `FEATURES` → cell."""
 
 
 def check_support(config: DictConfig) -> None:
-    """Refuse a training whose algorithm would not be what it is called.
+    """Refuse a training that uses a feature in a context where `TABLE` refuses it.
 
     Raises:
-        SettingError: of the first refused cell.
+        SettingError: the first refused cell.
     """
     used = features(config)
     for context in contexts(config) if used else ():
@@ -71,7 +71,7 @@ def check_support(config: DictConfig) -> None:
                 raise cell.error(setting(config, cell.key))
 
 
-# Tests. The seams of this module in tests/contract: verl's sources hand a loss, or an estimator, the same.
+# Tests. SAME_CALLS: verl's sources pass a loss or an estimator the same arguments (tests/contract/seams.py).
 SAME_CALLS = Exact("tests/contract/test_verl_contract.py::test_verl_is_as_we_rely_on_it")
 ANY_SPLIT = Exact("tests/plugin/test_invariance.py::test_every_loss_is_invariant")
 COUNTS_ARE_ASKED_FOR = Exact("tests/plugin/test_losses.py::test_a_missing_count_is_refused")
@@ -101,7 +101,7 @@ EVERYWHERE: Row = {
     "dynamic_sampling": SAME_CALLS,
     "mask_truncated_completions": MASKED,
 }
-"""What holds where a context has nothing to do with a feature."""
+"""Cells of features that a context does not affect."""
 
 
 def _row(*changes: Mapping[str, Cell]) -> Row:
@@ -130,7 +130,7 @@ NEEDS: Mapping[str, str] = {
     "process": "algorithm.adv_estimator=grpo_process is not shown the steps there",
     "refresh": "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for is never refreshed there",
 }
-"""What only a trainer mode of this package does."""
+"""Features that need a trainer mode of this package → why they are refused without one."""
 NO_SAMPLING = (
     "algorithm.filter_groups is read by verl's v1 trainers alone, and every prompt would be trained on"
 )
@@ -190,7 +190,7 @@ NO_REFRESH = Refused(
 
 
 def _engine(name: str, loss: Exact) -> Row:
-    """Of an engine that hands a loss the counts of the mini-batch as FSDP's does."""
+    """Return the row of an engine that passes a loss the mini-batch counts as FSDP's does."""
     return _row(
         _all(("clipped", "gvpo_one"), loss),
         {} if name in DRIFT_ENGINES else {"gvpo_several": NO_DRIFT},
@@ -266,7 +266,7 @@ ROLLOUT_ROWS: Mapping[str, Row] = {
 }
 
 TABLE: Mapping[str, Row] = {**TRAINER_ROWS, **ENGINE_ROWS, **ROLLOUT_ROWS}
-"""Context → feature → cell, for all of them."""
+"""Context → feature → cell."""
 
 __all__ = [
     "CONTEXTS",

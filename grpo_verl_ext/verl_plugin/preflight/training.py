@@ -1,4 +1,4 @@
-"""What a configuration uses of this package, and with which engine, trainer and rollouts of verl."""
+"""List the features of this package that a configuration uses, and verl's engine, trainer and rollouts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Check = Callable[[DictConfig], bool]
 
 @dataclass(frozen=True)
 class Feature:
-    """Something of this package that a training can use."""
+    """A feature of this package that a training can use."""
 
     title: str
     is_used: Check
@@ -28,7 +28,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Context:
-    """An engine, a trainer, or a way of making rollouts, under which a training can use it."""
+    """An engine, a trainer or a kind of rollout of verl that a feature meets."""
 
     kind: str
     title: str
@@ -36,17 +36,17 @@ class Context:
 
 
 def features(config: DictConfig) -> list[str]:
-    """Names of `FEATURES` that a training uses."""
+    """Return the names of `FEATURES` that a training uses."""
     return [name for name, feature in FEATURES.items() if feature.is_used(config)]
 
 
 def contexts(config: DictConfig) -> list[str]:
-    """Names of `CONTEXTS` that a training has."""
+    """Return the names of `CONTEXTS` that a training has."""
     return [name for name, context in CONTEXTS.items() if context.is_used(config)]
 
 
 def setting(config: DictConfig, key: str, default: Any = None) -> Any:
-    """The value of a dotted key; ``default`` where it is null or not there."""
+    """Return the value of a dotted key; ``default`` where it is null or missing."""
     value = OmegaConf.select(config, key, throw_on_resolution_failure=False)
     return default if value is None else value
 
@@ -64,7 +64,7 @@ def _option(config: DictConfig, name: str) -> Any:
 
 
 def _measures_drift(config: DictConfig) -> bool:
-    """Does an update of GVPO see a policy that is not the one of the old log-probs?"""
+    """Whether an update of GVPO may see another policy than that of the old log-probs."""
     mode = str(setting(config, MODE)).removeprefix("grpo_ext_")
     parts = setting(config, f"trainer.v1.{mode}.parameter_sync_step", 1)
     numbers = [
@@ -110,7 +110,7 @@ FEATURES: Mapping[str, Feature] = {
         ),
     ),
 }
-"""What of this package needs more than a call of its estimator or loss, and those calls themselves."""
+"""Estimators and losses, and features that need more than their calls."""
 
 
 def _is_megatron(config: DictConfig) -> bool:
@@ -122,7 +122,7 @@ def _stages(config: DictConfig) -> Any:
 
 
 def _driver(config: DictConfig) -> str:
-    """Which of verl's programs composed the configuration: two have a section that ``main_ppo`` has not."""
+    """Return which of verl's programs composed this; two have a section that ``main_ppo`` lacks."""
     if "async_training" in config:
         return "fully async"
     if "rollout" in config:
@@ -147,7 +147,7 @@ def _weighs(config: DictConfig) -> bool:
 
 
 def _criteria(config: DictConfig) -> list[str]:
-    """verl's names of what a token or a sequence is rejected by, which it takes with commas in between."""
+    """Return verl's names of the rejection criteria, given as one comma-separated text."""
     written = str(setting(config, f"{CORRECTION}.rollout_rs", ""))
     return [name.strip() for name in written.split(",") if name.strip()]
 
@@ -246,4 +246,4 @@ CONTEXTS: Mapping[str, Context] = {
         lambda config: _distils(config) and not _has_task_rewards(config),
     ),
 }
-"""Trainers first: what is wrong with one is the first thing to say."""
+"""Trainers come first, so that their refusal is reported first."""

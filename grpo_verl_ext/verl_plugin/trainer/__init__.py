@@ -1,1 +1,1 @@
-"""In verl's trainer process."""
+"""Code that runs in verl's trainer process."""

@@ -1,13 +1,13 @@
 """Advantage estimators with verl's signature; `ESTIMATORS` names them for ``algorithm.adv_estimator``.
 
-verl calls one in the driver, with the whole rollout batch: ``token_level_rewards`` and ``response_mask``
-(B, T), ``index`` the prompt id of each row, ``config`` its ``algorithm`` section as it is. All return
+verl calls one in the driver with the whole rollout batch: ``token_level_rewards`` and ``response_mask``
+(B, T), ``index`` the prompt id of each row, ``config`` verl's ``algorithm`` section. All return
 ``(advantages, returns)``, (B, T) each and equal, as verl's own outcome estimators do.
 
-**Whose reward counts.** That of every response, also of one with no token left in ``response_mask``, because
-rollout rejection took them or it never had any: as with verl's ``grpo``, it stays in mean and standard
-deviation. `WITH_TOKENS` has the exceptions. Padding rows never count; of a session with several outputs the
-last one does, and all get its advantage (`rows`).
+**Which rewards count.** As with verl's ``grpo``, every response counts in mean and standard deviation, even
+with no token in ``response_mask`` (all rejected, or none written); `WITH_TOKENS` lists the exceptions.
+Padding rows never count. Of a session with several outputs the last counts, and all get its advantage
+(`kv_batch`).
 """
 
 from collections.abc import Callable, Mapping
@@ -32,28 +32,28 @@ BASELINES: dict[str, adv.Baseline] = {
     "batch": adv.batch_scaled,
     "none": adv.centred,
 }
-"""``algorithm.grpo_ext.scale_rewards`` → the function that does it."""
+"""``algorithm.grpo_ext.scale_rewards`` → its function."""
 
 WITH_TOKENS = frozenset({"gvpo"})
-"""Estimators whose groups are the responses that still have tokens: what the loss of the same name sums over.
+"""Estimators whose groups are the responses that still have tokens, over which the loss of that name sums.
 
-GVPO's weights must sum to zero over the log-likelihoods that are there (`algorithms.gvpo`).
+GVPO's weights must sum to zero over these log-likelihoods (`algorithms.gvpo`).
 """
 
 PER_PROMPT_TOKEN = frozenset({"dapo_per_prompt"})
 """Estimators whose advantages carry 1/N_x: `advantages.per_prompt_token`."""
 
 LARGEST_REWARD = 1e15
-"""Squares of many such rewards still fit fp32."""
+"""Largest |reward|: sums of many squares still fit fp32."""
 
 Result = tuple[Tensor, Tensor]
 Estimator = Callable[..., Result]
 
 
 def unscaled(name: str) -> Estimator:
-    """An estimator of `advantages.OUTCOME_BASELINES` with verl's signature.
+    """Return an estimator of `advantages.OUTCOME_BASELINES` with verl's signature.
 
-    With ``gvpo_anchor=ref`` the trainer, which has the reference's log-probs, takes β (ℓ − mean ℓ) off them.
+    With ``gvpo_anchor=ref`` the trainer, which has the reference's log-probs, subtracts β (ℓ − mean ℓ).
     """
 
     def estimator(
@@ -77,7 +77,7 @@ def grpo_outcome(
     config: Mapping[str, Any] | None = None,
     **_: object,
 ) -> Result:
-    """GRPO with outcome supervision, Â = (r − mean r)/(std r + ε): `advantages.group_scaled`."""
+    """Compute GRPO's outcome advantages Â = (r − mean r)/(std r + ε): `advantages.group_scaled`."""
     return _outcome("grpo_outcome", token_level_rewards, response_mask, index, config)
 
 
@@ -88,7 +88,7 @@ def dapo(
     config: Mapping[str, Any] | None = None,
     **_: object,
 ) -> Result:
-    """DAPO, Â as in GRPO (arXiv 2503.14476 eq. 9); filtering of groups is verl's ``filter_groups``."""
+    """Compute DAPO's advantages, GRPO's Â (arXiv 2503.14476 eq. 9); verl's ``filter_groups`` filters."""
     return _outcome("dapo", token_level_rewards, response_mask, index, config)
 
 
@@ -99,10 +99,10 @@ def dapo_per_prompt(
     config: Mapping[str, Any] | None = None,
     **_: object,
 ) -> Result:
-    """DAPO with each prompt's tokens averaged first, the paper's formula: `advantages.per_prompt_token`.
+    """Compute DAPO's advantages Â/N_x for the paper's mean per prompt: `advantages.per_prompt_token`.
 
-    N_x counts the tokens that rollout rejection left: those that the loss sums over. Goes with the loss of
-    the same name. verl's ``critic/advantages/*`` show Â/N_x then.
+    N_x counts the prompt's tokens left by rollout rejection, over which the loss of the same name sums.
+    verl's ``critic/advantages/*`` then show Â/N_x.
     """
     return _outcome("dapo_per_prompt", token_level_rewards, response_mask, index, config)
 
@@ -115,13 +115,13 @@ def grpo_process(
     config: Mapping[str, Any] | None = None,
     **_: object,
 ) -> Result:
-    """GRPO with process supervision, arXiv 2402.03300 §4.1.3: `process.process_advantages`.
+    """Compute GRPO's advantages with process supervision, arXiv 2402.03300 §4.1.3: `process_advantages`.
 
-    Learns from the steps that the trainer laid down; ``token_level_rewards``, the outcome, gives the dtype.
-    The steps of a response that rollout rejection took stay in the pool.
+    The trainer sets the steps (`context.STEPS`); ``token_level_rewards``, the outcome, gives the dtype.
+    The steps of a rejected response stay in mean and standard deviation.
 
     Raises:
-        ValueError: no steps are laid down: the trainer mode or the agent loop is verl's own.
+        ValueError: no steps are set: the trainer mode or the agent loop is verl's own.
     """
     options = Options.for_estimator(config, "grpo_process")
     check_our_trainer(options)
@@ -163,8 +163,7 @@ def _outcome(
     group = _group_ids(name, index, token_level_rewards)
     check_rows(response_mask, group)
     check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
-    # One pass over the rewards and one over the mask, which verl keeps as int64; all (B, T) beside the result
-    # are flags.
+    # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     rewards, rows = adv.response_rewards(token_level_rewards), _rows(name, index, token_level_rewards)
     member = rows.member & adv.has_tokens(learnt) if name in WITH_TOKENS else rows.member
@@ -208,10 +207,10 @@ def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
 
 
 def check_our_trainer(options: Options) -> None:
-    """Refuse options that only the trainer modes of this package act on, under another trainer.
+    """Refuse the anchor ``ref`` and a reference refresh under verl's own trainer modes.
 
     Raises:
-        SettingError: the anchor ``ref`` or a reference refresh, and the trainer is not ours.
+        SettingError: one of the two is set, and the trainer is not ours.
     """
     if OUR_TRAINER.get():
         return

@@ -1,7 +1,7 @@
-"""The trainer's side of keeping groups whole.
+"""Keep the responses of a prompt in one optimizer step: the part in the trainer.
 
-The rows of a rollout batch reach the workers in another order, nothing else: a loss that does not look at
-groups has the same value and gradient on the same mini-batch as under verl's own trainer.
+Only the order of the rows changes: a loss that ignores groups has the same value and gradient on the same
+mini-batch as under verl's own trainer.
 """
 
 import math
@@ -28,11 +28,11 @@ GROUP_LOSSES = ("gvpo",)
 """Losses that need the group of every response."""
 
 FOR_TARGETS = ("old_log_probs", "ref_log_prob", "advantages")
-"""Fields of the rows of which the targets for the anchor π_ref are made."""
+"""Fields from which the targets for the anchor π_ref are computed."""
 
 
 class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
-    """Whole groups inside each optimizer step, and what the workers have to know of them."""
+    """Put whole groups into each optimizer step and pass their indices and sizes to the workers."""
 
     def _balance_batch(
         self, batch: Any, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **_: object
@@ -63,9 +63,9 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         return known["actor"]
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Show the estimator the rows' keys; write down for a group loss the groups and their sizes.
+        """Pass the rows' keys to the estimator; store indices and sizes of groups for a group loss.
 
-        A size counts what the estimator of such a loss counted: responses that still have tokens.
+        Like the loss's estimator, a size counts the responses that still have tokens.
         """
         with KEYS.set(batch.keys):
             batch = super()._compute_advantage(batch, metrics)
@@ -87,10 +87,10 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         return put(batch, fields)
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Tell the workers whether ``old_log_probs`` are those of the policy that they are about to update.
+        """Pass the workers whether ``old_log_probs`` are those of the policy before this update.
 
-        verl has the actor compute them just before, for responses of any age, with two exceptions: in bypass
-        mode they are the rollout's, and later parts of a step take them from the policy at its start.
+        verl's actor computes them just before it, for responses of any age, with two exceptions: in bypass
+        mode they are the rollout's, and later parts of a step use the policy at the start of the step.
         """
         rollout_correction = self.config.algorithm.get("rollout_correction") or {}
         batch.extra_info[NUM_GROUPS] = len(set(prompt_ids(batch)))
@@ -101,7 +101,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
 
 
 def _anchored_at_reference(rows: TensorDict, group: Tensor, member: Tensor, beta: float) -> Tensor:
-    """The estimator's R − R̄ turned into GVPO's targets for the anchor π_ref, ragged as verl keeps them."""
+    """Turn the estimator's R − R̄ into GVPO's targets for the anchor π_ref, ragged as in verl's batch."""
     old_log_prob, ref_log_prob, advantages = (rows[name].values() for name in FOR_TARGETS)
     mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
     log_ratio = ragged.sequence_log_ratio(old_log_prob, ref_log_prob, mask, offsets)

@@ -1,7 +1,7 @@
-"""Which response goes into which optimizer step, and to which rank: whole groups, balanced by length.
+"""Assign responses to optimizer steps and ranks: whole groups, balanced by length.
 
-verl cuts the batch of a rollout into equal contiguous shares, one for each rank, and each share into equal
-contiguous mini-batches. So an order of the rows says everything.
+verl cuts a rollout batch into one equal contiguous share per rank, and each share into equal contiguous
+mini-batches. The order of the rows therefore determines the assignment.
 """
 
 from collections.abc import Hashable, Sequence
@@ -15,8 +15,8 @@ Rows = list[int]
 def whole_groups(group_of_row: Sequence[Hashable], capacity: int) -> list[Rows]:
     """Fill mini-batches of ``capacity`` rows with whole groups, each into the first where it fits.
 
-    Groups are taken in the order of their first row. Groups of equal size thus keep that order; smaller
-    ones, whose other sessions failed, fill gaps.
+    Groups are taken in the order of their first row. Groups of equal size keep that order; smaller ones, with
+    failed sessions, fill gaps.
 
     Raises:
         ValueError: a group has more rows than a mini-batch.
@@ -26,7 +26,7 @@ def whole_groups(group_of_row: Sequence[Hashable], capacity: int) -> list[Rows]:
         groups.setdefault(group, []).append(row)
     smallest = min(map(len, groups.values()), default=0)
     mini_batches: list[Rows] = []
-    with_room: list[Rows] = []  # only these are looked at, so that equal groups take linear time
+    with_room: list[Rows] = []  # searching only these keeps equal groups linear in time
     for group, rows in groups.items():
         if len(rows) > capacity:
             raise ValueError(
@@ -45,7 +45,7 @@ def whole_groups(group_of_row: Sequence[Hashable], capacity: int) -> list[Rows]:
 
 
 def filled(mini_batches: Sequence[Rows], padding: Sequence[int], capacity: int) -> list[Rows]:
-    """Fill every mini-batch up to ``capacity`` with padding rows; left-over ones make mini-batches."""
+    """Fill every mini-batch up to ``capacity`` with padding rows; the rest form further mini-batches."""
     unused = iter(padding)
     full = [[*rows, *islice(unused, capacity - len(rows))] for rows in mini_batches]
     left = list(unused)
@@ -53,9 +53,9 @@ def filled(mini_batches: Sequence[Rows], padding: Sequence[int], capacity: int) 
 
 
 def balanced_over_ranks(mini_batches: Sequence[Rows], workload: Sequence[int], dp_size: int) -> list[Rows]:
-    """Split every mini-batch into ``dp_size`` equally many rows of about equal workload.
+    """Split every mini-batch into ``dp_size`` parts of equally many rows and about equal workload.
 
-    The heaviest part of a mini-batch goes to the rank with the least so far.
+    The heaviest part of a mini-batch goes to the rank with the least workload.
 
     Returns:
         For each rank its rows, one mini-batch after the other.

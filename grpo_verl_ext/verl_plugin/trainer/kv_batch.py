@@ -1,13 +1,13 @@
-"""Which rows of a rollout batch are responses: not verl's padding, and of a session the last output alone.
+"""Find the rows of a rollout batch that are responses: no padding, and the last output of each session.
 
-verl's keys are ``{uid}_{session}_{index}``: an agent loop may answer one of the ``rollout.n`` sessions of a
-prompt by several outputs, each a row that has the session's reward. verl's own ``grpo`` computes advantages
-from the last output of each session and copies them to the others; any other estimator gets every row, and no
-keys. The trainers of this package lay the keys down (`KEYS`); under verl's own, the queue is asked whether a
-session has several outputs, and if one has, the training is refused.
+verl's keys are ``{uid}_{session}_{index}``: an agent loop may return several outputs for one of a prompt's
+``rollout.n`` sessions, each a row with the session's reward. verl's own ``grpo`` computes advantages from the
+last output of each session and copies them to the others; any other estimator gets every row and no keys.
+The trainers of this package pass the keys (`KEYS`). Under verl's own, sessions are read from the queue, and
+one with several outputs is refused.
 
-A mask without tokens says nothing of this: rollout rejection (``algorithm.rollout_correction.rollout_rs``)
-empties the mask of a response whose reward still counts.
+An empty mask does not mean padding: rollout rejection (``algorithm.rollout_correction.rollout_rs``) empties
+the mask of a response whose reward still counts.
 """
 
 import re
@@ -26,17 +26,17 @@ ONE_OUTPUT = {
     "gvpo": "its loss is of log π(y), and several outputs of a session are no single y",
     "grpo_process": "the ends of steps are positions in one output",
 }
-"""Estimators that know no session of several outputs, and why; the others do as verl's ``grpo``."""
+"""Estimators that refuse several outputs of a session → why; the others do as verl's ``grpo``."""
 
 _PADDING = re.compile(r"pad[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What the rows of a batch are, (B,) each.
+    """The role of each row of a batch, (B,) each.
 
     Attributes:
-        member: the row is a response: no padding, and the last output of its session.
+        member: whether the row is a response: no padding, and the last output of its session.
         last: int64, the row with the last output of its session.
     """
 
@@ -45,16 +45,16 @@ class Rows:
 
 
 def rows_of(name: str, prompts: Sequence[object], device: torch.device) -> Rows:
-    """What the rows of the batch at hand are; ``prompts`` are their ids, ``name`` is the estimator.
+    """Return the roles of the current batch's rows, with prompt ids ``prompts``, for the estimator ``name``.
 
     Raises:
-        ValueError: a session has several outputs, and the estimator knows none or the trainer shows none.
+        ValueError: a session has several outputs, and the estimator refuses them or no keys are set.
     """
     padding = torch.tensor([is_padding(prompt) for prompt in prompts], dtype=torch.bool, device=device)
     own = torch.arange(len(prompts), device=device)
     keys = KEYS.get()
     if keys is None:
-        _refuse_what_the_queue_has(name, set(prompts))
+        _refuse_outputs_in_queue(name, set(prompts))
         return Rows(member=~padding, last=own)
     refuse_several_outputs(name, keys)
     last = torch.tensor(last_outputs(keys), dtype=torch.int64, device=device)
@@ -62,12 +62,12 @@ def rows_of(name: str, prompts: Sequence[object], device: torch.device) -> Rows:
 
 
 def is_padding(prompt: object) -> bool:
-    """Is this the prompt id that verl gives the rows with which it fills a batch up: ``pad`` and a UUID?"""
+    """Whether this is a prompt id of verl's padding rows: ``pad`` and a UUID."""
     return isinstance(prompt, str) and _PADDING.fullmatch(prompt) is not None
 
 
 def last_outputs(keys: Sequence[str]) -> list[int]:
-    """For each row, the row with the last output of its session."""
+    """Return for each row the row with the last output of its session."""
     sessions, outputs = zip(*map(_session_and_output, keys), strict=True) if keys else ((), ())
     last: dict[str, int] = {}
     for row, session in enumerate(sessions):
@@ -93,7 +93,7 @@ def refuse_several_outputs(name: str, keys: Sequence[str]) -> None:
         )
 
 
-def _refuse_what_the_queue_has(name: str, prompts: set[object]) -> None:
+def _refuse_outputs_in_queue(name: str, prompts: set[object]) -> None:
     keys = _keys_in_queue(prompts)
     refuse_several_outputs(name, keys)
     for session, outputs in _several(keys):
@@ -106,15 +106,15 @@ def _refuse_what_the_queue_has(name: str, prompts: set[object]) -> None:
 
 
 def _keys_in_queue(prompts: set[object]) -> list[str]:
-    """Keys of the rows of these prompts; none in a process without a queue.
+    """Return the keys of these prompts' rows; none in a process without a queue.
 
-    Only verl's v1 trainers have one; the agent loops of the others return one output each.
+    Only verl's v1 trainers have a queue; with the others, agent loops return one output each.
     """
     queue = sys.modules.get("transfer_queue")
     if queue is None:
         return []
     try:
-        queue.get_client()  # `kv_list` would make one
+        queue.get_client()  # `kv_list` would create one
     except AssertionError:
         return []
     rows = queue.kv_list("train").get("train", {})

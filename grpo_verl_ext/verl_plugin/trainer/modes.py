@@ -1,4 +1,4 @@
-"""verl's trainers with what this package adds: ``trainer.v1.trainer_mode=grpo_ext_sync`` and its kin."""
+"""The trainer modes of this package, verl's with additions: ``trainer.v1.trainer_mode=grpo_ext_sync`` etc."""
 
 from typing import Any, ClassVar
 
@@ -18,13 +18,13 @@ from grpo_verl_ext.verl_plugin.workers.group_drift import GroupActorRolloutRefWo
 
 
 class GroupTrainer(GroupBatchingMixin, ProcessSupervisionMixin, ReferenceSyncTrainerMixin):
-    """All of it; mixed in before one of verl's trainer classes."""
+    """All additions to a trainer of verl, mixed in before its class."""
 
     verl_mode: ClassVar[str]
     worker_cls: ClassVar[type] = GroupActorRolloutRefWorker
 
     def __init__(self, config: DictConfig) -> None:
-        # verl asks for its own modes by name: which replay buffer, which section of settings.
+        # verl picks its replay buffer and section of settings by the name of its own mode.
         with open_dict(config):
             config.trainer.v1.trainer_mode = self.verl_mode
         super().__init__(config)
@@ -36,28 +36,28 @@ class GroupTrainer(GroupBatchingMixin, ProcessSupervisionMixin, ReferenceSyncTra
                 self.role_worker_mapping[role] = ray.remote(self.worker_cls)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Let the estimators know that this trainer does what verl's own would leave undone."""
+        """Set `OUR_TRAINER` for the estimators."""
         with OUR_TRAINER.set(True):
             return super()._compute_advantage(batch, metrics)
 
 
 @register_trainer("grpo_ext_sync")
 class GroupTrainerSync(GroupTrainer, PPOTrainerSync):  # type: ignore[misc]  # verl ships no types
-    """verl's ``sync``: rollout and training take turns."""
+    """verl's ``sync`` with the additions: rollout and training take turns."""
 
     verl_mode = "sync"
 
 
 @register_trainer("grpo_ext_colocate_async")
 class GroupTrainerColocateAsync(GroupTrainer, PPOTrainerColocateAsync):  # type: ignore[misc]
-    """verl's ``colocate_async``: the same, and unfinished responses go on in the next step."""
+    """verl's ``colocate_async`` with the additions: unfinished responses continue in the next step."""
 
     verl_mode = "colocate_async"
 
 
 @register_trainer("grpo_ext_separate_async")
 class GroupTrainerSeparateAsync(GroupTrainer, PPOTrainerSeparateAsync):  # type: ignore[misc]
-    """verl's ``separate_async``: the rollout has machines of its own."""
+    """verl's ``separate_async`` with the additions: the rollout runs on machines of its own."""
 
     verl_mode = "separate_async"
     worker_cls = GroupDetachActorWorker

@@ -1,4 +1,4 @@
-"""Process supervision in the trainer: steps passed to the estimator, to the metrics and to the dump."""
+"""Pass step rewards to the estimator ``grpo_process``, the metrics and the rollout dump."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ ESTIMATOR = "grpo_process"
 
 
 class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
-    """The estimator ``grpo_process`` sees the steps of the responses; metrics and dump have them, too."""
+    """Pass the steps of responses to the estimator ``grpo_process``, metrics and dump."""
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Set the steps around verl's own call of the estimator."""
+        """Set the steps while verl calls the estimator."""
         if self.config.algorithm.adv_estimator != ESTIMATOR:
             return super()._compute_advantage(batch, metrics)
         steps = collected(batch, nested(batch, "extra_fields"))
@@ -24,7 +24,7 @@ class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships n
             return super()._compute_advantage(batch, metrics)
 
     def _log_rollout_data(self, batch: Any, *args: Any, **kwargs: Any) -> None:
-        """Set the columns of the steps around verl's own dump of a training step."""
+        """Set the steps' columns while verl dumps a training step."""
         if self.config.algorithm.adv_estimator != ESTIMATOR:
             super()._log_rollout_data(batch, *args, **kwargs)
             return
@@ -32,7 +32,7 @@ class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships n
             super()._log_rollout_data(batch, *args, **kwargs)
 
     def _dump_generations(self, *, reward_extra_infos_dict: dict[str, Any], **kwargs: Any) -> None:
-        """Add them to verl's columns, by its ``uid``."""
+        """Add the steps' columns to verl's, by ``uid``."""
         added = DUMPED_COLUMNS.get() or {}
         keys = reward_extra_infos_dict.get("uid", [])
         columns = {name: [of_key[key] for key in keys] for name, of_key in added.items()}

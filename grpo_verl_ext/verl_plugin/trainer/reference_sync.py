@@ -1,4 +1,4 @@
-"""The trainer's side of the reference: how far away it is, and when it follows the policy."""
+"""Measure the KL to the reference and refresh it from the policy: the part in the trainer."""
 
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ from grpo_verl_ext.verl_plugin.trainer.rollout_batch import nested
 
 
 class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
-    """The KL to the reference by every estimator; a refresh after every ``ref_model_sync_steps``-th step.
+    """Log the KL to the reference by three estimators; refresh it every ``ref_model_sync_steps`` steps.
 
     Iterative GRPO, arXiv 2402.03300 Algorithm 1, sets π_ref ← π_θ between iterations (α = 1).
     """
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
-        """verl's step, then the refresh, so that a checkpoint of this step has the new reference."""
+        """Run verl's step, then refresh, so that a checkpoint of this step has the new reference."""
         batch = super().step(metrics, timing_raw)
         options = self._options()
         if options.ref_model_sync_steps and self.global_steps % options.ref_model_sync_steps == 0:
@@ -25,7 +25,7 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
         return batch
 
     def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Add the KL to the reference before the update by all three estimators, means over tokens."""
+        """Add the KL to the reference before the update, by k1, k2 and k3, means over tokens."""
         batch = super()._compute_ref_log_prob(batch, metrics)
         if not self._options().ref_kl_metrics:
             return batch
@@ -36,7 +36,7 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
         return batch
 
     def _save_checkpoint(self) -> None:
-        """Save the reference beside the actor's shards first: verl's marker of a complete step comes last."""
+        """Save the reference beside the actor's shards, before verl's marker of a complete step."""
         if self._options().ref_model_sync_steps:
             self.actor_rollout_wg.save_reference(str(self._reference_folder(self.global_steps)))
         super()._save_checkpoint()
@@ -50,7 +50,7 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
         return Options.from_config(self.config.algorithm)
 
     def _reference_folder(self, step: int) -> Path:
-        """Inside the actor's folder, so that verl's clean-up of old checkpoints takes it along."""
+        """Return a folder inside the actor's, so that verl removes it with old checkpoints."""
         trainer = self.config.trainer
         if trainer.resume_mode == "resume_path" and f"global_step_{step}" in trainer.resume_from_path:
             checkpoint = Path(trainer.resume_from_path)

@@ -1,4 +1,4 @@
-"""The rows of a rollout, which verl's trainer knows by key and TransferQueue keeps."""
+"""Read and write fields of a rollout batch, whose keys verl's trainer has and whose rows TransferQueue."""
 
 from typing import Any
 
@@ -9,19 +9,19 @@ from torch import Tensor
 
 
 def prompt_ids(batch: Any) -> list[str]:
-    """The prompt of each row; verl's keys are ``{uid}_{session}_{index}``."""
+    """Return the prompt id of each row; verl's keys are ``{uid}_{session}_{index}``."""
     return [key.rsplit("_", 2)[0] for key in batch.keys]
 
 
 def nested(batch: Any, *fields: str) -> TensorDict:
-    """Fields of the rows as they are kept, ragged."""
+    """Return fields of the rows, ragged as stored."""
     return tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields))
 
 
 def like(rows: Any, values: Tensor) -> Tensor:
-    """A nested tensor of the values, (N,), whose rows are as long as those of another, ``rows``.
+    """Return a nested tensor of the values, (N,), with the row lengths of the nested tensor ``rows``.
 
-    Without the two lengths torch would pad it to a width of N.
+    Without the minimal and maximal length torch would pad it to a width of N.
     """
     lengths = rows.offsets().diff()
     return torch.nested.nested_tensor_from_jagged(

@@ -1,4 +1,4 @@
-"""Collect the step rewards of a rollout batch from what the agent loops left with each response."""
+"""Collect the step rewards of a rollout batch, stored by the agent loops with each response."""
 
 from itertools import islice
 from typing import Any
@@ -13,14 +13,14 @@ from grpo_verl_ext.verl_plugin.rollout.agent_loops import STEP_ERROR, STEPS
 
 
 def collected(batch: Any, data: TensorDict) -> Steps:
-    """All steps of the batch in the order of its rows; verl's padding rows have none.
+    """Return all steps of the batch in the order of its rows; verl's padding rows have none.
 
     Args:
         batch: verl's KVBatchMeta: keys and tags of the rows.
         data: the rows' ``extra_fields``.
 
     Raises:
-        ValueError: a response's steps do not fit it, or no agent loop left any; the message names the row.
+        ValueError: a response's steps do not fit it, or are missing; the message names the row.
     """
     rewards: list[float] = []
     rows: list[int] = []
@@ -41,7 +41,7 @@ def collected(batch: Any, data: TensorDict) -> Steps:
 
 
 def step_metrics(steps: Steps, responses: int) -> dict[str, float]:
-    """Metrics of their own: verl's ``critic/score`` and ``critic/rewards`` are the outcome's."""
+    """Return metrics of the steps; verl's ``critic/score`` and ``critic/rewards`` are the outcome's."""
     if len(steps.rewards) == 0:
         return {"critic/step_rewards/per_response": 0.0}
     return {
@@ -53,7 +53,7 @@ def step_metrics(steps: Steps, responses: int) -> dict[str, float]:
 
 
 def dumped_columns(batch: Any, data: TensorDict) -> dict[str, dict[str, list[float]]]:
-    """What verl's rollout dump shall say of each response: column → the row's key → one value for each step.
+    """Return more columns for verl's rollout dump: column → the row's key → one value per step.
 
     Args:
         batch: as above.

@@ -1,4 +1,4 @@
-"""As if a later verl had moved what the patches change: named by ``VERL_USE_EXTERNAL_MODULES``."""
+"""Simulate a later verl that has moved the patches' targets: see ``VERL_USE_EXTERNAL_MODULES``."""
 
 from typing import Any, NoReturn
 

@@ -1,6 +1,7 @@
-"""Stands in for verl's trainer where a test needs the same numbers twice: vLLM's depend on the load.
+"""Stand-in for verl's trainer where a test needs the same numbers twice; vLLM's depend on the load.
 
-Writes what verl writes, in its order: rollouts, a checkpoint every second step, metrics; resumes like it.
+It writes what verl writes, in its order: rollouts, a checkpoint every second step, metrics; it resumes like
+it.
 """
 
 import json
