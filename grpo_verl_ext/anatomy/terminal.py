@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console, JustifyMethod
+from rich.console import JustifyMethod
 from rich.table import Table
 
 from grpo_verl_ext.anatomy.bins import Cell, Cells
@@ -13,6 +13,7 @@ from grpo_verl_ext.anatomy.kl_bias import KlReport
 from grpo_verl_ext.anatomy.measure import Anatomy, AnatomySettings, anatomy_of
 from grpo_verl_ext.anatomy.plots import draw
 from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.terminal import make_console, print_table
 from grpo_verl_ext.utils.typed_json import numbers_as_text
 from grpo_verl_ext.verl_plugin.losses import VARIANTS
 
@@ -24,11 +25,11 @@ def run_anatomy(settings: AnatomySettings) -> None:
         AnatomyError: see `anatomy_of`.
     """
     anatomy = anatomy_of(settings)
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(weight_table(anatomy.cells))
-    console.print(share_table(anatomy.cells))
+    console = make_console()
+    print_table(console, weight_table(anatomy.cells))
+    print_table(console, share_table(anatomy.cells))
     if anatomy.kl is not None:
-        console.print(kl_table(anatomy.kl))
+        print_table(console, kl_table(anatomy.kl))
     for line in lines(anatomy):
         console.print(line, markup=False)
     for file in write_files(settings, anatomy):

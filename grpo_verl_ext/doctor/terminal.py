@@ -10,7 +10,6 @@ from dataclasses import asdict
 
 from omegaconf import OmegaConf
 from ray.exceptions import RayError
-from rich.console import Console
 from rich.table import Table
 
 from grpo_verl_ext.doctor.environment import (
@@ -21,6 +20,7 @@ from grpo_verl_ext.doctor.environment import (
     seen_here,
     versions,
 )
+from grpo_verl_ext.utils.terminal import make_console, print_table
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.errors import Finding, Severity
 from grpo_verl_ext.verl_plugin.usage import is_own_module
@@ -115,7 +115,7 @@ def _status(found: Sequence[Finding]) -> int:
 
 
 def _print_findings(found: Sequence[Finding]) -> None:
-    console = Console(soft_wrap=True, highlight=False)
+    console = make_console()
     for each in found:
         style = "bold red" if each.severity is Severity.ERROR else "bold yellow"
         console.print(f"{each.severity.value} {each.check}", style=style, markup=False)
@@ -126,8 +126,8 @@ def _print_findings(found: Sequence[Finding]) -> None:
 
 
 def _print_environment(here: Seen, worker: Seen | None, complaints: Sequence[str]) -> None:
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(_version_table(versions()))
+    console = make_console()
+    print_table(console, _version_table(versions()))
     console.print(f"python {python_version()}; verl's platform: {here.platform}", markup=False)
     console.print(which_ray().words, markup=False)
     where = "here and in a Ray worker" if worker == here else "here"

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Column, Table
 from tensordict import TensorDict
 from torch import Tensor
@@ -20,6 +19,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
+from grpo_verl_ext.utils.terminal import make_console, print_table
 from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, LossConfig
 from grpo_verl_ext.verl_plugin.losses import VARIANTS
@@ -347,7 +347,7 @@ def report(*, as_json: bool, include_verl: bool, seed: int, own: Case | None = N
         rows = [asdict(m) | {"passed": m.passed} for m in ours + verls]
         print(json.dumps(rows, indent=2))
     else:
-        Console().print(summary(ours + verls))
+        print_table(make_console(), summary(ours + verls))
     return all(m.passed for m in ours)
 
 

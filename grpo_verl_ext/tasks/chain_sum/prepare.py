@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 import transformers
-from rich.console import Console
 from rich.progress import Progress
 
 import grpo_verl_ext
@@ -21,6 +20,7 @@ from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError, TaskManife
 from grpo_verl_ext.tasks.chain_sum.problems import Split, draw_problems
 from grpo_verl_ext.tasks.chain_sum.warm_start import warm_start
 from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
+from grpo_verl_ext.utils.terminal import make_console
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,7 @@ def run_prepare(seed: int, *, force: bool) -> None:
         PreparedTaskError: see `prepare`.
     """
     transformers.utils.logging.disable_progress_bar()
-    # Paths are not wrapped, so that they can be copied.
-    console = Console(soft_wrap=True, highlight=False)
+    console = make_console()
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("warm start", total=None)
         outcome = prepare(
