@@ -6,9 +6,9 @@ Any text against any ground truth is in tests/rewards; here are the other argume
 import math
 
 import numpy as np
-from drawn import fuzzing, texts, values
 from hypothesis import example, given
 from hypothesis import strategies as st
+from strategies import fuzzing, texts, values
 
 from grpo_verl_ext.rewards.step_ends import KEYS, StepRewardError, step_end_tokens
 from grpo_verl_ext.rewards.weighted_sum import REWARDS, compute_score

@@ -1,4 +1,4 @@
-"""What the fuzz tests draw from, and how often.
+"""Hypothesis strategies of the fuzz tests, and how many examples a test draws.
 
 Every run draws the same few examples, FUZZ_TIMES=<number> times as many; with FUZZ_EXAMPLES=<number> it draws
 that many new ones.

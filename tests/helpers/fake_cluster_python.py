@@ -1,4 +1,4 @@
-"""Stands in for the ``python`` of a cluster: `python -m verl.trainer.main_ppo …`, with no training in it.
+"""The ``python`` of a test's cluster: takes `-m verl.trainer.main_ppo …` and trains nothing.
 
 What it is to do comes as overrides: ``+name=``, ``+signs=`` (a folder), ``+wait_for=`` (signs), ``+status=``.
 """

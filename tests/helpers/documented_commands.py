@@ -1,4 +1,4 @@
-"""What really starts each command of the pages: a test, or CI before the tests."""
+"""The test, or the step of CI before the tests, that starts each command of the pages."""
 
 from collections.abc import Mapping
 

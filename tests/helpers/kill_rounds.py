@@ -1,7 +1,7 @@
-"""``python killed.py FOLDER POLICY``: rounds with stand-ins for verl's trainer and merger, all else real.
+"""``python kill_rounds.py FOLDER POLICY``: rounds with stand-ins for verl's trainer and merger.
 
-A training on verl takes minutes, and its sampling depends on the load of the machine; the stand-ins write
-what verl would, slowly, from the seed alone.
+All else is real. A training on verl takes minutes, and its sampling depends on the load of the machine; the
+stand-ins write what verl would, slowly, from the seed alone.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""To be killed: submits runs to a cluster, two at once. Arguments: address, folder, runs as JSON."""
+"""Submit runs to a cluster, two at once, until a test kills this process.
+
+Arguments: address, folder, runs as JSON.
+"""
 
 import json
 import sys
