@@ -211,8 +211,8 @@ BROKEN = {
     ),
     "a file has another format": (
         "verl.utils.tracking",
-        'self.fp.write(orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")',
-        'self.fp.write(b"\n" + orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY))',
+        'self.fp.write(orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY) + b"\\n")',
+        'self.fp.write(b"\\n" + orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY))',
         "verl.utils.tracking.FileLogger.log has no + b'\\n'; grpo_verl_ext.runs.metrics relies on it",
     ),
 }
