@@ -5,6 +5,11 @@ python benchmarks/mutation.py [--module kl ...] [--list]
 Works on a copy of the tree in a temporary folder. A mutant changes one operator, comparison, number, function
 or argument of ``grpo_verl_ext/algorithms`` in the ways listed below. It is killed when a test fails, and
 survives when all pass. `EQUIVALENT` names the mutants that no test can kill, each with its reason.
+
+No library does this yet: mutmut 3.8.1 has no interface for one's own operators, so that it makes 11 of the 28
+mutants of ``groups.py`` (it drops no mask, clamp, square or square root and inverts no mask), and it marks
+equivalent mutants by pragmas or patterns, without a reason. cosmic-ray 8.7.0 starts the tests afresh for each
+of the 1,790 mutants that it makes of ``algorithms``, at about 9 s: over four hours instead of 17 minutes.
 """
 
 import argparse

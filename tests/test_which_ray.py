@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from ray_head import free_ports
+from ray_cluster import free_ports
 
 from grpo_verl_ext.runs.process import MARK, end_leftovers
 from grpo_verl_ext.utils.which_ray import which_ray

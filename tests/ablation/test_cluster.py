@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from processes import Python
 from ray.job_submission import JobStatus, JobSubmissionClient
-from ray_head import free_ports, ray_head
+from ray_cluster import free_ports, ray_head
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import runner
@@ -38,11 +38,11 @@ def _asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Ray in whose path `python` is the stand-in."""
+    """A Ray in whose path `python` is `fake_cluster_python`."""
     folder = tmp_path_factory.mktemp("bin")
     python = folder / "python"
-    stand_in = Path(__file__).with_name("stand_in_trainer.py")
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{stand_in}" "$@"\n')
+    fake = Path(__file__).parents[1] / "helpers" / "fake_cluster_python.py"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{fake}" "$@"\n')
     python.chmod(0o755)
     with ray_head(cpus=2, PATH=f"{folder}{os.pathsep}{os.environ['PATH']}") as at:
         yield at
@@ -191,7 +191,7 @@ def test_after_a_kill_the_same_jobs_are_watched_and_none_is_submitted_twice(
     """One job fails while nobody watches, one is still running."""
     runs = [run_named("a", wait_for="go"), run_named("b", wait_for="fail", status=3), run_named("c")]
     described = json.dumps([(str(run.training.folder), run.training.overrides) for run in runs])
-    submits = Path(__file__).with_name("submits_and_waits.py")
+    submits = Path(__file__).parents[1] / "helpers" / "submit_runs.py"
     killed = subprocess.Popen([sys.executable, submits, address, tmp_path / "grid", described])
     try:
         wait_until(lambda: (signs / "a.begun").exists() and (signs / "b.begun").exists())

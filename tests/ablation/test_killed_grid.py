@@ -13,7 +13,7 @@ from grpo_verl_ext.cli import app
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
-    script = Path(__file__).with_name("grid_to_kill.py")
+    script = Path(__file__).parents[1] / "helpers" / "kill_grid.py"
     return subprocess.Popen([sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True)
 
 

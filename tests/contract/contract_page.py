@@ -10,9 +10,9 @@ PAGE = Path(__file__).with_name("README.md")
 INTRODUCTION = """# The contract with verl
 
 Every point at which this package touches verl: what it imports, overrides, patches and calls, the registries
-it enters, the configuration, fields, files and metrics it reads, and the order of calls it counts on. The
-table is [`seams.py`](seams.py); this page is written from it
-(`python tests/contract/contract_page.py`).
+it enters and the configuration it reads. Pieces of verl's source and orders of its calls are listed only
+where their change would raise no error; [`seams.py`](seams.py), the table, says what would go wrong. This
+page is written from it (`python tests/contract/contract_page.py`).
 
 ```
 python -m pytest tests/contract                    # against the verl that is installed

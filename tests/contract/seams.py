@@ -1,4 +1,8 @@
-"""List every seam between this package and verl: its place, what we rely on, and the module that does."""
+"""Every seam between this package and verl: where, what we rely on, and which of our modules does.
+
+A piece of verl's source (`Has`), or an order of its calls (`InOrder`), is listed only where its change would
+raise nothing; the comment above it says what would go wrong.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,15 +90,6 @@ def seam(where: str, relies: Reliance, *by: str) -> Seam:
 SEAMS: dict[str, list[Seam]] = {
     "How the plugin is loaded": [
         seam("verl", Name(), ".", "doctor.environment"),
-        seam(
-            "verl",
-            Has(
-                "os.getenv('VERL_USE_EXTERNAL_PLUGINS', 'auto')",
-                "_entry_points(group='verl.plugins')",
-                "_ep.load()",
-            ),
-            "plugin",
-        ),
         seam(CORE, Hook(), ".registration"),
         seam(AGENT_LOOP, Hook(), ".registration"),
         seam(f"{REWARD_LOOP}.reward_manager", Hook(), ".registration"),
@@ -111,30 +106,28 @@ SEAMS: dict[str, list[Seam]] = {
     ],
     "How a training starts": [
         seam(MAIN, Program(), "runs.verl_run", "cli"),
-        seam(f"{MAIN}.main", InOrder("validate_config", "run_ppo"), ".patches.driver"),
+        # Else a refused training would already run, or the CPU platform lose to the device that verl found.
+        seam(f"{MAIN}.main", InOrder("auto_set_device", "validate_config", "run_ppo"), ".patches.driver"),
         seam(f"{MAIN}.main", Hands("validate_config", by_name=("config",)), ".patches.driver"),
-        seam(f"{MAIN}.run_ppo", InOrder("ray.init", "remote"), ".patches.driver"),
+        # Else the workers would start without their platform, watch and own queue, on any Ray that they find.
         seam(
             f"{MAIN}.run_ppo",
             Has(
+                "config.ray_kwargs.get('ray_init', {})",
                 "ray_init_kwargs.get('runtime_env', {})",
                 "OmegaConf.merge(default_runtime_env, runtime_env_kwargs)",
             ),
             ".patches.driver",
             "config/platform/cpu.yaml",
-        ),
-        seam(f"{MAIN}.main", InOrder("auto_set_device", "validate_config"), ".patches.driver"),
-        seam(
-            f"{MAIN}.TaskRunnerV1.run",
-            Has("get_trainer_cls(config.trainer.v1.trainer_mode)", "trainer_cls(config=config)"),
-            ".trainer.modes",
+            "utils.which_ray",
         ),
         seam("verl.utils.config.validate_config", Replaced("config", ANY_MORE), ".patches.driver"),
         seam(f"{MAIN}.run_ppo", Replaced("config", "task_runner_class"), ".patches.driver"),
         *(
+            # Else our hook in run_ppo would never be called.
             seam(
                 f"{EXPERIMENTAL}.{driver}.main",
-                Has("from verl.trainer.main_ppo import run_ppo", "run_ppo(config, task_runner_class="),
+                Has("from verl.trainer.main_ppo import run_ppo"),
                 ".patches.driver",
             )
             for driver in OTHER_DRIVERS
@@ -146,9 +139,10 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam("verl.trainer.ppo.utils.need_reference_policy", Called(("config",)), "doctor.configuration"),
         seam("verl.trainer.ppo.utils.need_critic", Called(("config",)), "doctor.configuration"),
+        # Else two trainings on a cluster would share a queue.
         seam(
             "transfer_queue.interface",
-            Has("import ray", "import TransferQueueController", "ray.get_actor('TransferQueueController', "),
+            Has("ray.get_actor('TransferQueueController', "),
             ".patches.transfer_queue",
         ),
         seam(
@@ -157,23 +151,26 @@ SEAMS: dict[str, list[Seam]] = {
             ".patches.transfer_queue",
         ),
         seam(f"{VLLM_SERVER}.run_server", Replaced(ANY_MORE), ".patches.vllm_server"),
-        seam(f"{VLLM_SERVER}.run_server", Has("self.engine = "), ".patches.vllm_server"),
+        # Else the watch would overlook the death of this actor.
         seam(
             f"{AGENT_LOOP}.agent_loop.AgentLoopManager._init_agent_loop_workers",
             Has("name=f'agent_loop_worker_{i}'"),
             ".patches.watchdog",
         ),
+        # Else the watch would overlook the death of this actor.
         seam(
             f"{REWARD_LOOP}.reward_loop.RewardLoopManager._init_reward_loop_workers",
             Has("name=f'reward_loop_worker_{i}'"),
             ".patches.watchdog",
         ),
+        # Else the watch would overlook the death of this actor.
         seam(
             f"{VLLM_SERVER.rpartition('.')[0]}.vLLMReplica._get_server_name_prefix",
             Has("vllm_"),
             ".patches.watchdog",
         ),
         seam(f"{TRAINER}.fit", Replaced(ANY_MORE), ".patches.watchdog"),
+        # Else the watch would overlook the death of this actor.
         seam(
             "verl.single_controller.ray.base.RayWorkerGroup._create_worker",
             Has("f'{self.name_prefix}{cia_name}_{pg_idx}:{local_rank}'"),
@@ -192,8 +189,6 @@ SEAMS: dict[str, list[Seam]] = {
             Name(),
             *(".registration", ".invariance", ".losses.custom", "doctor.environment"),
         ),
-        seam(f"{CORE}.get_adv_estimator_fn", Has("return ADV_ESTIMATOR_REGISTRY[name]"), ".registration"),
-        seam(f"{CORE}.get_policy_loss_fn", Has("return POLICY_LOSS_REGISTRY[loss_name]"), ".registration"),
         seam("verl.trainer.ppo.v1.trainer_base.register_trainer", Called(("name",)), ".trainer.modes"),
         seam(f"{AGENT_LOOP}.agent_loop.register", Called(("agent_name",)), ".rollout.agent_loops"),
         seam(f"{REWARD_LOOP}.reward_manager.register", Called(("name",)), ".rollout.reward_manager"),
@@ -207,6 +202,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam(f"{PLATFORM}.get_platform", Called(), "doctor.environment"),
     ],
     "Estimators and losses": [
+        # Else rejected responses would count in GVPO's groups.
         seam(
             "verl.trainer.ppo.rollout_corr_helper.compute_rollout_correction_and_add_to_batch",
             Has("batch.batch['response_mask'] = modified_response_mask"),
@@ -221,31 +217,24 @@ SEAMS: dict[str, list[Seam]] = {
             ),
             ".trainer.estimators",
         ),
+        # Else the estimator would take defaults for our options.
         seam(
             f"{TRAINER}._compute_advantage",
-            Has(
-                "config=self.config.algorithm",
-                "data.batch['token_level_rewards'] = data.batch['token_level_scores']",
-                "fields = ['advantages', 'returns']",
-            ),
+            Has("config=self.config.algorithm"),
             ".trainer.estimators",
             ".trainer.group_batching",
         ),
+        # Else verl would choose among a session's outputs before our estimators do.
         seam(
             "verl.trainer.ppo.v1.utils.compute_advantage_for_multi_trajectories",
-            Has("if adv_estimator != core_algos.AdvantageEstimator.GRPO:", "return compute_advantage(data"),
+            Has("if adv_estimator != core_algos.AdvantageEstimator.GRPO:"),
             ".trainer.estimators",
             ".trainer.kv_batch",
         ),
+        # Else our options would be defaults, and the groups other rows.
         seam(
             "verl.trainer.ppo.ray_trainer.compute_advantage",
-            Has(
-                "'token_level_rewards': data.batch['token_level_rewards']",
-                "'response_mask': data.batch['response_mask']",
-                "'config': config",
-                "adv_kwargs['index'] = data.non_tensor_batch['uid']",
-                "advantages, returns = adv_estimator_fn(**adv_kwargs)",
-            ),
+            Has("'config': config", "adv_kwargs['index'] = data.non_tensor_batch['uid']"),
             ".trainer.estimators",
         ),
         seam(LOSS, Called(("config", "model_output", "data")), ".invariance"),
@@ -266,34 +255,20 @@ SEAMS: dict[str, list[Seam]] = {
             ".losses.clipped",
             ".losses.gvpo",
         ),
+        # Else verl would train with its own loss, vanilla.
         seam(
-            LOSS,
-            Has(
-                "config.global_batch_info['dp_size'] = data['dp_size']",
-                "config.global_batch_info['batch_num_tokens'] = data['batch_num_tokens']",
-                "config.global_batch_info['global_batch_size'] = data['global_batch_size']",
-                "response_mask = data['response_mask'].to(bool)",
-                "loss_mode = config.policy_loss.get('loss_mode', 'vanilla')",
-            ),
-            ".losses.normalization",
+            LOSS, Has("loss_mode = config.policy_loss.get('loss_mode', 'vanilla')"), ".losses.normalization"
         ),
+        # Else the losses' metrics would be sums over micro-batches.
         seam(
             LOSS,
-            Has(
-                "Metric.from_dict(pg_metrics, aggregation=AggregationType.MEAN)",
-                "metrics.update(pg_metrics)",
-                "metrics['kl_loss']",
-            ),
+            Has("Metric.from_dict(pg_metrics, aggregation=AggregationType.MEAN)"),
             ".losses.normalization",
             ".workers.group_drift",
         ),
         seam("verl.utils.metric.AggregationType", Members("MEAN", "SUM"), ".workers.group_drift"),
         seam("verl.utils.metric.Metric", Members("aggregation"), ".workers.group_drift"),
-        seam(
-            "verl.utils.metric.Metric._aggregate",
-            Has("case AggregationType.SUM:", "return np.sum(values)"),
-            ".workers.group_drift",
-        ),
+        # Else the losses' metrics would be weighted wrongly over ranks.
         seam(
             "verl.utils.metric.Metric.aggregate_dp",
             Has("values=np.mean(value_arrays, axis=0)"),
@@ -326,12 +301,6 @@ SEAMS: dict[str, list[Seam]] = {
             ".invariance",
             ".losses.custom",
         ),
-        seam(
-            f"{CORE}.kl_penalty_forward",
-            Has("('kl', 'k1')", "'abs'", "('mse', 'k2')", "('low_var_kl', 'k3')"),
-            ".preflight.algorithm",
-        ),
-        seam(f"{CORE}.kl_penalty", Has("kl_penalty.endswith('+')"), ".preflight.algorithm"),
     ],
     "Trainers": [
         seam("verl.trainer.ppo.v1.trainer_sync.PPOTrainerSync", Derived(TRAINER), ".trainer.modes"),
@@ -354,12 +323,8 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam(TRAINER, Members("config", "role_worker_mapping"), ".trainer.modes"),
         seam(f"{TRAINER}.__init__", Overridden("config"), ".trainer.modes"),
-        seam(
-            f"{TRAINER}.__init__",
-            Has("self.trainer_mode = self.config.trainer.v1.trainer_mode"),
-            ".trainer.modes",
-        ),
         seam(f"{TRAINER}._init_resource_pool_mgr", Overridden(), ".trainer.modes"),
+        # Else we would replace another worker class of verl.
         seam(
             f"{TRAINER}._init_resource_pool_mgr",
             Has("self.role_worker_mapping[role] = ray.remote(ActorRolloutRefWorker)"),
@@ -367,6 +332,7 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam(f"{SEPARATE}.__init__", Overridden("config"), ".trainer.modes"),
         seam(f"{SEPARATE}._init_resource_pool_mgr", Overridden(), ".trainer.modes"),
+        # Else we would replace another worker class of verl.
         seam(f"{SEPARATE}._init_resource_pool_mgr", Has("ray.remote(DetachActorWorker)"), ".trainer.modes"),
         seam(
             "verl.trainer.ppo.utils.Role",
@@ -374,7 +340,9 @@ SEAMS: dict[str, list[Seam]] = {
             ".trainer.modes",
         ),
         seam(f"{TRAINER}.step", Overridden("metrics", "timing_raw"), ".trainer.reference_sync"),
+        # Else GVPO would take the drift of a later update for zero.
         seam(f"{TRAINER}.step", Has("self.local_trigger_step = trigger_idx"), ".trainer.group_batching"),
+        # Else a checkpoint would have the old reference, or a run be complete before its last checkpoint.
         seam(
             f"{TRAINER}.fit",
             InOrder(
@@ -385,10 +353,10 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam(f"{TRAINER}.fit", Hands("self.step", by_place=2), ".trainer.reference_sync"),
         seam(f"{TRAINER}.fit", Hands("self._log_rollout_data", by_place=3), ".trainer.process_supervision"),
+        # Else a mini-batch would cut groups, or its rows lack what GVPO's targets are made of.
         seam(
             f"{TRAINER}._step_once",
             InOrder(
-                "self.replay_buffer.sample",
                 "self._balance_batch",
                 "self._compute_old_log_prob",
                 "self._compute_ref_log_prob",
@@ -402,35 +370,21 @@ SEAMS: dict[str, list[Seam]] = {
             Overridden("batch", "metrics", "logging_prefix", "keep_minibatch"),
             ".trainer.group_batching",
         ),
-        seam(
-            f"{TRAINER}._balance_batch",
-            Has(
-                "worker_group._dispatch_info",
-                "worker_group._query_dispatch_info(role)",
-                "dp_size = max(dp_rank_mapping) + 1",
-                "tag['seq_len']",
-            ),
-            ".trainer.group_batching",
-        ),
         seam(f"{TRAINER}._get_required_batch_multiple", Called(("dp_size",)), ".trainer.group_batching"),
+        # Else GVPO would take a drift for zero that is not.
         seam(
             f"{TRAINER}._compute_old_log_prob",
-            Has("data['old_log_probs'] = ", "self.actor_rollout_wg.compute_log_prob(batch)"),
+            Has("self.actor_rollout_wg.compute_log_prob(batch)"),
             ".trainer.group_batching",
             ".trainer.reference_sync",
         ),
+        # Else GVPO would take a drift for zero that is not.
         seam(
             f"{SEPARATE}._compute_old_log_prob",
-            Has("self.local_trigger_step == 0", "self.actor_rollout_wg.restore_model_from_cpu(0)"),
+            Has("self.local_trigger_step == 0"),
             ".trainer.group_batching",
         ),
         seam(f"{TRAINER}._compute_ref_log_prob", Overridden("batch", "metrics"), ".trainer.reference_sync"),
-        seam(
-            f"{TRAINER}._compute_ref_log_prob",
-            Has("data['ref_log_prob'] = "),
-            ".trainer.group_batching",
-            ".trainer.reference_sync",
-        ),
         seam(
             f"{TRAINER}._compute_advantage",
             Overridden("batch", "metrics"),
@@ -439,35 +393,24 @@ SEAMS: dict[str, list[Seam]] = {
             ".trainer.modes",
         ),
         seam(f"{TRAINER}._update_actor", Overridden("batch", "metrics"), ".trainer.group_batching"),
+        # Else a mini-batch would cut groups.
         seam(
             f"{TRAINER}._update_actor",
             Has(
-                "batch.extra_info.update(extra_info)",
                 "'mini_batch_size': ppo_mini_batch_size",
                 "'dataloader_kwargs': {'shuffle': self.config.actor_rollout_ref.actor.shuffle}",
-                "self.actor_rollout_wg.update_actor(batch)",
-                "rename_dict(output['metrics'], 'actor/')",
             ),
             ".trainer.group_batching",
             ".trainer.group_packing",
         ),
         seam(f"{TRAINER}._save_checkpoint", Overridden(), ".trainer.reference_sync"),
+        # Else a killed run would resume from half a checkpoint.
         seam(
             f"{TRAINER}._save_checkpoint",
-            InOrder("self.actor_rollout_wg.save_checkpoint", "self.train_dataloader.state_dict", "f.write"),
+            InOrder("self.actor_rollout_wg.save_checkpoint", "f.write"),
             ".trainer.reference_sync",
         ),
         seam(f"{TRAINER}._load_checkpoint", Overridden(), ".trainer.reference_sync"),
-        seam(
-            f"{TRAINER}._load_checkpoint",
-            Has(
-                "self.global_steps = 0",
-                "self.config.trainer.resume_mode == 'resume_path'",
-                "'global_step_' in self.config.trainer.resume_from_path",
-                "os.path.join(global_step_folder, 'actor')",
-            ),
-            ".trainer.reference_sync",
-        ),
         seam(f"{TRAINER}._log_rollout_data", Overridden("batch", ANY_MORE), ".trainer.process_supervision"),
         seam(
             f"{TRAINER}._dump_generations",
@@ -505,37 +448,26 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".trainer.group_batching"),
         seam("transfer_queue.get_client", Called(), ".trainer.kv_batch"),
-        seam(
-            "transfer_queue.interface.get_client",
-            Has("assert _TQ_CLIENT is not None", "return _TQ_CLIENT"),
-            ".trainer.kv_batch",
-        ),
         seam("transfer_queue.kv_list", Called(("partition_id",)), ".trainer.kv_batch"),
+        # Else rows would be put into wrong groups.
         seam(
             POSTPROCESS,
-            Has(
-                "keys.append(f'{uid}_{session_id}_{i}')",
-                "field = output.as_dict()",
-                "'seq_len': prompt_len + response_len",
-            ),
+            Has("keys.append(f'{uid}_{session_id}_{i}')"),
             ".trainer.rollout_batch",
             ".trainer.kv_batch",
-            ".trainer.group_batching",
-            ".rollout.agent_loops",
         ),
+        # Else several outputs of a session, a list, would not fail here and go unnoticed.
         seam(
             f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._agent_loop_postprocess",
-            Has("output.extra_fields['raw_prompt']"),  # one output: a list has no such attribute
+            Has("output.extra_fields['raw_prompt']"),
             ".trainer.kv_batch",
         ),
-        seam(POSTPROCESS, InOrder("self._compute_score", "output.as_dict"), ".rollout.agent_loops"),
         seam(UPSAMPLE, Called(("batch", "batch_multiple", "eos_token_id")), ".trainer.group_batching"),
+        # Else padding would count as responses.
         seam(
-            UPSAMPLE,
-            Has("pad_keys.append(f'{pad_uid}_{local_idx}_0')", "pad_uid = f'pad{uuid.uuid4().hex}'"),
-            ".trainer.rollout_batch",
-            ".trainer.kv_batch",
+            UPSAMPLE, Has("pad_uid = f'pad{uuid.uuid4().hex}'"), ".trainer.rollout_batch", ".trainer.kv_batch"
         ),
+        # Else the steps of padding would count.
         seam(
             "verl.trainer.ppo.padding_utils.construct_minimal_padding_template",
             Has("is_padding=True"),
@@ -554,13 +486,10 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam(f"{PADDING}.no_padding_2_padding", Called(("tensor", "data")), ".workers.group_drift"),
         seam("transfer_queue.KVBatchMeta.chunk", Called(("chunks",)), ".trainer.group_packing"),
+        # Else a mini-batch would cut groups.
         seam(
             f"{ROWS}.make_iterator",
-            Has(
-                "idx_lst = torch.arange(tensordict.shape[0])",
-                "dataset=idx_lst, batch_size=mini_batch_size",
-                "yield index_select_tensor_dict(tensordict, idx)",
-            ),
+            Has("idx_lst = torch.arange(tensordict.shape[0])", "dataset=idx_lst, batch_size=mini_batch_size"),
             ".trainer.group_packing",
         ),
         seam(
@@ -579,12 +508,12 @@ SEAMS: dict[str, list[Seam]] = {
     ],
     "Where the losses hold": [
         *(
+            # Else the loss would be divided by the counts of one micro-batch or rank.
             seam(
                 f"{engine}.forward_backward_batch",
                 Has(
                     "tu.assign_non_tensor(data, batch_num_tokens=batch_num_tokens.item())",
                     "tu.assign_non_tensor(data, dp_size=self.get_data_parallel_size())",
-                    "prepare_micro_batches(",
                 ),
                 ".preflight.support",
             )
@@ -602,6 +531,7 @@ SEAMS: dict[str, list[Seam]] = {
                 f"{TORCHTITAN}WithLMHead.forward_step",
             )
         ),
+        # Else the gradient would have another scale.
         seam(
             f"{MEGATRON}WithLMHead.postprocess_micro_batch_func",
             Has(
@@ -610,6 +540,7 @@ SEAMS: dict[str, list[Seam]] = {
             ),
             ".preflight.support",
         ),
+        # Else the gradient would have another scale.
         seam(
             f"{TORCHTITAN}.__init__",
             Has("enable_fsdp_gradient_division(model_part, dp_size)"),
@@ -623,22 +554,21 @@ SEAMS: dict[str, list[Seam]] = {
             Members("strategy", "pipeline_model_parallel_size"),
             ".preflight.training",
         ),
+        # Else the loss would be divided by a wrong number of responses.
         seam(
             f"{V0}._update_actor",
             Has(
                 "ppo_mini_batch_size = ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n",
                 "global_batch_size=ppo_mini_batch_size",
-                "mini_batch_size=ppo_mini_batch_size",
-                "self.actor_rollout_wg.update_actor(batch_td)",
             ),
             ".preflight.support",
         ),
-        seam(f"{V0}.fit", Has("compute_advantage(", "config=self.config.algorithm"), ".preflight.support"),
+        # Else the estimator would take defaults for our options.
+        seam(f"{V0}.fit", Has("config=self.config.algorithm"), ".preflight.support"),
         seam(SEPARATION, Derived(V0), ".preflight.support"),
+        # Else the estimator would take defaults for our options.
         seam(
-            f"{SEPARATION}._fit_compute_advantage",
-            Has("compute_advantage(", "config=self.config.algorithm"),
-            ".preflight.support",
+            f"{SEPARATION}._fit_compute_advantage", Has("config=self.config.algorithm"), ".preflight.support"
         ),
         seam(
             f"{EXPERIMENTAL}.one_step_off_policy.ray_trainer.OneStepOffRayTrainer",
@@ -650,35 +580,31 @@ SEAMS: dict[str, list[Seam]] = {
             Derived(SEPARATION),
             ".preflight.support",
         ),
+        # Else no group would be filtered out.
         seam(
             f"{TRAINER}._build_replay_buffer",
-            Has(
-                "filter_groups_metric = self._resolve_filter_groups_metric()",
-                "filter_groups_metric=filter_groups_metric",
-            ),
+            Has("filter_groups_metric=filter_groups_metric"),
             ".preflight.support",
         ),
+        # Else rollout weights and rejection would be left out, or applied twice.
         seam(
             f"{TRAINER}._compute_advantage",
             Has(
-                "rollout_corr_config.get('bypass_mode', False)",
                 "not bypass_recomputing_logprobs",
                 "compute_rollout_correction_and_add_to_batch(data, rollout_corr_config)",
             ),
             ".preflight.support",
         ),
+        # Else a new rejection of tokens would pass our check of GVPO.
         seam(
             "verl.trainer.ppo.rollout_corr_helper",
             Has("TOKEN_LEVEL_ROLLOUT_RS_OPTIONS: set[str] = {'token_k1', 'token_k2', 'token_k3'}"),
             ".preflight.training",
         ),
+        # Else distillation would go without our loss.
         seam(
             "verl.trainer.distillation.losses.distillation_ppo_loss",
-            Has(
-                "ppo_loss(config, model_output, data, dp_group)",
-                "if not distillation_loss_config.use_task_rewards:",
-                "policy_loss = 0.0",
-            ),
+            Has("ppo_loss(config, model_output, data, dp_group)"),
             ".preflight.support",
         ),
     ],
@@ -691,16 +617,6 @@ SEAMS: dict[str, list[Seam]] = {
             ".workers.group_drift",
         ),
         seam(f"{TRAINING_WORKER}.train_batch", Overridden("data"), ".workers.group_drift"),
-        seam(
-            f"{TRAINING_WORKER}.train_batch",
-            Has("self.engine.train_batch(data, loss_function=self.loss_fn)"),
-            ".workers.group_drift",
-        ),
-        seam(
-            f"{TRAINING_WORKER}._postprocess_output",
-            Has("non_tensor_dict={'metrics': final_metrics}"),
-            ".workers.group_drift",
-        ),
         seam(
             TRAINING_WORKER,
             Members("engine", "engine_config", "model_config"),
@@ -726,21 +642,6 @@ SEAMS: dict[str, list[Seam]] = {
             ".workers.reference_sync",
         ),
         seam(
-            f"{ACTOR_WORKER}.init_model",
-            InOrder("self.actor_worker_cls", "self.actor.set_loss_fn"),
-            ".workers.group_drift",
-        ),
-        seam(
-            f"{ACTOR_WORKER}.init_model",
-            Has("self.loss_fn = partial(ppo_loss, config=actor_config)"),
-            ".workers.group_drift",
-        ),
-        seam(
-            f"{ACTOR_WORKER}.update_actor",
-            Has("self.actor.train_mini_batch(data=data)"),
-            ".workers.group_drift",
-        ),
-        seam(
             "verl.experimental.separation.engine_workers.DetachActorWorker",
             Derived(ACTOR_WORKER),
             ".workers.group_drift",
@@ -751,11 +652,6 @@ SEAMS: dict[str, list[Seam]] = {
             ".workers.reference_sync",
         ),
         seam("verl.single_controller.base.decorator.Dispatch", Name(), ".workers.reference_sync"),
-        seam(
-            "verl.single_controller.base.decorator.init_predefined_dispatch_mode",
-            Has("Dispatch.register('ONE_TO_ALL')"),
-            ".workers.reference_sync",
-        ),
         seam(
             "verl.single_controller.base.worker_group.WorkerGroup",
             Members("_dispatch_info"),
@@ -771,27 +667,10 @@ SEAMS: dict[str, list[Seam]] = {
         seam(f"{ENGINE}.eval_mode", Called(by_name=("disable_auto_offload",)), ".workers.group_drift"),
         seam(f"{ENGINE}.get_data_parallel_group", Called(), ".workers.group_drift"),
         seam(ENGINE, Members("module"), ".workers.reference_sync"),
-        seam(
-            f"{ENGINE}._build_fsdp_module",
-            Has(
-                "module = FSDP(module, ",
-                "apply_fsdp2(module, ",
-                "cpu_offload = CPUOffload(offload_params=True)",
-                "offload_policy = CPUOffloadPolicy(pin_memory=True)",
-            ),
-            ".workers.reference_sync",
-        ),
-        seam(
-            f"{ENGINE.rpartition('.')[0]}.EngineEvalModeCtx.__exit__",
-            Has("self.engine.module._handle.reshard(True)", "self.engine.module.reshard()"),
-            ".workers.reference_sync",
-        ),
+        # Else a refresh would write to shards that no forward pass reads.
         seam(
             "verl.utils.fsdp_utils.offload_fsdp_model_to_cpu",
-            Has(
-                "handle.flat_param_to(torch.device('cpu'), non_blocking=True)",
-                "flat_param._local_shard = flat_param.data",
-            ),
+            Has("flat_param._local_shard = flat_param.data"),
             ".workers.reference_sync",
         ),
         seam("verl.utils.device.get_torch_device", Called(), ".workers.reference_sync"),
@@ -808,18 +687,8 @@ SEAMS: dict[str, list[Seam]] = {
             ".rollout.agent_loops",
         ),
         seam(
-            f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
-            Has("async def run("),
-            ".rollout.agent_loops",
-        ),
-        seam(
             f"{AGENT_LOOP}.tool_agent_loop.ToolAgentLoop.run",
             Overridden(ANY_MORE),
-            ".rollout.agent_loops",
-        ),
-        seam(
-            f"{AGENT_LOOP}.tool_agent_loop.ToolAgentLoop.run",
-            Has("async def run("),
             ".rollout.agent_loops",
         ),
         seam(f"{AGENT_LOOP}.agent_loop.AgentLoopBase", Members("tokenizer"), ".rollout.agent_loops"),
@@ -829,30 +698,11 @@ SEAMS: dict[str, list[Seam]] = {
             ".rollout.agent_loops",
         ),
         seam(f"{AGENT_LOOP}.agent_loop.AgentLoopOutput.as_dict", Overridden(), ".rollout.agent_loops"),
-        seam(
-            f"{AGENT_LOOP}.agent_loop.AgentLoopOutput.as_dict",
-            Has("self.model_dump(exclude_unset=True)", "'extra_fields'"),
-            ".rollout.agent_loops",
-        ),
-        seam(
-            f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._compute_score",
-            Has(
-                "final_output.extra_fields['reward_extra_info'] = result['reward_extra_info']",
-                "final_output.reward_score = result['reward_score']",
-            ),
-            ".rollout.agent_loops",
-            ".rollout.reward_manager",
-        ),
     ],
     "Rewards": [
         seam("verl.DataProto", Members("batch", "__getitem__"), ".rollout.reward_manager"),
         seam(f"{NAIVE}.__init__", Overridden("config", "tokenizer", ANY_MORE), ".rollout.reward_manager"),
         seam(f"{NAIVE}.run_single", Overridden("data"), ".rollout.reward_manager"),
-        seam(
-            f"{NAIVE}.run_single",
-            Has("return {'reward_score': reward, 'reward_extra_info': reward_extra_info}"),
-            ".rollout.reward_manager",
-        ),
         seam(
             NAIVE,
             Members("loop", "tokenizer", "reward_router_address", "reward_model_tokenizer"),
@@ -866,24 +716,17 @@ SEAMS: dict[str, list[Seam]] = {
             "rewards.weighted_sum",
         ),
         seam(
-            f"{NAIVE}.run_single",
-            Has("'reward_router_address': ", "'reward_model_tokenizer': ", "score = result['score']"),
-            "rewards.weighted_sum",
-        ),
-        seam(
             "verl.trainer.ppo.reward.load_reward_manager",
             Hands("reward_manager_cls", by_name=("config", "tokenizer", "compute_score")),
             ".rollout.reward_manager",
         ),
+        # Else the reward would be another function of the model's score than verl's.
         seam(
             f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score_disrm",
-            Has(
-                "{'model': model_name, 'input': disrm_prompt, 'use_activation': False}",
-                "self._post_request(payloads, 'classify')",
-                "output['data'][-1]['probs'][-1]",
-            ),
+            Has("{'model': model_name, 'input': disrm_prompt, 'use_activation': False}"),
             ".rollout.reward_manager",
         ),
+        # Else the reward model alone would pay, though our check has passed.
         seam(
             f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score",
             Has("self.config.reward.custom_reward_function.path is not None"),
@@ -892,11 +735,6 @@ SEAMS: dict[str, list[Seam]] = {
         seam("verl.utils.import_utils.PKG_PATH_PREFIX", Name(), ".preflight.rewards"),
         seam("verl.utils.reward_score.default_compute_score", Name(), ".preflight.rewards"),
         seam("verl.workers.rollout.replica.RolloutReplicaRegistry", Members("_registry"), ".preflight"),
-        seam(
-            f"{TRAINER}._resolve_filter_groups_metric",
-            Has("self.config.algorithm.get('filter_groups', None)", "filter_groups.get('metric', None)"),
-            ".preflight.rewards",
-        ),
     ],
     "The CPU platform": [
         seam(
@@ -937,11 +775,6 @@ SEAMS: dict[str, list[Seam]] = {
             ".cpu.platform",
         ),
         seam(
-            "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer.__init__",
-            Has("poll_interval: float=2.0"),
-            ".cpu.patches",
-        ),
-        seam(
             "verl.utils.distributed.initialize_global_process_group_ray",
             Replaced("timeout_second", "backend"),
             ".cpu.patches",
@@ -956,15 +789,9 @@ SEAMS: dict[str, list[Seam]] = {
             Replaced("local_path", "torch_dtype", "model_config", "trust_remote_code"),
             ".cpu.patches",
         ),
-        seam(
-            f"{ENGINE}._build_module",
-            Has("from verl.utils.model import load_valuehead_model"),
-            ".cpu.patches",
-        ),
         seam(f"{ENGINE}WithLMHead", Derived(ENGINE), ".cpu.engines"),
         seam(f"{ENGINE}WithValueHead", Derived(ENGINE), ".cpu.engines"),
         seam(f"{ENGINE}._build_fsdp_module", Overridden("module"), ".cpu.engines"),
-        seam(f"{ENGINE}._build_fsdp_module", Has("self.engine_config.forward_only"), ".cpu.engines"),
         seam(
             "verl.workers.rollout.vllm_rollout.utils.vLLMColocateWorkerExtension.__new__",
             Overridden("**kwargs"),
@@ -984,83 +811,21 @@ SEAMS: dict[str, list[Seam]] = {
         ),
     ],
     "Files and metrics": [
-        seam(
-            "verl.utils.tracking.FileLogger.__init__",
-            Has("os.getenv('VERL_FILE_LOGGER_PATH', None)", "open(self.filepath, 'wb', buffering=0)"),
-            "runs.verl_run",
-        ),
-        seam(
-            "verl.utils.tracking.FileLogger.log",
-            Has("data = {'step': step, 'data': data}", "+ b'\\n'"),
-            "runs.metrics",
-        ),
-        seam(
-            f"{TRAINER}._write_generations",
-            Has(
-                "f'{global_steps}.jsonl'",
-                "'input': inputs",
-                "'output': outputs",
-                "'gts': gts",
-                "'score': scores",
-                "'step': [global_steps] * n",
-                "ensure_ascii=False",
-            ),
-            "runs.dumps",
-            "anatomy.dump",
-        ),
+        # Else a run's last metrics would be skipped as a line that is not finished.
+        seam("verl.utils.tracking.FileLogger.log", Has("+ b'\\n'"), "runs.metrics"),
+        # Else steps and groups of a dump would be another row's.
         seam(
             f"{TRAINER}._log_rollout_data",
             Has("reward_extra_infos_dict = {'uid': [batch.keys[i] for i in sorted_indices]}"),
             "runs.dumps",
             ".trainer.process_supervision",
         ),
-        seam(
-            f"{TRAINER}._save_checkpoint",
-            Has(
-                "f'global_step_{self.global_steps}'",
-                "os.path.join(local_global_step_folder, 'actor')",
-                "'latest_checkpointed_iteration.txt'",
-            ),
-            "runs.verl_run",
-            "iterate.rounds",
-            ".trainer.reference_sync",
-        ),
         seam("verl.model_merger", Program(), "iterate.rounds"),
-        seam(
-            "verl.model_merger.base_model_merger",
-            Has("'merge'", "'--backend'", "'fsdp'", "'--local_dir'", "'--target_dir'"),
-            "iterate.rounds",
-        ),
-        seam(
-            f"{METRICS}.compute_data_metrics",
-            Has("'critic/score/mean'", "'response_length/mean'"),
-            "iterate.rounds",
-            "ablation.html",
-        ),
-        seam(f"{METRICS}.compute_timing_metrics", Has("f'timing_s/{name}'"), "ablation.statistics"),
-        seam(f"{TRAINER}.fit", Has("marked_timer('step', self.timing_raw)"), "ablation.statistics"),
-        seam(f"{METRICS}.compute_throughout_metrics", Has("'perf/total_num_tokens'"), "ablation.statistics"),
-        seam(
-            f"{TRAINING_WORKER}._postprocess_output",
-            Has("final_metrics['perf/max_memory_allocated_gb']", "final_metrics['grad_norm']"),
-            "ablation.statistics",
-            "ablation.html",
-        ),
-        seam(
-            f"{TRAINER}._val_metrics_update",
-            Has(
-                "'acc' if 'acc' in var2metric2val",
-                "metric_sec = 'val-core'",
-                "f'{metric_sec}/{data_source}/{var_name}/{metric_name}'",
-            ),
-            "iterate.rounds",
-            "rewards.weighted_sum",
-        ),
-        seam(f"{METRICS}.process_validation_metrics", Has("f'mean@{n_resps}'"), "rewards.weighted_sum"),
     ],
     "Configuration": [
         seam("verl.trainer.config", Name(), ".compose"),
         seam(MAIN, Program(), ".compose"),
+        # Else our checks would see another configuration than the training.
         seam(f"{MAIN}.main", Has("config_path='config', config_name='ppo_trainer'"), ".compose"),
         seam(
             CONFIGURATION,
@@ -1283,13 +1048,10 @@ SEAMS: dict[str, list[Seam]] = {
             Members("enable_sleep_mode", "free_cache_engine", "engine_kwargs"),
             "config/platform/cpu.yaml",
         ),
+        # Else the rollout would go on with the first weights.
         seam(
             "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer",
-            Has(
-                "'worker_extension_cls': ",
-                "'enable_sleep_mode': self.config.enable_sleep_mode",
-                "**engine_kwargs",
-            ),
+            Has("'worker_extension_cls': ", "**engine_kwargs"),
             "config/platform/cpu.yaml",
         ),
         seam(
@@ -1320,77 +1082,25 @@ SEAMS: dict[str, list[Seam]] = {
             ),
             ".cpu.checks",
         ),
-        seam(f"{MAIN}.TaskRunnerV1.run", Has("OmegaConf.resolve(config)"), ".resolvers"),
-        seam(
-            f"{VLLM_SERVER}._validate_configs",
-            Has("self.config.max_model_len = max_position_embeddings"),
-            ".cpu.sizes",
-            ".cpu.checks",
-        ),
-        seam(
-            "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer.BucketedWeightSender.async_send_weights",
-            Has("offset + weight.nbytes > self.bucket_size", "assert not self.use_shm"),
-            ".cpu.sizes",
-            ".cpu.checks",
-        ),
-        seam(
-            "verl.workers.engine.utils.prepare_micro_batches",
-            Has("max_token_len_per_gpu = data['max_token_len_per_gpu']"),
-            ".cpu.sizes",
-        ),
-        seam(
-            "vllm.platforms.cpu.CpuPlatform.check_and_update_config",
-            Has("cache_config.block_size = 128"),
-            ".cpu.sizes",
-        ),
-        seam(
-            "vllm.v1.kv_cache_interface.FullAttentionSpec.max_memory_usage_bytes",
-            Has("cdiv(max_model_len, self.block_size) * self.page_size_bytes"),
-            ".cpu.sizes",
-            ".cpu.checks",
-        ),
-        seam(
-            "verl.workers.config.HFModelConfig.__post_init__",
-            Has("self.override_config.get('attn_implementation', "),
-            "config/platform/cpu.yaml",
-        ),
+        # Else a training on a CPU would compute in bf16.
         seam(
             f"{ENGINE}._build_fsdp_module",
-            Has(
-                "mixed_precision_config.get('param_dtype', ",
-                "mixed_precision_config.get('reduce_dtype', ",
-                "mixed_precision_config.get('buffer_dtype', ",
-            ),
+            Has("mixed_precision_config.get('param_dtype', ", "mixed_precision_config.get('reduce_dtype', "),
             "config/platform/cpu.yaml",
         ),
-        seam(
-            f"{MAIN}.run_ppo",
-            Has("config.ray_kwargs.get('ray_init', {})"),
-            "config/platform/cpu.yaml",
-            "utils.which_ray",
-            ".patches.driver",
-        ),
+        # Else the reward would take defaults for its arguments.
         seam(
             "verl.trainer.ppo.reward.get_custom_reward_fn",
             Has("reward_fn_config.get('reward_kwargs', {})"),
             "config/task/chain_sum.yaml",
             ".preflight.rewards",
         ),
+        # Else overlong responses would cost nothing.
         seam(
             f"{REWARD_LOOP}.reward_manager.dapo.DAPORewardManager.__init__",
-            Has(
-                "config.reward.get('reward_kwargs', {}).get('overlong_buffer_cfg', None)",
-                "config.reward.get('reward_kwargs', {}).get('max_resp_len', None)",
-                "self.overlong_buffer_cfg.enable",
-                "self.overlong_buffer_cfg.len",
-            ),
+            Has("config.reward.get('reward_kwargs', {}).get('overlong_buffer_cfg', None)"),
             "config/algo/dapo.yaml",
             ".preflight.rewards",
-        ),
-        seam(
-            f"{REWARD_LOOP}.reward_manager.dapo.DAPORewardManager.run_single",
-            Has("self.overlong_buffer_cfg.penalty_factor", "self.overlong_buffer_cfg.log"),
-            "config/algo/dapo.yaml",
         ),
     ],
 }

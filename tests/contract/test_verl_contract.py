@@ -211,10 +211,9 @@ BROKEN = {
     ),
     "a file has another format": (
         "verl.utils.tracking",
-        'data = {"step": step, "data": data}',
-        'data = {"step": step, "metrics": data}',
-        "verl.utils.tracking.FileLogger.log has no data = {'step': step, 'data': data}; "
-        "grpo_verl_ext.runs.metrics relies on it",
+        'self.fp.write(orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY) + b"\\n")',
+        'self.fp.write(b"\\n" + orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY))',
+        "verl.utils.tracking.FileLogger.log has no + b'\\n'; grpo_verl_ext.runs.metrics relies on it",
     ),
 }
 """Module of verl's, a piece of it, what stands there in the broken copy, and the sentence that says so."""

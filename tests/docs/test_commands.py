@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command_runs import HERE, STARTED_BY
+from documented_commands import HERE, STARTED_BY
 from markdown_pages import PAGES, ROOT, is_fragment, listed_commands, name_of
 from typer.testing import CliRunner
 
@@ -40,7 +40,7 @@ def test_every_command_is_started_by_something_or_says_what_it_needs(page: Path)
         for command in listed_commands(page)
         if not is_fragment(command.words) and not command.needs and starter(command.words) is None
     ]
-    assert neither == [], "a line of tests/docs/command_runs.py, or beside the command: # needs GPUs"
+    assert neither == [], "a line of tests/helpers/documented_commands.py, or beside it: # needs GPUs"
 
 
 def test_a_new_command_is_told() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ray.job_submission import JobStatus, JobSubmissionClient
-from ray_head import ray_head
+from ray_cluster import ray_head
 
 from grpo_verl_ext.runs.metrics import read_metrics
 

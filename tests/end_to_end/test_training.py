@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from ray_head import QUIET, Node, ray_cluster
+from ray_cluster import QUIET, Node, ray_cluster
 from verl_runs import Run, started, train
 
 from grpo_verl_ext.runs.metrics import read_metrics

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawn import fuzzing, values
 from hypothesis import example, given
 from hypothesis import strategies as st
+from strategies import fuzzing, values
 from torch import Tensor
 
 import grpo_verl_ext as ours

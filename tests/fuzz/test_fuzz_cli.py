@@ -11,12 +11,12 @@ from pathlib import Path
 import pandas
 import pytest
 import torch
-from drawn import DEEP, as_json, fuzzing, json_files, texts, values
 from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from safetensors.torch import save_file
+from strategies import DEEP, as_json, fuzzing, json_files, texts, values
 from test_fuzz_readers import GRID_OF_TWO, RESPONSE, TWO_ROUNDS, yaml_files
 from typer.testing import CliRunner
 

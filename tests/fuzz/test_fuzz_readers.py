@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from drawn import DEEP, as_json, fuzzing, json_files, mutated, texts
 from hypothesis import example, given
 from hypothesis import strategies as st
+from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
 from grpo_verl_ext.ablation.ray_jobs import NOTE, Job, noted_job

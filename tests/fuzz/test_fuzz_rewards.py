@@ -6,9 +6,9 @@ Other arguments are fuzzed here; any text against any ground truth in tests/rewa
 import math
 
 import numpy as np
-from drawn import fuzzing, texts, values
 from hypothesis import example, given
 from hypothesis import strategies as st
+from strategies import fuzzing, texts, values
 
 from grpo_verl_ext.rewards.step_ends import KEYS, StepRewardError, step_end_tokens
 from grpo_verl_ext.rewards.weighted_sum import REWARDS, compute_score

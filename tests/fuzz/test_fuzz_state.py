@@ -8,10 +8,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from drawn import fuzzing
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from strategies import fuzzing
 
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings, runs_of
 from grpo_verl_ext.ablation.results import keep_grid, read_results

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pairs_about_marks import pairs_about_marks
+from reward_pairs import learnable_pairs
 
 from grpo_verl_ext.iterate.preferences import write_pairs
 from grpo_verl_ext.iterate.reward_training import RESULTS, RewardJob, main, reward_config
@@ -15,8 +15,8 @@ from grpo_verl_ext.rewards.learned import LearnedReward, judged_text
 
 @pytest.fixture
 def job(tmp_path: Path, policy: Path) -> RewardJob:
-    write_pairs(tmp_path / "train.jsonl", pairs_about_marks(160, seed=1))
-    write_pairs(tmp_path / "held_out.jsonl", pairs_about_marks(40, seed=2))
+    write_pairs(tmp_path / "train.jsonl", learnable_pairs(160, seed=1))
+    write_pairs(tmp_path / "held_out.jsonl", learnable_pairs(40, seed=2))
     return RewardJob(
         start=str(policy),
         train=str(tmp_path / "train.jsonl"),
@@ -33,7 +33,7 @@ def test_it_learns_what_the_pairs_say_and_goes_on_from_there(job: RewardJob, tmp
     assert results["held_out_accuracy_after"] > 0.9 > results["held_out_accuracy_before"]
 
     learned = LearnedReward.load(job.target)
-    pairs = pairs_about_marks(40, seed=2)
+    pairs = learnable_pairs(40, seed=2)
     columns = [[getattr(pair, name) for pair in pairs] for name in ("prompt", "chosen", "rejected")]
     assert learned.accuracy(*columns) == results["held_out_accuracy_after"]
 

@@ -90,7 +90,7 @@ def data(policy: Path) -> None:
 
 def start(folder: Path, policy: Path) -> subprocess.Popen[str]:
     """Says each part that it begins."""
-    script = Path(__file__).with_name("killed.py")
+    script = Path(__file__).parents[1] / "helpers" / "kill_rounds.py"
     # One thread: the order of sums, and with it the reward model, shall not depend on the load.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(script), str(folder), str(policy)]

@@ -4,7 +4,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
-import settings_page
+import write_settings_page
 from omegaconf import OmegaConf
 from verl.workers.config import PolicyLossConfig
 
@@ -28,8 +28,8 @@ KEYS = [
 
 
 def test_the_page_is_written_from_the_keys() -> None:
-    written = settings_page.PAGE.read_text(encoding="utf-8")
-    assert written == settings_page.page(), "Type: python tests/plugin/settings_page.py"
+    written = write_settings_page.PAGE.read_text(encoding="utf-8")
+    assert written == write_settings_page.page(), "Type: python tests/helpers/write_settings_page.py"
 
 
 @pytest.mark.parametrize(("name", "field"), KEYS, ids=[name for name, _ in KEYS])

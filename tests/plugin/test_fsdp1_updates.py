@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import fsdp1_ranks
-import group_ranks
+import fsdp2_ranks
 import pytest
 from test_group_exactness import trained, trained_by_the_formula, variant
 
 
 def test_losses_of_four_updates_under_fsdp1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each loss is that of parameters that the updates before it made; their drift is measured in between."""
-    wanted = trained_by_the_formula(group_ranks.tiny_model())["losses"]
+    wanted = trained_by_the_formula(fsdp2_ranks.tiny_model())["losses"]
     result = trained(tmp_path, monkeypatch, 2, {"pairs": variant(2)}, fsdp1_ranks.run_rank)["pairs"]
     assert result["engine"] == "OnHost", "an FSDP1 module"
     metrics = result["metrics"]

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import group_ranks
+import fsdp2_ranks
 import pytest
 import torch
 from hydra import compose, initialize_config_module
 from peft import LoraConfig, get_peft_model
 from processes import run_ranks
-from ray_head import free_ports
+from ray_cluster import free_ports
 from tensordict import TensorDict
 from torch import Tensor
 from transfer_queue import KVBatchMeta
@@ -39,12 +39,12 @@ class Store:
     """What the trainer uses of TransferQueue, in this process."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, group_ranks.Row] = {}
+        self.rows: dict[str, fsdp2_ranks.Row] = {}
 
     def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: Any = None) -> TensorDict:
         rows = [self.rows[key] for key in keys]
         names = [name for name in select_fields or rows[0] if all(name in row for row in rows)]
-        return group_ranks.batch_of([{name: row[name] for name in names} for row in rows], {})
+        return fsdp2_ranks.batch_of([{name: row[name] for name in names} for row in rows], {})
 
     def kv_batch_put(
         self, keys: list[str], partition_id: str, fields: TensorDict | None = None, tags: Any = None
@@ -55,10 +55,10 @@ class Store:
         return KVBatchMeta(partition_id=partition_id, keys=list(keys), tags=tags or [{} for _ in keys])
 
 
-def rollout() -> dict[str, group_ranks.Row]:
+def rollout() -> dict[str, fsdp2_ranks.Row]:
     """Responses with rewards, keyed as verl keys them, sessions of all prompts interleaved."""
     generator = torch.Generator().manual_seed(1)
-    rows: dict[str, group_ranks.Row] = {}
+    rows: dict[str, fsdp2_ranks.Row] = {}
     for session in range(N):
         for prompt, size in enumerate(GROUP_SIZES):
             if session >= size:
@@ -85,7 +85,7 @@ def rollout() -> dict[str, group_ranks.Row]:
     return rows
 
 
-def token_log_probs(model: torch.nn.Module, row: group_ranks.Row) -> Tensor:
+def token_log_probs(model: torch.nn.Module, row: fsdp2_ranks.Row) -> Tensor:
     """log π of the tokens of one response, one row at a time."""
     logits = model(row["input_ids"].unsqueeze(0)).logits[0].log_softmax(-1)
     start = len(row["prompts"])
@@ -95,7 +95,7 @@ def token_log_probs(model: torch.nn.Module, row: group_ranks.Row) -> Tensor:
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Any]:
     """The paper's formula on every parameter."""
-    return trained_by_the_formula(group_ranks.tiny_model())
+    return trained_by_the_formula(fsdp2_ranks.tiny_model())
 
 
 def trained_by_the_formula(model: torch.nn.Module) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def trained_by_the_formula(model: torch.nn.Module) -> dict[str, Any]:
         key: (token_log_probs(model, row).detach() * row["response_mask"]).sum() for key, row in rows.items()
     }
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    optimiser = torch.optim.AdamW(trainable.values(), lr=group_ranks.LEARNING_RATE, weight_decay=0.01)
+    optimiser = torch.optim.AdamW(trainable.values(), lr=fsdp2_ranks.LEARNING_RATE, weight_decay=0.01)
     gradients, losses = [], []
     for prompts in MINI_BATCHES * EPOCHS:
         loss = torch.zeros((), dtype=F64)
@@ -178,7 +178,7 @@ def batch_for_workers(
     tags = [{"seq_len": len(store.rows[key]["input_ids"])} for key in keys]
     metrics: dict[str, Any] = {}
     batch = trainer._balance_batch(KVBatchMeta(partition_id="train", keys=keys, tags=tags), metrics)
-    model = group_ranks.tiny_model()
+    model = fsdp2_ranks.tiny_model()
     for row in store.rows.values():
         row["old_log_probs"] = token_log_probs(model, row).detach()
     batch = trainer._compute_advantage(batch, metrics)
@@ -191,11 +191,11 @@ def trained(
     monkeypatch: pytest.MonkeyPatch,
     dp_size: int,
     variants: dict[str, Any],
-    run_rank: Callable[[int, Path], None] = group_ranks.run_rank,
+    run_rank: Callable[[int, Path], None] = fsdp2_ranks.run_rank,
 ) -> dict[str, Any]:
     """Run the ranks; {variant: result}."""
     model = tmp_path / "model"
-    group_ranks.tiny_model().save_pretrained(model)
+    fsdp2_ranks.tiny_model().save_pretrained(model)
     store, batch = batch_for_workers(monkeypatch, dp_size)
     job = {
         "model": str(model), "n": N, "beta": BETA, "variants": variants, "extra_info": batch.extra_info,
@@ -249,9 +249,9 @@ def test_gradients_and_parameters_of_four_updates(
         assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6, name
 
 
-def exact_log_ratios(policies: list[dict[str, Tensor]], rows: list[group_ranks.Row]) -> list[Tensor]:
+def exact_log_ratios(policies: list[dict[str, Tensor]], rows: list[fsdp2_ranks.Row]) -> list[Tensor]:
     """Δ_i of the rows of each update at the policy that it met, in float64."""
-    model = group_ranks.tiny_model()
+    model = fsdp2_ranks.tiny_model()
     per_update = len(rows) * EPOCHS // len(policies)
     found = []
     for update, policy in enumerate(policies):
@@ -321,8 +321,8 @@ def test_when_old_log_probs_are_those_of_the_policy_at_hand(
 def test_an_adapter_is_trained_by_the_same_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """LoRA: the drift is that of the policy with its adapter, and the base stays as it is."""
     result = trained(tmp_path, monkeypatch, 2, {"lora": variant(2, lora_rank=RANK)})["lora"]
-    lora = LoraConfig(r=RANK, lora_alpha=group_ranks.LORA_ALPHA, target_modules="all-linear")
-    model = get_peft_model(group_ranks.tiny_model(), lora).double()
+    lora = LoraConfig(r=RANK, lora_alpha=fsdp2_ranks.LORA_ALPHA, target_modules="all-linear")
+    model = get_peft_model(fsdp2_ranks.tiny_model(), lora).double()
     missing, unknown = model.load_state_dict(result["start"], strict=False)
     assert (missing, unknown) == (["base_model.model.embed_out.weight"], []), "tied to the embedding"
     wanted = trained_by_the_formula(model)

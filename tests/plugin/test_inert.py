@@ -41,7 +41,7 @@ PROCESSES = {
 def seen(modules: list[str], **environment: str) -> dict[str, Any]:
     """What a process looks like that has these variables and no others of verl's or ours."""
     others = dict.fromkeys(name for name in os.environ if name.startswith(("VERL_", "GRPO_")))
-    code = f"import json, seen; print(json.dumps(seen.seen({modules!r})))"
+    code = f"import json, process_snapshot; print(json.dumps(process_snapshot.snapshot({modules!r})))"
     finished = run_forked(code, **others | environment)
     assert finished.returncode == 0, finished.stderr
     found: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])

@@ -6,10 +6,10 @@ Not covered: the model and FSDP itself; gloo and plain arithmetic replace its av
 import dataclasses
 import math
 
+import loss_ranks
 import oracles
 import pytest
 import torch
-import two_ranks
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
@@ -482,15 +482,15 @@ def test_matching_pairs_pass():
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_real_ranks_reach_the_gradient_of_one_process(name, gradients_of_two_ranks):
-    everything = list(range(two_ranks.ROWS))
+    everything = list(range(loss_ranks.ROWS))
     # bnpo depends on the split by definition; its one process must cut the mini-batch as the ranks do.
-    parts = [part for rank in two_ranks.PARTS for part in rank] if name == "bnpo" else [everything]
-    expected = two_ranks.gradient(name, parts, dp_size=1)
+    parts = [part for rank in loss_ranks.PARTS for part in rank] if name == "bnpo" else [everything]
+    expected = loss_ranks.gradient(name, parts, dp_size=1)
     torch.testing.assert_close(gradients_of_two_ranks[name], expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.fixture(scope="module")
 def gradients_of_two_ranks(tmp_path_factory) -> dict[str, Tensor]:
     folder = tmp_path_factory.mktemp("two_ranks")
-    run_ranks(two_ranks.run_rank, 2, 2, str(folder), folder=folder)
+    run_ranks(loss_ranks.run_rank, 2, 2, str(folder), folder=folder)
     return torch.load(folder / "gradients.pt")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ray.job_submission import JobStatus, JobSubmissionClient
-from ray_head import ray_head
+from ray_cluster import ray_head
 
 from grpo_verl_ext.verl_plugin import patches
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from omegaconf import OmegaConf
-from ray_head import QUIET, Cluster, Node, ray_cluster
+from ray_cluster import QUIET, Cluster, Node, ray_cluster
 
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.patches import driver

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import reference_ranks
+import reference_sync_ranks
 import torch
 from omegaconf import DictConfig, OmegaConf
 from processes import run_ranks
@@ -23,7 +23,7 @@ from grpo_verl_ext.verl_plugin.workers import reference_sync as refresh
 
 def test_mixing_and_resuming_what_verls_engine_sharded(tmp_path):
     """FSDP1 and FSDP2, all variants on one pair of processes."""
-    run_ranks(reference_ranks.run_rank, reference_ranks.WORLD_SIZE, str(tmp_path), folder=tmp_path)
+    run_ranks(reference_sync_ranks.run_rank, reference_sync_ranks.WORLD_SIZE, str(tmp_path), folder=tmp_path)
 
 
 @pytest.mark.parametrize("module", [[torch.nn.Linear(1, 1)], torch.nn.Linear(1, 1)])

@@ -8,7 +8,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-import group_ranks
+import fsdp2_ranks
 import numpy as np
 import pytest
 import ray
@@ -229,7 +229,7 @@ def rollout(sessions_of: dict[str, list[tuple[float, int]]], rejected: list[str]
 def trained(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The rows of a rollout after the trainer balanced them and computed their advantages."""
 
-    def run(rows: dict[str, group_ranks.Row], *overrides: str) -> dict[str, group_ranks.Row]:
+    def run(rows: dict[str, fsdp2_ranks.Row], *overrides: str) -> dict[str, fsdp2_ranks.Row]:
         store = Store()
         for module in (trainer_base, padding_utils, rollout_batch):
             monkeypatch.setattr(module, "tq", store)

@@ -11,7 +11,7 @@ import pandas
 import pytest
 import yaml
 from omegaconf import DictConfig
-from ray_head import ray_head
+from ray_cluster import ray_head
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import oracles
 import pytest
-import support_page
 import torch
 import verl
+import write_support_page
 import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
@@ -194,8 +194,8 @@ def test_what_other_drivers_cannot_do_main_ppo_can(context: str) -> None:
 
 
 def test_the_page_is_the_table() -> None:
-    written = support_page.PAGE.read_text(encoding="utf-8")
-    assert written == support_page.page(), "Type: python tests/plugin/support_page.py"
+    written = write_support_page.PAGE.read_text(encoding="utf-8")
+    assert written == write_support_page.page(), "Type: python tests/helpers/write_support_page.py"
 
 
 def test_the_table_is_whole() -> None:

@@ -1,4 +1,4 @@
-"""Write docs/support.md from the table of support: ``python tests/plugin/support_page.py``."""
+"""Write docs/support.md from the table of support: ``python tests/helpers/write_support_page.py``."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ INTRODUCTION = """# What runs exactly where
 
 Whether an algorithm is exact under your engine, trainer and rollout settings of verl 0.9.1. A number means
 **exact**, shown by [that test](#tests); a letter means **refused**, for [that reason](#refusals), before Ray
-starts. Written by `python tests/plugin/support_page.py` from
+starts. Written by `python tests/helpers/write_support_page.py` from
 [`preflight/support.py`](../grpo_verl_ext/verl_plugin/preflight/support.py).
 """
 

@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the fields of the settings: ``python tests/plugin/settings_page.py``."""
+"""Write docs/settings.md from the fields of the settings: ``python tests/helpers/write_settings_page.py``."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -33,7 +33,7 @@ A [preset](index.md) sets what its paper fixes; the rest keeps its default. Esti
 and can be mixed, except for the pairs that belong together ({paired}). On the command line a key that no
 preset has set takes a `+` in front.
 
-This page is written from the code: `python tests/plugin/settings_page.py`.
+This page is written from the code: `python tests/helpers/write_settings_page.py`.
 """
 
 OF_THE_LOSS = f"""## The losses' options

@@ -1,4 +1,4 @@
-"""Run rounds with stand-ins for verl's trainer and merger: ``python killed.py FOLDER POLICY``.
+"""Run rounds with stand-ins for verl's trainer and merger: ``python kill_rounds.py FOLDER POLICY``.
 
 A training on verl takes minutes, and its sampling depends on the machine's load. The stand-ins write the same
 files slowly, from the seed alone.

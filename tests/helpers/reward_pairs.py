@@ -5,7 +5,7 @@ import random
 from grpo_verl_ext.iterate.preferences import Pair
 
 
-def pairs_about_marks(count: int, seed: int) -> list[Pair]:
+def learnable_pairs(count: int, seed: int) -> list[Pair]:
     """A response that ends with ``!`` is better than one that ends with ``?``."""
     rng = random.Random(seed)
     words = ["".join(rng.choices("abcdef", k=4)) for _ in range(count)]

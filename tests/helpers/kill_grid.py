@@ -1,4 +1,4 @@
-"""Run a grid with a stand-in for verl's trainer, to be killed: ``python grid_to_kill.py FOLDER``."""
+"""Run a grid with a stand-in for verl's trainer, to be killed: ``python kill_grid.py FOLDER``."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ class Silent:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    os.environ["PYTHONPATH"] = str(Path(__file__).with_name("stand_in"))
+    os.environ["PYTHONPATH"] = str(Path(__file__).with_name("fake_verl"))
     settings = GridSettings(
         folder=str(folder),
         steps=5,

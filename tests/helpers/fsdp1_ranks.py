@@ -1,4 +1,4 @@
-"""Run GVPO's updates under FSDP1: `group_ranks` with verl's other sharding engine.
+"""Run GVPO's updates under FSDP1: `fsdp2_ranks` with verl's other sharding engine.
 
 FSDP1 hides gradients in flat parameters, so rank 0 writes the metrics of every update; each depends on the
 parameters made by the updates before it.
@@ -8,21 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import group_ranks
+import fsdp2_ranks
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 
-def train(job: dict[str, Any], variant: dict[str, Any], rows: list[group_ranks.Row]) -> dict[str, Any]:
+def train(job: dict[str, Any], variant: dict[str, Any], rows: list[fsdp2_ranks.Row]) -> dict[str, Any]:
     """All updates on the batch of one rollout."""
     from verl.utils import tensordict_utils as tu
     from verl.workers.utils.losses import ppo_loss
 
-    worker = group_ranks.make_worker(job["model"], variant)
+    worker = fsdp2_ranks.make_worker(job["model"], variant)
     worker.reset()
     worker.engine._autocast_dtype = torch.float32  # verl's word for "no autocast"; there is none to float64
-    worker.set_loss_fn(partial(ppo_loss, config=group_ranks.actor_config(job, variant)))
-    output = worker.train_mini_batch(group_ranks.batch_of(rows, job["extra_info"]))
+    worker.set_loss_fn(partial(ppo_loss, config=fsdp2_ranks.actor_config(job, variant)))
+    output = worker.train_mini_batch(fsdp2_ranks.batch_of(rows, job["extra_info"]))
     return {"engine": type(worker.engine.module).__name__, "metrics": tu.get(output, key="metrics")}
 
 
@@ -50,4 +50,4 @@ def run_rank(rank: int, folder: Path) -> None:
     whole = config.FSDPEngineConfig
     config.FSDPEngineConfig = lambda **settings: whole(**settings | {"strategy": "fsdp"})
     PrecisionType.to_dtype = staticmethod(lambda precision: torch.float64)
-    group_ranks.run_variants(train, rank, folder)
+    fsdp2_ranks.run_variants(train, rank, folder)
