@@ -98,10 +98,13 @@ def _keys(settings: Any, without: set[str] = frozenset()) -> str:  # type: ignor
     for field in fields(settings):
         if field.name not in without:
             rule: Rule = field.metadata[RULE]
-            valid = rule.valid if isinstance(rule.valid, str) else _names(rule.valid)
-            default = [*field.default] if isinstance(field.default, tuple) else field.default
-            rows.append((f"`{field.name}`", f"`{as_typed(default)}`", valid, field.metadata[DESCRIPTION]))
-    return _table(("key", "default", "valid", "what it does"), rows)
+            default = as_typed([*field.default] if isinstance(field.default, tuple) else field.default)
+            if isinstance(rule.valid, str):
+                valid = f"`{default}`; {rule.valid}"
+            else:
+                valid = _names((default, *(name for name in rule.valid if name != default)))
+            rows.append((f"`{field.name}`", valid, field.metadata[DESCRIPTION]))
+    return _table(("key", "default, other values", "what it does"), rows)
 
 
 def _names(names: Any) -> str:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grpo_verl_ext.verl_plugin.preflight.support import TABLE, Cell, Exact, Refused
+from grpo_verl_ext.verl_plugin.preflight.support import EVERYWHERE, TABLE, Cell, Exact, Refused
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, ENGINES, FEATURES, ROLLOUTS, TRAINERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
@@ -38,6 +38,9 @@ Several outputs per session are exact for outcome estimators in the `grpo_ext_â€
 all learn, as in verl's `grpo` (`tests/plugin/test_rows.py`); elsewhere they are refused at the first batch.
 """
 
+LINES = ("dynamic_sampling", "mask_truncated_completions")
+"""Features with the same cell in almost every context, written below the table."""
+COLUMNS = [name for name in FEATURES if name not in LINES]
 TESTS = sorted({cell.test for row in TABLE.values() for cell in row.values() if isinstance(cell, Exact)})
 REASONS = list(
     dict.fromkeys(
@@ -52,9 +55,11 @@ def page() -> str:
         (
             INTRODUCTION,
             "\n## The table\n\n",
-            f"| | {' | '.join(feature.title for feature in FEATURES.values())} |\n",
-            f"{'|---' * (len(FEATURES) + 1)}|\n",
+            f"| | {' | '.join(FEATURES[name].title for name in COLUMNS)} |\n",
+            f"{'|---' * (len(COLUMNS) + 1)}|\n",
             *(_rows(kind) for kind in (TRAINERS, ENGINES, ROLLOUTS)),
+            "\n",
+            *(_line(name) for name in LINES),
             "\n## Refusals\n\nEach message ends with the line to type.\n\n",
             *(f"- **{_letter(reason)}**: {reason}\n" for reason in REASONS),
             DETAILS,
@@ -69,9 +74,21 @@ def _rows(kind: str) -> str:
     rows: dict[str, list[str]] = {}
     for name, context in CONTEXTS.items():
         if context.kind == kind:
-            cells = " | ".join(_cell(TABLE[name][feature]) for feature in FEATURES)
+            cells = " | ".join(_cell(TABLE[name][feature]) for feature in COLUMNS)
             rows.setdefault(cells, []).append(context.title)
     return "".join(f"| {'<br>'.join(titles)} | {cells} |\n" for cells, titles in rows.items())
+
+
+def _line(feature: str) -> str:
+    """A feature with one cell almost everywhere, as a sentence."""
+    everywhere = _cell(EVERYWHERE[feature])
+    others: dict[str, list[str]] = {}
+    for name, context in CONTEXTS.items():
+        cell = _cell(TABLE[name][feature])
+        if cell != everywhere:
+            others.setdefault(cell, []).append(context.title)
+    but = "; ".join(f"{cell} under {', '.join(titles)}" for cell, titles in others.items())
+    return f"- {FEATURES[feature].title}: {everywhere}; {but}\n"
 
 
 def _cell(cell: Cell) -> str:
