@@ -100,7 +100,7 @@ def _keys(settings: Any, without: set[str] = frozenset()) -> str:  # type: ignor
             rule: Rule = field.metadata[RULE]
             default = as_typed([*field.default] if isinstance(field.default, tuple) else field.default)
             if isinstance(rule.valid, str):
-                valid = f"`{default}`; {rule.valid}"
+                valid = f"`{default}`; {rule.valid.removesuffix(', or null')}"
             else:
                 valid = _names((default, *(name for name in rule.valid if name != default)))
             rows.append((f"`{field.name}`", valid, field.metadata[DESCRIPTION]))

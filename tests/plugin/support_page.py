@@ -26,13 +26,12 @@ DETAILS = """
 - *Dynamic sampling*: `algorithm.filter_groups.enable` with an estimator of this package.
 - *Any other*: an engine of your own. `rollout_is`, `bypass_mode`: under `algorithm.rollout_correction`.
 
-GVPO needs a `grpo_ext_…` mode even for one update: under `sync` a failed session leaves a prompt with fewer
-responses, and the loss would divide by the wrong k − 1. Where no driver asks, loss, estimator or worker
-refuses at its first call.
+GVPO needs a `grpo_ext_…` mode even for one update: under `sync` a failed session leaves a prompt fewer
+responses, and the loss the wrong k − 1. Where no driver asks, loss, estimator or worker refuses at its first
+call.
 
 FSDP2 is tested on a CPU on one, two and four ranks, FSDP1 on two. Megatron, veomni and torchtitan were not
-run: tests read in verl's sources that losses get the same counts and gradients are averaged over ranks; what
-needs more is refused there.
+run: tests read in verl's sources that losses get the same counts and gradients are averaged over ranks.
 
 Several outputs per session are exact for outcome estimators in the `grpo_ext_…` modes: the last one counts,
 all learn, as in verl's `grpo` (`tests/plugin/test_rows.py`); elsewhere they are refused at the first batch.
