@@ -59,7 +59,7 @@ def page() -> str:
             *(_rows(kind) for kind in (TRAINERS, ENGINES, ROLLOUTS)),
             "\n",
             *(_line(name) for name in LINES),
-            "\n## Refusals\n\nEach message ends with the line to type.\n\n",
+            "\n## Refusals\n\n",
             *(f"- **{_letter(reason)}**: {reason}\n" for reason in REASONS),
             DETAILS,
             "\n## Tests\n\n",
