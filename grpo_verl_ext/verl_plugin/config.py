@@ -133,8 +133,8 @@ class RewardModelOptions:
     path: str | None = key(
         None,
         Rule(lambda value: isinstance(value, str), "a folder, or a name on a hub", "<folder>", nullable=True),
-        "sequence classifier with one output, loaded by verl's reward processes; null asks verl's "
-        "reward-model server, `reward.reward_model`",
+        "sequence classifier with one output, loaded by verl's reward processes; null: verl's server, "
+        "`reward.reward_model`",
     )
     weight: float = key(1.0, FACTOR, "factor of the model's score")
     rule_weight: float = key(1.0, FACTOR, "factor of the reward function's score")
@@ -147,61 +147,52 @@ class Options:
     scale_rewards: str | None = key(
         None,
         one_of("group", "batch", "none", nullable=True),
-        "divide centred rewards by the std of the group, by that of the whole batch, or not at all; null is "
-        "`none` for `dr_grpo` and `gvpo`, else `group`",
+        "std that divides centred rewards; null: `none` for `dr_grpo` and `gvpo`, else `group`",
     )
     mask_truncated_completions: bool = key(
         False,
         ON_OR_OFF,
-        "advantage 0 for responses that used up the budget, `algorithm.grpo_ext.max_response_length`",
+        "advantage 0 for responses that used up `max_response_length`",
     )
     max_response_length: int | None = key(
-        None, BUDGET, "that budget in tokens; needed with `mask_truncated_completions`"
+        None, BUDGET, "the response budget in tokens; needed with `mask_truncated_completions`"
     )
-    step_rewards: bool = key(
-        False, ON_OR_OFF, "the embedded task's reward function returns step rewards, too"
-    )
-    gvpo_anchor: str = key(
-        "old", one_of("old", "ref"), "π′ of GVPO: the policy of the rollout, or the reference model"
-    )
+    step_rewards: bool = key(False, ON_OR_OFF, "step rewards from the embedded task's reward function")
+    gvpo_anchor: str = key("old", one_of("old", "ref"), "π′ of GVPO: the rollout's policy, or the reference")
     ref_model_sync_steps: int | None = key(
         None,
         Rule(is_count, "an integer ≥ 1, or null for a reference that stays", "512", nullable=True),
-        "refresh the reference after every this many training steps; null never",
+        "training steps between refreshes of the reference",
     )
     ref_model_mixup_alpha: float = key(
         1.0,
         Rule(lambda value: is_positive(value) and value <= 1, "a number in (0, 1]", "1.0"),
-        "α of π_ref ← α π_θ + (1 − α) π_ref; 1 copies the policy (arXiv 2402.03300, Algorithm 1), TRL's "
-        "default is 0.6",
+        "α of π_ref ← α π_θ + (1 − α) π_ref; 1 copies the policy (arXiv 2402.03300); TRL: 0.6",
     )
     reward_model: RewardModelOptions | None = key(
         None,
         Rule(lambda value: isinstance(value, Mapping), "a section, or null", "null", nullable=True),
-        "a reward model beside the reward function; keys below",
+        "a reward model beside the reward function",
     )
     ref_kl_metrics: bool = key(
         True,
         ON_OR_OFF,
-        "the metrics `actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded, in the trainer modes of "
-        "this package",
+        "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded, in the `grpo_ext_…` modes",
     )
     watch: bool = key(
         True,
         ON_OR_OFF,
-        "end the training with an error when a Ray actor of it, or a vLLM engine, has died; verl alone may "
-        "wait forever",
+        "end the training when a Ray actor or vLLM engine of it died; verl may wait forever",
     )
     own_queue: bool = key(
         False,
         ON_OR_OFF,
-        "a TransferQueue of the training's own, needed where trainings share a Ray cluster; `ablate` sets it "
-        "for the jobs that it submits",
+        "a TransferQueue of its own, where trainings share a Ray cluster; `ablate` sets it for its jobs",
     )
     silence: Any = key(
         (),
         Rule(lambda _: True, "names of checks", "[]", nullable=True),
-        "names of checks that are skipped",
+        "checks to skip",
     )
 
     @classmethod

@@ -29,12 +29,12 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
     max_response_length: int | None = key(
         None,
         BUDGET_OF_METRIC,
-        "the response budget in tokens, for the metric `actor/frac_truncated`; null: no metric",
+        "the response budget in tokens, for the metric `actor/frac_truncated`",
     )
     gvpo_beta: float | None = key(
         None,
         POSITIVE,
-        "β of GVPO, in reward units per nat, which its loss needs; larger stays nearer to the anchor",
+        "β of GVPO, reward units per nat; larger stays nearer to the anchor",
     )
 
     def __post_init__(self) -> None:

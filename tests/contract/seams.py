@@ -295,6 +295,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "get",
                 "__getitem__",
             ),
+            "anatomy.weights",
             ".losses.normalization",
             ".losses.clipped",
             ".losses.gvpo",

@@ -28,17 +28,16 @@ PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 INTRODUCTION = """# Settings
 
-Every key that this package adds to verl's configuration, and every value that it adds to one of verl's keys.
-A [preset](index.md) sets what its paper fixes; the rest keeps its default. Estimator and loss are two keys
-and can be mixed, except for the pairs that belong together ({paired}). On the command line a key that no
-preset has set takes a `+` in front.
+Every key that this package adds to verl's configuration, and every value that it adds to verl's keys. A
+[preset](index.md) sets what its paper fixes. Estimators and losses can be mixed, except {paired}, which
+are pairs. On the command line a key that no preset has set needs a `+`.
 
-This page is written from the code: `python tests/helpers/write_settings_page.py`.
+Written by `python tests/helpers/write_settings_page.py`.
 """
 
 OF_THE_LOSS = f"""## The losses' options
 
-Keys of `{ACTOR}.policy_loss`. verl's own class refuses unknown keys, so the presets set
+Keys of `{ACTOR}.policy_loss`. verl's own class refuses them, so presets set
 `_target_: {LossConfig.__module__}.{LossConfig.__qualname__}`.
 """
 
@@ -76,16 +75,16 @@ def _values() -> list[tuple[str, str]]:
         (f"`{ACTOR}.loss_scale_factor`", f"`${{data.max_response_length}}` with {constant}"),
         (
             "`trainer.v1.trainer_mode`",
-            f"{_names(TRAINER_MODES)}: verl's modes, which also keep the responses of a prompt in one "
-            "optimizer step, pass step rewards and refresh the reference",
+            f"{_names(TRAINER_MODES)}: verl's modes with whole prompts in each optimizer step, step rewards "
+            "and reference refresh",
         ),
         (
             f"`{ROLLOUT}.agent.default_agent_loop`",
-            f"{_names(AGENT_LOOPS.values())}: verl's agent loops with step rewards",
+            f"{_names(AGENT_LOOPS.values())}: verl's, with step rewards",
         ),
         (
             "`reward.reward_manager.name`",
-            f"`{REWARD_MANAGER}`: a reward function and a [reward model](iterative.md)",
+            f"`{REWARD_MANAGER}`: function and [reward model](iterative.md)",
         ),
         (
             "`reward.custom_reward_function.path`",
@@ -99,10 +98,13 @@ def _keys(settings: Any, without: set[str] = frozenset()) -> str:  # type: ignor
     for field in fields(settings):
         if field.name not in without:
             rule: Rule = field.metadata[RULE]
-            valid = rule.valid if isinstance(rule.valid, str) else _names(rule.valid)
-            default = [*field.default] if isinstance(field.default, tuple) else field.default
-            rows.append((f"`{field.name}`", f"`{as_typed(default)}`", valid, field.metadata[DESCRIPTION]))
-    return _table(("key", "default", "valid", "what it does"), rows)
+            default = as_typed([*field.default] if isinstance(field.default, tuple) else field.default)
+            if isinstance(rule.valid, str):
+                valid = f"`{default}`; {rule.valid.removesuffix(', or null')}"
+            else:
+                valid = _names((default, *(name for name in rule.valid if name != default)))
+            rows.append((f"`{field.name}`", valid, field.metadata[DESCRIPTION]))
+    return _table(("key", "default, other values", "what it does"), rows)
 
 
 def _names(names: Any) -> str:

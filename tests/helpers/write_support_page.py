@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grpo_verl_ext.verl_plugin.preflight.support import TABLE, Cell, Exact, Refused
+from grpo_verl_ext.verl_plugin.preflight.support import EVERYWHERE, TABLE, Cell, Exact, Refused
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, ENGINES, FEATURES, ROLLOUTS, TRAINERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
@@ -10,34 +10,36 @@ PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 INTRODUCTION = """# What runs exactly where
 
 Whether an algorithm is exact under your engine, trainer and rollout settings of verl 0.9.1. A number means
-**exact**, shown by [that test](#tests); a letter means **refused**, for [that reason](#refusals), before Ray
-starts. Written by `python tests/helpers/write_support_page.py` from
+**exact**, shown by [that test](#tests); a letter **refused** before Ray starts, for [that reason](#refusals).
+Written by `python tests/helpers/write_support_page.py` from
 [`preflight/support.py`](../grpo_verl_ext/verl_plugin/preflight/support.py).
 """
 
 DETAILS = """
 ## What the names mean
 
-- *The clipped losses*: `grpo`, `bnpo`, `dapo`, `dapo_per_prompt`, `dr_grpo`. Exact: value and gradient are
-  the paper's at any split into micro-batches and ranks (`bnpo` depends on it by definition).
-- *GVPO, one update per rollout*: `ppo_epochs=1`, all prompts of the rollout in one mini-batch,
-  `parameter_sync_step=1` where the mode has it, no `bypass_mode`. Else *several updates*.
+- *Exact*: value and gradient are the paper's at any split into micro-batches and ranks (`bnpo` depends on it
+  by definition).
+- *The clipped losses*: `grpo`, `bnpo`, `dapo`, `dapo_per_prompt`, `dr_grpo`.
+- *GVPO, one update per rollout*: `ppo_epochs=1`, one mini-batch per rollout, `parameter_sync_step=1` where
+  the mode has it, no `bypass_mode`.
 - *Dynamic sampling*: `algorithm.filter_groups.enable` with an estimator of this package.
 - *Any other*: an engine of your own. `rollout_is`, `bypass_mode`: under `algorithm.rollout_correction`.
 
-GVPO needs a trainer mode of this package even for one update: under `sync` a failed session leaves a prompt
-with fewer responses, and the loss would divide by the wrong k − 1. Where no driver asks, the first call of
-loss, estimator or worker refuses.
+GVPO needs a `grpo_ext_…` mode even for one update: under `sync` a failed session leaves a prompt fewer
+responses, and the loss the wrong k − 1. Where no driver asks, loss, estimator or worker refuses at its first
+call.
 
 FSDP2 is tested on a CPU on one, two and four ranks, FSDP1 on two. Megatron, veomni and torchtitan were not
-run: tests read in verl's sources that a loss gets the same counts and gradients are averaged over ranks. What
-needs more (a forward pass between updates, the parameters) is refused there.
+run: tests read in verl's sources that losses get the same counts and gradients are averaged over ranks.
 
 Several outputs per session are exact for outcome estimators in the `grpo_ext_…` modes: the last one counts,
-all learn, as in verl's `grpo` (`tests/plugin/test_rows.py`). In verl's own modes, and with `gvpo` or
-`grpo_process`, they are refused at the first batch.
+all learn, as in verl's `grpo` (`tests/plugin/test_rows.py`); elsewhere they are refused at the first batch.
 """
 
+LINES = ("dynamic_sampling", "mask_truncated_completions")
+"""Features with the same cell in almost every context, written below the table."""
+COLUMNS = [name for name in FEATURES if name not in LINES]
 TESTS = sorted({cell.test for row in TABLE.values() for cell in row.values() if isinstance(cell, Exact)})
 REASONS = list(
     dict.fromkeys(
@@ -52,10 +54,12 @@ def page() -> str:
         (
             INTRODUCTION,
             "\n## The table\n\n",
-            f"| | {' | '.join(feature.title for feature in FEATURES.values())} |\n",
-            f"{'|---' * (len(FEATURES) + 1)}|\n",
+            f"| | {' | '.join(FEATURES[name].title for name in COLUMNS)} |\n",
+            f"{'|---' * (len(COLUMNS) + 1)}|\n",
             *(_rows(kind) for kind in (TRAINERS, ENGINES, ROLLOUTS)),
-            "\n## Refusals\n\nEach message ends with the line to type.\n\n",
+            "\n",
+            *(_line(name) for name in LINES),
+            "\n## Refusals\n\n",
             *(f"- **{_letter(reason)}**: {reason}\n" for reason in REASONS),
             DETAILS,
             "\n## Tests\n\n",
@@ -69,9 +73,21 @@ def _rows(kind: str) -> str:
     rows: dict[str, list[str]] = {}
     for name, context in CONTEXTS.items():
         if context.kind == kind:
-            cells = " | ".join(_cell(TABLE[name][feature]) for feature in FEATURES)
+            cells = " | ".join(_cell(TABLE[name][feature]) for feature in COLUMNS)
             rows.setdefault(cells, []).append(context.title)
     return "".join(f"| {'<br>'.join(titles)} | {cells} |\n" for cells, titles in rows.items())
+
+
+def _line(feature: str) -> str:
+    """A feature with one cell almost everywhere, as a sentence."""
+    everywhere = _cell(EVERYWHERE[feature])
+    others: dict[str, list[str]] = {}
+    for name, context in CONTEXTS.items():
+        cell = _cell(TABLE[name][feature])
+        if cell != everywhere:
+            others.setdefault(cell, []).append(context.title)
+    but = "; ".join(f"{cell} under {', '.join(titles)}" for cell, titles in others.items())
+    return f"- {FEATURES[feature].title}: {everywhere}; {but}\n"
 
 
 def _cell(cell: Cell) -> str:

@@ -119,20 +119,20 @@ GVPO = ("gvpo_one", "gvpo_several")
 BY_OUR_TRAINER = (*GVPO, "anchor_ref", "process", "refresh")
 
 NO_GROUPS = (
-    "the loss gvpo is not told there which responses belong to one prompt, how many they are, nor how far "
-    "the policy has moved since they were written"
+    "the loss gvpo is not told there which responses belong to one prompt, nor how far the policy has moved "
+    "since they were written"
 )
 NEEDS: Mapping[str, str] = {
     "gvpo_one": NO_GROUPS,
     "gvpo_several": NO_GROUPS,
-    "anchor_ref": "algorithm.grpo_ext.gvpo_anchor=ref needs the reference's log-probs in the targets, and "
-    "nothing brings them there",
+    "anchor_ref": "algorithm.grpo_ext.gvpo_anchor=ref needs the reference's log-probs in the targets, "
+    "where only a trainer mode of this package puts them",
     "process": "algorithm.adv_estimator=grpo_process is not shown the steps there",
     "refresh": "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for is never refreshed there",
 }
 """Features that need a trainer mode of this package → why they are refused without one."""
 NO_SAMPLING = (
-    "algorithm.filter_groups is read by verl's v1 trainers alone, and every prompt would be trained on"
+    "only verl's v1 trainers read algorithm.filter_groups; elsewhere every prompt would be trained on"
 )
 
 
@@ -215,8 +215,7 @@ def _bypassed(key: str, what: str) -> Row:
             ("clipped", *GVPO),
             Refused(
                 key,
-                f"with {CORRECTION}.bypass_mode=true {what} by verl's loss bypass_mode alone, not by the one "
-                f"that you named",
+                f"with {CORRECTION}.bypass_mode=true {what} by verl's loss bypass_mode alone, not by yours",
                 "null",
                 f"{key}=null, or {CORRECTION}.bypass_mode=false",
             ),
@@ -226,7 +225,7 @@ def _bypassed(key: str, what: str) -> Row:
 
 TASK_REWARDS = Refused(
     f"{DISTILLATION}.use_task_rewards",
-    "the distillation is then the whole loss, and the algorithm that you named does nothing",
+    "the distillation is then the whole loss; the algorithm does nothing",
     "true",
     f"{DISTILLATION}.use_task_rewards=true",
 )
@@ -238,7 +237,7 @@ TOP_K = Refused(
 )
 WHOLE_RESPONSES = Refused(
     f"{CORRECTION}.rollout_rs",
-    "GVPO compares the log-ratios of whole responses, and of one that has lost tokens it is another",
+    "GVPO compares the log-ratios of whole responses, which rejected tokens would change",
     "criteria of sequences, or null",
     f"{CORRECTION}.rollout_rs=null",
 )
