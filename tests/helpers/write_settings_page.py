@@ -20,17 +20,15 @@ from grpo_verl_ext.verl_plugin.config import (
     Rule,
 )
 from grpo_verl_ext.verl_plugin.errors import as_typed
-from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, LossConfig
-from grpo_verl_ext.verl_plugin.losses import VARIANTS
-from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 INTRODUCTION = """# Settings
 
 Every key that this package adds to verl's configuration, and every value that it adds to verl's keys. A
-[preset](index.md) sets what its paper fixes. Estimators and losses can be mixed, except {paired}, which
-are pairs. On the command line a key that no preset has set needs a `+`.
+[preset](index.md) sets what its paper fixes. Estimators and losses can be mixed, except those that are a
+pair, such as GVPO's. On the command line a key that no preset has set needs a `+`.
 
 Written by `python tests/helpers/write_settings_page.py`.
 """
@@ -44,10 +42,9 @@ Keys of `{ACTOR}.policy_loss`. verl's own class refuses them, so presets set
 
 def page() -> str:
     """The text of the page."""
-    paired = ", ".join(f"`{name}`" for name, variant in VARIANTS.items() if variant.paired)
     verls = {field.name for field in fields(PolicyLossConfig)}
     parts = [
-        INTRODUCTION.format(paired=paired),
+        INTRODUCTION,
         "## Values of verl's keys\n",
         _table(("key", "values of this package"), _values()),
         f"## `{SECTION}`\n",
@@ -61,18 +58,11 @@ def page() -> str:
 
 
 def _values() -> list[tuple[str, str]]:
-    modes: dict[str, list[str]] = {}
-    for name, variant in VARIANTS.items():
-        modes.setdefault(variant.loss_agg_mode, []).append(name)
-    constant = _names(modes[CONSTANT_LENGTH])
     return [
-        ("`algorithm.adv_estimator`", _names(ESTIMATORS)),
-        (f"`{ACTOR}.policy_loss.loss_mode`", _names(VARIANTS)),
         (
-            f"`{ACTOR}.loss_agg_mode`",
-            "; ".join(f"`{mode}` with {_names(names)}" for mode, names in modes.items()),
+            f"`algorithm.adv_estimator`; `loss_mode`, `loss_agg_mode`, `loss_scale_factor` of `{ACTOR}`",
+            "each [algorithm's page](index.md) has its own; `grpo-verl-ext doctor` lists estimators and losses",
         ),
-        (f"`{ACTOR}.loss_scale_factor`", f"`${{data.max_response_length}}` with {constant}"),
         (
             "`trainer.v1.trainer_mode`",
             f"{_names(TRAINER_MODES)}: verl's modes with whole prompts in each optimizer step, step rewards "
