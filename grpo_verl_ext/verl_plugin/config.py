@@ -147,7 +147,8 @@ class Options:
     scale_rewards: str | None = key(
         None,
         one_of("group", "batch", "none", nullable=True),
-        "std that divides centred rewards; null: `none` for estimators that only centre, such as `dr_grpo` and `gvpo`, else `group`",
+        "std that divides centred rewards; null: `none` for estimators that only centre, as `dr_grpo` and "
+        "`gvpo` do, else `group`",
     )
     mask_truncated_completions: bool = key(
         False,

@@ -295,12 +295,12 @@ SEAMS: dict[str, list[Seam]] = {
                 "get",
                 "__getitem__",
             ),
-            "anatomy.weights",
             ".losses.normalization",
             ".losses.clipped",
             ".losses.gvpo",
             ".invariance",
             ".losses.custom",
+            "anatomy.weights",
         ),
     ],
     "Trainers": [

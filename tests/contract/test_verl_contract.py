@@ -186,7 +186,7 @@ BROKEN = {
         "grpo_verl_ext.verl_plugin.losses.normalization uses it, "
         "grpo_verl_ext.verl_plugin.losses.clipped uses it, "
         "grpo_verl_ext.verl_plugin.losses.gvpo uses it, grpo_verl_ext.verl_plugin.invariance uses it, "
-        "grpo_verl_ext.verl_plugin.losses.custom uses it",
+        "grpo_verl_ext.verl_plugin.losses.custom uses it, grpo_verl_ext.anatomy.weights uses it",
     ),
     "an interface asks for another method": (
         "verl.plugin.platform.platform_base",

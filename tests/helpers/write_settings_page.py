@@ -61,7 +61,7 @@ def _values() -> list[tuple[str, str]]:
     return [
         (
             f"`algorithm.adv_estimator`; `loss_mode`, `loss_agg_mode`, `loss_scale_factor` of `{ACTOR}`",
-            "each [algorithm's page](index.md) has its own; `grpo-verl-ext doctor` lists estimators and losses",
+            "each [algorithm's page](index.md) has its own; `grpo-verl-ext doctor` lists the names",
         ),
         (
             "`trainer.v1.trainer_mode`",
