@@ -218,7 +218,6 @@ class TestRefused:
             import sys
             sys.modules["matplotlib"] = None
             from grpo_verl_ext.cli import app
-from grpo_verl_ext.verl_plugin.losses import VARIANTS
             app(["anatomy", {str(dump)!r}, "--tokenizer", {str(policy)!r}, "--out", {str(tmp_path)!r}])
             """
         )
