@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from grpo_verl_ext.ablation.results import Result, Results
@@ -10,6 +11,7 @@ from grpo_verl_ext.ablation.run_state import State
 from grpo_verl_ext.ablation.statistics import (
     MEASURES,
     Comparison,
+    Curve,
     Summary,
     adjusted,
     compare,
@@ -63,6 +65,8 @@ class Analysis:
     threshold: float | None
     reached: dict[str, list[tuple[int, int | None, float | None]]]
     """The result of `reached`; empty without a threshold."""
+    missing: list[str]
+    """Metrics that no run has, or that end before the last step; a report begins with them."""
     warnings: list[str]
 
 
@@ -79,6 +83,7 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
         costs=costs_of(results),
         threshold=threshold,
         reached={} if threshold is None else reached(results, threshold),
+        missing=missing_metrics(results),
         warnings=all_warnings(results, rows),
     )
 
@@ -108,6 +113,37 @@ def all_warnings(results: Results, rows: list[Row]) -> list[str]:
             if warning is not None:
                 warnings.append(f"{row.variant} against {results.baseline}: {warning}")
     return warnings
+
+
+def missing_metrics(results: Results) -> list[str]:
+    """Name the metrics that no finished run has, and the runs whose curve ends before their last step."""
+    finished = [run for run in results.runs if run.state is State.FINISHED]
+    found = []
+    for metric in results.settings.metrics if finished else ():
+        ends = {f"{run.variant}/seed-{run.seed}": curve(run.metrics, metric) for run in finished}
+        early = {
+            name: points[-1][0] for name, points in ends.items() if points and not _is_whole(points, results)
+        }
+        if not any(ends.values()):
+            names = sorted({name for run in finished for values in run.metrics.values() for name in values})
+            near = get_close_matches(metric, names, n=3, cutoff=0.4)
+            like = f"; like it are {', '.join(near)}" if near else ""
+            found.append(f"metrics has {metric}, which no run has logged{like}. Type: 'metrics=[…]'")
+        elif early:
+            step = min(early.values())
+            found.append(
+                f"{metric} ends at step {step} of {results.settings.steps} in {', '.join(early)}: left out, "
+                f"for it says nothing of the trained policy. Type in base: trainer.test_freq=<steps between "
+                f"validations>"
+            )
+        if absent := [name for name, points in ends.items() if not points and any(ends.values())]:
+            found.append(f"{metric} is missing in {', '.join(absent)}: left out")
+    return found
+
+
+def _is_whole(points: Curve, results: Results) -> bool:
+    """Whether a curve reaches the last step, so that its last value is that of the trained policy."""
+    return bool(points) and points[-1][0] >= results.settings.steps
 
 
 def costs_of(results: Results) -> dict[str, dict[str, float]]:
@@ -144,7 +180,7 @@ def _rows(results: Results, metric: str, measure: str) -> list[Row]:
         variant: {
             run.seed: MEASURES[measure](points)
             for run in results.finished(variant)
-            if (points := curve(run.metrics, metric))
+            if _is_whole(points := curve(run.metrics, metric), results)
         }
         for variant in results.variants
     }

@@ -37,6 +37,7 @@ def as_json(analysis: Analysis) -> str:
             variant: [{"seed": seed, "step": step, "seconds": seconds} for seed, step, seconds in runs]
             for variant, runs in analysis.reached.items()
         },
+        "missing": analysis.missing,
         "warnings": analysis.warnings,
     }
     return numbers_as_text(content)
@@ -53,9 +54,10 @@ def as_csv(rows: list[dict[str, Any]]) -> str:
 
 
 def as_markdown(analysis: Analysis) -> str:
-    """The tables, then thresholds and warnings as a list."""
+    """What is missing, the tables, then thresholds and warnings as a list."""
     shown = [*comparisons(analysis), costs(analysis)]
-    parts = [_table(table) for table in shown]
+    parts = [f"- {line}" for line in analysis.missing]
+    parts += [_table(table) for table in shown]
     parts += [f"- {line}" for line in [*thresholds(analysis), *analysis.warnings]]
     return "\n\n".join(parts) + "\n"
 
@@ -90,7 +92,8 @@ def comparisons(analysis: Analysis) -> Iterator[TextTable]:
     baseline = analysis.results.baseline
     for metric, measure in dict.fromkeys((row.metric, row.measure) for row in analysis.rows):
         own = [row for row in analysis.rows if (row.metric, row.measure) == (metric, measure)]
-        title = f"{metric}, {measure}; differences from {baseline}, paired by seed"
+        at = f" (step {analysis.results.settings.steps})" if measure == "final" else ""
+        title = f"{metric}, {measure}{at}; differences from {baseline}, paired by seed"
         yield TextTable(title, COLUMNS, [cells(row) for row in own])
 
 
@@ -118,29 +121,38 @@ def thresholds(analysis: Analysis) -> list[str]:
 def cells(row: Row) -> list[str]:
     """A row as text, one cell per column of `COLUMNS`."""
     summary, versus = row.summary, row.comparison
-    spread = "" if summary.std is None else f" ± {summary.std:.3f}"
+    spread = "" if summary.std is None else f" ± {_figures(summary.std)}"
     mine = [
         row.variant,
         str(summary.seeds),
-        f"{summary.mean:.3f}{spread}",
+        f"{_figures(summary.mean)}{spread}",
         _interval(summary.low, summary.high),
     ]
     if versus is None:
         return [*mine, *["–"] * 6]
     return [
         *mine,
-        f"{versus.difference:+.3f}",
+        _figures(versus.difference, "+"),
         _interval(versus.low, versus.high),
-        _number(row.adjusted_p),
-        _number(versus.probability_higher),
-        _number(versus.effect),
-        f"{versus.wins}/{versus.seeds}",
+        _probability(row.adjusted_p),
+        _probability(versus.probability_higher),
+        "–" if versus.effect is None else _figures(versus.effect),
+        f"{versus.wins}/{versus.decided}",
     ]
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    return "–" if low is None or high is None else f"{low:.3f} … {high:.3f}"
+    return "–" if low is None or high is None else f"{_figures(low)} … {_figures(high)}"
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+def _figures(value: float, sign: str = "") -> str:
+    """Three decimals; two figures where these would be zeros or one figure."""
+    return f"{value:{sign}.3f}" if value == 0 or abs(value) >= 0.01 else f"{value:{sign}.2g}"
+
+
+def _probability(value: float | None) -> str:
+    if value is None:
+        return "–"
+    if value < 0.0005:
+        return "< 0.001"
+    return "> 0.999" if value > 0.9995 else f"{value:.3f}"

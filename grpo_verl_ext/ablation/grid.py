@@ -65,6 +65,7 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
     _check_labels(settings)
     _check_baseline(settings)
     _check_variants(settings)
+    _check_seed_overrides(settings)
     return settings
 
 
@@ -116,6 +117,15 @@ def _check_variants(settings: GridSettings) -> None:
                 f"{variant_name(labels)}; valid are labels that differ when joined by {SEPARATOR}. "
                 f"Rename one of them"
             )
+
+
+def _check_seed_overrides(settings: GridSettings) -> None:
+    if len(settings.seeds) > 1 and not any("{seed}" in override for override in settings.seed_overrides):
+        raise AblationError(
+            f"seed_overrides is {settings.seed_overrides}, which does not depend on the seed, so that the "
+            f"runs of all {len(settings.seeds)} seeds would be one run; valid is an override with {{seed}}. "
+            f"Type: 'seed_overrides=[data.seed={{seed}}]', or 'seeds=[{settings.seeds[0]}]'"
+        )
 
 
 SEPARATOR = "-"

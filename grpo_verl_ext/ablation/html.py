@@ -72,7 +72,7 @@ def as_html(analysis: Analysis) -> str:
     return environment.get_template("page.html.jinja").render(
         results=results,
         finished=sum(len(results.finished(variant)) for variant in results.variants),
-        warnings=analysis.warnings,
+        warnings=[*analysis.missing, *analysis.warnings],
         tables=list(documents.comparisons(analysis)),
         costs=documents.costs(analysis),
         thresholds=documents.thresholds(analysis),

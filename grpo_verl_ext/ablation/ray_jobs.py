@@ -90,7 +90,7 @@ class RayExecutor:
             AblationError: the cluster no longer answers.
         """
         job = self._found_again(run)
-        if job is None and run.steps in run.metrics():
+        if job is None and run.has_ended(run.metrics()):
             return  # it finished unwatched, and the cluster has forgotten its job
         job = job or self._submitted(run)
         log = run.folder / f"{job.attempt}.log"
@@ -103,6 +103,7 @@ class RayExecutor:
                 f"{last_lines(log)}\njob {job.submission_id} is {info.status.value}: {reason} Its whole "
                 f"output is in {log}. Run the same command again with --retry-failed to resume"
             )
+        run.check_ended(log)
 
     def _watched(self, job: Job, log: Path, on_look: Callable[[], None]) -> Generator[None, None, Any]:
         """Wait for the job's end and return Ray's information about it; fetch its log every `log_every` s."""

@@ -68,14 +68,29 @@ def read_responses(run: VerlRun, measure: Callable[[], Measure], *, right_above:
     file = run.folder / KEPT
     if file.exists():
         kept, made_with = _read_kept(file)
-        if kept.warnings or not run.rollouts.is_dir() or made_with == [TOKENS, right_above]:
+        if kept.warnings or made_with == [TOKENS, right_above]:
             return kept
+        if not run.rollouts.is_dir():
+            return kept if made_with[1:] == [right_above] else _without_right(kept, file, made_with[1:])
         if made_with == [measure().unit, right_above]:
             return kept
     read = _read_dumps(run, measure(), right_above)
     if not read.warnings and (read.metrics or read.samples):
         _keep(read, [measure().unit, right_above], file)
     return read
+
+
+def _without_right(kept: Responses, file: Path, threshold: list[object]) -> Responses:
+    """Leave out what depends on a threshold that has changed since the dumps were read, and are gone."""
+    metrics = {
+        step: {name: value for name, value in values.items() if name == NO_DIFFERENCE}
+        for step, values in kept.metrics.items()
+    }
+    warning = (
+        f"{file} was made with right_above={json.dumps(threshold[0] if threshold else None)}, and the dumps "
+        f"are gone: the shares and lengths of right and wrong are left out. Type the old right_above"
+    )
+    return Responses(metrics, kept.samples, [warning])
 
 
 def step_metrics(rows: Iterable[Response], measure: Measure, right_above: float | None) -> dict[str, float]:

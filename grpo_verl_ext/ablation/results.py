@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,10 +73,12 @@ class Results:
 
 
 def keep_grid(settings: GridSettings) -> None:
-    """Write the grid into its folder, for `read_results`."""
+    """Write the grid into its folder, for `read_results`, with the seeds that an earlier grid there had."""
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / GRID, json.dumps(settings.as_dict(), indent=2) + "\n")
+    earlier = _read_grid(folder).seeds if (folder / GRID).is_file() else []
+    kept = replace(settings, seeds=list(dict.fromkeys([*earlier, *settings.seeds])))
+    write_whole(folder / GRID, json.dumps(kept.as_dict(), indent=2) + "\n")
 
 
 def read_results(folder: Path) -> Results:
@@ -88,14 +90,20 @@ def read_results(folder: Path) -> Results:
     file = folder / GRID
     if not file.is_file():
         raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
+    settings = _read_grid(folder)
+    measures = Measures()
+    return Results(settings, [_result(run, settings, measures) for run in runs_of(settings)])
+
+
+def _read_grid(folder: Path) -> GridSettings:
+    file = folder / GRID
     try:
         content = json.loads(file.read_bytes())
         settings = made(GridSettings, {**content, "folder": str(folder)})
-        runs = runs_of(settings)
+        runs_of(settings)
     except PARSE_ERRORS as error:
         raise AblationError(f"{file} is not a grid ({error!r}). It was left in place") from error
-    measures = Measures()
-    return Results(settings, [_result(run, settings, measures) for run in runs])
+    return settings
 
 
 def _result(run: GridRun, settings: GridSettings, measures: Measures) -> Result:

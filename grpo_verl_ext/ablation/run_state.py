@@ -61,7 +61,7 @@ def status_of(run: GridRun) -> RunStatus:
         metrics = run.training.metrics()
     except CorruptMetricsError as error:
         return RunStatus(run, State.UNREADABLE, {}, str(error))
-    if run.training.steps in metrics:
+    if run.training.has_ended(metrics):
         return RunStatus(run, State.FINISHED, metrics)
     failure = failure_of(run)
     if failure is not None:

@@ -18,7 +18,7 @@ from grpo_verl_ext.ablation.run_state import (
     status_of,
     write_record,
 )
-from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -96,9 +96,18 @@ class Watcher(Protocol):
 
 
 def go(
-    folder: Path, runs: Sequence[GridRun], watcher: Watcher, *, retry_failed: bool, executor: Executor = LOCAL
+    folder: Path,
+    runs: Sequence[GridRun],
+    watcher: Watcher,
+    *,
+    retry_failed: bool,
+    executor: Executor = LOCAL,
+    accepted: Callable[[], None] = lambda: None,
 ) -> list[GridRun]:
     """Train the runs that are to do, and return those that have failed.
+
+    Args:
+        accepted: called when nothing speaks against the runs, before the first one starts.
 
     Raises:
         AblationError: a run was begun with other overrides or may be running elsewhere, another process
@@ -108,6 +117,7 @@ def go(
     with alone_in(folder, AblationError):
         check_records(runs)
         check_jobs([run.training for run in runs], executor.address)
+        accepted()
         submitted = [run for run in runs if noted_job(run.training.folder)]
         left = [run for run in runs if run not in submitted]
         new = [run for run in left if status_of(run).is_to_do(retry_failed=retry_failed)]
@@ -125,13 +135,27 @@ def check_records(runs: Sequence[GridRun]) -> None:
         record = read_record(run)
         if record is None:
             continue
-        begun = {*record["overrides"], f"steps={record['steps']}"}
-        changed = begun ^ {*run.training.overrides, f"steps={run.training.steps}"}
+        begun = [*record["overrides"], f"steps={record['steps']}"]
+        now = [*run.training.overrides, f"steps={run.training.steps}"]
+        changed = {*begun} ^ {*now}
         if changed:
             raise AblationError(
                 f"{run.training.folder} was begun with other overrides; they differ in {sorted(changed)}. "
                 f"Type folder=<another>"
             )
+        reordered = [key for key, values in _by_key(begun).items() if values != _by_key(now)[key]]
+        if reordered:
+            raise AblationError(
+                f"{run.training.folder} was begun with the overrides of {reordered[0]} in another order, of "
+                f"which the last counts. Type folder=<another>"
+            )
+
+
+def _by_key(overrides: Sequence[str]) -> dict[str, list[str]]:
+    values: dict[str, list[str]] = {}
+    for override in overrides:
+        values.setdefault(override.lstrip("+~").partition("=")[0], []).append(override)
+    return values
 
 
 def _train(runs: Sequence[GridRun], watcher: Watcher, executor: Executor) -> None:
@@ -163,4 +187,6 @@ def _attempt(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[Non
         yield from executor.train(run.training, lambda metrics: watcher.metrics(run, metrics))
     except ProcessFailedError as error:
         note_failure(run, str(error))
+    except CorruptMetricsError:  # `status_of` names the file, and the other runs go on
+        pass
     watcher.end(run)

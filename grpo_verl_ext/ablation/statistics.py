@@ -12,6 +12,8 @@ from scipy import stats
 from grpo_verl_ext.runs.metrics import Metrics
 
 CONFIDENCE = 0.95
+NO_SPREAD = 1e-12
+"""Standard deviations below this share of the values are rounding."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Comparison:
     """Cohen's d_z: mean of the differences over their standard deviation."""
     wins: int
     """Number of seeds with which the variant is higher."""
+    decided: int
+    """Number of seeds with which both values are finite."""
     probability_higher: float | None
     """Probability that the mean difference is positive, from the same t-distribution (flat prior)."""
 
@@ -75,9 +79,11 @@ def compare(variant: dict[int, float], baseline: dict[int, float]) -> Comparison
     differences = [variant[seed] - baseline[seed] for seed in common]
     whole = summarize(differences)
     wins = sum(difference > 0 for difference in differences)
-    if not whole.std:
-        # One seed, the same difference with every seed, or NaN: no t-distribution.
-        return Comparison(whole.seeds, whole.mean, whole.low, whole.high, None, None, wins, None)
+    decided = sum(map(math.isfinite, differences))
+    largest = max(abs(value) for seed in common for value in (variant[seed], baseline[seed]))
+    if whole.std is None or whole.std <= NO_SPREAD * largest:
+        # One seed, the same difference with every seed but for rounding, or NaN: no t-distribution.
+        return Comparison(whole.seeds, whole.mean, None, None, None, None, wins, decided, None)
     t = whole.mean / (whole.std / math.sqrt(whole.seeds))
     return Comparison(
         seeds=whole.seeds,
@@ -87,6 +93,7 @@ def compare(variant: dict[int, float], baseline: dict[int, float]) -> Comparison
         p=float(stats.ttest_1samp(differences, 0).pvalue),
         effect=whole.mean / whole.std,
         wins=wins,
+        decided=decided,
         probability_higher=float(stats.t.cdf(t, whole.seeds - 1)),
     )
 
@@ -99,14 +106,16 @@ def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def small_sample_warning(seeds: int, half_width: float | None) -> str | None:
-    """What fewer than five seeds cannot show; None with five or more.
+    """What seeds without a spread, or fewer than five, cannot show; None otherwise.
 
     Args:
-        half_width: of the 95 % interval of the difference.
+        half_width: of the 95 % interval of the difference; None without one.
     """
     if seeds < 2:
         return "one seed: two runs of the same variant may differ as much; nothing can be concluded"
-    if seeds < 5 and half_width is not None:
+    if half_width is None:
+        return f"{seeds} seeds, whose differences are equal or NaN: nothing can be concluded"
+    if seeds < 5:
         return (
             f"{seeds} seeds: a difference below {half_width:.3g} cannot be told from chance here; "
             f"twice as many seeds make the interval narrower by about √2"
@@ -145,8 +154,8 @@ def final(points: Curve) -> float:
 
 
 def best(points: Curve) -> float:
-    """The highest value; on a noisy curve it overstates what was reached."""
-    return max(value for _, value in points)
+    """The highest finite value, NaN without one; on a noisy curve it overstates what was reached."""
+    return max((value for _, value in points if math.isfinite(value)), default=math.nan)
 
 
 def area(points: Curve) -> float:

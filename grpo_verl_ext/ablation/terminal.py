@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 
@@ -74,11 +74,14 @@ def run_grid(
         checks.check(configs)
     for line in _which_rays(executor.address, runs):
         console.print(line, markup=False)
-    keep_grid(settings)
     naming = nullcontext() if executor.address is None else _jobs_named_at_the_end(console, runs)
+
+    def keep() -> None:
+        keep_grid(settings)
+
     with naming, Live(console=console, refresh_per_second=2) as live:
         watched = _Watched(live, runs, settings.metrics[0], executor.at_once)
-        go(Path(settings.folder), runs, watched, retry_failed=retry_failed, executor=executor)
+        go(Path(settings.folder), runs, watched, retry_failed=retry_failed, executor=executor, accepted=keep)
         statuses = _statuses(runs)
         live.update(_table(statuses, settings.metrics[0]))
     console.print()
@@ -100,6 +103,8 @@ def print_report(source: Path, *, threshold: float | None, compact: Path | None 
     results, folder = read_any(source)
     analysis = analyse(results, threshold=threshold)
     console = make_console(at_least=WIDTH)
+    for line in analysis.missing:
+        console.print(line, markup=False, style="red")
     for shown in [*documents.comparisons(analysis), documents.costs(analysis)]:
         console.print(_numbers(shown))  # the box ends with a blank line
     for line in [*documents.thresholds(analysis), *analysis.warnings]:
@@ -132,15 +137,21 @@ class _Watched:
     at_once: int
     steps: dict[str, int] = field(default_factory=dict)
     """Last step of each run that is being trained, by its name."""
+    statuses: dict[str, RunStatus] = field(default_factory=dict)
+    """Status of each run, by its name; the files of a run are read when it begins and ends."""
 
     def begin(self, run: GridRun) -> None:
         """Print a line, which also stays where the output is not a terminal."""
         self.live.console.print(f"{time.strftime('%H:%M:%S')} {escape(run.name)} begins")
-        self.metrics(run, {})
+        self.statuses = {each.name: status_of(each) for each in self.runs}
+        self.metrics(run, self.statuses[run.name].metrics)
 
     def metrics(self, run: GridRun, metrics: Metrics) -> None:
+        if self.steps.get(run.name) == max(metrics, default=0):
+            return
         self.steps[run.name] = max(metrics, default=0)
-        statuses = _statuses(self.runs)
+        self.statuses[run.name] = replace(self.statuses[run.name], metrics=metrics)
+        statuses = list(self.statuses.values())
         left = [status for status in statuses if status.is_to_do(retry_failed=False)]
         now = "; ".join(f"{name}, step {step}" for name, step in self.steps.items())
         line = Text(f"now {now}; {_estimate(statuses, left, self.at_once)}")
@@ -148,6 +159,7 @@ class _Watched:
 
     def end(self, run: GridRun) -> None:
         del self.steps[run.name]
+        self.statuses[run.name] = status_of(run)
         self.live.console.print(f"{time.strftime('%H:%M:%S')} {escape(run.name)}: {state_of(run).value}")
 
 

@@ -30,20 +30,21 @@ class Pair:
 
 
 def make_pairs(samples: Iterable[Sample], *, per_prompt: int, seed: int) -> list[Pair]:
-    """Make pairs of responses to the same prompt at the same step whose labels differ; no pair occurs twice.
+    """Make pairs of different responses to one prompt at one step whose labels differ; none occurs twice.
 
-    At most ``per_prompt`` for each prompt and step, drawn uniformly from all of them.
+    At most ``per_prompt`` for each prompt and step, drawn uniformly from all of them. A prompt that the data
+    has with two ground truths counts as two: labels by one cannot be compared with labels by the other.
     """
     rng = random.Random(f"pairs/{seed}")
-    groups: dict[tuple[int, str], list[Sample]] = defaultdict(list)
+    groups: dict[tuple[int, str, str], list[Sample]] = defaultdict(list)
     for sample in samples:
-        groups[sample.step, sample.prompt].append(sample)
+        groups[sample.step, sample.prompt, sample.truth].append(sample)
     pairs: list[Pair] = []
     for group in groups.values():
         every = {
             Pair(better.prompt, better.response, worse.response): None
             for better, worse in product(group, repeat=2)
-            if better.label > worse.label
+            if better.label > worse.label and better.response != worse.response
         }
         pairs += rng.sample(list(every), min(per_prompt, len(every)))
     return pairs
@@ -99,12 +100,17 @@ Rule = Callable[[str, object], object]
 
 @dataclass(frozen=True)
 class Sample:
-    """One labelled response; its texts are without special tokens, as verl writes them."""
+    """One labelled response; its texts are without special tokens, as verl writes them.
+
+    Attributes:
+        truth: the ground truth of its prompt, as JSON.
+    """
 
     prompt: str
     response: str
     label: float
     step: int
+    truth: str = ""
 
 
 def read_rollouts(folder: Path, steps: int, rule: Rule) -> tuple[list[Sample], list[int]]:
@@ -132,7 +138,13 @@ def _samples(file: Path, step: int, rule: Rule) -> list[Sample]:
     except CorruptDumpError as error:
         raise IterateError(str(error)) from error
     return [
-        Sample(response.prompt, response.output, label_of(rule(response.output, response.truth)), step)
+        Sample(
+            response.prompt,
+            response.output,
+            label_of(rule(response.output, response.truth)),
+            step,
+            json.dumps(response.truth, sort_keys=True),
+        )
         for response in responses
     ]
 

@@ -194,6 +194,7 @@ def go(
             this = Round(settings, number)
             this.folder.mkdir(exist_ok=True)
             record = manifest.record(number, lambda this=this: new_record(this))  # type: ignore[misc]
+            manifest.write(folder)  # the settings of a round that is killed are known when it is resumed
             for name, part in parts.items():
                 if name not in record.parts:
                     progress.begin(this, name)

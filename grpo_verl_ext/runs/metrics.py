@@ -13,6 +13,9 @@ from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
 Metrics = dict[int, dict[str, float]]
 """Step → name → value."""
 
+TRAINED = "training/global_step"
+"""Metric that verl logs with every training step, and not with a validation alone."""
+
 LARGEST = 1e150
 """The square of a larger number may overflow a float."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import signal
 import subprocess
 import sys
@@ -62,9 +63,13 @@ def run_logged(
         )
 
 
+_WARNING = re.compile(r"(?:\(.*?\) )?(?:\S+:\d+: \w*Warning: |WARNING\b|\s*warnings\.warn\()")
+"""The beginning of a line with a Python warning or one that a logger wrote, also as Ray shows them."""
+
+
 def last_lines(log: Path, count: int = 15) -> str:
     """Return the last lines of a log, without its warnings."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if "arning" not in line]
+    lines = [line for line in log.read_text(errors="replace").splitlines() if not _WARNING.match(line)]
     return "\n".join(lines[-count:])
 
 

@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_verl_ext.runs.metrics import Metrics, read_metrics
-from grpo_verl_ext.runs.process import MARK, end_leftovers, run_logged
+from grpo_verl_ext.runs.metrics import TRAINED, Metrics, read_metrics
+from grpo_verl_ext.runs.process import MARK, ProcessFailedError, end_leftovers, run_logged
+from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.which_ray import WhichRay, which_ray
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./@%+:-]+")
+_ATTEMPT = re.compile(r"attempt-([0-9]+)")
 
 
 def hydra_value(text: str | Path) -> str:
@@ -93,13 +95,33 @@ class VerlRun:
         """Return the metrics by step over all attempts."""
         return read_metrics(self._attempts(".jsonl"))
 
+    def has_ended(self, metrics: Metrics) -> bool:
+        """Whether the last training step is in the metrics; a validation of that step alone is not enough."""
+        return TRAINED in metrics.get(self.steps, {})
+
     def is_finished(self) -> bool:
         """Whether the last step was logged, which verl does after saving it, and its checkpoint is there."""
-        return self.last_checkpoint.is_dir() and self.steps in self.metrics()
+        return self.last_checkpoint.is_dir() and self.has_ended(self.metrics())
+
+    def check_ended(self, log: Path) -> None:
+        """Refuse a run that ended well before its last step.
+
+        Raises:
+            ProcessFailedError: names the last step, and what may have ended the run.
+        """
+        metrics = self.metrics()
+        if not self.has_ended(metrics):
+            last = max((step for step, values in metrics.items() if TRAINED in values), default=0)
+            raise ProcessFailedError(
+                f"verl ended with status 0 after step {last} of {self.steps}; trainer.total_epochs ends a "
+                f"training that has seen its data so often. Its whole output is in {log}. "
+                f"Type: trainer.total_epochs={self.steps}"
+            )
 
     def next_attempt(self) -> Path:
         """Return the path of the next attempt's files, without suffix; a log marks an attempt as started."""
-        return self.folder / f"attempt-{len(self._attempts('.log')) + 1}"
+        taken = [int(file.stem.rpartition("-")[2]) for file in self._attempts(".log")]
+        return self.folder / f"attempt-{max(taken, default=0) + 1}"
 
     def go(self, on_metrics: Callable[[Metrics], None] = lambda _: None) -> None:
         """Start verl, or resume it, and wait until it and its Ray have ended.
@@ -118,6 +140,7 @@ class VerlRun:
         metrics = attempt.with_suffix(".jsonl").resolve()
         mark = str(self.folder.resolve())
         end_leftovers(mark, patience=0)
+        self._repeat_an_unlogged_last_step(attempt.name)
         try:
             run_logged(
                 [sys.executable, *self.command()],
@@ -127,7 +150,28 @@ class VerlRun:
             )
         finally:
             end_leftovers(mark, patience=RAY_ENDS_WITHIN)
+        self.check_ended(attempt.with_suffix(".log"))
+
+    def _repeat_an_unlogged_last_step(self, attempt: str) -> None:
+        """Move the last checkpoint aside if its step was not logged, so that verl trains that step again.
+
+        verl saves, validates and logs, in this order. Killed before it logs, it would resume after the last
+        step and end at once, with the metrics of that step and its validation missing.
+        """
+        if not self.last_checkpoint.is_dir() or self.has_ended(self.metrics()):
+            return
+        self.last_checkpoint.rename(self.checkpoints / f"unlogged-before-{attempt}")
+        before = [int(folder.name.rpartition("_")[2]) for folder in self.checkpoints.glob("global_step_*")]
+        tracker = self.checkpoints / "latest_checkpointed_iteration.txt"
+        if before:
+            write_whole(tracker, str(max(before)))
+        else:
+            tracker.unlink(missing_ok=True)
 
     def _attempts(self, suffix: str) -> list[Path]:
-        files = self.folder.glob(f"attempt-*{suffix}")
-        return sorted(files, key=lambda file: int(file.stem.removeprefix("attempt-")))
+        files = [
+            (int(found[1]), file)
+            for file in self.folder.glob(f"attempt-*{suffix}")
+            if (found := _ATTEMPT.fullmatch(file.stem))
+        ]
+        return [file for _, file in sorted(files)]

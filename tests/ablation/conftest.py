@@ -9,6 +9,7 @@ import pytest
 
 from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.results import keep_grid
+from grpo_verl_ext.runs.metrics import TRAINED
 
 
 @pytest.fixture
@@ -25,12 +26,18 @@ def grid_of(tmp_path: Path) -> Callable[..., None]:
 
 @pytest.fixture
 def leave(tmp_path: Path) -> Callable[[str, int, Mapping[int, Mapping[str, float]]], Path]:
-    """Write what a variant's run with a seed has logged at each step; returns the run's folder."""
+    """Write what a variant's run with a seed has logged at each step; returns the run's folder.
+
+    Every step but the validation before the first is a training step.
+    """
 
     def leave(variant: str, seed: int, metrics: Mapping[int, Mapping[str, float]]) -> Path:
         run = tmp_path / variant / f"seed-{seed}"
         run.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps({"step": step, "data": data}) for step, data in metrics.items()]
+        lines = [
+            json.dumps({"step": step, "data": {**data, **({TRAINED: step} if step else {})}})
+            for step, data in metrics.items()
+        ]
         (run / "attempt-1.jsonl").write_text("".join(f"{line}\n" for line in lines))
         return run
 

@@ -108,7 +108,22 @@ def test_what_was_read_outlives_the_dumps(run: VerlRun) -> None:
     shutil.rmtree(run.validation)
     assert read(run) == first
     # Another measure cannot be had any more.
-    assert read(run, Measure("tokens", len), right_above=None) == first
+    assert read(run, Measure("tokens", len)) == first
+
+
+@pytest.mark.parametrize("threshold", [None, 1.0])
+def test_another_threshold_without_the_dumps_leaves_the_old_shares_out(
+    run: VerlRun, threshold: float | None
+) -> None:
+    first = read(run)
+    shutil.rmtree(run.rollouts)
+    found = read(run, right_above=threshold)
+    assert [list(values) for values in found.metrics.values()] == [
+        ["responses/groups_without_difference"]
+    ] * 2
+    assert found.samples == first.samples
+    (warning,) = found.warnings
+    assert "was made with right_above=0.5, and the dumps are gone" in warning
 
 
 def test_another_measure_reads_the_dumps_again(run: VerlRun) -> None:

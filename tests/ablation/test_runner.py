@@ -10,7 +10,7 @@ from filelock import FileLock
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.ablation.run_state import State, failure_of, state_of, status_of
 from grpo_verl_ext.ablation.runner import go
-from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.metrics import TRAINED, Metrics
 from grpo_verl_ext.runs.process import ProcessFailedError
 from grpo_verl_ext.runs.verl_run import VerlRun
 
@@ -39,7 +39,9 @@ def grid(tmp_path: Path) -> list[GridRun]:
 def trained(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
     """What verl leaves when it ends well."""
     run.last_checkpoint.mkdir(parents=True)
-    (run.folder / "attempt-1.jsonl").write_text(json.dumps({"step": run.steps, "data": {}}) + "\n")
+    (run.folder / "attempt-1.jsonl").write_text(
+        json.dumps({"step": run.steps, "data": {TRAINED: run.steps}}) + "\n"
+    )
     on_metrics(run.metrics())
 
 

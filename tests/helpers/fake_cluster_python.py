@@ -24,7 +24,8 @@ def main() -> int:
         while not all((signs / sign).exists() for sign in arguments["+wait_for"].split()):
             time.sleep(0.1)
         if arguments["+status"] == "0":
-            metrics.write(json.dumps({"step": steps, "data": {"score": steps}}) + "\n")
+            data = {"score": steps, "training/global_step": steps}
+            metrics.write(json.dumps({"step": steps, "data": data}) + "\n")
     print("the reason of", name)
     return int(arguments["+status"])
 

@@ -117,6 +117,21 @@ def test_a_line_that_is_no_pair_is_named(tmp_path: Path, broken: str) -> None:
         read_pairs(file)
 
 
+def test_one_prompt_with_two_truths_is_two_prompts() -> None:
+    """Its responses are labelled by both: the same text is right by one and wrong by the other."""
+    four, five = '"4"', '"5"'
+    samples = [
+        Sample("p", "4", 1.0, 1, four),
+        Sample("p", "5", 0.0, 1, four),
+        Sample("p", "4", 0.0, 1, five),
+        Sample("p", "5", 1.0, 1, five),
+    ]
+    pairs = make_pairs(samples, per_prompt=9, seed=1)
+    assert sorted((pair.chosen, pair.rejected) for pair in pairs) == [("4", "5"), ("5", "4")]
+    # Labels of one text that differ although its truth is the same, as of a rule that draws lots.
+    assert make_pairs([Sample("p", "x", 1.0, 1), Sample("p", "x", 0.0, 1)], per_prompt=9, seed=1) == []
+
+
 class TestRollouts:
     @staticmethod
     def write(folder: Path, step: int, *records: dict[str, object]) -> None:
@@ -130,7 +145,10 @@ class TestRollouts:
         samples, missing = read_rollouts(
             tmp_path, 3, lambda response, truth: {"score": len(response) + int(truth)}
         )
-        assert samples == [Sample("p", "four\u2028", 9.0, 1), Sample("p", "five", 9.0, 3)]
+        assert samples == [
+            Sample("p", "four\u2028", 9.0, 1, truth='"4"'),
+            Sample("p", "five", 9.0, 3, truth='"5"'),
+        ]
         assert missing == [2]
 
     def test_no_rollouts_at_all(self, tmp_path: Path) -> None:

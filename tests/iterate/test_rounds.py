@@ -73,6 +73,18 @@ def test_a_part_that_fails_is_not_written_down(tmp_path: Path) -> None:
     assert heard.parts == [(1, "two"), (2, "one"), (2, "two")]
 
 
+def test_settings_that_were_changed_after_a_kill_in_the_first_part_are_refused(tmp_path: Path) -> None:
+    def killed(this: Round, context: RoundContext) -> dict[str, object]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        go(settings(tmp_path), CONTEXT, Heard(), {"one": killed})
+    changed = settings(tmp_path)
+    changed.policy.steps = 9
+    with pytest.raises(IterateError, match=r"begun with another policy\.steps: 1 there, 9 now"):
+        go(changed, CONTEXT, Heard(), {"one": lambda this, context: {}})
+
+
 def test_one_process_a_folder(tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(IterateError, match="another process works in"):
         go(settings(tmp_path), CONTEXT, Heard(), {})

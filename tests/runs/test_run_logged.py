@@ -27,10 +27,29 @@ def test_output_goes_to_the_log_and_the_environment_is_the_given_one(tmp_path: P
 
 
 def test_a_failure_shows_status_log_and_last_lines(tmp_path: Path) -> None:
-    code = "import sys; print('the reason'); print('a Warning'); sys.exit(3)"
+    code = "import sys; print('the reason'); print('WARNING: old'); sys.exit(3)"
     with pytest.raises(ProcessFailedError, match=r"(?s)the reason.*status 3; its whole output is in .*/log"):
         run_logged([sys.executable, "-c", code], tmp_path / "log", environment=os.environ)
     assert last_lines(tmp_path / "log") == "the reason"
+
+
+def test_only_warnings_are_left_out_of_the_last_lines(tmp_path: Path) -> None:
+    """A reason may well speak of learning, or of a warning."""
+    warnings = [
+        "/site/module.py:12: UserWarning: old",
+        "(WorkerDict pid=7) /site/module.py:12: FutureWarning: old",
+        "  warnings.warn(f'old')",
+        "WARNING:2026-11-22 10:00:00,000:slow",
+        "WARNING 11-22 10:00:00 slow",
+    ]
+    reasons = [
+        "ValueError: the learning rate is nan",
+        "RuntimeError: a warning was turned into an error",
+        "UserWarning: raised as an error",
+    ]
+    log = tmp_path / "log"
+    log.write_text("\n".join([*warnings, *reasons]))
+    assert last_lines(log).splitlines() == reasons
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from grpo_verl_ext.runs.process import ProcessFailedError
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 
@@ -28,7 +31,56 @@ def test_finished_is_the_last_step_saved_and_logged(tmp_path: Path) -> None:
     assert not run.is_finished()
     (tmp_path / "attempt-1.jsonl").write_text(json.dumps({"step": 1, "data": {}}) + "\n")
     assert not run.is_finished()
-    (tmp_path / "attempt-10.jsonl").write_text(json.dumps({"step": 2, "data": {"a": 10}}) + "\n")
-    (tmp_path / "attempt-9.jsonl").write_text(json.dumps({"step": 2, "data": {"a": 9}}) + "\n")
+    # A validation of the last step before it is trained: verl validates what it resumes from.
+    (tmp_path / "attempt-9.jsonl").write_text(json.dumps({"step": 2, "data": {"val-core/a": 9}}) + "\n")
+    assert not run.is_finished()
+    logged = {"val-core/a": 10, "training/global_step": 2}
+    (tmp_path / "attempt-10.jsonl").write_text(json.dumps({"step": 2, "data": logged}) + "\n")
     assert run.is_finished()
-    assert run.metrics() == {1: {}, 2: {"a": 10}}, "attempts are ordered by number, not by letter"
+    assert run.metrics() == {1: {}, 2: logged}, "attempts are ordered by number, not by letter"
+
+
+def test_a_file_that_was_moved_away_is_not_an_attempt(tmp_path: Path) -> None:
+    run = VerlRun(tmp_path, [], steps=2)
+    (tmp_path / "attempt-1.bad.jsonl").write_text("{\n")
+    (tmp_path / "attempt-3.log").touch()
+    (tmp_path / "attempt-3.old.log").touch()
+    assert run.metrics() == {}
+    assert run.next_attempt() == tmp_path / "attempt-4"
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VerlRun:
+    """A run of five steps by a stand-in for verl, which saves steps 2, 4 and 5."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "helpers" / "fake_verl"))
+    return VerlRun(tmp_path / "run", ["+algo=a", "data.seed=1"], steps=5)
+
+
+def test_a_last_step_that_was_saved_and_not_logged_is_trained_again(
+    fake: VerlRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_KILL", "5")
+    with pytest.raises(ProcessFailedError, match="status -9"):
+        fake.go()
+    assert (fake.last_checkpoint.is_dir(), fake.is_finished(), max(fake.metrics())) == (True, False, 4)
+    monkeypatch.delenv("FAKE_KILL")
+    fake.go()
+    assert fake.is_finished()
+    assert sorted(fake.metrics()) == [1, 2, 3, 4, 5]
+    assert (fake.checkpoints / "unlogged-before-attempt-2").is_dir(), "nothing is deleted"
+    unbroken = VerlRun(fake.folder.with_name("unbroken"), fake.overrides, steps=5)
+    unbroken.go()
+    assert fake.metrics() == unbroken.metrics()
+
+
+def test_a_run_that_ends_well_before_its_last_step_has_failed(
+    fake: VerlRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_END", "3")
+    with pytest.raises(
+        ProcessFailedError, match=r"status 0 after step 3 of 5; .* Type: trainer\.total_epochs=5"
+    ):
+        fake.go()
+    monkeypatch.delenv("FAKE_END")
+    fake.go()
+    assert fake.is_finished()

@@ -1,12 +1,14 @@
 """Stand-in for verl's trainer where a test needs the same numbers twice; vLLM's depend on the load.
 
-It writes what verl writes, in its order: rollouts, a checkpoint every second step, metrics; it resumes like
-it.
+It writes what verl writes, in its order: rollouts, a checkpoint every second step and after the last one,
+metrics; it resumes like it. Environment: FAKE_KILL=N ends it before it logs step N, FAKE_END=N after that
+step with status 0, as trainer.total_epochs does.
 """
 
 import json
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -14,9 +16,11 @@ from pathlib import Path
 settings = dict(argument.lstrip("+").split("=", 1) for argument in sys.argv[1:])
 checkpoints = Path(settings["trainer.default_local_dir"])
 rollouts = Path(settings["trainer.rollout_data_dir"])
-last = max((int(folder.name.split("_")[-1]) for folder in checkpoints.glob("global_step_*")), default=0)
+tracker = checkpoints / "latest_checkpointed_iteration.txt"
+last = int(tracker.read_text()) if tracker.exists() else 0
+steps = int(settings["trainer.total_training_steps"])
 
-for step in range(last + 1, int(settings["trainer.total_training_steps"]) + 1):
+for step in range(last + 1, steps + 1):
     time.sleep(0.15)
     rng = random.Random(f"{settings['algo']} {settings['data.seed']} {step}")
     rollouts.mkdir(parents=True, exist_ok=True)
@@ -32,7 +36,13 @@ for step in range(last + 1, int(settings["trainer.total_training_steps"]) + 1):
         for i in range(4)
     ]
     (rollouts / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    if step % 2 == 0:
+    if step % 2 == 0 or step == steps:
         (checkpoints / f"global_step_{step}").mkdir(parents=True)
+        tracker.write_text(str(step))
+    if os.environ.get("FAKE_KILL") == str(step):
+        os.kill(os.getpid(), signal.SIGKILL)
     with Path(os.environ["VERL_FILE_LOGGER_PATH"]).open("w" if step == last + 1 else "a") as file:
-        file.write(json.dumps({"step": step, "data": {"acc": rng.random(), "timing_s/step": 0.125}}) + "\n")
+        data = {"acc": rng.random(), "timing_s/step": 0.125, "training/global_step": step}
+        file.write(json.dumps({"step": step, "data": data}) + "\n")
+    if os.environ.get("FAKE_END") == str(step):
+        sys.exit(0)

@@ -1,0 +1,198 @@
+"""Test cases in which a grid lost work, or its report said something wrong, once."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation.analysis import analyse, missing_metrics
+from grpo_verl_ext.ablation.documents import cells, comparisons
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.results import GRID, keep_grid, read_results
+from grpo_verl_ext.ablation.run_state import State, failure_of, state_of
+from grpo_verl_ext.ablation.runner import check_records, go
+from grpo_verl_ext.ablation.statistics import best, compare, small_sample_warning
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+
+class Nobody:
+    def begin(self, run: GridRun) -> None: ...
+
+    def metrics(self, run: GridRun, metrics: Metrics) -> None: ...
+
+    def end(self, run: GridRun) -> None: ...
+
+
+class TestAFinalValueIsOfTheLastStep:
+    @pytest.fixture
+    def validated_before_alone(self, tmp_path: Path, grid_of, leave) -> Path:
+        """verl's defaults: one validation, before the first step."""
+        grid_of(["grpo", "gvpo"], ["acc"], seeds=[1, 2])
+        for variant, acc in (("grpo", 0.2), ("gvpo", 0.7)):
+            for seed in (1, 2):
+                leave(variant, seed, {0: {"acc": acc + seed / 100}, 1: {"loss": 1.0}, 2: {"loss": 1.0}})
+        return tmp_path
+
+    def test_a_value_of_an_earlier_step_is_not_compared(self, validated_before_alone: Path) -> None:
+        analysis = analyse(read_results(validated_before_alone))
+        assert analysis.rows == []
+        (missing,) = analysis.missing
+        assert missing.startswith("acc ends at step 0 of 2 in grpo/seed-1, gvpo/seed-1, grpo/seed-2, ")
+        assert missing.endswith("Type in base: trainer.test_freq=<steps between validations>")
+
+    def test_the_report_begins_with_it(self, validated_before_alone: Path) -> None:
+        shown = CliRunner().invoke(app, ["ablate", "report", str(validated_before_alone)])
+        assert shown.exit_code == 0, shown.output
+        assert shown.output.startswith("acc ends at step 0 of 2")
+        assert (validated_before_alone / "report.md").read_text().startswith("- acc ends at step 0 of 2")
+        assert "acc ends at step 0 of 2" in (validated_before_alone / "report.html").read_text()
+
+    def test_one_run_that_ends_early_is_left_out_and_named(self, tmp_path: Path, grid_of, leave) -> None:
+        grid_of(["a", "b"], ["acc"], seeds=[1, 2])
+        for variant, seed in (("a", 1), ("a", 2), ("b", 1)):
+            leave(variant, seed, {1: {"acc": 0.1}, 2: {"acc": 0.5}})
+        leave("b", 2, {1: {"acc": 0.9}, 2: {}})
+        analysis = analyse(read_results(tmp_path))
+        assert analysis.rows[1].by_seed == {1: 0.5}
+        assert analysis.missing[0].startswith("acc ends at step 1 of 2 in b/seed-2: left out")
+
+    def test_a_metric_that_no_run_has_is_named_beside_those_like_it(
+        self, tmp_path: Path, grid_of, leave
+    ) -> None:
+        grid_of(["a"], ["val-core/acc/mean@1x"], seeds=[1])
+        leave("a", 1, {1: {"val-core/acc/mean@1": 0.1}, 2: {"val-core/acc/mean@1": 0.2}})
+        (missing,) = missing_metrics(read_results(tmp_path))
+        assert (
+            "metrics has val-core/acc/mean@1x, which no run has logged; like it are val-core/acc/mean@1"
+            in missing
+        )
+
+    def test_the_title_says_the_step(self, tmp_path: Path, grid_of, leave) -> None:
+        grid_of(["a"], ["acc"], seeds=[1])
+        leave("a", 1, {1: {"acc": 0.1}, 2: {"acc": 0.2}})
+        titles = [table.title for table in comparisons(analyse(read_results(tmp_path)))]
+        assert titles[0].startswith("acc, final (step 2);")
+
+
+class TestARefusedGridChangesNothing:
+    @pytest.fixture
+    def settings(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GridSettings:
+        """A grid that a stand-in for verl has trained: two variants, seeds 1 and 2."""
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "helpers" / "fake_verl"))
+        settings = GridSettings(
+            folder=str(tmp_path),
+            steps=2,
+            base=[],
+            axes={"algo": {"a": ["+algo=a"], "b": ["+algo=b"]}},
+            seeds=[1, 2],
+            seed_overrides=["data.seed={seed}"],
+            baseline=["a"],
+            metrics=["acc"],
+        )
+        go(tmp_path, runs_of(settings), Nobody(), retry_failed=False, accepted=lambda: keep_grid(settings))
+        return settings
+
+    def test_other_steps(self, settings: GridSettings, tmp_path: Path) -> None:
+        before = (tmp_path / GRID).read_bytes()
+        settings.steps = 8
+        with pytest.raises(AblationError, match="was begun with other overrides"):
+            go(
+                tmp_path,
+                runs_of(settings),
+                Nobody(),
+                retry_failed=False,
+                accepted=lambda: keep_grid(settings),
+            )
+        assert (tmp_path / GRID).read_bytes() == before
+        assert all(run.state is State.FINISHED for run in read_results(tmp_path).runs)
+
+    def test_fewer_seeds_leave_the_others_in_the_report(self, settings: GridSettings, tmp_path: Path) -> None:
+        settings.seeds = [2, 3]
+        go(tmp_path, runs_of(settings), Nobody(), retry_failed=False, accepted=lambda: keep_grid(settings))
+        results = read_results(tmp_path)
+        assert results.settings.seeds == [1, 2, 3]
+        assert len(results.finished("b")) == 3
+
+    def test_overrides_of_one_key_in_another_order_are_another_run(self, tmp_path: Path) -> None:
+        run = GridRun(("a",), 1, VerlRun(tmp_path / "a", ["x=1", "x=2", "y=1"], steps=2))
+        (tmp_path / "a").mkdir()
+        record = {"overrides": ["x=2", "x=1", "y=1"], "steps": 2, "git_revision": None, "versions": {}}
+        (tmp_path / "a" / "run.json").write_text(json.dumps(record))
+        with pytest.raises(AblationError, match="the overrides of x in another order"):
+            check_records([run])
+        record["overrides"] = ["y=1", "x=1", "x=2"]  # between keys the order says nothing
+        (tmp_path / "a" / "run.json").write_text(json.dumps(record))
+        check_records([run])
+
+
+def test_seeds_that_change_nothing_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text(
+        "folder: out\nsteps: 2\nbase: []\naxes: {algo: {a: []}}\n"
+        "seeds: [1, 2]\nbaseline: [a]\nmetrics: [acc]\n"
+    )
+    read_grid(file)
+    with pytest.raises(
+        AblationError, match=r"would be one run; .* Type: 'seed_overrides=\[data\.seed=\{seed\}\]'"
+    ):
+        read_grid(file, ["seed_overrides=[]"])
+    read_grid(file, ["seed_overrides=[]", "seeds=[1]"])
+
+
+def test_metrics_that_become_corrupt_end_one_run_and_not_the_grid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(run: VerlRun, on_metrics: object) -> None:
+        run.folder.mkdir(exist_ok=True)
+        if run.folder.name == "a":
+            (run.folder / "attempt-1.jsonl").write_text("{\n")
+            raise CorruptMetricsError("a/attempt-1.jsonl, line 1")
+        (run.folder / "attempt-1.jsonl").write_text('{"step": 2, "data": {"training/global_step": 2}}\n')
+
+    monkeypatch.setattr(VerlRun, "go", train)
+    runs = [GridRun((name,), 1, VerlRun(tmp_path / name, [], steps=2)) for name in ("a", "b")]
+    go(tmp_path, runs, Nobody(), retry_failed=False)
+    assert [state_of(run) for run in runs] == [State.UNREADABLE, State.FINISHED]
+    assert failure_of(runs[0]) is None
+
+
+class TestNoSpread:
+    def test_rounding_is_not_a_spread(self) -> None:
+        # 0.3 − 0.2 and 0.8 − 0.7 differ in the last bit alone.
+        found = compare({1: 0.3, 2: 0.8, 3: 0.9}, {1: 0.2, 2: 0.7, 3: 0.8})
+        assert found is not None
+        assert (found.p, found.effect, found.low, found.high) == (None, None, None, None)
+        assert found.difference == pytest.approx(0.1, rel=1e-12)
+
+    @pytest.mark.parametrize("seeds", [2, 8])
+    def test_nothing_can_be_concluded_without_one(self, seeds: int) -> None:
+        assert "nothing can be concluded" in str(small_sample_warning(seeds, None))
+
+    def test_a_nan_is_no_loss(self) -> None:
+        found = compare({1: 1.0, 2: math.nan, 3: 1.0}, {1: 0.0, 2: 0.0, 3: 0.5})
+        assert found is not None
+        assert (found.wins, found.decided, found.seeds) == (2, 2, 3)
+        assert math.isnan(found.difference)
+
+    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+    def test_the_best_value_does_not_depend_on_where_a_nan_stands(self, order: tuple[int, ...]) -> None:
+        values = [math.nan, 0.5, 0.25]
+        assert best([(step, values[index]) for step, index in enumerate(order)]) == 0.5
+        assert math.isnan(best([(0, math.nan)]))
+
+
+def test_small_numbers_are_not_shown_as_zero(tmp_path: Path, grid_of, leave) -> None:
+    seeds = list(range(1, 9))
+    grid_of(["a", "b"], ["kl"], seeds=seeds)
+    for seed in seeds:
+        leave("a", seed, {1: {"kl": 0.0}, 2: {"kl": 1e-5 * seed}})
+        leave("b", seed, {1: {"kl": 0.0}, 2: {"kl": 1e-5 * seed + 1e-4 + 1e-7 * (seed % 2)}})
+    shown = cells(analyse(read_results(tmp_path)).rows[1])
+    # Mean of b: 4.5e-5 + 1e-4 + half of 1e-7; the differences are 1e-4 or 1e-4 + 1e-7.
+    assert shown[2].startswith("0.00015 ± ")
+    assert shown[4] == "+0.0001"
+    assert shown[6] == "< 0.001"
