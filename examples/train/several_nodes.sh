@@ -9,8 +9,8 @@
 # OUTPUTS and a model's folder under the same absolute paths. Set tokens, of the Hugging Face hub or of wandb, in the
 # environment of `ray start`. Ctrl-C stops only the output; to stop the job: ray job stop ID.
 #
-# Tests submit it to a Ray of one node, with a python3 that only records its arguments. A training on several nodes was
-# not run, for lack of GPUs.
+# Tests submit it to a Ray of one node, with a python3 that only records its arguments. A training on several nodes
+# was not run, for lack of GPUs.
 set -xeuo pipefail
 
 case ${1:-} in

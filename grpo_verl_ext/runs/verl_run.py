@@ -140,7 +140,7 @@ class VerlRun:
         metrics = attempt.with_suffix(".jsonl").resolve()
         mark = str(self.folder.resolve())
         end_leftovers(mark, patience=0)
-        self._repeat_an_unlogged_last_step(attempt.name)
+        self.repeat_an_unlogged_last_step(attempt.name)
         try:
             run_logged(
                 [sys.executable, *self.command()],
@@ -152,7 +152,7 @@ class VerlRun:
             end_leftovers(mark, patience=RAY_ENDS_WITHIN)
         self.check_ended(attempt.with_suffix(".log"))
 
-    def _repeat_an_unlogged_last_step(self, attempt: str) -> None:
+    def repeat_an_unlogged_last_step(self, attempt: str) -> None:
         """Move the last checkpoint aside if its step was not logged, so that verl trains that step again.
 
         verl saves, validates and logs, in this order. Killed before it logs, it would resume after the last

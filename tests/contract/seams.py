@@ -353,6 +353,8 @@ SEAMS: dict[str, list[Seam]] = {
             "runs.verl_run",
         ),
         seam(f"{TRAINER}.fit", Hands("self.step", by_place=2), ".trainer.reference_sync"),
+        # Without it every run of a grid would count as one that ended before its last step.
+        seam(f"{TRAINER}._compute_metrics", Has("'training/global_step': global_steps"), "runs.verl_run"),
         seam(f"{TRAINER}.fit", Hands("self._log_rollout_data", by_place=3), ".trainer.process_supervision"),
         # Else a mini-batch would cut groups, or its rows lack what GVPO's targets are made of.
         seam(

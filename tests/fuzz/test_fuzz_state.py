@@ -26,6 +26,7 @@ from grpo_verl_ext.ablation.run_state import (
 from grpo_verl_ext.ablation.runner import check_records
 from grpo_verl_ext.iterate.manifest import NAME, Manifest, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError
+from grpo_verl_ext.runs.metrics import TRAINED
 
 STEPS = 3
 numbers = st.integers(0, 1)
@@ -89,7 +90,7 @@ class GridFolder(RuleBasedStateMachine):
         self.an_attempt_that_is_killed_while_it_logs(number, [0.5] * STEPS, 0)
         file = self.runs[number].training.folder / f"attempt-{self.attempts[number]}.jsonl"
         with file.open("a") as log:
-            log.write(json.dumps({"step": STEPS, "data": {"acc": 0.75}}) + "\n")
+            log.write(json.dumps({"step": STEPS, "data": {"acc": 0.75, TRAINED: STEPS}}) + "\n")
         self.logged[number][STEPS] = 0.75
 
     @rule(
