@@ -118,7 +118,7 @@ def test_a_run_is_a_job_with_the_same_command_line_and_metrics(tmp_path, address
     run = run_named("a", "+word='it is $HOME; \"so\"'")
     told, failed = submit(tmp_path, [run], cluster(address))
     assert (told.begun, failed, state_of(run)) == (["a"], [], State.FINISHED)
-    assert run.training.metrics() == {1: {"score": 1}, 2: {"score": 2}}
+    assert run.training.metrics() == {1: {"score": 1}, 2: {"score": 2, "training/global_step": 2}}
     log = (run.training.folder / "attempt-1.log").read_text()
     arguments = json.loads(next(line for line in log.splitlines() if line.startswith("arguments"))[10:])
     assert arguments == [
