@@ -14,7 +14,7 @@ from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
 from grpo_verl_ext.ablation.ray_jobs import NOTE, Job, noted_job
-from grpo_verl_ext.ablation.responses import KEPT, Measure, read_responses
+from grpo_verl_ext.ablation.responses import KEPT, NO_DIFFERENCE, Measure, read_responses
 from grpo_verl_ext.ablation.results import GRID, read_results
 from grpo_verl_ext.ablation.run_state import RECORD, read_record
 from grpo_verl_ext.anatomy.dump import AnatomyError, read_steps
@@ -278,5 +278,8 @@ def test_responses_that_were_kept(file: Path, content: bytes) -> None:
     found = read_responses(VerlRun(file.parent, [], 2), lambda: Measure("characters", len), right_above=0.5)
     assert written.read_bytes() == content
     if found.warnings:
-        assert (found.metrics, found.samples) == ({}, [])
         assert str(written) in found.warnings[0]
+    if any("was made with right_above=" in warning for warning in found.warnings):
+        assert {name for values in found.metrics.values() for name in values} <= {NO_DIFFERENCE}
+    elif found.warnings:
+        assert (found.metrics, found.samples) == ({}, [])
