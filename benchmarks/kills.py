@@ -19,8 +19,8 @@ from pathlib import Path
 
 from run_processes import FORKS_WORKERS, kind
 
+from grpo_verl_ext.runs.child_process import ProcessFailedError, marked
 from grpo_verl_ext.runs.metrics import Metrics
-from grpo_verl_ext.runs.process import ProcessFailedError, marked
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.files import cache_root
 

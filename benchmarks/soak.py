@@ -17,8 +17,8 @@ import psutil
 from run_processes import kind
 from scipy.stats import linregress
 
+from grpo_verl_ext.runs.child_process import marked
 from grpo_verl_ext.runs.metrics import Metrics
-from grpo_verl_ext.runs.process import marked
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.files import write_whole
 

@@ -226,7 +226,7 @@ def iterate_run(config: ConfigFile, overrides: Overrides = None) -> None:
     """
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
     from grpo_verl_ext.iterate.terminal import run_iterate
-    from grpo_verl_ext.runs.process import ProcessFailedError
+    from grpo_verl_ext.runs.child_process import ProcessFailedError
 
     with _one_message("iterate", IterateError, ProcessFailedError):
         run_iterate(read_settings(config, overrides or []))

@@ -14,7 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 from ray_cluster import free_ports
 
-from grpo_verl_ext.runs.process import MARK, end_leftovers
+from grpo_verl_ext.runs.child_process import MARK, end_leftovers
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.cpu import forked_worker
 from grpo_verl_ext.verl_plugin.patches.driver import settle_ray

@@ -18,8 +18,8 @@ from grpo_verl_ext.ablation.run_state import (
     status_of,
     write_record,
 )
+from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
-from grpo_verl_ext.runs.process import ProcessFailedError
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.files import alone_in

@@ -29,7 +29,7 @@ from grpo_verl_ext.ablation.runner import check_records, executor_at, go
 from grpo_verl_ext.ablation.statistics import STEP_SECONDS, curve, final
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
-from grpo_verl_ext.utils.terminal import make_console, print_table
+from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import WhichRay
 
 WIDTH = 120

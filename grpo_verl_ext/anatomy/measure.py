@@ -19,7 +19,7 @@ from grpo_verl_ext.anatomy.dump import (
     read_steps,
     response_length,
 )
-from grpo_verl_ext.anatomy.kl_bias import KlReport, measure
+from grpo_verl_ext.anatomy.kl_estimators import KlReport, measure
 from grpo_verl_ext.anatomy.weights import MICRO_BATCH_SIZE, StepResponses, relative, token_weights
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.verl_plugin.losses import VARIANTS

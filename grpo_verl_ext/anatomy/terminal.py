@@ -9,11 +9,11 @@ from rich.console import JustifyMethod
 from rich.table import Table
 
 from grpo_verl_ext.anatomy.bins import Cell, Cells
-from grpo_verl_ext.anatomy.kl_bias import KlReport
+from grpo_verl_ext.anatomy.kl_estimators import KlReport
 from grpo_verl_ext.anatomy.measure import Anatomy, AnatomySettings, anatomy_of
 from grpo_verl_ext.anatomy.plots import draw
+from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.terminal import make_console, print_table
 from grpo_verl_ext.utils.typed_json import numbers_as_text
 from grpo_verl_ext.verl_plugin.losses import VARIANTS
 

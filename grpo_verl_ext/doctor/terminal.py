@@ -20,7 +20,7 @@ from grpo_verl_ext.doctor.environment import (
     seen_here,
     versions,
 )
-from grpo_verl_ext.utils.terminal import make_console, print_table
+from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.errors import Finding, Severity
 from grpo_verl_ext.verl_plugin.usage import is_own_module

@@ -28,8 +28,8 @@ from grpo_verl_ext.iterate.preferences import (
     write_pairs,
 )
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
+from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import Metrics
-from grpo_verl_ext.runs.process import run_logged
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 

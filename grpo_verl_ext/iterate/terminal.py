@@ -17,7 +17,7 @@ from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
 from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, go
 from grpo_verl_ext.iterate.settings import IterateSettings, Round
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
-from grpo_verl_ext.utils.terminal import make_console, print_table
+from grpo_verl_ext.utils.console import make_console, print_table
 
 TITLES = {
     "policy": "verl trains the policy",

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_verl_ext.runs.child_process import MARK, ProcessFailedError, end_leftovers, run_logged
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics, read_metrics
-from grpo_verl_ext.runs.process import MARK, ProcessFailedError, end_leftovers, run_logged
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.which_ray import WhichRay, which_ray
 

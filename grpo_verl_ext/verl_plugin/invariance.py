@@ -19,7 +19,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from grpo_verl_ext.utils.terminal import make_console, print_table
+from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, LossConfig
 from grpo_verl_ext.verl_plugin.losses import VARIANTS

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from grpo_verl_ext.anatomy import kl_bias as measured
+from grpo_verl_ext.anatomy import kl_estimators as measured
 from grpo_verl_ext.anatomy.dump import AnatomyError
-from grpo_verl_ext.anatomy.kl_bias import Tally, measure
+from grpo_verl_ext.anatomy.kl_estimators import Tally, measure
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings

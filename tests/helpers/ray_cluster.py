@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ray.job_submission import JobSubmissionClient
 
-from grpo_verl_ext.runs.process import MARK, end_leftovers
+from grpo_verl_ext.runs.child_process import MARK, end_leftovers
 
 RAY = str(Path(sys.executable).with_name("ray"))
 

@@ -6,7 +6,7 @@ import sys
 
 import psutil
 
-from grpo_verl_ext.runs.process import MARK, end_leftovers, marked
+from grpo_verl_ext.runs.child_process import MARK, end_leftovers, marked
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 

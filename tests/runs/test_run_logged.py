@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from grpo_verl_ext.runs.process import ProcessFailedError, last_lines, run_logged
+from grpo_verl_ext.runs.child_process import ProcessFailedError, last_lines, run_logged
 
 
 def test_output_goes_to_the_log_and_the_environment_is_the_given_one(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_an_interrupt_lets_the_child_end_first(tmp_path: Path, ours) -> None:
 def test_the_child_of_a_killed_process_ends(tmp_path: Path) -> None:
     parent_code = (
         "import os, sys, pathlib\n"
-        "from grpo_verl_ext.runs.process import run_logged\n"
+        "from grpo_verl_ext.runs.child_process import run_logged\n"
         "sleep = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
         f"run_logged(sleep, pathlib.Path({str(tmp_path / 'log')!r}), environment=os.environ)\n"
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.runs.process import ProcessFailedError
+from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 

@@ -19,8 +19,8 @@ from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError, TaskManifest, TaskSettings
 from grpo_verl_ext.tasks.chain_sum.problems import Split, draw_problems
 from grpo_verl_ext.tasks.chain_sum.warm_start import warm_start
+from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
-from grpo_verl_ext.utils.terminal import make_console
 
 
 @dataclass(frozen=True)
