@@ -48,8 +48,9 @@ from grpo_verl_ext.verl_plugin.trainer import rollout_batch
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.trainer.group_batching import GroupBatchingMixin
 from grpo_verl_ext.verl_plugin.trainer.kv_batch import KEYS, rows_of
+from grpo_verl_ext.verl_plugin.trainer.process_supervision import ProcessSupervisionMixin
 from grpo_verl_ext.verl_plugin.trainer.reference_sync import ReferenceSyncTrainerMixin
-from grpo_verl_ext.verl_plugin.trainer.step_rewards import ProcessSupervisionMixin, collected
+from grpo_verl_ext.verl_plugin.trainer.step_rewards import collected
 
 SIZES = ((8192, 8192), (16384, 4096))
 GROUP_SIZE, STEPS_EACH, MINI_BATCHES = 8, 16, 4
