@@ -143,7 +143,8 @@ def check_records(runs: Sequence[GridRun]) -> None:
                 f"{run.training.folder} was begun with other overrides; they differ in {sorted(changed)}. "
                 f"Type folder=<another>"
             )
-        reordered = [key for key, values in _by_key(begun).items() if values != _by_key(now)[key]]
+        in_order = _by_key(now)
+        reordered = [key for key, values in _by_key(begun).items() if values != in_order[key]]
         if reordered:
             raise AblationError(
                 f"{run.training.folder} was begun with the overrides of {reordered[0]} in another order, of "

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -75,10 +76,7 @@ def run_grid(
     for line in _which_rays(executor.address, runs):
         console.print(line, markup=False)
     naming = nullcontext() if executor.address is None else _jobs_named_at_the_end(console, runs)
-
-    def keep() -> None:
-        keep_grid(settings)
-
+    keep = partial(keep_grid, settings)
     with naming, Live(console=console, refresh_per_second=2) as live:
         watched = _Watched(live, runs, settings.metrics[0], executor.at_once)
         go(Path(settings.folder), runs, watched, retry_failed=retry_failed, executor=executor, accepted=keep)

@@ -39,7 +39,7 @@ CAPTION = (
 
 def print_plan(settings: IterateSettings) -> None:
     """Print the parts of each round, which of them are done, and verl's command line."""
-    console = _console()
+    console = make_console()
     manifest = read_manifest(Path(settings.folder), settings.as_dict())
     for number in range(1, settings.rounds + 1):
         this = Round(settings, number)
@@ -52,7 +52,7 @@ def print_plan(settings: IterateSettings) -> None:
 
 def run_iterate(settings: IterateSettings) -> None:
     """Check the settings, run all rounds, and print the table."""
-    console = _console()
+    console = make_console()
     config = checks.compose(settings)
     _prepare_task(config)
     rule = checks.check(settings, config)
@@ -123,7 +123,3 @@ def _validation(values: dict[str, float] | None) -> str:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
-
-
-def _console() -> Console:
-    return make_console()
