@@ -103,9 +103,11 @@ def main(
 
 
 class Task(str, Enum):
-    """Names of the embedded tasks."""
+    """Names of the embedded tasks; a test compares them with `prepared.TASKS`."""
 
     CHAIN_SUM = "chain_sum"
+    CHAIN_SUM_MIXED = "chain_sum_mixed"
+    CHAIN_SUM_VERBOSE = "chain_sum_verbose"
 
 
 @app.command()
@@ -122,7 +124,7 @@ def prepare(
     from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError
 
     with _one_message(task.value, PreparedTaskError):
-        run_prepare(seed, force=force)
+        run_prepare(task.value, seed, force=force)
 
 
 @app.command()

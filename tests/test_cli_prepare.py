@@ -1,13 +1,12 @@
 """Test what ``grpo-verl-ext prepare`` prints, and its exit status."""
 
-from functools import partial
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.cli import app
-from grpo_verl_ext.tasks.chain_sum import prepare as prepare_module
-from grpo_verl_ext.tasks.chain_sum.prepare import prepare
+from grpo_verl_ext.cli import Task, app
+from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
 TINY = TaskSettings(
@@ -19,7 +18,7 @@ TINY = TaskSettings(
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
-    monkeypatch.setattr(prepare_module, "prepare", partial(prepare, settings=TINY))
+    monkeypatch.setattr(prepared, "TASKS", {task: replace(TINY, name=task) for task in prepared.TASKS})
     return lambda *arguments: CliRunner().invoke(app, ["prepare", *arguments])
 
 
@@ -28,7 +27,8 @@ def test_made_then_found_then_corrupt_then_forced(run, tmp_path):
     made = run("chain_sum", "--seed", "3")
     assert made.exit_code == 0
     assert f"s: {folder}\n" in made.stdout
-    assert "sampled accuracy 0.000 on 9 test prompts" in made.stdout
+    assert "sampled accuracy 0.000, greedy 0.000, on 9 test prompts" in made.stdout
+    assert "not a standard start: " in made.stdout
 
     found = run("chain_sum", "--seed", "3")
     assert found.exit_code == 0
@@ -46,6 +46,16 @@ def test_made_then_found_then_corrupt_then_forced(run, tmp_path):
     kept = forced.stdout.rpartition("kept in ")[2].strip()
     assert kept.startswith(f"{folder}.old-")
     assert (tmp_path / "chain_sum" / kept / "train.parquet").read_text() == "mine"
+
+
+def test_the_tasks_are_those_of_the_table(run, tmp_path):
+    assert [task.value for task in Task] == list(prepared.TASKS)
+    made = run("chain_sum_mixed", "--seed", "3")
+    assert made.exit_code == 0, made.output
+    (tmp_path / "chain_sum_mixed" / "seed-3" / "test.parquet").unlink()
+    assert run("chain_sum_mixed", "--seed", "3").stderr.endswith(
+        "type: grpo-verl-ext prepare chain_sum_mixed --seed 3 --force\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 
@@ -44,13 +45,13 @@ def check(configs: dict[str, DictConfig]) -> None:
             raise AblationError(f"{name}: {error}") from error
 
 
-def tasks_to_prepare(configs: dict[str, DictConfig]) -> list[int]:
-    """Seeds of the embedded task that runs need and that have not been prepared."""
+def tasks_to_prepare(configs: dict[str, DictConfig]) -> list[tuple[str, int]]:
+    """Names and seeds of the embedded tasks that runs need and that have not been prepared."""
     tasks = (config.get("task") for config in configs.values())
     return sorted(
         {
-            int(task.seed)
+            (str(task.name), int(task.seed))
             for task in tasks
-            if task is not None and task.get("name") == "chain_sum" and not Path(task.folder).exists()
+            if task is not None and task.get("name") in TASKS and not Path(task.folder).exists()
         }
     )

@@ -69,8 +69,8 @@ def run_grid(
     executor = executor_at(ray_address, jobs, lambda text: console.print(text, markup=False))
     runs = runs_of(settings)
     configs = checks.compose(runs)
-    for seed in checks.tasks_to_prepare(configs):
-        run_prepare(seed, force=False)
+    for task, seed in checks.tasks_to_prepare(configs):
+        run_prepare(task, seed, force=False)
     if executor.address is None:  # a cluster has its own devices, files and packages: the job checks them
         checks.check(configs)
     for line in _which_rays(executor.address, runs):

@@ -17,6 +17,7 @@ from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
 from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, go
 from grpo_verl_ext.iterate.settings import IterateSettings, Round
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.utils.console import make_console, print_table
 
 TITLES = {
@@ -113,8 +114,8 @@ def _progress(console: Console, settings: IterateSettings) -> Iterator[_Progress
 def _prepare_task(config: DictConfig) -> None:
     """Make the embedded task if the configuration uses it and its folder is missing."""
     task = config.get("task")
-    if task is not None and task.get("name") == "chain_sum" and not Path(task.folder).exists():
-        run_prepare(int(task.seed), force=False)
+    if task is not None and task.get("name") in TASKS and not Path(task.folder).exists():
+        run_prepare(str(task.name), int(task.seed), force=False)
 
 
 def _validation(values: dict[str, float] | None) -> str:

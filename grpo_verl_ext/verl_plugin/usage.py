@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.verl_plugin.config import (
     ACTOR,
     AGENT_LOOPS,
@@ -31,7 +32,7 @@ PACKAGE = "grpo_verl_ext"
 PLATFORM_KEY = f"{RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
 """Key in which ``+platform=cpu`` sets the platform."""
 
-TASKS = ("chain_sum", "gsm8k", "math")
+TASKS = (*prepared.TASKS, "gsm8k", "math")
 """Names of the presets of the group ``task``."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {

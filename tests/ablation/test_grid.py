@@ -146,4 +146,4 @@ def test_the_seeds_of_the_embedded_task_are_found(written, tmp_path, monkeypatch
     grid = read_grid(
         written(), ["base=[+platform=cpu,+task=chain_sum]", "seed_overrides=['task.seed={seed}']"]
     )
-    assert tasks_to_prepare(compose(runs_of(grid))) == [4]
+    assert tasks_to_prepare(compose(runs_of(grid))) == [("chain_sum", 4)]

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
-from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError, TaskSettings, check, folder_of
+from grpo_verl_ext.tasks.chain_sum.prepared import SAMPLES, TASKS, PreparedTaskError, TaskSettings, check, folder_of
 from grpo_verl_ext.utils.files import sha256
 
 # Runs in another process: says each step, so that the test knows when to kill it.
@@ -64,7 +64,18 @@ def test_the_folder_and_its_manifest(tiny_prepared, tiny):
 
 def test_the_manifests_accuracy_is_what_accuracy_measures(tiny_prepared):
     folder = tiny_prepared.folder
-    assert tiny_prepared.manifest.sampled_accuracy == accuracy(folder / "model", folder / "test.parquet", n=9)
+    model, test = folder / "model", folder / "test.parquet"
+    assert tiny_prepared.manifest.sampled_accuracy == accuracy(model, test, n=9, samples=SAMPLES)
+    assert tiny_prepared.manifest.greedy_accuracy == accuracy(model, test, n=9, temperature=0.0)
+
+
+@pytest.mark.parametrize(
+    ("sampled", "greedy", "standard"),
+    [(0.25, 0.95, True), (0.28, 1.0, True), (0.29, 1.0, False), (0.21, 1.0, False), (0.25, 0.94, False)],
+)
+def test_a_standard_start_knows_the_answers_and_samples_a_quarter(tiny_prepared, sampled, greedy, standard):
+    manifest = replace(tiny_prepared.manifest, sampled_accuracy=sampled, greedy_accuracy=greedy)
+    assert manifest.is_standard is standard
 
 
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(tiny_prepared, tiny, tmp_path):
@@ -178,9 +189,9 @@ def test_two_at_once_take_turns_and_one_does_the_work(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [2, 3])
-def test_the_real_warm_start_is_middling_when_sampled_and_knows_better(seed, tmp_path):
-    outcome = prepare(seed, root=tmp_path)
+@pytest.mark.parametrize(("task", "seed"), [("chain_sum", 2), ("chain_sum", 3), ("chain_sum_mixed", 1)])
+def test_the_real_warm_start_is_middling_when_sampled_and_knows_better(task, seed, tmp_path):
+    outcome = prepare(seed, settings=TASKS[task], root=tmp_path)
     assert outcome.manifest.measured_prompts >= 512
     assert 0.15 <= outcome.manifest.sampled_accuracy <= 0.5
     model, test = outcome.folder / "model", outcome.folder / "test.parquet"

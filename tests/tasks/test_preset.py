@@ -8,19 +8,22 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
+from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import (
     MAX_PROMPT_TOKENS,
     MAX_RESPONSE_TOKENS,
+    TASKS,
     TaskSettings,
     folder_of,
 )
+from grpo_verl_ext.tasks.chain_sum.problems import prompt, wanted_response
 
 
-def composed(*overrides: str) -> DictConfig:
+def composed(*overrides: str, task: str = "chain_sum") -> DictConfig:
     folder = Path(verl.trainer.__file__).parent / "config"
     with initialize_config_dir(config_dir=str(folder), version_base=None):
         path = "hydra.searchpath=[pkg://grpo_verl_ext/config]"
-        return compose("ppo_trainer", overrides=[path, "+task=chain_sum", *overrides])
+        return compose("ppo_trainer", overrides=[path, f"+task={task}", *overrides])
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,20 @@ def test_lengths_and_sizes_are_those_of_the_task():
     assert config.data.val_batch_size == TaskSettings().test_problems
     # two updates a step
     assert config.data.train_batch_size == 2 * config.actor_rollout_ref.actor.ppo_mini_batch_size
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_has_its_preset_with_its_budget(name):
+    config = composed(task=name)
+    assert config.task.folder == str(folder_of(1, task=name))
+    assert config.actor_rollout_ref.model.path == f"{folder_of(1, task=name)}/model"
+    assert config.actor_rollout_ref.rollout.response_length == TASKS[name].max_response_tokens
+    longest = (9,) * TASKS[name].max_terms
+    tokenizer = build_tokenizer()
+    assert len(tokenizer.encode(wanted_response(longest))) + 1 <= TASKS[name].max_response_tokens
+    chat = [{"role": "user", "content": prompt(longest)}]
+    asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
+    assert len(asked["input_ids"]) <= config.data.max_prompt_length
 
 
 def test_the_reward_is_ours_and_takes_the_presets_weights():

@@ -54,9 +54,53 @@ def test_draws_repeat_with_their_seed_only():
 
 def test_more_problems_than_there_are_is_refused():
     with pytest.raises(
-        ValueError, match=r"test_problems=900 asks for 900 problems of 3 terms, but only \d+ are"
+        ValueError, match=r"test_problems=900, but only \d+ problems of 3 to 3 terms are on the test side"
     ):
         draw_problems("test", 900, lengths=range(3, 4), seed=1)
+
+
+def test_a_short_length_gives_all_its_problems_and_the_longer_ones_share_the_rest():
+    drawn = draw_problems("test", 512, lengths=range(2, 7), seed=1, by_set=True)
+    lengths = [len(terms) for terms in drawn]
+    assert len(set(drawn)) == 512
+    two = len(every_problem(2, "test", by_set=True))
+    assert two < 512 // 5
+    # The 512 − two others in four parts that differ by one at most.
+    parts = [(512 - two + part) // 4 for part in range(4)]
+    assert lengths.count(2) == two
+    assert sorted(lengths.count(n) for n in range(3, 7)) == sorted(parts)
+
+
+def test_split_by_the_set_of_terms_no_test_problem_is_a_permutation_of_a_training_problem():
+    train, test = (
+        {tuple(sorted(terms)) for terms in every_problem(4, split, by_set=True)} for split in ("train", "test")
+    )
+    assert not train & test
+    # Four of ten digits with repetition: 13 choose 4. A quarter of them, within four standard errors.
+    assert len(train | test) == 715
+    assert abs(len(test) - 715 / 4) < 4 * (715 * 3 / 16) ** 0.5
+    assert {tuple(sorted(terms)) for terms in every_problem(4, "test")} & {
+        tuple(sorted(terms)) for terms in every_problem(4, "train")
+    }, "by the text it is otherwise"
+
+
+@given(terms_of_any_problem, st.integers())
+def test_a_rewritten_step_is_the_same_step_and_changes_no_sum(terms, seed):
+    text = response(terms, slip_share=0.3, rng=random.Random(seed), rewrite_share=0.5)
+    steps = [(step.left, step.right, step.result) for step in find_steps(text)]
+    once = [step for number, step in enumerate(steps) if number == 0 or step != steps[number - 1]]
+    assert text.endswith(f"<answer>{steps[-1][2]}</answer>")
+    # Adding 0 with no slip after a step that ended alike looks like a repetition.
+    assert len(once) <= len(terms) - 1 <= len(steps)
+
+
+def test_steps_are_rewritten_as_often_as_said():
+    rng = random.Random(0)
+    count = sum(
+        len(find_steps(response((1, 2, 3), slip_share=0.0, rng=rng, rewrite_share=0.3))) - 2 for _ in range(2000)
+    )
+    # 4000 steps with p/(1 − p) = 0.43 more each, variance p/(1 − p)² = 0.61: standard error 0.012.
+    assert count / 4000 == pytest.approx(0.3 / 0.7, abs=0.05)
 
 
 @given(terms_of_any_problem, st.integers())

@@ -21,10 +21,11 @@ def accuracy(
     temperature: float = 1.0,
     max_response_tokens: int = MAX_RESPONSE_TOKENS,
     seed: int = 0,
+    samples: int = 1,
 ) -> float:
-    """Return the share of the first ``n`` prompts whose one sampled response has the right answer, 0 … 1.
+    """Return the share of right answers among ``samples`` responses to each of the first ``n`` prompts, 0 … 1.
 
-    The same measure as verl's validation metric ``acc`` under the task's preset; its standard error is
+    With one sample it is verl's validation metric ``acc`` under the task's preset; its standard error is
     √(a(1−a)/n), 0.02 at n = 512.
 
     Args:
@@ -38,6 +39,7 @@ def accuracy(
     rows = problems.read_rows(Path(parquet))[:n]
     if len(rows) < n:
         raise ValueError(f"n={n} prompts wanted, but {parquet} has {len(rows)}; ask for at most that many")
+    rows *= samples
     responses = sample(
         model_folder,
         [row["prompt"] for row in rows],
@@ -49,7 +51,7 @@ def accuracy(
         correctness(text, row["reward_model"]["ground_truth"]) > 0
         for text, row in zip(responses, rows, strict=True)
     ]
-    return sum(right) / n
+    return sum(right) / len(right)
 
 
 def sample(

@@ -47,7 +47,7 @@ def prepare(
     on_step: Callable[[int, int], None] | None = None,
     on_wait: Callable[[], None] | None = None,
 ) -> Prepared:
-    """Make ``<root>/chain_sum/seed-<seed>``, or do nothing if it is there.
+    """Make ``<root>/<task>/seed-<seed>``, or do nothing if it is there.
 
     The folder is built under another name and renamed when it is complete, so a process that is killed leaves
     nothing that is ever used. Of two processes the second waits and then finds the work done.
@@ -62,7 +62,7 @@ def prepare(
         PreparedTaskError: the folder is there but corrupt or made with other settings, and ``force`` is off.
     """
     settings = settings or TaskSettings()
-    folder = prepared.folder_of(seed, root)
+    folder = prepared.folder_of(seed, root, settings.name)
     with locked(folder, on_wait=on_wait or _silent):
         if folder.exists() and not force:
             return Prepared(folder, _found(folder, settings), made=False, moved_aside=None)
@@ -105,14 +105,24 @@ def _make(
             "grpo_verl_ext": grpo_verl_ext.__version__,
         },
         sha256={path.relative_to(folder).as_posix(): sha256(path) for path in files},
-        sampled_accuracy=accuracy(
-            folder / prepared.MODEL, folder / prepared.TEST, n=settings.test_problems, temperature=1.0
-        ),
+        sampled_accuracy=_accuracy(folder, settings, temperature=1.0, samples=prepared.SAMPLES),
+        greedy_accuracy=_accuracy(folder, settings, temperature=0.0, samples=1),
         measured_prompts=settings.test_problems,
         seconds=round(time.perf_counter() - started, 1),
     )
     manifest.write(folder)
     return manifest
+
+
+def _accuracy(folder: Path, settings: TaskSettings, *, temperature: float, samples: int) -> float:
+    return accuracy(
+        folder / prepared.MODEL,
+        folder / prepared.TEST,
+        n=settings.test_problems,
+        temperature=temperature,
+        max_response_tokens=settings.max_response_tokens,
+        samples=samples,
+    )
 
 
 def _write_data(folder: Path, seed: int, settings: TaskSettings) -> None:
@@ -122,7 +132,8 @@ def _write_data(folder: Path, seed: int, settings: TaskSettings) -> None:
         ("test", prepared.TEST, settings.test_problems),
     ]
     for split, name, count in splits:
-        problems.write_rows(folder / name, draw_problems(split, count, lengths=lengths, seed=seed), split)
+        drawn = draw_problems(split, count, lengths=lengths, seed=seed, by_set=settings.split_by_set)
+        problems.write_rows(folder / name, drawn, split, settings.name)
 
 
 def _write_model(
@@ -135,7 +146,7 @@ def _write_model(
     tokenizer.save_pretrained(folder)
 
 
-def run_prepare(seed: int, *, force: bool) -> None:
+def run_prepare(task: str, seed: int, *, force: bool) -> None:
     """Make the task of ``seed`` in the user's cache folder, with a progress bar, and print a summary.
 
     Raises:
@@ -147,6 +158,7 @@ def run_prepare(seed: int, *, force: bool) -> None:
         bar = progress.add_task("warm start", total=None)
         outcome = prepare(
             seed,
+            settings=prepared.TASKS[task],
             force=force,
             on_step=lambda done, total: progress.update(bar, completed=done, total=total),
             on_wait=lambda: console.print("waiting: another process is preparing the same folder"),
@@ -162,9 +174,15 @@ def _summary(outcome: Prepared) -> str:
         else f"already there, nothing to do: {folder}",
         f"  {prepared.TRAIN}  {manifest.settings['train_problems']} prompts",
         f"  {prepared.TEST}   {manifest.settings['test_problems']} prompts, none of them a training prompt",
-        f"  {prepared.MODEL}/         sampled accuracy {manifest.sampled_accuracy:.3f} "
-        f"on {manifest.measured_prompts} test prompts",
+        f"  {prepared.MODEL}/         sampled accuracy {manifest.sampled_accuracy:.3f}, greedy "
+        f"{manifest.greedy_accuracy:.3f}, on {manifest.measured_prompts} test prompts",
     ]
+    if not manifest.is_standard:
+        lines.append(
+            f"not a standard start: a comparison takes models with a greedy accuracy of at least "
+            f"{prepared.GREEDY_AT_LEAST} and a sampled one of {prepared.SAMPLED} ± {prepared.SAMPLED_WITHIN}. "
+            f"Type: --seed <another>"
+        )
     if outcome.moved_aside:
         lines.append(f"what was there before is kept in {outcome.moved_aside}")
     return "\n".join(lines)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,33 +15,45 @@ from typing import Any
 from grpo_verl_ext.utils.files import cache_root, sha256
 from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made
 
-DATA_SOURCE = "chain_sum"
-"""verl's ``data_source`` of every row, which is also part of the names of its validation metrics."""
-
 MAX_PROMPT_TOKENS = 24
 """Longest prompt in tokens, chat template included: 19 with five terms."""
 
 MAX_RESPONSE_TOKENS = 44
-"""Budget of a response in tokens: the longest right one has 38 (five terms, end of turn), plus six."""
+"""Budget of a response of chain_sum: the longest right one has 38 (five terms, end of turn), plus six."""
+
+SHORT_TERMS = 3
+"""Largest number of terms of a short problem."""
 
 
 @dataclass(frozen=True)
 class TaskSettings:
     """Sizes of the data and the model, and the schedule of the warm start.
 
-    Every problem has ``min_terms`` to ``max_terms`` terms, each length equally often.
+    Every problem has ``min_terms`` to ``max_terms`` terms, each length equally often as far as its problems
+    reach; the others share the rest.
 
     Attributes:
+        name: verl's ``data_source`` of every row, which is also part of the names of its validation metrics.
+        split_by_set: problems with the same terms in another order are on the same side of the split. Without
+            it the split is by the text: most test problems then are permutations of training problems.
+        rewrite_share: probability that a step is written once more, again and again, in the responses of the
+            warm start; lengths then vary between responses to one prompt.
+        max_response_tokens: budget of a response.
         steps: optimizer steps of the warm start.
         slip_steps: number of the last steps, which are on responses with wrong additions.
         slip_share: probability that an addition in such a response is wrong on purpose.
+        short_slip_share: the same for problems of at most `SHORT_TERMS` terms.
         workers: threads that share each batch; a setting because the weights depend on it.
     """
 
+    name: str = "chain_sum"
     min_terms: int = 3
     max_terms: int = 5
     train_problems: int = 2048
     test_problems: int = 512
+    split_by_set: bool = False
+    rewrite_share: float = 0.0
+    max_response_tokens: int = MAX_RESPONSE_TOKENS
 
     width: int = 128
     layers: int = 3
@@ -50,12 +63,50 @@ class TaskSettings:
     steps: int = 480
     slip_steps: int = 100
     slip_share: float = 0.32
+    short_slip_share: float = 0.32
     batch_size: int = 24
     learning_rate: float = 2.2e-3
     workers: int = 2
 
 
-FORMAT = 1
+TASKS: Mapping[str, TaskSettings] = {
+    settings.name: settings
+    for settings in (
+        TaskSettings(),
+        TaskSettings(
+            name="chain_sum_mixed",
+            min_terms=2,
+            max_terms=6,
+            split_by_set=True,
+            max_response_tokens=52,
+            steps=720,
+            slip_steps=140,
+            slip_share=0.4,
+            short_slip_share=0.25,
+        ),
+        TaskSettings(
+            name="chain_sum_verbose",
+            min_terms=2,
+            max_terms=6,
+            split_by_set=True,
+            rewrite_share=0.3,
+            max_response_tokens=80,
+            steps=720,
+            slip_steps=140,
+            slip_share=0.4,
+            short_slip_share=0.25,
+        ),
+    )
+}
+"""The embedded tasks by name: one problem, three mixtures of lengths."""
+
+GREEDY_AT_LEAST, SAMPLED, SAMPLED_WITHIN = 0.95, 0.25, 0.03
+"""A standard start: share of right answers by the most likely tokens, and sampled at temperature 1."""
+
+SAMPLES = 4
+"""Responses to each prompt of which the sampled accuracy is the share; its standard error is 0.01."""
+
+FORMAT = 2
 """Version of the layout of folder and manifest; a folder with another version has to be made again."""
 
 MANIFEST, TRAIN, TEST, MODEL = "manifest.json", "train.parquet", "test.parquet", "model"
@@ -73,8 +124,9 @@ class TaskManifest:
     Attributes:
         versions: versions of Python, torch, transformers and this package; recorded, not compared.
         sha256: path inside the folder → hexadecimal digest, for each file but the manifest.
-        sampled_accuracy: share of right answers on ``measured_prompts`` test prompts: one response each,
-            temperature 1.
+        sampled_accuracy: share of right answers on ``measured_prompts`` test prompts, `SAMPLES` responses
+            each, at temperature 1.
+        greedy_accuracy: the same for the most likely tokens.
         seconds: wall-clock time of the whole preparation.
     """
 
@@ -84,17 +136,24 @@ class TaskManifest:
     versions: dict[str, str]
     sha256: dict[str, str]
     sampled_accuracy: float
+    greedy_accuracy: float
     measured_prompts: int
     seconds: float
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether the starting model knows the answers and samples about a quarter of them."""
+        near = abs(self.sampled_accuracy - SAMPLED) <= SAMPLED_WITHIN
+        return near and self.greedy_accuracy >= GREEDY_AT_LEAST
 
     def write(self, folder: Path) -> None:
         """Write ``manifest.json``, the last file: it makes the folder complete."""
         (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n")
 
 
-def folder_of(seed: int, root: Path | None = None) -> Path:
-    """Return the folder of a seed's task, ``<cache root>/chain_sum/seed-<N>``."""
-    return (cache_root() if root is None else root) / DATA_SOURCE / f"seed-{seed}"
+def folder_of(seed: int, root: Path | None = None, task: str = "chain_sum") -> Path:
+    """Return the folder of a seed's task, ``<cache root>/<task>/seed-<N>``."""
+    return (cache_root() if root is None else root) / task / f"seed-{seed}"
 
 
 def check(folder: Path | str) -> None:
@@ -123,7 +182,8 @@ def read_checked(folder: Path) -> TaskManifest:
 def command(folder: Path, *, force: bool = False) -> str:
     """Return the command line that makes ``folder``, or with ``force`` makes it again."""
     seed = re.fullmatch(r"seed-([0-9]+)", folder.name)
-    return f"grpo-verl-ext prepare chain_sum --seed {seed[1] if seed else 'N'}" + " --force" * force
+    task = folder.parent.name if folder.parent.name in TASKS else "chain_sum"
+    return f"grpo-verl-ext prepare {task} --seed {seed[1] if seed else 'N'}" + " --force" * force
 
 
 def _read_manifest(folder: Path) -> TaskManifest:

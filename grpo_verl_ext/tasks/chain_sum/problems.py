@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import random
-from itertools import product
+from itertools import combinations_with_replacement, product
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from grpo_verl_ext.tasks.chain_sum.prepared import DATA_SOURCE
 
 Terms = tuple[int, ...]
 Split = Literal["train", "test"]
@@ -33,10 +31,11 @@ def wanted_response(terms: Terms) -> str:
     return response(terms, slip_share=0.0, rng=random.Random(0))
 
 
-def response(terms: Terms, *, slip_share: float, rng: random.Random) -> str:
+def response(terms: Terms, *, slip_share: float, rng: random.Random, rewrite_share: float = 0.0) -> str:
     """Return a response in which each addition is wrong (a slip) with probability ``slip_share``.
 
-    The next addition continues from the wrong sum, so it can be right in itself: each slip is one error.
+    The next addition continues from the wrong sum, so it can be right in itself: each slip is one error. With
+    probability ``rewrite_share`` a step is written once more, and then again with the same probability.
     """
     total, steps = terms[0], ""
     for term in terms[1:]:
@@ -44,38 +43,52 @@ def response(terms: Terms, *, slip_share: float, rng: random.Random) -> str:
         if rng.random() < slip_share:
             result = _slip(result, rng)
         steps += f"{total}+{term}={result};"
+        while rewrite_share and rng.random() < rewrite_share:
+            steps += f"{total}+{term}={result};"
         total = result
     return f"<reasoning>{steps}</reasoning><answer>{total}</answer>"
 
 
-def split_of(terms: Terms) -> Split:
-    """Return the split of a problem, decided by a hash of its text and so the same for every seed and run."""
-    first_byte = hashlib.sha256(prompt(terms).encode()).digest()[0]
+def split_of(terms: Terms, *, by_set: bool = False) -> Split:
+    """Return the split of a problem, decided by a hash of its text and so the same for every seed and run.
+
+    With ``by_set`` it is the text of its sorted terms, so that all orders of them are on one side.
+    """
+    text = prompt(tuple(sorted(terms)) if by_set else terms)
+    first_byte = hashlib.sha256(text.encode()).digest()[0]
     return "test" if first_byte < 256 * TEST_SHARE else "train"
 
 
-def every_problem(number_of_terms: int, split: Split) -> list[Terms]:
+def every_problem(number_of_terms: int, split: Split, *, by_set: bool = False) -> list[Terms]:
     """Return all problems of a length in one split, in lexicographic order."""
-    return [terms for terms in product(range(10), repeat=number_of_terms) if split_of(terms) == split]
+    if not by_set:
+        return [terms for terms in product(range(10), repeat=number_of_terms) if split_of(terms) == split]
+    sets = combinations_with_replacement(range(10), number_of_terms)
+    inside = {terms for terms in sets if split_of(terms) == split}
+    return [terms for terms in product(range(10), repeat=number_of_terms) if tuple(sorted(terms)) in inside]
 
 
-def draw_problems(split: Split, count: int, *, lengths: range, seed: int) -> list[Terms]:
-    """Draw ``count`` different problems of one split, each length equally often (±1), in a seeded order.
+def draw_problems(
+    split: Split, count: int, *, lengths: range, seed: int, by_set: bool = False
+) -> list[Terms]:
+    """Draw ``count`` different problems of one split in a seeded order, each length equally often (±1).
+
+    A length with fewer problems gives all of them, and the longer ones share the rest.
 
     Raises:
-        ValueError: a length has fewer problems than its part of ``count``.
+        ValueError: all lengths together have fewer problems.
     """
     rng = random.Random(f"problems/{split}/{seed}")
     drawn: list[Terms] = []
     for position, number_of_terms in enumerate(lengths):
-        wanted = count // len(lengths) + (position < count % len(lengths))
-        there = every_problem(number_of_terms, split)
-        if wanted > len(there):
-            raise ValueError(
-                f"{split}_problems={count} asks for {wanted} problems of {number_of_terms} terms, but only "
-                f"{len(there)} are on the {split} side; ask for fewer or raise min_terms"
-            )
-        drawn += rng.sample(there, wanted)
+        left, longer = count - len(drawn), len(lengths) - position
+        there = every_problem(number_of_terms, split, by_set=by_set)
+        drawn += rng.sample(there, min(-(-left // longer), len(there)))
+    if len(drawn) < count:
+        raise ValueError(
+            f"{split}_problems={count}, but only {len(drawn)} problems of {lengths[0]} to {lengths[-1]} terms "
+            f"are on the {split} side; ask for fewer or raise max_terms"
+        )
     rng.shuffle(drawn)
     return drawn
 
@@ -91,10 +104,10 @@ SCHEMA = pa.schema(
 )
 
 
-def row(terms: Terms, *, split: Split, index: int) -> dict[str, Any]:
+def row(terms: Terms, *, split: Split, index: int, task: str = "chain_sum") -> dict[str, Any]:
     """Return one problem as verl reads it; grading the steps needs ``extra_info.terms``."""
     return {
-        "data_source": DATA_SOURCE,
+        "data_source": task,
         "prompt": [{"role": "user", "content": prompt(terms)}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": str(sum(terms))},
@@ -102,9 +115,9 @@ def row(terms: Terms, *, split: Split, index: int) -> dict[str, Any]:
     }
 
 
-def write_rows(path: Path, problems: list[Terms], split: Split) -> None:
+def write_rows(path: Path, problems: list[Terms], split: Split, task: str = "chain_sum") -> None:
     """Write the problems, in order, as one parquet file."""
-    rows = [row(terms, split=split, index=index) for index, terms in enumerate(problems)]
+    rows = [row(terms, split=split, index=index, task=task) for index, terms in enumerate(problems)]
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
 
 

@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
-from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
+from grpo_verl_ext.tasks.chain_sum.prepared import SHORT_TERMS, TaskSettings
 from grpo_verl_ext.tasks.chain_sum.problems import Terms, every_problem, prompt, response
 
 IGNORED_LABEL = -100
@@ -45,7 +45,10 @@ def warm_start(
         on_step: called with the number of steps done, after each.
     """
     rng = random.Random(f"warm start/{seed}")
-    problems = [every_problem(n, "train") for n in range(settings.min_terms, settings.max_terms + 1)]
+    problems = [
+        every_problem(n, "train", by_set=settings.split_by_set)
+        for n in range(settings.min_terms, settings.max_terms + 1)
+    ]
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _lr_factor(step, settings.steps))
@@ -54,7 +57,7 @@ def warm_start(
         for step in range(settings.steps):
             slips = step >= settings.steps - settings.slip_steps
             texts = [
-                _example(rng.choice(rng.choice(problems)), settings.slip_share if slips else 0.0, rng)
+                _example(rng.choice(rng.choice(problems)), settings, slips, rng)
                 for _ in range(settings.batch_size)
             ]
             parts = [encode(tokenizer, texts[part :: settings.workers]) for part in range(settings.workers)]
@@ -94,8 +97,14 @@ def _gradients(
     return torch.autograd.grad(model(input_ids=input_ids, labels=labels, use_cache=False).loss, parameters)
 
 
-def _example(terms: Terms, slip_share: float, rng: random.Random) -> tuple[str, str]:
-    return prompt(terms), response(terms, slip_share=slip_share, rng=rng)
+def _example(
+    terms: Terms, settings: TaskSettings, slips: bool, rng: random.Random
+) -> tuple[str, str]:
+    share = settings.short_slip_share if len(terms) <= SHORT_TERMS else settings.slip_share
+    text = response(
+        terms, slip_share=share if slips else 0.0, rng=rng, rewrite_share=settings.rewrite_share
+    )
+    return prompt(terms), text
 
 
 def _chat(tokenizer: Qwen2Tokenizer, question: str) -> list[int]:

@@ -21,7 +21,7 @@ from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, local_fold
 def check_task(config: DictConfig) -> None:
     """Refuse an embedded task that is not prepared or not complete."""
     task = config.get("task")
-    if task is not None and task.get("name") == "chain_sum":
+    if task is not None and task.get("name") in prepared.TASKS:
         try:
             prepared.check(task.folder)
         except prepared.PreparedTaskError as error:
