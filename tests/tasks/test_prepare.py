@@ -14,7 +14,14 @@ from safetensors.torch import load_file
 
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
-from grpo_verl_ext.tasks.chain_sum.prepared import SAMPLES, TASKS, PreparedTaskError, TaskSettings, check, folder_of
+from grpo_verl_ext.tasks.chain_sum.prepared import (
+    SAMPLES,
+    TASKS,
+    PreparedTaskError,
+    TaskSettings,
+    check,
+    folder_of,
+)
 from grpo_verl_ext.utils.files import sha256
 
 # Runs in another process: says each step, so that the test knows when to kill it.

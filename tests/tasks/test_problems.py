@@ -73,7 +73,8 @@ def test_a_short_length_gives_all_its_problems_and_the_longer_ones_share_the_res
 
 def test_split_by_the_set_of_terms_no_test_problem_is_a_permutation_of_a_training_problem():
     train, test = (
-        {tuple(sorted(terms)) for terms in every_problem(4, split, by_set=True)} for split in ("train", "test")
+        {tuple(sorted(terms)) for terms in every_problem(4, split, by_set=True)}
+        for split in ("train", "test")
     )
     assert not train & test
     # Four of ten digits with repetition: 13 choose 4. A quarter of them, within four standard errors.
@@ -97,7 +98,8 @@ def test_a_rewritten_step_is_the_same_step_and_changes_no_sum(terms, seed):
 def test_steps_are_rewritten_as_often_as_said():
     rng = random.Random(0)
     count = sum(
-        len(find_steps(response((1, 2, 3), slip_share=0.0, rng=rng, rewrite_share=0.3))) - 2 for _ in range(2000)
+        len(find_steps(response((1, 2, 3), slip_share=0.0, rng=rng, rewrite_share=0.3))) - 2
+        for _ in range(2000)
     )
     # 4000 steps with p/(1 − p) = 0.43 more each, variance p/(1 − p)² = 0.61: standard error 0.012.
     assert count / 4000 == pytest.approx(0.3 / 0.7, abs=0.05)

@@ -23,7 +23,7 @@ def accuracy(
     seed: int = 0,
     samples: int = 1,
 ) -> float:
-    """Return the share of right answers among ``samples`` responses to each of the first ``n`` prompts, 0 … 1.
+    """Return the share of right answers in ``samples`` responses to each of the first ``n`` prompts, 0 … 1.
 
     With one sample it is verl's validation metric ``acc`` under the task's preset; its standard error is
     √(a(1−a)/n), 0.02 at n = 512.

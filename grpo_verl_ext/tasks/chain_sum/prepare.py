@@ -180,8 +180,8 @@ def _summary(outcome: Prepared) -> str:
     if not manifest.is_standard:
         lines.append(
             f"not a standard start: a comparison takes models with a greedy accuracy of at least "
-            f"{prepared.GREEDY_AT_LEAST} and a sampled one of {prepared.SAMPLED} ± {prepared.SAMPLED_WITHIN}. "
-            f"Type: --seed <another>"
+            f"{prepared.GREEDY_AT_LEAST} and a sampled one of {prepared.SAMPLED} ± {prepared.SAMPLED_WITHIN}"
+            f". Type: --seed <another>"
         )
     if outcome.moved_aside:
         lines.append(f"what was there before is kept in {outcome.moved_aside}")

@@ -143,7 +143,7 @@ class TaskManifest:
     @property
     def is_standard(self) -> bool:
         """Whether the starting model knows the answers and samples about a quarter of them."""
-        near = abs(self.sampled_accuracy - SAMPLED) <= SAMPLED_WITHIN
+        near = round(abs(self.sampled_accuracy - SAMPLED), 9) <= SAMPLED_WITHIN
         return near and self.greedy_accuracy >= GREEDY_AT_LEAST
 
     def write(self, folder: Path) -> None:

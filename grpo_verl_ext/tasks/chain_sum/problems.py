@@ -86,8 +86,8 @@ def draw_problems(
         drawn += rng.sample(there, min(-(-left // longer), len(there)))
     if len(drawn) < count:
         raise ValueError(
-            f"{split}_problems={count}, but only {len(drawn)} problems of {lengths[0]} to {lengths[-1]} terms "
-            f"are on the {split} side; ask for fewer or raise max_terms"
+            f"{split}_problems={count}, but only {len(drawn)} problems of {lengths[0]} to {lengths[-1]} "
+            f"terms are on the {split} side; ask for fewer or raise max_terms"
         )
     rng.shuffle(drawn)
     return drawn

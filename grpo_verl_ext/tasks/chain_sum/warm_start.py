@@ -97,13 +97,9 @@ def _gradients(
     return torch.autograd.grad(model(input_ids=input_ids, labels=labels, use_cache=False).loss, parameters)
 
 
-def _example(
-    terms: Terms, settings: TaskSettings, slips: bool, rng: random.Random
-) -> tuple[str, str]:
+def _example(terms: Terms, settings: TaskSettings, slips: bool, rng: random.Random) -> tuple[str, str]:
     share = settings.short_slip_share if len(terms) <= SHORT_TERMS else settings.slip_share
-    text = response(
-        terms, slip_share=share if slips else 0.0, rng=rng, rewrite_share=settings.rewrite_share
-    )
+    text = response(terms, slip_share=share if slips else 0.0, rng=rng, rewrite_share=settings.rewrite_share)
     return prompt(terms), text
 
 
