@@ -18,6 +18,7 @@ from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError, TaskManifest, TaskSettings
 from grpo_verl_ext.tasks.chain_sum.problems import Split, draw_problems
+from grpo_verl_ext.tasks.chain_sum.standard_start import standardise
 from grpo_verl_ext.tasks.chain_sum.warm_start import warm_start
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
@@ -93,6 +94,14 @@ def _make(
     started = time.perf_counter()
     _write_data(folder, seed, settings)
     _write_model(folder / prepared.MODEL, seed, settings, on_step)
+    temperature = 1.0
+    if settings.standardise:
+        temperature = standardise(
+            folder / prepared.MODEL,
+            folder / prepared.TEST,
+            prompts=settings.test_problems,
+            max_response_tokens=settings.max_response_tokens,
+        )
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     manifest = TaskManifest(
         format=prepared.FORMAT,
@@ -108,6 +117,7 @@ def _make(
         sampled_accuracy=_accuracy(folder, settings, temperature=1.0, samples=prepared.SAMPLES),
         greedy_accuracy=_accuracy(folder, settings, temperature=0.0, samples=1),
         measured_prompts=settings.test_problems,
+        temperature=temperature,
         seconds=round(time.perf_counter() - started, 1),
     )
     manifest.write(folder)

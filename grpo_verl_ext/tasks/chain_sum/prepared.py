@@ -36,13 +36,16 @@ class TaskSettings:
         name: verl's ``data_source`` of every row, which is also part of the names of its validation metrics.
         split_by_set: problems with the same terms in another order are on the same side of the split. Without
             it the split is by the text: most test problems then are permutations of training problems.
-        rewrite_share: probability that a step is written once more, again and again, in the responses of the
-            warm start; lengths then vary between responses to one prompt.
+        rewrite_share: probability that the last step is written a second time in the responses of the warm
+            start; lengths then vary between responses to one prompt. Below a half, so that the most likely
+            response has no repetition.
+        rewrite_again: probability that a step which was written again is written once more.
         max_response_tokens: budget of a response.
         steps: optimizer steps of the warm start.
         slip_steps: number of the last steps, which are on responses with wrong additions.
         slip_share: probability that an addition in such a response is wrong on purpose.
         short_slip_share: the same for problems of at most `SHORT_TERMS` terms.
+        standardise: bring the model to the standard of a start afterwards, by a temperature (`standard_start`).
         workers: threads that share each batch; a setting because the weights depend on it.
     """
 
@@ -53,6 +56,7 @@ class TaskSettings:
     test_problems: int = 512
     split_by_set: bool = False
     rewrite_share: float = 0.0
+    rewrite_again: float = 0.0
     max_response_tokens: int = MAX_RESPONSE_TOKENS
 
     width: int = 128
@@ -66,6 +70,7 @@ class TaskSettings:
     short_slip_share: float = 0.32
     batch_size: int = 24
     learning_rate: float = 2.2e-3
+    standardise: bool = False
     workers: int = 2
 
 
@@ -79,22 +84,25 @@ TASKS: Mapping[str, TaskSettings] = {
             max_terms=6,
             split_by_set=True,
             max_response_tokens=52,
-            steps=720,
-            slip_steps=140,
-            slip_share=0.4,
-            short_slip_share=0.25,
+            steps=900,
+            slip_steps=120,
+            slip_share=0.2,
+            short_slip_share=0.15,
+            standardise=True,
         ),
         TaskSettings(
             name="chain_sum_verbose",
             min_terms=2,
             max_terms=6,
             split_by_set=True,
-            rewrite_share=0.3,
+            rewrite_share=0.43,
+            rewrite_again=0.8,
             max_response_tokens=80,
-            steps=720,
-            slip_steps=140,
-            slip_share=0.4,
-            short_slip_share=0.25,
+            steps=900,
+            slip_steps=120,
+            slip_share=0.2,
+            short_slip_share=0.15,
+            standardise=True,
         ),
     )
 }
@@ -127,6 +135,7 @@ class TaskManifest:
         sampled_accuracy: share of right answers on ``measured_prompts`` test prompts, `SAMPLES` responses
             each, at temperature 1.
         greedy_accuracy: the same for the most likely tokens.
+        temperature: what the logits were divided by to make the start a standard one; 1.0: nothing.
         seconds: wall-clock time of the whole preparation.
     """
 
@@ -138,6 +147,7 @@ class TaskManifest:
     sampled_accuracy: float
     greedy_accuracy: float
     measured_prompts: int
+    temperature: float
     seconds: float
 
     @property

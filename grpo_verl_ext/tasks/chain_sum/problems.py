@@ -31,21 +31,32 @@ def wanted_response(terms: Terms) -> str:
     return response(terms, slip_share=0.0, rng=random.Random(0))
 
 
-def response(terms: Terms, *, slip_share: float, rng: random.Random, rewrite_share: float = 0.0) -> str:
+def response(
+    terms: Terms,
+    *,
+    slip_share: float,
+    rng: random.Random,
+    rewrite_share: float = 0.0,
+    rewrite_again: float = 0.0,
+) -> str:
     """Return a response in which each addition is wrong (a slip) with probability ``slip_share``.
 
     The next addition continues from the wrong sum, so it can be right in itself: each slip is one error. With
-    probability ``rewrite_share`` a step is written once more, and then again with the same probability.
+    probability ``rewrite_share`` the last step is written once more, and then again and again with
+    probability ``rewrite_again`` each.
     """
-    total, steps = terms[0], ""
+    total, steps, step = terms[0], "", ""
     for term in terms[1:]:
         result = total + term
         if rng.random() < slip_share:
             result = _slip(result, rng)
-        steps += f"{total}+{term}={result};"
-        while rewrite_share and rng.random() < rewrite_share:
-            steps += f"{total}+{term}={result};"
+        step = f"{total}+{term}={result};"
+        steps += step
         total = result
+    share = rewrite_share
+    while share and rng.random() < share:
+        steps += step
+        share = rewrite_again
     return f"<reasoning>{steps}</reasoning><answer>{total}</answer>"
 
 

@@ -60,7 +60,10 @@ def warm_start(
                 _example(rng.choice(rng.choice(problems)), settings, slips, rng)
                 for _ in range(settings.batch_size)
             ]
-            parts = [encode(tokenizer, texts[part :: settings.workers]) for part in range(settings.workers)]
+            parts = [
+                encode(tokenizer, texts[part :: settings.workers], settings.max_response_tokens)
+                for part in range(settings.workers)
+            ]
             of_parts = list(pool.map(partial(_gradients, model, parameters), parts))
             for parameter, gradients in zip(parameters, zip(*of_parts, strict=True), strict=True):
                 parameter.grad = torch.stack(gradients).mean(dim=0)
@@ -71,16 +74,20 @@ def warm_start(
     model.eval()
 
 
-def encode(tokenizer: Qwen2Tokenizer, examples: list[tuple[str, str]]) -> tuple[torch.Tensor, torch.Tensor]:
+def encode(
+    tokenizer: Qwen2Tokenizer, examples: list[tuple[str, str]], max_response_tokens: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return token ids and labels, (B, T) each, padded on the right.
 
-    Only the response and its end of turn are labelled.
+    Only the response and its end of turn are labelled, and no more of them than the budget.
 
     Args:
         examples: pairs of a problem's text and a response.
     """
     asked = [_chat(tokenizer, question) for question, _ in examples]
-    said = [[*tokenizer.encode(answer), tokenizer.eos_token_id] for _, answer in examples]
+    said = [
+        [*tokenizer.encode(answer), tokenizer.eos_token_id][:max_response_tokens] for _, answer in examples
+    ]
     rows = [torch.tensor(a + s) for a, s in zip(asked, said, strict=True)]
     labels = [torch.tensor([IGNORED_LABEL] * len(a) + s) for a, s in zip(asked, said, strict=True)]
     pad = torch.nn.utils.rnn.pad_sequence
@@ -99,7 +106,13 @@ def _gradients(
 
 def _example(terms: Terms, settings: TaskSettings, slips: bool, rng: random.Random) -> tuple[str, str]:
     share = settings.short_slip_share if len(terms) <= SHORT_TERMS else settings.slip_share
-    text = response(terms, slip_share=share if slips else 0.0, rng=rng, rewrite_share=settings.rewrite_share)
+    text = response(
+        terms,
+        slip_share=share if slips else 0.0,
+        rng=rng,
+        rewrite_share=settings.rewrite_share,
+        rewrite_again=settings.rewrite_again,
+    )
     return prompt(terms), text
 
 
