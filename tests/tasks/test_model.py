@@ -39,12 +39,17 @@ def test_the_prepared_model_loads_and_stops_at_the_end_of_a_turn(tiny_prepared):
 
 
 def test_only_the_response_and_its_end_are_labelled():
-    ids, labels = encode(build_tokenizer(), [("1+2=?", "ab"), ("1+2+3=?", "c")])
+    ids, labels = encode(build_tokenizer(), [("1+2=?", "ab"), ("1+2+3=?", "c")], 9)
     # <|im_start|>user\n is 3 tokens, <|im_end|>\n<|im_start|>assistant\n 5; then the response and <|im_end|>
     assert ids.shape == labels.shape == (2, 3 + 7 + 5 + 2)
     assert labels[0].tolist() == [IGNORED_LABEL] * 13 + [97, 98, 258] + [IGNORED_LABEL]
     assert labels[1].tolist() == [IGNORED_LABEL] * 15 + [99, 258]
     assert ids[0, 13:].tolist() == [97, 98, 258, 256]
+
+
+def test_a_response_beyond_the_budget_is_cut_and_has_no_end():
+    _, labels = encode(build_tokenizer(), [("1+2=?", "abcd")], 3)
+    assert labels[0, 13:].tolist() == [97, 98, 99]
 
 
 def test_prompts_and_responses_fit_the_lengths_said():
@@ -80,7 +85,7 @@ def test_the_loss_falls(tiny):
     tokenizer = build_tokenizer()
     model = build_model(tiny, tokenizer, seed=1)
     examples = [(prompt(terms), wanted_response(terms)) for terms in every_problem(3, "train")[:16]]
-    ids, labels = encode(tokenizer, examples)
+    ids, labels = encode(tokenizer, examples, MAX_RESPONSE_TOKENS)
     losses = []
     with torch.no_grad():
         losses.append(model(input_ids=ids, labels=labels).loss.item())

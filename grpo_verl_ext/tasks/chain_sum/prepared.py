@@ -45,7 +45,7 @@ class TaskSettings:
         slip_steps: number of the last steps, which are on responses with wrong additions.
         slip_share: probability that an addition in such a response is wrong on purpose.
         short_slip_share: the same for problems of at most `SHORT_TERMS` terms.
-        standardise: bring the model to the standard of a start afterwards, by a temperature (`standard_start`).
+        standardise: divide the logits afterwards so that it is a standard start (`standard_start`).
         workers: threads that share each batch; a setting because the weights depend on it.
     """
 

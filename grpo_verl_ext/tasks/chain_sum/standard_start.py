@@ -1,7 +1,7 @@
 """Bring a warm-started model to the standard of a start: a quarter of its sampled answers is right.
 
-Dividing the logits by a temperature changes how often the most likely token is sampled, and not which it is: the
-greedy accuracy stays. How often a model samples a slip differs between seeds by more than comparisons can bear.
+Dividing the logits by a temperature changes how often the most likely token is sampled, and not which it is,
+so the greedy accuracy stays. Without it the sampled accuracy differs too much between seeds for comparisons.
 """
 
 from __future__ import annotations
