@@ -36,9 +36,9 @@ class TaskSettings:
         name: verl's ``data_source`` of every row, which is also part of the names of its validation metrics.
         split_by_set: problems with the same terms in another order are on the same side of the split. Without
             it the split is by the text: most test problems then are permutations of training problems.
-        rewrite_share: probability that the last step is written a second time in the responses of the warm
-            start; lengths then vary between responses to one prompt. Below a half, so that the most likely
-            response has no repetition.
+        rewrite_share: probability that the last step is written a second time in the responses of the
+            ``slip_steps``, so that lengths vary between responses to one prompt. Below a half: the most
+            likely response then has no repetition.
         rewrite_again: probability that a step which was written again is written once more.
         max_response_tokens: budget of a response.
         steps: optimizer steps of the warm start.
@@ -98,8 +98,8 @@ TASKS: Mapping[str, TaskSettings] = {
             rewrite_share=0.35,
             rewrite_again=0.82,
             max_response_tokens=80,
-            steps=1000,
-            slip_steps=120,
+            steps=900,
+            slip_steps=140,
             slip_share=0.2,
             short_slip_share=0.15,
             standardise=True,
