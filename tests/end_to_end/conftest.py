@@ -12,6 +12,7 @@ import pytest
 def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Made once for the session in a cache folder of its own."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONFAULTHANDLER", "1")  # a process that crashes writes where it was
         patch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path_factory.mktemp("cache")))
         command = [Path(sys.executable).with_name("grpo-verl-ext"), "prepare", "chain_sum", "--seed", "1"]
         subprocess.run(command, check=True, timeout=600)

@@ -1,12 +1,16 @@
 """Run verl's real trainer on the embedded task in a separate process: Ray, FSDP2, vLLM, TransferQueue."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_verl_ext.runs.metrics import Metrics, read_metrics
+
+CRASH = re.compile(r".*(Fatal Python error|malloc\(\)|free\(\)|corrupted|terminate called)")
+"""The first line of Python's fault handler, of glibc's allocator, or of C++."""
 
 
 @dataclass
@@ -18,8 +22,14 @@ class Run:
     metrics: Metrics
 
     def require_success(self) -> "Run":
-        assert self.status == 0, self.log.read_text(errors="replace")[-4000:]
+        assert self.status == 0, self._why()
         return self
+
+    def _why(self) -> str:
+        """What a process wrote when it crashed, and the end of the log."""
+        said = self.log.read_text(errors="replace")
+        crash = CRASH.search(said)
+        return (said[crash.start() : crash.start() + 8000] + "\n…\n" if crash else "") + said[-4000:]
 
     def series(self, key: str) -> list[float]:
         """Values of one metric in the order of steps."""
