@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
@@ -22,6 +22,7 @@ from grpo_verl_ext.ablation.statistics import (
     small_sample_warning,
     summarize,
 )
+from grpo_verl_ext.ablation.verdicts import CheckResult, Verdict
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,10 @@ class Analysis:
     missing: list[str]
     """Metrics that no run has, or that end before the last step; a report begins with them."""
     warnings: list[str]
+    verdicts: list[Verdict] = field(default_factory=list)
+    """One for each declared comparison; empty without a declaration."""
+    checks: list[CheckResult] = field(default_factory=list)
+    """The positive control and the manipulation checks; empty without a declaration."""
 
 
 def analyse(results: Results, *, threshold: float | None = None) -> Analysis:

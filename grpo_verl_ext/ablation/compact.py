@@ -10,7 +10,7 @@ import json
 import math
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings, runs_of
 from grpo_verl_ext.ablation.results import GRID, Result, Results, read_results
@@ -68,8 +68,7 @@ def read_compact(file: Path) -> Results:
     """
     try:
         content = typed(json.loads(file.read_bytes()), {"grid": dict, "runs": list})
-        grid = typed({**content["grid"], "folder": str(file.parent)}, get_type_hints(GridSettings))
-        settings = made(GridSettings, grid)
+        settings = made(GridSettings, {**content["grid"], "folder": str(file.parent)})
         runs = [_run_from_json(run) for run in content["runs"]]
         if [(run.variant, run.seed) for run in runs] != [
             (run.variant, run.seed) for run in runs_of(settings)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING
 
+from grpo_verl_ext.ablation.declaration import Check, Control, Expectation, Primary, Starts
 from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.utils.typed_json import as_written
 from grpo_verl_ext.utils.typed_yaml import read_typed_yaml
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -46,12 +48,26 @@ class GridSettings:
     """Names of verl's metrics to compare, the most important first."""
     right_above: float | None = None
     """A response with a higher score is right; None: the report does not tell right from wrong."""
+    primary: Primary | None = None
+    """The number that ``expect`` is about."""
+    margin: float | None = None
+    """Smallest difference that matters, in units of the primary."""
+    alpha: float = 0.04
+    """Two-sided level over all comparisons of ``expect``."""
+    starts: Starts | None = None
+    """Numbers of starts for ``ablate run --until-decided``."""
+    expect: list[Expectation] = field(default_factory=list)
+    """Comparisons that the grid is made for; empty: an exploratory grid."""
+    checks: list[Check] = field(default_factory=list)
+    """Manipulation checks."""
+    control: Control | None = None
+    """Positive control."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values without the folder, which may be moved."""
-        values = asdict(self)
+        values = as_written(self)
         del values["folder"]
-        return values
+        return dict(values)
 
 
 def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
