@@ -18,6 +18,8 @@ from grpo_verl_ext.ablation.grid import (
 )
 from grpo_verl_ext.ablation.responses import CHARACTERS, Measures, read_responses
 from grpo_verl_ext.ablation.run_state import State, read_record, status_of
+from grpo_verl_ext.ablation.statistics import MEASURES, Curve, curve
+from grpo_verl_ext.ablation.verdicts import CheckResult
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.utils.files import write_whole
@@ -57,6 +59,8 @@ class Results:
 
     settings: GridSettings
     runs: list[Result]
+    control: CheckResult | None = None
+    """The control of another grid that ``control.grid`` names, once it is read; a compact file keeps it."""
 
     @property
     def baseline(self) -> str:
@@ -77,6 +81,18 @@ class Results:
     def finished(self, variant: str) -> list[Result]:
         """The finished runs of a variant; only these are compared."""
         return [run for run in self.runs if run.variant == variant and run.state is State.FINISHED]
+
+    def values(self, variant: str, metric: str, measure: str) -> dict[int, float]:
+        """Seed → measure of the finished runs whose curve is whole."""
+        return {
+            run.seed: MEASURES[measure](points)
+            for run in self.finished(variant)
+            if self.is_whole(points := curve(run.metrics, metric))
+        }
+
+    def is_whole(self, points: Curve) -> bool:
+        """Whether a curve reaches the last step, so that its last value is that of the trained policy."""
+        return bool(points) and points[-1][0] >= self.settings.steps
 
 
 def keep_grid(settings: GridSettings) -> None:
