@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from grpo_verl_ext.ablation.claims import judge
+from grpo_verl_ext.ablation.controls import with_control
+from grpo_verl_ext.ablation.extension import finished_starts, starts_by_rule
+from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.results import Result, Results
 from grpo_verl_ext.ablation.run_state import State
 from grpo_verl_ext.ablation.statistics import (
-    MEASURES,
+    EXPLORED,
     Comparison,
-    Curve,
     Summary,
     adjusted,
     compare,
@@ -22,6 +25,7 @@ from grpo_verl_ext.ablation.statistics import (
     small_sample_warning,
     summarize,
 )
+from grpo_verl_ext.ablation.verdicts import CheckResult, Verdict
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,10 @@ class Analysis:
     missing: list[str]
     """Metrics that no run has, or that end before the last step; a report begins with them."""
     warnings: list[str]
+    verdicts: list[Verdict] = field(default_factory=list)
+    """One for each declared comparison; empty without a declaration."""
+    checks: list[CheckResult] = field(default_factory=list)
+    """The positive control and the manipulation checks; empty without a declaration."""
 
 
 def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
@@ -76,7 +84,9 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
     Args:
         threshold: value of the first metric; when each run first reaches it is part of the analysis.
     """
+    results = with_control(results)
     rows = rows_of(results)
+    verdicts, checks = judge(results)
     return Analysis(
         results=results,
         rows=rows,
@@ -85,23 +95,35 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
         reached={} if threshold is None else reached(results, threshold),
         missing=missing_metrics(results),
         warnings=all_warnings(results, rows),
+        verdicts=verdicts,
+        checks=checks,
     )
 
 
 def rows_of(results: Results) -> list[Row]:
     """All rows, metric by metric, without variants that have no finished run with the metric."""
-    return [
-        row
-        for metric in results.settings.metrics
-        for measure in MEASURES
-        for row in _rows(results, metric, measure)
-    ]
+    primary = results.settings.primary
+    numbers = [(metric, measure) for metric in results.settings.metrics for measure in EXPLORED]
+    if primary is not None:
+        numbers = list(dict.fromkeys([(primary.metric, primary.measure), *numbers]))
+    return [row for metric, measure in numbers for row in _rows(results, metric, measure)]
 
 
 def all_warnings(results: Results, rows: list[Row]) -> list[str]:
     """Files that cannot be read, runs that are not finished, comparisons over too few seeds."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
-    unfinished = [run for run in results.runs if run.state is not State.FINISHED]
+    wanted = starts_by_rule(results)
+    if results.settings.expect and (finished := finished_starts(results, wanted)) < wanted:
+        warnings.append(
+            f"{finished} of {wanted} declared starts are finished: the verdicts are not final. To finish "
+            f"them, run the same `ablate run` again"
+        )
+    not_needed = {*results.settings.seeds[wanted:]}
+    unfinished = [
+        run
+        for run in results.runs
+        if run.state is not State.FINISHED and not (run.state is State.WAITING and run.seed in not_needed)
+    ]
     if unfinished:
         names = ", ".join(f"{run.variant}/seed-{run.seed} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
@@ -116,19 +138,23 @@ def all_warnings(results: Results, rows: list[Row]) -> list[str]:
 
 
 def missing_metrics(results: Results) -> list[str]:
-    """Name the metrics that no finished run has, and the runs whose curve ends before their last step."""
+    """Name the metrics that no finished run has, and the runs whose curve ends before their last step.
+
+    These are the metrics to compare, the primary, and those of the checks.
+    """
     finished = [run for run in results.runs if run.state is State.FINISHED]
     found = []
-    for metric in results.settings.metrics if finished else ():
+    for metric, key in _keys_of_metrics(results.settings).items() if finished else ():
         ends = {f"{run.variant}/seed-{run.seed}": curve(run.metrics, metric) for run in finished}
         early = {
-            name: points[-1][0] for name, points in ends.items() if points and not _is_whole(points, results)
+            name: points[-1][0] for name, points in ends.items() if points and not results.is_whole(points)
         }
         if not any(ends.values()):
             names = sorted({name for run in finished for values in run.metrics.values() for name in values})
             near = get_close_matches(metric, names, n=3, cutoff=0.4)
             like = f"; like it are {', '.join(near)}" if near else ""
-            found.append(f"metrics has {metric}, which no run has logged{like}. Type: 'metrics=[…]'")
+            fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
+            found.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
         elif early:
             step = min(early.values())
             found.append(
@@ -141,9 +167,11 @@ def missing_metrics(results: Results) -> list[str]:
     return found
 
 
-def _is_whole(points: Curve, results: Results) -> bool:
-    """Whether a curve reaches the last step, so that its last value is that of the trained policy."""
-    return bool(points) and points[-1][0] >= results.settings.steps
+def _keys_of_metrics(settings: GridSettings) -> dict[str, str]:
+    """Metric → the key that names it."""
+    keys = {settings.primary.metric: "primary"} if settings.primary else {}
+    keys |= {check.metric: f"checks[{index}]" for index, check in enumerate(settings.checks)}
+    return {metric: keys.get(metric, "metrics") for metric in [*settings.metrics, *keys]}
 
 
 def costs_of(results: Results) -> dict[str, dict[str, float]]:
@@ -176,14 +204,7 @@ def _reached(run: Result, metric: str, threshold: float) -> tuple[int, int | Non
 
 
 def _rows(results: Results, metric: str, measure: str) -> list[Row]:
-    values = {
-        variant: {
-            run.seed: MEASURES[measure](points)
-            for run in results.finished(variant)
-            if _is_whole(points := curve(run.metrics, metric), results)
-        }
-        for variant in results.variants
-    }
+    values = {variant: results.values(variant, metric, measure) for variant in results.variants}
     there = [variant for variant in results.variants if values[variant]]
     comparisons = [
         None if variant == results.baseline else compare(values[variant], values[results.baseline])

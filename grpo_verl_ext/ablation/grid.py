@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING
 
+from grpo_verl_ext.ablation.declaration import Check, Control, Declaration, Expectation, Primary, Starts
 from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.utils.typed_json import as_written
 from grpo_verl_ext.utils.typed_yaml import read_typed_yaml
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -46,12 +48,47 @@ class GridSettings:
     """Names of verl's metrics to compare, the most important first."""
     right_above: float | None = None
     """A response with a higher score is right; None: the report does not tell right from wrong."""
+    primary: Primary | None = None
+    """The number that ``expect`` is about."""
+    margin: float | None = None
+    """Smallest difference that matters, in units of the primary."""
+    alpha: float = 0.04
+    """Two-sided level over all comparisons of ``expect``."""
+    starts: Starts | None = None
+    """Numbers of starts for ``ablate run --until-decided``."""
+    expect: list[Expectation] = field(default_factory=list)
+    """Comparisons that the grid is made for; empty: an exploratory grid."""
+    checks: list[Check] = field(default_factory=list)
+    """Manipulation checks."""
+    control: Control | None = None
+    """Positive control."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values without the folder, which may be moved."""
-        values = asdict(self)
+        values = as_written(self)
         del values["folder"]
-        return values
+        return dict(values)
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the grid claims something; otherwise it is exploratory."""
+        return bool(self.expect) or self.control is not None
+
+    @property
+    def declaration(self) -> Declaration:
+        """What the grid claims."""
+        return Declaration(
+            primary=self.primary,
+            margin=self.margin,
+            alpha=self.alpha,
+            starts=self.starts,
+            expect=self.expect,
+            checks=self.checks,
+            control=self.control,
+            variants=[variant_name(labels) for labels in product(*self.axes.values())],
+            baseline=variant_name(self.baseline),
+            seeds=self.seeds,
+        )
 
 
 def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
@@ -66,7 +103,18 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
     _check_baseline(settings)
     _check_variants(settings)
     _check_seed_overrides(settings)
+    check_declaration(settings)
     return settings
+
+
+def check_declaration(settings: GridSettings) -> None:
+    """Refuse a declaration that is incomplete or contradicts the grid.
+
+    Raises:
+        AblationError: names the key, the value, the valid ones and what to type.
+    """
+    for contradiction in settings.declaration.contradictions():
+        raise AblationError(contradiction)
 
 
 def _check_values(settings: GridSettings) -> None:

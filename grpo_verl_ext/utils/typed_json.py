@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from inspect import formatannotation
+from keyword import iskeyword
+from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 Kind = TypeVar("Kind")
@@ -36,12 +39,54 @@ def typed(content: Any, hints: Mapping[str, Any]) -> dict[str, Any]:
 def made(kind: type[Kind], content: Any) -> Kind:
     """Make a dataclass from a JSON object of its fields; those with a default may be missing.
 
+    Fields may be dataclasses, or lists of them, in turn.
+
     Raises:
         TypeError: a field is missing, unknown, or of another type.
     """
-    hints = get_type_hints(kind)
-    there = {key: hint for key, hint in hints.items() if key in content}
-    return kind(**typed(content, there))
+    hints = written_hints(kind)
+    values = {key: _nested(each, hints.get(key, Any)) for key, each in content.items()}
+    there = {key: hint for key, hint in hints.items() if key in values}
+    return kind(**{field_name(key): value for key, value in typed(values, there).items()})
+
+
+def _nested(value: Any, hint: Any) -> Any:
+    """The value with a dataclass for each JSON object where the hint declares one."""
+    hint = without_none(hint)
+    if is_dataclass(hint) and isinstance(hint, type) and value is not None:
+        return made(hint, value)
+    if get_origin(hint) is list and isinstance(value, list):
+        return [_nested(each, get_args(hint)[0]) for each in value]
+    return value
+
+
+def as_written(value: Any) -> Any:
+    """The JSON of a dataclass from which `made` makes it again."""
+    if is_dataclass(value):
+        names = (field.name for field in fields(value))
+        return {written_key(name): as_written(getattr(value, name)) for name in names}
+    return [as_written(each) for each in value] if isinstance(value, list) else value
+
+
+def written_hints(kind: Any) -> dict[str, Any]:
+    """Type hints of a dataclass by the keys that a file has: a field ``is_`` is written ``is``."""
+    return {written_key(name): hint for name, hint in get_type_hints(kind).items()}
+
+
+def written_key(name: str) -> str:
+    """The key of a field; the field of a key that is a Python keyword ends with an underscore."""
+    return name[:-1] if name.endswith("_") and iskeyword(name[:-1]) else name
+
+
+def field_name(key: str) -> str:
+    """The field of a key."""
+    return f"{key}_" if iskeyword(key) else key
+
+
+def without_none(hint: Any) -> Any:
+    """``X`` of ``X | None``."""
+    others = [each for each in get_args(hint) if each is not NoneType]
+    return others[0] if NoneType in get_args(hint) and len(others) == 1 else hint
 
 
 def numbers_as_text(content: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from omegaconf._utils import get_yaml_loader  # what OmegaConf.load uses; it rea
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MappingNode, Node, ScalarNode, SequenceNode, YAMLError
 
-from grpo_verl_ext.utils.typed_json import is_a
+from grpo_verl_ext.utils.typed_json import field_name, is_a, without_none, written_hints, written_key
 
 Settings = TypeVar("Settings")
 
@@ -46,19 +46,23 @@ def _read(file: Path, overrides: Sequence[str], kind: type[Settings], error: typ
         with file.open(encoding="utf-8") as stream:
             loaded = _load(stream, kind)
         if not isinstance(loaded, dict | NoneType):
-            raise ValueError(f"it holds no keys; valid are {', '.join(get_type_hints(kind))}")
+            raise ValueError(f"it holds no keys; valid are {', '.join(written_hints(kind))}")
         written = [OmegaConf.create(loaded or {}), _from_command_line(overrides, kind)]
     except (OSError, YAMLError, OmegaConfBaseException, ValueError) as unreadable:
         raise error(f"{file} cannot be read: {unreadable}") from unreadable
-    for part in written:
-        _check_shape(OmegaConf.to_container(part), kind, "", file, error)
+    parts = [OmegaConf.to_container(part) for part in written]
+    for part in parts:
+        _check_shape(part, kind, "", file, error)
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(kind), *written)
-        for key in sorted(OmegaConf.missing_keys(merged)):
+        merged = OmegaConf.merge(
+            OmegaConf.structured(kind), *(_with_field_names(part, kind) for part in parts)
+        )
+        for missing in sorted(OmegaConf.missing_keys(merged)):
+            key = _written_path(missing)
             raise error(f"{file}: {key} is not given, and has no default. Type: {key}=<value>")
         settings = cast(Settings, OmegaConf.to_object(merged))
     except OmegaConfBaseException as wrong:
-        key = wrong.full_key or wrong.key
+        key = _written_path(str(wrong.full_key or wrong.key))
         reason = str(wrong.msg or wrong).splitlines()[0]
         raise error(f"{file}: {key}: {reason}. Type: {key}=<value>") from wrong
     _refuse_wrong_types(settings, "", file, error)
@@ -96,7 +100,7 @@ def _load(source: str | TextIO, hint: Any) -> Any:
 
 def _keep_text(node: Node, hint: Any) -> None:
     """Mark keys, and scalars that the hint declares as text, as strings before YAML constructs them."""
-    hint = _without_none(hint)
+    hint = without_none(hint)
     if isinstance(node, ScalarNode) and hint is str and node.tag in (BOOL, INT, FLOAT):
         node.tag = TEXT
     elif isinstance(node, SequenceNode):
@@ -112,21 +116,32 @@ def _keep_text(node: Node, hint: Any) -> None:
 
 def _hint_of(hint: Any, key: str) -> Any:
     """The type declared for a key of a dataclass or a ``dict``."""
-    hint = _without_none(hint)
+    hint = without_none(hint)
     if is_dataclass(hint):
-        return get_type_hints(hint).get(key, Any)
+        return written_hints(hint).get(key, Any)
     return get_args(hint)[1] if get_origin(hint) is dict else Any
 
 
-def _without_none(hint: Any) -> Any:
-    """``X`` of ``X | None``."""
-    others = [each for each in get_args(hint) if each is not NoneType]
-    return others[0] if NoneType in get_args(hint) and len(others) == 1 else hint
+def _with_field_names(value: Any, hint: Any) -> Any:
+    """The value with the names of fields for keys, which differ where a key is a Python keyword."""
+    hint = without_none(hint)
+    if isinstance(value, list):
+        inner = get_args(hint)[0] if get_origin(hint) is list else Any
+        return [_with_field_names(each, inner) for each in value]
+    if not isinstance(value, dict):
+        return value
+    named = field_name if is_dataclass(hint) else str
+    return {named(key): _with_field_names(each, _hint_of(hint, key)) for key, each in value.items()}
+
+
+def _written_path(path: str) -> str:
+    """The path of a field, such as ``expect[0].is_``, as it is written in the file."""
+    return ".".join(written_key(name) for name in path.split("."))
 
 
 def _check_shape(value: Any, hint: Any, name: str, file: Path, error: type[Exception]) -> None:
     """Refuse unknown keys, and values where a list or a section is declared."""
-    hint = _without_none(hint)
+    hint = without_none(hint)
     if value is None or (isinstance(value, str) and (value == "???" or value.startswith("${"))):
         return  # OmegaConf says what is missing or cannot be resolved
     if is_dataclass(hint) or get_origin(hint) is dict:
@@ -134,7 +149,7 @@ def _check_shape(value: Any, hint: Any, name: str, file: Path, error: type[Excep
             raise error(f"{file}: {name} is {value!r}; valid is a section, such as {name}: {{…}}")
         for key, each in value.items():
             inner = f"{name}.{key}" if name else key
-            if is_dataclass(hint) and key not in (valid := get_type_hints(hint)):
+            if is_dataclass(hint) and key not in (valid := written_hints(hint)):
                 known = ", ".join(f"{name}.{other}" if name else other for other in valid)
                 raise error(f"{file}: {inner}={each!r} is not known; valid are {known}. Remove the line")
             _check_shape(each, _hint_of(hint, key), inner, file, error)
@@ -143,6 +158,9 @@ def _check_shape(value: Any, hint: Any, name: str, file: Path, error: type[Excep
         raise error(
             f"{file}: {name} is {value!r}; valid is {formatannotation(hint)}. Type: '{name}=[{typed}]'"
         )
+    elif get_origin(hint) is list:
+        for index, each in enumerate(value):
+            _check_shape(each, get_args(hint)[0], f"{name}[{index}]", file, error)
 
 
 def _refuse_wrong_types(settings: Any, prefix: str, file: Path, error: type[Exception]) -> None:
@@ -151,6 +169,9 @@ def _refuse_wrong_types(settings: Any, prefix: str, file: Path, error: type[Exce
         value = getattr(settings, key)
         if is_dataclass(value):
             _refuse_wrong_types(value, f"{prefix}{key}.", file, error)
+        elif isinstance(value, list) and all(map(is_dataclass, value)):
+            for index, each in enumerate(value):
+                _refuse_wrong_types(each, f"{prefix}{key}[{index}].", file, error)
         elif isinstance(value, str) and "\0" in value:
             raise error(f"{file}: {prefix}{key} is {value!r}; valid has no \\0. Type: {prefix}{key}=<value>")
         elif not is_a(value, hint):
