@@ -9,6 +9,7 @@ from typing import Any
 from grpo_verl_ext.ablation.results import Result, Results
 from grpo_verl_ext.ablation.run_state import State
 from grpo_verl_ext.ablation.statistics import (
+    EXPLORED,
     MEASURES,
     Comparison,
     Curve,
@@ -98,7 +99,7 @@ def rows_of(results: Results) -> list[Row]:
     return [
         row
         for metric in results.settings.metrics
-        for measure in MEASURES
+        for measure in EXPLORED
         for row in _rows(results, metric, measure)
     ]
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings, runs_of
+from grpo_verl_ext.ablation.grid import AblationError, GridSettings, check_declaration, runs_of
 from grpo_verl_ext.ablation.results import GRID, Result, Results, read_results
 from grpo_verl_ext.ablation.run_state import RECORD_FIELDS, State
 from grpo_verl_ext.runs.dumps import Response
@@ -74,6 +74,7 @@ def read_compact(file: Path) -> Results:
             (run.variant, run.seed) for run in runs_of(settings)
         ]:
             raise ValueError("its runs are not those of its grid")
+        check_declaration(settings)
         return Results(settings, runs)
     except (*PARSE_ERRORS, OSError) as error:
         raise AblationError(

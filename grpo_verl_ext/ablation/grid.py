@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from grpo_verl_ext.ablation.declaration import Check, Control, Expectation, Primary, Starts
+from grpo_verl_ext.ablation.declaration import Check, Control, Declaration, Expectation, Primary, Starts
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.typed_json import as_written
 from grpo_verl_ext.utils.typed_yaml import read_typed_yaml
@@ -69,6 +69,22 @@ class GridSettings:
         del values["folder"]
         return dict(values)
 
+    @property
+    def declaration(self) -> Declaration:
+        """What the grid claims."""
+        return Declaration(
+            primary=self.primary,
+            margin=self.margin,
+            alpha=self.alpha,
+            starts=self.starts,
+            expect=self.expect,
+            checks=self.checks,
+            control=self.control,
+            variants=[variant_name(labels) for labels in product(*self.axes.values())],
+            baseline=variant_name(self.baseline),
+            seeds=self.seeds,
+        )
+
 
 def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
     """Read a grid file, apply ``key=value`` overrides, and check everything that needs no verl.
@@ -82,7 +98,18 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
     _check_baseline(settings)
     _check_variants(settings)
     _check_seed_overrides(settings)
+    check_declaration(settings)
     return settings
+
+
+def check_declaration(settings: GridSettings) -> None:
+    """Refuse a declaration that is incomplete or contradicts the grid.
+
+    Raises:
+        AblationError: names the key, the value, the valid ones and what to type.
+    """
+    for contradiction in settings.declaration.contradictions():
+        raise AblationError(contradiction)
 
 
 def _check_values(settings: GridSettings) -> None:

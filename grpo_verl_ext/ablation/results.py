@@ -8,7 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, runs_of, variant_name
+from grpo_verl_ext.ablation.grid import (
+    AblationError,
+    GridRun,
+    GridSettings,
+    check_declaration,
+    runs_of,
+    variant_name,
+)
 from grpo_verl_ext.ablation.responses import CHARACTERS, Measures, read_responses
 from grpo_verl_ext.ablation.run_state import State, read_record, status_of
 from grpo_verl_ext.runs.dumps import Response
@@ -101,6 +108,7 @@ def _read_grid(folder: Path) -> GridSettings:
         content = json.loads(file.read_bytes())
         settings = made(GridSettings, {**content, "folder": str(folder)})
         runs_of(settings)
+        check_declaration(settings)
     except PARSE_ERRORS as error:
         raise AblationError(f"{file} is not a grid ({error!r}). It was left in place") from error
     return settings

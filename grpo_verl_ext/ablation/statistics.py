@@ -170,6 +170,16 @@ def area(points: Curve) -> float:
     return sum(parts) / width
 
 
+def mean_of_steps(points: Curve) -> float:
+    """Mean over all steps that have a value."""
+    return math.fsum(value for _, value in points) / len(points)
+
+
+def second_half(points: Curve) -> float:
+    """Mean over the second half: the steps after half of the last one."""
+    return mean_of_steps([(step, value) for step, value in points if 2 * step > points[-1][0]] or points)
+
+
 def first_step_at(points: Curve, threshold: float) -> int | None:
     """The first measured step with a value of at least ``threshold``."""
     return next((step for step, value in points if value >= threshold), None)
@@ -180,8 +190,17 @@ def seconds_until(metrics: Metrics, step: int) -> float:
     return sum(values.get(STEP_SECONDS, 0.0) for number, values in metrics.items() if number <= step)
 
 
-MEASURES: dict[str, Callable[[Curve], float]] = {"final": final, "best": best, "area": area}
-"""Numbers of a curve that are compared between variants, for each metric."""
+MEASURES: dict[str, Callable[[Curve], float]] = {
+    "final": final,
+    "best": best,
+    "area": area,
+    "mean": mean_of_steps,
+    "second_half": second_half,
+}
+"""Numbers of a curve that can be compared between variants."""
+
+EXPLORED = ("final", "best", "area")
+"""Those in the tables, for each metric."""
 
 
 def costs(metrics: Metrics) -> dict[str, float]:

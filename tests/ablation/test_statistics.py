@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpo_verl_ext.ablation.statistics import Comparison, adjusted, compare, small_sample_warning, summarize
+from grpo_verl_ext.ablation.statistics import (
+    MEASURES,
+    Comparison,
+    adjusted,
+    compare,
+    small_sample_warning,
+    summarize,
+)
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 values = st.lists(st.integers(-50, 50).map(lambda n: n / 8), min_size=2, max_size=9)
@@ -133,3 +140,17 @@ def test_few_seeds_get_an_honest_word() -> None:
     assert "nothing can be concluded" in str(small_sample_warning(1, None))
     assert "below 0.12 cannot be told from chance" in str(small_sample_warning(3, 0.12))
     assert small_sample_warning(5, 0.12) is None
+
+
+@pytest.mark.parametrize(
+    ("points", "mean", "second_half"),
+    [
+        ([(0, 1.0), (1, 2.0), (2, 6.0), (3, 4.0), (4, 5.0)], 3.6, 4.5),  # steps 3 and 4
+        ([(1, 1.0), (2, 2.0), (3, 6.0), (4, 3.0), (5, 9.0)], 4.2, 6.0),  # steps 3, 4 and 5, after 2.5
+        ([(1, 0.25)], 0.25, 0.25),
+        ([(0, 0.25)], 0.25, 0.25),
+    ],
+)
+def test_means_over_steps_by_hand(points: list[tuple[int, float]], mean: float, second_half: float) -> None:
+    assert MEASURES["mean"](points) == pytest.approx(mean, rel=1e-12)
+    assert MEASURES["second_half"](points) == pytest.approx(second_half, rel=1e-12)

@@ -1,0 +1,186 @@
+"""Test what a grid may declare, and that a declaration that contradicts the grid is refused by name."""
+
+from pathlib import Path
+
+import pytest
+
+from grpo_verl_ext.ablation.declaration import (
+    MEASURES,
+    Check,
+    Comparison,
+    Control,
+    Expectation,
+    Primary,
+    Starts,
+)
+from grpo_verl_ext.ablation.grid import AblationError, GridSettings, read_grid
+from grpo_verl_ext.ablation.statistics import MEASURES as ALL_MEASURES
+
+GRID = """
+folder: somewhere
+steps: 2
+base: []
+axes:
+  algo: {grpo: [+algo=grpo], gvpo: [+algo=gvpo], ppo: [+algo=ppo], lr1e-3: [lr=1e-3]}
+seeds: [1, 2, 3, 4, 5, 6]
+baseline: [grpo]
+metrics: [acc]
+"""
+DECLARATION = """
+primary: {metric: gold_response/probability, measure: area}
+margin: 0.05
+alpha: 0.04
+starts: {first: 3, most: 6}
+expect:
+  - {variant: gvpo, is: higher}
+  - {variant: ppo, against: gvpo, is: equal}
+checks:
+  - {metric: actor/pg_clipfrac, measure: mean, at_least: 0.01, variants: [grpo]}
+control: {variant: lr1e-3, is: lower}
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    def read(*overrides: str, text: str = GRID + DECLARATION) -> GridSettings:
+        file = tmp_path / "grid.yaml"
+        file.write_text(text)
+        return read_grid(file, overrides)
+
+    return read
+
+
+def test_every_key_is_read(read) -> None:
+    grid = read()
+    assert grid.primary == Primary("gold_response/probability", "area")
+    assert (grid.margin, grid.alpha, grid.starts) == (0.05, 0.04, Starts(first=3, most=6))
+    assert grid.expect == [Expectation("gvpo", "higher"), Expectation("ppo", "equal", "gvpo")]
+    assert grid.checks == [Check("actor/pg_clipfrac", "mean", 0.01, ["grpo"])]
+    assert grid.control == Control("lr1e-3", "lower")
+
+
+def test_the_baseline_is_filled_in(read) -> None:
+    declared = read("starts={first: 3, most: 4}").declaration
+    assert declared.comparisons == [Comparison("gvpo", "grpo", "higher"), Comparison("ppo", "gvpo", "equal")]
+    assert declared.compared == ["gvpo", "grpo", "ppo"]
+    assert declared.level == 0.02
+    assert declared.usable == [1, 2, 3, 4]
+
+
+def test_a_grid_that_declares_nothing_is_read_as_before(read) -> None:
+    grid = read(text=GRID)
+    assert (grid.primary, grid.expect, grid.control) == (None, [], None)
+    assert grid.declaration.usable == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_control_may_be_of_another_grid(read) -> None:
+    assert read_one(read, "control={grid: 2026.10}").control == Control(grid="2026.10")
+
+
+def test_a_calibration_declares_its_control_alone(read) -> None:
+    grid = read("primary={metric: acc, measure: final}", "control={variant: lr1e-3, is: lower}", text=GRID)
+    assert grid.expect == []
+
+
+def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
+    assert {*MEASURES} == {*ALL_MEASURES} - {"best"}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("primary=null", r"primary is not given.*Type: 'primary=\{metric: <metric>, measure: area\}'"),
+        ("margin=null", r"margin is not given.*Type: margin=0\.05"),
+        (
+            "control=null",
+            r"control is not given; without a positive control.*type: 'control=\{",
+        ),
+        ("primary.measure=best", r"primary\.measure is 'best'; valid are final, area, mean, second_half\. "),
+        ("primary={measure: area}", r"primary\.metric is not given"),
+        (
+            "primary={metric: a, measure: area, step: 3}",
+            r"primary\.step=3 is not known; valid are",
+        ),
+        ("margin=0", r"margin is 0\.0; valid is a number > 0"),
+        ("margin=-0.05", r"margin is -0\.05; valid"),
+        ("margin=.nan", r"margin is nan; valid"),
+        ("margin=.inf", r"margin is inf; valid"),
+        ("alpha=0", r"alpha is 0\.0; valid is a number > 0 and ≤ 0\.5"),
+        ("alpha=0.51", r"alpha is 0\.51; valid"),
+        ("alpha=.nan", r"alpha is nan; valid"),
+        (
+            "starts={first: 5, most: 4}",
+            r"starts is \{first: 5, most: 4\} with 6 seeds; valid is 3 ≤ first ≤ most ≤ number of seeds\. "
+            r"Type: 'starts=\{first: 5, most: 5\}'",
+        ),
+        ("starts={first: 3, most: 7}", r"most: 7\} with 6 seeds; .*Type: 'starts=\{first: 3, most: 6\}'"),
+        ("starts={first: 2, most: 6}", r"Type: 'starts=\{first: 3, most: 6\}'"),
+        ("starts={first: 8, most: 9}", r"Type: 'starts=\{first: 6, most: 6\}'"),
+        ("seeds=[1,2]", r"with 2 seeds; .* and at least 3 seeds"),
+        ("starts={first: 3}", r"starts\.most is not given"),
+        (
+            "expect=[{variant: x, is: higher}]",
+            r"expect\[0\]\.variant has 'x', .*are grpo, gvpo, ppo",
+        ),
+        ("expect=[{variant: gvpo, against: x, is: higher}]", r"expect\[0\]\.against has 'x'"),
+        ("expect=[{variant: grpo, is: higher}]", r"expect\[0\] compares grpo with itself"),
+        ("expect=[{variant: gvpo, against: gvpo, is: equal}]", r"expect\[0\] compares gvpo with itself"),
+        (
+            "expect=[{variant: gvpo, is: better}]",
+            r"expect\[0\]\.is is 'better'; valid are higher, lower, diff",
+        ),
+        ("expect=[{variant: gvpo}]", r"expect\[0\]\.is is not given"),
+        ("expect=[{variant: gvpo, is_: higher}]", r"expect\[0\]\.is_='higher' is not known"),
+        ("expect=[gvpo]", r"expect\[0\] is 'gvpo'; valid is a section"),
+        (
+            "expect=[{variant: gvpo, is: higher}, {variant: gvpo, is: equal}]",
+            r"expect\[1\] compares gvpo with grpo as expect\[0\] does",
+        ),
+        (
+            "expect=[{variant: gvpo, against: ppo, is: higher}, {variant: ppo, against: gvpo, is: lower}]",
+            r"expect\[1\] compares ppo with gvpo as expect\[0\] does",
+        ),
+        ("checks=[{metric: a, measure: best, at_least: 1}]", r"checks\[0\]\.measure is 'best'"),
+        ("checks=[{metric: a, measure: mean, at_least: .nan}]", r"checks\[0\]\.at_least is nan"),
+        ("checks=[{metric: a, measure: mean}]", r"checks\[0\]\.at_least is not given"),
+        ("checks=[{metric: a, measure: mean, at_least: 1, variants: [x]}]", r"checks\[0\]\.variants has 'x'"),
+        ("control={}", r"control has neither variant nor grid"),
+        ("control={variant: ppo, is: lower, grid: x}", r"control has both variant and grid"),
+        ("control={variant: x, is: lower}", r"control\.variant has 'x'"),
+        ("control={variant: ppo}", r"control\.is is 'not given'; valid are higher, lower, different"),
+        ("control={variant: ppo, is: equal}", r"control\.is is 'equal'"),
+        ("control={variant: grpo, is: lower}", r"control compares grpo with itself"),
+        ("control={grid: x, is: lower}", r"control has grid, and also is or against"),
+    ],
+)
+def test_a_contradiction_is_named(read, override: str, message: str) -> None:
+    with pytest.raises(AblationError, match=message):
+        read_one(read, override)
+
+
+def read_one(read, override: str) -> GridSettings:
+    """Replace a key of the declaration as a whole, or a value in it."""
+    key, _, value = override.partition("=")
+    if "." in key or not value.startswith(("{", "[", "null")):
+        return read(override)
+    lines, keep = [], True
+    for line in (GRID + DECLARATION).splitlines():
+        if line and not line.startswith(" "):
+            keep = not line.startswith(f"{key}:")
+        lines += [line] if keep else []
+    return read(text="\n".join([*lines, f"{key}: {value}"]))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "primary={metric: a, measure: area}",
+        "margin=0.05",
+        "starts={first: 3, most: 3}",
+        "checks=[{metric: a, measure: mean, at_least: 1}]",
+    ],
+)
+def test_a_part_without_a_claim_is_named(read, given: str) -> None:
+    key = given.partition("=")[0]
+    with pytest.raises(AblationError, match=rf"{key} is given, but neither.*variant: gvpo.*or remove {key}"):
+        read(given, text=GRID)
