@@ -20,7 +20,6 @@ from grpo_verl_ext.ablation.statistics import (
     curve,
     first_step_at,
     seconds_until,
-    small_sample_warning,
     summarize,
 )
 from grpo_verl_ext.ablation.verdicts import CheckResult, Verdict
@@ -90,7 +89,7 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
         threshold=threshold,
         reached={} if threshold is None else reached(results, threshold),
         missing=missing_metrics(results),
-        warnings=all_warnings(results, rows),
+        warnings=all_warnings(results),
     )
 
 
@@ -104,20 +103,13 @@ def rows_of(results: Results) -> list[Row]:
     ]
 
 
-def all_warnings(results: Results, rows: list[Row]) -> list[str]:
-    """Files that cannot be read, runs that are not finished, comparisons over too few seeds."""
+def all_warnings(results: Results) -> list[str]:
+    """Files that cannot be read, and runs that are not finished."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     unfinished = [run for run in results.runs if run.state is not State.FINISHED]
     if unfinished:
         names = ", ".join(f"{run.variant}/seed-{run.seed} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
-    for row in rows:
-        if row.comparison is not None and (row.metric, row.measure) == (results.settings.metrics[0], "final"):
-            low, high = row.comparison.low, row.comparison.high
-            half = (high - low) / 2 if low is not None and high is not None else None
-            warning = small_sample_warning(row.comparison.seeds, half)
-            if warning is not None:
-                warnings.append(f"{row.variant} against {results.baseline}: {warning}")
     return warnings
 
 

@@ -12,7 +12,7 @@ from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, re
 from grpo_verl_ext.ablation.results import GRID, keep_grid, read_results
 from grpo_verl_ext.ablation.run_state import State, failure_of, state_of
 from grpo_verl_ext.ablation.runner import check_records, go
-from grpo_verl_ext.ablation.statistics import best, compare, small_sample_warning
+from grpo_verl_ext.ablation.statistics import best, compare
 from grpo_verl_ext.ablation.summary import exploratory_lines
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
@@ -162,9 +162,14 @@ class TestNoSpread:
         assert (found.p, found.effect, found.low, found.high) == (None, None, None, None)
         assert found.difference == pytest.approx(0.1, rel=1e-12)
 
-    @pytest.mark.parametrize("seeds", [2, 8])
-    def test_nothing_can_be_concluded_without_one(self, seeds: int) -> None:
-        assert "nothing can be concluded" in str(small_sample_warning(seeds, None))
+    @pytest.mark.parametrize("seeds", [[1], [1, 2, 3]])
+    def test_without_one_there_is_no_interval(self, tmp_path: Path, grid_of, leave, seeds: list[int]) -> None:
+        grid_of(["a", "b"], ["acc"], seeds=seeds)
+        for seed in seeds:
+            leave("a", seed, {1: {"acc": 0.25}, 2: {"acc": 0.25}})
+            leave("b", seed, {1: {"acc": 0.5}, 2: {"acc": 0.5}})
+        (line,) = exploratory_lines(analyse(read_results(tmp_path)))
+        assert line.endswith(": +0.250 (no interval)")
 
     def test_a_nan_is_no_loss(self) -> None:
         found = compare({1: 1.0, 2: math.nan, 3: 1.0}, {1: 0.0, 2: 0.0, 3: 0.5})
