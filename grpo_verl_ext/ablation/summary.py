@@ -13,9 +13,10 @@ from grpo_verl_ext.ablation.statistics import CONFIDENCE
 from grpo_verl_ext.ablation.verdicts import Outcome
 
 EXPLORATORY = "exploratory"
+CONTROL = {True: "control shown", False: "control missed"}
 NOTHING_DECLARED = "nothing was declared before the runs, so nothing here is a finding"
 MEASURE = "area"
-"""Of the first metric: what is compared where no primary is declared."""
+"""Of the first metric: the number that is compared where no primary is declared."""
 
 GREY, PURPLE = "#57606a", "#6b2d73"
 COLOURS = {
@@ -69,24 +70,28 @@ class TextTable:
 
 
 def statements(analysis: Analysis) -> list[Statement]:
-    """One for each verdict; without a declaration, one that says so."""
-    if not analysis.verdicts:
-        return [Statement(EXPLORATORY, NOTHING_DECLARED, GREY)]
-    return [
+    """One for each verdict; without verdicts, the positive control, or that nothing was declared."""
+    verdicts = [
         Statement(verdict.outcome.value, verdict.sentence, COLOURS[verdict.outcome])
         for verdict in analysis.verdicts
     ]
+    controls = [
+        Statement(CONTROL[check.passed], check.sentence, COLOURS[Outcome.SHOWN] if check.passed else PURPLE)
+        for check in analysis.checks
+        if check.is_control
+    ]
+    return verdicts or controls or [Statement(EXPLORATORY, NOTHING_DECLARED, GREY)]
 
 
 def differences(analysis: Analysis) -> list[Difference]:
-    """Those that the verdicts are about; without a declaration, of the first metric from the baseline."""
+    """Those that the verdicts are about; without verdicts, those from the baseline."""
     if analysis.verdicts:
         return [
             Difference(each.variant, each.against, each.difference, each.low, each.high, each.by_seed)
             for each in analysis.verdicts
         ]
-    first = (analysis.results.settings.metrics[0], MEASURE)
-    rows = {row.variant: row for row in analysis.rows if (row.metric, row.measure) == first}
+    wanted = _number(analysis)
+    rows = {row.variant: row for row in analysis.rows if (row.metric, row.measure) == wanted}
     found = []
     for variant, row in rows.items():
         if row.comparison is not None:
@@ -99,10 +104,18 @@ def differences(analysis: Analysis) -> list[Difference]:
 
 def compared(analysis: Analysis) -> str:
     """The number whose differences are shown: ``area of acc``."""
+    metric, measure = _number(analysis)
+    return f"{measure.replace('_', ' ')} of {metric}"
+
+
+def _number(analysis: Analysis) -> tuple[str, str]:
+    """Metric and measure: the primary; without verdicts, only if there are rows of it."""
     settings = analysis.results.settings
-    if analysis.verdicts and settings.primary is not None:
-        return f"{settings.primary.measure.replace('_', ' ')} of {settings.primary.metric}"
-    return f"{MEASURE} of {settings.metrics[0]}"
+    if settings.primary is not None:
+        primary = (settings.primary.metric, settings.primary.measure)
+        if analysis.verdicts or primary in {(row.metric, row.measure) for row in analysis.rows}:
+            return primary
+    return settings.metrics[0], MEASURE
 
 
 def confidence(analysis: Analysis) -> float:

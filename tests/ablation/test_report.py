@@ -174,6 +174,18 @@ def test_json_and_csv_have_the_verdicts_and_the_checks(declared: Analysis, tmp_p
     assert (control["variant"], control["value"], control["is_control"]) == ("lr1e-3", "-0.25", "True")
 
 
+@pytest.mark.parametrize(("passed", "label"), [(True, "control shown"), (False, "control missed")])
+def test_a_grid_that_declares_its_control_alone_begins_with_it(
+    declared: Analysis, passed: bool, label: str
+) -> None:
+    check, control = declared.checks
+    control = dataclasses.replace(control, passed=passed, sentence="lr1e-3 − grpo: −0.250")
+    analysis = dataclasses.replace(declared, verdicts=[], checks=[check, control])
+    text = documents.as_markdown(analysis)
+    assert text.startswith(f"- **{label}**: lr1e-3 − grpo: −0.250\n\n### checks")
+    assert "exploratory" not in text
+
+
 def test_a_verdict_without_a_number_is_reported(declared: Analysis, tmp_path: Path) -> None:
     """Before the first pair of runs."""
     without = {"difference": None, "low": None, "high": None, "by_seed": {}, "starts": 0}
