@@ -86,6 +86,9 @@ def test_the_band_is_the_margin(declared: Analysis) -> None:
     without = dataclasses.replace(declared.results.settings, margin=None)
     analysis = dataclasses.replace(declared, results=Results(without, declared.results.runs))
     assert not drawn(analysis).patches
+    # Without verdicts another number may be drawn than the primary, in whose units the margin is.
+    rows = analyse(declared.results).rows
+    assert not drawn(dataclasses.replace(declared, verdicts=[], rows=rows)).patches
 
 
 def test_without_a_declaration_the_area_of_the_first_metric_is_drawn(results: Results) -> None:

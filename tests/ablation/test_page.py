@@ -167,6 +167,10 @@ def test_the_order_of_the_page(folder: Path, declared: Analysis) -> None:
     # 1/4 + 1/10 at the middle step is the area of both variants with seed 1.
     assert "<li>other − base, area of val/&lt;acc&gt;, 1 start: +0.000 (no interval)</li>" in exploratory
 
+    assert (
+        "<figcaption>mean difference with its 95 % interval; hollow: each start</figcaption>" in exploratory
+    )
+
     html = as_html(declared)
     headings = [heading for _, heading in re.findall(HEADINGS, html)]
     assert headings[1:] == ["Differences", "Curves", "Checks and costs", "Provenance"]
