@@ -6,13 +6,15 @@ from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from grpo_verl_ext.ablation.claims import judge
+from grpo_verl_ext.ablation.controls import with_control
+from grpo_verl_ext.ablation.extension import finished_starts, starts_by_rule
+from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.results import Result, Results
 from grpo_verl_ext.ablation.run_state import State
 from grpo_verl_ext.ablation.statistics import (
     EXPLORED,
-    MEASURES,
     Comparison,
-    Curve,
     Summary,
     adjusted,
     compare,
@@ -81,7 +83,9 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
     Args:
         threshold: value of the first metric; when each run first reaches it is part of the analysis.
     """
+    results = with_control(results)
     rows = rows_of(results)
+    verdicts, checks = judge(results)
     return Analysis(
         results=results,
         rows=rows,
@@ -90,43 +94,60 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
         reached={} if threshold is None else reached(results, threshold),
         missing=missing_metrics(results),
         warnings=all_warnings(results),
+        verdicts=verdicts,
+        checks=checks,
     )
 
 
 def rows_of(results: Results) -> list[Row]:
     """All rows, metric by metric, without variants that have no finished run with the metric."""
-    return [
-        row
-        for metric in results.settings.metrics
-        for measure in EXPLORED
-        for row in _rows(results, metric, measure)
-    ]
+    primary = results.settings.primary
+    numbers = [(metric, measure) for metric in results.settings.metrics for measure in EXPLORED]
+    if primary is not None:
+        numbers = list(dict.fromkeys([(primary.metric, primary.measure), *numbers]))
+    return [row for metric, measure in numbers for row in _rows(results, metric, measure)]
 
 
 def all_warnings(results: Results) -> list[str]:
     """Files that cannot be read, and runs that are not finished."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
-    unfinished = [run for run in results.runs if run.state is not State.FINISHED]
+    wanted = starts_by_rule(results)
+    if results.settings.expect and (finished := finished_starts(results, wanted)) < wanted:
+        warnings.append(
+            f"{finished} of {wanted} declared starts are finished: the verdicts are not final. To finish "
+            f"them, run the same `ablate run` again"
+        )
+    unfinished = [run for run in runs_asked_for(results) if run.state is not State.FINISHED]
     if unfinished:
         names = ", ".join(f"{run.variant}/seed-{run.seed} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
     return warnings
 
 
+def runs_asked_for(results: Results) -> list[Result]:
+    """All runs but those of seeds that the declared rule does not use, unless they have begun."""
+    wanted = results.settings.seeds[: starts_by_rule(results)]
+    return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]
+
+
 def missing_metrics(results: Results) -> list[str]:
-    """Name the metrics that no finished run has, and the runs whose curve ends before their last step."""
+    """Name the metrics that no finished run has, and the runs whose curve ends before their last step.
+
+    These are the metrics to compare, the primary, and those of the checks.
+    """
     finished = [run for run in results.runs if run.state is State.FINISHED]
     found = []
-    for metric in results.settings.metrics if finished else ():
+    for metric, key in _keys_of_metrics(results.settings).items() if finished else ():
         ends = {f"{run.variant}/seed-{run.seed}": curve(run.metrics, metric) for run in finished}
         early = {
-            name: points[-1][0] for name, points in ends.items() if points and not _is_whole(points, results)
+            name: points[-1][0] for name, points in ends.items() if points and not results.is_whole(points)
         }
         if not any(ends.values()):
             names = sorted({name for run in finished for values in run.metrics.values() for name in values})
             near = get_close_matches(metric, names, n=3, cutoff=0.4)
             like = f"; like it are {', '.join(near)}" if near else ""
-            found.append(f"metrics has {metric}, which no run has logged{like}. Type: 'metrics=[…]'")
+            fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
+            found.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
         elif early:
             step = min(early.values())
             found.append(
@@ -139,9 +160,11 @@ def missing_metrics(results: Results) -> list[str]:
     return found
 
 
-def _is_whole(points: Curve, results: Results) -> bool:
-    """Whether a curve reaches the last step, so that its last value is that of the trained policy."""
-    return bool(points) and points[-1][0] >= results.settings.steps
+def _keys_of_metrics(settings: GridSettings) -> dict[str, str]:
+    """Metric → the key that names it."""
+    keys = {settings.primary.metric: "primary"} if settings.primary else {}
+    keys |= {check.metric: f"checks[{index}]" for index, check in enumerate(settings.checks)}
+    return {metric: keys.get(metric, "metrics") for metric in [*settings.metrics, *keys]}
 
 
 def costs_of(results: Results) -> dict[str, dict[str, float]]:
@@ -174,14 +197,7 @@ def _reached(run: Result, metric: str, threshold: float) -> tuple[int, int | Non
 
 
 def _rows(results: Results, metric: str, measure: str) -> list[Row]:
-    values = {
-        variant: {
-            run.seed: MEASURES[measure](points)
-            for run in results.finished(variant)
-            if _is_whole(points := curve(run.metrics, metric), results)
-        }
-        for variant in results.variants
-    }
+    values = {variant: results.values(variant, metric, measure) for variant in results.variants}
     there = [variant for variant in results.variants if values[variant]]
     comparisons = [
         None if variant == results.baseline else compare(values[variant], values[results.baseline])

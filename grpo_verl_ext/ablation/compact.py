@@ -1,6 +1,7 @@
 """One JSON file that holds everything a report reads of a grid, to be kept when the runs are removed.
 
-It has ``grid`` and ``runs``; a run has its ``record``, ``metrics`` in columns, ``samples`` and ``warnings``.
+It has ``grid``, ``runs``, and ``control`` where another grid is the control; a run has its ``record``,
+``metrics`` in columns, ``samples`` and ``warnings``.
 Each metric and each sample is one line, so that git shows what differs.
 """
 
@@ -15,10 +16,11 @@ from typing import Any
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings, check_declaration, runs_of
 from grpo_verl_ext.ablation.results import GRID, Result, Results, read_results
 from grpo_verl_ext.ablation.run_state import RECORD_FIELDS, State
+from grpo_verl_ext.ablation.verdicts import CheckResult
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made, typed
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, as_written, made, typed
 
 COMPACT = "runs.json"
 """The file's usual name; in a folder without ``grid.json`` it is the one that is read."""
@@ -53,6 +55,8 @@ def write_compact(results: Results, file: Path) -> None:
         AblationError: it cannot be written.
     """
     content = {"grid": results.settings.as_dict(), "runs": [_run_as_json(run) for run in results.runs]}
+    if results.control is not None:
+        content["control"] = as_written(results.control)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, _lines(content) + "\n")
@@ -75,7 +79,8 @@ def read_compact(file: Path) -> Results:
         ]:
             raise ValueError("its runs are not those of its grid")
         check_declaration(settings)
-        return Results(settings, runs)
+        control = content.get("control")
+        return Results(settings, runs, None if control is None else made(CheckResult, control))
     except (*PARSE_ERRORS, OSError) as error:
         raise AblationError(
             f"{file} is not a file that `ablate report --compact` wrote ({error!r}). It was left in place"

@@ -107,6 +107,17 @@ class Declaration:
         return [Comparison(each.variant, each.against or self.baseline, each.is_) for each in self.expect]
 
     @property
+    def subject(self) -> tuple[Primary, float]:
+        """The primary and the margin that the comparisons are about.
+
+        Raises:
+            ValueError: nothing is compared.
+        """
+        if self.primary is None or self.margin is None:
+            raise ValueError("the grid declares no comparison")
+        return self.primary, self.margin
+
+    @property
     def compared(self) -> list[str]:
         """Variants that take part in a comparison."""
         return list(dict.fromkeys(name for each in self.comparisons for name in (each.variant, each.against)))
@@ -138,6 +149,8 @@ class Declaration:
                 f"{given[0]} is given, but neither expect nor control: nothing is claimed. Type: "
                 f"'expect=[{{variant: {another}, is: higher}}]', or remove {', '.join(given)}"
             )
+        if self.starts is not None and self.control is not None and not self.expect:
+            yield "starts is given, but expect is empty, which decides how many are needed. Remove starts"
         own_control = self.control is not None and self.control.variant is not None
         if (self.expect or own_control) and self.primary is None:
             yield (
@@ -161,6 +174,11 @@ class Declaration:
             yield f"margin is {self.margin}; valid is a number > 0. Type: margin=0.05"
         if not 0 < self.alpha <= 0.5:
             yield f"alpha is {self.alpha}; valid is a number > 0 and ≤ 0.5. Type: alpha=0.04"
+        if self.expect and self.starts is None and len(self.seeds) < FEWEST:
+            yield (
+                f"seeds has {len(self.seeds)}, with which nothing in expect can be decided; valid are at "
+                f"least {FEWEST}. Type: 'seeds=[1,2,3,4,5,6,7,8]'"
+            )
         if self.starts is not None:
             first, most, seeds = self.starts.first, self.starts.most, len(self.seeds)
             if not FEWEST <= first <= most <= seeds:

@@ -70,6 +70,11 @@ class GridSettings:
         return dict(values)
 
     @property
+    def is_declared(self) -> bool:
+        """Whether the grid claims something; otherwise it is exploratory."""
+        return bool(self.expect) or self.control is not None
+
+    @property
     def declaration(self) -> Declaration:
         """What the grid claims."""
         return Declaration(

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from grpo_verl_ext.ablation import plots, summary
-from grpo_verl_ext.ablation.analysis import Analysis
+from grpo_verl_ext.ablation.analysis import Analysis, runs_asked_for
 from grpo_verl_ext.ablation.plots import Band, bands, plot_bands
 from grpo_verl_ext.ablation.responses import NO_DIFFERENCE, SAMPLES, SHARE_RIGHT
 from grpo_verl_ext.ablation.results import Results
@@ -74,6 +74,7 @@ def as_html(analysis: Analysis) -> str:
     return environment.get_template("page.html.jinja").render(
         title=_title(results),
         results=results,
+        runs=runs_asked_for(results),
         finished=sum(len(results.finished(variant)) for variant in results.variants),
         statements=summary.statements(analysis),
         warnings=[*analysis.missing, *analysis.warnings],

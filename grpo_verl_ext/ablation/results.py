@@ -18,6 +18,8 @@ from grpo_verl_ext.ablation.grid import (
 )
 from grpo_verl_ext.ablation.responses import CHARACTERS, Measures, read_responses
 from grpo_verl_ext.ablation.run_state import State, read_record, status_of
+from grpo_verl_ext.ablation.statistics import MEASURES, Curve, curve
+from grpo_verl_ext.ablation.verdicts import CheckResult
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.utils.files import write_whole
@@ -57,6 +59,8 @@ class Results:
 
     settings: GridSettings
     runs: list[Result]
+    control: CheckResult | None = None
+    """The control of another grid that ``control.grid`` names, once it is read; a compact file keeps it."""
 
     @property
     def baseline(self) -> str:
@@ -78,14 +82,72 @@ class Results:
         """The finished runs of a variant; only these are compared."""
         return [run for run in self.runs if run.variant == variant and run.state is State.FINISHED]
 
+    def values(self, variant: str, metric: str, measure: str) -> dict[int, float]:
+        """Seed → measure of the finished runs whose curve is whole."""
+        return {
+            run.seed: MEASURES[measure](points)
+            for run in self.finished(variant)
+            if self.is_whole(points := curve(run.metrics, metric))
+        }
+
+    def is_whole(self, points: Curve) -> bool:
+        """Whether a curve reaches the last step, so that its last value is that of the trained policy."""
+        return bool(points) and points[-1][0] >= self.settings.steps
+
 
 def keep_grid(settings: GridSettings) -> None:
-    """Write the grid into its folder, for `read_results`, with the seeds that an earlier grid there had."""
+    """Write the grid into its folder, for `read_results`, with the seeds of the runs that have begun there.
+
+    Raises:
+        AblationError: as `check_unchanged`.
+    """
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    earlier = _read_grid(folder).seeds if (folder / GRID).is_file() else []
-    kept = replace(settings, seeds=list(dict.fromkeys([*earlier, *settings.seeds])))
+    earlier = check_unchanged(settings)
+    seeds = [*(earlier.seeds if earlier else []), *settings.seeds]
+    kept = replace(settings, seeds=list(dict.fromkeys(seeds)))
     write_whole(folder / GRID, json.dumps(kept.as_dict(), indent=2) + "\n")
+
+
+FIXED = ("primary", "margin", "alpha", "starts", "expect", "checks", "control", "baseline", "right_above")
+"""Keys that cannot change once a run of a grid with a declaration has begun."""
+
+
+def check_unchanged(settings: GridSettings) -> GridSettings | None:
+    """Refuse another declaration than that of the runs that have begun in the grid's folder.
+
+    Returns:
+        The grid of those runs; None where no run has begun.
+
+    Raises:
+        AblationError: names the key, both values and what to type.
+    """
+    folder = Path(settings.folder)
+    earlier = _read_grid(folder) if (folder / GRID).is_file() else None
+    if earlier is None or not any(run.training.folder.is_dir() for run in runs_of(earlier)):
+        return None
+    if not earlier.is_declared and settings.is_declared:
+        raise AblationError(
+            f"{folder} holds runs that were begun without a declaration: they stay exploratory, since "
+            f"nothing can be declared once a run exists. Type folder=<another>"
+        )
+    if earlier.is_declared:
+        before, now = _fixed(earlier, earlier), _fixed(settings, earlier)
+        for key in before:
+            if before[key] != now[key]:
+                raise AblationError(
+                    f"{folder} holds runs that were begun with {key}: {json.dumps(before[key])}, and now it "
+                    f"is {json.dumps(now[key])}; what is declared cannot change once a run exists. "
+                    f"Write it as it was, or type folder=<another>"
+                )
+    return earlier
+
+
+def _fixed(settings: GridSettings, earlier: GridSettings) -> dict[str, Any]:
+    """The values that cannot change; of the seeds, those that the declared starts may use."""
+    values = settings.as_dict()
+    seeds = {"seeds": settings.seeds[: earlier.starts.most]} if earlier.starts else {}
+    return {key: values[key] for key in FIXED} | seeds
 
 
 def read_results(folder: Path) -> Results:

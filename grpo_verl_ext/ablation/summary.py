@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpo_verl_ext.ablation.analysis import Analysis
+from grpo_verl_ext.ablation.sentences import figures
 from grpo_verl_ext.ablation.statistics import CONFIDENCE
 from grpo_verl_ext.ablation.verdicts import Outcome
 
@@ -178,12 +179,6 @@ def thresholds(analysis: Analysis) -> list[str]:
         ]
         lines.append(f"{variant} reached {analysis.threshold:g}: {'; '.join(when) or '–'}")
     return lines
-
-
-def figures(value: float, sign: str = "") -> str:
-    """Three decimals; two figures where these would be zeros or one figure."""
-    text = f"{value:{sign}.3f}" if value == 0 or abs(value) >= 0.01 else f"{value:{sign}.2g}"
-    return text.replace("-", "−", 1) if value < 0 else text
 
 
 def _with_interval(difference: Difference) -> str:

@@ -23,7 +23,7 @@ from grpo_verl_ext.ablation.analysis import analyse
 from grpo_verl_ext.ablation.compact import read_any, write_compact
 from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
 from grpo_verl_ext.ablation.ray_jobs import noted_job
-from grpo_verl_ext.ablation.results import keep_grid
+from grpo_verl_ext.ablation.results import check_unchanged, keep_grid
 from grpo_verl_ext.ablation.run_state import RunStatus, State, state_of, status_of
 from grpo_verl_ext.ablation.runner import check_records, executor_at, go
 from grpo_verl_ext.ablation.statistics import STEP_SECONDS, curve, final
@@ -47,6 +47,7 @@ def print_plan(settings: GridSettings, *, retry_failed: bool, command: str) -> N
     runs = runs_of(settings)
     checks.compose(runs)
     check_records(runs)
+    check_unchanged(settings)
     statuses = _statuses(runs)
     print_table(console, _table(statuses, settings.metrics[0]))
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]

@@ -53,7 +53,7 @@ PRIMARY = "gold_response/probability"
 
 @pytest.fixture
 def declared(tmp_path: Path) -> Analysis:
-    """Five verdicts with the sentences of real ones, a check that was missed and a control that was passed.
+    """Five verdicts with sentences as long as real ones, a check that was missed and a control that was passed.
 
     The differences are −0.1, 0, 0.1, 0.2 and 0.3 with the first seed, and 0.02 more with the second.
     """
@@ -113,6 +113,6 @@ def _verdict(variant: str, outcome: Outcome, first: float) -> Verdict:
         starts_needed=19,
         minutes_needed=93.0,
         sentence=f"{variant} − grpo, area of {PRIMARY}, 12 starts: {mean:+.3f} "
-        f"({mean - 0.125:.3f} … {mean + 0.125:.3f}): {outcome.value}; equal within ±0.05 (p = 0.250), "
-        f"0.05 needs 7 more starts (93 minutes)",
+        f"({mean - 0.125:.3f} … {mean + 0.125:.3f}): {outcome.value}; p = 0.123 after Holm; equality within "
+        f"±0.05: p = 0.0021; 0.05 needs 7 more starts (93 minutes)",
     )

@@ -221,7 +221,7 @@ def test_each_outcome_has_a_colour() -> None:
 def test_five_verdicts_are_read_without_scrolling(
     declared: Analysis, tmp_path: Path, browser: Browser, width: int, height: int
 ) -> None:
-    assert min(len(verdict.sentence) for verdict in declared.verdicts) > 130
+    assert min(len(verdict.sentence) for verdict in declared.verdicts) > 160
     page = browser.new_page(viewport={"width": width, "height": height})
     page.goto(write(declared, tmp_path).as_uri())
     boxes = page.evaluate(

@@ -193,4 +193,4 @@ def test_small_numbers_are_not_shown_as_zero(tmp_path: Path, grid_of, leave) -> 
     (line,) = exploratory_lines(analyse(read_results(tmp_path)))
     # A curve of two points has their mean as its area, so the differences are 5e-5 and 6e-5, four of each:
     # mean 5.5e-5, std 5e-6 · √(8/7); with t = 2.3646 (seven degrees of freedom) half the interval is 4.5e-6.
-    assert line == "b − a, area of kl, 8 starts: +5.5e-05 (5.1e-05 … 5.9e-05)"
+    assert line == "b − a, area of kl, 8 starts: +5.5e−05 (5.1e−05 … 5.9e−05)"

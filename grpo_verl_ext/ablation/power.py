@@ -1,0 +1,111 @@
+"""Power of a paired comparison: the starts that a difference takes, the difference that some starts can tell.
+
+``alpha`` is the two-sided level of one comparison. Of several under Holm's rule, the one with the smallest p
+is tested at the declared level / number of comparisons and the others at more. All numbers here use that
+first level (`Declaration.level`): they hold for each comparison whatever the others show, and understate its
+power when others are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_verl_ext.ablation.declaration import FEWEST
+
+POWER = 0.8
+"""Probability with which a difference is to be found."""
+
+MANY = 1000
+"""Stands for as many starts or more."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviation of paired differences, and what it was estimated from."""
+
+    sd: float
+    """NaN: not known."""
+    degrees: int
+    """Degrees of freedom."""
+    variants: list[str]
+    starts: int
+
+
+def power(difference: float, sd: float, starts: int, alpha: float) -> float:
+    """Probability that the two-sided paired t-test finds a true difference with its sign.
+
+    P(T > t_{1−α/2, n−1}), T noncentral t with n − 1 degrees of freedom and noncentrality √n·|difference|/sd.
+
+    Args:
+        sd: standard deviation of the paired differences.
+    """
+    from statsmodels.stats.power import TTestPower  # takes half a second, and exploratory grids need none
+
+    if sd == 0:
+        return 1.0
+    found = TTestPower().power(abs(difference) / sd, starts, alpha / 2, alternative="larger")
+    # scipy's noncentral t is NaN for some noncentralities above 38, where this probability rounds to 1.
+    return 1.0 if math.isnan(found) else float(found)
+
+
+def smallest_difference(sd: float, starts: int, alpha: float) -> float:
+    """The difference that the starts find with probability `POWER`."""
+    return _smallest_effect(starts, alpha) * sd
+
+
+@cache
+def _smallest_effect(starts: int, alpha: float) -> float:
+    """`smallest_difference` in units of the standard deviation."""
+    from statsmodels.stats.power import TTestPower
+
+    # Two-sided, statsmodels ends at wrong values for few starts, where the other tail of scipy's t is NaN.
+    return float(TTestPower().solve_power(nobs=starts, alpha=alpha / 2, power=POWER, alternative="larger"))
+
+
+def starts_needed(difference: float, sd: float, alpha: float) -> int:
+    """The fewest starts, `FEWEST` to `MANY`, that find the difference with probability `POWER`."""
+    known_sd = NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(POWER)
+    root = known_sd * sd / abs(difference)  # √n, were the standard deviation known: a lower bound
+    if root >= math.sqrt(MANY):
+        return MANY
+    starts = max(FEWEST, math.floor(root**2))
+    while starts < MANY and smallest_difference(sd, starts, alpha) > abs(difference):
+        starts += 1
+    return starts
+
+
+def extended_starts(margin: float, sd: float, alpha: float, *, first: int, most: int) -> int:
+    """The number of starts to end with: those that ``margin`` takes, from ``first`` to ``most``.
+
+    Args:
+        sd: estimated from the first starts by `difference_sd`, which is blind to the means of the
+            differences; NaN, a spread that is not known, takes ``most``.
+    """
+    return most if math.isnan(sd) else min(max(first, starts_needed(margin, sd, alpha)), most)
+
+
+def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard deviation of paired differences, pooled over all pairs of variants.
+
+    √2·s with s² = Σ (y_ij − ȳ_i· − ȳ_·j + ȳ··)² / ((k − 1)(n − 1)), the residual of variant + start. With two
+    variants this is the standard deviation of their differences. It assumes that all variants scatter alike
+    around their start.
+
+    Args:
+        values: ``(…, k, n)``, k ≥ 2 variants with the same n ≥ 2 starts.
+
+    Returns:
+        ``(…)``.
+    """
+    of_variant = values.mean(axis=-1, keepdims=True)
+    of_start = values.mean(axis=-2, keepdims=True)
+    residuals = values - of_variant - of_start + values.mean(axis=(-2, -1), keepdims=True)
+    degrees = (values.shape[-2] - 1) * (values.shape[-1] - 1)
+    pooled: NDArray[np.float64] = np.sqrt(2 * (residuals**2).sum(axis=(-2, -1)) / degrees)
+    return pooled

@@ -1,0 +1,159 @@
+"""Test that a declaration cannot change, appear or disappear once a run of the grid has begun."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation.compact import read_compact, write_compact
+from grpo_verl_ext.ablation.declaration import Check, Control, Expectation, Primary, Starts
+from grpo_verl_ext.ablation.grid import AblationError, GridSettings, runs_of
+from grpo_verl_ext.ablation.results import GRID, keep_grid, read_results
+from grpo_verl_ext.ablation.runner import go
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+
+@pytest.fixture
+def declared(tmp_path: Path) -> GridSettings:
+    return GridSettings(
+        folder=str(tmp_path / "out"),
+        steps=2,
+        base=[],
+        axes={"algo": {"a": ["+algo=a"], "b": ["+algo=b"], "bad": ["+algo=c"]}},
+        seeds=[1, 2, 3, 4],
+        baseline=["a"],
+        metrics=["acc"],
+        primary=Primary("acc", "area"),
+        margin=0.05,
+        starts=Starts(3, 4),
+        expect=[Expectation("b", "higher")],
+        checks=[Check("clip", "mean", 0.01)],
+        control=Control("bad", "lower"),
+    )
+
+
+def begin(settings: GridSettings) -> None:
+    keep_grid(settings)
+    runs_of(settings)[0].training.folder.mkdir(parents=True)
+
+
+UNDECLARED = {"primary": None, "margin": None, "starts": None, "expect": [], "checks": [], "control": None}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "primary",
+            Primary("acc", "final"),
+            r'primary: \{"metric": "acc", "measure": "area"\}.*"final"\}; what',
+        ),
+        ("margin", 0.1, r"margin: 0\.05, and now it is 0\.1; .*type folder=<another>"),
+        ("alpha", 0.05, r"alpha: 0\.04, and now it is 0\.05"),
+        (
+            "starts",
+            Starts(3, 3),
+            r'starts: \{"first": 3, "most": 4\}, and now it is \{"first": 3, "most": 3\}',
+        ),
+        ("expect", [Expectation("b", "lower")], r'expect: .*"is": "higher".*now it is .*"is": "lower"'),
+        ("checks", [], r'checks: \[\{"metric": "clip".*, and now it is \[\]'),
+        ("control", Control("bad", "different"), r'control: .*"lower".*now it is .*"different"'),
+        ("baseline", ["b"], r'baseline: \["a"\], and now it is \["b"\]'),
+        ("right_above", 0.5, r"right_above: null, and now it is 0\.5"),
+        ("seeds", [1, 2, 4, 3], r"seeds: \[1, 2, 3, 4\], and now it is \[1, 2, 4, 3\]"),
+    ],
+)
+def test_a_changed_key_is_named_with_both_values(declared, key: str, value: object, message: str) -> None:
+    begin(declared)
+    before = (Path(declared.folder) / GRID).read_bytes()
+    with pytest.raises(AblationError, match=message):
+        keep_grid(replace(declared, **{key: value}))
+    assert (Path(declared.folder) / GRID).read_bytes() == before
+    keep_grid(declared)
+
+
+def test_it_cannot_disappear(declared: GridSettings) -> None:
+    begin(declared)
+    with pytest.raises(AblationError, match=r"begun with primary: .*, and now it is null"):
+        keep_grid(replace(declared, **UNDECLARED))
+
+
+def test_it_cannot_appear(declared: GridSettings) -> None:
+    begin(replace(declared, **UNDECLARED))
+    with pytest.raises(AblationError, match=r"without a declaration: they stay .*folder=<another>"):
+        keep_grid(declared)
+    keep_grid(replace(declared, **UNDECLARED, metrics=["acc", "loss"]))
+
+
+def test_before_the_first_run_anything_may_change(declared: GridSettings) -> None:
+    keep_grid(declared)
+    keep_grid(replace(declared, margin=0.1, seeds=[5, 6, 7, 8]))
+    kept = read_results(Path(declared.folder)).settings
+    assert (kept.margin, kept.seeds) == (0.1, [5, 6, 7, 8])
+
+
+def test_more_seeds_than_the_declared_starts_use_may_follow(declared: GridSettings) -> None:
+    begin(declared)
+    keep_grid(replace(declared, seeds=[1, 2, 3, 4, 9]))
+    assert read_results(Path(declared.folder)).settings.declaration.usable == [1, 2, 3, 4]
+
+
+def test_nothing_is_trained_where_it_changed(declared: GridSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(declared)
+    monkeypatch.setattr(VerlRun, "go", lambda *_: pytest.fail("a run began"))
+    changed = replace(declared, margin=0.1)
+    with pytest.raises(AblationError, match="margin"):
+        go(
+            Path(declared.folder),
+            runs_of(changed),
+            None,  # type: ignore[arg-type]
+            retry_failed=False,
+            accepted=lambda: keep_grid(changed),
+        )
+
+
+def test_the_plan_says_it_too(declared: GridSettings, tmp_path: Path) -> None:
+    settings = replace(declared, axes={"algo": {"a": ["+algo=grpo"], "b": [], "bad": []}})
+    begin(settings)
+    file = tmp_path / "grid.yaml"
+    file.write_text(json.dumps(settings.as_dict() | {"folder": settings.folder, "margin": 0.1}))
+    refused = CliRunner().invoke(app, ["ablate", "plan", str(file)])
+    assert refused.exit_code == 1
+    assert "begun with margin: 0.05, and now it is 0.1" in refused.stderr
+
+
+class TestKeptFiles:
+    def test_the_compact_file_keeps_the_declaration(self, declared: GridSettings, tmp_path: Path) -> None:
+        keep_grid(declared)
+        write_compact(read_results(Path(declared.folder)), tmp_path / "runs.json")
+        assert read_compact(tmp_path / "runs.json").settings == replace(declared, folder=str(tmp_path))
+
+    @pytest.mark.parametrize("name", [GRID, "runs.json"])
+    def test_a_file_of_the_time_before_declarations_is_read(
+        self, declared, tmp_path: Path, name: str
+    ) -> None:
+        keep_grid(declared)
+        folder = Path(declared.folder)
+        write_compact(read_results(folder), folder / "runs.json")
+        content = json.loads((folder / name).read_text())
+        grid = content if name == GRID else content["grid"]
+        for key in (*UNDECLARED, "alpha"):
+            del grid[key]
+        (folder / name).write_text(json.dumps(content))
+        settings = (read_results(folder) if name == GRID else read_compact(folder / name)).settings
+        assert settings == replace(declared, **UNDECLARED)
+
+    @pytest.mark.parametrize("change", [{"expect": [{"variant": "x", "is": "higher"}]}, {"margin": "a"}])
+    @pytest.mark.parametrize("name", [GRID, "runs.json"])
+    def test_a_spoiled_declaration_is_refused(self, declared, name: str, change: dict[str, object]) -> None:
+        keep_grid(declared)
+        folder = Path(declared.folder)
+        write_compact(read_results(folder), folder / "runs.json")
+        content = json.loads((folder / name).read_text())
+        (content if name == GRID else content["grid"]).update(change)
+        (folder / name).write_text(json.dumps(content))
+        with pytest.raises(AblationError, match="left in place"):
+            read_results(folder) if name == GRID else read_compact(folder / name)

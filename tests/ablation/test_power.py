@@ -1,0 +1,120 @@
+"""Test power and numbers of starts next to statsmodels, by quadrature, and as properties."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+from statsmodels.stats.power import TTestPower
+
+from grpo_verl_ext.ablation.power import (
+    MANY,
+    difference_sd,
+    extended_starts,
+    power,
+    smallest_difference,
+    starts_needed,
+)
+
+repeatable = settings(derandomize=True, deadline=None, max_examples=25)
+levels = st.sampled_from([0.05, 0.04, 0.02, 0.01, 0.008])
+spreads = st.floats(0.005, 0.2)
+
+
+class TestPower:
+    @pytest.mark.parametrize(
+        ("difference", "sd", "starts", "alpha"),
+        [(0.05, 0.044, 8, 0.04), (0.05, 0.044, 12, 0.01), (0.03, 0.044, 16, 0.05), (0.2, 0.03, 3, 0.01)],
+    )
+    def test_by_quadrature(self, difference: float, sd: float, starts: int, alpha: float) -> None:
+        # T = (Z + δ) / √(V / df) with V chi-square: P(T > c) = E[Φ(δ − c·√(V / df))].
+        df, delta = starts - 1, difference / sd * math.sqrt(starts)
+        critical = stats.t.isf(alpha / 2, df)
+        wanted, _ = integrate.quad(
+            lambda v: stats.chi2.pdf(v, df) * stats.norm.cdf(delta - critical * math.sqrt(v / df)), 0, np.inf
+        )
+        assert power(difference, sd, starts, alpha) == pytest.approx(wanted, rel=1e-6)
+
+    @pytest.mark.parametrize("starts", [8, 12, 16])
+    def test_next_to_the_two_sided_power_of_statsmodels(self, starts: int) -> None:
+        # It counts significance in the wrong direction too, at most 1e-5 here.
+        wanted = TTestPower().power(0.05 / 0.044, starts, 0.04)
+        assert power(0.05, 0.044, starts, 0.04) == pytest.approx(wanted, abs=1e-5)
+        assert power(-0.05, 0.044, starts, 0.04) == power(0.05, 0.044, starts, 0.04)
+
+    @given(spreads, st.integers(3, 40), levels)
+    @repeatable
+    def test_it_is_a_probability_even_where_scipys_is_nan(self, sd: float, starts: int, alpha: float) -> None:
+        found = [power(difference, sd, starts, alpha) for difference in (0.01, 0.1, 1.0, 10.0)]
+        assert all(0 <= each <= 1 for each in found)
+        assert found == sorted(found)
+
+    def test_without_spread_any_difference_is_found(self) -> None:
+        assert power(1e-9, 0.0, 3, 0.04) == 1.0
+
+
+class TestStarts:
+    # G*Power, paired t-test, two-sided 5 %, 80 %: d = 0.5: 34 pairs; d = 0.8: 15; d = 1: 10.
+    @pytest.mark.parametrize(("effect", "wanted"), [(0.5, 34), (0.8, 15), (1.0, 10)])
+    def test_of_the_tables(self, effect: float, wanted: int) -> None:
+        assert starts_needed(effect, 1.0, 0.05) == wanted
+
+    @given(spreads, levels)
+    @repeatable
+    def test_they_are_the_fewest(self, sd: float, alpha: float) -> None:
+        needed = starts_needed(0.05, sd, alpha)
+        assert power(0.05, sd, needed, alpha) > 0.8 - 1e-4
+        assert needed == 3 or power(0.05, sd, needed - 1, alpha) < 0.8 + 1e-4
+
+    @given(spreads, st.integers(3, 40), levels)
+    @repeatable
+    def test_the_smallest_difference_is_found_with_80_percent(
+        self, sd: float, starts: int, alpha: float
+    ) -> None:
+        assert power(smallest_difference(sd, starts, alpha), sd, starts, alpha) == pytest.approx(
+            0.8, abs=1e-4
+        )
+
+    def test_a_hopeless_spread_ends(self) -> None:
+        assert starts_needed(1e-9, 1e9, 0.04) == MANY
+        assert starts_needed(0.05, 0.0, 0.04) == 3
+
+    @pytest.mark.parametrize(
+        ("sd", "wanted"), [(0.001, 8), (0.045, 10), (0.05, 11), (1.0, 16), (math.nan, 16)]
+    )
+    def test_the_extension_stays_within_what_was_declared(self, sd: float, wanted: int) -> None:
+        # d = 0.05 / 0.045 = 1.11 and 1.0 at 4 %: TTestPower gives 9.2 and 10.8 pairs.
+        if math.isfinite(sd) and 8 < wanted < 16:
+            pairs = TTestPower().solve_power(effect_size=0.05 / sd, alpha=0.04, power=0.8)
+            assert math.ceil(pairs) == wanted
+        assert extended_starts(0.05, sd, 0.04, first=8, most=16) == wanted
+
+
+class TestDifferenceSd:
+    def test_by_hand(self) -> None:
+        # Rows minus their means: (−2, 0, 2) and (−1, 1, 0); column means of these: −1.5, 0.5, 1.
+        # Residuals ±(0.5, 0.5, −1): sum of squares 3, one times two degrees; √(2 · 3 / 2) = √3.
+        assert difference_sd(np.array([[1.0, 3.0, 5.0], [0.0, 2.0, 1.0]])) == pytest.approx(math.sqrt(3))
+
+    @given(st.integers(0, 2**32 - 1))
+    @repeatable
+    def test_of_two_variants_it_is_that_of_their_differences(self, seed: int) -> None:
+        values = np.random.default_rng(seed).normal(size=(4, 2, 7))
+        wanted = (values[:, 1] - values[:, 0]).std(axis=-1, ddof=1)
+        assert difference_sd(values) == pytest.approx(wanted, rel=1e-12)
+
+    @given(st.integers(0, 2**32 - 1))
+    @repeatable
+    def test_it_is_blind_to_variants_and_starts(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        values = rng.normal(size=(5, 8))
+        moved = values + rng.normal(size=(5, 1)) + rng.normal(size=(1, 8))
+        assert difference_sd(moved) == pytest.approx(difference_sd(values), rel=1e-9)
+
+    def test_its_square_is_right_on_average(self) -> None:
+        # 4,000 grids of 5 variants and 8 starts: χ² with 28 degrees of freedom, relative SD √(2/28) = 0.27.
+        values = np.random.default_rng(0).normal(scale=0.031, size=(4000, 5, 8))
+        ratio = float((difference_sd(values) ** 2).mean()) / (2 * 0.031**2)
+        assert ratio == pytest.approx(1.0, abs=4 * math.sqrt(2 / 28 / 4000))

@@ -1,0 +1,223 @@
+"""Test the statistics and the rule of a verdict: next to libraries, at its boundaries, on simulated grids."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
+from statsmodels.stats.weightstats import ttost_paired
+
+from grpo_verl_ext.ablation.power import difference_sd, extended_starts, power, starts_needed
+from grpo_verl_ext.ablation.verdicts import Outcome, declared_p, holm, outcome_of, paired_tests
+
+repeatable = settings(derandomize=True, deadline=None, max_examples=25)
+p_values = st.floats(0, 1)
+
+
+class TestPairedTests:
+    @given(st.integers(0, 2**32 - 1), st.integers(3, 16))
+    @repeatable
+    def test_next_to_scipy_and_statsmodels(self, seed: int, count: int) -> None:
+        rng = np.random.default_rng(seed)
+        left, right = rng.normal(0.02, 0.03, size=(2, count))
+        found = paired_tests(left - right, 0.05)
+        assert found.p == pytest.approx(stats.ttest_rel(left, right).pvalue, rel=1e-9)
+        assert found.p_equal == pytest.approx(ttost_paired(left, right, -0.05, 0.05)[0], rel=1e-9)
+        assert found.difference == pytest.approx((left - right).mean(), rel=1e-12)
+        assert found.sd == pytest.approx(np.std(left - right, ddof=1), rel=1e-12)
+
+    def test_by_hand(self) -> None:
+        # 1, 2, 3: mean 2, sd 1, t = 2·√3 = 3.4641 with 2 degrees of freedom, where P(T > t) is
+        # ½ − t / (2·√(2 + t²)) = ½ − √12 / (2·√14); for the margin 5, t = 3·√3 and ½ − √27 / (2·√29).
+        found = paired_tests(np.array([1.0, 2.0, 3.0]), 5.0)
+        assert found.p == pytest.approx(1 - math.sqrt(12 / 14), rel=1e-12)
+        assert found.p_equal == pytest.approx(0.5 - math.sqrt(27 / 29) / 2, rel=1e-12)
+
+    def test_a_mean_on_the_margin_is_as_likely_in_as_out(self) -> None:
+        assert paired_tests(np.array([0.04, 0.05, 0.06]), 0.05).p_equal == pytest.approx(0.5)
+
+    def test_many_grids_at_once(self) -> None:
+        differences = np.random.default_rng(1).normal(size=(3, 2, 6))
+        found = paired_tests(differences, 0.5)
+        assert found.p.shape == found.p_equal.shape == (3, 2)
+        assert found.p[2, 1] == paired_tests(differences[2, 1], 0.5).p
+
+
+class TestHolm:
+    @given(st.lists(p_values, min_size=1, max_size=8))
+    @repeatable
+    def test_next_to_statsmodels(self, values: list[float]) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("gc.collect", lambda: 0)  # which it calls each time: a tenth of a second
+            wanted = multipletests(values, method="holm")[1]
+        assert holm(np.array(values)) == pytest.approx(wanted, rel=1e-12, abs=0)
+
+    def test_by_hand(self) -> None:
+        # Sorted .01 .02 .03 .04 times 4 3 2 1: .04 .06 .06 .04, made monotone: .04 .06 .06 .06.
+        assert holm(np.array([0.03, 0.01, 0.04, 0.02])) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+
+    def test_a_comparison_that_was_not_tested_keeps_its_place(self) -> None:
+        found = holm(np.array([0.01, math.nan, 0.02]))
+        assert found[[0, 2]] == pytest.approx([0.03, 0.04])  # times 3 and 2, not 2 and 1
+        assert math.isnan(found[1])
+
+    def test_many_grids_at_once(self) -> None:
+        values = np.random.default_rng(2).random((4, 2, 3))
+        assert holm(values)[3, 1] == pytest.approx(holm(values[3, 1]))
+
+
+def decided(
+    expected: str, difference: float, *, p: float, p_equal: float, adjusted: float | None = None
+) -> str:
+    """The outcome at alpha 0.04 with two comparisons, so that 0.02 is the level of one."""
+    if adjusted is None:
+        adjusted = declared_p(expected, p, p_equal)
+    return outcome_of(
+        expected, difference, p=p, p_equal=p_equal, adjusted_p=adjusted, alpha=0.04, comparisons=2
+    ).name
+
+
+BELOW, ABOVE = math.nextafter(0.04, 0), math.nextafter(0.04, 1)
+
+
+class TestRule:
+    @pytest.mark.parametrize(
+        ("expected", "difference", "wanted"),
+        [
+            ("higher", 0.1, "SHOWN"),
+            ("higher", -0.1, "OPPOSITE"),
+            ("lower", -0.1, "SHOWN"),
+            ("lower", 0.1, "OPPOSITE"),
+            ("different", 0.1, "SHOWN"),
+            ("different", -0.1, "SHOWN"),
+        ],
+    )
+    def test_a_significant_difference(self, expected: str, difference: float, wanted: str) -> None:
+        for adjusted in (0.04, BELOW):
+            assert decided(expected, difference, p=0.001, p_equal=1.0, adjusted=adjusted) == wanted
+        assert decided(expected, difference, p=0.001, p_equal=1.0, adjusted=ABOVE) == "UNDECIDED"
+
+    def test_a_small_difference_that_is_significant_is_still_shown(self) -> None:
+        assert decided("higher", 0.01, p=0.001, p_equal=0.001) == "SHOWN"
+
+    @pytest.mark.parametrize("expected", ["higher", "lower", "different"])
+    def test_equivalence_takes_the_level_of_one_comparison(self, expected: str) -> None:
+        assert decided(expected, 0.0, p=0.9, p_equal=0.02) == "EQUAL"
+        assert decided(expected, 0.0, p=0.9, p_equal=math.nextafter(0.02, 1)) == "UNDECIDED"
+
+    def test_equality_that_was_expected(self) -> None:
+        assert decided("equal", 0.0, p=0.9, p_equal=0.0, adjusted=0.04) == "SHOWN"
+        assert decided("equal", 0.0, p=0.9, p_equal=0.0, adjusted=ABOVE) == "UNDECIDED"
+        assert decided("equal", 0.01, p=0.001, p_equal=0.001) == "SHOWN"
+        assert decided("equal", 0.1, p=0.02, p_equal=0.9) == "OPPOSITE"
+        assert decided("equal", 0.1, p=math.nextafter(0.02, 1), p_equal=0.9) == "UNDECIDED"
+
+    @pytest.mark.parametrize("expected", ["higher", "lower", "different", "equal"])
+    def test_nan_decides_nothing(self, expected: str) -> None:
+        assert decided(expected, 0.0, p=math.nan, p_equal=math.nan) == "UNDECIDED"
+
+
+class TestSimulated:
+    """4,000 grids of the whole procedure: 8 starts, the spread estimated, at most 16, Holm at alpha 0.04."""
+
+    GRIDS = 4000
+    ALPHA, FIRST, MOST, MARGIN = 0.04, 8, 16, 0.05
+    START_SD, RESIDUAL_SD = 0.15, 0.031
+    SD = math.sqrt(2) * RESIDUAL_SD
+
+    def three_errors(self, share: float) -> float:
+        return 3 * math.sqrt(share * (1 - share) / self.GRIDS)
+
+    def simulate(
+        self, expected: list[str], differences: list[float]
+    ) -> tuple[list[list[Outcome]], list[int]]:
+        """Outcomes of each grid whose variants differ from the baseline by this much, and its starts."""
+        rng = np.random.default_rng(17)
+        count = len(expected)
+        means = np.array([0.0, *differences])[:, None]
+        starts = rng.normal(scale=self.START_SD, size=(self.GRIDS, 1, self.MOST))
+        values = means + starts + rng.normal(scale=self.RESIDUAL_SD, size=(self.GRIDS, count + 1, self.MOST))
+        ends = np.array(
+            [
+                extended_starts(self.MARGIN, float(sd), self.ALPHA / count, first=self.FIRST, most=self.MOST)
+                for sd in difference_sd(values[:, :, : self.FIRST])
+            ]
+        )
+        outcomes: list[list[Outcome]] = []
+        for end in range(self.FIRST, self.MOST + 1):
+            chosen = values[ends == end, :, :end]
+            tests = paired_tests(chosen[:, 1:] - chosen[:, :1], self.MARGIN)
+            own = np.where([each == "equal" for each in expected], tests.p_equal, tests.p)
+            adjusted = holm(own)
+            outcomes += [
+                [
+                    outcome_of(
+                        expected[i],
+                        tests.difference[grid, i],
+                        p=tests.p[grid, i],
+                        p_equal=tests.p_equal[grid, i],
+                        adjusted_p=adjusted[grid, i],
+                        alpha=self.ALPHA,
+                        comparisons=count,
+                    )
+                    for i in range(count)
+                ]
+                for grid in range(len(chosen))
+            ]
+        return outcomes, ends.tolist()
+
+    def share(self, outcomes: list[list[Outcome]], *wanted: Outcome) -> float:
+        """Share of grids with at least one such outcome."""
+        return sum(any(each in wanted for each in grid) for grid in outcomes) / len(outcomes)
+
+    def test_the_familywise_level(self) -> None:
+        outcomes, ends = self.simulate(["higher"] * 4, [0.0] * 4)
+        assert len(outcomes) == self.GRIDS
+        assert {self.FIRST, self.MOST} < {*ends} | {self.FIRST}
+        found = self.share(outcomes, Outcome.SHOWN, Outcome.OPPOSITE)
+        assert found <= 0.05 + self.three_errors(0.05)
+        # Holm's level of 4 two-sided tests with one baseline is a little below alpha.
+        assert found >= 0.02
+
+    def test_the_level_of_one_comparison(self) -> None:
+        outcomes, _ = self.simulate(["different"], [0.0])
+        found = self.share(outcomes, Outcome.SHOWN)
+        assert found == pytest.approx(self.ALPHA, abs=0.01 + self.three_errors(self.ALPHA))
+
+    def test_the_level_of_equal_on_the_margin(self) -> None:
+        outcomes, _ = self.simulate(["equal"] * 4, [self.MARGIN] * 4)
+        assert self.share(outcomes, Outcome.SHOWN) <= 0.05 + self.three_errors(0.05)
+        outcomes, _ = self.simulate(["equal"], [-self.MARGIN])
+        found = self.share(outcomes, Outcome.SHOWN)
+        assert found == pytest.approx(self.ALPHA, abs=0.01 + self.three_errors(self.ALPHA))
+
+    def test_equality_that_was_not_expected_is_no_easier(self) -> None:
+        outcomes, _ = self.simulate(["lower"] * 4, [self.MARGIN] * 4)
+        assert self.share(outcomes, Outcome.EQUAL) <= self.ALPHA + self.three_errors(self.ALPHA)
+
+    @pytest.mark.parametrize(("comparisons", "more"), [(1, 0.09), (4, 0.05)])
+    def test_the_power_at_the_margin(self, comparisons: int, more: float) -> None:
+        """At least the closed form at the numbers of starts that the rule chose, with the level of the plan.
+
+        It is more because a grid that ends early is one whose first starts scattered little, which makes its
+        t larger: with one comparison, whose t has the same spread, by at most 0.09; and because Holm tests
+        all but the smallest p of several at more than alpha / 4.
+        """
+        outcomes, ends = self.simulate(["higher"] * comparisons, [self.MARGIN] + [0.0] * (comparisons - 1))
+        found = sum(grid[0] is Outcome.SHOWN for grid in outcomes) / self.GRIDS
+        effect, level = self.MARGIN / self.SD, self.ALPHA / comparisons
+        wanted = float(np.mean([TTestPower().power(effect, end, level) for end in ends]))
+        assert wanted - self.three_errors(wanted) <= found <= wanted + more
+        assert found >= 0.8
+
+    def test_the_power_with_a_fixed_number_of_starts_is_the_closed_form(self) -> None:
+        needed = starts_needed(self.MARGIN, self.SD, self.ALPHA)
+        rng = np.random.default_rng(18)
+        differences = rng.normal(self.MARGIN, self.SD, size=(self.GRIDS, needed))
+        found = float((paired_tests(differences, self.MARGIN).p <= self.ALPHA).mean())
+        wanted = power(self.MARGIN, self.SD, needed, self.ALPHA)
+        assert found == pytest.approx(wanted, abs=self.three_errors(wanted))
