@@ -22,7 +22,6 @@ from grpo_verl_ext.ablation.statistics import (
     curve,
     first_step_at,
     seconds_until,
-    small_sample_warning,
     summarize,
 )
 from grpo_verl_ext.ablation.verdicts import CheckResult, Verdict
@@ -94,7 +93,7 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
         threshold=threshold,
         reached={} if threshold is None else reached(results, threshold),
         missing=missing_metrics(results),
-        warnings=all_warnings(results, rows),
+        warnings=all_warnings(results),
         verdicts=verdicts,
         checks=checks,
     )
@@ -109,8 +108,8 @@ def rows_of(results: Results) -> list[Row]:
     return [row for metric, measure in numbers for row in _rows(results, metric, measure)]
 
 
-def all_warnings(results: Results, rows: list[Row]) -> list[str]:
-    """Files that cannot be read, runs that are not finished, comparisons over too few seeds."""
+def all_warnings(results: Results) -> list[str]:
+    """Files that cannot be read, and runs that are not finished."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     wanted = starts_by_rule(results)
     if results.settings.expect and (finished := finished_starts(results, wanted)) < wanted:
@@ -118,23 +117,17 @@ def all_warnings(results: Results, rows: list[Row]) -> list[str]:
             f"{finished} of {wanted} declared starts are finished: the verdicts are not final. To finish "
             f"them, run the same `ablate run` again"
         )
-    not_needed = {*results.settings.seeds[wanted:]}
-    unfinished = [
-        run
-        for run in results.runs
-        if run.state is not State.FINISHED and not (run.state is State.WAITING and run.seed in not_needed)
-    ]
+    unfinished = [run for run in runs_asked_for(results) if run.state is not State.FINISHED]
     if unfinished:
         names = ", ".join(f"{run.variant}/seed-{run.seed} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
-    for row in rows:
-        if row.comparison is not None and (row.metric, row.measure) == (results.settings.metrics[0], "final"):
-            low, high = row.comparison.low, row.comparison.high
-            half = (high - low) / 2 if low is not None and high is not None else None
-            warning = small_sample_warning(row.comparison.seeds, half)
-            if warning is not None:
-                warnings.append(f"{row.variant} against {results.baseline}: {warning}")
     return warnings
+
+
+def runs_asked_for(results: Results) -> list[Result]:
+    """All runs but those of seeds that the declared rule does not use, unless they have begun."""
+    wanted = results.settings.seeds[: starts_by_rule(results)]
+    return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]
 
 
 def missing_metrics(results: Results) -> list[str]:

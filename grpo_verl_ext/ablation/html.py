@@ -10,8 +10,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.ablation import documents, plots
-from grpo_verl_ext.ablation.analysis import Analysis
+from grpo_verl_ext.ablation import plots, summary
+from grpo_verl_ext.ablation.analysis import Analysis, runs_asked_for
 from grpo_verl_ext.ablation.plots import Band, bands, plot_bands
 from grpo_verl_ext.ablation.responses import NO_DIFFERENCE, SAMPLES, SHARE_RIGHT
 from grpo_verl_ext.ablation.results import Results
@@ -20,6 +20,8 @@ from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import key, looks, svg
 
 PAGE = "report.html"
+NAMED = 6
+"""Largest number of variants that the title names."""
 SMALL = (4.6, 3.4)
 """Inches; readable on a phone."""
 
@@ -70,35 +72,40 @@ def as_html(analysis: Analysis) -> str:
     )
     results = analysis.results
     return environment.get_template("page.html.jinja").render(
+        title=_title(results),
         results=results,
+        runs=runs_asked_for(results),
         finished=sum(len(results.finished(variant)) for variant in results.variants),
+        statements=summary.statements(analysis),
         warnings=[*analysis.missing, *analysis.warnings],
-        tables=list(documents.comparisons(analysis)),
-        costs=documents.costs(analysis),
-        thresholds=documents.thresholds(analysis),
-        outcome=_outcome(analysis),
+        missing=len(analysis.missing),
+        forest=_forest(analysis),
+        lines=[*summary.exploratory_lines(analysis), *summary.thresholds(analysis)],
         legend=_legend(results),
-        curves=_curves(results, {metric: metric for metric in results.settings.metrics}),
-        behaviour=_curves(results, _not_compared(results)),
+        curves=_curves(results, {metric: metric for metric in summary.metrics_shown(analysis)}),
+        tables=summary.tables(analysis),
+        behaviour=_curves(results, _not_compared(analysis)),
         samples=side_by_side(results),
         kept=SAMPLES,
         colours={name: looks(number)["color"] for name, number in _numbers(results).items()},
     )
 
 
-def _outcome(analysis: Analysis) -> list[Picture]:
-    """Figures of the first metric's final value."""
-    first = (analysis.results.settings.metrics[0], "final")
-    rows = [row for row in analysis.rows if (row.metric, row.measure) == first]
-    if not rows:
-        return []
-    numbers = _numbers(analysis.results)
-    values = plots.draw_values(rows, numbers, first[0])
-    differences = plots.draw_differences(rows, numbers, f"difference from {analysis.results.baseline}")
-    shown = [_picture(values, "final value: mean, 95 % interval, and each seed")]
-    if differences is not None:
-        shown.append(_picture(differences, "difference, paired by seed: mean and 95 % interval"))
-    return shown
+def _title(results: Results) -> str:
+    if len(results.variants) > NAMED:
+        return f"{len(results.variants)} variants of {' × '.join(results.settings.axes)}"
+    return ", ".join(results.variants)
+
+
+def _forest(analysis: Analysis) -> Picture | None:
+    figure = plots.forest(analysis)
+    if figure is None:
+        return None
+    percent = f"{100 * summary.confidence(analysis):g}"
+    about = f"mean difference with its {percent} % interval; hollow: each start"
+    if analysis.verdicts and analysis.results.settings.margin is not None:
+        about += f"; shaded: the margin, ±{analysis.results.settings.margin:g}"
+    return _picture(figure, about)
 
 
 def _curves(results: Results, labels: dict[str, str]) -> list[Picture]:
@@ -118,8 +125,9 @@ def _legend(results: Results) -> list[Picture]:
     return [_picture(key(number), variant) for variant, number in _numbers(results).items()]
 
 
-def _not_compared(results: Results) -> dict[str, str]:
-    return {metric: label for metric, label in BEHAVIOUR.items() if metric not in results.settings.metrics}
+def _not_compared(analysis: Analysis) -> dict[str, str]:
+    shown = summary.metrics_shown(analysis)
+    return {metric: label for metric, label in BEHAVIOUR.items() if metric not in shown}
 
 
 def _numbers(results: Results) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Draw learning curves with interval bands (PNG and SVG), and the report's interval plots."""
+"""Draw the forest plot of the differences, and learning curves with interval bands (PNG and SVG)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grpo_verl_ext.ablation.analysis import Row
+from grpo_verl_ext.ablation import summary
+from grpo_verl_ext.ablation.analysis import Analysis
 from grpo_verl_ext.ablation.results import Results
 from grpo_verl_ext.ablation.statistics import Summary, curve, summarize
+from grpo_verl_ext.ablation.summary import Difference
 from grpo_verl_ext.utils.plotting import line_style, save
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
@@ -45,16 +47,19 @@ def bands(results: Results, metric: str) -> list[Band]:
     return found
 
 
-def draw(results: Results, folder: Path) -> list[Path]:
-    """Write ``curve-<metric>.png`` and ``.svg`` for each metric that has curves."""
-    written = []
-    for metric in results.settings.metrics:
-        drawn = bands(results, metric)
-        if drawn:
-            figure = draw_bands(drawn, metric)
-            name = "curve-" + re.sub(r"[^A-Za-z0-9.-]+", "-", metric)
-            written += [save(figure, folder / f"{name}.{kind}") for kind in ("png", "svg")]
-    return written
+def draw(analysis: Analysis, folder: Path) -> list[Path]:
+    """Write ``forest`` and a ``curve-<metric>`` for each metric that has curves, as PNG and SVG."""
+    figures = {"forest": forest(analysis)}
+    for metric in summary.metrics_shown(analysis):
+        drawn = bands(analysis.results, metric)
+        name = "curve-" + re.sub(r"[^A-Za-z0-9.-]+", "-", metric)
+        figures[name] = draw_bands(drawn, metric) if drawn else None
+    return [
+        save(figure, folder / f"{name}.{kind}")
+        for name, figure in figures.items()
+        if figure is not None
+        for kind in ("png", "svg")
+    ]
 
 
 def draw_bands(drawn: list[Band], label: str) -> Figure:
@@ -106,55 +111,41 @@ def _fill(axes: Axes, band: Band, colour: str) -> None:
         axes.fill_between(band.steps, low, high, color=colour, alpha=0.07, linewidth=0)
 
 
-SIZE = (5.0, 0.9)
-"""Inches: width, and height before any variant is added."""
-HEIGHT_OF_ONE = 0.38
+SIZE = (4.6, 0.6)
+"""Inches: width, and height before any row is added."""
+HEIGHT_OF_ONE = 0.6
+ABOVE, BELOW = 0.27, 0.2
+"""Parts of a row between its interval and its name, and between its interval and the marks of its starts."""
 
 
-def draw_values(rows: list[Row], numbers: dict[str, int], label: str) -> Figure:
-    """Mean and 95 % interval of each variant; each seed is a hollow mark.
-
-    Args:
-        numbers: index of each variant, as in `Band`.
-    """
-    figure, axes = _empty(rows)
-    for place, row in enumerate(rows):
-        looks = looks_of(numbers[row.variant])
-        _interval(axes, place, row.summary.mean, (row.summary.low, row.summary.high), looks)
-        seeds = list(row.by_seed.values())
-        axes.plot(seeds, [place] * len(seeds), linestyle="", fillstyle="none", markersize=6, **looks)
-    axes.set(xlabel=label)
-    return figure
-
-
-def draw_differences(rows: list[Row], numbers: dict[str, int], label: str) -> Figure | None:
-    """Mean difference from the baseline, paired by seed, and its 95 % interval; None without any."""
-    compared = [(row, row.comparison) for row in rows if row.comparison is not None]
-    if not compared:
+def forest(analysis: Analysis) -> Figure | None:
+    """Each difference with its interval and its starts (hollow), over 0 and ±margin; None without any."""
+    rows = summary.differences(analysis)
+    if all(row.mean is None for row in rows):
         return None
-    figure, axes = _empty([row for row, _ in compared])
+    figure = Figure(figsize=(SIZE[0], SIZE[1] + HEIGHT_OF_ONE * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    margin = analysis.results.settings.margin
+    if analysis.verdicts and margin is not None:
+        axes.axvspan(-margin, margin, color="#dfe3e8", linewidth=0)
     axes.axvline(0, color="#555555", linewidth=1)
-    for place, (row, versus) in enumerate(compared):
-        looks = looks_of(numbers[row.variant])
-        _interval(axes, place, versus.difference, (versus.low, versus.high), looks)
-    axes.set(xlabel=label)
+    for place, row in enumerate(rows):
+        _plot_difference(axes, place, row, looks_of(analysis.results.variants.index(row.variant)))
+    axes.set_yticks([])
+    axes.set_ylim(len(rows) - 0.55, -0.55)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel(f"difference, {summary.compared(analysis)}", wrap=True)
     return figure
 
 
-def _empty(rows: list[Row]) -> tuple[Figure, Axes]:
-    width, height = SIZE
-    figure = Figure(figsize=(width, height + HEIGHT_OF_ONE * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    axes.set_yticks(range(len(rows)), [row.variant for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.grid(axis="x", alpha=0.3)
-    return figure, axes
-
-
-def _interval(
-    axes: Axes, place: int, mean: float, ends: tuple[float | None, float | None], looks: dict[str, Any]
-) -> None:
-    low, high = ends
-    if low is not None and high is not None:
-        axes.plot([low, high], [place, place], linewidth=2, color=looks["color"])
-    axes.plot([mean], [place], markersize=8, **looks)
+def _plot_difference(axes: Axes, place: int, row: Difference, looks: dict[str, Any]) -> None:
+    axes.axhline(place + 0.45, color="#d5d9de", linewidth=0.5)
+    across = axes.get_yaxis_transform()  # x in parts of the width
+    axes.text(0.01, place - ABOVE, row.name, transform=across, verticalalignment="center", in_layout=False)
+    starts = list(row.by_seed.values())
+    hollow: dict[str, Any] = {"linestyle": "", "fillstyle": "none", "markersize": 4, "alpha": 0.7}
+    axes.plot(starts, [place + BELOW] * len(starts), **hollow, **looks)
+    if row.low is not None and row.high is not None:
+        axes.plot([row.low, row.high], [place, place], linewidth=2, color=looks["color"])
+    if row.mean is not None:
+        axes.plot([row.mean], [place], markersize=8, **looks)

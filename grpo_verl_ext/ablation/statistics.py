@@ -105,24 +105,6 @@ def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
     return [None if p is None else float(next(corrected)) for p in p_values]
 
 
-def small_sample_warning(seeds: int, half_width: float | None) -> str | None:
-    """What seeds without a spread, or fewer than five, cannot show; None otherwise.
-
-    Args:
-        half_width: of the 95 % interval of the difference; None without one.
-    """
-    if seeds < 2:
-        return "one seed: two runs of the same variant may differ as much; nothing can be concluded"
-    if half_width is None:
-        return f"{seeds} seeds, whose differences are equal or NaN: nothing can be concluded"
-    if seeds < 5:
-        return (
-            f"{seeds} seeds: a difference below {half_width:.3g} cannot be told from chance here; "
-            f"twice as many seeds make the interval narrower by about √2"
-        )
-    return None
-
-
 def _spread(values: Sequence[float]) -> float | None:
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None

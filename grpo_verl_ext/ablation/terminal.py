@@ -14,10 +14,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from grpo_verl_ext.ablation import checks, documents, html, plots
+from grpo_verl_ext.ablation import checks, documents, html, plots, summary
 from grpo_verl_ext.ablation.analysis import analyse
 from grpo_verl_ext.ablation.compact import read_any, write_compact
-from grpo_verl_ext.ablation.documents import TextTable
 from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
 from grpo_verl_ext.ablation.planning import NO_SOURCES, Sources, print_power
 from grpo_verl_ext.ablation.progress import Progress, estimate, runs_table, statuses_of
@@ -25,6 +24,7 @@ from grpo_verl_ext.ablation.ray_jobs import noted_job
 from grpo_verl_ext.ablation.results import check_unchanged, keep_grid
 from grpo_verl_ext.ablation.run_state import RunStatus, State
 from grpo_verl_ext.ablation.runner import Executor, check_records, executor_at, go
+from grpo_verl_ext.ablation.summary import Statement, TextTable
 from grpo_verl_ext.ablation.until_decided import declared_starts, run_until_decided
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.utils.console import make_console, print_table
@@ -134,13 +134,18 @@ def print_report(source: Path, *, threshold: float | None, compact: Path | None 
     console = make_console(at_least=WIDTH)
     for line in analysis.missing:
         console.print(line, markup=False, style="red")
-    for shown in [*documents.comparisons(analysis), documents.costs(analysis)]:
-        console.print(_numbers(shown))  # the box ends with a blank line
-    for line in [*documents.thresholds(analysis), *analysis.warnings]:
+    for statement in summary.statements(analysis):
+        console.print(_set_off(statement))
+    for line in summary.exploratory_lines(analysis):
+        console.print(line, markup=False)
+    console.print()
+    for shown in summary.tables(analysis):
+        console.print(_table_of_text(shown))  # the box ends with a blank line
+    for line in [*summary.thresholds(analysis), *analysis.warnings]:
         console.print(line, markup=False)
     written = [
         *documents.write(analysis, folder),
-        *plots.draw(results, folder),
+        *plots.draw(analysis, folder),
         html.write(analysis, folder),
     ]
     if compact is not None:
@@ -184,10 +189,15 @@ def _jobs_named_at_the_end(console: Console, runs: Sequence[GridRun]) -> Iterato
             )
 
 
-def _numbers(shown: TextTable) -> Table:
+def _set_off(statement: Statement) -> Text:
+    label = (f"{statement.label}:", f"bold white on {statement.colour}")
+    return Text.assemble(label, f" {statement.sentence}")
+
+
+def _table_of_text(shown: TextTable) -> Table:
     table = Table(title=escape(shown.title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in shown.columns:
-        table.add_column(name, justify="left" if name == "variant" else "right")
+        table.add_column(name, justify="left" if name in ("check", "variant") else "right")
     for line in shown.lines:
         table.add_row(*(escape(cell) for cell in line))
     return table

@@ -1,4 +1,4 @@
-"""Fixture: a grid's folder as its runs leave it."""
+"""Fixtures: a grid's folder as its runs leave it, and the analysis of a grid with declared comparisons."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from grpo_verl_ext.ablation.analysis import Analysis
+from grpo_verl_ext.ablation.declaration import Expectation, Primary
 from grpo_verl_ext.ablation.grid import GridSettings
-from grpo_verl_ext.ablation.results import keep_grid
+from grpo_verl_ext.ablation.results import Result, Results, keep_grid
+from grpo_verl_ext.ablation.run_state import State
+from grpo_verl_ext.ablation.verdicts import CheckResult, Outcome, Verdict
 from grpo_verl_ext.runs.metrics import TRAINED
 
 
@@ -42,3 +46,73 @@ def leave(tmp_path: Path) -> Callable[[str, int, Mapping[int, Mapping[str, float
         return run
 
     return leave
+
+
+PRIMARY = "gold_response/probability"
+
+
+@pytest.fixture
+def declared(tmp_path: Path) -> Analysis:
+    """Five verdicts with sentences as long as real ones, a check that was missed and a control that was passed.
+
+    The differences are −0.1, 0, 0.1, 0.2 and 0.3 with the first seed, and 0.02 more with the second.
+    """
+    outcomes = {
+        "dapo": Outcome.UNDECIDED,
+        "dr_grpo": Outcome.EQUAL,
+        "gvpo": Outcome.SHOWN,
+        "gvpo_at_the_reference": Outcome.OPPOSITE,
+        "ppo": Outcome.NOT_EXERCISED,
+    }
+    variants = ["grpo", *outcomes]
+    settings = GridSettings(
+        folder=str(tmp_path),
+        steps=2,
+        base=[],
+        axes={"algo": {variant: [] for variant in variants}},
+        seeds=[1, 2],
+        baseline=["grpo"],
+        metrics=["val/acc"],
+        primary=Primary(PRIMARY, "area"),
+        margin=0.05,
+        expect=[Expectation(variant, "higher") for variant in outcomes],
+    )
+    metrics = {step: {PRIMARY: step / 4, "val/acc": step / 8, "timing_s/step": 1.5} for step in range(3)}
+    runs = [Result(variant, seed, State.FINISHED, metrics) for seed in (1, 2) for variant in variants]
+    return Analysis(
+        results=Results(settings, runs),
+        rows=[],
+        costs={"grpo": {"seconds": 4.5, "tokens": 20.0, "memory_gb": 3.0}},
+        threshold=None,
+        reached={},
+        missing=[],
+        warnings=[],
+        verdicts=[_verdict(*item, first=place / 10 - 0.1) for place, item in enumerate(outcomes.items())],
+        checks=[
+            CheckResult("actor/pg_clipfrac, mean, at least 0.01", "ppo", 0.004, False, False, "missed"),
+            CheckResult("lr1e-3 lower than grpo", "lr1e-3", -0.25, True, True, "passed"),
+        ],
+    )
+
+
+def _verdict(variant: str, outcome: Outcome, first: float) -> Verdict:
+    mean = first + 0.01
+    return Verdict(
+        variant=variant,
+        against="grpo",
+        expected="higher",
+        outcome=outcome,
+        starts=2,
+        difference=mean,
+        low=mean - 0.125,
+        high=mean + 0.125,
+        p=0.5,
+        adjusted_p=0.75,
+        p_equal=0.25,
+        by_seed={1: first, 2: first + 0.02},
+        starts_needed=19,
+        minutes_needed=93.0,
+        sentence=f"{variant} − grpo, area of {PRIMARY}, 12 starts: {mean:+.3f} "
+        f"({mean - 0.125:.3f} … {mean + 0.125:.3f}): {outcome.value}; p = 0.123 after Holm; equality within "
+        f"±0.05: p = 0.0021; 0.05 needs 7 more starts (93 minutes)",
+    )

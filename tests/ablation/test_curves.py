@@ -1,10 +1,13 @@
-"""Test learning curves: the plotted numbers and the files."""
+"""Test the forest plot and learning curves: the plotted numbers and the files."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
+from matplotlib.axes import Axes
 
-from grpo_verl_ext.ablation.plots import bands, draw
+from grpo_verl_ext.ablation.analysis import Analysis, analyse
+from grpo_verl_ext.ablation.plots import BELOW, bands, draw, forest
 from grpo_verl_ext.ablation.results import Results, read_results
 
 
@@ -32,13 +35,80 @@ def test_bands_are_means_over_the_steps_that_all_seeds_have(results: Results) ->
 
 
 def test_files_for_each_metric_that_was_measured_the_same_each_time(results: Results, tmp_path: Path) -> None:
-    png, svg = draw(results, tmp_path)
+    *forest_files, png, svg = draw(analyse(results), tmp_path)
+    assert [file.name for file in forest_files] == ["forest.png", "forest.svg"]
     assert (png.name, svg.name) == ("curve-val-acc.png", "curve-val-acc.svg")
     assert png.read_bytes().startswith(b"\x89PNG")
     text = svg.read_text()
     assert "val/acc" in text
     assert "b, seeds: 1" in text
-    first = png.read_bytes(), svg.read_bytes()
-    draw(results, tmp_path)
-    assert (png.read_bytes(), svg.read_bytes()) == first
-    assert not list(tmp_path.glob(".curve*"))
+    assert "a − b" in forest_files[1].read_text()
+    files = [*forest_files, png, svg]
+    first = [file.read_bytes() for file in files]
+    assert draw(analyse(results), tmp_path) == files
+    assert [file.read_bytes() for file in files] == first
+    assert not list(tmp_path.glob(".*"))
+
+
+def drawn(analysis: Analysis) -> Axes:
+    figure = forest(analysis)
+    assert figure is not None
+    return figure.axes[0]
+
+
+def horizontal(axes: Axes, place: float) -> list[list[float]]:
+    """Sorted x of every line at a height that is not a separator."""
+    lines = [line for line in axes.lines if set(line.get_ydata()) == {place}]
+    return [sorted(map(float, line.get_xdata())) for line in lines]
+
+
+def test_the_forest_has_each_interval_its_mean_and_its_starts(declared: Analysis) -> None:
+    axes = drawn(declared)
+    assert [text.get_text() for text in axes.texts] == [
+        f"{verdict.variant} − grpo" for verdict in declared.verdicts
+    ]
+    for place, verdict in enumerate(declared.verdicts):
+        interval, mean = horizontal(axes, place)
+        assert (interval, mean) == ([verdict.low, verdict.high], [verdict.difference])
+        (starts,) = horizontal(axes, place + BELOW)
+        assert starts == sorted(verdict.by_seed.values())
+    hollow = [line for line in axes.lines if line.get_fillstyle() == "none"]
+    assert len(hollow) == len(declared.verdicts)
+    (zero,) = [line for line in axes.lines if list(line.get_xdata()) == [0, 0]]
+    assert zero.get_color() == "#555555"
+    assert axes.get_xlabel() == "difference, area of gold_response/probability"
+
+
+def test_the_band_is_the_margin(declared: Analysis) -> None:
+    (band,) = drawn(declared).patches
+    x, width = band.get_x(), band.get_width()
+    assert (x, x + width) == (-0.05, 0.05)
+    without = dataclasses.replace(declared.results.settings, margin=None)
+    analysis = dataclasses.replace(declared, results=Results(without, declared.results.runs))
+    assert not drawn(analysis).patches
+    # Without verdicts another number may be drawn than the primary, in whose units the margin is.
+    rows = analyse(declared.results).rows
+    assert not drawn(dataclasses.replace(declared, verdicts=[], rows=rows)).patches
+
+
+def test_without_a_declaration_the_area_of_the_first_metric_is_drawn(results: Results) -> None:
+    axes = drawn(analyse(results))
+    # Areas of a: (0.25 + 0.5) / 4 + (0.5 + 1) / 4 with seed 1; of b with seed 1: 0.25.
+    assert (horizontal(axes, 0), horizontal(axes, BELOW)) == ([[0.3125]], [[0.3125]])
+    assert [text.get_text() for text in axes.texts] == ["a − b"]
+    assert not axes.patches
+
+
+def test_without_a_difference_there_is_no_forest(tmp_path: Path, grid_of, leave) -> None:
+    grid_of(["a", "b"], ["acc"], seeds=[1])
+    leave("a", 1, {1: {"acc": 0.5}, 2: {"acc": 0.5}})
+    assert forest(analyse(read_results(tmp_path))) is None
+
+
+def test_the_primary_has_the_first_curve(declared: Analysis, tmp_path: Path) -> None:
+    names = [file.name for file in draw(declared, tmp_path)]
+    assert names == [
+        f"{name}.{kind}"
+        for name in ("forest", "curve-gold-response-probability", "curve-val-acc")
+        for kind in ("png", "svg")
+    ]

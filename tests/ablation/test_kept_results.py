@@ -1,7 +1,10 @@
 """Test that `ablate report` makes every number of RESULTS.md from the results in the repository."""
 
+import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -10,22 +13,44 @@ from grpo_verl_ext.cli import app
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ablations"
 KEPT = sorted((EXAMPLES / "results").glob("*/runs.json"))
+SHOWN = ("seeds", "mean", "std", "versus_difference", "versus_low", "versus_high")
+"""Columns of the tables of RESULTS.md, by their names in report.json."""
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Name of each kept grid → folder of the report that is made from it."""
+    folders = {}
+    for kept in KEPT:
+        folders[kept.parent.name] = tmp_path_factory.mktemp(kept.parent.name)
+        shutil.copy(kept, folders[kept.parent.name])
+        made = CliRunner().invoke(app, ["ablate", "report", str(folders[kept.parent.name])])
+        assert made.exit_code == 0, made.output
+    return folders
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda file: file.parent.name)
-def test_the_report_is_made_anew_and_is_the_same(kept: Path, tmp_path: Path) -> None:
-    shutil.copy(kept, tmp_path)
-    finished = CliRunner().invoke(app, ["ablate", "report", str(tmp_path / "runs.json")])
-    assert finished.exit_code == 0, finished.output
-    assert (tmp_path / "report.md").read_text() == (kept.with_name("report.md")).read_text()
+def test_the_report_is_made_anew_and_is_the_same(kept: Path, reports: dict[str, Path]) -> None:
+    made = (reports[kept.parent.name] / "report.md").read_text()
+    assert made == kept.with_name("report.md").read_text()
 
 
-def test_every_table_is_one_of_theirs() -> None:
+def test_every_number_of_every_table_is_theirs(reports: dict[str, Path]) -> None:
+    rows = {
+        (row["metric"], row["measure"], row["variant"]): row
+        for folder in reports.values()
+        for row in json.loads((folder / "report.json").read_text())["rows"]
+    }
     assert len(KEPT) == 2
-    made = {table for kept in KEPT for table in tables(kept.with_name("report.md").read_text())}
-    shown = tables((EXAMPLES / "RESULTS.md").read_text())
-    assert len(shown) == 6
-    assert set(shown) <= made
+    shown = dict(compared((EXAMPLES / "RESULTS.md").read_text()))
+    assert len(shown) == 4 * 5 + 15  # four tables of five losses, and one of the search
+    assert {what: as_shown(rows[what], cells) for what, cells in shown.items()} == shown
+
+
+def test_the_costs_are_theirs(reports: dict[str, Path]) -> None:
+    text = (EXAMPLES / "RESULTS.md").read_text()
+    (table,) = [part for part in text.split("\n\n") if part.startswith("| variant | seconds")]
+    assert table in (reports["losses_chain_sum"] / "report.md").read_text()
 
 
 def test_names_that_every_file_system_takes() -> None:
@@ -33,5 +58,24 @@ def test_names_that_every_file_system_takes() -> None:
     assert [path.name for path in kept if not path.name.replace("_", "").replace(".", "").isalnum()] == []
 
 
-def tables(text: str) -> list[str]:
-    return [part for part in text.split("\n\n") if part.startswith("| ")]
+def compared(text: str) -> list[tuple[tuple[str, str, str], list[str]]]:
+    """(metric, measure, variant) → numbers of each row of each table of differences."""
+    found = []
+    for part in re.split(r"^### ", text, flags=re.M)[1:]:
+        title = re.match(r"(\S+), (\w+)( \(step \d+\))?; differences from", part)
+        for line in part.splitlines() if title else ():
+            if line.startswith("| ") and not line.startswith("| variant"):
+                variant, *cells = line.strip("| ").split(" | ")
+                numbers = [number for cell in cells for number in re.findall(r"[-+]?\d[\d.]*", cell)]
+                found.append(((title[1], title[2], variant), numbers))
+    return found
+
+
+def as_shown(row: dict[str, Any], like: list[str]) -> list[str]:
+    """The row's numbers, each with the decimals and the plus sign of the one that is shown."""
+    numbers = [row[name] for name in SHOWN if row.get(name) is not None]
+    assert len(numbers) == len(like), row
+    return [
+        f"{number:{'+' if text[0] == '+' else ''}.{len(text.partition('.')[2])}f}"
+        for number, text in zip(numbers, like, strict=True)
+    ]

@@ -1,5 +1,6 @@
-"""Test that a grid killed at random points ends with the results of an uninterrupted one."""
+"""Test that a grid killed at random points ends with the report of an uninterrupted one."""
 
+import json
 import random
 import subprocess
 import sys
@@ -17,10 +18,16 @@ def start(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True)
 
 
-def report(folder: Path) -> str:
+SUFFIXES = {".json", ".csv", ".md", ".html", ".svg", ".png"}
+
+
+def report(folder: Path) -> dict[str, bytes]:
+    """What was printed, without the paths at the end, and every file of the report."""
     finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
     assert finished.exit_code == 0, finished.output
-    return (folder / "report.json").read_text()
+    printed = [line for line in finished.output.splitlines() if not line.startswith(str(folder))]
+    files = {file.name: file.read_bytes() for file in folder.iterdir() if file.suffix in SUFFIXES}
+    return {"printed": "\n".join(printed).encode(), **files}
 
 
 @pytest.mark.long
@@ -44,6 +51,12 @@ def test_five_kills_at_random_points_change_no_result(tmp_path: Path) -> None:
     last.communicate(timeout=300)
     assert last.returncode == 0
 
-    assert report(tmp_path / "killed") == report(tmp_path / "unbroken")
+    of_killed, of_unbroken = report(tmp_path / "killed"), report(tmp_path / "unbroken")
+    assert of_killed == of_unbroken
+    forms = {"printed", "report.json", "report.md", "report.html"}
+    assert forms | {"verdicts.csv", "checks.csv", "forest.svg", "curve-acc.svg"} <= of_killed.keys()
+    verdicts = json.loads(of_killed["report.json"])["verdicts"]
+    assert [(verdict["expected"], verdict["starts"]) for verdict in verdicts] == [("higher", 2), ("equal", 2)]
+    assert all(verdict["sentence"].encode() in of_killed[form] for verdict in verdicts for form in forms)
     # Neither repeated nor begun at all.
     assert start(tmp_path / "killed").communicate(timeout=300)[0] == ""

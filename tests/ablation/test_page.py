@@ -1,6 +1,8 @@
 """Test the HTML page: content, hostile text, and that a browser loads nothing else."""
 
+import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, sync_playwright
 
-from grpo_verl_ext.ablation.analysis import analyse
+from grpo_verl_ext.ablation.analysis import Analysis, analyse
 from grpo_verl_ext.ablation.html import as_html, side_by_side, visible, write
 from grpo_verl_ext.ablation.results import read_results
+from grpo_verl_ext.ablation.summary import COLOURS, GREY
+from grpo_verl_ext.ablation.verdicts import Outcome
 
 HOSTILE = (
     "<script>document.title='harmed'</script><img src=x onerror=\"document.title='harmed'\">"
@@ -138,9 +142,101 @@ def test_a_browser_shows_it_without_an_error_a_request_or_harm(
     assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]
     assert page.title() != "harmed"
     assert page.evaluate("document.querySelectorAll('script, img:not([src^=\"data:\"])').length") == 0
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true })")
     # Every figure was drawn, and nothing makes the page wider than the screen.
     assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
     assert page.evaluate("document.images.length") > 4
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert "⟨U+202E⟩gnp.exe" in page.inner_text("main")
+    page.close()
+
+
+HEADINGS = r"<h([12])>(.*?)</h\1>"
+
+
+def test_the_order_of_the_page(folder: Path, declared: Analysis) -> None:
+    exploratory = as_html(analyse(read_results(folder)))
+    assert [heading for _, heading in re.findall(HEADINGS, exploratory)] == [
+        *("base, other", "Differences", "Curves", "Checks and costs"),
+        *("Behaviour", "The same prompts", "Provenance"),
+    ]
+    assert exploratory.count('class="outcome"') == 1
+    assert (
+        ">exploratory</b> nothing was declared before the runs, so nothing here is a finding<" in exploratory
+    )
+    # 1/4 + 1/10 at the middle step is the area of both variants with seed 1.
+    assert "<li>other − base, area of val/&lt;acc&gt;, 1 start: +0.000 (no interval)</li>" in exploratory
+
+    assert (
+        "<figcaption>mean difference with its 95 % interval; hollow: each start</figcaption>" in exploratory
+    )
+
+    html = as_html(declared)
+    headings = [heading for _, heading in re.findall(HEADINGS, html)]
+    assert headings[1:] == ["Differences", "Curves", "Checks and costs", "Provenance"]
+    shown = [html.index(verdict.sentence) for verdict in declared.verdicts]
+    assert shown == sorted(shown)
+    assert shown[-1] < html.index("<h2>")
+    assert html.count('class="outcome"') == 5
+    assert "exploratory" not in html
+    assert "mean difference with its 96 % interval; hollow: each start; shaded: the margin, ±0.05" in html
+    assert html.count("<figcaption>gold_response/probability</figcaption>") == 1
+    assert "<td>actor/pg_clipfrac, mean, at least 0.01</td><td>ppo</td><td>0.004</td><td>missed</td>" in html
+    for gone in ("d_z", "P(&gt;", "wins", "best"):
+        assert gone not in exploratory + html
+
+
+def test_a_sentence_is_escaped(declared: Analysis) -> None:
+    hostile = dataclasses.replace(declared.verdicts[0], sentence=HOSTILE)
+    html = as_html(dataclasses.replace(declared, verdicts=[hostile]))
+    assert "<script" not in html
+    assert "⟨U+001B⟩[31m" in html
+
+
+def test_warnings_stand_below_the_verdicts(declared: Analysis) -> None:
+    analysis = dataclasses.replace(declared, missing=["acc ends early"], warnings=["not finished: a"])
+    html = as_html(analysis)
+    places = [
+        html.index(text) for text in (declared.verdicts[-1].sentence, "acc ends early", "not finished: a")
+    ]
+    assert places == sorted(places)
+    assert places[-1] < html.index("<h2>")
+    assert html.index("metrics are missing") < places[0], "the line of what was run points to it"
+
+
+@pytest.mark.parametrize("colour", sorted({*COLOURS.values(), GREY}))
+def test_a_label_can_be_read(colour: str) -> None:
+    """Contrast with white by WCAG 2.1: (1 + 0.05) / (L + 0.05) is at least 4.5."""
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    luminance = sum(share * value for share, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    assert 1.05 / (luminance + 0.05) >= 4.5
+
+
+def test_each_outcome_has_a_colour() -> None:
+    assert set(COLOURS) == set(Outcome)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_five_verdicts_are_read_without_scrolling(
+    declared: Analysis, tmp_path: Path, browser: Browser, width: int, height: int
+) -> None:
+    assert min(len(verdict.sentence) for verdict in declared.verdicts) > 160
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto(write(declared, tmp_path).as_uri())
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('.verdicts li')].map(each => each.getBoundingClientRect().toJSON())"
+    )
+    assert len(boxes) == 5
+    assert all(box["left"] >= 0 and box["right"] <= width for box in boxes)
+    assert boxes[-1]["bottom"] <= height
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    sizes = page.evaluate(
+        "[...document.querySelectorAll('.verdicts li, .verdicts b, .run')]"
+        ".map(each => parseFloat(getComputedStyle(each).fontSize))"
+    )
+    assert len(sizes) == 11
+    assert min(sizes) >= 14
+    above = page.evaluate("[...document.querySelector('main').children].map(each => each.tagName)")
+    assert above[:3] == ["H1", "P", "UL"]
     page.close()

@@ -1,6 +1,7 @@
-"""Test tables from a folder of runs: computed by hand, incomplete, corrupt."""
+"""Test reports: by hand, with and without declared comparisons, from runs that are incomplete or corrupt."""
 
 import csv
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -8,11 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.analysis import all_warnings, costs_of, reached, rows_of
+from grpo_verl_ext.ablation import documents
+from grpo_verl_ext.ablation.analysis import Analysis, all_warnings, costs_of, reached, rows_of
 from grpo_verl_ext.ablation.grid import AblationError
+from grpo_verl_ext.ablation.plots import draw
 from grpo_verl_ext.ablation.results import Results, read_results
 from grpo_verl_ext.ablation.run_state import State
 from grpo_verl_ext.ablation.statistics import area, best, costs, final, first_step_at
+from grpo_verl_ext.ablation.verdicts import Verdict
 from grpo_verl_ext.cli import app
 
 CURVE = [(0, 0.25), (4, 0.75), (6, 0.5)]
@@ -65,11 +69,8 @@ def test_only_finished_runs_are_compared_and_by_seed(folder: Path) -> None:
     assert other.adjusted_p == other.comparison.p, "one comparison needs no correction"
 
 
-def test_what_is_missing_and_what_is_too_little_is_said(folder: Path) -> None:
-    results = read_results(folder)
-    unfinished, few = all_warnings(results, rows_of(results))
-    assert unfinished == "not finished, and left out: other|one/seed-3 (begun)"
-    assert few.startswith("other|one against grpo: 2 seeds: a difference below")
+def test_what_is_missing_is_said(folder: Path) -> None:
+    assert all_warnings(read_results(folder)) == ["not finished, and left out: other|one/seed-3 (begun)"]
 
 
 def test_when_a_threshold_was_reached_and_what_it_cost(folder: Path) -> None:
@@ -81,34 +82,134 @@ def test_when_a_threshold_was_reached_and_what_it_cost(folder: Path) -> None:
     assert costs_of(results)["grpo"] == {"seconds": 4.5, "tokens": 0.0, "memory_gb": 0.0}
 
 
-def test_the_command_prints_and_writes_the_same(folder: Path) -> None:
+# Areas over steps 0 … 2: 1/8 and 3/16 with seed 1, 1/16 and 3/16 with seed 2. The differences 1/16 and 1/8
+# have the mean 3/32 and the std √2/32; with t = 12.7062 (one degree of freedom) half the interval is 0.3971.
+BY_HAND = "other|one − grpo, area of acc, 2 starts: +0.094 (−0.303 … 0.491)"
+NOTHING_DECLARED = "nothing was declared before the runs, so nothing here is a finding"
+GONE = ("best", "P(>", "d_z", "wins", "±", "final")
+"""What a report no longer shows."""
+
+
+def test_without_a_declaration_nothing_is_a_finding(folder: Path) -> None:
     finished = CliRunner().invoke(app, ["ablate", "report", str(folder), "--threshold", "0.5"])
     assert finished.exit_code == 0, finished.output
-    assert "+0.375" in finished.output
+    said = [line for line in finished.output.splitlines() if line][1:3]  # the missing metric comes first
+    assert said == [f"exploratory: {NOTHING_DECLARED}", BY_HAND]
     assert "other|one reached 0.5: seed 1: step 2, 4 s; seed 2: step 2, 4 s" in finished.output
 
+    text = (folder / "report.md").read_text()
+    assert f"- **exploratory**: {NOTHING_DECLARED}\n\n- {BY_HAND}\n" in text
+    assert r"| other\|one | 4 | 0 | 0.00 |" in text
+    assert "not finished, and left out: other|one/seed-3" in text
+    assert [word for word in GONE if word in finished.output or word in text] == []
     content = json.loads((folder / "report.json").read_text())
+    assert content["statements"] == [{"label": "exploratory", "sentence": NOTHING_DECLARED}]
+    assert content["verdicts"] == content["checks"] == []
+    names = {path.name for path in folder.iterdir()}
+    assert {"forest.png", "forest.svg", "curve-acc.png", "curve-acc.svg", "report.html"} <= names
+    assert names.isdisjoint({"verdicts.csv", "checks.csv"})
+
+
+def test_json_and_csv_have_every_number(folder: Path) -> None:
+    assert CliRunner().invoke(app, ["ablate", "report", str(folder)]).exit_code == 0
+    rows = json.loads((folder / "report.json").read_text())["rows"]
     with (folder / "report.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
-    assert [row["variant"] for row in content["rows"]] == [row["variant"] for row in table]
-    assert float(table[1]["versus_difference"]) == content["rows"][1]["versus_difference"] == 0.375
-    text = (folder / "report.md").read_text()
-    assert r"| other\|one | 2 | 0.750 ± 0.000 |" in text
-    assert "not finished, and left out: other|one/seed-3" in text
+    kinds = [("final", "grpo"), ("final", "other|one"), ("best", "grpo"), ("best", "other|one")]
+    for found in (rows, table):
+        assert [(row["measure"], row["variant"]) for row in found][:4] == kinds
+    assert float(table[1]["versus_difference"]) == rows[1]["versus_difference"] == 0.375
+    assert rows[1]["by_seed"] == {"1": 0.75, "2": 0.75}
+    assert [table[0][f"seed_{seed}"] for seed in (1, 2, 3)] == ["0.5", "0.25", "0.0"]
+    assert table[1]["seed_3"] == ""
+    # 0.25 and 0.5: mean 3/8, std √2/8, so d_z is 3/√2; t = 3 with one degree of freedom.
+    assert rows[1]["versus_effect"] == pytest.approx(3 / math.sqrt(2), rel=1e-12)
+    assert rows[1]["versus_p"] == pytest.approx(1 - 2 * math.atan(3) / math.pi, rel=1e-9)
+    assert (rows[1]["versus_wins"], table[1]["versus_wins"]) == (2, "2")
+
+
+def test_verdicts_come_first_and_their_label_is_set_off(declared: Analysis) -> None:
+    sentences = [verdict.sentence for verdict in declared.verdicts]
+    labels = ["undecided", "equal within the margin", "shown", "opposite", "not exercised"]
+    lines = documents.as_markdown(declared).splitlines()
+    assert lines[:5] == [
+        f"- **{label}**: {sentence}" for label, sentence in zip(labels, sentences, strict=True)
+    ]
+    assert [line for line in lines if "exploratory" in line] == []
+    content = json.loads(documents.as_json(declared))
+    assert next(iter(content)) == "statements"
+    assert [(each["label"], each["sentence"]) for each in content["statements"]] == list(
+        zip(labels, sentences, strict=True)
+    )
+
+
+def test_markdown_has_the_checks_and_the_costs(declared: Analysis) -> None:
+    tables = [part for part in documents.as_markdown(declared).split("\n\n") if part.startswith("| ")]
+    assert [table.splitlines()[2:] for table in tables] == [
+        [
+            "| actor/pg_clipfrac, mean, at least 0.01 | ppo | 0.004 | missed |",
+            "| lr1e-3 lower than grpo | lr1e-3 | −0.250 | passed |",
+        ],
+        ["| grpo | 4 | 20 | 3.00 |"],
+    ]
+
+
+def test_json_and_csv_have_the_verdicts_and_the_checks(declared: Analysis, tmp_path: Path) -> None:
+    documents.write(declared, tmp_path)
+    content = json.loads((tmp_path / "report.json").read_text())
+    with (tmp_path / "verdicts.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    fields = {each.name for each in dataclasses.fields(Verdict)} - {"by_seed"}
+    assert table[0].keys() == fields | {"seed_1", "seed_2"}
+    assert content["verdicts"][0].keys() == fields | {"by_seed"}
+    assert [verdict["outcome"] for verdict in content["verdicts"]] == [row["outcome"] for row in table]
+    assert content["verdicts"][3]["outcome"] == "opposite"
+    assert content["verdicts"][0]["by_seed"] == {"1": -0.1, "2": -0.08}
+    assert (table[0]["seed_1"], table[0]["seed_2"]) == ("-0.1", "-0.08")
+    assert (table[0]["p_equal"], table[0]["minutes_needed"]) == ("0.25", "93.0")
+
+    assert [check["passed"] for check in content["checks"]] == [False, True]
+    with (tmp_path / "checks.csv").open(newline="") as file:
+        (_, control) = csv.DictReader(file)
+    assert (control["variant"], control["value"], control["is_control"]) == ("lr1e-3", "-0.25", "True")
+
+
+@pytest.mark.parametrize(("passed", "label"), [(True, "control shown"), (False, "control missed")])
+def test_a_grid_that_declares_its_control_alone_begins_with_it(
+    declared: Analysis, passed: bool, label: str
+) -> None:
+    check, control = declared.checks
+    control = dataclasses.replace(control, passed=passed, sentence="lr1e-3 − grpo: −0.250")
+    analysis = dataclasses.replace(declared, verdicts=[], checks=[check, control])
+    text = documents.as_markdown(analysis)
+    assert text.startswith(f"- **{label}**: lr1e-3 − grpo: −0.250\n\n### checks")
+    assert "exploratory" not in text
+
+
+def test_a_verdict_without_a_number_is_reported(declared: Analysis, tmp_path: Path) -> None:
+    """Before the first pair of runs."""
+    without = {"difference": None, "low": None, "high": None, "by_seed": {}, "starts": 0}
+    unknown = [dataclasses.replace(verdict, **without) for verdict in declared.verdicts]
+    check = dataclasses.replace(declared.checks[0], value=None)
+    analysis = dataclasses.replace(declared, verdicts=unknown, checks=[check])
+    documents.write(analysis, tmp_path)
+    assert "| ppo | – | missed |" in (tmp_path / "report.md").read_text()
+    assert json.loads((tmp_path / "report.json").read_text())["verdicts"][0]["difference"] is None
+    assert "forest.png" not in [file.name for file in draw(analysis, tmp_path)]
 
 
 def test_a_piped_report_has_a_row_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
+    long = "other-" * 12 + "x"
     grid = json.loads((folder / "grid.json").read_text())
-    grid["axes"]["algo"]["other-" * 12 + "x"] = []
+    grid["axes"]["algo"][long] = []
     (folder / "grid.json").write_text(json.dumps(grid))
-    (folder / "other|one").rename(folder / ("other-" * 12 + "x"))
+    (folder / "other|one").rename(folder / long)
     finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
     assert finished.exit_code == 0, finished.output
-    lines = [line for line in finished.output.splitlines() if line.strip().startswith("other-")]
-    # seeds in the rows of the three measures, seconds in that of the costs; the warning about few seeds
-    assert [line.split()[1] for line in lines] == ["2", "2", "2", "4", "against"]
-    assert all(line.count("/2") == 1 for line in lines[:3])
+    lines = [" ".join(line.split()) for line in finished.output.splitlines()]
+    assert BY_HAND.replace("other|one", long) in lines
+    assert f"{long} 4 0 0.00" in lines, "seconds, tokens and memory"
 
 
 def test_the_json_says_null_where_there_is_no_number(folder: Path, leave) -> None:
@@ -163,16 +264,14 @@ def test_a_truncated_last_line_is_a_run_that_was_killed(folder: Path) -> None:
     file.write_text(file.read_text()[:-5])
     results = read_results(folder)
     assert [run.state for run in results.runs if (run.variant, run.seed) == ("grpo", 1)] == [State.BEGUN]
-    assert all("attempt-1" not in word for word in all_warnings(results, rows_of(results)))
+    assert all("attempt-1" not in word for word in all_warnings(results))
 
 
 def test_a_corrupt_record_is_named_and_its_run_counts(folder: Path) -> None:
     (folder / "grpo" / "seed-1" / "run.json").write_text("{")
     results = read_results(folder)
     assert rows_of(results)[0].by_seed == {1: 0.5, 2: 0.25, 3: 0.0}
-    assert all_warnings(results, rows_of(results))[0].startswith(
-        "grpo/seed-1/run.json is not the record of a run"
-    )
+    assert all_warnings(results)[0].startswith("grpo/seed-1/run.json is not the record of a run")
 
 
 def test_a_folder_without_a_grid(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Test what ``ablate`` shows: the plan by hand, and how often it reads files."""
+"""Test what ``ablate`` shows: the plan by hand, the report, and how often it reads files."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks
+from grpo_verl_ext.ablation import checks, terminal
+from grpo_verl_ext.ablation.analysis import Analysis
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -26,6 +27,50 @@ def grid(tmp_path: Path, leave) -> Path:
     failed = leave("dapo", 1, {1: step(0.25, 90.0)})
     (failed / "failed.txt").write_text("the reason\n")
     return file
+
+
+@pytest.fixture
+def shown(declared: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """Print the report of `declared`."""
+    monkeypatch.setattr(terminal, "read_any", lambda _source: (declared.results, tmp_path))
+    monkeypatch.setattr(terminal, "analyse", lambda _results, *, threshold: declared)
+
+    def shown() -> str:
+        finished = CliRunner().invoke(app, ["ablate", "report", str(tmp_path)])
+        assert finished.exit_code == 0, finished.output
+        return finished.output
+
+    return shown
+
+
+def test_a_report_begins_with_the_verdicts_and_ends_with_checks_costs_and_files(
+    declared: Analysis, shown: Callable[[], str]
+) -> None:
+    lines = shown().splitlines()
+    assert lines[:6] == [*(f"{each.outcome.value}: {each.sentence}" for each in declared.verdicts), ""]
+    rest = [" ".join(line.split()) for line in lines[6:] if line.strip() and "─" not in line]
+    assert rest[:7] == [
+        "checks",
+        "check variant value result",
+        "actor/pg_clipfrac, mean, at least 0.01 ppo 0.004 missed",
+        "lr1e-3 lower than grpo lr1e-3 −0.250 passed",
+        "what a run took, mean over seeds",
+        "variant seconds of steps tokens trained on peak memory of the actor, GB",
+        "grpo 4 20 3.00",
+    ]
+    assert [Path(line).name for line in rest[7:]][:4] == [
+        *("report.json", "report.csv", "report.md", "verdicts.csv")
+    ]
+
+
+def test_the_label_is_coloured_on_a_terminal(
+    shown: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    monkeypatch.setenv("TERM", "xterm")
+    # bold, white, on #00694a, which is (0, 105, 74)
+    assert "\x1b[1;37;48;2;0;105;74mshown:\x1b[0m gvpo − grpo, area of" in shown()
 
 
 def step(acc: float, seconds: float) -> dict[str, float]:

@@ -94,7 +94,7 @@ def test_a_command_runs_as_it_stands(words: str, tmp_path: Path, monkeypatch: py
 SAYS = {
     # 5 losses with 3 seeds
     "ablate plan": ["15 of 15 runs to do"],
-    # the kept report.md has this mean
-    "ablate report": ["0.732"],
+    # the kept report.md has this difference
+    "ablate report": ["+0.025 (−0.042 … 0.093)"],
     "iterate plan": ["trains the reward model", "+algo=grpo"],
 }

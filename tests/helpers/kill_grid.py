@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+from grpo_verl_ext.ablation.declaration import Check, Expectation, Primary
 from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
 from grpo_verl_ext.ablation.results import keep_grid
 from grpo_verl_ext.ablation.runner import go
@@ -33,6 +34,10 @@ if __name__ == "__main__":
         seed_overrides=["data.seed={seed}"],
         baseline=["base"],
         metrics=["acc"],
+        primary=Primary("acc", "mean"),
+        margin=0.25,
+        expect=[Expectation("other", "higher"), Expectation("other", "equal")],
+        checks=[Check("acc", "mean", at_least=0.5)],
         right_above=0.5,
     )
     keep_grid(settings)
