@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from grpo_verl_ext.ablation import checks, documents, html, plots, summary
 from grpo_verl_ext.ablation.analysis import analyse
