@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from grpo_verl_ext.ablation.statistics import pass_at_k
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -97,22 +98,32 @@ def step_metrics(rows: Iterable[Response], measure: Measure, right_above: float 
     """Numbers of one training step's responses.
 
     ``responses/groups_without_difference``: share of prompts whose responses all score the same. With
-    ``right_above`` also ``responses/right``, the share of right responses, and ``responses/<unit>/right`` and
-    ``/wrong``, the mean length of each kind; a mean of no response is missing.
+    ``right_above`` also ``responses/right``, the share of right responses; ``responses/<unit>/right`` and
+    ``/wrong``, the mean length of each kind; and ``responses/pass@<k>``, the mean over prompts of
+    `statistics.pass_at_k`, for k = 1, 2, 4, … up to the fewest responses of a prompt. A mean of no response
+    is missing.
     """
     rows = list(rows)
-    scores = defaultdict(set)
+    scores = defaultdict(list)
     for row in rows:
-        scores[row.prompt_id].add(row.score)
-    values = {NO_DIFFERENCE: mean(len(different) == 1 for different in scores.values())}
+        scores[row.prompt_id].append(row.score)
+    values = {NO_DIFFERENCE: mean(len(set(own)) == 1 for own in scores.values())}
     if right_above is None:
         return values
     lengths: dict[str, list[int]] = {"right": [], "wrong": []}
     for row in rows:
         lengths["right" if row.score > right_above else "wrong"].append(measure.length(row.output))
     values[SHARE_RIGHT] = len(lengths["right"]) / len(rows)
-    return values | {
-        f"responses/{measure.unit}/{kind}": mean(found) for kind, found in lengths.items() if found
+    values |= {f"responses/{measure.unit}/{kind}": mean(found) for kind, found in lengths.items() if found}
+    return values | _passes([[score > right_above for score in own] for own in scores.values()])
+
+
+def _passes(prompts: list[list[bool]]) -> dict[str, float]:
+    """pass@k over prompts, from which of each prompt's responses are right."""
+    fewest = min(map(len, prompts))
+    return {
+        f"responses/pass@{k}": mean(pass_at_k(sum(own), len(own), k) for own in prompts)
+        for k in (2**power for power in range(fewest.bit_length()))
     }
 
 

@@ -49,6 +49,20 @@ def test_metrics_of_a_step_by_hand() -> None:
         # (4 + 10 + 10) / 3 and (6 + 8 + 2) / 3.
         "responses/characters/right": 8,
         "responses/characters/wrong": pytest.approx(16 / 3),
+        # One of two, none, both.
+        "responses/pass@1": 0.5,
+        "responses/pass@2": pytest.approx(2 / 3),
+    }
+
+
+def test_pass_at_k_up_to_the_fewest_responses_of_a_prompt() -> None:
+    # x: one right of six; y: five of five. pass@4 of x: 1 − C(5, 4)/C(6, 4) = 1 − 5/15.
+    rows = [response("x", "", float(i == 0)) for i in range(6)] + [response("y", "", 1.0)] * 5
+    found = {name: value for name, value in step_metrics(rows, CHARACTERS, 0.5).items() if "@" in name}
+    assert found == {
+        "responses/pass@1": pytest.approx((1 / 6 + 1) / 2),
+        "responses/pass@2": pytest.approx((1 / 3 + 1) / 2),
+        "responses/pass@4": pytest.approx((2 / 3 + 1) / 2),
     }
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -9,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpo_verl_ext.ablation.statistics import Comparison, adjusted, compare, small_sample_warning, summarize
+from grpo_verl_ext.ablation.statistics import (
+    Comparison,
+    adjusted,
+    compare,
+    pass_at_k,
+    small_sample_warning,
+    summarize,
+)
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 values = st.lists(st.integers(-50, 50).map(lambda n: n / 8), min_size=2, max_size=9)
@@ -133,3 +141,23 @@ def test_few_seeds_get_an_honest_word() -> None:
     assert "nothing can be concluded" in str(small_sample_warning(1, None))
     assert "below 0.12 cannot be told from chance" in str(small_sample_warning(3, 0.12))
     assert small_sample_warning(5, 0.12) is None
+
+
+class TestPassAtK:
+    @pytest.mark.parametrize("total", range(1, 7))
+    def test_against_all_draws_of_k_responses(self, total: int) -> None:
+        for right, k in product(range(total + 1), range(1, total + 1)):
+            responses = [True] * right + [False] * (total - right)
+            draws = [any(drawn) for drawn in combinations(responses, k)]
+            assert pass_at_k(right, total, k) == pytest.approx(sum(draws) / len(draws), rel=1e-12)
+
+    @pytest.mark.parametrize(("p", "k"), [(0.3, 1), (0.3, 2), (0.05, 4)])
+    def test_unbiased_for_k_independent_responses(self, p: float, k: int) -> None:
+        """Its mean over 8 responses that are each right with probability p is 1 − (1 − p)^k."""
+        expected = sum(stats.binom.pmf(c, 8, p) * pass_at_k(c, 8, k) for c in range(9))
+        assert expected == pytest.approx(1 - (1 - p) ** k, rel=1e-12)
+
+    @pytest.mark.parametrize(("right", "total", "k"), [(3, 2, 1), (-1, 2, 1), (1, 2, 3), (1, 2, 0), (0, 0, 1)])
+    def test_what_is_not_possible_is_refused(self, right: int, total: int, k: int) -> None:
+        with pytest.raises(ValueError, match=rf"pass@{k} of {right} right of {total} .*; valid are 0 ≤ right"):
+            pass_at_k(right, total, k)
