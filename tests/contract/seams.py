@@ -468,7 +468,11 @@ SEAMS: dict[str, list[Seam]] = {
         seam(UPSAMPLE, Called(("batch", "batch_multiple", "eos_token_id")), ".trainer.group_batching"),
         # Else padding would count as responses.
         seam(
-            UPSAMPLE, Has("pad_uid = f'pad{uuid.uuid4().hex}'"), ".trainer.rollout_batch", ".trainer.kv_batch"
+            UPSAMPLE,
+            Has("pad_uid = f'pad{uuid.uuid4().hex}'"),
+            ".trainer.rollout_batch",
+            ".trainer.kv_batch",
+            "runs.dumps",
         ),
         # Else the steps of padding would count.
         seam(
