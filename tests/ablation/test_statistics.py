@@ -157,7 +157,11 @@ class TestPassAtK:
         expected = sum(stats.binom.pmf(c, 8, p) * pass_at_k(c, 8, k) for c in range(9))
         assert expected == pytest.approx(1 - (1 - p) ** k, rel=1e-12)
 
-    @pytest.mark.parametrize(("right", "total", "k"), [(3, 2, 1), (-1, 2, 1), (1, 2, 3), (1, 2, 0), (0, 0, 1)])
+    @pytest.mark.parametrize(
+        ("right", "total", "k"), [(3, 2, 1), (-1, 2, 1), (1, 2, 3), (1, 2, 0), (0, 0, 1)]
+    )
     def test_what_is_not_possible_is_refused(self, right: int, total: int, k: int) -> None:
-        with pytest.raises(ValueError, match=rf"pass@{k} of {right} right of {total} .*; valid are 0 ≤ right"):
+        with pytest.raises(
+            ValueError, match=rf"pass@{k} of {right} right of {total} .*; valid are 0 ≤ right"
+        ):
             pass_at_k(right, total, k)
