@@ -12,7 +12,8 @@ In verl's configuration::
 What verl 0.9 does with the keys of the returned dictionary:
 
 - ``score`` is the reward, placed on the response's last token. Its training metrics are
-  ``critic/score/*`` and ``critic/rewards/*``; the other keys reach no training metric of verl.
+  ``critic/score/*`` and ``critic/rewards/*``; the other keys reach no training metric of verl. The
+  ``grpo_ext_…`` trainer modes log the mean of each as ``training_reward/<key>``.
 - Every key travels with its response as ``extra_fields["reward_extra_info"]``, where
   ``algorithm.filter_groups.metric=acc`` (or any other key) finds it.
 - In validation every key becomes ``val-aux/<data_source>/<key>/mean@N``, N being
