@@ -109,6 +109,7 @@ FEATURES: Mapping[str, Feature] = {
             _estimator(config) in ESTIMATORS and bool(_option(config, "mask_truncated_completions"))
         ),
     ),
+    "seed_requests": Feature("`seed_requests`", lambda config: _option(config, "seed_requests") is not None),
 }
 """Estimators and losses, and features that need more than their calls."""
 
