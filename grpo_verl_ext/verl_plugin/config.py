@@ -5,7 +5,7 @@
 fields.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeGuard, TypeVar, cast
 
@@ -22,6 +22,8 @@ RUNTIME_ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
 
 SECTION = "algorithm.grpo_ext"
 """The section of `Options`."""
+GOLD_RESPONSES = f"{SECTION}.gold_responses"
+"""The section of `GoldResponseOptions`."""
 SEED_REQUESTS = f"{SECTION}.seed_requests"
 
 TRAINER_MODES = ("grpo_ext_sync", "grpo_ext_colocate_async", "grpo_ext_separate_async")
@@ -124,6 +126,13 @@ POSITIVE = Rule(is_positive, "a finite number > 0", "0.1")
 FACTOR = Rule(is_number, "a finite number", "1.0")
 
 
+def _are_names(value: object) -> bool:
+    names = [value] if isinstance(value, str) else value
+    return (
+        isinstance(names, Sequence) and bool(names) and all(name and isinstance(name, str) for name in names)
+    )
+
+
 BUDGET = Rule(is_count, "an integer ≥ 1", "${data.max_response_length}", nullable=True)
 
 SECTION_OR_NULL = Rule(lambda value: isinstance(value, Mapping), "a section, or null", "null", nullable=True)
@@ -151,6 +160,33 @@ class RewardModelOptions:
     )
     weight: float = key(1.0, FACTOR, "factor of the model's score")
     rule_weight: float = key(1.0, FACTOR, "factor of the reward function's score")
+
+
+@dataclass(frozen=True)
+class GoldResponseOptions:
+    """The section `GOLD_RESPONSES`, read by the trainer modes of this package."""
+
+    files: str | Sequence[str] | None = key(
+        None,
+        Rule(_are_names, "a data file, or a list of them", "${data.val_files}", nullable=True),
+        "prompts with wanted responses: `'${data.val_files}'`",
+    )
+    response_key: str = key(
+        "extra_info.response",
+        Rule(lambda value: isinstance(value, str) and bool(value), "a dotted key", "extra_info.response"),
+        "the wanted response in a row",
+    )
+    samples: int | None = key(
+        256,
+        Rule(is_count, "an integer ≥ 1, or null for all", "256", nullable=True),
+        "first rows of the files",
+    )
+    freq: int = key(1, Rule(is_count, "an integer ≥ 1", "1"), "training steps between measurements")
+
+    @property
+    def names(self) -> list[str]:
+        """The files as a list."""
+        return [self.files] if isinstance(self.files, str) else [*(self.files or ())]
 
 
 @dataclass(frozen=True)
@@ -186,6 +222,11 @@ class Options:
         None,
         SECTION_OR_NULL,
         "a reward model beside the reward function",
+    )
+    gold_responses: GoldResponseOptions | None = key(
+        None,
+        SECTION_OR_NULL,
+        "probability of wanted responses after the updates: `gold_response/…`, in the `grpo_ext_…` modes",
     )
     seed_requests: int | None = key(
         None,
@@ -231,7 +272,10 @@ class Options:
             for name, section in NESTED.items()
             if getattr(options, name) is not None
         }
-        return replace(options, **sections)
+        options = replace(options, **sections)
+        if options.gold_responses is not None and options.gold_responses.files is None:
+            raise _without_files()
+        return options
 
     @classmethod
     def for_estimator(cls, algorithm: Mapping[str, Any] | None, estimator: str | None = None) -> "Options":
@@ -261,6 +305,7 @@ class Options:
 
 NESTED: Mapping[str, type[Any]] = {
     "reward_model": RewardModelOptions,
+    "gold_responses": GoldResponseOptions,
 }
 """Sections inside the section → what reads them."""
 
@@ -303,6 +348,17 @@ def _unknown(key: str, value: object, valid: list[str]) -> SettingError:
         )
     return SettingError(
         key, value, seen=f"{key}={value!r} is not an option", valid=valid, fix=f"~{key} to remove it"
+    )
+
+
+def _without_files() -> SettingError:
+    key = f"{GOLD_RESPONSES}.files"
+    return SettingError(
+        key,
+        None,
+        why=f"{GOLD_RESPONSES} needs the responses to measure",
+        valid="a data file, or a list of them",
+        fix=f"'+{key}=${{data.val_files}}'",
     )
 
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from grpo_verl_ext.verl_plugin.config import (
     ACTOR,
     DRIFT_ENGINES,
+    GOLD_RESPONSES,
     REFRESH_ENGINES,
     SEED_REQUESTS,
     TRAINER_MODES,
@@ -95,6 +96,7 @@ REJECTED_RESPONSES = Exact(
     "tests/plugin/test_support.py::test_gvpo_leaves_rejected_responses_out_of_their_group"
 )
 REJECTED_TOKENS = Exact("tests/plugin/test_support.py::test_steps_count_for_the_tokens_that_are_left")
+MEASURED = Exact("tests/plugin/test_gold_responses.py::test_probabilities_of_what_verls_worker_computes")
 SEEDED = Exact("tests/plugin/test_request_seeds.py::test_each_request_has_a_seed_of_its_own")
 DISTILLED = Exact("tests/plugin/test_support.py::test_distillation_is_added_to_the_loss")
 
@@ -107,6 +109,7 @@ EVERYWHERE: Row = {
     "refresh": REFRESH,
     "dynamic_sampling": SAME_CALLS,
     "mask_truncated_completions": MASKED,
+    "gold_responses": MEASURED,
     "seed_requests": SEEDED,
 }
 """Cells of features that a context does not affect."""
@@ -124,7 +127,7 @@ def _all(features_: Iterable[str], cell: Cell) -> Row:
 
 
 GVPO = ("gvpo_one", "gvpo_several")
-BY_OUR_TRAINER = (*GVPO, "anchor_ref", "process", "refresh")
+BY_OUR_TRAINER = (*GVPO, "anchor_ref", "process", "refresh", "gold_responses")
 
 NO_GROUPS = (
     "the loss gvpo is not told there which responses belong to one prompt, nor how far the policy has moved "
@@ -137,6 +140,7 @@ NEEDS: Mapping[str, str] = {
     "where only a trainer mode of this package puts them",
     "process": "algorithm.adv_estimator=grpo_process is not shown the steps there",
     "refresh": "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for is never refreshed there",
+    "gold_responses": f"the responses of {GOLD_RESPONSES} are not measured there",
 }
 """Features that need a trainer mode of this package → why they are refused without one."""
 NO_SAMPLING = (
@@ -282,7 +286,7 @@ ROLLOUT_ROWS: Mapping[str, Row] = {
     "distillation_top_k": _row({"clipped": DISTILLED}, _all(GVPO, TOP_K)),
     "distillation_only": _row(
         _all(EVERYWHERE, TASK_REWARDS),
-        {"dynamic_sampling": SAME_CALLS, "seed_requests": SEEDED},
+        {"dynamic_sampling": SAME_CALLS, "gold_responses": MEASURED, "seed_requests": SEEDED},
     ),
 }
 

@@ -11,6 +11,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from grpo_verl_ext.verl_plugin.context import OUR_TRAINER
+from grpo_verl_ext.verl_plugin.trainer.gold_responses import GoldResponseMixin
 from grpo_verl_ext.verl_plugin.trainer.group_batching import GroupBatchingMixin
 from grpo_verl_ext.verl_plugin.trainer.process_supervision import ProcessSupervisionMixin
 from grpo_verl_ext.verl_plugin.trainer.reference_sync import ReferenceSyncTrainerMixin
@@ -21,6 +22,7 @@ from grpo_verl_ext.verl_plugin.workers.group_drift import GroupActorRolloutRefWo
 class GroupTrainer(
     GroupBatchingMixin,
     ProcessSupervisionMixin,
+    GoldResponseMixin,
     TrainingRewardMixin,
     ReferenceSyncTrainerMixin,
 ):
