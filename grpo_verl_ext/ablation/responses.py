@@ -11,13 +11,15 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from math import sqrt
 from pathlib import Path
-from statistics import mean
+from statistics import mean, variance
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from grpo_verl_ext.ablation.statistics import pass_at_k
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -30,6 +32,7 @@ SAMPLES = 16
 """How many responses of the last validation are kept, to be shown in the report."""
 NO_DIFFERENCE = "responses/groups_without_difference"
 SHARE_RIGHT = "responses/right"
+SPREAD = "spread"
 
 
 TOKENS, CHARACTERS = "tokens", "characters"
@@ -83,7 +86,11 @@ def read_responses(run: VerlRun, measure: Callable[[], Measure], *, right_above:
 def _without_right(kept: Responses, file: Path, threshold: list[object]) -> Responses:
     """Leave out what depends on a threshold that has changed since the dumps were read, and are gone."""
     metrics = {
-        step: {name: value for name, value in values.items() if name == NO_DIFFERENCE}
+        step: {
+            name: value
+            for name, value in values.items()
+            if name == NO_DIFFERENCE or name.endswith(f"/{SPREAD}")
+        }
         for step, values in kept.metrics.items()
     }
     warning = (
@@ -96,23 +103,38 @@ def _without_right(kept: Responses, file: Path, threshold: list[object]) -> Resp
 def step_metrics(rows: Iterable[Response], measure: Measure, right_above: float | None) -> dict[str, float]:
     """Numbers of one training step's responses.
 
-    ``responses/groups_without_difference``: share of prompts whose responses all score the same. With
-    ``right_above`` also ``responses/right``, the share of right responses, and ``responses/<unit>/right`` and
-    ``/wrong``, the mean length of each kind; a mean of no response is missing.
+    ``responses/groups_without_difference``: share of prompts whose responses all score the same.
+    ``responses/<unit>/spread``: standard deviation (n − 1) of the length of responses to one prompt, the root
+    of the mean variance. With ``right_above`` also ``responses/right``, the share of right responses; ``responses/<unit>/right`` and
+    ``/wrong``, the mean length of each kind; and ``responses/pass@<k>``, the mean over prompts of
+    `statistics.pass_at_k`, for k = 1, 2, 4, … up to the fewest responses of a prompt. A mean of no response
+    is missing.
     """
     rows = list(rows)
-    scores = defaultdict(set)
-    for row in rows:
-        scores[row.prompt_id].add(row.score)
-    values = {NO_DIFFERENCE: mean(len(different) == 1 for different in scores.values())}
-    if right_above is None:
-        return values
+    scores, lengths_of = defaultdict(list), defaultdict(list)
     lengths: dict[str, list[int]] = {"right": [], "wrong": []}
     for row in rows:
-        lengths["right" if row.score > right_above else "wrong"].append(measure.length(row.output))
+        length = measure.length(row.output)
+        scores[row.prompt_id].append(row.score)
+        lengths_of[row.prompt_id].append(length)
+        if right_above is not None:
+            lengths["right" if row.score > right_above else "wrong"].append(length)
+    values = {NO_DIFFERENCE: mean(len(set(own)) == 1 for own in scores.values())}
+    if variances := [variance(own) for own in lengths_of.values() if len(own) > 1]:
+        values[f"responses/{measure.unit}/{SPREAD}"] = sqrt(mean(variances))
+    if right_above is None:
+        return values
     values[SHARE_RIGHT] = len(lengths["right"]) / len(rows)
-    return values | {
-        f"responses/{measure.unit}/{kind}": mean(found) for kind, found in lengths.items() if found
+    values |= {f"responses/{measure.unit}/{kind}": mean(found) for kind, found in lengths.items() if found}
+    return values | _passes([[score > right_above for score in own] for own in scores.values()])
+
+
+def _passes(prompts: list[list[bool]]) -> dict[str, float]:
+    """pass@k over prompts, from which of each prompt's responses are right."""
+    fewest = min(map(len, prompts))
+    return {
+        f"responses/pass@{k}": mean(pass_at_k(sum(own), len(own), k) for own in prompts)
+        for k in (2**power for power in range(fewest.bit_length()))
     }
 
 

@@ -1,4 +1,4 @@
-"""Statistics over few seeds: Student's t intervals, and differences paired by seed."""
+"""Statistics over few seeds: Student's t intervals, and differences paired by seed; pass@k."""
 
 from __future__ import annotations
 
@@ -115,6 +115,24 @@ def _spread(values: Sequence[float]) -> float | None:
 def _half_width(spread: float, count: int) -> float:
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
     return quantile * spread / math.sqrt(count)
+
+
+def pass_at_k(right: int, total: int, k: int) -> float:
+    """Probability that at least one of ``k`` of a prompt's responses, drawn without replacement, is right.
+
+    1 − C(n − c, k)/C(n, k) with c right of n responses: unbiased for k independent responses (arXiv
+    2107.03374, eq. 1).
+
+    Differs from verl's ``best@k``, which draws with replacement and is too low.
+
+    Raises:
+        ValueError: not 0 ≤ right ≤ total and 1 ≤ k ≤ total.
+    """
+    if not (0 <= right <= total and 1 <= k <= total):
+        raise ValueError(
+            f"pass@{k} of {right} right of {total} responses; valid are 0 ≤ right ≤ total, 1 ≤ k ≤ total"
+        )
+    return 1 - math.comb(total - right, k) / math.comb(total, k)
 
 
 Curve = Sequence[tuple[int, float]]

@@ -1,8 +1,8 @@
 """The same mathematics for rows of different lengths laid end to end (nested tensors), without padding.
 
 ``values`` (N,) has the N tokens of all rows, and row i of B is ``values[offsets[i]:offsets[i + 1]]``;
-``offsets`` (B+1,) int64 starts with 0 and ends with N. A row may be empty. Each function returns what the
-function of the same name in `advantages` or `gvpo` returns for the same rows padded. Beside arguments and
+``offsets`` (B+1,) int64 starts with 0 and ends with N. A row may be empty. A function with a namesake in
+`advantages` or `gvpo` returns what that returns for the same rows padded. Beside arguments and
 result it takes the memory of one block of rows. Meant for the trainer's process: it reads the offsets, which
 would wait for a GPU. No gradient flows.
 """
@@ -57,6 +57,24 @@ def sequence_log_ratio(
         return torch.where(response_mask[tokens].bool(), difference, 0)
 
     return _per_block(offsets, terms, "sum").to(wide)
+
+
+def response_probability(log_prob: Tensor, response_mask: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Means over rows of the probability exp Σ_t log_prob and of Σ_t log_prob: (N,) → (), () fp64, in nats.
+
+    A row without tokens has probability 1. NaN under the mask reaches neither.
+
+    Raises:
+        TensorError: no row, shapes that differ, log-probs that are integers, or offsets that do not fit.
+    """
+    check_floating(log_prob=log_prob)
+    _check(offsets, response_mask=response_mask, log_prob=log_prob)
+    if len(offsets) == 1:
+        raise TensorError("offsets has no row; valid is one at least. Pass the offsets of a nested tensor")
+    total = _per_block(
+        offsets, lambda tokens: torch.where(response_mask[tokens].bool(), log_prob[tokens], 0), "sum"
+    )
+    return total.exp().mean(), total.mean()
 
 
 def per_response(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ In verl's configuration::
 What verl 0.9 does with the keys of the returned dictionary:
 
 - ``score`` is the reward, placed on the response's last token. Its training metrics are
-  ``critic/score/*`` and ``critic/rewards/*``; the other keys reach no training metric of verl.
+  ``critic/score/*`` and ``critic/rewards/*``; the other keys reach no training metric of verl. The
+  ``grpo_ext_…`` trainer modes log the mean of each as ``training_reward/<key>``.
 - Every key travels with its response as ``extra_fields["reward_extra_info"]``, where
   ``algorithm.filter_groups.metric=acc`` (or any other key) finds it.
 - In validation every key becomes ``val-aux/<data_source>/<key>/mean@N``, N being
@@ -28,7 +29,7 @@ from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any
 
-from grpo_verl_ext.rewards.rules import correctness, format_reward
+from grpo_verl_ext.rewards.rules import correctness, format_reward, is_gold
 from grpo_verl_ext.rewards.steps import step_rewards as rewards_of_steps
 from grpo_verl_ext.rewards.steps import steps_reward
 
@@ -82,14 +83,15 @@ def compute_score(
         data_source: not used; all sources have the same rule.
         solution_str: the decoded response; verl strips special tokens.
         ground_truth: the wanted answer, a string or anything ``str`` turns into it.
-        extra_info: the row's ``extra_info``; ``steps`` needs its ``terms``.
+        extra_info: the row's ``extra_info``; ``steps`` needs its ``terms``, ``gold`` its ``response``.
         weights: name of a reward (``correctness``, ``format``, ``steps``) → its factor in ``score``.
         step_rewards: also return the rewards of the single steps, for process supervision.
 
     Returns:
         ``score`` = Σ weight × reward; ``acc``, 1.0 if the answer is right, to the letter or as a number,
-        else 0.0; and each named reward without its weight. With ``step_rewards`` also the reward ``steps``,
-        and ``step_rewards`` and ``step_ends`` from `steps.step_rewards`.
+        else 0.0; and each named reward without its weight. Where ``extra_info["response"]`` is a text also
+        ``gold``, 1.0 if the response is that text (`rules.is_gold`), else 0.0. With ``step_rewards`` also the
+        reward ``steps``, and ``step_rewards`` and ``step_ends`` from `steps.step_rewards`.
 
     Raises:
         ValueError: the settings are wrong, see `check_weights`.
@@ -107,6 +109,9 @@ def compute_score(
     score = math.fsum(weight * parts[name] for name, weight in weights.items())
     right = correctness(solution_str, ground_truth) > 0
     result: dict[str, Any] = {"score": score, "acc": float(right), **parts}
+    gold_response = (extra_info or {}).get("response")
+    if isinstance(gold_response, str):
+        result["gold"] = float(is_gold(solution_str, gold_response))
     if step_rewards:
         result["step_rewards"], result["step_ends"] = rewards_of_steps(
             solution_str, _terms(extra_info or {}), answer_is_right=right

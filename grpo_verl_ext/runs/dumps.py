@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
 
 FIELDS = {"input": str, "output": str, "score": float, "step": int, "uid": str}
 """Keys read from each line, beside ``gts``, and their types in JSON."""
+
+_PADDING = re.compile(r"pad[0-9a-f]{32}")
+"""Prompt ids of the rows with which verl fills up a batch; it dumps them, too."""
 
 
 class CorruptDumpError(ValueError):
@@ -41,7 +45,7 @@ def dump_file(folder: Path, step: int) -> Path:
 
 
 def read_dump(file: Path) -> list[Response]:
-    """Return the responses in a file, in verl's order.
+    """Return the responses in a file, in verl's order, without padding.
 
     Raises:
         CorruptDumpError: a line is not a record that verl wrote. The file is left in place.
@@ -57,7 +61,7 @@ def read_dump(file: Path) -> list[Response]:
                     f"{file}, line {number}, is no response of verl's dump ({error!r}); valid is an object "
                     f"with {', '.join(FIELDS)}. It was left in place; move it away to continue without it"
                 ) from error
-    return responses
+    return [response for response in responses if not _PADDING.fullmatch(response.prompt_id)]
 
 
 def _response(content: Any) -> Response:

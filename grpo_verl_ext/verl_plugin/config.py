@@ -5,7 +5,7 @@
 fields.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeGuard, TypeVar, cast
 
@@ -22,13 +22,16 @@ RUNTIME_ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
 
 SECTION = "algorithm.grpo_ext"
 """The section of `Options`."""
+GOLD_RESPONSES = f"{SECTION}.gold_responses"
+"""The section of `GoldResponseOptions`."""
+SEED_REQUESTS = f"{SECTION}.seed_requests"
 
 TRAINER_MODES = ("grpo_ext_sync", "grpo_ext_colocate_async", "grpo_ext_separate_async")
 """Values of ``trainer.v1.trainer_mode``: verl's modes, which also keep a prompt's responses in one optimizer
 step, pass step rewards to the estimator and refresh the reference."""
 
-AGENT_LOOPS = {"single_turn_agent": "step_single_turn_agent", "tool_agent": "step_tool_agent"}
-"""verl's agent loops, which drop step rewards → this package's, which keep them."""
+AGENT_LOOPS = {"single_turn_agent": "grpo_ext_single_turn_agent", "tool_agent": "grpo_ext_tool_agent"}
+"""verl's agent loops → this package's, which keep step rewards and can give each request a seed."""
 
 REWARD_MANAGER = "rule_and_model"
 """Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""
@@ -37,6 +40,8 @@ DRIFT_ENGINES = ("fsdp", "fsdp2")
 """Values of ``actor.strategy`` with which GVPO's forward pass between two updates was tested."""
 REFRESH_ENGINES = ("fsdp", "fsdp2")
 """Values of ``actor.strategy`` with which the reference refresh was tested."""
+SEEDED_ROLLOUTS = ("vllm",)
+"""Values of ``rollout.name`` whose requests take a seed: SGLang's do not, TensorRT-LLM's were not tested."""
 
 RENAMED = {
     f"{SECTION}.ref_sync_steps": f"{SECTION}.ref_model_sync_steps",
@@ -51,6 +56,12 @@ RENAMED_MODES = {
     "group_separate_async": "grpo_ext_separate_async",
 }
 """Values of ``trainer.v1.trainer_mode`` in earlier development versions → their new names."""
+
+RENAMED_AGENT_LOOPS = {
+    "step_single_turn_agent": "grpo_ext_single_turn_agent",
+    "step_tool_agent": "grpo_ext_tool_agent",
+}
+"""Values of ``rollout.agent.default_agent_loop`` in earlier development versions → their new names."""
 
 LARGEST = 1e30
 """Largest |value| of a numeric setting: products of settings must fit fp32, which ends at 3.4e38."""
@@ -113,7 +124,18 @@ def one_of(*names: str, nullable: bool = False) -> Rule:
 ON_OR_OFF = Rule(lambda value: isinstance(value, bool), ("true", "false"), "true")
 POSITIVE = Rule(is_positive, "a finite number > 0", "0.1")
 FACTOR = Rule(is_number, "a finite number", "1.0")
+
+
+def _are_names(value: object) -> bool:
+    names = [value] if isinstance(value, str) else value
+    return (
+        isinstance(names, Sequence) and bool(names) and all(name and isinstance(name, str) for name in names)
+    )
+
+
 BUDGET = Rule(is_count, "an integer ≥ 1", "${data.max_response_length}", nullable=True)
+
+SECTION_OR_NULL = Rule(lambda value: isinstance(value, Mapping), "a section, or null", "null", nullable=True)
 
 Value = TypeVar("Value")
 RULE, DESCRIPTION = "rule", "description"
@@ -133,11 +155,38 @@ class RewardModelOptions:
     path: str | None = key(
         None,
         Rule(lambda value: isinstance(value, str), "a folder, or a name on a hub", "<folder>", nullable=True),
-        "sequence classifier with one output, loaded by verl's reward processes; null: verl's server, "
+        "classifier with one output, loaded by verl's reward processes; null: verl's server, "
         "`reward.reward_model`",
     )
     weight: float = key(1.0, FACTOR, "factor of the model's score")
     rule_weight: float = key(1.0, FACTOR, "factor of the reward function's score")
+
+
+@dataclass(frozen=True)
+class GoldResponseOptions:
+    """The section `GOLD_RESPONSES`, read by the trainer modes of this package."""
+
+    files: str | Sequence[str] | None = key(
+        None,
+        Rule(_are_names, "a data file, or a list of them", "${data.val_files}", nullable=True),
+        "prompts with wanted responses: `'${data.val_files}'`",
+    )
+    response_key: str = key(
+        "extra_info.response",
+        Rule(lambda value: isinstance(value, str) and bool(value), "a dotted key", "extra_info.response"),
+        "the wanted response in a row",
+    )
+    samples: int | None = key(
+        256,
+        Rule(is_count, "an integer ≥ 1, or null for all", "256", nullable=True),
+        "first rows of the files",
+    )
+    freq: int = key(1, Rule(is_count, "an integer ≥ 1", "1"), "training steps between measurements")
+
+    @property
+    def names(self) -> list[str]:
+        """The files as a list."""
+        return [self.files] if isinstance(self.files, str) else [*(self.files or ())]
 
 
 @dataclass(frozen=True)
@@ -147,8 +196,7 @@ class Options:
     scale_rewards: str | None = key(
         None,
         one_of("group", "batch", "none", nullable=True),
-        "std that divides centred rewards; null: `none` for estimators that only centre, as `dr_grpo` and "
-        "`gvpo` do, else `group`",
+        "std that divides centred rewards; null: `none` for estimators that only centre, else `group`",
     )
     mask_truncated_completions: bool = key(
         False,
@@ -162,7 +210,7 @@ class Options:
     gvpo_anchor: str = key("old", one_of("old", "ref"), "π′ of GVPO: the rollout's policy, or the reference")
     ref_model_sync_steps: int | None = key(
         None,
-        Rule(is_count, "an integer ≥ 1, or null for a reference that stays", "512", nullable=True),
+        Rule(is_count, "an integer ≥ 1, or null", "512", nullable=True),
         "training steps between refreshes of the reference",
     )
     ref_model_mixup_alpha: float = key(
@@ -172,8 +220,23 @@ class Options:
     )
     reward_model: RewardModelOptions | None = key(
         None,
-        Rule(lambda value: isinstance(value, Mapping), "a section, or null", "null", nullable=True),
+        SECTION_OR_NULL,
         "a reward model beside the reward function",
+    )
+    gold_responses: GoldResponseOptions | None = key(
+        None,
+        SECTION_OR_NULL,
+        "probability of wanted responses after the updates: `gold_response/…`, in the `grpo_ext_…` modes",
+    )
+    seed_requests: int | None = key(
+        None,
+        Rule(
+            lambda value: isinstance(value, int) and not isinstance(value, bool),
+            "an integer",
+            "1",
+            nullable=True,
+        ),
+        "a seed for each vLLM request: trainings share their randomness; with this package's agent loops",
     )
     ref_kl_metrics: bool = key(
         True,
@@ -183,12 +246,12 @@ class Options:
     watch: bool = key(
         True,
         ON_OR_OFF,
-        "end the training when a Ray actor or vLLM engine of it died; verl may wait forever",
+        "end the training when one of its Ray actors or vLLM engines died; verl may wait forever",
     )
     own_queue: bool = key(
         False,
         ON_OR_OFF,
-        "a TransferQueue of its own, where trainings share a Ray cluster; `ablate` sets it for its jobs",
+        "a TransferQueue of its own, where trainings share a Ray cluster; `ablate` sets it",
     )
     silence: Any = key(
         (),
@@ -204,10 +267,15 @@ class Options:
             SettingError: an unknown key, or a value outside its rule.
         """
         options: Options = _read(cls, written(algorithm), SECTION)
-        if options.reward_model is None:
-            return options
-        nested = _read(RewardModelOptions, options.reward_model, f"{SECTION}.reward_model")
-        return replace(options, reward_model=nested)
+        sections = {
+            name: _read(section, getattr(options, name), f"{SECTION}.{name}")
+            for name, section in NESTED.items()
+            if getattr(options, name) is not None
+        }
+        options = replace(options, **sections)
+        if options.gold_responses is not None and options.gold_responses.files is None:
+            raise _without_files()
+        return options
 
     @classmethod
     def for_estimator(cls, algorithm: Mapping[str, Any] | None, estimator: str | None = None) -> "Options":
@@ -233,6 +301,13 @@ class Options:
     def budget_of_truncated(self) -> int | None:
         """The budget in tokens whose truncated responses get advantage 0; None without such masking."""
         return self.max_response_length if self.mask_truncated_completions else None
+
+
+NESTED: Mapping[str, type[Any]] = {
+    "reward_model": RewardModelOptions,
+    "gold_responses": GoldResponseOptions,
+}
+"""Sections inside the section → what reads them."""
 
 
 def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -273,6 +348,17 @@ def _unknown(key: str, value: object, valid: list[str]) -> SettingError:
         )
     return SettingError(
         key, value, seen=f"{key}={value!r} is not an option", valid=valid, fix=f"~{key} to remove it"
+    )
+
+
+def _without_files() -> SettingError:
+    key = f"{GOLD_RESPONSES}.files"
+    return SettingError(
+        key,
+        None,
+        why=f"{GOLD_RESPONSES} needs the responses to measure",
+        valid="a data file, or a list of them",
+        fix=f"'+{key}=${{data.val_files}}'",
     )
 
 

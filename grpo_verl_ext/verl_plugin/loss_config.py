@@ -1,7 +1,7 @@
 """Options of the losses, a dataclass that verl builds from ``actor.policy_loss``, and their checks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from verl.workers.config import PolicyLossConfig
@@ -16,8 +16,6 @@ from grpo_verl_ext.verl_plugin.config import (
 )
 from grpo_verl_ext.verl_plugin.errors import SettingError
 
-BUDGET_OF_METRIC = replace(BUDGET, valid="an integer ≥ 1, or null for no actor/frac_truncated")
-
 CONSTANT_LENGTH = "seq-mean-token-sum-norm"
 """The ``loss_agg_mode`` that divides by ``loss_scale_factor``."""
 
@@ -28,7 +26,7 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
 
     max_response_length: int | None = key(
         None,
-        BUDGET_OF_METRIC,
+        BUDGET,
         "the response budget in tokens, for the metric `actor/frac_truncated`",
     )
     gvpo_beta: float | None = key(
@@ -39,7 +37,7 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
 
     def __post_init__(self) -> None:
         """Refuse a budget that is not a number of tokens."""
-        BUDGET_OF_METRIC.check(f"{ACTOR}.policy_loss.max_response_length", self.max_response_length)
+        BUDGET.check(f"{ACTOR}.policy_loss.max_response_length", self.max_response_length)
 
 
 def check_loss(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.verl_plugin.config import (
     ACTOR,
     AGENT_LOOPS,
+    RENAMED_AGENT_LOOPS,
     RENAMED_MODES,
     REWARD_MANAGER,
     ROLLOUT,
@@ -37,7 +38,7 @@ TASKS = (*prepared.TASKS, "gsm8k", "math")
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "trainer.v1.trainer_mode": (*TRAINER_MODES, *RENAMED_MODES),
-    f"{ROLLOUT}.agent.default_agent_loop": tuple(AGENT_LOOPS.values()),
+    f"{ROLLOUT}.agent.default_agent_loop": (*AGENT_LOOPS.values(), *RENAMED_AGENT_LOOPS),
     "reward.reward_manager.name": (REWARD_MANAGER,),
     "task.name": TASKS,
 }

@@ -49,6 +49,22 @@ def test_metrics_of_a_step_by_hand() -> None:
         # (4 + 10 + 10) / 3 and (6 + 8 + 2) / 3.
         "responses/characters/right": 8,
         "responses/characters/wrong": pytest.approx(16 / 3),
+        # 4 and 6, 8 and 2, 10 and 10: variances of 2, 18 and 0.
+        "responses/characters/spread": pytest.approx((20 / 3) ** 0.5),
+        # One of two, none, both.
+        "responses/pass@1": 0.5,
+        "responses/pass@2": pytest.approx(2 / 3),
+    }
+
+
+def test_pass_at_k_up_to_the_fewest_responses_of_a_prompt() -> None:
+    # x: one right of six; y: five of five. pass@4 of x: 1 − C(5, 4)/C(6, 4) = 1 − 5/15.
+    rows = [response("x", "", float(i == 0)) for i in range(6)] + [response("y", "", 1.0)] * 5
+    found = {name: value for name, value in step_metrics(rows, CHARACTERS, 0.5).items() if "@" in name}
+    assert found == {
+        "responses/pass@1": pytest.approx((1 / 6 + 1) / 2),
+        "responses/pass@2": pytest.approx((1 / 3 + 1) / 2),
+        "responses/pass@4": pytest.approx((2 / 3 + 1) / 2),
     }
 
 
@@ -59,7 +75,14 @@ def test_a_length_of_none_is_no_length() -> None:
 
 
 def test_nobody_has_said_what_is_right() -> None:
-    assert step_metrics(ROWS, CHARACTERS, None).keys() == {"responses/groups_without_difference"}
+    assert step_metrics(ROWS, CHARACTERS, None).keys() == {
+        "responses/groups_without_difference",
+        "responses/characters/spread",
+    }
+
+
+def test_one_response_to_a_prompt_has_no_spread() -> None:
+    assert "responses/characters/spread" not in step_metrics(ROWS[1:3], CHARACTERS, 0.5)
 
 
 def test_the_same_prompts_are_chosen_whatever_was_answered() -> None:

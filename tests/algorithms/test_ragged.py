@@ -57,6 +57,18 @@ def test_each_function_is_its_namesake_on_padded_rows(rows, block):
     torch.testing.assert_close(ratios, expected, rtol=1e-14, atol=1e-14)  # another order of summation
 
 
+@given(batches, blocks)
+def test_the_probability_of_a_response_is_the_product_over_its_tokens(rows, block):
+    mask, log_prob, _, offsets = laid_out(rows)
+    own = [[value for m, value, _ in row if m] for row in rows]
+    with patch.object(ragged, "BLOCK", block):
+        probability, total = ragged.response_probability(log_prob, mask, offsets)
+    products = [math.prod(math.exp(value) for value in row) for row in own]
+    assert probability.item() == pytest.approx(math.fsum(products) / len(rows), rel=1e-12)
+    assert total.item() == pytest.approx(math.fsum(map(math.fsum, own)) / len(rows), rel=1e-12, abs=1e-12)
+    assert probability.dtype == total.dtype == F64
+
+
 @given(st.lists(st.integers(0, 7), max_size=9), blocks)
 def test_blocks_hold_every_row_once_and_are_as_full_as_they_may_be(lengths, block):
     offsets = offsets_of(lengths)
@@ -78,6 +90,10 @@ def test_by_hand():
     assert ragged.per_response(values, mask, offsets).tolist() == [-1, 0, 0]
     assert ragged.on_tokens(torch.tensor([5.0, 6.0, 7.0]), mask, offsets).tolist() == [0, 5, 5, 0, 0]
     assert ragged.sequence_log_ratio(values, values / 2, mask, offsets).tolist() == [-1.5, 0, 0]
+    # e⁻³ and twice e⁰: rows without tokens.
+    probability, log_prob = ragged.response_probability(values, mask, offsets)
+    assert probability.item() == pytest.approx((math.exp(-3) + 2) / 3, rel=1e-12)
+    assert log_prob.item() == -1
     at = ragged.at(
         torch.tensor([10, 11, 12, 20, 21]), offsets, torch.tensor([2, 0, 0]), torch.tensor([1, 0, 2])
     )
@@ -88,6 +104,8 @@ def test_an_infinite_log_prob_spoils_its_own_row_alone():
     log_prob, old = torch.tensor([-1.0, -math.inf, -1.0]), torch.tensor([-1.5, -1.0, -2.0])
     found = ragged.sequence_log_ratio(log_prob, old, torch.ones(3), torch.tensor([0, 1, 2, 3]))
     assert found.tolist() == [0.5, -math.inf, 1.0]
+    probability, total = ragged.response_probability(log_prob, torch.ones(3), torch.tensor([0, 1, 2, 3]))
+    assert (probability.item(), total.item()) == (pytest.approx(2 / 3 * math.exp(-1)), -math.inf)
 
 
 def test_long_rows_lose_nothing_to_the_order_of_their_tokens():
@@ -113,6 +131,14 @@ REFUSED = {
     "integers": (
         lambda: ragged.sequence_log_ratio(ONES.long(), ONES, ONES, OFFSETS),
         "log_prob is torch.int64; valid is a floating dtype",
+    ),
+    "integers of a response": (
+        lambda: ragged.response_probability(ONES.long(), ONES, OFFSETS),
+        "log_prob is torch.int64; valid is a floating dtype",
+    ),
+    "a mean of nothing": (
+        lambda: ragged.response_probability(torch.ones(0), torch.ones(0), torch.zeros(1, dtype=torch.int64)),
+        "offsets has no row; valid is one at least",
     ),
 }
 

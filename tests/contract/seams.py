@@ -322,6 +322,7 @@ SEAMS: dict[str, list[Seam]] = {
             Members("config", "actor_rollout_wg", "tokenizer", "local_trigger_step"),
             ".trainer.group_batching",
         ),
+        seam(TRAINER, Members("config", "global_steps", "actor_rollout_wg"), ".trainer.gold_responses"),
         seam(TRAINER, Members("config", "role_worker_mapping"), ".trainer.modes"),
         seam(f"{TRAINER}.__init__", Overridden("config"), ".trainer.modes"),
         seam(f"{TRAINER}._init_resource_pool_mgr", Overridden(), ".trainer.modes"),
@@ -340,7 +341,13 @@ SEAMS: dict[str, list[Seam]] = {
             Members("Actor", "ActorRollout", "ActorRolloutRef"),
             ".trainer.modes",
         ),
-        seam(f"{TRAINER}.step", Overridden("metrics", "timing_raw"), ".trainer.reference_sync"),
+        seam(
+            f"{TRAINER}.step",
+            Overridden("metrics", "timing_raw"),
+            ".trainer.reference_sync",
+            ".trainer.gold_responses",
+            ".trainer.training_rewards",
+        ),
         # Else GVPO would take the drift of a later update for zero.
         seam(f"{TRAINER}.step", Has("self.local_trigger_step = trigger_idx"), ".trainer.group_batching"),
         # Else a checkpoint would have the old reference, or a run be complete before its last checkpoint.
@@ -352,7 +359,13 @@ SEAMS: dict[str, list[Seam]] = {
             ".trainer.reference_sync",
             "runs.verl_run",
         ),
-        seam(f"{TRAINER}.fit", Hands("self.step", by_place=2), ".trainer.reference_sync"),
+        seam(
+            f"{TRAINER}.fit",
+            Hands("self.step", by_place=2),
+            ".trainer.reference_sync",
+            ".trainer.gold_responses",
+            ".trainer.training_rewards",
+        ),
         # Without it every run of a grid would count as one that ended before its last step.
         seam(f"{TRAINER}._compute_metrics", Has("'training/global_step': global_steps"), "runs.verl_run"),
         seam(f"{TRAINER}.fit", Hands("self._log_rollout_data", by_place=3), ".trainer.process_supervision"),
@@ -414,6 +427,7 @@ SEAMS: dict[str, list[Seam]] = {
             ".trainer.reference_sync",
         ),
         seam(f"{TRAINER}._load_checkpoint", Overridden(), ".trainer.reference_sync"),
+        seam(f"{TRAINER}._init_dataloader", Overridden(), ".trainer.gold_responses"),
         seam(f"{TRAINER}._log_rollout_data", Overridden("batch", ANY_MORE), ".trainer.process_supervision"),
         seam(
             f"{TRAINER}._dump_generations",
@@ -439,9 +453,10 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam(
             "transfer_queue.kv_batch_put",
-            Called(by_name=("keys", "partition_id", "fields")),
+            Called(by_name=("keys", "partition_id", "fields", "tags")),
             ".trainer.rollout_batch",
         ),
+        seam("transfer_queue.kv_clear", Called(by_name=("keys", "partition_id")), ".trainer.rollout_batch"),
         seam(
             "transfer_queue.KVBatchMeta",
             Members("keys", "partition_id", "tags", "extra_info", "reorder"),
@@ -450,6 +465,9 @@ SEAMS: dict[str, list[Seam]] = {
             ".trainer.step_rewards",
         ),
         seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".trainer.group_batching"),
+        seam(
+            "transfer_queue.KVBatchMeta.select_keys", Called(("keys_to_select",)), ".trainer.gold_responses"
+        ),
         seam("transfer_queue.get_client", Called(), ".trainer.kv_batch"),
         seam("transfer_queue.kv_list", Called(("partition_id",)), ".trainer.kv_batch"),
         # Else rows would be put into wrong groups.
@@ -468,7 +486,11 @@ SEAMS: dict[str, list[Seam]] = {
         seam(UPSAMPLE, Called(("batch", "batch_multiple", "eos_token_id")), ".trainer.group_batching"),
         # Else padding would count as responses.
         seam(
-            UPSAMPLE, Has("pad_uid = f'pad{uuid.uuid4().hex}'"), ".trainer.rollout_batch", ".trainer.kv_batch"
+            UPSAMPLE,
+            Has("pad_uid = f'pad{uuid.uuid4().hex}'"),
+            ".trainer.rollout_batch",
+            ".trainer.kv_batch",
+            "runs.dumps",
         ),
         # Else the steps of padding would count.
         seam(
@@ -500,7 +522,10 @@ SEAMS: dict[str, list[Seam]] = {
             Called(("tensordict", "key"), ("default",)),
             ".workers.group_drift",
             ".trainer.step_rewards",
+            ".trainer.training_rewards",
+            ".trainer.rollout_batch",
         ),
+        seam(f"{ROWS}.list_of_dict_to_tensordict", Called(("list_of_dicts",)), ".trainer.rollout_batch"),
         seam(f"{ROWS}.pop", Called(("tensordict",), ("key", "default")), ".workers.group_drift"),
         seam(
             f"{ROWS}.assign_non_tensor",
@@ -658,12 +683,12 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             "verl.single_controller.base.worker_group.WorkerGroup",
             Members("_dispatch_info"),
-            ".trainer.group_batching",
+            ".trainer.rollout_batch",
         ),
         seam(
             "verl.single_controller.base.worker.Worker._query_dispatch_info",
             Called(("mesh_name",)),
-            ".trainer.group_batching",
+            ".trainer.rollout_batch",
         ),
         seam("verl.utils.device.get_device_id", Called(), ".workers.group_drift"),
         seam("verl.workers.engine.base.BaseEngine.infer_batch", Called(("data",)), ".workers.group_drift"),
@@ -694,13 +719,110 @@ SEAMS: dict[str, list[Seam]] = {
             Overridden(ANY_MORE),
             ".rollout.agent_loops",
         ),
-        seam(f"{AGENT_LOOP}.agent_loop.AgentLoopBase", Members("tokenizer"), ".rollout.agent_loops"),
+        seam(f"{AGENT_LOOP}.agent_loop.AgentLoopBase.run", Overridden(ANY_MORE), ".rollout.agent_loops"),
+        seam(
+            f"{AGENT_LOOP}.agent_loop.AgentLoopBase",
+            Members("config", "server_manager", "tokenizer"),
+            ".rollout.agent_loops",
+        ),
         seam(
             f"{AGENT_LOOP}.agent_loop.AgentLoopOutput",
             Members("response_ids", "extra_fields"),
             ".rollout.agent_loops",
         ),
         seam(f"{AGENT_LOOP}.agent_loop.AgentLoopOutput.as_dict", Overridden(), ".rollout.agent_loops"),
+    ],
+    "Measurement": [
+        *(
+            seam(
+                where,
+                Hands("self.server_manager.generate", by_name=("prompt_ids", "sampling_params")),
+                ".rollout.request_seeds",
+            )
+            for where in (
+                f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
+                f"{AGENT_LOOP}.tool_agent_loop.ToolAgentLoop._handle_generating_state",
+            )
+        ),
+        # Else all responses to a prompt would have one seed.
+        seam(
+            "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ._run_prompt",
+            Has("session_id=i"),
+            ".rollout.request_seeds",
+        ),
+        # Else the turns of one response would count on in the next.
+        seam(
+            f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._run_agent_loop",
+            InOrder("hydra.utils.instantiate", "agent_loop.run"),
+            ".rollout.agent_loops",
+        ),
+        # Else vLLM would not be told the seed.
+        seam(
+            f"{VLLM_SERVER}.generate",
+            Has("SamplingParams(max_tokens=max_tokens, **sampling_params)"),
+            ".rollout.request_seeds",
+        ),
+        # Else prompts would have other tokens than in a rollout.
+        seam(
+            f"{AGENT_LOOP}.agent_loop.AgentLoopBase.__init__",
+            Has("create_continuous_token_builder(self.tokenizer, hf_model_type=hf_model_type"),
+            ".trainer.gold_responses",
+        ),
+        # Else prompts would have other tokens than in a rollout.
+        seam(
+            f"{AGENT_LOOP}.agent_loop.AgentLoopBase.ct_build_initial_tokens",
+            Has("self.continuous_token_builder.build_initial_tokens(messages"),
+            ".trainer.gold_responses",
+        ),
+        seam(
+            "verl.utils.tokenizer.continuous_token_wiring.create_continuous_token_builder",
+            Called(("tokenizer",), ("hf_model_type", "chat_template_kwargs")),
+            ".trainer.gold_responses",
+        ),
+        seam(
+            "verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder.build_initial_tokens",
+            Called(("messages",)),
+            ".trainer.gold_responses",
+        ),
+        seam(
+            "verl.trainer.ppo.utils.create_rl_dataset",
+            Called(("data_paths", "data_config", "tokenizer", "processor"), ("is_train", "max_samples")),
+            ".trainer.gold_responses",
+        ),
+        # Else rows would be left out, or others measured than the first.
+        seam(
+            "verl.utils.dataset.rl_dataset.RLHFDataset.__init__",
+            Has("config.get('filter_overlong_prompts', True)", "config.get('shuffle', False)"),
+            ".trainer.gold_responses",
+        ),
+        seam("verl.utils.config.omega_conf_to_dataclass", Called(("config",)), ".trainer.gold_responses"),
+        seam(
+            "verl.workers.config.HFModelConfig",
+            Members("tokenizer", "processor", "hf_config"),
+            ".trainer.gold_responses",
+        ),
+        seam("verl.utils.debug.marked_timer", Called(("name", "timing_raw")), ".trainer.gold_responses"),
+        seam(f"{ACTOR_WORKER}.compute_log_prob", Called(("data",)), ".trainer.gold_responses"),
+        # Else the log-probs would be of another temperature, or of other tokens.
+        seam(
+            f"{TRAINER}._compute_ref_log_prob",
+            Has(
+                "'calculate_entropy': False",
+                "'compute_loss': False",
+                "'temperature': self.config.actor_rollout_ref.rollout.temperature",
+                "response_from_nested(data.pop('log_probs'), data['response_mask'])",
+            ),
+            ".trainer.gold_responses",
+        ),
+        seam(
+            f"{PADDING}.response_from_nested", Called(("tensor", "response_mask")), ".trainer.gold_responses"
+        ),
+        # Else no number of the reward function would be logged.
+        seam(
+            f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._compute_score",
+            Has("final_output.extra_fields['reward_extra_info'] = result['reward_extra_info']"),
+            ".trainer.training_rewards",
+        ),
     ],
     "Rewards": [
         seam("verl.DataProto", Members("batch", "__getitem__"), ".rollout.reward_manager"),
@@ -891,6 +1013,31 @@ SEAMS: dict[str, list[Seam]] = {
             ".preflight.environment",
         ),
         seam(CONFIGURATION, Keys("trainer.device"), ".patches.driver"),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "actor_rollout_ref.actor.strategy",
+                "actor_rollout_ref.rollout.name",
+                "actor_rollout_ref.rollout.agent.default_agent_loop",
+                "data.custom_cls.path",
+            ),
+            ".preflight.measurement",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "actor_rollout_ref.model.path",
+                "actor_rollout_ref.rollout.temperature",
+                "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz",
+                "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+                "data.apply_chat_template_kwargs",
+                "data.filter_overlong_prompts",
+                "data.shuffle",
+                "data.max_prompt_length",
+                "data.max_response_length",
+            ),
+            ".trainer.gold_responses",
+        ),
         seam(
             CONFIGURATION,
             Keys(

@@ -96,7 +96,9 @@ BROKEN = {
         "def step(self, metrics: dict, timing_raw: dict)",
         "def step(self, timing_raw: dict, metrics: dict)",
         f"{TRAINER}.step has its parameters in another order, timing_raw, metrics; "
-        f"grpo_verl_ext.verl_plugin.trainer.reference_sync overrides it",
+        f"grpo_verl_ext.verl_plugin.trainer.reference_sync overrides it, "
+        f"grpo_verl_ext.verl_plugin.trainer.gold_responses overrides it, "
+        f"grpo_verl_ext.verl_plugin.trainer.training_rewards overrides it",
     ),
     "a patched function's first parameter is gone": (
         "verl.utils.config",

@@ -1,5 +1,6 @@
 """Write docs/settings.md from the fields of the settings: ``python tests/helpers/write_settings_page.py``."""
 
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ from grpo_verl_ext.verl_plugin.config import (
     ACTOR,
     AGENT_LOOPS,
     DESCRIPTION,
+    NESTED,
     REWARD_MANAGER,
     ROLLOUT,
     RULE,
     SECTION,
     TRAINER_MODES,
     Options,
-    RewardModelOptions,
     Rule,
 )
 from grpo_verl_ext.verl_plugin.errors import as_typed
@@ -26,9 +27,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 INTRODUCTION = """# Settings
 
-Every key that this package adds to verl's configuration, and every value that it adds to verl's keys. A
-[preset](index.md) sets what its paper fixes. Estimators and losses can be mixed, except those that are a
-pair, such as GVPO's. On the command line a key that no preset has set needs a `+`.
+Every key and value that this package adds to verl's configuration. A [preset](index.md) sets what its paper
+fixes. Estimators and losses can be mixed, except pairs such as GVPO's. A key that no preset has set needs a
+`+`.
 
 Written by `python tests/helpers/write_settings_page.py`.
 """
@@ -48,11 +49,9 @@ def page() -> str:
         "## Values of verl's keys\n",
         _table(("key", "values of this package"), _values()),
         f"## `{SECTION}`\n",
-        _keys(Options),
-        f"### `{SECTION}.reward_model`\n",
-        _keys(RewardModelOptions),
+        _keys(_rows(Options)),
         OF_THE_LOSS,
-        _keys(LossConfig, without=verls),
+        _keys(_rows(LossConfig, without=verls)),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -65,12 +64,12 @@ def _values() -> list[tuple[str, str]]:
         ),
         (
             "`trainer.v1.trainer_mode`",
-            f"{_names(TRAINER_MODES)}: verl's modes with whole prompts in each optimizer step, step rewards "
-            "and reference refresh",
+            f"{_names(TRAINER_MODES)}: verl's, with whole prompts in each optimizer step, step rewards, "
+            "reference refresh and `training_reward/…`, means of the reward function's numbers",
         ),
         (
             f"`{ROLLOUT}.agent.default_agent_loop`",
-            f"{_names(AGENT_LOOPS.values())}: verl's, with step rewards",
+            f"{_names(AGENT_LOOPS.values())}: verl's, with step rewards and seeds",
         ),
         (
             "`reward.reward_manager.name`",
@@ -83,18 +82,24 @@ def _values() -> list[tuple[str, str]]:
     ]
 
 
-def _keys(settings: Any, without: set[str] = frozenset()) -> str:  # type: ignore[assignment]
-    rows = []
-    for field in fields(settings):
-        if field.name not in without:
-            rule: Rule = field.metadata[RULE]
-            default = as_typed([*field.default] if isinstance(field.default, tuple) else field.default)
-            if isinstance(rule.valid, str):
-                valid = f"`{default}`; {rule.valid.removesuffix(', or null')}"
-            else:
-                valid = _names((default, *(name for name in rule.valid if name != default)))
-            rows.append((f"`{field.name}`", valid, field.metadata[DESCRIPTION]))
+def _keys(rows: Iterator[tuple[str, str, str]]) -> str:
     return _table(("key", "default, other values", "what it does"), rows)
+
+
+def _rows(settings: Any, section: str = "", without: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
+    """Key, values and description of each field; the keys of a nested section follow it."""
+    for field in fields(settings):
+        if field.name in without:
+            continue
+        rule: Rule = field.metadata[RULE]
+        default = as_typed([*field.default] if isinstance(field.default, tuple) else field.default)
+        if isinstance(rule.valid, str):
+            valid = f"`{default}`; {rule.valid.removesuffix(', or null')}"
+        else:
+            valid = _names((default, *(name for name in rule.valid if name != default)))
+        yield f"`{section}{field.name}`", valid, field.metadata[DESCRIPTION]
+        if settings is Options and field.name in NESTED:
+            yield from _rows(NESTED[field.name], f"{field.name}.")
 
 
 def _names(names: Any) -> str:

@@ -27,25 +27,24 @@ DETAILS = """
 - *Any other*: an engine of your own. `rollout_is`, `bypass_mode`: under `algorithm.rollout_correction`.
 
 GVPO needs a `grpo_ext_…` mode even for one update: under `sync` a failed session leaves a prompt fewer
-responses, and the loss the wrong k − 1. Where no driver asks, loss, estimator or worker refuses at its first
-call.
+responses, and the loss the wrong k − 1. `gold_responses` needs such a mode, `seed_requests` `sync` or
+`grpo_ext_sync`. Without our driver the first call refuses.
 
 FSDP2 is tested on a CPU on one, two and four ranks, FSDP1 on two. Megatron, veomni and torchtitan were not
-run: tests read in verl's sources that losses get the same counts and gradients are averaged over ranks.
+run: tests read in verl's sources that losses get the same counts and averaged gradients.
 
-Several outputs per session are exact for outcome estimators in the `grpo_ext_…` modes: the last one counts,
-all learn, as in verl's `grpo` (`tests/plugin/test_rows.py`); elsewhere they are refused at the first batch.
+Several outputs per session are exact for outcome estimators in the `grpo_ext_…` modes: the last counts, all
+learn (`tests/plugin/test_rows.py`); elsewhere they are refused.
 """
 
 LINES = ("dynamic_sampling", "mask_truncated_completions")
 """Features with the same cell in almost every context, written below the table."""
-COLUMNS = [name for name in FEATURES if name not in LINES]
-TESTS = sorted({cell.test for row in TABLE.values() for cell in row.values() if isinstance(cell, Exact)})
-REASONS = list(
-    dict.fromkeys(
-        cell.reason for context in CONTEXTS for cell in TABLE[context].values() if isinstance(cell, Refused)
-    )
-)
+MEASUREMENT = ("gold_responses", "seed_requests")
+"""Features that are no algorithm, for which a sentence is enough."""
+COLUMNS = [name for name in FEATURES if name not in (*LINES, *MEASUREMENT)]
+SHOWN = [cell for context in CONTEXTS for name, cell in TABLE[context].items() if name not in MEASUREMENT]
+TESTS = sorted({cell.test for cell in SHOWN if isinstance(cell, Exact)})
+REASONS = list(dict.fromkeys(cell.reason for cell in SHOWN if isinstance(cell, Refused)))
 
 
 def page() -> str:

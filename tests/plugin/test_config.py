@@ -13,6 +13,7 @@ from grpo_verl_ext.verl_plugin.config import (
     RENAMED,
     RULE,
     SECTION,
+    GoldResponseOptions,
     Options,
     RewardModelOptions,
 )
@@ -23,6 +24,7 @@ VERLS = {field.name for field in fields(PolicyLossConfig)}
 KEYS = [
     *((f"{SECTION}.{field.name}", field) for field in fields(Options)),
     *((f"{SECTION}.reward_model.{field.name}", field) for field in fields(RewardModelOptions)),
+    *((f"{SECTION}.gold_responses.{field.name}", field) for field in fields(GoldResponseOptions)),
     *((f"policy_loss.{field.name}", field) for field in fields(LossConfig) if field.name not in VERLS),
 ]
 

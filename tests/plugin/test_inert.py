@@ -116,8 +116,8 @@ class TestDriver:
             ),
             ("trainer.v1.trainer_mode=grpo_ext_sync", "trainer.v1.trainer_mode=grpo_ext_sync"),
             (
-                "actor_rollout_ref.rollout.agent.default_agent_loop=step_tool_agent",
-                "actor_rollout_ref.rollout.agent.default_agent_loop=step_tool_agent",
+                "actor_rollout_ref.rollout.agent.default_agent_loop=grpo_ext_tool_agent",
+                "actor_rollout_ref.rollout.agent.default_agent_loop=grpo_ext_tool_agent",
             ),
             ("reward.reward_manager.name=rule_and_model", "reward.reward_manager.name=rule_and_model"),
             (

@@ -318,6 +318,15 @@ class TestGroups:
         assert usage.uses_package(plain)
         assert refusal(plain) == f"{old} has another name now; valid is grpo_ext_{kind}. Type: {new}"
 
+    @pytest.mark.parametrize("kind", ["single_turn_agent", "tool_agent"])
+    def test_an_old_agent_loop_is_refused_with_the_new_one(self, config: Config, kind: str) -> None:
+        key = "actor_rollout_ref.rollout.agent.default_agent_loop"
+        plain = config(**{key.replace(".", "__"): f"step_{kind}"})
+        assert usage.uses_package(plain)
+        assert refusal(plain) == (
+            f"{key}=step_{kind} has another name now; valid is grpo_ext_{kind}. Type: {key}=grpo_ext_{kind}"
+        )
+
     def test_the_reference_as_anchor_under_verls_trainer(self, gvpo: Config) -> None:
         message = refusal(gvpo(algorithm__grpo_ext__gvpo_anchor="ref", trainer__v1__trainer_mode="sync"))
         assert message.endswith("Type: trainer.v1.trainer_mode=grpo_ext_sync")

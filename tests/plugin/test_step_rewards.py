@@ -182,7 +182,9 @@ class TestCollected:
             collected(*batch({"steps": []}, {"step_error": "out of range"}))
 
     def test_a_response_without_steps_names_the_agent_loop(self) -> None:
-        with pytest.raises(ValueError, match=r"p_0_0 .* no step rewards.*Type: .*=step_single_turn_agent"):
+        with pytest.raises(
+            ValueError, match=r"p_0_0 .* no step rewards.*Type: .*=grpo_ext_single_turn_agent"
+        ):
             collected(*batch({"reward_extra_info": {}}))
 
     def test_what_the_dump_says_of_each_response(self) -> None:
@@ -210,7 +212,7 @@ class TestChecks:
     @pytest.mark.parametrize("name", ["single_turn_agent", "tool_agent"])
     def test_verls_own_agent_loops_are_refused(self, name: str) -> None:
         with pytest.raises(
-            ValueError, match=rf"default_agent_loop is {name}, .*Type: {AGENT_LOOP}=step_{name}"
+            ValueError, match=rf"default_agent_loop is {name}, .*Type: {AGENT_LOOP}=grpo_ext_{name}"
         ):
             self.check("+algo=grpo_process", f"{AGENT_LOOP}={name}")
 

@@ -52,6 +52,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "refresh": GRPO | {"algorithm.grpo_ext.ref_model_sync_steps": 5},
     "dynamic_sampling": GRPO | {"algorithm.filter_groups": {"enable": True, "metric": "acc"}},
     "mask_truncated_completions": GRPO | {"algorithm.grpo_ext.mask_truncated_completions": True},
+    "gold_responses": GRPO | {"algorithm.grpo_ext.gold_responses": {"files": "test.parquet"}},
+    "seed_requests": GRPO | {"algorithm.grpo_ext.seed_requests": 1},
 }
 """Keys that make a training use each feature."""
 
@@ -247,10 +249,18 @@ class TestTheFirstCallRefuses:
         with pytest.raises(SettingError, match=r"ref_model_sync_steps is 5, but .* Type: .*=grpo_ext_sync"):
             self.estimate(name, ref_model_sync_steps=5)
 
+    @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "grpo_process"])
+    def test_responses_that_are_not_measured(self, name: str) -> None:
+        with pytest.raises(
+            SettingError, match=r"gold_responses\.files is a\.parquet, but .* Type: .*=grpo_ext_sync"
+        ):
+            self.estimate(name, gold_responses={"files": "a.parquet"})
+
     def test_under_our_trainer_neither(self) -> None:
         with context.OUR_TRAINER.set(True):
             self.estimate("gvpo", gvpo_anchor="ref")
             self.estimate("dapo", ref_model_sync_steps=5)
+            self.estimate("dr_grpo", gold_responses={"files": "a.parquet"})
 
     @pytest.mark.parametrize("strategy", ["megatron", "veomni", "torchtitan", "mine"])
     def test_a_drift_on_an_engine_where_nobody_measured_it(self, strategy: str) -> None:
@@ -280,7 +290,10 @@ def test_our_modes_share_what_makes_them_exact() -> None:
     """What the tests of ``grpo_ext_sync`` show of trainer and workers holds for the other modes."""
     classes = [get_trainer_cls(mode) for mode in TRAINER_MODES]
     names = ("_balance_batch", "_compute_advantage", "_update_actor", "_compute_ref_log_prob", "step")
-    for name in (*names, "_save_checkpoint", "_load_checkpoint", "_init_resource_pool_mgr"):
+    for name in (
+        *names,
+        *("_save_checkpoint", "_load_checkpoint", "_init_resource_pool_mgr", "_init_dataloader"),
+    ):
         methods = [getattr(each, name) for each in classes]
         assert methods == [getattr(modes.GroupTrainerSync, name)] * len(methods)
         assert methods[0].__module__.startswith("grpo_verl_ext."), f"ours comes first for {name}"

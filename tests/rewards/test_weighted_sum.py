@@ -93,6 +93,34 @@ def test_any_response_scores_with_the_same_keys(text, ground_truth):
     assert result["acc"] == (result["correctness"] > 0)
 
 
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [(RIGHT, 1.0), (f"{RIGHT}\n", 0.0), (RIGHT.replace("3+4=7;", ""), 0.0), ("", 0.0)],
+    ids=["the wanted one", "a line break more", "right by another chain", "empty"],
+)
+def test_whether_it_is_the_wanted_response_is_said_where_that_is_given(text, gold):
+    plain = compute_score("chain_sum", text, "9", TERMS)
+    found = compute_score("chain_sum", text, "9", TERMS | {"response": RIGHT})
+    assert found == plain | {"gold": gold}
+
+
+@pytest.mark.parametrize("response", [None, 9, ["<answer>9</answer>"]])
+def test_what_is_no_text_is_no_wanted_response(response):
+    assert "gold" not in compute_score("chain_sum", RIGHT, "9", TERMS | {"response": response})
+
+
+def test_the_wanted_response_of_the_embedded_task_survives_verls_decoding():
+    """verl scores the text of the tokens, end of turn included, decoded without special tokens."""
+    from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
+    from grpo_verl_ext.tasks.chain_sum.problems import row
+
+    tokenizer, extra_info = build_tokenizer(), row((3, 4, 2), split="test", index=0)["extra_info"]
+    ids = [*tokenizer.encode(extra_info["response"]), tokenizer.eos_token_id]
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    found = compute_score("chain_sum", text, "9", extra_info)
+    assert (found["gold"], found["acc"]) == (1.0, 1.0)
+
+
 def test_verl_finds_the_function_by_its_path_and_hands_it_the_weights():
     from verl.trainer.ppo.reward import get_custom_reward_fn
 

@@ -30,6 +30,13 @@ def test_a_line_is_a_response_and_the_uid_names_its_prompt(tmp_path: Path) -> No
     ]
 
 
+def test_padding_is_no_response(tmp_path: Path) -> None:
+    file = tmp_path / "3.jsonl"
+    padding = "pad" + "0123456789abcdef" * 2
+    file.write_text("".join(line(uid=uid) + "\n" for uid in (f"{padding}_0_0", f"{padding}_1_0", "pad_0_0")))
+    assert [response.prompt_id for response in read_dump(file)] == ["pad"]
+
+
 @pytest.mark.parametrize("text", ["\u2028 \u2029 \x85 \x0b \x0c", "\x00\x07\x1b[31m\r", "ß 𝔘 \ufffd"])
 def test_a_response_may_hold_any_character(tmp_path: Path, text: str) -> None:
     file = tmp_path / "3.jsonl"

@@ -11,7 +11,12 @@ def test_a_row_in_verls_format():
         "prompt": [{"role": "user", "content": "3+4+2=?"}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": "9"},
-        "extra_info": {"index": 5, "split": "train", "terms": [3, 4, 2]},
+        "extra_info": {
+            "index": 5,
+            "split": "train",
+            "terms": [3, 4, 2],
+            "response": "<reasoning>3+4=7;7+2=9;</reasoning><answer>9</answer>",
+        },
     }
 
 

@@ -110,19 +110,34 @@ SCHEMA = pa.schema(
         "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
         "ability": pa.string(),
         "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
-        "extra_info": pa.struct({"index": pa.int64(), "split": pa.string(), "terms": pa.list_(pa.int64())}),
+        "extra_info": pa.struct(
+            {
+                "index": pa.int64(),
+                "split": pa.string(),
+                "terms": pa.list_(pa.int64()),
+                "response": pa.string(),
+            }
+        ),
     }
 )
 
 
 def row(terms: Terms, *, split: Split, index: int, task: str = "chain_sum") -> dict[str, Any]:
-    """Return one problem as verl reads it; grading the steps needs ``extra_info.terms``."""
+    """Return one problem as verl reads it.
+
+    Grading the steps needs ``extra_info.terms``; ``extra_info.response`` is the `wanted_response`.
+    """
     return {
         "data_source": task,
         "prompt": [{"role": "user", "content": prompt(terms)}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": str(sum(terms))},
-        "extra_info": {"index": index, "split": split, "terms": list(terms)},
+        "extra_info": {
+            "index": index,
+            "split": split,
+            "terms": list(terms),
+            "response": wanted_response(terms),
+        },
     }
 
 

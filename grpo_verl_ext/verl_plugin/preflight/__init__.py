@@ -20,6 +20,7 @@ from grpo_verl_ext.verl_plugin.cpu.checks import (
 from grpo_verl_ext.verl_plugin.errors import Finding, Problem, SettingError, Severity
 from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files, rewards
 from grpo_verl_ext.verl_plugin.preflight.groups import advise_groups, check_group_size, check_groups
+from grpo_verl_ext.verl_plugin.preflight.measurement import check_gold_responses, check_seeds
 from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
 
@@ -41,6 +42,8 @@ CHECKS: Mapping[str, Refuse] = {
     "group-size": check_group_size,
     "groups": check_groups,
     "reference": check_reference,
+    "gold-responses": check_gold_responses,
+    "seeds": check_seeds,
     "steps": rewards.check_steps,
     "reward-weights": rewards.check_rewards,
     "reward-model": rewards.check_reward_model,

@@ -1,11 +1,19 @@
 """Check that estimator, loss and aggregation together make the algorithm that they name."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, RENAMED_MODES, SECTION, Options, written
+from grpo_verl_ext.verl_plugin.config import (
+    ACTOR,
+    RENAMED_AGENT_LOOPS,
+    RENAMED_MODES,
+    ROLLOUT,
+    SECTION,
+    Options,
+    written,
+)
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, check_loss
 from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
@@ -24,8 +32,12 @@ def check_options(config: DictConfig) -> None:
 
 
 def check_names(config: DictConfig) -> None:
-    """Refuse a name of this package that another package registered, and a renamed trainer mode."""
-    _refuse_renamed_mode(OmegaConf.select(config, "trainer.v1.trainer_mode"))
+    """Refuse a name of this package that another package registered, and names of earlier versions."""
+    for key, renamed in (
+        ("trainer.v1.trainer_mode", RENAMED_MODES),
+        (f"{ROLLOUT}.agent.default_agent_loop", RENAMED_AGENT_LOOPS),
+    ):
+        _refuse_renamed(key, OmegaConf.select(config, key), renamed)
     for kind, key, ours, registry in (
         ("advantage estimator", "algorithm.adv_estimator", ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
         ("policy loss", f"{ACTOR}.policy_loss.loss_mode", LOSSES, POLICY_LOSS_REGISTRY),
@@ -41,11 +53,12 @@ def check_names(config: DictConfig) -> None:
             )
 
 
-def _refuse_renamed_mode(mode: object) -> None:
-    if isinstance(mode, str) and mode in RENAMED_MODES:
-        key, new = "trainer.v1.trainer_mode", RENAMED_MODES[mode]
-        seen = f"{key}={mode} has another name now"
-        raise SettingError(key, mode, seen=seen, valid=new, fix=f"{key}={new}")
+def _refuse_renamed(key: str, value: object, renamed: Mapping[str, str]) -> None:
+    if isinstance(value, str) and value in renamed:
+        new = renamed[value]
+        raise SettingError(
+            key, value, seen=f"{key}={value} has another name now", valid=new, fix=f"{key}={new}"
+        )
 
 
 def check_settings(config: DictConfig) -> None:

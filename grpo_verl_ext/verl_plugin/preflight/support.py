@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, DRIFT_ENGINES, REFRESH_ENGINES, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.config import (
+    ACTOR,
+    DRIFT_ENGINES,
+    GOLD_RESPONSES,
+    REFRESH_ENGINES,
+    SEED_REQUESTS,
+    TRAINER_MODES,
+)
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.preflight.training import (
     CONTEXTS,
@@ -89,6 +96,8 @@ REJECTED_RESPONSES = Exact(
     "tests/plugin/test_support.py::test_gvpo_leaves_rejected_responses_out_of_their_group"
 )
 REJECTED_TOKENS = Exact("tests/plugin/test_support.py::test_steps_count_for_the_tokens_that_are_left")
+MEASURED = Exact("tests/plugin/test_gold_responses.py::test_probabilities_of_what_verls_worker_computes")
+SEEDED = Exact("tests/plugin/test_request_seeds.py::test_each_request_has_a_seed_of_its_own")
 DISTILLED = Exact("tests/plugin/test_support.py::test_distillation_is_added_to_the_loss")
 
 EVERYWHERE: Row = {
@@ -100,6 +109,8 @@ EVERYWHERE: Row = {
     "refresh": REFRESH,
     "dynamic_sampling": SAME_CALLS,
     "mask_truncated_completions": MASKED,
+    "gold_responses": MEASURED,
+    "seed_requests": SEEDED,
 }
 """Cells of features that a context does not affect."""
 
@@ -116,7 +127,7 @@ def _all(features_: Iterable[str], cell: Cell) -> Row:
 
 
 GVPO = ("gvpo_one", "gvpo_several")
-BY_OUR_TRAINER = (*GVPO, "anchor_ref", "process", "refresh")
+BY_OUR_TRAINER = (*GVPO, "anchor_ref", "process", "refresh", "gold_responses")
 
 NO_GROUPS = (
     "the loss gvpo is not told there which responses belong to one prompt, nor how far the policy has moved "
@@ -129,11 +140,16 @@ NEEDS: Mapping[str, str] = {
     "where only a trainer mode of this package puts them",
     "process": "algorithm.adv_estimator=grpo_process is not shown the steps there",
     "refresh": "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for is never refreshed there",
+    "gold_responses": f"the responses of {GOLD_RESPONSES} are not measured there",
 }
 """Features that need a trainer mode of this package → why they are refused without one."""
 NO_SAMPLING = (
     "only verl's v1 trainers read algorithm.filter_groups; elsewhere every prompt would be trained on"
 )
+NOT_NUMBERED = (
+    f"{SEED_REQUESTS} needs a number for each response to a prompt, which that trainer does not give"
+)
+INTERRUPTED = f"with {SEED_REQUESTS} an interrupted response would draw the same random numbers again"
 
 
 def _without_our_trainer(key: str, valid: str | tuple[str, ...], fix: str, seen: str = "") -> Row:
@@ -144,24 +160,31 @@ def _verls_mode(ours: str) -> Row:
     return _row(_without_our_trainer(MODE, TRAINER_MODES, f"{MODE}={ours}"))
 
 
+INTERRUPTING: Row = {
+    "seed_requests": Refused(MODE, INTERRUPTED, ("sync", "grpo_ext_sync"), f"{MODE}=grpo_ext_sync")
+}
+"""Cells that trainers with a partial rollout change."""
+
+
 def _other_driver(key: str, seen: str, fix: str) -> Row:
     valid = "verl.trainer.main_ppo with trainer.use_v1=true"
     without_sampling = Refused(key, NO_SAMPLING, valid, "algorithm.filter_groups.enable=false", seen)
+    without_seeds = Refused(key, NOT_NUMBERED, valid, fix, seen)
     return _row(
-        {"clipped": SAME_CALLS, "dynamic_sampling": without_sampling},
+        {"clipped": SAME_CALLS, "dynamic_sampling": without_sampling, "seed_requests": without_seeds},
         _without_our_trainer(key, valid, fix, seen),
     )
 
 
-OURS = _row(_all((*GVPO, "anchor_ref", "process", "refresh"), SAME_METHODS))
+OURS = _row(_all(BY_OUR_TRAINER, SAME_METHODS))
 
 TRAINER_ROWS: Mapping[str, Row] = {
     "sync": _verls_mode("grpo_ext_sync"),
-    "colocate_async": _verls_mode("grpo_ext_colocate_async"),
-    "separate_async": _verls_mode("grpo_ext_separate_async"),
+    "colocate_async": _verls_mode("grpo_ext_colocate_async") | INTERRUPTING,
+    "separate_async": _verls_mode("grpo_ext_separate_async") | INTERRUPTING,
     "grpo_ext_sync": _row(),
-    "grpo_ext_colocate_async": OURS,
-    "grpo_ext_separate_async": OURS,
+    "grpo_ext_colocate_async": OURS | INTERRUPTING,
+    "grpo_ext_separate_async": OURS | INTERRUPTING,
     "v0": _other_driver("trainer.use_v1", "", f"trainer.use_v1=true {MODE}=grpo_ext_sync"),
     "one_step_off": _other_driver(
         "rollout",
@@ -261,7 +284,10 @@ ROLLOUT_ROWS: Mapping[str, Row] = {
     "bypassed_rejection": _bypassed(f"{CORRECTION}.rollout_rs", "rejection is done"),
     "distillation": _row(_all(("clipped", *GVPO), DISTILLED)),
     "distillation_top_k": _row({"clipped": DISTILLED}, _all(GVPO, TOP_K)),
-    "distillation_only": _row(_all(EVERYWHERE, TASK_REWARDS), {"dynamic_sampling": SAME_CALLS}),
+    "distillation_only": _row(
+        _all(EVERYWHERE, TASK_REWARDS),
+        {"dynamic_sampling": SAME_CALLS, "gold_responses": MEASURED, "seed_requests": SEEDED},
+    ),
 }
 
 TABLE: Mapping[str, Row] = {**TRAINER_ROWS, **ENGINE_ROWS, **ROLLOUT_ROWS}

@@ -109,6 +109,10 @@ FEATURES: Mapping[str, Feature] = {
             _estimator(config) in ESTIMATORS and bool(_option(config, "mask_truncated_completions"))
         ),
     ),
+    "gold_responses": Feature(
+        "`gold_responses`", lambda config: _option(config, "gold_responses") is not None
+    ),
+    "seed_requests": Feature("`seed_requests`", lambda config: _option(config, "seed_requests") is not None),
 }
 """Estimators and losses, and features that need more than their calls."""
 

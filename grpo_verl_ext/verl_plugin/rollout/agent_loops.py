@@ -1,6 +1,7 @@
-"""verl's agent loops with step rewards in their responses: ``rollout.agent.default_agent_loop=step_…``.
+"""verl's agent loops with step rewards and seeds: ``rollout.agent.default_agent_loop=grpo_ext_…``.
 
-The trainer gets the steps as ``extra_fields["steps"]``, [(reward, position of its last token), …].
+With ``algorithm.grpo_ext.seed_requests`` each request has a seed (`request_seeds`). The trainer gets the
+steps as ``extra_fields["steps"]``, [(reward, position of its last token), …].
 ``rm_scores`` and ``reward_extra_info``, by which verl logs and filters, remain those of the outcome.
 """
 
@@ -8,17 +9,19 @@ from functools import partial
 from typing import Any
 
 from pydantic import PrivateAttr
-from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 
 from grpo_verl_ext.rewards.step_ends import KEYS, REWARDS, StepRewardError, step_end_tokens
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
+from grpo_verl_ext.verl_plugin.rollout.request_seeds import SeededServer
 
 STEPS = "steps"
 STEP_ERROR = "step_error"
 """Keys of ``extra_fields``. verl only logs what an agent loop raises, so the trainer raises the error."""
 
-SINGLE_TURN, MULTI_TURN = "step_single_turn_agent", "step_tool_agent"
+SINGLE_TURN, MULTI_TURN = AGENT_LOOPS["single_turn_agent"], AGENT_LOOPS["tool_agent"]
 
 
 class StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no types
@@ -53,19 +56,22 @@ class StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no 
         return fields | {"extra_fields": extra}
 
 
-@register(SINGLE_TURN)
-class StepSingleTurnAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]
-    """verl's ``single_turn_agent`` with step rewards."""
+class ExtendedLoopMixin(AgentLoopBase):  # type: ignore[misc]
+    """The additions to an agent loop of verl, mixed in before its class; verl makes one per response."""
 
     async def run(self, *args: Any, **kwargs: Any) -> StepRewardOutput:
-        """Generate as verl does."""
+        """Generate as verl does, from seeded requests if the training asks for them."""
+        seed = Options.from_config(self.config.algorithm).seed_requests
+        if seed is not None:
+            self.server_manager: Any = SeededServer(self.server_manager, seed, kwargs)
         return StepRewardOutput.of(await super().run(*args, **kwargs), self.tokenizer)
+
+
+@register(SINGLE_TURN)
+class ExtendedSingleTurnAgentLoop(ExtendedLoopMixin, SingleTurnAgentLoop):  # type: ignore[misc]
+    """verl's ``single_turn_agent`` with the additions."""
 
 
 @register(MULTI_TURN)
-class StepToolAgentLoop(ToolAgentLoop):  # type: ignore[misc]
-    """verl's ``tool_agent`` with step rewards; positions also count the tokens of tools."""
-
-    async def run(self, *args: Any, **kwargs: Any) -> StepRewardOutput:
-        """Generate as verl does."""
-        return StepRewardOutput.of(await super().run(*args, **kwargs), self.tokenizer)
+class ExtendedToolAgentLoop(ExtendedLoopMixin, ToolAgentLoop):  # type: ignore[misc]
+    """verl's ``tool_agent`` with the additions; positions of steps also count the tokens of tools."""

@@ -207,10 +207,10 @@ def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
 
 
 def check_our_trainer(options: Options) -> None:
-    """Refuse the anchor ``ref`` and a reference refresh under verl's own trainer modes.
+    """Refuse the anchor ``ref``, a reference refresh and gold responses under verl's own trainer modes.
 
     Raises:
-        SettingError: one of the two is set, and the trainer is not ours.
+        SettingError: one of them is set, and the trainer is not ours.
     """
     if OUR_TRAINER.get():
         return
@@ -218,6 +218,8 @@ def check_our_trainer(options: Options) -> None:
         raise _without_effect("gvpo_anchor", "ref", "brings the reference's log-probs to the targets")
     if options.ref_model_sync_steps is not None:
         raise _without_effect("ref_model_sync_steps", options.ref_model_sync_steps, "refreshes the reference")
+    if options.gold_responses is not None:
+        raise _without_effect("gold_responses.files", options.gold_responses.files, "measures them")
 
 
 def _without_effect(option: str, value: object, task: str) -> SettingError:

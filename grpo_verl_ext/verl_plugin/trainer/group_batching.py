@@ -21,7 +21,14 @@ from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.context import KEYS
 from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, filled, whole_groups
 from grpo_verl_ext.verl_plugin.trainer.kv_batch import refuse_several_outputs
-from grpo_verl_ext.verl_plugin.trainer.rollout_batch import like, nested, prompt_ids, put
+from grpo_verl_ext.verl_plugin.trainer.rollout_batch import (
+    data_parallel_size,
+    in_fixed_order,
+    like,
+    nested,
+    prompt_ids,
+    put,
+)
 from grpo_verl_ext.verl_plugin.workers.group_drift import NUM_GROUPS, OLD_IS_CURRENT
 
 GROUP_LOSSES = ("gvpo",)
@@ -37,9 +44,14 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
     def _balance_batch(
         self, batch: Any, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **_: object
     ) -> Any:
-        """Order the rows so that verl's cuts keep groups whole and ranks equally busy."""
+        """Order the rows so that verl's cuts keep groups whole and ranks equally busy.
+
+        With ``seed_requests`` two runs with the same responses have the same mini-batches.
+        """
         refuse_several_outputs(self.config.algorithm.adv_estimator, batch.keys)
-        dp_size = max(self._dp_ranks()) + 1
+        if Options.from_config(self.config.algorithm).seed_requests is not None:
+            batch.reorder(in_fixed_order(batch))
+        dp_size = data_parallel_size(self.actor_rollout_wg)
         capacity = (
             self.config.actor_rollout_ref.actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
         )
@@ -55,12 +67,6 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         batch.reorder([row for rank in ranks for row in rank])
         metrics.update(log_seqlen_unbalance(lengths.tolist(), ranks, logging_prefix))
         return batch
-
-    def _dp_ranks(self) -> list[int]:
-        known: dict[str, list[int]] = self.actor_rollout_wg._dispatch_info
-        if "actor" not in known:
-            known["actor"] = self.actor_rollout_wg._query_dispatch_info("actor")
-        return known["actor"]
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Pass the rows' keys to the estimator; store indices and sizes of groups for a group loss.

@@ -11,13 +11,21 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from grpo_verl_ext.verl_plugin.context import OUR_TRAINER
+from grpo_verl_ext.verl_plugin.trainer.gold_responses import GoldResponseMixin
 from grpo_verl_ext.verl_plugin.trainer.group_batching import GroupBatchingMixin
 from grpo_verl_ext.verl_plugin.trainer.process_supervision import ProcessSupervisionMixin
 from grpo_verl_ext.verl_plugin.trainer.reference_sync import ReferenceSyncTrainerMixin
+from grpo_verl_ext.verl_plugin.trainer.training_rewards import TrainingRewardMixin
 from grpo_verl_ext.verl_plugin.workers.group_drift import GroupActorRolloutRefWorker, GroupDetachActorWorker
 
 
-class GroupTrainer(GroupBatchingMixin, ProcessSupervisionMixin, ReferenceSyncTrainerMixin):
+class GroupTrainer(
+    GroupBatchingMixin,
+    ProcessSupervisionMixin,
+    GoldResponseMixin,
+    TrainingRewardMixin,
+    ReferenceSyncTrainerMixin,
+):
     """All additions to a trainer of verl, mixed in before its class."""
 
     verl_mode: ClassVar[str]

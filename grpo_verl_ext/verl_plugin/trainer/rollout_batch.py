@@ -6,6 +6,7 @@ import torch
 import transfer_queue as tq
 from tensordict import TensorDict
 from torch import Tensor
+from verl.utils import tensordict_utils as tu
 
 
 def prompt_ids(batch: Any) -> list[str]:
@@ -34,3 +35,39 @@ def put(batch: Any, fields: dict[str, Tensor]) -> Any:
     return tq.kv_batch_put(
         keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch))
     )
+
+
+def put_rows(partition: str, rows: list[dict[str, Any]]) -> Any:
+    """Put rows into a partition of their own and return their batch."""
+    return tq.kv_batch_put(
+        keys=[f"{partition}_{number}_0_0" for number in range(len(rows))],
+        partition_id=partition,
+        fields=tu.list_of_dict_to_tensordict(rows),
+        tags=[{} for _ in rows],
+    )
+
+
+def clear(batch: Any) -> None:
+    """Remove the rows from TransferQueue."""
+    tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
+
+
+def in_fixed_order(batch: Any) -> list[int]:
+    """Return the rows in an order that does not depend on which response came first.
+
+    By the prompt's index in the data set and its tokens, then by session and output. verl's prompt ids are
+    random, and it orders rows by when their responses were finished.
+    """
+    rows = nested(batch, "index", "prompts")
+    index = [str(number) for number in tu.get(rows, "index")]
+    prompts = [tokens.tolist() for tokens in rows["prompts"].unbind()]
+    outputs = [tuple(map(int, key.rsplit("_", 2)[1:])) for key in batch.keys]
+    return sorted(range(len(batch)), key=lambda row: (index[row], prompts[row], outputs[row]))
+
+
+def data_parallel_size(worker_group: Any) -> int:
+    """Return into how many parts verl cuts a batch for the actor's ranks."""
+    known: dict[str, list[int]] = worker_group._dispatch_info
+    if "actor" not in known:
+        known["actor"] = worker_group._query_dispatch_info("actor")
+    return max(known["actor"]) + 1

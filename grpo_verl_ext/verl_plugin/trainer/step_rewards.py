@@ -8,8 +8,9 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.algorithms import ragged
+from grpo_verl_ext.verl_plugin.config import ROLLOUT
 from grpo_verl_ext.verl_plugin.context import Steps
-from grpo_verl_ext.verl_plugin.rollout.agent_loops import STEP_ERROR, STEPS
+from grpo_verl_ext.verl_plugin.rollout.agent_loops import SINGLE_TURN, STEP_ERROR, STEPS
 
 
 def collected(batch: Any, data: TensorDict) -> Steps:
@@ -91,6 +92,5 @@ def _refuse_wrong_steps(key: str, extra: dict[str, Any]) -> None:
         raise ValueError(
             f"response {key} ({{prompt}}_{{session}}_{{index}}) has no step rewards; valid is a reward "
             f"function that returns step_rewards with step_ends or step_end_tokens, and an agent loop that "
-            f"keeps them. Type: actor_rollout_ref.rollout.agent.default_agent_loop=step_single_turn_agent, "
-            f"and {remedy}"
+            f"keeps them. Type: {ROLLOUT}.agent.default_agent_loop={SINGLE_TURN}, and {remedy}"
         )

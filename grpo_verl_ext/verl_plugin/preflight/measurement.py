@@ -1,0 +1,116 @@
+"""Check the measurement of wanted responses and the seeds of requests before any rollout.
+
+`preflight.support` checks trainers; the trainer checks the rows of the files.
+"""
+
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+from omegaconf import DictConfig, OmegaConf
+
+from grpo_verl_ext.verl_plugin.config import (
+    ACTOR,
+    AGENT_LOOPS,
+    GOLD_RESPONSES,
+    ROLLOUT,
+    SEED_REQUESTS,
+    SEEDED_ROLLOUTS,
+    Options,
+)
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.model_files import home_resolved
+
+
+def check_gold_responses(config: DictConfig) -> None:
+    """Refuse files without the wanted responses, where this process sees them, and replayed experts.
+
+    Raises:
+        SettingError: the first wrong setting.
+    """
+    options = Options.from_config(config.algorithm).gold_responses
+    if options is None:
+        return
+    _refuse_replay(config)
+    if (config.data.get("custom_cls") or {}).get("path"):
+        return  # its files may be anything
+    for name in options.names:
+        file = home_resolved(name)
+        if file.suffix == ".parquet" and file.is_file():
+            _check_file(file, options.response_key)
+
+
+def _refuse_replay(config: DictConfig) -> None:
+    key = f"{ACTOR}.{config.actor_rollout_ref.actor.strategy}.router_replay.mode"
+    if OmegaConf.select(config, key) == "R3":
+        raise SettingError(
+            key,
+            "R3",
+            why=f"the responses of {GOLD_RESPONSES} have no rollout whose experts could be replayed",
+            valid=("disabled", "R2"),
+            fix=f"~{GOLD_RESPONSES}",
+        )
+
+
+def _check_file(file: Path, response_key: str) -> None:
+    key = f"{GOLD_RESPONSES}.files"
+    try:
+        content = pyarrow.parquet.ParquetFile(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise SettingError(
+            key,
+            str(file),
+            why=f"that is not a readable parquet file ({error}); it was left in place",
+            fix=f"{key}=<another file>",
+        ) from error
+    if content.metadata.num_rows == 0:
+        raise SettingError(key, str(file), why="it has no row to measure", fix=f"{key}=<another file>")
+    if not _has_column(content.schema_arrow, response_key):
+        key = f"{GOLD_RESPONSES}.response_key"
+        raise SettingError(
+            key,
+            response_key,
+            why=f"{file} has no such column",
+            valid=f"a dotted key of {', '.join(content.schema_arrow.names)}",
+            fix=f"{key}=<one of them>, or for an embedded task of an earlier version: grpo-verl-ext prepare",
+        )
+
+
+def _has_column(schema: pyarrow.Schema, dotted: str) -> bool:
+    fields = schema
+    for name in dotted.split("."):
+        index = fields.get_field_index(name) if hasattr(fields, "get_field_index") else -1
+        if index < 0:
+            return False
+        fields = fields.field(index).type
+    return True
+
+
+def check_seeds(config: DictConfig) -> None:
+    """Refuse seeds that no agent loop would pass on, or that the rollout's engine would not take.
+
+    Raises:
+        SettingError: the first wrong setting.
+    """
+    if Options.from_config(config.algorithm).seed_requests is None:
+        return
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.name not in SEEDED_ROLLOUTS:
+        key = f"{ROLLOUT}.name"
+        raise SettingError(
+            key,
+            rollout.name,
+            why=f"{SEED_REQUESTS} needs requests that take a seed",
+            valid=SEEDED_ROLLOUTS,
+            fix=f"{key}={SEEDED_ROLLOUTS[0]}, or ~{SEED_REQUESTS}",
+        )
+    loop = rollout.agent.default_agent_loop
+    if loop not in AGENT_LOOPS.values():
+        key = f"{ROLLOUT}.agent.default_agent_loop"
+        raise SettingError(
+            key,
+            loop,
+            why=f"{SEED_REQUESTS} needs an agent loop that passes seeds on",
+            valid=tuple(AGENT_LOOPS.values()),
+            fix=f"{key}={AGENT_LOOPS.get(loop, 'grpo_ext_single_turn_agent')}",
+        )

@@ -1,0 +1,455 @@
+"""Test wanted responses by teacher forcing, and the means of training rewards; a dictionary for the queue."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gold_ranks
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from omegaconf import DictConfig, OmegaConf
+from processes import run_ranks
+from ray_cluster import free_ports
+from tensordict import TensorDict
+from test_group_exactness import Store
+from test_request_seeds import Server
+from torch import Tensor
+from transfer_queue import KVBatchMeta
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils.dataset.rl_dataset import RLHFDataset
+
+from grpo_verl_ext.tasks.chain_sum.problems import row, wanted_response, write_rows
+from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.preflight.measurement import check_gold_responses
+from grpo_verl_ext.verl_plugin.trainer import gold_responses, modes, rollout_batch
+from grpo_verl_ext.verl_plugin.trainer.gold_responses import PARTITION, GoldRow, read_rows
+from grpo_verl_ext.verl_plugin.trainer.training_rewards import means, right_by_other_responses
+
+PROBLEMS = [(3, 4), (1, 2, 9), (7, 7, 7, 7), (0, 5), (9, 9, 9)]
+SECTION = "algorithm.grpo_ext.gold_responses"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("data") / "test.parquet"
+    write_rows(file, PROBLEMS, "test")
+    return file
+
+
+@pytest.fixture(scope="module")
+def plain(policy: Path, file: Path, tmp_path_factory: pytest.TempPathFactory) -> DictConfig:
+    made = composed([
+        "+algo=grpo", "trainer.v1.trainer_mode=grpo_ext_sync", f"{ROLLOUT}.name=vllm",
+        f"actor_rollout_ref.model.path={policy}", "actor_rollout_ref.actor.use_dynamic_bsz=true",
+        "data.max_prompt_length=32", "data.max_response_length=64", f"+{SECTION}.files={file}",
+        f"+data.cache_dir={tmp_path_factory.mktemp('cache')}",
+        "+actor_rollout_ref.model.override_config={attn_implementation: sdpa}",
+    ])  # fmt: skip
+    OmegaConf.set_struct(made, False)
+    return made
+
+
+def changed(plain: DictConfig, **changes: object) -> DictConfig:
+    made = plain.copy()
+    for key, value in changes.items():
+        OmegaConf.update(made, key.replace("__", "."), value)
+    return made
+
+
+def rows_of(config: DictConfig) -> list[GoldRow]:
+    options = Options.from_config(config.algorithm).gold_responses
+    assert options is not None
+    return read_rows(options, config)
+
+
+class TestRows:
+    def test_prompts_have_the_tokens_that_verls_agent_loop_sends(
+        self, plain: DictConfig, policy: Path
+    ) -> None:
+        server, tokenizer = Server(), AutoTokenizer.from_pretrained(policy)
+
+        async def run(prompt: list[dict[str, str]]) -> None:
+            loop = SingleTurnAgentLoop(
+                trainer_config=DictConfigWrap(plain),
+                server_manager=server,
+                tokenizer=tokenizer,
+                processor=None,
+                dataset_cls=RLHFDataset,
+                data_config=DictConfigWrap(plain.data),
+                hf_model_type="qwen2",
+            )
+            await loop.run({}, raw_prompt=prompt)
+
+        for terms in PROBLEMS:
+            asyncio.run(run(row(terms, split="test", index=0)["prompt"]))
+        assert [gold.prompt_ids for gold in rows_of(plain)] == [asked["prompt_ids"] for asked in server.asked]
+
+    def test_a_response_has_its_text_and_the_end_of_turn(self, plain: DictConfig, policy: Path) -> None:
+        tokenizer = AutoTokenizer.from_pretrained(policy)
+        for terms, gold in zip(PROBLEMS, rows_of(plain), strict=True):
+            assert gold.response_ids[-1] == tokenizer.eos_token_id
+            assert tokenizer.decode(gold.response_ids[:-1]) == wanted_response(terms)
+
+    def test_the_fields_are_laid_out_as_in_verls_rows(self) -> None:
+        fields = GoldRow([5, 6], [7, 8, 9]).fields()
+        assert {name: each.tolist() for name, each in fields.items() if isinstance(each, Tensor)} == {
+            "prompts": [5, 6],
+            "responses": [7, 8, 9],
+            "response_mask": [1, 1, 1],
+            "loss_mask": [1, 1, 1],
+            "input_ids": [5, 6, 7, 8, 9],
+            "position_ids": [0, 1, 2, 3, 4],
+        }
+        assert fields["multi_modal_inputs"] == {}
+
+    @pytest.mark.parametrize(("samples", "count"), [(2, 2), (None, 5), (256, 5)])
+    def test_the_first_rows_of_all_files_are_measured(
+        self, plain: DictConfig, file: Path, samples: int | None, count: int
+    ) -> None:
+        """In their order, though the training's own data is shuffled."""
+        config = changed(plain, data__shuffle=True, data__seed=3)
+        config.algorithm.grpo_ext.gold_responses = {"files": [str(file)], "samples": samples}
+        assert rows_of(config) == rows_of(plain)[:count]
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            (
+                {"data__max_prompt_length": 14},
+                r"data\.max_prompt_length is 14, but row 1 of .*\.files has a prompt of 15 tokens; valid is "
+                rf"at least 17\. Type: data\.max_prompt_length=17, or ~{SECTION}",
+            ),
+            (
+                # <reasoning>, 7 + 8 + 8 tokens of steps, </reasoning>, <answer>, 28, </answer>, end of turn.
+                {"data__max_response_length": 29},
+                r"data\.max_response_length is 29, but row 2 of .* has a response of 30 tokens; valid is at "
+                r"least 30\. Type: data\.max_response_length=30",
+            ),
+            (
+                {"algorithm__grpo_ext__gold_responses__response_key": "extra_info.answer"},
+                r"response_key is extra_info\.answer, but row 0 of .*\.files has None there; valid is a text",
+            ),
+            (
+                {"algorithm__grpo_ext__gold_responses__response_key": "extra_info.terms"},
+                r"but row 0 of .*\.files has \[3, 4\] there; valid is a text in every row",
+            ),
+        ],
+    )
+    def test_rows_that_do_not_fit_are_named(
+        self, plain: DictConfig, changes: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(SettingError, match=message):
+            rows_of(changed(plain, **changes))
+
+    def test_a_file_without_a_row_and_a_model_of_images_are_named(
+        self, plain: DictConfig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(gold_responses, "create_rl_dataset", lambda *_, **__: [])
+        with pytest.raises(SettingError, match=rf"{SECTION}\.files is .*, but there is no row to measure"):
+            rows_of(plain)
+        model = SimpleNamespace(processor=object())
+        monkeypatch.setattr(gold_responses, "omega_conf_to_dataclass", lambda _: model)
+        with pytest.raises(SettingError, match=rf"model\.path is .*, but it takes more .* Type: ~{SECTION}"):
+            rows_of(plain)
+
+
+def log_probs_of(model: torch.nn.Module, gold: GoldRow, temperature: float) -> Tensor:
+    """log π of the response's tokens, one row at a time, in float64."""
+    logits = model(torch.tensor([[*gold.prompt_ids, *gold.response_ids]])).logits[0].double()
+    start = len(gold.prompt_ids)
+    log_p = (logits[start - 1 : -1] / temperature).log_softmax(-1)
+    return log_p.gather(-1, torch.tensor(gold.response_ids).unsqueeze(-1)).squeeze(-1)
+
+
+class Queue(Store):
+    """With partitions, and the clearing of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cleared: list[str] = []
+
+    def kv_clear(self, keys: list[str], partition_id: str) -> None:
+        for key in keys:
+            del self.rows[key]
+        self.cleared.append(partition_id)
+
+    def kv_batch_put(self, keys: list[str], partition_id: str, **what: Any) -> KVBatchMeta:
+        """Non-tensor fields come back as what they were."""
+        fields: TensorDict = what.pop("fields")
+        (others,) = [[{}] * len(keys)] if "multi_modal_inputs" in fields else [None]
+        batch = super().kv_batch_put(keys, partition_id, fields=fields.exclude("multi_modal_inputs"), **what)
+        for key, other in zip(keys, others or [], strict=False):
+            self.rows[key]["multi_modal_inputs"] = other
+        return batch
+
+
+Compute = Callable[[Queue, KVBatchMeta], None]
+
+
+@pytest.fixture
+def stepped(plain: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A trainer's step around verl's own: its metrics, timings and queue."""
+
+    def run(
+        compute: Compute, reports: Any = ({},), step: int = 1, ranks: int = 1, **changes: Any
+    ) -> SimpleNamespace:
+        queue = Queue()
+        monkeypatch.setattr(rollout_batch, "tq", queue)
+        monkeypatch.setattr(PPOTrainer, "_init_dataloader", lambda _: None)
+        keys = [f"p_{number}_0" for number in range(len(reports))]
+        for key, extra in zip(keys, reports, strict=True):
+            queue.rows[key] = {"extra_fields": {"reward_extra_info": extra} if extra else {}}
+        tags = [{"is_padding": False} for _ in keys]
+        batch = KVBatchMeta(partition_id="train", keys=keys, tags=tags)
+        monkeypatch.setattr(PPOTrainer, "step", lambda *_: batch)
+        trainer = object.__new__(modes.GroupTrainerSync)
+        trainer.config, trainer.global_steps = changed(plain, **changes), step
+        trainer.actor_rollout_wg = SimpleNamespace(
+            _dispatch_info={"actor": [*range(ranks)]}, compute_log_prob=lambda batch: compute(queue, batch)
+        )
+        trainer._init_dataloader()
+        metrics: dict[str, Any] = {}
+        timing: dict[str, float] = {}
+        assert trainer.step(metrics, timing) is batch
+        return SimpleNamespace(metrics=metrics, timing=timing, queue=queue, rows=trainer.gold_rows)
+
+    return run
+
+
+def computed_by(model: torch.nn.Module, asked: list[KVBatchMeta] | None = None) -> Compute:
+    """What an actor writes back: log p of the next token at each, something else behind the last."""
+
+    def compute(queue: Queue, batch: KVBatchMeta) -> None:
+        if asked is not None:
+            asked.append(batch)
+        for key in batch.keys:
+            fields = queue.rows[key]
+            gold = GoldRow(fields["prompts"].tolist(), fields["responses"].tolist())
+            own = log_probs_of(model, gold, batch.extra_info["temperature"])
+            before = torch.full((len(gold.prompt_ids) - 1,), math.nan)
+            fields["log_probs"] = torch.cat([before, own, torch.tensor([math.nan])]).detach()
+
+    return compute
+
+
+@pytest.fixture(scope="module")
+def model(policy: Path) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(policy).double().eval()
+
+
+def expected(model: torch.nn.Module, rows: list[GoldRow], temperature: float = 1.0) -> tuple[float, float]:
+    """Means of the probabilities, as products over tokens, and of their logarithms."""
+    own = [log_probs_of(model, gold, temperature) for gold in rows]
+    products = [math.prod(tokens.exp().tolist()) for tokens in own]
+    return math.fsum(products) / len(rows), math.fsum(tokens.sum().item() for tokens in own) / len(rows)
+
+
+def test_probabilities_of_what_verls_worker_computes(
+    stepped: Any, model: torch.nn.Module, policy: Path, tmp_path: Path
+) -> None:
+    """Two ranks of verl's FSDP2 engine with micro-batches of two; five rows are filled up to eight."""
+
+    def compute(queue: Queue, batch: KVBatchMeta) -> None:
+        assert len(batch) == 8
+        names = ("prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids")
+        parts = [
+            [{name: queue.rows[key][name] for name in names} for key in part.keys] for part in batch.chunk(2)
+        ]
+        job = {"model": str(policy), "micro_batch": 2, "ranks": parts}
+        torch.save(job | {"extra_info": batch.extra_info}, tmp_path / "job.pt")
+        (port,) = free_ports(1)
+        where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        run_ranks(gold_ranks.run_rank, 2, tmp_path, folder=tmp_path, **where)
+        found = [row for rank in range(2) for row in torch.load(tmp_path / f"rank-{rank}.pt")]
+        for key, log_probs in zip(batch.keys, found, strict=True):
+            queue.rows[key]["log_probs"] = log_probs
+
+    sizes = {"log_prob_use_dynamic_bsz": False, "log_prob_micro_batch_size_per_gpu": 2, "temperature": 0.8}
+    found = stepped(
+        compute, ranks=2, **{f"actor_rollout_ref__rollout__{name}": value for name, value in sizes.items()}
+    )
+    probability, log_prob = expected(model, found.rows, temperature=0.8)
+    # Sums of about 30 log-probs in single precision, each of about 5 nats: 30 · 5 · 6e-8.
+    assert found.metrics["gold_response/log_prob"] == pytest.approx(log_prob, abs=1e-5)
+    assert found.metrics["gold_response/probability"] == pytest.approx(probability, rel=1e-5)
+    assert found.timing.keys() == {"gold_response"}
+
+
+class TestStep:
+    def test_the_first_rows_alone_count_and_the_queue_is_left_empty(
+        self, stepped: Any, model: torch.nn.Module
+    ) -> None:
+        asked: list[KVBatchMeta] = []
+        found = stepped(computed_by(model, asked), ranks=4)
+        assert found.metrics == {
+            "gold_response/probability": pytest.approx(expected(model, found.rows)[0], rel=1e-12),
+            "gold_response/log_prob": pytest.approx(expected(model, found.rows)[1], rel=1e-12),
+        }
+        (batch,) = asked
+        assert (len(batch), batch.partition_id) == (8, PARTITION)
+        assert batch.extra_info == {"calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
+        assert found.queue.rows.keys() == {"p_0_0"}, "of the rollout"
+        assert found.queue.cleared == [PARTITION]
+
+    def test_fewer_rows_than_ranks(self, stepped: Any, model: torch.nn.Module) -> None:
+        found = stepped(computed_by(model), ranks=7, algorithm__grpo_ext__gold_responses__samples=2)
+        assert len(found.rows) == 2
+        assert found.metrics["gold_response/log_prob"] == pytest.approx(
+            expected(model, found.rows)[1], rel=1e-12
+        )
+
+    @pytest.mark.parametrize(("step", "measured"), [(1, False), (2, False), (3, True), (6, True)])
+    def test_every_few_steps(self, stepped: Any, model: torch.nn.Module, step: int, measured: bool) -> None:
+        found = stepped(computed_by(model), step=step, algorithm__grpo_ext__gold_responses__freq=3)
+        assert bool(found.metrics) == bool(found.timing) == measured
+
+    def test_without_the_option_nothing_is_read_or_asked(self, stepped: Any) -> None:
+        def refuse(*_: Any) -> None:
+            raise AssertionError
+
+        found = stepped(refuse, algorithm__grpo_ext__gold_responses=None)
+        assert (found.metrics, found.rows) == ({}, [])
+
+    def test_right_answers_by_other_responses_are_added(self, stepped: Any, model: torch.nn.Module) -> None:
+        reports = [
+            {"score": 2.8, "acc": 1.0, "gold": 1.0},
+            {"score": 2.8, "acc": 1.0, "gold": 0.0},
+            {"score": 0.8, "acc": 0.0, "gold": 0.0},
+            {"score": 0.0, "acc": 0.0, "gold": 0.0},
+        ]
+        found = stepped(computed_by(model), reports)
+        probability = found.metrics["gold_response/probability"]
+        assert found.metrics["gold_response/right"] == pytest.approx(probability + 0.25, rel=1e-12)
+        assert found.metrics["training_reward/acc"] == 0.5
+        assert found.metrics["training_reward/gold"] == 0.25
+        assert found.metrics["training_reward/score"] == pytest.approx(1.6)
+
+    def test_where_the_reward_does_not_say_it_no_share_is_made_up(
+        self, stepped: Any, model: torch.nn.Module
+    ) -> None:
+        found = stepped(computed_by(model), [{"acc": 1.0}, {}])
+        assert "gold_response/right" not in found.metrics
+        assert found.metrics["training_reward/acc"] == 1.0
+
+
+class TestTrainingRewards:
+    def test_numbers_are_averaged_over_the_reports_that_have_them(self) -> None:
+        reports = [
+            {"acc": True, "score": 1, "length": np.float32(3.0), "text": "a", "steps": [1.0], "none": None},
+            {"acc": np.bool_(False), "score": 0.5, "extra": 7},
+        ]
+        assert means(reports) == {"acc": 0.5, "score": 0.75, "length": 3.0, "extra": 7.0}
+        assert means([]) == {}
+
+    def test_the_share_is_of_the_reports_that_know_both(self) -> None:
+        assert (
+            right_by_other_responses([{"acc": 1.0, "gold": 0.0}, {"acc": 1.0, "gold": 1.0}, {"acc": 1.0}])
+            == 0.5
+        )
+        assert right_by_other_responses([{"acc": 1.0}, {}]) is None
+
+    def test_padding_and_all_but_the_last_output_of_a_session_are_left_out(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = Queue()
+        monkeypatch.setattr(rollout_batch, "tq", queue)
+        scores = {"a_0_0": 5.0, "a_0_1": 1.0, "a_1_0": 0.0, "pad_0_0": 9.0}
+        for key, score in scores.items():
+            queue.rows[key] = {"extra_fields": {"reward_extra_info": {"score": score}}}
+        tags = [{"is_padding": key.startswith("pad")} for key in scores]
+        batch = KVBatchMeta(partition_id="train", keys=[*scores], tags=tags)
+        monkeypatch.setattr(PPOTrainer, "step", lambda *_: batch)
+        trainer = object.__new__(modes.GroupTrainerSync)
+        trainer.config = OmegaConf.create({"algorithm": {}})
+        metrics: dict[str, Any] = {}
+        trainer.step(metrics, {})
+        assert metrics == {"training_reward/score": 0.5}
+
+
+class TestRefused:
+    """Before Ray starts, what this process can see."""
+
+    def check(self, file: Path | str, **changes: Any) -> None:
+        config = OmegaConf.create(
+            {
+                "algorithm": {"grpo_ext": {"gold_responses": {"files": str(file)}}},
+                "actor_rollout_ref": {"actor": {"strategy": "fsdp2"}},
+                "data": {},
+            }
+        )
+        for key, value in changes.items():
+            OmegaConf.update(config, key.replace("__", "."), value)
+        check_gold_responses(config)
+
+    def test_good_files_and_files_elsewhere_pass(self, file: Path) -> None:
+        self.check(file)
+        self.check("/nowhere/test.parquet")
+        self.check("hdfs://host/test.parquet", algorithm__grpo_ext__gold_responses__response_key="a.b")
+
+    def test_an_empty_file(self, tmp_path: Path) -> None:
+        write_rows(tmp_path / "empty.parquet", [], "test")
+        with pytest.raises(
+            SettingError, match=rf"{SECTION}\.files is .*empty\.parquet, but it has no row to"
+        ):
+            self.check(tmp_path / "empty.parquet")
+
+    def test_a_corrupt_file_is_named_and_left(self, tmp_path: Path) -> None:
+        corrupt = tmp_path / "half.parquet"
+        corrupt.write_bytes(b"PAR1 and no more")
+        with pytest.raises(SettingError, match=r"half\.parquet, but that is not a readable parquet file"):
+            self.check(corrupt)
+        assert corrupt.read_bytes() == b"PAR1 and no more"
+        self.check(corrupt, data__custom_cls={"path": "pkg://my.dataset"})
+
+    @pytest.mark.parametrize(
+        "key", ["extra_info.answer", "answer", "extra_info.response.text", "extra_info."]
+    )
+    def test_a_missing_column(self, file: Path, key: str) -> None:
+        with pytest.raises(
+            SettingError,
+            match=r"response_key is .*test\.parquet has no such column; valid is a dotted key of data",
+        ):
+            self.check(file, algorithm__grpo_ext__gold_responses__response_key=key)
+
+    def test_rows_of_an_earlier_version_of_the_task(self, tmp_path: Path) -> None:
+        old = tmp_path / "old.parquet"
+        pq.write_table(pa.Table.from_pylist([{"prompt": "1+1=?", "extra_info": {"index": 0}}]), old)
+        with pytest.raises(SettingError, match=r"no such column.*Type: .*: grpo-verl-ext prepare$"):
+            self.check(old)
+
+    def test_experts_of_a_rollout_that_there_is_not(self, file: Path) -> None:
+        replay = {"strategy": "megatron", "megatron": {"router_replay": {"mode": "R3"}}}
+        with pytest.raises(
+            SettingError, match=rf"mode is R3, but .*; valid are disabled, R2\. Type: ~{SECTION}"
+        ):
+            self.check(file, actor_rollout_ref__actor=replay)
+        replay["megatron"] = {"router_replay": {"mode": "R2"}}
+        self.check(file, actor_rollout_ref__actor=replay)
+
+    def test_a_section_without_files(self) -> None:
+        with pytest.raises(
+            SettingError,
+            match=rf"{SECTION}\.files is null, but .* Type: '\+{SECTION}\.files=\$\{{data\.val_files\}}'",
+        ):
+            Options.from_config({"grpo_ext": {"gold_responses": {}}})
+
+    @pytest.mark.parametrize("files", ["", [], [""], [1], {"a": "b"}])
+    def test_what_names_no_file(self, files: Any) -> None:
+        with pytest.raises(SettingError, match=r"files is .*; valid is a data file, or a list of them"):
+            Options.from_config({"grpo_ext": {"gold_responses": {"files": files}}})
+
+    def test_names_are_a_list_either_way(self) -> None:
+        assert GoldResponseOptions(files="a").names == ["a"]
+        assert GoldResponseOptions(files=["a", "b"]).names == ["a", "b"]

@@ -1,0 +1,248 @@
+"""Test the seeds of requests: what they depend on, both agent loops, the order of rows, refusals."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from itertools import permutations, product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import DictConfig, OmegaConf
+from test_group_exactness import Store
+from transfer_queue import KVBatchMeta
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
+from verl.trainer.ppo import padding_utils
+from verl.trainer.ppo.v1 import trainer_base
+from verl.utils.dataset.rl_dataset import RLHFDataset
+from verl.workers.rollout.replica import TokenOutput
+
+from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
+from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.preflight.measurement import check_seeds
+from grpo_verl_ext.verl_plugin.rollout.agent_loops import ExtendedSingleTurnAgentLoop, ExtendedToolAgentLoop
+from grpo_verl_ext.verl_plugin.rollout.request_seeds import SeededServer, request_seed
+from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
+
+TOKENIZER = build_tokenizer()
+OPTION = "algorithm.grpo_ext.seed_requests"
+ROLLOUT = "actor_rollout_ref.rollout"
+repeatable = settings(derandomize=True, deadline=None, max_examples=100)
+small, prompts = st.integers(0, 3), st.lists(st.integers(0, 3), max_size=3)
+arguments = st.fixed_dictionaries(
+    {"seed": small, "step": small, "index": small, "session": small, "turn": small, "prompt_ids": prompts}
+)
+
+
+@given(arguments, arguments)
+@repeatable
+def test_equal_seeds_are_of_equal_requests(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert (request_seed(**one) == request_seed(**other)) == (one == other)
+
+
+def test_a_seed_is_one_that_torch_and_vllm_take() -> None:
+    seeds = [request_seed(1, step=step, index=0, session=0, turn=0, prompt_ids=[1, 2]) for step in range(200)]
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert max(seeds) > 2**62 > min(seeds), "all 63 bits are used"
+    torch.Generator().manual_seed(max(seeds))
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    """verl's rows have both."""
+    plain = request_seed(1, step=2, index=3, session=4, turn=0, prompt_ids=[5])
+    found = request_seed(
+        1, step=np.int64(2), index=np.int64(3), session=np.int64(4), turn=0, prompt_ids=np.array([5])
+    )
+    assert found == plain
+
+
+class Server:
+    """Answers every request with one token and the end of the turn, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    async def generate(self, **request: Any) -> TokenOutput:
+        self.asked.append(request)
+        return TokenOutput(token_ids=[65, TOKENIZER.eos_token_id], log_probs=None, num_preempted=0)
+
+
+LOOPS: list[Callable[..., Any]] = [
+    ExtendedSingleTurnAgentLoop,
+    partial(ExtendedToolAgentLoop, tools=ToolListWrap([])),
+]
+
+
+def configured(*overrides: str) -> DictConfig:
+    made = composed(["+algo=grpo", f"{ROLLOUT}.name=vllm", "data.max_prompt_length=64", *overrides])
+    OmegaConf.set_struct(made, False)
+    return made
+
+
+def seeds_of(loop: Callable[..., Any], config: DictConfig, params: dict[str, Any], step: int) -> list[Any]:
+    """Seeds of the requests for two responses to each of three prompts, two with one text and one index."""
+    server = Server()
+    texts = [("1+2=?", 0), ("1+3=?", 0), ("1+2=?", 7)]
+
+    async def run() -> None:
+        for (text, index), session in product(texts, range(2)):
+            made = loop(
+                trainer_config=DictConfigWrap(config),
+                server_manager=server,
+                tokenizer=TOKENIZER,
+                processor=None,
+                dataset_cls=RLHFDataset,
+                data_config=DictConfigWrap(config.data),
+                hf_model_type="qwen2",
+            )
+            row = {"raw_prompt": [{"role": "user", "content": text}], "uid": "random", "index": index}
+            await made.run(params, session_id=session, global_steps=step, **row)
+
+    asyncio.run(run())
+    return [request["sampling_params"].get("seed") for request in server.asked]
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["single turn", "tools"])
+def test_each_request_has_a_seed_of_its_own(loop: Callable[..., Any]) -> None:
+    config, params = configured(f"+{OPTION}=1"), {"temperature": 1.0}
+    first = seeds_of(loop, config, params, step=4)
+    assert len(set(first)) == len(first) == 6
+    assert params == {"temperature": 1.0}, "shared by all responses"
+    assert seeds_of(loop, config, params, step=4) == first
+    assert not set(seeds_of(loop, config, params, step=5)) & set(first)
+    assert not set(seeds_of(loop, configured(f"+{OPTION}=2"), params, step=4)) & set(first)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["single turn", "tools"])
+def test_without_the_option_requests_are_verls(loop: Callable[..., Any]) -> None:
+    assert seeds_of(loop, configured(), {"temperature": 1.0}, step=4) == [None] * 6
+
+
+def test_later_turns_depend_on_no_answer() -> None:
+    """What a policy said in its first turn leaves the randomness of the second as it is."""
+    row = {"global_steps": 1, "index": 0, "session_id": 0}
+
+    def seeds(answer: int) -> list[int]:
+        server = Server()
+
+        async def run() -> None:
+            seeded = SeededServer(server, 3, row)
+            await seeded.generate(prompt_ids=[1, 2], sampling_params={"stop_token_ids": [9]})
+            await seeded.generate(prompt_ids=[1, 2, answer, 4], sampling_params={"stop_token_ids": [9]})
+
+        asyncio.run(run())
+        assert [request["prompt_ids"] for request in server.asked] == [[1, 2], [1, 2, answer, 4]]
+        assert all(request["sampling_params"]["stop_token_ids"] == [9] for request in server.asked)
+        return [request["sampling_params"]["seed"] for request in server.asked]
+
+    assert seeds(5) == seeds(6)
+    assert len(set(seeds(5))) == 2
+
+
+def test_a_trainer_that_does_not_number_responses_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"seed_requests is 3, but .* Type: trainer\.use_v1=true, or ~"):
+        SeededServer(Server(), 3, {"global_steps": 1, "index": 0})
+
+
+ROWS = {
+    "b_1_0": (0, [5, 6]),
+    "a_0_0": (0, [5]),
+    "c_0_0": (10, [5]),
+    "a_0_10": (0, [5]),
+    "a_0_2": (0, [5]),
+    "b_0_0": (0, [5, 6]),
+    "c_1_0": (10, [5]),
+}
+"""Key → index and tokens of its prompt; in the data set all but the last prompt have no index."""
+
+
+def balanced(monkeypatch: pytest.MonkeyPatch, config: DictConfig, keys: tuple[str, ...]) -> list[str]:
+    """Keys of the batch as it is handed to the workers, without padding."""
+    store = Store()
+    for module in (trainer_base, padding_utils, rollout_batch):
+        monkeypatch.setattr(module, "tq", store)
+    for key in keys:
+        index, prompt = ROWS[key]
+        store.rows[key] = {
+            "uid": key[0], "index": index, "prompts": torch.tensor(prompt), "responses": torch.tensor([1]),
+        }  # fmt: skip
+    trainer = object.__new__(modes.GroupTrainerSync)
+    trainer.config = config
+    trainer.global_steps, trainer.use_critic = 1, False
+    trainer.tokenizer = SimpleNamespace(eos_token_id=0)
+    trainer.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": [0]})
+    tags = [{"seq_len": 3} for _ in keys]
+    batch = trainer._balance_batch(KVBatchMeta(partition_id="train", keys=[*keys], tags=tags), {})
+    return [key for key in batch.keys if not key.startswith("pad")]
+
+
+def test_the_rows_have_one_order_whichever_response_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the mini-batches of two runs with the same responses would differ."""
+    own = ("a_0_0", "b_0_0", "b_1_0", "c_0_0", "c_1_0")
+    arrivals = [order for number, order in enumerate(permutations(own)) if number % 23 == 0]
+    plain = configured(f"{ROLLOUT}.n=2", "actor_rollout_ref.actor.ppo_mini_batch_size=1")
+    seeded = OmegaConf.merge(plain, {"algorithm": {"grpo_ext": {"seed_requests": 1}}})
+    assert {tuple(balanced(monkeypatch, seeded, order)) for order in arrivals} == {own}
+    assert len({tuple(balanced(monkeypatch, plain, order)) for order in arrivals}) > 1
+
+
+def test_the_order_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    monkeypatch.setattr(rollout_batch, "tq", store)
+    for key, (index, prompt) in ROWS.items():
+        store.rows[key] = {"index": index, "prompts": torch.tensor(prompt)}
+    batch = KVBatchMeta(partition_id="train", keys=[*ROWS], tags=[{} for _ in ROWS])
+    found = [batch.keys[row] for row in rollout_batch.in_fixed_order(batch)]
+    assert found == ["a_0_0", "a_0_2", "a_0_10", "b_0_0", "b_1_0", "c_0_0", "c_1_0"]
+
+
+class TestRefused:
+    AGENT_LOOP = f"{ROLLOUT}.agent.default_agent_loop"
+
+    def config(self, **changes: str) -> DictConfig:
+        rollout = {"name": "vllm", "agent": {"default_agent_loop": "grpo_ext_single_turn_agent"}}
+        made = OmegaConf.create(
+            {"algorithm": {"grpo_ext": {"seed_requests": 1}}, "actor_rollout_ref": {"rollout": rollout}}
+        )
+        for key, value in changes.items():
+            OmegaConf.update(made, key.replace("__", "."), value)
+        return made
+
+    def test_vllm_and_our_loops_pass(self) -> None:
+        check_seeds(self.config())
+        check_seeds(self.config(actor_rollout_ref__rollout__agent__default_agent_loop="grpo_ext_tool_agent"))
+
+    @pytest.mark.parametrize("engine", ["sglang", "trtllm", "mine"])
+    def test_engines_whose_requests_are_not_known_to_take_a_seed(self, engine: str) -> None:
+        with pytest.raises(SettingError) as refused:
+            check_seeds(self.config(actor_rollout_ref__rollout__name=engine))
+        assert str(refused.value) == (
+            f"{ROLLOUT}.name is {engine}, but {OPTION} needs requests that take a seed; valid are vllm. "
+            f"Type: {ROLLOUT}.name=vllm, or ~{OPTION}"
+        )
+
+    @pytest.mark.parametrize(
+        ("loop", "ours"),
+        [
+            ("single_turn_agent", "grpo_ext_single_turn_agent"),
+            ("tool_agent", "grpo_ext_tool_agent"),
+            ("mine", "grpo_ext_single_turn_agent"),
+        ],
+    )
+    def test_agent_loops_that_pass_no_seed_on(self, loop: str, ours: str) -> None:
+        with pytest.raises(SettingError) as refused:
+            check_seeds(self.config(actor_rollout_ref__rollout__agent__default_agent_loop=loop))
+        assert str(refused.value) == (
+            f"{self.AGENT_LOOP} is {loop}, but {OPTION} needs an agent loop that passes seeds on; valid are "
+            f"grpo_ext_single_turn_agent, grpo_ext_tool_agent. Type: {self.AGENT_LOOP}={ours}"
+        )
+
+    def test_without_the_option_nothing_is_asked(self) -> None:
+        check_seeds(
+            self.config(algorithm__grpo_ext__seed_requests=None, actor_rollout_ref__rollout__name="mine")
+        )
