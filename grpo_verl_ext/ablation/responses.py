@@ -105,10 +105,10 @@ def step_metrics(rows: Iterable[Response], measure: Measure, right_above: float 
 
     ``responses/groups_without_difference``: share of prompts whose responses all score the same.
     ``responses/<unit>/spread``: standard deviation (n − 1) of the length of responses to one prompt, the root
-    of the mean variance. With ``right_above`` also ``responses/right``, the share of right responses; ``responses/<unit>/right`` and
-    ``/wrong``, the mean length of each kind; and ``responses/pass@<k>``, the mean over prompts of
-    `statistics.pass_at_k`, for k = 1, 2, 4, … up to the fewest responses of a prompt. A mean of no response
-    is missing.
+    of the mean variance. With ``right_above`` also ``responses/right``, the share of right responses;
+    ``responses/<unit>/right`` and ``/wrong``, the mean length of each kind; and ``responses/pass@<k>``, the
+    mean over prompts of `statistics.pass_at_k`, for k = 1, 2, 4, … up to the fewest responses of a prompt. A
+    mean of no response is missing.
     """
     rows = list(rows)
     scores, lengths_of = defaultdict(list), defaultdict(list)

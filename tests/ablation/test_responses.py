@@ -142,7 +142,7 @@ def test_another_threshold_without_the_dumps_leaves_the_old_shares_out(
     shutil.rmtree(run.rollouts)
     found = read(run, right_above=threshold)
     assert [list(values) for values in found.metrics.values()] == [
-        ["responses/groups_without_difference"]
+        ["responses/groups_without_difference", "responses/characters/spread"]
     ] * 2
     assert found.samples == first.samples
     (warning,) = found.warnings
