@@ -53,7 +53,7 @@ PRIMARY = "gold_response/probability"
 
 @pytest.fixture
 def declared(tmp_path: Path) -> Analysis:
-    """Five verdicts with sentences as long as real ones, a check that was missed and a control that was passed.
+    """Five verdicts with sentences as long as real ones, a missed check and a passed control.
 
     The differences are −0.1, 0, 0.1, 0.2 and 0.3 with the first seed, and 0.02 more with the second.
     """
