@@ -235,15 +235,29 @@ def iterate_run(config: ConfigFile, overrides: Overrides = None) -> None:
 
 
 @ablate.command("plan")
-def ablate_plan(grid: GridFile, overrides: Overrides = None, retry_failed: RetryFailed = False) -> None:
-    """List the runs and what is finished; start nothing."""
+def ablate_plan(
+    grid: GridFile,
+    overrides: Overrides = None,
+    retry_failed: RetryFailed = False,
+    *,
+    pilot: Annotated[
+        Path | None, typer.Option(help="Estimate the power from this grid's folder or compact file.")
+    ] = None,
+    sd: Annotated[
+        float | None, typer.Option(help="Compute the power from this SD of paired differences.")
+    ] = None,
+) -> None:
+    """List the runs and what is finished, and the power of a declared comparison; start nothing."""
     from grpo_verl_ext.ablation.grid import AblationError, read_grid
-    from grpo_verl_ext.ablation.terminal import print_plan
 
-    retry = ["--retry-failed"] if retry_failed else []
-    run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *retry])
-    with _one_message("ablate", AblationError):
-        print_plan(read_grid(grid, overrides or []), retry_failed=retry_failed, command=run)
+    with _one_message("ablate", AblationError, extra="ablation"):
+        from grpo_verl_ext.ablation.planning import Sources
+        from grpo_verl_ext.ablation.terminal import print_plan
+
+        settings = read_grid(grid, overrides or [])
+        options = ["--retry-failed"] * retry_failed + ["--until-decided"] * (settings.starts is not None)
+        run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *options])
+        print_plan(settings, retry_failed=retry_failed, command=run, sources=Sources(pilot, sd))
 
 
 @ablate.command("run")
@@ -252,6 +266,10 @@ def ablate_run(
     overrides: Overrides = None,
     retry_failed: RetryFailed = False,
     *,
+    until_decided: Annotated[
+        bool,
+        typer.Option("--until-decided", help="Train as many starts as the grid's declared rule asks for."),
+    ] = False,
     ray_address: Annotated[
         str | None, typer.Option(help="Submit the runs as jobs to this Ray cluster: http://HOST:8265.")
     ] = None,
@@ -262,11 +280,18 @@ def ablate_run(
     To resume after a kill, run the same command again. Exit status 1: not all runs are finished.
     """
     from grpo_verl_ext.ablation.grid import AblationError, read_grid
-    from grpo_verl_ext.ablation.terminal import run_grid
 
-    with _one_message("ablate", AblationError):
+    with _one_message("ablate", AblationError, extra="ablation"):
+        from grpo_verl_ext.ablation.terminal import run_grid
+
         settings = read_grid(grid, overrides or [])
-        if not run_grid(settings, retry_failed=retry_failed, ray_address=ray_address, jobs=jobs):
+        if not run_grid(
+            settings,
+            retry_failed=retry_failed,
+            ray_address=ray_address,
+            jobs=jobs,
+            until_decided=until_decided,
+        ):
             raise typer.Exit(1)
 
 

@@ -9,7 +9,14 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
-from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
+from grpo_verl_ext.tasks.chain_sum.prepared import (
+    GREEDY_AT_LEAST,
+    SAMPLED,
+    SAMPLED_WITHIN,
+    TASKS,
+    PreparedTaskError,
+    read_checked,
+)
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 
@@ -43,6 +50,44 @@ def check(configs: dict[str, DictConfig]) -> None:
             preflight.check(config)
         except (ValueError, OmegaConfBaseException) as error:
             raise AblationError(f"{name}: {error}") from error
+
+
+def check_starts(runs: Sequence[GridRun], configs: dict[str, DictConfig]) -> None:
+    """Refuse prepared embedded tasks whose starting models are outside the standard; others are not checked.
+
+    Raises:
+        AblationError: names the seeds, both accuracies and what to type.
+    """
+    outside, seeds = {}, set()
+    for run in runs:
+        task = configs[run.name].get("task")
+        if task is None or task.get("name") not in TASKS:
+            continue
+        try:
+            manifest = read_checked(Path(task.folder))
+        except PreparedTaskError as error:
+            raise AblationError(f"{run.name}: {error}") from error
+        if not manifest.is_standard:
+            outside[f"task.seed={task.seed}"] = (
+                f"greedy {manifest.greedy_accuracy:.3f}, sampled {manifest.sampled_accuracy:.3f}"
+            )
+            seeds |= {run.seed} & {task.seed}
+    if outside:
+        named = "; ".join(f"{key} ({found})" for key, found in outside.items())
+        raise AblationError(
+            f"starting models outside the standard: {named}; valid is an accuracy of at least "
+            f"{GREEDY_AT_LEAST:g} greedy, and of {SAMPLED:g} ± {SAMPLED_WITHIN:g} sampled. "
+            f"Type another seed: {_without(seeds, [run.seed for run in runs])}"
+        )
+
+
+def _without(outside: set[int], seeds: Sequence[int]) -> str:
+    """The seeds with others in place of those outside, if the task's seed is the grid's."""
+    if not outside:
+        return "task.seed=<another> in base"
+    inside = [seed for seed in dict.fromkeys(seeds) if seed not in outside]
+    fresh = range(max(seeds) + 1, max(seeds) + 1 + len(outside))
+    return f"'seeds=[{','.join(map(str, [*inside, *fresh]))}]'"
 
 
 def tasks_to_prepare(configs: dict[str, DictConfig]) -> list[tuple[str, int]]:

@@ -1,0 +1,215 @@
+"""Test that a grid trains its first starts, extends once by the declared rule, and survives kills."""
+
+import json
+import math
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from statsmodels.stats.power import TTestPower
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation import checks, runner
+from grpo_verl_ext.ablation.analysis import analyse
+from grpo_verl_ext.ablation.results import read_results
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.runs.child_process import ProcessFailedError
+from grpo_verl_ext.runs.metrics import TRAINED
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+DECLARED = {
+    "steps": 2,
+    "base": [],
+    "axes": {"algo": {"base": [], "a": [], "b": [], "bad": []}},
+    "seeds": [1, 2, 3, 4, 5, 6, 7, 8],
+    "baseline": ["base"],
+    "metrics": ["acc"],
+    "primary": {"metric": "acc", "measure": "final"},
+    "margin": 0.1,
+    "starts": {"first": 4, "most": 8},
+    "expect": [{"variant": "a", "is": "higher"}, {"variant": "b", "is": "equal"}],
+    "control": {"variant": "bad", "is": "lower"},
+}
+MEAN = {"base": 0.5, "a": 0.6, "b": 0.5, "bad": 0.1}
+
+
+class Verl:
+    """A stand-in that trains at once, and remembers what it trained."""
+
+    def __init__(self, residual_sd: float) -> None:
+        self.residual_sd = residual_sd
+        self.trained: list[str] = []
+        self.killed_after: int | None = None
+        self.failing: set[str] = set()
+        self.silent: set[str] = set()
+
+    def value(self, variant: str, seed: int) -> float:
+        start = random.Random(seed).gauss(0, 0.15)
+        return MEAN[variant] + start + random.Random(f"{variant} {seed}").gauss(0, self.residual_sd)
+
+    def go(self, run: VerlRun) -> None:
+        variant, seed = run.folder.parent.name, int(run.folder.name.removeprefix("seed-"))
+        if len(self.trained) == self.killed_after:
+            raise KeyboardInterrupt
+        if f"{variant} {seed}" in self.failing:
+            raise ProcessFailedError("out of memory")
+        self.trained.append(f"{variant} {seed}")
+        data = {"timing_s/step": 3.0, TRAINED: run.steps}
+        if variant not in self.silent:
+            data["acc"] = self.value(variant, seed)
+        (run.folder / "attempt-1.jsonl").write_text(json.dumps({"step": run.steps, "data": data}) + "\n")
+
+
+@pytest.fixture
+def verl(monkeypatch: pytest.MonkeyPatch) -> Verl:
+    verl = Verl(residual_sd=0.035)
+
+    def go(run: VerlRun, on_metrics: object) -> None:
+        verl.go(run)
+
+    monkeypatch.setattr(VerlRun, "go", go)
+    monkeypatch.setattr(runner, "git_revision", lambda: None)
+    monkeypatch.setattr(runner, "versions", dict)
+    nothing = OmegaConf.create({})
+    monkeypatch.setattr(checks, "compose", lambda runs: {run.name: nothing for run in runs})
+    monkeypatch.setattr(checks, "check", lambda configs: None)
+    return verl
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    def run(folder: str = "out", *options: str, **changes: object):
+        file = tmp_path / "grid.yaml"
+        kept = {key: value for key, value in (DECLARED | changes).items() if value is not None}
+        file.write_text(json.dumps({"folder": str(tmp_path / folder)} | kept))
+        return CliRunner().invoke(app, ["ablate", "run", str(file), *(options or ["--until-decided"])])
+
+    return run
+
+
+def needed(verl: Verl, first: int = 4) -> int:
+    """By the spread of the compared variants' first starts, two comparisons at 2 % each."""
+    values = np.array(
+        [[verl.value(name, seed) for seed in range(1, first + 1)] for name in ("base", "a", "b")]
+    )
+    residuals = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
+    sd = math.sqrt(2 * (residuals**2).sum() / (2 * (first - 1)))
+    return math.ceil(TTestPower().solve_power(effect_size=0.1 / sd, alpha=0.02, power=0.8))
+
+
+def sentences(output: str) -> list[str]:
+    return [line for line in output.splitlines() if re.match(r"(positive control )?\w+ − ", line)]
+
+
+def test_the_first_starts_then_one_extension_then_the_verdicts(run, verl: Verl, tmp_path: Path) -> None:
+    wanted = needed(verl)
+    assert 4 < wanted < 8
+    finished = run()
+    assert finished.exit_code == 0, finished.output
+    assert verl.trained == [f"{name} {seed}" for seed in range(1, wanted + 1) for name in MEAN]
+    assert f"{wanted} starts are trained, of at most 8" in finished.output
+    assert re.search(r"After 4 starts the SD of paired differences is 0\.\d+ \(6 degrees", finished.output)
+    analysis = analyse(read_results(tmp_path / "out"))
+    said = [each.sentence for each in [*analysis.verdicts, *analysis.checks]]
+    assert sentences(finished.output) == said
+    assert [each.starts for each in analysis.verdicts] == [wanted, wanted]
+    assert analysis.warnings == []
+
+
+def test_run_again_it_says_the_same_and_trains_nothing(run, verl: Verl) -> None:
+    before = sentences(run().output)
+    count = len(verl.trained)
+    assert sentences(run().output) == before
+    assert len(verl.trained) == count
+
+
+@pytest.mark.parametrize("kills", [[0], [3, 15], [16], [17], [5, 16, 20]])
+def test_a_killed_grid_ends_like_an_unbroken_one(run, verl: Verl, tmp_path: Path, kills: list[int]) -> None:
+    unbroken = run("unbroken")
+    expected, verl.trained = verl.trained, []
+    for kill in kills:
+        verl.killed_after = kill
+        assert run("killed").exit_code != 0
+    verl.killed_after = None
+    last = run("killed")
+    assert last.exit_code == 0, last.output
+    assert verl.trained == expected
+    assert sentences(last.output) == sentences(unbroken.output)
+
+
+def test_a_small_spread_adds_none(run, verl: Verl) -> None:
+    verl.residual_sd = 0.001
+    assert "4 starts are trained, of at most 8" in run().output
+    assert len(verl.trained) == 4 * 4
+
+
+def test_a_large_spread_ends_at_the_most(run, verl: Verl) -> None:
+    verl.residual_sd = 1.0
+    assert "8 starts are trained, of at most 8" in run().output
+    assert len(verl.trained) == 4 * 8
+
+
+def test_what_is_compared_decides_and_the_control_does_not(run, verl: Verl, monkeypatch) -> None:
+    """Neither its spread nor the size of any difference."""
+    wanted = needed(verl)
+    monkeypatch.setitem(MEAN, "a", 0.9)
+    value = verl.value
+    monkeypatch.setattr(verl, "value", lambda v, s: value(v, s) + (s % 3 if v == "bad" else 0))
+    assert f"{wanted} starts are trained" in run().output
+
+
+def test_without_the_option_all_seeds_are_trained(run, verl: Verl) -> None:
+    finished = run("out", "--jobs", "1")
+    assert finished.exit_code == 0, finished.output
+    assert len(verl.trained) == 4 * 8
+    assert sentences(finished.output) == []
+
+
+def test_a_failed_run_ends_it_before_the_decision(run, verl: Verl) -> None:
+    verl.failing = {"a 2"}
+    failed = run()
+    assert failed.exit_code == 1
+    assert "out of memory" in failed.output
+    assert "The first 4 starts are not all finished" in failed.output
+    assert len(verl.trained) == 4 * 4 - 1
+    verl.failing = set()
+    assert run("out", "--until-decided", "--retry-failed").exit_code == 0
+
+
+def test_a_primary_that_is_not_logged_ends_it(run, verl: Verl) -> None:
+    verl.silent = {"a"}
+    failed = run()
+    assert failed.exit_code == 1
+    assert "ablate: acc is missing in a/seed-1, a/seed-2, a/seed-3, a/seed-4" in failed.stderr
+    assert len(verl.trained) == 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"expect": [], "control": None, "primary": None, "margin": None, "starts": None},
+            r"--until-decided is given, but the grid declares no comparison.*leave --until-decided out",
+        ),
+        (
+            {"starts": None},
+            r"--until-decided is given without starts; .*Type: 'starts=\{first: 8, most: 16\}'",
+        ),
+    ],
+)
+def test_a_grid_that_declares_nothing_is_refused(run, verl: Verl, changes, message: str) -> None:
+    refused = run(**changes)
+    assert refused.exit_code == 1
+    assert re.search(message, refused.stderr)
+    assert verl.trained == []
+
+
+def test_a_changed_declaration_is_refused_before_anything_is_prepared(run, verl: Verl, monkeypatch) -> None:
+    run()
+    monkeypatch.setattr(checks, "tasks_to_prepare", lambda _: pytest.fail("a task is prepared"))
+    refused = run(margin=0.2)
+    assert refused.exit_code == 1
+    assert "begun with margin: 0.1, and now it is 0.2" in refused.stderr
