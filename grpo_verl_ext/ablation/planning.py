@@ -54,8 +54,9 @@ def print_power(console: Console, settings: GridSettings, sources: Sources) -> N
     sd, origin = _sd(declared, sources, grids)
     seconds = next(filter(None, map(_step_seconds, grids.values())), None)
     count = len(settings.expect)
+    about = f"{primary.measure.replace('_', ' ')} of {primary.metric}"
     console.print(
-        f"{count} comparison{'s' * (count > 1)} of the {primary.measure.replace('_', ' ')} of {primary.metric}; "
+        f"{count} comparison{'s' * (count > 1)} of the {about}; "
         f"margin {margin:g}; alpha {declared.alpha:g}, {declared.level:.2g} for each",
         markup=False,
     )

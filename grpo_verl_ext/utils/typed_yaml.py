@@ -62,8 +62,10 @@ def _read(file: Path, overrides: Sequence[str], kind: type[Settings], error: typ
             raise error(f"{file}: {key} is not given, and has no default. Type: {key}=<value>")
         settings = cast(Settings, OmegaConf.to_object(merged))
     except OmegaConfBaseException as wrong:
-        key = _written_path(str(wrong.full_key or wrong.key))
         reason = str(wrong.msg or wrong).splitlines()[0]
+        if wrong.full_key is None and wrong.key is None:
+            raise error(f"{file}: {reason}. Write a section without ${{…}}") from wrong
+        key = _written_path(str(wrong.full_key or wrong.key))
         raise error(f"{file}: {key}: {reason}. Type: {key}=<value>") from wrong
     _refuse_wrong_types(settings, "", file, error)
     return settings
@@ -154,6 +156,8 @@ def _check_shape(value: Any, hint: Any, name: str, file: Path, error: type[Excep
                 raise error(f"{file}: {inner}={each!r} is not known; valid are {known}. Remove the line")
             _check_shape(each, _hint_of(hint, key), inner, file, error)
     elif get_origin(hint) is list and not isinstance(value, list):
+        if is_dataclass(get_args(hint)[0]):
+            raise error(f"{file}: {name} is {value!r}; valid are sections, such as {name}: [{{…}}]")
         typed = "…" if isinstance(value, dict) else value
         raise error(
             f"{file}: {name} is {value!r}; valid is {formatannotation(hint)}. Type: '{name}=[{typed}]'"
@@ -164,18 +168,18 @@ def _check_shape(value: Any, hint: Any, name: str, file: Path, error: type[Excep
 
 
 def _refuse_wrong_types(settings: Any, prefix: str, file: Path, error: type[Exception]) -> None:
-    """Refuse what OmegaConf lets pass: lists and sections among the elements of lists and sections."""
+    """Refuse what OmegaConf lets pass: lists and sections among the elements of lists, another section."""
     for key, hint in get_type_hints(type(settings)).items():
         value = getattr(settings, key)
+        if not is_a(value, hint):
+            raise error(
+                f"{file}: {prefix}{key} is {value!r}; valid is {formatannotation(hint)}. "
+                f"Type: {prefix}{key}=<value>"
+            )
+        if isinstance(value, str) and "\0" in value:
+            raise error(f"{file}: {prefix}{key} is {value!r}; valid has no \\0. Type: {prefix}{key}=<value>")
         if is_dataclass(value):
             _refuse_wrong_types(value, f"{prefix}{key}.", file, error)
         elif isinstance(value, list) and all(map(is_dataclass, value)):
             for index, each in enumerate(value):
                 _refuse_wrong_types(each, f"{prefix}{key}[{index}].", file, error)
-        elif isinstance(value, str) and "\0" in value:
-            raise error(f"{file}: {prefix}{key} is {value!r}; valid has no \\0. Type: {prefix}{key}=<value>")
-        elif not is_a(value, hint):
-            raise error(
-                f"{file}: {prefix}{key} is {value!r}; valid is {formatannotation(hint)}. "
-                f"Type: {prefix}{key}=<value>"
-            )

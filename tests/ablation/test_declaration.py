@@ -117,6 +117,7 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
         ("starts={first: 2, most: 6}", r"Type: 'starts=\{first: 3, most: 6\}'"),
         ("starts={first: 8, most: 9}", r"Type: 'starts=\{first: 6, most: 6\}'"),
         ("seeds=[1,2]", r"with 2 seeds; .* and at least 3 seeds"),
+        ("primary=${control}", r"grid\.yaml: Merge error: str is not a subclass of Primary"),
         ("starts={first: 3}", r"starts\.most is not given"),
         (
             "expect=[{variant: x, is: higher}]",
@@ -131,6 +132,7 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
         ),
         ("expect=[{variant: gvpo}]", r"expect\[0\]\.is is not given"),
         ("expect=[{variant: gvpo, is_: higher}]", r"expect\[0\]\.is_='higher' is not known"),
+        ("expect=gvpo", r"expect is 'gvpo'; valid are sections, such as expect: \[\{…\}\]"),
         ("expect=[gvpo]", r"expect\[0\] is 'gvpo'; valid is a section"),
         (
             "expect=[{variant: gvpo, is: higher}, {variant: gvpo, is: equal}]",
@@ -184,3 +186,15 @@ def test_a_part_without_a_claim_is_named(read, given: str) -> None:
     key = given.partition("=")[0]
     with pytest.raises(AblationError, match=rf"{key} is given, but neither.*variant: gvpo.*or remove {key}"):
         read(given, text=GRID)
+
+
+def test_seeds_that_can_decide_nothing_are_named(read) -> None:
+    declared = DECLARATION.replace("starts: {first: 3, most: 6}\n", "")
+    with pytest.raises(AblationError, match=r"seeds has 2, with which nothing in expect can be decided"):
+        read("seeds=[1,2]", text=GRID + declared)
+
+
+def test_starts_of_a_calibration_are_refused(read) -> None:
+    calibration = "primary: {metric: a, measure: mean}\ncontrol: {variant: ppo, is: lower}\n"
+    with pytest.raises(AblationError, match=r"starts is given, but expect is empty.*Remove starts"):
+        read("starts={first: 3, most: 6}", text=GRID + calibration)

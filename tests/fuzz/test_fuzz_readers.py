@@ -25,6 +25,7 @@ from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_s
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, read_dump
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, read_metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.utils.typed_json import made
 
 GRID_OF_TWO: dict[str, object] = {
     "folder": "somewhere",
@@ -36,6 +37,16 @@ GRID_OF_TWO: dict[str, object] = {
     "baseline": ["grpo"],
     "metrics": ["critic/score/mean"],
     "right_above": 0.5,
+}
+DECLARED: dict[str, object] = GRID_OF_TWO | {
+    "seeds": [1, 2, 3],
+    "primary": {"metric": "critic/score/mean", "measure": "area"},
+    "margin": 0.05,
+    "alpha": 0.04,
+    "starts": {"first": 3, "most": 3},
+    "expect": [{"variant": "gvpo", "is": "higher"}],
+    "checks": [{"metric": "a", "measure": "mean", "at_least": 0.1, "variants": ["grpo"]}],
+    "control": {"variant": "gvpo", "is": "different"},
 }
 TWO_ROUNDS: dict[str, object] = {
     "folder": "somewhere",
@@ -123,6 +134,26 @@ def test_a_grid(file: Path, content: bytes, overrides: list[str]) -> None:
     else:
         assert type(settings) is GridSettings
         assert len(runs_of(settings)) >= len(settings.seeds) >= 1
+        json.dumps(settings.as_dict())
+
+
+@fuzzing(60)
+@given(content=yaml_files(DECLARED), overrides=overrides)
+@example(content=as_json(DECLARED), overrides=[])
+@example(content=as_json(DECLARED), overrides=["expect.0.is=lower"])
+@example(content=as_json(DECLARED), overrides=["expect[0].is=lower"])
+@example(content=as_json(DECLARED | {"expect": ["${expect}"]}), overrides=[])
+@example(content=as_json(DECLARED | {"expect": [None]}), overrides=[])
+@example(content=as_json(DECLARED | {"expect": [[]], "checks": [{}]}), overrides=[])
+@example(content=as_json(DECLARED | {"primary": "${control}"}), overrides=[])
+def test_a_grid_with_a_declaration(file: Path, content: bytes, overrides: list[str]) -> None:
+    file.write_bytes(content)
+    try:
+        settings = read_grid(file, overrides)
+    except AblationError as error:
+        assert str(error)
+    else:
+        assert made(GridSettings, settings.as_dict() | {"folder": settings.folder}) == settings
         json.dumps(settings.as_dict())
 
 

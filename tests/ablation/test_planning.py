@@ -1,0 +1,219 @@
+"""Test what `ablate plan` says of a declared grid: cost, power, smallest difference, and what it lacks."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+from omegaconf import OmegaConf
+from statsmodels.stats.power import TTestPower
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation import checks
+from grpo_verl_ext.ablation.compact import write_compact
+from grpo_verl_ext.ablation.grid import GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.results import keep_grid, read_results
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.runs.metrics import TRAINED
+
+DECLARED: dict[str, Any] = {
+    "steps": 10,
+    "base": [],
+    "axes": {"algo": {"base": [], "a": [], "b": [], "bad": []}},
+    "seeds": [*range(1, 17)],
+    "baseline": ["base"],
+    "metrics": ["acc"],
+    "primary": {"metric": "acc", "measure": "final"},
+    "margin": 0.05,
+    "starts": {"first": 8, "most": 16},
+    "expect": [{"variant": "a", "is": "higher"}, {"variant": "b", "is": "equal"}],
+    "control": {"variant": "bad", "is": "lower"},
+}
+EXPLORATORY = dict.fromkeys(("primary", "margin", "starts", "expect", "control"))
+DIFFERENCES = [0.05, 0.02, 0.11, 0.08, 0.01, 0.03]
+"""Of the pilot's two variants; its other variant is not compared here."""
+SD = float(np.std(DIFFERENCES, ddof=1))
+
+Plan = Callable[..., Result]
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    nothing = OmegaConf.create({})
+    monkeypatch.setattr(checks, "compose", lambda runs: {run.name: nothing for run in runs})
+
+    def plan(*options: str, **changes: object) -> Result:
+        file = tmp_path / "grid.yaml"
+        kept = {key: value for key, value in (DECLARED | changes).items() if value is not None}
+        file.write_text(json.dumps({"folder": str(tmp_path / "out")} | kept))
+        return CliRunner().invoke(app, ["ablate", "plan", str(file), *options])
+
+    return plan
+
+
+def leave(folder: Path, differences: list[float], variants: tuple[str, ...] = ("base", "a")) -> Path:
+    """A grid of 5 steps whose second variant differs by this much with each seed; a third varies wildly."""
+    settings = GridSettings(
+        folder=str(folder),
+        steps=5,
+        base=[],
+        axes={"algo": {name: [] for name in variants}},
+        seeds=[*range(1, len(differences) + 1)],
+        baseline=[variants[0]],
+        metrics=["acc"],
+    )
+    keep_grid(settings)
+    for run in runs_of(settings):
+        difference = [0.0, differences[run.seed - 1], run.seed % 2][variants.index(run.variant)]
+        finish(run, 0.5 + run.seed / 20 + difference)
+    return folder
+
+
+def finish(run: GridRun, value: float) -> None:
+    """Steps of 6 seconds."""
+    run.training.folder.mkdir(parents=True)
+    lines = [
+        json.dumps({"step": step, "data": {"acc": value, "timing_s/step": 6.0, TRAINED: step}})
+        for step in range(1, run.training.steps + 1)
+    ]
+    (run.training.folder / "attempt-1.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def cells(output: str) -> dict[int, list[str]]:
+    """Starts → runs, minutes, power, smallest difference."""
+    table = output[output.index("declared starts") :]
+    lines = [re.split(r"\s*│\s*", line.strip("│ ")) for line in table.splitlines() if line.startswith("│")]
+    return {int(line[0]): line[1:] for line in lines}
+
+
+def wanted(sd: float, starts: int) -> tuple[float, float]:
+    """Power for 0.05 and smallest difference at 80 %, with two comparisons at 2 % each."""
+    solver = TTestPower()
+    effect = solver.solve_power(nobs=starts, alpha=0.02, power=0.8)
+    return solver.power(0.05 / sd, starts, 0.02), effect * sd
+
+
+def test_a_given_sd(plan: Plan) -> None:
+    shown = plan("--sd", "0.044")
+    assert shown.exit_code == 0, shown.output
+    assert "2 comparisons of the final of acc; margin 0.05; alpha 0.04, 0.02 for each" in shown.output
+    assert "SD of paired differences: 0.044 (from --sd)" in shown.output
+    found = cells(shown.output)
+    assert [*found] == [8, 16]
+    for starts, (runs, minutes, power, smallest) in found.items():
+        assert (runs, minutes) == (str(4 * starts), "–")
+        assert (float(power), float(smallest)) == (
+            pytest.approx(wanted(0.044, starts)[0], abs=0.005),
+            pytest.approx(wanted(0.044, starts)[1], abs=0.0005),
+        )
+    needed = math.ceil(TTestPower().solve_power(effect_size=0.05 / 0.044, alpha=0.02, power=0.8))
+    assert f"A difference of 0.05 takes {needed} starts to be found with 80%." in shown.output
+
+
+def test_more_starts_than_the_grid_may_use(plan: Plan) -> None:
+    shown = plan("--sd=0.1").output
+    assert re.search(r"takes \d+ starts .* 80%, more than the 16 that the grid may use\.", shown)
+    assert "takes 1000 starts or more to be found" in plan("--sd=1000").output
+
+
+def test_without_declared_starts_all_seeds_are_planned(plan: Plan) -> None:
+    assert [*cells(plan("--sd", "0.04", starts=None).output)] == [16]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_pilot(plan: Plan, tmp_path: Path, compact: bool) -> None:
+    pilot = leave(tmp_path / "pilot", DIFFERENCES, ("base", "a", "other"))
+    if compact:
+        write_compact(read_results(pilot), tmp_path / "pilot.json")
+        pilot = tmp_path / "pilot.json"
+    shown = plan("--pilot", str(pilot))
+    assert shown.exit_code == 0, shown.output
+    assert f"{SD:.3f} (from {pilot}: base, a; 6 starts; 5 degrees of freedom)" in shown.output
+    # 4 variants × 8 starts × 10 steps × 6 s = 1920 s.
+    assert cells(shown.output)[8][:2] == ["32", "32"]
+    assert float(cells(shown.output)[8][2]) == pytest.approx(wanted(SD, 8)[0], abs=0.005)
+
+
+def test_a_pilot_of_other_variants(plan: Plan, tmp_path: Path) -> None:
+    pilot = leave(tmp_path / "pilot", DIFFERENCES, ("x", "y"))
+    assert f"{SD:.3f} (from {pilot}: x, y; 6 starts;" in plan("--pilot", str(pilot)).output
+
+
+def test_the_runs_that_are_finished_here(plan: Plan, tmp_path: Path) -> None:
+    plan()
+    settings = read_grid(tmp_path / "grid.yaml")
+    keep_grid(settings)
+    for run in runs_of(settings):
+        if run.seed <= 6 and run.variant in ("base", "a"):
+            finish(run, 0.5 + run.seed / 20 + (run.variant == "a") * DIFFERENCES[run.seed - 1])
+    shown = plan().output
+    assert "52 of 64 runs to do, about 52 min of steps" in shown
+    assert f"{SD:.3f} (from {settings.folder}: base, a; 6 starts; 5 degrees of freedom)" in shown
+    assert cells(shown)[16][:2] == ["64", "64"]
+    pilot = leave(tmp_path / "pilot", [2 * each for each in DIFFERENCES])
+    assert f"{2 * SD:.3f} (from {pilot}: " in plan("--pilot", str(pilot)).output
+    assert "0.010 (from --sd)" in plan("--sd", "0.01").output
+
+
+def test_an_exploratory_grid_is_listed_as_before(plan: Plan) -> None:
+    shown = plan(**EXPLORATORY)
+    assert shown.exit_code == 0, shown.output
+    assert "64 of 64 runs to do" in shown.output
+    assert "declared starts" not in shown.output
+
+
+def test_neither_pilot_nor_sd_nor_finished_runs(plan: Plan) -> None:
+    shown = plan()
+    assert shown.exit_code == 0, shown.output
+    assert (
+        "The power is unknown: no two variants of this grid have finished two common starts. "
+        "Type: --pilot <folder or compact file of a grid that logged it>, or --sd <" in shown.output
+    )
+    assert cells(shown.output)[16] == ["64", "–", "–", "–"]
+    assert "takes" not in shown.output
+
+
+def test_the_command_that_starts_it(plan: Plan) -> None:
+    assert re.search(
+        r"To start them: grpo-verl-ext ablate run \S+grid\.yaml --until-decided\n", plan().output
+    )
+    assert re.search(r"To start them: grpo-verl-ext ablate run \S+grid\.yaml\n", plan(starts=None).output)
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "message"),
+    [
+        (["--sd", "0"], {}, r"--sd is 0; valid is a number > 0\. Type: --sd 0\.04"),
+        (["--sd", "nan"], {}, r"--sd is nan"),
+        (
+            ["--sd", "0.04"],
+            EXPLORATORY,
+            r"--sd is given, but the grid declares no comp.*leave --sd out",
+        ),
+        (["--pilot", "x"], EXPLORATORY, r"--pilot is given, but the grid declares no comparison"),
+        (["--pilot", "nowhere"], {}, r"nowhere has no grid\.json"),
+    ],
+)
+def test_a_refusal(plan: Plan, options: list[str], changes: dict[str, object], message: str) -> None:
+    refused = plan(*options, **changes)
+    assert refused.exit_code == 1
+    assert re.search(message, refused.stderr)
+
+
+@pytest.mark.parametrize(
+    ("differences", "changes"),
+    [(DIFFERENCES, {"primary": {"metric": "loss", "measure": "area"}}), ([0.1], {})],
+)
+def test_a_pilot_that_does_not_serve(plan: Plan, tmp_path: Path, differences, changes) -> None:
+    leave(tmp_path / "pilot", differences)
+    refused = plan("--pilot", str(tmp_path / "pilot"), **changes)
+    assert refused.exit_code == 1
+    assert re.search(
+        r"pilot, in which no two variants have finished two common starts that have (acc|loss); valid is",
+        refused.stderr,
+    )

@@ -1,0 +1,124 @@
+"""Test that a grid with a declaration refuses starting models outside the standard before its first run."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation import checks
+from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.tasks.chain_sum.prepared import FORMAT, PreparedTaskError, TaskManifest
+
+Accuracies = dict[int, tuple[float, float]]
+"""Seed of a task → greedy and sampled."""
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch):
+    """Folders ``seed-N`` that count as prepared; returns the runs of the seeds and their configurations."""
+
+    def prepared(accuracies: Accuracies, *, task_seed: int | None = None, name: str = "chain_sum_mixed"):
+        def read(folder: Path) -> TaskManifest:
+            greedy, sampled = accuracies.get(int(folder.name.removeprefix("seed-")), (0.9, 0.25))
+            return TaskManifest(FORMAT, 1, {}, {}, {}, sampled, greedy, 512, 1.0)
+
+        monkeypatch.setattr(checks, "read_checked", read)
+        runs = [
+            GridRun((label,), seed, VerlRun(Path("out") / label / f"seed-{seed}", [], 2))
+            for seed in accuracies
+            for label in ("a", "b")
+        ]
+        seeds = {run.name: task_seed or run.seed for run in runs}
+        tasks = {run: {"name": name, "seed": seed, "folder": f"seed-{seed}"} for run, seed in seeds.items()}
+        return runs, {run: OmegaConf.create({"task": task}) for run, task in tasks.items()}
+
+    return prepared
+
+
+def test_standard_starts_pass(prepared) -> None:
+    checks.check_starts(*prepared({1: (0.95, 0.28), 2: (1.0, 0.22), 3: (0.99, 0.25)}))
+
+
+@pytest.mark.parametrize(("greedy", "sampled"), [(0.949, 0.25), (0.99, 0.281), (0.99, 0.219)])
+def test_one_outside_is_named_with_both_accuracies_and_another_seed(prepared, greedy, sampled) -> None:
+    with pytest.raises(
+        AblationError,
+        match=re.escape(
+            "starting models outside the standard: "
+            f"task.seed=2 (greedy {greedy:.3f}, sampled {sampled:.3f}); "
+            "valid is an accuracy of at least 0.95 greedy, and of 0.25 ± 0.03 sampled. "
+            "Type another seed: 'seeds=[1,3,4]'"
+        ),
+    ):
+        checks.check_starts(*prepared({1: (0.99, 0.25), 2: (greedy, sampled), 3: (0.99, 0.25)}))
+
+
+def test_all_outside_are_named_at_once(prepared) -> None:
+    with pytest.raises(AblationError, match=r"task\.seed=1 .*; task\.seed=3 .*'seeds=\[2,4,5\]'"):
+        checks.check_starts(*prepared({1: (0.9, 0.25), 2: (0.99, 0.25), 3: (0.9, 0.25)}))
+
+
+def test_a_task_that_does_not_follow_the_seed(prepared) -> None:
+    with pytest.raises(AblationError, match=r"task\.seed=7 .*another seed: task\.seed=<another> in base"):
+        checks.check_starts(*prepared({1: (0.99, 0.25), 2: (0.99, 0.25)}, task_seed=7))
+
+
+def test_other_tasks_are_not_checked(prepared) -> None:
+    checks.check_starts(*prepared({1: (0.1, 0.1)}, name="my_task"))
+    runs, _ = prepared({1: (0.1, 0.1)})
+    checks.check_starts(runs, {run.name: OmegaConf.create({"data": {}}) for run in runs})
+
+
+def test_a_corrupt_folder_names_the_run(prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, configs = prepared({1: (0.99, 0.25)})
+
+    def corrupt(folder: Path) -> TaskManifest:
+        raise PreparedTaskError(f"task.folder={folder}: it is missing")
+
+    monkeypatch.setattr(checks, "read_checked", corrupt)
+    with pytest.raises(AblationError, match=r"^a/seed-1: task\.folder=seed-1: it is missing"):
+        checks.check_starts(runs, configs)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_only_a_grid_with_a_declaration_is_refused(
+    prepared, declared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first run, and for the seeds that an extension may use too."""
+    _, configs = prepared(dict.fromkeys(range(1, 5), (0.99, 0.25)) | {5: (0.9, 0.25)})
+    trained: list[str] = []
+    monkeypatch.setattr(checks, "compose", lambda runs: {run.name: configs[run.name] for run in runs})
+    monkeypatch.setattr(checks, "tasks_to_prepare", lambda configs: [])
+    monkeypatch.setattr(checks, "check", lambda configs: None)
+    monkeypatch.setattr(VerlRun, "go", lambda run, on_metrics: trained.append(run.folder.name))
+    claims = {
+        "primary": {"metric": "acc", "measure": "final"},
+        "margin": 0.05,
+        "starts": {"first": 3, "most": 5},
+        "expect": [{"variant": "b", "is": "equal"}],
+        "control": {"grid": "elsewhere"},
+    }
+    file = tmp_path / "grid.yaml"
+    file.write_text(
+        json.dumps(
+            {
+                **{
+                    "folder": str(tmp_path / "out"),
+                    "steps": 2,
+                    "base": [],
+                    "axes": {"x": {"a": [], "b": []}},
+                },
+                **{"seeds": [1, 2, 3, 4, 5], "baseline": ["a"], "metrics": ["acc"]},
+                **(claims if declared else {}),
+            }
+        )
+    )
+    shown = CliRunner().invoke(app, ["ablate", "run", str(file), *["--until-decided"] * declared])
+    assert ("task.seed=5 (greedy 0.900, sampled 0.250)" in shown.stderr) == declared
+    assert (trained == []) == declared
+    assert shown.exit_code == 1
