@@ -25,7 +25,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch):
     def prepared(accuracies: Accuracies, *, task_seed: int | None = None, name: str = "chain_sum_mixed"):
         def read(folder: Path) -> TaskManifest:
             greedy, sampled = accuracies.get(int(folder.name.removeprefix("seed-")), (0.9, 0.25))
-            return TaskManifest(FORMAT, 1, {}, {}, {}, sampled, greedy, 512, 1.0)
+            return TaskManifest(FORMAT, 1, {}, {}, {}, sampled, greedy, 512, 1.0, 1.0)
 
         monkeypatch.setattr(checks, "read_checked", read)
         runs = [
