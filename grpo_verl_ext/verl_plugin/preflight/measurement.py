@@ -72,7 +72,7 @@ def _check_file(file: Path, response_key: str) -> None:
             response_key,
             why=f"{file} has no such column",
             valid=f"a dotted key of {', '.join(content.schema_arrow.names)}",
-            fix=f"{key}=<one of them>, or for an embedded task of an earlier version: grpo-verl-ext prepare",
+            fix=f"{key}=<one of them>",
         )
 
 
