@@ -153,7 +153,7 @@ def tables(analysis: Analysis) -> list[TextTable]:
         [
             check.name,
             check.variant,
-            "–" if check.value is None else figures(check.value),
+            "–" if check.value is None else f"{check.value:.3g}".replace("-", "−"),
             "passed" if check.passed else "missed",
         ]
         for check in analysis.checks

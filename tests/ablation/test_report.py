@@ -147,8 +147,8 @@ def test_markdown_has_the_checks_and_the_costs(declared: Analysis) -> None:
     tables = [part for part in documents.as_markdown(declared).split("\n\n") if part.startswith("| ")]
     assert [table.splitlines()[2:] for table in tables] == [
         [
-            "| actor/pg_clipfrac, mean, at least 0.01 | ppo | 0.004 | missed |",
-            "| lr1e-3 lower than grpo | lr1e-3 | −0.250 | passed |",
+            "| actor/pg_clipfrac, mean, at least 0.01 | ppo | 0.00996 | missed |",
+            "| lr1e-3 lower than grpo | lr1e-3 | −0.25 | passed |",
         ],
         ["| grpo | 4 | 20 | 3.00 |"],
     ]

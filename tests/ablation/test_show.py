@@ -52,8 +52,8 @@ def test_a_report_begins_with_the_verdicts_and_ends_with_checks_costs_and_files(
     assert rest[:7] == [
         "checks",
         "check variant value result",
-        "actor/pg_clipfrac, mean, at least 0.01 ppo 0.004 missed",
-        "lr1e-3 lower than grpo lr1e-3 −0.250 passed",
+        "actor/pg_clipfrac, mean, at least 0.01 ppo 0.00996 missed",
+        "lr1e-3 lower than grpo lr1e-3 −0.25 passed",
         "what a run took, mean over seeds",
         "variant seconds of steps tokens trained on peak memory of the actor, GB",
         "grpo 4 20 3.00",
