@@ -200,7 +200,7 @@ def preset_keys(preset: str) -> tuple[str, ...]:
     """Keys of verl's configuration that a preset sets."""
     file = preset_folder() / f"{preset}.yaml"
     keys = _leaves(yaml.safe_load(file.read_text(encoding="utf-8")))
-    return tuple(key for key in keys if not is_open(key))
+    return tuple(key for key in keys if key != "defaults" and not is_open(key))
 
 
 def preset_folder() -> Path:

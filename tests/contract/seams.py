@@ -764,24 +764,23 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         # Else prompts would have other tokens than in a rollout.
         seam(
-            f"{AGENT_LOOP}.agent_loop.AgentLoopBase.__init__",
-            Has("create_continuous_token_builder(self.tokenizer, hf_model_type=hf_model_type"),
-            ".trainer.gold_responses",
-        ),
-        # Else prompts would have other tokens than in a rollout.
-        seam(
-            f"{AGENT_LOOP}.agent_loop.AgentLoopBase.ct_build_initial_tokens",
-            Has("self.continuous_token_builder.build_initial_tokens(messages"),
-            ".trainer.gold_responses",
-        ),
-        seam(
-            "verl.utils.tokenizer.continuous_token_wiring.create_continuous_token_builder",
-            Called(("tokenizer",), ("hf_model_type", "chat_template_kwargs")),
+            "verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder._render_tokens",
+            Has("apply_chat_template(self.tokenizer, messages", "return normalize_token_ids(tokenized)"),
             ".trainer.gold_responses",
         ),
         seam(
             "verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder.build_initial_tokens",
-            Called(("messages",)),
+            Has("self._render_tokens(messages, add_generation_prompt=True"),
+            ".trainer.gold_responses",
+        ),
+        seam(
+            "verl.utils.tokenizer.chat_template.apply_chat_template",
+            Called(("processor", "messages")),
+            ".trainer.gold_responses",
+        ),
+        seam(
+            "verl.utils.tokenizer.normalize_token_ids",
+            Called(("tokenized_output",)),
             ".trainer.gold_responses",
         ),
         seam(

@@ -16,7 +16,8 @@ from verl.trainer.ppo.utils import create_rl_dataset
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.debug import marked_timer
-from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+from verl.utils.tokenizer import normalize_token_ids
+from verl.utils.tokenizer.chat_template import apply_chat_template
 from verl.workers.utils.padding import response_from_nested
 
 from grpo_verl_ext.algorithms import ragged
@@ -122,11 +123,6 @@ def read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow]
             valid="a model of text",
             fix=f"~{GOLD_RESPONSES}",
         )
-    builder = create_continuous_token_builder(
-        model.tokenizer,
-        hf_model_type=model.hf_config.model_type,
-        chat_template_kwargs=config.data.get("apply_chat_template_kwargs", {}),
-    )
     # As verl reads its data, but for what would leave rows out or take others than the first.
     data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
     data.filter_overlong_prompts = data.shuffle = False
@@ -134,14 +130,14 @@ def read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow]
         options.names, data, model.tokenizer, None, is_train=False, max_samples=options.samples or -1
     )
     count = min(len(dataset), options.samples or len(dataset))
+    template = config.data.get("apply_chat_template_kwargs", {})
     rows = []
     for number in range(count):
         row = dataset[number]
         text = _wanted_response(row, number, options.response_key)
+        prompt = apply_chat_template(model.tokenizer, row["raw_prompt"], **template)
         ids = model.tokenizer.encode(text, add_special_tokens=False)
-        rows.append(
-            GoldRow(builder.build_initial_tokens(row["raw_prompt"]), [*ids, model.tokenizer.eos_token_id])
-        )
+        rows.append(GoldRow(normalize_token_ids(prompt), [*ids, model.tokenizer.eos_token_id]))
     _check_rows(rows, options, config.data)
     return rows
 
