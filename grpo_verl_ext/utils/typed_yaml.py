@@ -63,7 +63,7 @@ def _read(file: Path, overrides: Sequence[str], kind: type[Settings], error: typ
         settings = cast(Settings, OmegaConf.to_object(merged))
     except OmegaConfBaseException as wrong:
         reason = str(wrong.msg or wrong).splitlines()[0]
-        if wrong.full_key is None and wrong.key is None:
+        if not (wrong.full_key or wrong.key):
             raise error(f"{file}: {reason}. Write a section without ${{…}}") from wrong
         key = _written_path(str(wrong.full_key or wrong.key))
         raise error(f"{file}: {key}: {reason}. Type: {key}=<value>") from wrong
