@@ -34,12 +34,11 @@ def first_spread(results: Results) -> Spread | None:
     if declared.starts is None or not declared.expect:
         return None
     primary, _ = declared.subject
-    first = {*declared.seeds[: declared.starts.first]}
-    if any(
-        first - results.values(name, primary.metric, primary.measure).keys() for name in declared.compared
-    ):
+    first = declared.seeds[: declared.starts.first]
+    values = [results.values(name, primary.metric, primary.measure) for name in declared.compared]
+    if any(seed not in each for each in values for seed in first):
         return None
-    return spread_of(results, primary, declared.compared, declared.seeds[: declared.starts.first])
+    return spread_of(results, primary, declared.compared, first)
 
 
 def starts_by_rule(results: Results) -> int:
