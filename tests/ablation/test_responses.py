@@ -58,13 +58,13 @@ def test_metrics_of_a_step_by_hand() -> None:
 
 
 def test_pass_at_k_up_to_the_fewest_responses_of_a_prompt() -> None:
-    # x: one right of six; y: five of five. pass@4 of x: 1 − C(5, 4)/C(6, 4) = 1 − 5/15.
-    rows = [response("x", "", float(i == 0)) for i in range(6)] + [response("y", "", 1.0)] * 5
+    # x: one right of eight; y: four of four. pass@4 of x: 1 − C(7, 4)/C(8, 4) = 1 − 35/70.
+    rows = [response("x", "", float(i == 0)) for i in range(8)] + [response("y", "", 1.0)] * 4
     found = {name: value for name, value in step_metrics(rows, CHARACTERS, 0.5).items() if "@" in name}
     assert found == {
-        "responses/pass@1": pytest.approx((1 / 6 + 1) / 2),
-        "responses/pass@2": pytest.approx((1 / 3 + 1) / 2),
-        "responses/pass@4": pytest.approx((2 / 3 + 1) / 2),
+        "responses/pass@1": pytest.approx((1 / 8 + 1) / 2),
+        "responses/pass@2": pytest.approx((1 / 4 + 1) / 2),
+        "responses/pass@4": pytest.approx((1 / 2 + 1) / 2),
     }
 
 
