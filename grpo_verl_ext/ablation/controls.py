@@ -9,7 +9,7 @@ from statistics import fmean
 
 from grpo_verl_ext.ablation.compact import read_any
 from grpo_verl_ext.ablation.declaration import Check, Comparison, Control, Primary
-from grpo_verl_ext.ablation.grid import AblationError
+from grpo_verl_ext.ablation.grid import AblationError, GridSettings
 from grpo_verl_ext.ablation.pairs import pairs_of
 from grpo_verl_ext.ablation.results import Results
 from grpo_verl_ext.ablation.sentences import comparison_name, control_sentence, figures
@@ -22,6 +22,16 @@ def with_control(results: Results) -> Results:
     if control is None or control.grid is None or results.control is not None:
         return results
     return replace(results, control=_control_of(control.grid))
+
+
+def missing_control(settings: GridSettings) -> str | None:
+    """Say that the control is that of another grid, which has not shown it; None if nothing is missing."""
+    if settings.control is None or settings.control.grid is None:
+        return None
+    control = _control_of(settings.control.grid)
+    if control.passed:
+        return None
+    return f"{control.sentence}. Without it every verdict is blind. Type: grpo-verl-ext ablate run <file of that grid>"
 
 
 def check_results(results: Results) -> list[CheckResult]:

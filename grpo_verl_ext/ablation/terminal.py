@@ -18,6 +18,7 @@ from rich.text import Text
 from grpo_verl_ext.ablation import checks, documents, html, plots, summary
 from grpo_verl_ext.ablation.analysis import analyse
 from grpo_verl_ext.ablation.compact import read_any, write_compact
+from grpo_verl_ext.ablation.controls import missing_control
 from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
 from grpo_verl_ext.ablation.planning import NO_SOURCES, Sources, print_power
 from grpo_verl_ext.ablation.progress import Progress, estimate, runs_table, statuses_of
@@ -57,6 +58,7 @@ def print_plan(
     )
     _print_failures(console, statuses)
     print_power(console, settings, sources)
+    _print_missing_control(console, settings)
 
 
 def run_grid(
@@ -89,6 +91,7 @@ def run_grid(
         checks.check(configs)
     for line in _which_rays(executor.address, runs):
         console.print(line, markup=False)
+    _print_missing_control(console, settings)
 
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
@@ -154,6 +157,12 @@ def print_report(source: Path, *, threshold: float | None, compact: Path | None 
         written.append(compact)
     for file in written:
         console.print(str(file), markup=False)
+
+
+def _print_missing_control(console: Console, settings: GridSettings) -> None:
+    missing = missing_control(settings)
+    if missing is not None:
+        console.print(missing, markup=False, style="red")
 
 
 def _which_rays(address: str | None, runs: Sequence[GridRun]) -> Iterable[str]:

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from statsmodels.stats.power import TTestPower
 
 from grpo_verl_ext.ablation.analysis import Analysis, analyse
 from grpo_verl_ext.ablation.compact import read_any, read_compact, write_compact
+from grpo_verl_ext.ablation.controls import missing_control
 from grpo_verl_ext.ablation.declaration import Check, Control, Expectation, Primary, Starts
 from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.results import keep_grid, read_results
@@ -407,6 +409,16 @@ class TestControlOfAnotherGrid:
         write_grid(tmp_path / "calibration", {"bad": LOWER}, margin=None, primary=None, control=None)
         analysis = self.judged(tmp_path, tmp_path / "calibration")
         assert analysis.checks[0].sentence.endswith("missed; that grid declares no control of its own")
+
+    def test_before_the_first_run_a_missing_one_is_named_with_what_to_do(
+        self, tmp_path: Path, other: Path
+    ) -> None:
+        shown = self.judged(tmp_path, other).results.settings
+        assert missing_control(shown) is None
+        missing = missing_control(replace(shown, control=Control(grid="nowhere"))) or ""
+        assert missing.startswith("positive control of nowhere: missed; nowhere has no grid.json")
+        assert missing.endswith("Type: grpo-verl-ext ablate run <file of that grid>")
+        assert missing_control(replace(shown, control=Control("a", "lower"))) is None, "trained with the grid"
 
     def test_the_compact_file_keeps_it(self, tmp_path: Path, other: Path) -> None:
         analysis = self.judged(tmp_path, other)
