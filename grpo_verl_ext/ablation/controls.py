@@ -31,7 +31,8 @@ def missing_control(settings: GridSettings) -> str | None:
     control = _control_of(settings.control.grid)
     if control.passed:
         return None
-    return f"{control.sentence}. Without it every verdict is blind. Type: grpo-verl-ext ablate run <file of that grid>"
+    fix = "grpo-verl-ext ablate run <file of that grid>"
+    return f"{control.sentence}. Without it every verdict is blind. Type: {fix}"
 
 
 def check_results(results: Results) -> list[CheckResult]:
