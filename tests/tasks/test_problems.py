@@ -85,21 +85,18 @@ def test_split_by_the_set_of_terms_no_test_problem_is_a_permutation_of_a_trainin
 
 
 @given(terms_of_any_problem, st.integers())
-def test_only_the_last_step_is_written_again_and_the_answer_is_its_sum(terms, seed):
-    text = response(terms, slip_share=0.3, rng=random.Random(seed), rewrite_share=0.5, rewrite_again=0.5)
+def test_all_steps_are_written_again_and_the_answer_is_their_sum(terms, seed):
+    text = response(terms, slip_share=0.3, rng=random.Random(seed), rewrite_share=0.5)
     steps = [(step.left, step.right, step.result) for step in find_steps(text)]
-    own, again = steps[: len(terms) - 1], steps[len(terms) - 1 :]
+    own = steps[: len(terms) - 1]
     assert [right for _, right, _ in own] == list(terms[1:])
-    assert again == [own[-1]] * len(again)
+    assert steps == own * (len(steps) // len(own))
     assert text.endswith(f"<answer>{own[-1][2]}</answer>")
 
 
-def test_how_often_a_step_is_written_again():
+def test_how_often_the_steps_are_written_again():
     rng = random.Random(0)
-    texts = [
-        response((1, 2), slip_share=0.0, rng=rng, rewrite_share=0.4, rewrite_again=0.75) for _ in range(4000)
-    ]
-    copies = [text.count("1+2=3;") - 1 for text in texts]
-    # A geometric number with mean 1/(1 − 0.75) = 4 in 40 % of the responses; four standard errors each.
-    assert sum(count > 0 for count in copies) / 4000 == pytest.approx(0.4, abs=4 * (0.24 / 4000) ** 0.5)
-    assert sum(copies) / 4000 == pytest.approx(0.4 * 4, abs=4 * (8.64 / 4000) ** 0.5)
+    texts = [response((1, 2), slip_share=0.0, rng=rng, rewrite_share=0.3) for _ in range(4000)]
+    again = [text.count("1+2=3;") - 1 for text in texts]
+    # Geometric with mean 0.3/0.7 and variance 0.3/0.7²; four standard errors.
+    assert sum(again) / 4000 == pytest.approx(0.3 / 0.7, abs=4 * (0.3 / 0.49 / 4000) ** 0.5)

@@ -36,10 +36,9 @@ class TaskSettings:
         name: verl's ``data_source`` of every row, which is also part of the names of its validation metrics.
         split_by_set: problems with the same terms in another order are on the same side of the split. Without
             it the split is by the text: most test problems then are permutations of training problems.
-        rewrite_share: probability that the last step is written a second time in the responses of the
-            ``slip_steps``, so that lengths vary between responses to one prompt. Below a half: the most
+        rewrite_share: probability that the steps are written once more, again and again, in the responses of
+            the warm start, so that lengths vary between responses to one prompt. Below a half: the most
             likely response then has no repetition.
-        rewrite_again: probability that a step which was written again is written once more.
         max_response_tokens: budget of a response.
         steps: optimizer steps of the warm start.
         slip_steps: number of the last steps, which are on responses with wrong additions.
@@ -56,7 +55,6 @@ class TaskSettings:
     test_problems: int = 512
     split_by_set: bool = False
     rewrite_share: float = 0.0
-    rewrite_again: float = 0.0
     max_response_tokens: int = MAX_RESPONSE_TOKENS
 
     width: int = 128
@@ -96,10 +94,9 @@ TASKS: Mapping[str, TaskSettings] = {
             max_terms=6,
             split_by_set=True,
             rewrite_share=0.35,
-            rewrite_again=0.82,
             max_response_tokens=80,
             steps=900,
-            slip_steps=140,
+            slip_steps=120,
             slip_share=0.2,
             short_slip_share=0.15,
             standardise=True,

@@ -37,27 +37,23 @@ def response(
     slip_share: float,
     rng: random.Random,
     rewrite_share: float = 0.0,
-    rewrite_again: float = 0.0,
 ) -> str:
     """Return a response in which each addition is wrong (a slip) with probability ``slip_share``.
 
     The next addition continues from the wrong sum, so it can be right in itself: each slip is one error. With
-    probability ``rewrite_share`` the last step is written once more, and then again and again with
-    probability ``rewrite_again`` each.
+    probability ``rewrite_share`` all steps are written once more, and then again with the same probability.
     """
-    total, steps, step = terms[0], "", ""
+    total, steps = terms[0], ""
     for term in terms[1:]:
         result = total + term
         if rng.random() < slip_share:
             result = _slip(result, rng)
-        step = f"{total}+{term}={result};"
-        steps += step
+        steps += f"{total}+{term}={result};"
         total = result
-    share = rewrite_share
-    while share and rng.random() < share:
-        steps += step
-        share = rewrite_again
-    return f"<reasoning>{steps}</reasoning><answer>{total}</answer>"
+    written = steps
+    while rewrite_share and rng.random() < rewrite_share:
+        written += steps
+    return f"<reasoning>{written}</reasoning><answer>{total}</answer>"
 
 
 def split_of(terms: Terms, *, by_set: bool = False) -> Split:

@@ -110,8 +110,7 @@ def _example(terms: Terms, settings: TaskSettings, slips: bool, rng: random.Rand
         terms,
         slip_share=share if slips else 0.0,
         rng=rng,
-        rewrite_share=settings.rewrite_share if slips else 0.0,
-        rewrite_again=settings.rewrite_again,
+        rewrite_share=settings.rewrite_share,
     )
     return prompt(terms), text
 
