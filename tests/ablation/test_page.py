@@ -181,13 +181,9 @@ def test_the_order_of_the_page(folder: Path, declared: Analysis) -> None:
     assert "exploratory" not in html
     assert "mean difference with its 96 % interval; hollow: each start; shaded: the margin, ±0.05" in html
     assert html.count("<figcaption>gold_response/probability</figcaption>") == 1
-<<<<<<< HEAD
     assert (
         "<td>actor/pg_clipfrac, mean, at least 0.01</td><td>ppo</td><td>0.00996</td><td>missed</td>" in html
     )
-=======
-    assert "mean, at least 0.01</td><td>ppo</td><td>0.00996</td><td>missed</td>" in html
->>>>>>> report
     for gone in ("d_z", "P(&gt;", "wins", "best"):
         assert gone not in exploratory + html
 
