@@ -33,6 +33,9 @@ AGENT_LOOPS = {"single_turn_agent": "step_single_turn_agent", "tool_agent": "ste
 REWARD_MANAGER = "rule_and_model"
 """Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""
 
+ALL_TERMS = "all"
+"""Value of ``policy_loss.gvpo_terms`` for GVPO itself; the others are those of `gvpo_terms.LOSSES`."""
+
 DRIFT_ENGINES = ("fsdp", "fsdp2")
 """Values of ``actor.strategy`` with which GVPO's forward pass between two updates was tested."""
 REFRESH_ENGINES = ("fsdp", "fsdp2")

@@ -273,7 +273,9 @@ SEAMS: dict[str, list[Seam]] = {
             "verl.utils.metric.Metric.aggregate_dp",
             Has("values=np.mean(value_arrays, axis=0)"),
             ".losses.normalization",
+            ".workers.group_drift",
         ),
+        seam("verl.utils.metric.Metric.aggregate_dp", Called(("metric_lists",)), ".workers.group_drift"),
         seam("verl.workers.config.PolicyLossConfig", Members("loss_mode", "get"), ".loss_config"),
         seam(
             "verl.workers.config.ActorConfig",

@@ -174,7 +174,7 @@ def actor_config(job: dict[str, Any], variant: dict[str, Any]) -> Any:
         rollout_n=job["n"],
         ppo_micro_batch_size_per_gpu=1,
         use_dynamic_bsz=variant["micro_batch"] is None,
-        policy_loss=LossConfig(loss_mode=variant["loss"], gvpo_beta=job["beta"]),
+        policy_loss=LossConfig(loss_mode=variant["loss"], gvpo_beta=job["beta"], gvpo_terms=variant["terms"]),
         loss_agg_mode=VARIANTS[variant["loss"]].loss_agg_mode,
     )
 

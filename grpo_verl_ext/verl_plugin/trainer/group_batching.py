@@ -22,12 +22,18 @@ from grpo_verl_ext.verl_plugin.context import KEYS
 from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, filled, whole_groups
 from grpo_verl_ext.verl_plugin.trainer.kv_batch import refuse_several_outputs
 from grpo_verl_ext.verl_plugin.trainer.rollout_batch import like, nested, prompt_ids, put
-from grpo_verl_ext.verl_plugin.workers.group_drift import NUM_GROUPS, OLD_IS_CURRENT
+from grpo_verl_ext.verl_plugin.workers.group_drift import (
+    ANCHOR,
+    NUM_GROUPS,
+    OLD,
+    OLD_IS_CURRENT,
+    REF,
+)
 
 GROUP_LOSSES = ("gvpo",)
 """Losses that need the group of every response."""
 
-FOR_TARGETS = ("old_log_probs", "ref_log_prob", "advantages")
+FOR_TARGETS = (OLD, REF, "advantages")
 """Fields from which the targets for the anchor π_ref are computed."""
 
 
@@ -78,7 +84,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         member = ragged.has_tokens(mask.values(), mask.offsets())
         fields = {
             context.GROUP_INDEX: group,
-            context.GROUP_SIZE: group_sum(member.to(torch.int64), group),
+            context.GROUP_SIZE: group_sum(member.to(torch.int64), group) * member,
         }
         if anchored:
             fields["advantages"] = fields["returns"] = _anchored_at_reference(
@@ -93,6 +99,8 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         mode they are the rollout's, and later parts of a step use the policy at the start of the step.
         """
         rollout_correction = self.config.algorithm.get("rollout_correction") or {}
+        anchor = Options.from_config(self.config.algorithm).gvpo_anchor
+        batch.extra_info[ANCHOR] = REF if anchor == "ref" else OLD
         batch.extra_info[NUM_GROUPS] = len(set(prompt_ids(batch)))
         batch.extra_info[OLD_IS_CURRENT] = self.local_trigger_step == 0 and not rollout_correction.get(
             "bypass_mode", False
