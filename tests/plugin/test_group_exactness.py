@@ -150,11 +150,14 @@ def logged(moments: Tensor) -> dict[str, float]:
     }
 
 
-def trained_by_the_formula(model: torch.nn.Module, terms: str = "all") -> dict[str, Any]:
-    """Gradients of four updates and the parameters after them."""
+def trained_by_the_formula(
+    model: torch.nn.Module, terms: str = "all", anchor_model: torch.nn.Module | None = None
+) -> dict[str, Any]:
+    """Gradients of four updates and the parameters after them; the anchor is the start, if not given."""
     rows = rollout()
     old = {
-        key: (token_log_probs(model, row).detach() * row["response_mask"]).sum() for key, row in rows.items()
+        key: (token_log_probs(anchor_model or model, row).detach() * row["response_mask"]).sum()
+        for key, row in rows.items()
     }
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimiser = torch.optim.AdamW(trainable.values(), lr=fsdp2_ranks.LEARNING_RATE, weight_decay=0.01)
@@ -186,9 +189,18 @@ def trained_by_the_formula(model: torch.nn.Module, terms: str = "all") -> dict[s
 
 
 def batch_for_workers(
-    monkeypatch: pytest.MonkeyPatch, dp_size: int, *overrides: str, local_trigger_step: int = 0
+    monkeypatch: pytest.MonkeyPatch,
+    dp_size: int,
+    *overrides: str,
+    local_trigger_step: int = 0,
+    old_policy: int = 0,
 ) -> tuple[Store, KVBatchMeta]:
-    """The rollout after the trainer's own methods, as it is handed to the workers."""
+    """The rollout after the trainer's own methods, as it is handed to the workers.
+
+    Args:
+        local_trigger_step: after 0, the policy has moved since the old log-probs were computed.
+        old_policy: seed of the model that computed them.
+    """
     from verl.trainer.ppo import padding_utils
     from verl.trainer.ppo.v1 import trainer_base
 
@@ -230,7 +242,7 @@ def batch_for_workers(
     tags = [{"seq_len": len(store.rows[key]["input_ids"])} for key in keys]
     metrics: dict[str, Any] = {}
     batch = trainer._balance_batch(KVBatchMeta(partition_id="train", keys=keys, tags=tags), metrics)
-    model = fsdp2_ranks.tiny_model()
+    model = fsdp2_ranks.tiny_model(old_policy)
     for row in store.rows.values():
         row["old_log_probs"] = token_log_probs(model, row).detach()
     batch = trainer._compute_advantage(batch, metrics)
@@ -244,11 +256,12 @@ def trained(
     dp_size: int,
     variants: dict[str, Any],
     run_rank: Callable[[int, Path], None] = fsdp2_ranks.run_rank,
+    **rollout: int,
 ) -> dict[str, Any]:
     """Run the ranks; {variant: result}."""
     model = tmp_path / "model"
     fsdp2_ranks.tiny_model().save_pretrained(model)
-    store, batch = batch_for_workers(monkeypatch, dp_size)
+    store, batch = batch_for_workers(monkeypatch, dp_size, **rollout)
     job = {
         "model": str(model), "n": N, "beta": BETA, "variants": variants, "extra_info": batch.extra_info,
         "ranks": [[store.rows[key] for key in part.keys] for part in batch.chunk(dp_size)],
@@ -303,6 +316,24 @@ def test_gradients_and_parameters_of_four_updates(
         assert metrics["actor/gvpo_drift"][0] == 0, "the first update needs no forward pass"
         assert min(metrics["actor/gvpo_drift"][1:]) > 1e-4
         assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6, name
+
+
+@pytest.mark.parametrize("dp_size", [1, 2, pytest.param(4, marks=pytest.mark.long)])
+def test_old_log_probs_of_another_policy(
+    dp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with stored responses, which the policy did not write: no update has a drift of 0."""
+    rollout = {"local_trigger_step": 1, "old_policy": 1}
+    result = trained(tmp_path, monkeypatch, dp_size, {"pairs": variant(2)}, **rollout)["pairs"]
+    anchor = fsdp2_ranks.tiny_model(rollout["old_policy"])
+    wanted = trained_by_the_formula(fsdp2_ranks.tiny_model(), anchor_model=anchor)
+    errors = [relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)]
+    assert max(errors) <= 1e-12, errors
+    assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12)
+    assert min(result["metrics"]["actor/gvpo_drift"]) > 1e-4
+    for key in wanted["metrics"][0]:
+        values = [update[key] for update in wanted["metrics"]]
+        assert result["metrics"][key] == pytest.approx(values, rel=1e-9, abs=1e-12), key
 
 
 def test_without_one_of_the_terms(
