@@ -30,6 +30,11 @@ step, pass step rewards to the estimator and refresh the reference."""
 AGENT_LOOPS = {"single_turn_agent": "step_single_turn_agent", "tool_agent": "step_tool_agent"}
 """verl's agent loops, which drop step rewards → this package's, which keep them."""
 
+STORED_AGENT_LOOP = "stored_single_turn_agent"
+"""Agent loop that a trainer with stored responses asks for in the place of the single-turn one."""
+SINGLE_TURN_LOOPS = ("single_turn_agent", AGENT_LOOPS["single_turn_agent"], STORED_AGENT_LOOP)
+"""Agent loops that `STORED_AGENT_LOOP` can stand in for."""
+
 REWARD_MANAGER = "rule_and_model"
 """Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""
 
@@ -144,6 +149,36 @@ class RewardModelOptions:
 
 
 @dataclass(frozen=True)
+class StoredResponsesOptions:
+    """The section ``algorithm.grpo_ext.stored_responses``, read by this package's trainer modes."""
+
+    share: float = key(
+        0.0,
+        Rule(lambda value: is_number(value) and 0 <= value <= 1, "a number in [0, 1]", "0.5"),
+        "share of each prompt's samples, the first ones, that are stored responses; times `rollout.n` whole",
+    )
+    source: str = key(
+        "data", one_of("data", "history"), "given with the data, or sampled earlier in this training"
+    )
+    max_age: int | None = key(
+        None,
+        Rule(is_count, "an integer ≥ 1, or null with `source=data`", "100", nullable=True),
+        "greatest age in training steps; needed with `source=history`",
+    )
+    old_log_probs: str = key(
+        "actor",
+        one_of("actor", "recorded"),
+        "π_old of stored responses: the policy before the update, or the recorded one that wrote them",
+    )
+    key: str = key(  # last: in the lines below it, the name would be this field
+        "responses",
+        Rule(lambda value: isinstance(value, str) and value != "", "a name in extra_info", "responses"),
+        "`source=data`: where `extra_info` has a prompt's responses: texts, token ids, or `{token_ids, "
+        "log_probs}`",
+    )
+
+
+@dataclass(frozen=True)
 class Options:
     """The section ``algorithm.grpo_ext``; all keys have defaults."""
 
@@ -178,6 +213,11 @@ class Options:
         Rule(lambda value: isinstance(value, Mapping), "a section, or null", "null", nullable=True),
         "a reward model beside the reward function",
     )
+    stored_responses: StoredResponsesOptions | None = key(
+        None,
+        Rule(lambda value: isinstance(value, Mapping), "a section, or null", "null", nullable=True),
+        "responses that the policy did not sample now",
+    )
     ref_kl_metrics: bool = key(
         True,
         ON_OR_OFF,
@@ -207,10 +247,12 @@ class Options:
             SettingError: an unknown key, or a value outside its rule.
         """
         options: Options = _read(cls, written(algorithm), SECTION)
-        if options.reward_model is None:
-            return options
-        nested = _read(RewardModelOptions, options.reward_model, f"{SECTION}.reward_model")
-        return replace(options, reward_model=nested)
+        nested: dict[str, Any] = {
+            name: _read(section, getattr(options, name), f"{SECTION}.{name}")
+            for name, section in SECTIONS.items()
+            if getattr(options, name) is not None
+        }
+        return replace(options, **nested)
 
     @classmethod
     def for_estimator(cls, algorithm: Mapping[str, Any] | None, estimator: str | None = None) -> "Options":
@@ -236,6 +278,13 @@ class Options:
     def budget_of_truncated(self) -> int | None:
         """The budget in tokens whose truncated responses get advantage 0; None without such masking."""
         return self.max_response_length if self.mask_truncated_completions else None
+
+
+SECTIONS: Mapping[str, type] = {
+    "reward_model": RewardModelOptions,
+    "stored_responses": StoredResponsesOptions,
+}
+"""Sections inside `SECTION`."""
 
 
 def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:

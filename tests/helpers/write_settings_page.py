@@ -14,9 +14,9 @@ from grpo_verl_ext.verl_plugin.config import (
     ROLLOUT,
     RULE,
     SECTION,
+    SECTIONS,
     TRAINER_MODES,
     Options,
-    RewardModelOptions,
     Rule,
 )
 from grpo_verl_ext.verl_plugin.errors import as_typed
@@ -49,8 +49,7 @@ def page() -> str:
         _table(("key", "values of this package"), _values()),
         f"## `{SECTION}`\n",
         _keys(Options),
-        f"### `{SECTION}.reward_model`\n",
-        _keys(RewardModelOptions),
+        *(f"### `{SECTION}.{name}`\n\n{_keys(section)}" for name, section in SECTIONS.items()),
         OF_THE_LOSS,
         _keys(LossConfig, without=verls),
     ]

@@ -37,7 +37,7 @@ Several outputs per session are exact for outcome estimators in the `grpo_ext_â€
 all learn, as in verl's `grpo` (`tests/plugin/test_rows.py`); elsewhere they are refused at the first batch.
 """
 
-LINES = ("dynamic_sampling", "mask_truncated_completions")
+LINES = ("stored_responses", "dynamic_sampling", "mask_truncated_completions")
 """Features with the same cell in almost every context, written below the table."""
 COLUMNS = [name for name in FEATURES if name not in LINES]
 TESTS = sorted({cell.test for row in TABLE.values() for cell in row.values() if isinstance(cell, Exact)})

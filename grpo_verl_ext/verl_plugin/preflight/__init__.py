@@ -21,6 +21,7 @@ from grpo_verl_ext.verl_plugin.errors import Finding, Problem, SettingError, Sev
 from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files, rewards
 from grpo_verl_ext.verl_plugin.preflight.groups import advise_groups, check_group_size, check_groups
 from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
+from grpo_verl_ext.verl_plugin.preflight.stored_responses import check_stored_responses
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
 
 SILENCE = f"{SECTION}.silence"
@@ -41,6 +42,7 @@ CHECKS: Mapping[str, Refuse] = {
     "group-size": check_group_size,
     "groups": check_groups,
     "reference": check_reference,
+    "stored-responses": check_stored_responses,
     "steps": rewards.check_steps,
     "reward-weights": rewards.check_rewards,
     "reward-model": rewards.check_reward_model,

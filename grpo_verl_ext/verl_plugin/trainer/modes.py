@@ -14,10 +14,13 @@ from grpo_verl_ext.verl_plugin.context import OUR_TRAINER
 from grpo_verl_ext.verl_plugin.trainer.group_batching import GroupBatchingMixin
 from grpo_verl_ext.verl_plugin.trainer.process_supervision import ProcessSupervisionMixin
 from grpo_verl_ext.verl_plugin.trainer.reference_sync import ReferenceSyncTrainerMixin
+from grpo_verl_ext.verl_plugin.trainer.stored_responses import StoredResponsesMixin
 from grpo_verl_ext.verl_plugin.workers.group_drift import GroupActorRolloutRefWorker, GroupDetachActorWorker
 
 
-class GroupTrainer(GroupBatchingMixin, ProcessSupervisionMixin, ReferenceSyncTrainerMixin):
+class GroupTrainer(
+    GroupBatchingMixin, ProcessSupervisionMixin, ReferenceSyncTrainerMixin, StoredResponsesMixin
+):
     """All additions to a trainer of verl, mixed in before its class."""
 
     verl_mode: ClassVar[str]
