@@ -155,26 +155,23 @@ class StoredResponsesOptions:
     share: float = key(
         0.0,
         Rule(lambda value: is_number(value) and 0 <= value <= 1, "a number in [0, 1]", "0.5"),
-        "share of each prompt's samples, the first ones, that are stored responses; times `rollout.n` whole",
+        "share of a prompt's samples, the first ones; times `rollout.n` a whole number",
     )
-    source: str = key(
-        "data", one_of("data", "history"), "given with the data, or sampled earlier in this training"
-    )
+    source: str = key("data", one_of("data", "history"), "`extra_info`, or earlier samples of this training")
     max_age: int | None = key(
         None,
-        Rule(is_count, "an integer ≥ 1, or null with `source=data`", "100", nullable=True),
-        "greatest age in training steps; needed with `source=history`",
+        Rule(is_count, "an integer ≥ 1, or null", "100", nullable=True),
+        "of the history, in training steps",
     )
     old_log_probs: str = key(
         "actor",
         one_of("actor", "recorded"),
-        "π_old of stored responses: the policy before the update, or the recorded one that wrote them",
+        "their π_old: the policy before the update, or the recorded one that wrote them",
     )
     key: str = key(  # last: in the lines below it, the name would be this field
         "responses",
         Rule(lambda value: isinstance(value, str) and value != "", "a name in extra_info", "responses"),
-        "`source=data`: where `extra_info` has a prompt's responses: texts, token ids, or `{token_ids, "
-        "log_probs}`",
+        "list in `extra_info`: texts, token ids, or `{token_ids, log_probs}`",
     )
 
 
@@ -185,8 +182,7 @@ class Options:
     scale_rewards: str | None = key(
         None,
         one_of("group", "batch", "none", nullable=True),
-        "std that divides centred rewards; null: `none` for estimators that only centre, as `dr_grpo` and "
-        "`gvpo` do, else `group`",
+        "std that divides centred rewards; null: `none` for `dr_grpo` and `gvpo`, else `group`",
     )
     mask_truncated_completions: bool = key(
         False,
@@ -216,22 +212,22 @@ class Options:
     stored_responses: StoredResponsesOptions | None = key(
         None,
         Rule(lambda value: isinstance(value, Mapping), "a section, or null", "null", nullable=True),
-        "responses that the policy did not sample now",
+        "responses to train on beside sampled ones",
     )
     ref_kl_metrics: bool = key(
         True,
         ON_OR_OFF,
-        "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded, in the `grpo_ext_…` modes",
+        "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded",
     )
     watch: bool = key(
         True,
         ON_OR_OFF,
-        "end the training when a Ray actor or vLLM engine of it died; verl may wait forever",
+        "end the training when a Ray actor or vLLM engine of it died",
     )
     own_queue: bool = key(
         False,
         ON_OR_OFF,
-        "a TransferQueue of its own, where trainings share a Ray cluster; `ablate` sets it for its jobs",
+        "a TransferQueue of its own, where trainings share a Ray cluster",
     )
     silence: Any = key(
         (),

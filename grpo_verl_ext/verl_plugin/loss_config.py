@@ -44,12 +44,8 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
         POSITIVE,
         "β of GVPO, reward units per nat; larger stays nearer to the anchor",
     )
-    gvpo_terms: str = key(
-        ALL_TERMS,
-        TERMS,
-        "GVPO's loss, or the paper's ablation without one of its terms",
-    )
-    gvpo_terms_ablation: bool = key(False, ON_OR_OFF, "needed with `gvpo_terms` other than `all`")
+    gvpo_terms: str = key(ALL_TERMS, TERMS, "GVPO, or its paper's ablation")
+    gvpo_terms_ablation: bool = key(False, ON_OR_OFF, "needed for the ablation")
 
     def __post_init__(self) -> None:
         """Refuse a budget that is not a number of tokens."""

@@ -26,9 +26,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 INTRODUCTION = """# Settings
 
-Every key that this package adds to verl's configuration, and every value that it adds to verl's keys. A
-[preset](index.md) sets what its paper fixes. Estimators and losses can be mixed, except those that are a
-pair, such as GVPO's. On the command line a key that no preset has set needs a `+`.
+Every key and value that this package adds to verl's configuration. A [preset](index.md) sets what its paper
+fixes; a key that no preset has set needs a `+`. Estimators and losses can be mixed, except pairs, as GVPO's.
 
 Written by `python tests/helpers/write_settings_page.py`.
 """
@@ -48,10 +47,15 @@ def page() -> str:
         "## Values of verl's keys\n",
         _table(("key", "values of this package"), _values()),
         f"## `{SECTION}`\n",
-        _keys(Options),
-        *(f"### `{SECTION}.{name}`\n\n{_keys(section)}" for name, section in SECTIONS.items()),
+        _table(
+            KEYS,
+            [
+                *_rows(Options, without=set(SECTIONS)),
+                *(row for name, each in SECTIONS.items() for row in _rows(each, f"{name}.")),
+            ],
+        ),
         OF_THE_LOSS,
-        _keys(LossConfig, without=verls),
+        _table(KEYS, _rows(LossConfig, without=verls)),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -64,8 +68,7 @@ def _values() -> list[tuple[str, str]]:
         ),
         (
             "`trainer.v1.trainer_mode`",
-            f"{_names(TRAINER_MODES)}: verl's modes with whole prompts in each optimizer step, step rewards "
-            "and reference refresh",
+            f"{_names(TRAINER_MODES)}: verl's, with whole prompts in each optimizer step",
         ),
         (
             f"`{ROLLOUT}.agent.default_agent_loop`",
@@ -82,7 +85,10 @@ def _values() -> list[tuple[str, str]]:
     ]
 
 
-def _keys(settings: Any, without: set[str] = frozenset()) -> str:  # type: ignore[assignment]
+KEYS = ("key", "default, other values", "what it does")
+
+
+def _rows(settings: Any, prefix: str = "", without: set[str] = frozenset()) -> list[tuple[str, ...]]:  # type: ignore[assignment]
     rows = []
     for field in fields(settings):
         if field.name not in without:
@@ -92,8 +98,8 @@ def _keys(settings: Any, without: set[str] = frozenset()) -> str:  # type: ignor
                 valid = f"`{default}`; {rule.valid.removesuffix(', or null')}"
             else:
                 valid = _names((default, *(name for name in rule.valid if name != default)))
-            rows.append((f"`{field.name}`", valid, field.metadata[DESCRIPTION]))
-    return _table(("key", "default, other values", "what it does"), rows)
+            rows.append((f"`{prefix}{field.name}`", valid, field.metadata[DESCRIPTION]))
+    return rows
 
 
 def _names(names: Any) -> str:
