@@ -72,7 +72,7 @@ class GroupRows:
 
     Attributes:
         index: number of its prompt in the rollout batch.
-        size: k, the prompt's responses with tokens; 0 for a row that is padding or rejected.
+        size: k, the prompt's responses with tokens: neither padding nor rejected.
         drift: Δ̄, mean of log π_θ(y) − log π_old(y) over them, at the policy before this update, in nats.
         old_deviation: log π_old(y) minus its mean over them, in nats.
         anchor_deviation: log π′(y) minus its mean over them, in nats.

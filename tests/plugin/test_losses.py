@@ -427,10 +427,10 @@ def test_gvpo_reports_covariances_of_the_log_probs_themselves():
     )
 
 
-def test_a_row_without_a_group_counts_in_no_metric_of_gvpo():
-    """Rejected: no token is left, so that its log-ratio is 0, and the drift of its prompt is not."""
+def test_a_rejected_response_counts_in_no_metric_of_gvpo():
+    """No token is left, so that its log-ratio is 0, and the drift of its prompt is not."""
     mask = torch.tensor([[True, True], [False, False]])
-    with context.GROUPS.set(gvpo_groups([0, 0], [2, 0], [2.0, 2.0])):
+    with context.GROUPS.set(gvpo_groups([0, 0], [2, 2], [2.0, 2.0])):
         loss, metrics = call("gvpo", response_mask=mask)
     expected = 0.5 * (0.1 * (0 - 2) - 1) ** 2 / (2 / 4)
     assert loss.item() == pytest.approx(expected, rel=1e-12)

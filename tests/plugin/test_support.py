@@ -341,7 +341,7 @@ def test_gvpo_leaves_rejected_responses_out_of_their_group(monkeypatch: pytest.M
     rejection = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.5_2.0"}
     rows = targets(monkeypatch, rejected="x_1_0", algorithm__rollout_correction=rejection)
     assert rows["x_1_0"]["response_mask"].tolist() == [0, 0, 0]
-    assert [int(rows[f"x_{i}_0"]["group_size"]) for i in range(3)] == [2, 0, 2]
+    assert [int(rows[f"x_{i}_0"]["group_size"]) for i in (0, 2)] == [2, 2]
     assert [int(rows[f"y_{i}_0"]["group_size"]) for i in range(3)] == [3, 3, 3]
     # What is left of the prompt are the rewards 1 and 0.5.
     assert rows["x_0_0"]["advantages"].tolist() == pytest.approx([0.25, 0.25])

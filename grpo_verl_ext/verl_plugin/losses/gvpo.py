@@ -72,13 +72,15 @@ def gvpo(
     targets = adv.per_response(advantages, response_mask).to(log_ratio.dtype)
     residual = formulas.residual(log_ratio, targets, groups.drift, beta)
     rewards = formulas.centred_rewards(targets, groups.old_deviation, groups.anchor_deviation, beta)
-    moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, groups.size, beta)
+    is_member = adv.has_tokens(response_mask)  # a rejected response is none
+    size = torch.where(is_member, groups.size, 0)
+    moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
     terms = config.policy_loss["gvpo_terms"]
     if terms == ALL_TERMS:
-        loss = _mini_batch_mean(formulas.squared_error(residual, groups.size), mini_batch)
+        loss = _mini_batch_mean(formulas.squared_error(residual, size), mini_batch)
     else:
         loss = _mini_batch_mean(gvpo_terms.LOSSES[terms](moments, beta), mini_batch)
-    parts = formulas.squared_error_parts(log_ratio.detach(), targets, groups.drift, groups.size, beta)
+    parts = formulas.squared_error_parts(log_ratio.detach(), targets, groups.drift, size, beta)
     values = (loss, *(_mini_batch_mean(part, mini_batch) for part in (*parts, *moments)))
     metrics = {name: value.detach() for name, value in zip((*TERMS, *MOMENTS), values, strict=True)}
     if groups.old_is_current:
@@ -87,7 +89,7 @@ def gvpo(
             gap, mini_batch.global_batch_size, group_size=1, dp_size=mini_batch.dp_size
         )
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
-    per_prompt = _weight_sums(torch.where(groups.size > 0, formulas.weights(residual), 0), groups.index)
+    per_prompt = _weight_sums(torch.where(is_member, formulas.weights(residual), 0), groups.index)
     return loss, metrics | per_prompt | metrics_of(of_tokens, response_mask, config, mini_batch)
 
 

@@ -84,7 +84,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         member = ragged.has_tokens(mask.values(), mask.offsets())
         fields = {
             context.GROUP_INDEX: group,
-            context.GROUP_SIZE: group_sum(member.to(torch.int64), group) * member,
+            context.GROUP_SIZE: group_sum(member.to(torch.int64), group),
         }
         if anchored:
             fields["advantages"] = fields["returns"] = _anchored_at_reference(
