@@ -146,6 +146,7 @@ def timed_update(worker: Any, batch: TensorDict, updates: int, options: argparse
         epochs=1,
         temperature=1.0,
         num_groups=options.prompts,
+        anchor_log_probs="old_log_probs",
         old_log_probs_are_current=True,
     )
     start = time.perf_counter()

@@ -89,6 +89,7 @@ def taken(worker: Any, *, update: bool, temperature: float, entropy: bool) -> fl
         global_batch_size=rows,
         epochs=1,
         num_groups=OPTIONS.prompts,
+        anchor_log_probs="old_log_probs",
         old_log_probs_are_current=True,
     )
     return peak(lambda: worker.train_mini_batch(batch)) / tokens

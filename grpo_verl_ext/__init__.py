@@ -1,6 +1,15 @@
 """GRPO, DAPO, Dr. GRPO and GVPO for verl; this module has their pure mathematics and does not import verl."""
 
-from grpo_verl_ext.algorithms import advantages, aggregation, groups, gvpo, kl, process, surrogate
+from grpo_verl_ext.algorithms import (
+    advantages,
+    aggregation,
+    groups,
+    gvpo,
+    gvpo_terms,
+    kl,
+    process,
+    surrogate,
+)
 from grpo_verl_ext.algorithms.advantages import (
     batch_scaled,
     centred,
@@ -34,6 +43,7 @@ __all__ = [
     "group_scaled",
     "groups",
     "gvpo",
+    "gvpo_terms",
     "k1",
     "k2",
     "k3",

@@ -66,6 +66,18 @@ def anchored(
     return advantages - beta * group_deviation(anchor_log_ratio, group, member)
 
 
+def centred_rewards(targets: Tensor, old_deviation: Tensor, anchor_deviation: Tensor, beta: float) -> Tensor:
+    """R_i − R̄ = Ã_i + β (ℓ_i − ℓ̄), the inverse of `anchored`: (B,) → (B,).
+
+    Args:
+        targets: Ã_i.
+        old_deviation: log π_old(y_i) minus its mean over the prompt.
+        anchor_deviation: log π'(y_i) minus its mean over the prompt.
+        beta: β.
+    """
+    return targets + beta * (old_deviation - anchor_deviation)
+
+
 def residual(log_ratio: Tensor, targets: Tensor, drift: Tensor | float, beta: float) -> Tensor:
     """d_i = β (Δ_i − Δ̄) − Ã_i: (B,) → (B,).
 

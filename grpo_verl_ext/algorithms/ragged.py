@@ -77,6 +77,31 @@ def response_probability(log_prob: Tensor, response_mask: Tensor, offsets: Tenso
     return total.exp().mean(), total.mean()
 
 
+def sequence_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
+    """Σ_t m_t x_t over the tokens of each row: (N,) → (B,), fp64. See `aggregation.sequence_sums`.
+
+    Raises:
+        TensorError: shapes that differ, or offsets that do not fit.
+    """
+    _check(offsets, response_mask=response_mask, values=values)
+
+    def terms(tokens: slice) -> Tensor:
+        return torch.where(response_mask[tokens].bool(), values[tokens], 0)
+
+    return _per_block(offsets, terms, "sum")
+
+
+def token_mean(values: Tensor, response_mask: Tensor, offsets: Tensor, rows: Tensor) -> float:
+    """Mean over the tokens of some rows, NaN without one: (N,), (B,) bool → float.
+
+    Raises:
+        TensorError: see `sequence_sums`.
+    """
+    sums = sequence_sums(values, response_mask, offsets)[rows].sum()
+    counts = sequence_sums(torch.ones_like(values), response_mask, offsets)[rows].sum()
+    return float(sums / counts)
+
+
 def per_response(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
     """The value at each row's first token, 0 without one: (N,) → (B,). See `advantages.per_response`.
 

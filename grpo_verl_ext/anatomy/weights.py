@@ -132,7 +132,14 @@ def _config(name: str, variant: Variant, step: StepResponses) -> ActorConfig:
 
 
 def _group_rows(step: StepResponses, rows: Tensor) -> GroupRows:
-    return GroupRows(index=step.group[rows], size=step.group_size[rows], drift=torch.zeros(len(rows)))
+    zeros = torch.zeros(len(rows))
+    return GroupRows(
+        index=step.group[rows],
+        size=step.group_size[rows],
+        drift=zeros,
+        old_deviation=zeros,
+        anchor_deviation=zeros,
+    )
 
 
 def micro_batches(responses: int, size: int) -> tuple[Tensor, ...]:

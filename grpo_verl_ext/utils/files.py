@@ -100,9 +100,14 @@ def write_whole(path: Path, text: str) -> None:
     Call it where no other process writes ``path``: then ``.<name>.unfinished`` can only be left from a run
     that was killed.
     """
+    write_bytes_whole(path, text.encode())
+
+
+def write_bytes_whole(path: Path, content: bytes) -> None:
+    """Do the same as `write_whole` for bytes."""
     unfinished = path.with_name(f".{path.name}.unfinished")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with unfinished.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)

@@ -33,8 +33,16 @@ step, pass step rewards to the estimator and refresh the reference."""
 AGENT_LOOPS = {"single_turn_agent": "grpo_ext_single_turn_agent", "tool_agent": "grpo_ext_tool_agent"}
 """verl's agent loops → this package's, which keep step rewards and can give each request a seed."""
 
+STORED_AGENT_LOOP = "grpo_ext_stored_single_turn_agent"
+"""Agent loop that a trainer with stored responses asks for in the place of the single-turn one."""
+SINGLE_TURN_LOOPS = ("single_turn_agent", AGENT_LOOPS["single_turn_agent"], STORED_AGENT_LOOP)
+"""Agent loops that `STORED_AGENT_LOOP` can stand in for."""
+
 REWARD_MANAGER = "rule_and_model"
 """Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""
+
+ALL_TERMS = "all"
+"""Value of ``policy_loss.gvpo_terms`` for GVPO itself; the others are those of `gvpo_terms.LOSSES`."""
 
 DRIFT_ENGINES = ("fsdp", "fsdp2")
 """Values of ``actor.strategy`` with which GVPO's forward pass between two updates was tested."""
@@ -190,6 +198,33 @@ class GoldResponseOptions:
 
 
 @dataclass(frozen=True)
+class StoredResponsesOptions:
+    """The section ``algorithm.grpo_ext.stored_responses``, read by this package's trainer modes."""
+
+    share: float = key(
+        0.0,
+        Rule(lambda value: is_number(value) and 0 <= value <= 1, "a number in [0, 1]", "0.5"),
+        "share of a prompt's samples, the first ones; times `rollout.n` a whole number",
+    )
+    source: str = key("data", one_of("data", "history"), "`extra_info`, or earlier samples of this training")
+    max_age: int | None = key(
+        None,
+        Rule(is_count, "an integer ≥ 1, or null", "100", nullable=True),
+        "of the history, in training steps",
+    )
+    old_log_probs: str = key(
+        "actor",
+        one_of("actor", "recorded"),
+        "their π_old: the policy before the update, or the recorded one that wrote them",
+    )
+    key: str = key(  # last: in the lines below it, the name would be this field
+        "responses",
+        Rule(lambda value: isinstance(value, str) and value != "", "a name in extra_info", "responses"),
+        "list in `extra_info`: texts, token ids, or `{token_ids, log_probs}`",
+    )
+
+
+@dataclass(frozen=True)
 class Options:
     """The section ``algorithm.grpo_ext``; all keys have defaults."""
 
@@ -238,10 +273,15 @@ class Options:
         ),
         "a seed for each vLLM request: trainings share their randomness; with this package's agent loops",
     )
+    stored_responses: StoredResponsesOptions | None = key(
+        None,
+        SECTION_OR_NULL,
+        "responses to train on beside sampled ones",
+    )
     ref_kl_metrics: bool = key(
         True,
         ON_OR_OFF,
-        "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded, in the `grpo_ext_…` modes",
+        "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded",
     )
     watch: bool = key(
         True,
@@ -306,6 +346,7 @@ class Options:
 NESTED: Mapping[str, type[Any]] = {
     "reward_model": RewardModelOptions,
     "gold_responses": GoldResponseOptions,
+    "stored_responses": StoredResponsesOptions,
 }
 """Sections inside the section → what reads them."""
 

@@ -61,7 +61,9 @@ DUMPED_COLUMNS = ScopedValue[dict[str, dict[str, list[float]]]]("columns")
 GROUP_INDEX = "group_index"
 GROUP_SIZE = "group_size"
 GROUP_DRIFT = "group_drift"
-"""Fields of the batch, one number per response: the trainer writes the first two, the worker the third."""
+OLD_DEVIATION = "group_old_deviation"
+ANCHOR_DEVIATION = "group_anchor_deviation"
+"""Fields of the batch, one number per response: the trainer writes the first two, the worker the others."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class GroupRows:
         index: number of its prompt in the rollout batch.
         size: k, the prompt's responses with tokens: neither padding nor rejected.
         drift: Δ̄, mean of log π_θ(y) − log π_old(y) over them, at the policy before this update, in nats.
+        old_deviation: log π_old(y) minus its mean over them, in nats.
+        anchor_deviation: log π′(y) minus its mean over them, in nats.
         old_is_current: whether the policy has not moved since ``old_log_probs`` were computed; these then
             differ from the current log-probs by rounding alone.
     """
@@ -79,6 +83,8 @@ class GroupRows:
     index: Tensor
     size: Tensor
     drift: Tensor
+    old_deviation: Tensor
+    anchor_deviation: Tensor
     old_is_current: bool = False
 
 
@@ -88,8 +94,11 @@ GROUPS = ScopedValue[GroupRows]("group rows")
 
 def at_first_update(rows: int, group_size: int, device: torch.device | None = None) -> GroupRows:
     """Return rows of complete groups under a policy that has not moved, for calls outside a training."""
+    zeros = torch.zeros(rows, device=device)
     return GroupRows(
-        index=torch.zeros(rows, dtype=torch.int64, device=device),
+        index=zeros.long(),
         size=torch.full((rows,), group_size, device=device),
-        drift=torch.zeros(rows, device=device),
+        drift=zeros,
+        old_deviation=zeros,
+        anchor_deviation=zeros,
     )

@@ -6,15 +6,23 @@ from typing import Any
 
 from verl.workers.config import PolicyLossConfig
 
+from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.verl_plugin.config import (
     ACTOR,
+    ALL_TERMS,
     BUDGET,
+    ON_OR_OFF,
     POSITIVE,
     is_number,
     is_positive,
     key,
+    one_of,
 )
 from grpo_verl_ext.verl_plugin.errors import SettingError
+
+TERMS = one_of(ALL_TERMS, *gvpo_terms.LOSSES)
+
+POLICY_LOSS = f"{ACTOR}.policy_loss"
 
 CONSTANT_LENGTH = "seq-mean-token-sum-norm"
 """The ``loss_agg_mode`` that divides by ``loss_scale_factor``."""
@@ -34,10 +42,12 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
         POSITIVE,
         "β of GVPO, reward units per nat; larger stays nearer to the anchor",
     )
+    gvpo_terms: str = key(ALL_TERMS, TERMS, "GVPO, or its paper's ablation")
+    gvpo_terms_ablation: bool = key(False, ON_OR_OFF, "needed for the ablation")
 
     def __post_init__(self) -> None:
         """Refuse a budget that is not a number of tokens."""
-        BUDGET.check(f"{ACTOR}.policy_loss.max_response_length", self.max_response_length)
+        BUDGET.check(f"{POLICY_LOSS}.max_response_length", self.max_response_length)
 
 
 def check_loss(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:
@@ -49,11 +59,13 @@ def check_loss(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:
         actor: the section.
 
     Raises:
-        SettingError: ``loss_agg_mode``, ``loss_scale_factor``, a clip range or β contradicts the loss.
+        SettingError: ``loss_agg_mode``, ``loss_scale_factor``, a clip range or β contradicts the loss, or
+            GVPO lacks a term without ``gvpo_terms_ablation``.
     """
     _check_aggregation(loss_mode, required, actor)
     if loss_mode == "gvpo":
         _check_beta(actor["policy_loss"].get("gvpo_beta"))
+        _check_terms(actor["policy_loss"])
     else:
         _check_clip_range(actor)
 
@@ -81,13 +93,28 @@ def _check_aggregation(loss_mode: str, required: str, actor: Mapping[str, Any]) 
 
 def _check_beta(beta: object) -> None:
     POSITIVE.check(
-        f"{ACTOR}.policy_loss.gvpo_beta",
+        f"{POLICY_LOSS}.gvpo_beta",
         beta,
         why="policy_loss.loss_mode=gvpo needs its β",
         fix=f"+algo=gvpo, or without the preset: "
-        f"{ACTOR}.policy_loss._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig "
-        f"+{ACTOR}.policy_loss.gvpo_beta=0.1",
+        f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig "
+        f"+{POLICY_LOSS}.gvpo_beta=0.1",
     )
+
+
+def _check_terms(policy_loss: Mapping[str, Any]) -> None:
+    terms, acknowledged = policy_loss.get("gvpo_terms", ALL_TERMS), f"{POLICY_LOSS}.gvpo_terms_ablation"
+    TERMS.check(f"{POLICY_LOSS}.gvpo_terms", terms)
+    ON_OR_OFF.check(acknowledged, policy_loss.get("gvpo_terms_ablation", False))
+    if terms != ALL_TERMS and not policy_loss.get("gvpo_terms_ablation", False):
+        raise SettingError(
+            f"{POLICY_LOSS}.gvpo_terms",
+            terms,
+            why="without one of its terms the loss has another minimiser than π′ e^{R/β}, or none; it is the "
+            "paper's ablation, not an algorithm",
+            valid=ALL_TERMS,
+            fix=f"{POLICY_LOSS}.gvpo_terms={ALL_TERMS}, or in a grid that measures it: +{acknowledged}=true",
+        )
 
 
 def _check_clip_range(actor: Mapping[str, Any]) -> None:

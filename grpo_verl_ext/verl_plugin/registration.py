@@ -66,7 +66,8 @@ def _register_trainers(_v1: ModuleType) -> None:
 
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:
-    import grpo_verl_ext.verl_plugin.rollout.agent_loops  # noqa: F401
+    import grpo_verl_ext.verl_plugin.rollout.agent_loops
+    import grpo_verl_ext.verl_plugin.rollout.stored_responses  # noqa: F401
 
 
 def _register_reward_manager(_reward_manager: ModuleType) -> None:

@@ -169,6 +169,7 @@ def _step(node: ast.AST) -> tuple[str | None, ast.expr | None]:
 
 OUR_KEYS = (
     "actor_rollout_ref.actor.policy_loss.gvpo_beta",
+    "actor_rollout_ref.actor.policy_loss.gvpo_terms",
     "actor_rollout_ref.actor.policy_loss.max_response_length",
     "algorithm.grpo_ext",
     "gvpo_needs_reference",

@@ -44,7 +44,8 @@ ROWS = "verl.utils.tensordict_utils"
 METRICS = "verl.trainer.ppo.metric_utils"
 PLATFORM = "verl.plugin.platform"
 MAIN = "verl.trainer.main_ppo"
-POSTPROCESS = "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ._agent_loop_postprocess"
+AGENT_LOOP_WORKER = "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ"
+POSTPROCESS = f"{AGENT_LOOP_WORKER}._agent_loop_postprocess"
 UPSAMPLE = "verl.trainer.ppo.padding_utils.upsample_batch_to_divisible_size"
 NAIVE = f"{REWARD_LOOP}.reward_manager.naive.NaiveRewardManager"
 CONFIGURATION = "verl.trainer.config.ppo_trainer"
@@ -190,7 +191,12 @@ SEAMS: dict[str, list[Seam]] = {
             *(".registration", ".invariance", ".losses.custom", "doctor.environment"),
         ),
         seam("verl.trainer.ppo.v1.trainer_base.register_trainer", Called(("name",)), ".trainer.modes"),
-        seam(f"{AGENT_LOOP}.agent_loop.register", Called(("agent_name",)), ".rollout.agent_loops"),
+        seam(
+            f"{AGENT_LOOP}.agent_loop.register",
+            Called(("agent_name",)),
+            ".rollout.agent_loops",
+            ".rollout.stored_responses",
+        ),
         seam(f"{REWARD_LOOP}.reward_manager.register", Called(("name",)), ".rollout.reward_manager"),
         seam(
             "verl.workers.engine.base.EngineRegistry.register",
@@ -273,7 +279,9 @@ SEAMS: dict[str, list[Seam]] = {
             "verl.utils.metric.Metric.aggregate_dp",
             Has("values=np.mean(value_arrays, axis=0)"),
             ".losses.normalization",
+            ".workers.group_drift",
         ),
+        seam("verl.utils.metric.Metric.aggregate_dp", Called(("metric_lists",)), ".workers.group_drift"),
         seam("verl.workers.config.PolicyLossConfig", Members("loss_mode", "get"), ".loss_config"),
         seam(
             "verl.workers.config.ActorConfig",
@@ -419,14 +427,25 @@ SEAMS: dict[str, list[Seam]] = {
             ".trainer.group_batching",
             ".trainer.group_packing",
         ),
-        seam(f"{TRAINER}._save_checkpoint", Overridden(), ".trainer.reference_sync"),
+        seam(
+            f"{TRAINER}._save_checkpoint",
+            Overridden(),
+            ".trainer.reference_sync",
+            ".trainer.stored_responses",
+        ),
         # Else a killed run would resume from half a checkpoint.
         seam(
             f"{TRAINER}._save_checkpoint",
             InOrder("self.actor_rollout_wg.save_checkpoint", "f.write"),
             ".trainer.reference_sync",
+            ".trainer.stored_responses",
         ),
-        seam(f"{TRAINER}._load_checkpoint", Overridden(), ".trainer.reference_sync"),
+        seam(
+            f"{TRAINER}._load_checkpoint",
+            Overridden(),
+            ".trainer.reference_sync",
+            ".trainer.stored_responses",
+        ),
         seam(f"{TRAINER}._init_dataloader", Overridden(), ".trainer.gold_responses"),
         seam(f"{TRAINER}._log_rollout_data", Overridden("batch", ANY_MORE), ".trainer.process_supervision"),
         seam(
@@ -524,6 +543,7 @@ SEAMS: dict[str, list[Seam]] = {
             ".trainer.step_rewards",
             ".trainer.training_rewards",
             ".trainer.rollout_batch",
+            ".trainer.stored_responses",
         ),
         seam(f"{ROWS}.list_of_dict_to_tensordict", Called(("list_of_dicts",)), ".trainer.rollout_batch"),
         seam(f"{ROWS}.pop", Called(("tensordict",), ("key", "default")), ".workers.group_drift"),
@@ -713,6 +733,7 @@ SEAMS: dict[str, list[Seam]] = {
             f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
             Overridden(ANY_MORE),
             ".rollout.agent_loops",
+            ".rollout.stored_responses",
         ),
         seam(
             f"{AGENT_LOOP}.tool_agent_loop.ToolAgentLoop.run",
@@ -821,6 +842,92 @@ SEAMS: dict[str, list[Seam]] = {
             f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._compute_score",
             Has("final_output.extra_fields['reward_extra_info'] = result['reward_extra_info']"),
             ".trainer.training_rewards",
+        ),
+    ],
+    "Stored responses": [
+        seam(
+            TRAINER,
+            Members("config", "global_steps", "tokenizer", "train_dataset"),
+            ".trainer.stored_responses",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "actor_rollout_ref.rollout.agent.default_agent_loop",
+                "actor_rollout_ref.rollout.calculate_log_probs",
+                "actor_rollout_ref.rollout.n",
+                "algorithm.adv_estimator",
+                "algorithm.rollout_correction.bypass_mode",
+                "data.max_response_length",
+            ),
+            ".preflight.stored_responses",
+            ".trainer.stored_responses",
+        ),
+        seam(f"{TRAINER}._init_dataloader", Overridden(), ".trainer.stored_responses"),
+        seam(
+            f"{TRAINER}._init_dataloader",
+            Has("self.train_dataset = create_rl_dataset("),
+            ".trainer.stored_responses",
+        ),
+        # Else a wrong response would be named after workers and servers were started.
+        seam(
+            f"{TRAINER}._setup",
+            InOrder("self._init_tokenizer", "self._init_dataloader", "self.actor_rollout_wg.init_model"),
+            ".trainer.stored_responses",
+        ),
+        seam(f"{TRAINER}._next_train_batch", Overridden("num_prompts"), ".trainer.stored_responses"),
+        # Else prompts would get no stored responses.
+        *(
+            seam(f"{TRAINER}.{method}", Has("self._next_train_batch("), ".trainer.stored_responses")
+            for method in ("_add_prompts_to_generate", "_add_batch_to_generate")
+        ),
+        seam(
+            f"{ROWS}.assign_non_tensor_stack",
+            Called(("tensor_dict", "key", "val")),
+            ".trainer.stored_responses",
+        ),
+        # Else a prompt would be unknown to the history.
+        seam(
+            "verl.utils.dataset.rl_dataset.RLHFDataset.__getitem__",
+            Has("row_dict['raw_prompt'] = self._build_messages(row_dict, key=self.prompt_key)"),
+            ".trainer.stored_responses",
+        ),
+        seam(f"{TRAINER}._compute_old_log_prob", Overridden("batch", "metrics"), ".trainer.stored_responses"),
+        seam(
+            f"{SEPARATE}._compute_old_log_prob", Overridden("batch", "metrics"), ".trainer.stored_responses"
+        ),
+        # Else verl's default agent loop would run, and sample everything.
+        seam(
+            f"{AGENT_LOOP_WORKER}.generate_sequences",
+            Has("if 'agent_name' not in batch"),
+            ".trainer.stored_responses",
+        ),
+        # Else sessions would not know which sample they are, or not see the column.
+        seam(
+            f"{AGENT_LOOP_WORKER}._run_prompt",
+            Has("session_id=i, **prompt"),
+            ".rollout.stored_responses",
+        ),
+        # Else the server would be asked for what is stored, or the origin of a response be lost.
+        seam(
+            f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
+            Has(
+                "await self.server_manager.generate(",
+                "sampling_params=sampling_params",
+                "extra_fields=output.extra_fields",
+            ),
+            ".rollout.stored_responses",
+        ),
+        seam(
+            "verl.workers.rollout.replica.TokenOutput",
+            Members("token_ids", "log_probs", "extra_fields"),
+            ".rollout.stored_responses",
+        ),
+        # Else verl's staleness of stored responses would be that of another step.
+        seam(
+            POSTPROCESS,
+            Has("field['extra_fields'].get('min_global_steps')"),
+            ".rollout.stored_responses",
         ),
     ],
     "Rewards": [
@@ -1111,6 +1218,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "algorithm.use_kl_in_reward",
             ),
             ".preflight.reference",
+            ".trainer.checkpoints",
             ".trainer.reference_sync",
         ),
         seam(

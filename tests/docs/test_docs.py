@@ -31,7 +31,7 @@ from grpo_verl_ext.algorithms.advantages import OUTCOME_BASELINES
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
-from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
+from grpo_verl_ext.verl_plugin.config import NESTED, Options
 from grpo_verl_ext.verl_plugin.losses import LOSSES
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
@@ -254,7 +254,7 @@ def test_the_table_of_a_preset_has_its_values(name: str) -> None:
 def test_the_pages_have_every_name_and_option() -> None:
     pages = [ROOT / "docs/settings.md", *(ROOT / "docs/algorithms").glob("*.md")]
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
-    options = [field.name for field in (*fields(Options), *fields(RewardModelOptions))]
+    options = [field.name for section in (Options, *NESTED.values()) for field in fields(section)]
     for name in (*ESTIMATORS, *LOSSES, *options):
         assert re.search(rf"[`.…]{name}[`.]", text), name
 

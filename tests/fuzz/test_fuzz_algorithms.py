@@ -121,6 +121,7 @@ CLASSES_AND_MODULES = {
     "aggregation",
     "groups",
     "gvpo",
+    "gvpo_terms",
     "kl",
     "process",
     "surrogate",
@@ -313,7 +314,9 @@ ACTOR_KEYS = (
 @given(
     batch=batches(elements, fitting=True) | batches(elements, fitting=False),
     changed=st.dictionaries(st.sampled_from(ACTOR_KEYS), values, max_size=2),
-    policy_loss=st.dictionaries(st.sampled_from(["gvpo_beta", "max_response_length"]), values, max_size=2),
+    policy_loss=st.dictionaries(
+        st.sampled_from(["gvpo_beta", "gvpo_terms", "max_response_length"]), values, max_size=2
+    ),
 )
 @example(batch=None, changed={"clip_ratio_low": "0.2"}, policy_loss={})
 @example(batch=None, changed={"clip_ratio_c": "3"}, policy_loss={})

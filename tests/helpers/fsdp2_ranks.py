@@ -27,7 +27,7 @@ MIXED_PRECISION = {
 }
 
 
-def tiny_model() -> GPTNeoXForCausalLM:
+def tiny_model(seed: int = 0) -> GPTNeoXForCausalLM:
     """GPT-NeoX, because Qwen2's normalisation computes in single precision whatever its weights are."""
     config = GPTNeoXConfig(
         vocab_size=23,
@@ -41,7 +41,7 @@ def tiny_model() -> GPTNeoXForCausalLM:
         attn_implementation="sdpa",
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         return GPTNeoXForCausalLM(config).double().eval()
 
 
@@ -156,7 +156,9 @@ def make_worker(model: str, variant: dict[str, Any]) -> Any:
             micro_batch_size_per_gpu=variant["micro_batch"],
             max_token_len_per_gpu=300,
         ),
-        optimizer_config=FSDPOptimizerConfig(lr=LEARNING_RATE, weight_decay=0.01, clip_grad=1e9),
+        optimizer_config=FSDPOptimizerConfig(
+            lr=variant.get("learning_rate", LEARNING_RATE), weight_decay=0.01, clip_grad=1e9
+        ),
         checkpoint_config=CheckpointConfig(),
     )
     workers = {"ours": GroupTrainingWorker, "no drift": WithoutDrift, "verl": TrainingWorker}
@@ -174,7 +176,7 @@ def actor_config(job: dict[str, Any], variant: dict[str, Any]) -> Any:
         rollout_n=job["n"],
         ppo_micro_batch_size_per_gpu=1,
         use_dynamic_bsz=variant["micro_batch"] is None,
-        policy_loss=LossConfig(loss_mode=variant["loss"], gvpo_beta=job["beta"]),
+        policy_loss=LossConfig(loss_mode=variant["loss"], gvpo_beta=job["beta"], gvpo_terms=variant["terms"]),
         loss_agg_mode=VARIANTS[variant["loss"]].loss_agg_mode,
     )
 

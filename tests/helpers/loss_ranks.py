@@ -52,7 +52,7 @@ def actor_config(name: str, dp_size: int) -> Config:
         clip_ratio_low=0.2,
         clip_ratio_high=0.28,
         clip_ratio_c=3.0,
-        policy_loss={"gvpo_beta": 0.1},
+        policy_loss={"gvpo_beta": 0.1, "gvpo_terms": "all"},
         rollout_n=4,
         use_dynamic_bsz=True,
         global_batch_info={"dp_size": dp_size, "batch_num_tokens": sum(LENGTHS), "global_batch_size": ROWS},

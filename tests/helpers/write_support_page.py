@@ -9,8 +9,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 
 INTRODUCTION = """# What runs exactly where
 
-Whether an algorithm is exact under your engine, trainer and rollout settings of verl 0.9.1. A number means
-**exact**, shown by [that test](#tests); a letter **refused** before Ray starts, for [that reason](#refusals).
+What is exact under each engine, trainer and rollout of verl 0.9.1: a number is the [test](#tests) that shows
+it, a letter the [reason](#refusals) for which it is refused before Ray starts.
 Written by `python tests/helpers/write_support_page.py` from
 [`preflight/support.py`](../grpo_verl_ext/verl_plugin/preflight/support.py).
 """
@@ -20,24 +20,24 @@ DETAILS = """
 
 - *Exact*: value and gradient are the paper's at any split into micro-batches and ranks (`bnpo` depends on it
   by definition).
-- *The clipped losses*: `grpo`, `bnpo`, `dapo`, `dapo_per_prompt`, `dr_grpo`.
+- *The clipped losses*: all but `gvpo`.
 - *GVPO, one update per rollout*: `ppo_epochs=1`, one mini-batch per rollout, `parameter_sync_step=1` where
   the mode has it, no `bypass_mode`.
-- *Dynamic sampling*: `algorithm.filter_groups.enable` with an estimator of this package.
 - *Any other*: an engine of your own. `rollout_is`, `bypass_mode`: under `algorithm.rollout_correction`.
+
 
 GVPO needs a `grpo_ext_…` mode even for one update: under `sync` a failed session leaves a prompt fewer
 responses, and the loss the wrong k − 1. `gold_responses` needs such a mode, `seed_requests` `sync` or
-`grpo_ext_sync`. Without our driver the first call refuses.
+`grpo_ext_sync`. Where no driver asks, loss, estimator or worker refuses at its first call.
 
-FSDP2 is tested on a CPU on one, two and four ranks, FSDP1 on two. Megatron, veomni and torchtitan were not
-run: tests read in verl's sources that losses get the same counts and averaged gradients.
+FSDP2 is tested on one, two and four CPU ranks, FSDP1 on two. Megatron, veomni and torchtitan were not run:
+tests read in verl's sources that losses get the same counts and averaged gradients.
 
-Several outputs per session are exact for outcome estimators in the `grpo_ext_…` modes: the last counts, all
-learn (`tests/plugin/test_rows.py`); elsewhere they are refused.
+Several outputs per session: exact for outcome estimators in the `grpo_ext_…` modes (the last counts, all
+learn), else refused.
 """
 
-LINES = ("dynamic_sampling", "mask_truncated_completions")
+LINES = ("stored_responses", "dynamic_sampling", "mask_truncated_completions")
 """Features with the same cell in almost every context, written below the table."""
 MEASUREMENT = ("gold_responses", "seed_requests")
 """Features that are no algorithm, for which a sentence is enough."""

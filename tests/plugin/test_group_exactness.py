@@ -22,7 +22,16 @@ from tensordict import TensorDict
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 
-from grpo_verl_ext.verl_plugin.workers.group_drift import OLD_IS_CURRENT
+from grpo_verl_ext.algorithms import gvpo_terms
+from grpo_verl_ext.verl_plugin.workers import group_drift
+from grpo_verl_ext.verl_plugin.workers.group_drift import (
+    ANCHOR,
+    NUM_GROUPS,
+    OLD,
+    OLD_IS_CURRENT,
+    REF,
+    GroupTrainingWorker,
+)
 
 F64 = torch.float64
 BETA, N, MINI_BATCH, EPOCHS = 0.3, 4, 4, 2
@@ -98,45 +107,100 @@ def expected() -> dict[str, Any]:
     return trained_by_the_formula(fsdp2_ranks.tiny_model())
 
 
-def trained_by_the_formula(model: torch.nn.Module) -> dict[str, Any]:
-    """Gradients of four updates and the parameters after them."""
+def covariance(one: Tensor, other: Tensor) -> Tensor:
+    return ((one - one.mean()) * (other - other.mean())).sum() / (len(one) - 1)
+
+
+def formula(rewards: Tensor, log_prob: Tensor, anchor: Tensor, terms: str) -> Tensor:
+    """The loss of a prompt, with gradient through all means."""
+    if terms == "all":
+        implicit = BETA * (log_prob - anchor)
+        distance = (implicit - implicit.mean()) - (rewards - rewards.mean())
+        return 0.5 * distance.square().sum() / (len(rewards) - 1)
+    advantage = -BETA * covariance(rewards, log_prob)
+    if terms == "without_variance":
+        return advantage - BETA**2 * covariance(log_prob, anchor)
+    return advantage + 0.5 * BETA**2 * log_prob.var()
+
+
+def moments(rewards: Tensor, log_prob: Tensor, anchor: Tensor) -> Tensor:
+    implicit = BETA * (log_prob - anchor)
+    return torch.stack(
+        [
+            covariance(rewards, log_prob),
+            covariance(log_prob, anchor),
+            log_prob.var(),
+            rewards.var(),
+            implicit.var(),
+            covariance(rewards, implicit),
+        ]
+    ).detach()
+
+
+def logged(moments: Tensor) -> dict[str, float]:
+    """Means over the prompts of a mini-batch, and slope and R² of one regression on all of them."""
+    reward, anchor, variance, of_reward, of_implicit, both = (moments / MINI_BATCH).tolist()
+    moved = of_implicit > 0
+    return {
+        "actor/gvpo_cov_reward_log_prob": reward,
+        "actor/gvpo_cov_log_prob_anchor": anchor,
+        "actor/gvpo_var_log_prob": variance,
+        "actor/gvpo_fit_slope": both / of_reward,
+        "actor/gvpo_fit_r2": both**2 / (of_reward * of_implicit) if moved else 0.0,
+    }
+
+
+def trained_by_the_formula(
+    model: torch.nn.Module, terms: str = "all", anchor_model: torch.nn.Module | None = None
+) -> dict[str, Any]:
+    """Gradients of four updates and the parameters after them; the anchor is the start, if not given."""
     rows = rollout()
     old = {
-        key: (token_log_probs(model, row).detach() * row["response_mask"]).sum() for key, row in rows.items()
+        key: (token_log_probs(anchor_model or model, row).detach() * row["response_mask"]).sum()
+        for key, row in rows.items()
     }
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimiser = torch.optim.AdamW(trainable.values(), lr=fsdp2_ranks.LEARNING_RATE, weight_decay=0.01)
-    gradients, losses = [], []
+    gradients, losses, metrics = [], [], []
     for prompts in MINI_BATCHES * EPOCHS:
-        loss = torch.zeros((), dtype=F64)
+        loss, sums = torch.zeros((), dtype=F64), torch.zeros(6, dtype=F64)
         for prompt in prompts:
             own = {key: row for key, row in rows.items() if row["uid"] == f"prompt{prompt}"}
             if len(own) > 1:
                 rewards = torch.stack([row["rm_scores"].sum() for row in own.values()]).double()
-                implicit = torch.stack(
-                    [
-                        BETA * ((token_log_probs(model, row) * row["response_mask"]).sum() - old[key])
-                        for key, row in own.items()
-                    ]
+                log_prob = torch.stack(
+                    [(token_log_probs(model, row) * row["response_mask"]).sum() for row in own.values()]
                 )
-                distance = (implicit - implicit.mean()) - (rewards - rewards.mean())
-                loss = loss + 0.5 * distance.square().sum() / (len(own) - 1) / MINI_BATCH
+                anchor = torch.stack([old[key] for key in own])
+                loss = loss + formula(rewards, log_prob, anchor, terms) / MINI_BATCH
+                sums += moments(rewards, log_prob, anchor)
         optimiser.zero_grad()
         loss.backward()
         gradients.append({name: p.grad.clone() for name, p in trainable.items()})
         losses.append(loss.item())
+        metrics.append(logged(sums))
         optimiser.step()
     return {
         "gradients": gradients,
         "losses": losses,
+        "metrics": metrics,
         "parameters": {name: p.detach() for name, p in model.named_parameters()},
     }
 
 
 def batch_for_workers(
-    monkeypatch: pytest.MonkeyPatch, dp_size: int, *overrides: str, local_trigger_step: int = 0
+    monkeypatch: pytest.MonkeyPatch,
+    dp_size: int,
+    *overrides: str,
+    local_trigger_step: int = 0,
+    old_policy: int = 0,
 ) -> tuple[Store, KVBatchMeta]:
-    """The rollout after the trainer's own methods, as it is handed to the workers."""
+    """The rollout after the trainer's own methods, as it is handed to the workers.
+
+    Args:
+        local_trigger_step: after 0, the policy has moved since the old log-probs were computed.
+        old_policy: seed of the model that computed them.
+    """
     from verl.trainer.ppo import padding_utils
     from verl.trainer.ppo.v1 import trainer_base
 
@@ -178,7 +242,7 @@ def batch_for_workers(
     tags = [{"seq_len": len(store.rows[key]["input_ids"])} for key in keys]
     metrics: dict[str, Any] = {}
     batch = trainer._balance_batch(KVBatchMeta(partition_id="train", keys=keys, tags=tags), metrics)
-    model = fsdp2_ranks.tiny_model()
+    model = fsdp2_ranks.tiny_model(old_policy)
     for row in store.rows.values():
         row["old_log_probs"] = token_log_probs(model, row).detach()
     batch = trainer._compute_advantage(batch, metrics)
@@ -192,11 +256,12 @@ def trained(
     dp_size: int,
     variants: dict[str, Any],
     run_rank: Callable[[int, Path], None] = fsdp2_ranks.run_rank,
+    **rollout: int,
 ) -> dict[str, Any]:
     """Run the ranks; {variant: result}."""
     model = tmp_path / "model"
     fsdp2_ranks.tiny_model().save_pretrained(model)
-    store, batch = batch_for_workers(monkeypatch, dp_size)
+    store, batch = batch_for_workers(monkeypatch, dp_size, **rollout)
     job = {
         "model": str(model), "n": N, "beta": BETA, "variants": variants, "extra_info": batch.extra_info,
         "ranks": [[store.rows[key] for key in part.keys] for part in batch.chunk(dp_size)],
@@ -212,6 +277,7 @@ def variant(micro_batch: int | None, **changes: Any) -> dict[str, Any]:
     """``micro_batch`` None is dynamic batching."""
     defaults = {
         "gradient_checkpointing": False, "worker": "ours", "loss": "gvpo", "lora_rank": 0, "dtype": "float64",
+        "terms": "all",
     }  # fmt: skip
     return {"micro_batch": micro_batch} | defaults | changes
 
@@ -244,9 +310,46 @@ def test_gradients_and_parameters_of_four_updates(
         metrics = result["metrics"]
         terms = zip(*(metrics[f"actor/gvpo_{term}_term"] for term in ("reward", "var", "cov")), strict=True)
         assert [sum(parts) for parts in terms] == pytest.approx(expected["losses"], rel=1e-12), name
+        for key in expected["metrics"][0]:
+            wanted = [update[key] for update in expected["metrics"]]
+            assert metrics[key] == pytest.approx(wanted, rel=1e-9, abs=1e-12), (name, key)
         assert metrics["actor/gvpo_drift"][0] == 0, "the first update needs no forward pass"
         assert min(metrics["actor/gvpo_drift"][1:]) > 1e-4
         assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6, name
+
+
+@pytest.mark.parametrize("dp_size", [1, 2, pytest.param(4, marks=pytest.mark.long)])
+def test_old_log_probs_of_another_policy(
+    dp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with stored responses, which the policy did not write: no update has a drift of 0."""
+    rollout = {"local_trigger_step": 1, "old_policy": 1}
+    result = trained(tmp_path, monkeypatch, dp_size, {"pairs": variant(2)}, **rollout)["pairs"]
+    anchor = fsdp2_ranks.tiny_model(rollout["old_policy"])
+    wanted = trained_by_the_formula(fsdp2_ranks.tiny_model(), anchor_model=anchor)
+    errors = [relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)]
+    assert max(errors) <= 1e-12, errors
+    assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12)
+    assert min(result["metrics"]["actor/gvpo_drift"]) > 1e-4
+    for key in wanted["metrics"][0]:
+        values = [update[key] for update in wanted["metrics"]]
+        assert result["metrics"][key] == pytest.approx(values, rel=1e-9, abs=1e-12), key
+
+
+def test_without_one_of_the_terms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+) -> None:
+    """The paper's ablation, as exact as the whole."""
+    variants = {terms: variant(2, terms=terms) for terms in gvpo_terms.LOSSES}
+    for terms, result in trained(tmp_path, monkeypatch, 2, variants).items():
+        wanted = trained_by_the_formula(fsdp2_ranks.tiny_model(), terms)
+        errors = [
+            relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)
+        ]
+        assert max(errors) <= 1e-12, (terms, errors)
+        assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12)
+        whole = relative_error(result["gradients"][0], expected["gradients"][0])
+        assert whole > 0.01, f"{terms} is another loss"
 
 
 def exact_log_ratios(policies: list[dict[str, Tensor]], rows: list[fsdp2_ranks.Row]) -> list[Tensor]:
@@ -355,3 +458,32 @@ def test_a_loss_that_does_not_look_at_groups_is_verls_own(
     for ours, verls in zip(results["ours"]["gradients"], results["verl"]["gradients"], strict=True):
         assert all(torch.equal(ours[name], verls[name]) for name in verls)
     assert results["ours"]["metrics"].keys() == results["verl"]["metrics"].keys()
+
+
+@pytest.mark.parametrize("anchor", [OLD, REF])
+def test_deviations_of_log_probs_from_the_mean_of_their_prompt(
+    anchor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank's rows; the other rank has one more response of prompt 0, and prompt 1 a rejected one."""
+    monkeypatch.setattr(group_drift, "get_device_id", lambda: "cpu")
+    worker = object.__new__(GroupTrainingWorker)
+    elsewhere = {OLD: -1.0, REF: -6.0}
+    asked = iter([OLD, REF])
+
+    def add_over_ranks(sums: Tensor) -> None:
+        sums[:, 0] += torch.tensor([elsewhere[next(asked)], 1.0])
+
+    worker._add_over_ranks = add_over_ranks
+    rows = [
+        {"group_index": 0, OLD: [-2.0, -1.0], REF: [-4.0, 0.0], "response_mask": [1, 1]},
+        {"group_index": 0, OLD: [-5.0, 9.0], REF: [-2.0, 9.0], "response_mask": [1, 0]},
+        {"group_index": 1, OLD: [-7.0], REF: [-3.0], "response_mask": [1]},
+        {"group_index": 1, OLD: [-8.0], REF: [-8.0], "response_mask": [0]},
+    ]
+    batch = fsdp2_ranks.batch_of(
+        [{name: torch.tensor(value) for name, value in row.items()} for row in rows],
+        {NUM_GROUPS: 2, ANCHOR: anchor},
+    )
+    old, of_anchor = worker._deviations(batch)
+    assert old[:3].tolist() == [0.0, -2.0, 0.0], "from −3, the mean of −3, −5 and −1"
+    assert of_anchor[:3].tolist() == {OLD: [0.0, -2.0, 0.0], REF: [0.0, 2.0, 0.0]}[anchor]

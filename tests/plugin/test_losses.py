@@ -19,7 +19,7 @@ from verl.utils.metric import Metric
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from grpo_verl_ext import k1, k2, k3
+from grpo_verl_ext import gvpo_terms, k1, k2, k3
 from grpo_verl_ext.verl_plugin import context, losses
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.invariance import (
@@ -384,7 +384,10 @@ def test_gvpo_needs_its_beta(beta):
 
 
 def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> context.GroupRows:
-    return context.GroupRows(torch.tensor(index), torch.tensor(size), torch.tensor(drift, dtype=F64))
+    nothing = torch.zeros(len(index), dtype=F64)
+    return context.GroupRows(
+        torch.tensor(index), torch.tensor(size), torch.tensor(drift, dtype=F64), nothing, nothing
+    )
 
 
 def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
@@ -399,6 +402,68 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     sums = [metrics[f"{WEIGHT_SUM}{prompt}"].item() for prompt in (0, 1)]
     assert sums == pytest.approx([-1.2, 0.9], rel=1e-6)
     assert context.GROUPS.get() is None
+
+
+def test_gvpo_reports_covariances_of_the_log_probs_themselves():
+    # β = 0.1, Δ − Δ̄ = (1, 2), A = (1, −1); log π_old and log π' deviate by (3, −2) and (1, 0.5).
+    old, anchor = torch.tensor([3.0, -2.0], dtype=F64), torch.tensor([1.0, 0.5], dtype=F64)
+    groups = dataclasses.replace(
+        gvpo_groups([1, 0], [3, 2], [2.0, -1.0]), old_deviation=old, anchor_deviation=anchor
+    )
+    with context.GROUPS.set(groups):
+        _, metrics = call("gvpo", log_prob=torch.tensor([[1.0, 2.0], [1.0, 9.0]], dtype=F64))
+    # log π deviates by (1 + 3, 2 − 2), R by A + β (log π_old − log π') = (1.2, −1.25); k − 1 = (2, 1).
+    found = {name: metrics[f"actor/gvpo_{name}"].item() * (2 / 4) for name in gvpo_terms.Moments._fields}
+    assert found == pytest.approx(
+        {
+            "cov_reward_log_prob": 1.2 * 4 / 2,
+            "cov_log_prob_anchor": 4 * 1 / 2,
+            "var_log_prob": 4**2 / 2,
+            "var_reward": 1.2**2 / 2 + 1.25**2,
+            "var_implicit": (0.1 * 3) ** 2 / 2 + (0.1 * -0.5) ** 2,
+            "cov_reward_implicit": 1.2 * 0.3 / 2 + 1.25 * 0.05,
+        },
+        rel=1e-12,
+    )
+
+
+def test_a_rejected_response_counts_in_no_metric_of_gvpo():
+    """No token is left, so that its log-ratio is 0, and the drift of its prompt is not."""
+    mask = torch.tensor([[True, True], [False, False]])
+    with context.GROUPS.set(gvpo_groups([0, 0], [2, 2], [2.0, 2.0])):
+        loss, metrics = call("gvpo", response_mask=mask)
+    expected = 0.5 * (0.1 * (0 - 2) - 1) ** 2 / (2 / 4)
+    assert loss.item() == pytest.approx(expected, rel=1e-12)
+    assert metrics[f"{WEIGHT_SUM}0"].item() == pytest.approx(1.2, rel=1e-12)
+
+
+def policy_loss_of_gvpo(**options: object) -> dict[str, object]:
+    return {"policy_loss": LossConfig(loss_mode="gvpo", gvpo_beta=0.1, **options)}
+
+
+@pytest.mark.parametrize("terms", gvpo_terms.LOSSES)
+def test_a_loss_without_a_term_is_refused_but_in_a_grid_that_says_so(terms):
+    with pytest.raises(
+        SettingError,
+        match=rf"gvpo_terms is {terms}, but .*ablation.*valid is all\. Type: .*gvpo_terms=all, or in a grid "
+        r".*: \+actor_rollout_ref\.actor\.policy_loss\.gvpo_terms_ablation=true",
+    ):
+        check("gvpo", counted(actor_config(CASES["gvpo"], **policy_loss_of_gvpo(gvpo_terms=terms))))
+    said = policy_loss_of_gvpo(gvpo_terms=terms, gvpo_terms_ablation=True)
+    check("gvpo", counted(actor_config(CASES["gvpo"], **said)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gvpo_terms": "without_reward"}, r"gvpo_terms is without_reward; valid are all, without_var"),
+        ({"gvpo_terms": None}, r"gvpo_terms is null; valid are all"),
+        ({"gvpo_terms_ablation": "yes"}, r"gvpo_terms_ablation is 'yes'; valid are true, false"),
+    ],
+)
+def test_wrong_terms(options, message):
+    with pytest.raises(SettingError, match=message):
+        check("gvpo", counted(actor_config(CASES["gvpo"], **policy_loss_of_gvpo(**options))))
 
 
 def test_gvpo_takes_its_own_log_probs_for_old_ones_while_the_policy_has_not_moved():

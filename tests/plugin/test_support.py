@@ -50,6 +50,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "anchor_ref": GVPO | {"algorithm.grpo_ext.gvpo_anchor": "ref"},
     "process": GRPO | {"algorithm.adv_estimator": "grpo_process"},
     "refresh": GRPO | {"algorithm.grpo_ext.ref_model_sync_steps": 5},
+    "stored_responses": GRPO | {"algorithm.grpo_ext.stored_responses": {"share": 0.5}},
     "dynamic_sampling": GRPO | {"algorithm.filter_groups": {"enable": True, "metric": "acc"}},
     "mask_truncated_completions": GRPO | {"algorithm.grpo_ext.mask_truncated_completions": True},
     "gold_responses": GRPO | {"algorithm.grpo_ext.gold_responses": {"files": "test.parquet"}},
@@ -290,10 +291,8 @@ def test_our_modes_share_what_makes_them_exact() -> None:
     """What the tests of ``grpo_ext_sync`` show of trainer and workers holds for the other modes."""
     classes = [get_trainer_cls(mode) for mode in TRAINER_MODES]
     names = ("_balance_batch", "_compute_advantage", "_update_actor", "_compute_ref_log_prob", "step")
-    for name in (
-        *names,
-        *("_save_checkpoint", "_load_checkpoint", "_init_resource_pool_mgr", "_init_dataloader"),
-    ):
+    of_data = ("_init_dataloader", "_next_train_batch", "_compute_old_log_prob")
+    for name in (*names, *of_data, "_save_checkpoint", "_load_checkpoint", "_init_resource_pool_mgr"):
         methods = [getattr(each, name) for each in classes]
         assert methods == [getattr(modes.GroupTrainerSync, name)] * len(methods)
         assert methods[0].__module__.startswith("grpo_verl_ext."), f"ours comes first for {name}"

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import advantages as adv
-from grpo_verl_ext.algorithms import aggregation
+from grpo_verl_ext.algorithms import aggregation, gvpo_terms
 from grpo_verl_ext.algorithms import gvpo as formulas
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
+from grpo_verl_ext.verl_plugin.config import ALL_TERMS, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.context import GROUPS, GroupRows
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, metrics_of
@@ -35,8 +35,11 @@ TERMS = (
     "actor/gvpo_var_term",
     "actor/gvpo_cov_term",
 )
+MOMENTS = tuple(f"actor/gvpo_{name}" for name in gvpo_terms.Moments._fields)
+FIT_MOMENTS = MOMENTS[3:]
+"""Of these the worker makes slope and R² of implicit reward on reward, `gvpo_terms.fit`."""
 LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
-SUMMED_METRICS = (*TERMS, LOG_PROB_GAP)
+SUMMED_METRICS = (*TERMS, *MOMENTS, LOG_PROB_GAP)
 """Metrics that verl adds up: each micro-batch reports its share of the mini-batch's value."""
 WEIGHT_SUM = "actor/gvpo_weight_sum/"
 """Prefix of a prompt's number: the sum of its responses' weights in this micro-batch. The worker removes
@@ -55,7 +58,8 @@ def gvpo(
     """Compute GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1), with P = ``ppo_mini_batch_size`` prompts and D ranks.
 
     ``advantages`` are the targets Ã of the estimator of the same name. ``rollout_is_weights`` is not read:
-    the minimiser is the same for every sampling distribution (Theorem 2).
+    the minimiser is the same for every sampling distribution (Theorem 2). ``policy_loss.gvpo_terms`` replaces
+    ½ d_i² / (k_i − 1) by a loss of the paper's ablation, `gvpo_terms.LOSSES`.
 
     Raises:
         SettingError: the groups of the responses are not set (`context.GROUPS`).
@@ -67,17 +71,25 @@ def gvpo(
     )
     targets = adv.per_response(advantages, response_mask).to(log_ratio.dtype)
     residual = formulas.residual(log_ratio, targets, groups.drift, beta)
-    loss = _mini_batch_mean(formulas.squared_error(residual, groups.size), mini_batch)
-    parts = formulas.squared_error_parts(log_ratio.detach(), targets, groups.drift, groups.size, beta)
-    values = (loss.detach(), *(_mini_batch_mean(part, mini_batch) for part in parts))
-    metrics = dict(zip(TERMS, values, strict=True))
+    rewards = formulas.centred_rewards(targets, groups.old_deviation, groups.anchor_deviation, beta)
+    is_member = adv.has_tokens(response_mask)  # a rejected response is none
+    size = torch.where(is_member, groups.size, 0)
+    moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
+    terms = config.policy_loss["gvpo_terms"]
+    if terms == ALL_TERMS:
+        loss = _mini_batch_mean(formulas.squared_error(residual, size), mini_batch)
+    else:
+        loss = _mini_batch_mean(gvpo_terms.LOSSES[terms](moments, beta), mini_batch)
+    parts = formulas.squared_error_parts(log_ratio.detach(), targets, groups.drift, size, beta)
+    values = (loss, *(_mini_batch_mean(part, mini_batch) for part in (*parts, *moments)))
+    metrics = {name: value.detach() for name, value in zip((*TERMS, *MOMENTS), values, strict=True)}
     if groups.old_is_current:
         gap = formulas.sequence_log_ratio(log_prob.detach(), old_log_prob, response_mask).abs()
         metrics[LOG_PROB_GAP] = aggregation.response_prompt_mean(
             gap, mini_batch.global_batch_size, group_size=1, dp_size=mini_batch.dp_size
         )
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
-    per_prompt = _weight_sums(formulas.weights(residual), groups.index)
+    per_prompt = _weight_sums(torch.where(is_member, formulas.weights(residual), 0), groups.index)
     return loss, metrics | per_prompt | metrics_of(of_tokens, response_mask, config, mini_batch)
 
 

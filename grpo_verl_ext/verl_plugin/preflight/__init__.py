@@ -22,6 +22,7 @@ from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files, r
 from grpo_verl_ext.verl_plugin.preflight.groups import advise_groups, check_group_size, check_groups
 from grpo_verl_ext.verl_plugin.preflight.measurement import check_gold_responses, check_seeds
 from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
+from grpo_verl_ext.verl_plugin.preflight.stored_responses import check_stored_responses
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
 
 SILENCE = f"{SECTION}.silence"
@@ -44,6 +45,7 @@ CHECKS: Mapping[str, Refuse] = {
     "reference": check_reference,
     "gold-responses": check_gold_responses,
     "seeds": check_seeds,
+    "stored-responses": check_stored_responses,
     "steps": rewards.check_steps,
     "reward-weights": rewards.check_rewards,
     "reward-model": rewards.check_reward_model,

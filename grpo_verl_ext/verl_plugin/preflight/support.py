@@ -88,6 +88,7 @@ ANCHORED = Exact("tests/plugin/test_support.py::test_the_reference_is_brought_to
 FSDP1 = Exact("tests/plugin/test_fsdp1_updates.py::test_losses_of_four_updates_under_fsdp1")
 PROCESS = Exact("tests/plugin/test_step_rewards.py::test_equals_the_oracle")
 REFRESH = Exact("tests/plugin/test_reference.py::test_mixing_and_resuming_what_verls_engine_sharded")
+STORED = Exact("tests/plugin/test_stored_responses.py::test_gvpo_converges_to_its_optimum_and_grpo_does_not")
 MASKED = Exact("tests/plugin/test_estimators.py::test_mask_truncated")
 SAME_METHODS = Exact("tests/plugin/test_support.py::test_our_modes_share_what_makes_them_exact")
 WEIGHTS = Exact("tests/plugin/test_losses.py::test_rollout_weights_multiply_token_losses")
@@ -107,6 +108,7 @@ EVERYWHERE: Row = {
     "anchor_ref": ANCHORED,
     "process": PROCESS,
     "refresh": REFRESH,
+    "stored_responses": STORED,
     "dynamic_sampling": SAME_CALLS,
     "mask_truncated_completions": MASKED,
     "gold_responses": MEASURED,
@@ -127,8 +129,6 @@ def _all(features_: Iterable[str], cell: Cell) -> Row:
 
 
 GVPO = ("gvpo_one", "gvpo_several")
-BY_OUR_TRAINER = (*GVPO, "anchor_ref", "process", "refresh", "gold_responses")
-
 NO_GROUPS = (
     "the loss gvpo is not told there which responses belong to one prompt, nor how far the policy has moved "
     "since they were written"
@@ -141,6 +141,7 @@ NEEDS: Mapping[str, str] = {
     "process": "algorithm.adv_estimator=grpo_process is not shown the steps there",
     "refresh": "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for is never refreshed there",
     "gold_responses": f"the responses of {GOLD_RESPONSES} are not measured there",
+    "stored_responses": "nothing takes the responses of algorithm.grpo_ext.stored_responses there",
 }
 """Features that need a trainer mode of this package → why they are refused without one."""
 NO_SAMPLING = (
@@ -176,7 +177,7 @@ def _other_driver(key: str, seen: str, fix: str) -> Row:
     )
 
 
-OURS = _row(_all(BY_OUR_TRAINER, SAME_METHODS))
+OURS = _row(_all(NEEDS, SAME_METHODS))
 
 TRAINER_ROWS: Mapping[str, Row] = {
     "sync": _verls_mode("grpo_ext_sync"),

@@ -100,6 +100,9 @@ FEATURES: Mapping[str, Feature] = {
     "refresh": Feature(
         "Reference refresh", lambda config: _option(config, "ref_model_sync_steps") is not None
     ),
+    "stored_responses": Feature(
+        "`stored_responses`", lambda config: _option(config, "stored_responses") is not None
+    ),
     "dynamic_sampling": Feature(
         "Dynamic sampling", lambda config: _estimator(config) in ESTIMATORS and _filters_groups(config)
     ),

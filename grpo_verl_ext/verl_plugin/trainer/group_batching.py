@@ -29,12 +29,18 @@ from grpo_verl_ext.verl_plugin.trainer.rollout_batch import (
     prompt_ids,
     put,
 )
-from grpo_verl_ext.verl_plugin.workers.group_drift import NUM_GROUPS, OLD_IS_CURRENT
+from grpo_verl_ext.verl_plugin.workers.group_drift import (
+    ANCHOR,
+    NUM_GROUPS,
+    OLD,
+    OLD_IS_CURRENT,
+    REF,
+)
 
 GROUP_LOSSES = ("gvpo",)
 """Losses that need the group of every response."""
 
-FOR_TARGETS = ("old_log_probs", "ref_log_prob", "advantages")
+FOR_TARGETS = (OLD, REF, "advantages")
 """Fields from which the targets for the anchor π_ref are computed."""
 
 
@@ -99,6 +105,8 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         mode they are the rollout's, and later parts of a step use the policy at the start of the step.
         """
         rollout_correction = self.config.algorithm.get("rollout_correction") or {}
+        anchor = Options.from_config(self.config.algorithm).gvpo_anchor
+        batch.extra_info[ANCHOR] = REF if anchor == "ref" else OLD
         batch.extra_info[NUM_GROUPS] = len(set(prompt_ids(batch)))
         batch.extra_info[OLD_IS_CURRENT] = self.local_trigger_step == 0 and not rollout_correction.get(
             "bypass_mode", False

@@ -15,6 +15,7 @@ from grpo_verl_ext.verl_plugin.trainer.gold_responses import GoldResponseMixin
 from grpo_verl_ext.verl_plugin.trainer.group_batching import GroupBatchingMixin
 from grpo_verl_ext.verl_plugin.trainer.process_supervision import ProcessSupervisionMixin
 from grpo_verl_ext.verl_plugin.trainer.reference_sync import ReferenceSyncTrainerMixin
+from grpo_verl_ext.verl_plugin.trainer.stored_responses import StoredResponsesMixin
 from grpo_verl_ext.verl_plugin.trainer.training_rewards import TrainingRewardMixin
 from grpo_verl_ext.verl_plugin.workers.group_drift import GroupActorRolloutRefWorker, GroupDetachActorWorker
 
@@ -25,6 +26,7 @@ class GroupTrainer(
     GoldResponseMixin,
     TrainingRewardMixin,
     ReferenceSyncTrainerMixin,
+    StoredResponsesMixin,
 ):
     """All additions to a trainer of verl, mixed in before its class."""
 

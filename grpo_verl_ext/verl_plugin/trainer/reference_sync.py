@@ -7,6 +7,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from grpo_verl_ext.algorithms import kl
 from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.trainer.checkpoints import actor_folder
 from grpo_verl_ext.verl_plugin.trainer.rollout_batch import nested
 
 
@@ -50,10 +51,4 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
         return Options.from_config(self.config.algorithm)
 
     def _reference_folder(self, step: int) -> Path:
-        """Return a folder inside the actor's, so that verl removes it with old checkpoints."""
-        trainer = self.config.trainer
-        if trainer.resume_mode == "resume_path" and f"global_step_{step}" in trainer.resume_from_path:
-            checkpoint = Path(trainer.resume_from_path)
-        else:
-            checkpoint = Path(trainer.default_local_dir) / f"global_step_{step}"
-        return checkpoint.absolute() / "actor" / "reference"
+        return actor_folder(self.config.trainer, step) / "reference"

@@ -16,22 +16,26 @@ from torch import Tensor
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
-from verl.utils.metric import AggregationType
+from verl.utils.metric import AggregationType, Metric
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.padding import no_padding_2_padding
 
-from grpo_verl_ext.algorithms import gvpo
+from grpo_verl_ext.algorithms import gvpo, gvpo_terms
 from grpo_verl_ext.algorithms.advantages import has_tokens
+from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.config import ACTOR, DRIFT_ENGINES
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.losses.gvpo import SUMMED_METRICS, WEIGHT_SUM
+from grpo_verl_ext.verl_plugin.losses.gvpo import FIT_MOMENTS, SUMMED_METRICS, WEIGHT_SUM
 from grpo_verl_ext.verl_plugin.workers.reference_sync import ReferenceSyncWorkerMixin
 
 NUM_GROUPS = "num_groups"
 """Field that the trainer adds to the batch: number of prompts of the rollout batch, padding included."""
 OLD_IS_CURRENT = "old_log_probs_are_current"
 """Field that the trainer adds to the batch: the policy to be updated is the one of ``old_log_probs``."""
+ANCHOR = "anchor_log_probs"
+"""Field that the trainer adds to the batch: the field with the log-probs of GVPO's anchor, `OLD` or `REF`."""
+OLD, REF = "old_log_probs", "ref_log_prob"
 
 LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
 
@@ -58,6 +62,8 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         drift, mean_drift = self._drift(data)
         index = data[context.GROUP_INDEX]
         data[context.GROUP_DRIFT] = drift.to(index.device)[index]  # verl cuts it into micro-batches there
+        old, anchor = self._deviations(data)
+        data[context.OLD_DEVIATION], data[context.ANCHOR_DEVIATION] = old, anchor
         self._weight_sums = torch.zeros(len(drift), device=drift.device)
         output = super().train_batch(data)
         self._old_is_current = False
@@ -66,6 +72,9 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
             metrics = tu.get(output, key="metrics")
             metrics["actor/gvpo_drift"] = mean_drift.item()
             metrics["actor/gvpo_weight_sum"] = self._weight_sums.abs().max().item()
+            metrics["actor/gvpo_fit_slope"], metrics["actor/gvpo_fit_r2"] = gvpo_terms.fit(
+                *(_over_ranks(metrics.pop(name)) for name in FIT_MOMENTS)
+            )
         return output
 
     def _drift(self, data: TensorDict) -> tuple[Tensor, Tensor]:
@@ -82,6 +91,22 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         log_ratio_sums, counts = sums
         drift = gvpo.mean_drift(log_ratio_sums, counts)
         return drift, gvpo.mean_absolute(drift, counts)
+
+    def _deviations(self, data: TensorDict) -> tuple[Tensor, Tensor]:
+        """Return log π_old(y_i) and log π′(y_i) of this rank's rows, (rows,), minus means over prompts."""
+        anchor = tu.get(data, key=ANCHOR)
+        old_deviation = self._deviation(data, OLD)
+        return old_deviation, old_deviation if anchor == OLD else self._deviation(data, anchor)
+
+    def _deviation(self, data: TensorDict, log_probs: str) -> Tensor:
+        padded = data.select(log_probs, "response_mask").to_padded_tensor().to(get_device_id())
+        mask, index = padded["response_mask"], data[context.GROUP_INDEX].to(get_device_id())
+        log_prob = sequence_sums(padded[log_probs], mask)
+        sums = log_prob.new_zeros(2, tu.get(data, key=NUM_GROUPS))
+        sums.index_add_(1, index, torch.stack((log_prob, has_tokens(mask).to(sums.dtype))))
+        self._add_over_ranks(sums)
+        deviation = log_prob - gvpo.mean_drift(*sums)[index]
+        return deviation.to(data[context.GROUP_INDEX].device)
 
     def _log_ratio(self, data: TensorDict) -> tuple[Tensor, Tensor]:
         """Return Δ_i of this rank's rows and which of them are responses, (rows,) each, by a forward pass."""
@@ -118,6 +143,8 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
             index=data[context.GROUP_INDEX],
             size=data[context.GROUP_SIZE],
             drift=data[context.GROUP_DRIFT],
+            old_deviation=data[context.OLD_DEVIATION],
+            anchor_deviation=data[context.ANCHOR_DEVIATION],
             old_is_current=self._old_is_current,
         )
         with context.GROUPS.set(groups):
@@ -128,6 +155,11 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         for name in metrics.keys() & set(SUMMED_METRICS):
             metrics[name].aggregation = AggregationType.SUM
         return loss, metrics
+
+
+def _over_ranks(metric: Metric | list[Metric]) -> float:
+    """Return the value of a metric as verl's worker has it: one for each rank, or its own."""
+    return float(Metric.aggregate_dp(metric if isinstance(metric, list) else [metric]))
 
 
 class GroupActorRolloutRefWorker(ReferenceSyncWorkerMixin, ActorRolloutRefWorker):  # type: ignore[misc]

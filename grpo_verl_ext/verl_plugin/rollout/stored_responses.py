@@ -1,0 +1,95 @@
+"""verl's single-turn agent loop with stored responses in the place of the first samples of a prompt.
+
+The trainer puts the responses into the prompt's row (`COLUMN`), and asks for this agent loop for training
+prompts alone. Session i answers with the i-th response, and asks the server where there is none. All else is
+verl's: prompt tokens, reward, and the log-probs that the actor computes afterwards.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+from verl.experimental.agent_loop.agent_loop import register
+from verl.workers.rollout.replica import TokenOutput
+
+from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP
+from grpo_verl_ext.verl_plugin.rollout.agent_loops import ExtendedSingleTurnAgentLoop, StepRewardOutput
+
+COLUMN = "stored_responses"
+"""Column of a training prompt: its `PromptResponses`."""
+ORIGIN = "stored_response"
+"""Key of ``extra_fields`` of a stored response: its `Origin`; sampled ones have none."""
+
+
+class Origin(TypedDict):
+    """Where a stored response is from.
+
+    Attributes:
+        step: training step in which it was sampled; None for one given with the data.
+        log_probs: log-probs of its tokens under the policy that wrote it, (T,); None if not recorded.
+    """
+
+    step: int | None
+    log_probs: npt.NDArray[np.float32] | None
+
+
+class StoredResponse(Origin):
+    """A stored response: its T token ids, the end of turn included, and its origin."""
+
+    token_ids: npt.NDArray[np.int32]
+
+
+class PromptResponses(TypedDict):
+    """The stored responses for the first sessions of a prompt, and the id of the prompt."""
+
+    prompt: str
+    responses: list[StoredResponse | None]
+
+
+class StoredServer:
+    """Answers an agent loop's request with a stored response."""
+
+    def __init__(self, response: StoredResponse, version: int) -> None:
+        self._response = response
+        self._version = version
+
+    async def generate(self, *, sampling_params: Mapping[str, Any], **_: object) -> TokenOutput:
+        """Return the response, with recorded log-probs if the rollout is to have log-probs."""
+        response = self._response
+        recorded = response["log_probs"] if sampling_params.get("logprobs") else None
+        origin = Origin(step=response["step"], log_probs=response["log_probs"])
+        return TokenOutput(
+            token_ids=response["token_ids"].tolist(),
+            log_probs=None if recorded is None else recorded.tolist(),
+            extra_fields={
+                ORIGIN: origin,
+                # The version of the weights, from which verl computes the staleness of a response.
+                "min_global_steps": self._version,
+                "max_global_steps": self._version,
+            },
+        )
+
+
+@register(STORED_AGENT_LOOP)
+class StoredSingleTurnAgentLoop(ExtendedSingleTurnAgentLoop):
+    """verl's ``single_turn_agent`` that asks the server only where no response is stored."""
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> StepRewardOutput:
+        """Generate as verl does, with the stored response of this session in the server's place."""
+        response = _taken(kwargs.get(COLUMN), int(kwargs["session_id"]))
+        if response is not None:
+            step = kwargs["global_steps"] if response["step"] is None else response["step"]
+            self.server_manager = StoredServer(response, version=int(step) - 1)
+        return await super().run(sampling_params, **kwargs)
+
+
+def _taken(stored: PromptResponses | None, session: int) -> StoredResponse | None:
+    """Take out the response of a session.
+
+    verl writes this column to the queue with each of the prompt's rows; taken out, responses are not in it.
+    """
+    if stored is None or session >= len(stored["responses"]):
+        return None
+    response, stored["responses"][session] = stored["responses"][session], None
+    return response

@@ -1,0 +1,314 @@
+"""A rollout and a trainer's step up to the workers, in one process: verl's own code, without Ray.
+
+verl's agent-loop worker runs the package's agent loop, and the package's trainer calls verl's methods. Put in
+their places are: the inference server (`Server`), the rewards (a function), the actor's log-probs (a model),
+and TransferQueue (`Queue`).
+"""
+
+import asyncio
+import functools
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fsdp2_ranks
+import pandas
+import pytest
+import torch
+from omegaconf import DictConfig, OmegaConf
+from tensordict import NonTensorData, TensorDict
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transfer_queue import KVBatchMeta
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
+from verl.trainer.ppo import padding_utils
+from verl.trainer.ppo.v1 import agent_loop_tq, trainer_base
+from verl.utils import tensordict_utils as tu
+from verl.utils.dataset.rl_dataset import RLHFDataset
+from verl.workers.rollout.replica import TokenOutput
+from verl.workers.utils.losses import ppo_loss
+
+from grpo_verl_ext.verl_plugin import preflight
+from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
+
+LETTERS = ("a", "b", "c", "d")
+END = "<end>"
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def small_tokenizer() -> PreTrainedTokenizerFast:
+    """Four letters and an end of turn; a letter is a token."""
+    words = {letter: number for number, letter in enumerate((*LETTERS, END))}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=END))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=END, pad_token=END, chat_template=TEMPLATE
+    )
+
+
+def small_model(seed: int = 0) -> GPTNeoXForCausalLM:
+    """As `fsdp2_ranks.tiny_model`, for the five tokens; wide enough for any table of two tokens."""
+    config = GPTNeoXConfig(
+        vocab_size=5,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        tie_word_embeddings=False,
+        attn_implementation="sdpa",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return GPTNeoXForCausalLM(config).double().eval()
+
+
+def token_log_probs(model: torch.nn.Module, prompt: Sequence[int], response: Sequence[int]) -> torch.Tensor:
+    """log π of the tokens of a response: (T,)."""
+    logits = model(torch.tensor([[*prompt, *response]])).logits[0].log_softmax(-1)
+    return logits[len(prompt) - 1 : -1].gather(-1, torch.tensor(response).unsqueeze(-1)).squeeze(-1)
+
+
+class Queue:
+    """What agent-loop worker and trainer use of TransferQueue."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.tags: dict[str, dict[str, Any]] = {}
+
+    async def async_kv_put(self, key: str, partition_id: str, tag: Mapping[str, Any]) -> None:
+        self.tags.setdefault(key, {}).update(tag)
+
+    async def async_kv_batch_put(self, **given: Any) -> None:
+        self.kv_batch_put(**given)
+
+    def kv_batch_put(
+        self, keys: list[str], partition_id: str, fields: TensorDict | None = None, tags: Any = None
+    ) -> KVBatchMeta:
+        for i, key in enumerate(keys):
+            for name in fields.keys() if fields is not None else ():
+                value = fields.get(name)[i]
+                value = value.data if isinstance(value, NonTensorData) else value
+                self.rows.setdefault(key, {})[name] = value
+            if tags:
+                self.tags.setdefault(key, {}).update(tags[i])
+        return KVBatchMeta(
+            partition_id=partition_id, keys=list(keys), tags=[self.tags.get(key, {}) for key in keys]
+        )
+
+    def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: Any = None) -> TensorDict:
+        rows = [self.rows[key] for key in keys]
+        names = [name for name in select_fields or rows[0] if all(name in row for row in rows)]
+        return fsdp2_ranks.batch_of([{name: row[name] for name in names} for row in rows], {})
+
+    def responses(self) -> KVBatchMeta:
+        """All rows that are responses, as verl's replay buffer hands them on."""
+        keys = list(self.rows)
+        return KVBatchMeta(partition_id="train", keys=keys, tags=[self.tags[key] for key in keys])
+
+
+class Server:
+    """Answers every request with the next of its responses, and counts the requests."""
+
+    def __init__(self, responses: Sequence[Sequence[int]], log_prob: float = -1.0) -> None:
+        self.left = list(responses)
+        self.log_prob = log_prob
+        self.asked = 0
+
+    async def generate(self, *, sampling_params: Mapping[str, Any], **_: Any) -> TokenOutput:
+        self.asked += 1
+        await asyncio.sleep(0.001)
+        token_ids = self.left.pop(0)
+        log_probs = [self.log_prob] * len(token_ids) if sampling_params["logprobs"] else None
+        versions = {"min_global_steps": 0, "max_global_steps": 0}
+        return TokenOutput(token_ids=token_ids, log_probs=log_probs, extra_fields=versions)
+
+
+Reward = Callable[[list[int]], float]
+VerlsWorker = agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class
+
+
+class AgentLoopWorker(VerlsWorker):
+    """verl's worker in this process, with a reward function of its own."""
+
+    def __init__(self, config: DictConfig, tokenizer: Any, server: Server, reward: Reward) -> None:
+        self.config = config
+        self.rollout_config = config.actor_rollout_ref.rollout
+        self.llm_client, self.tokenizer, self.processor = server, tokenizer, None
+        self.hf_model_type, self.tools = None, []
+        self.dataset_cls = RLHFDataset
+        self.distillation_enabled = False
+        self.background_tasks = set()
+        self.reward = reward
+
+    async def _compute_score(self, outputs: Any, kwargs: Any) -> None:
+        outputs[-1].reward_score = self.reward(outputs[-1].response_ids)
+        outputs[-1].extra_fields["reward_extra_info"] = {}
+
+    def run(self, batch: TensorDict) -> None:
+        """All sessions of all prompts of the batch."""
+
+        async def settled() -> None:
+            await self.generate_sequences(batch)
+            await asyncio.gather(*self.background_tasks)
+
+        asyncio.run(settled())
+
+
+class Rollout:
+    """A trainer of this package, and the queue, worker and server of its rollout."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        folder: Path,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        algo: str = "gvpo",
+        server: Server | None = None,
+        reward: Reward = len,
+        model: torch.nn.Module | None = None,
+        **settings: Any,
+    ) -> None:
+        self.queue = Queue()
+        for module in (trainer_base, padding_utils, rollout_batch, agent_loop_tq):
+            monkeypatch.setattr(module, "tq", self.queue)
+        self.config, self.tokenizer = training(folder, rows, algo, settings), small_tokenizer()
+        self.server = server or Server([])
+        self.worker = AgentLoopWorker(self.config, self.tokenizer, self.server, reward)
+        self.model = model or small_model()
+        self.trainer = self.made_trainer()
+        self.handed_over: list[KVBatchMeta] = []
+
+    def made_trainer(self) -> Any:
+        """As after verl's ``__init__``, on one rank."""
+        trainer = object.__new__(modes.GroupTrainerSync)
+        trainer.config, trainer.tokenizer, trainer.processor = self.config, self.tokenizer, None
+        trainer.trainer_mode, trainer.global_steps, trainer.local_trigger_step = "sync", 1, 0
+        trainer.use_critic, trainer.parameter_sync_step = False, 1
+        trainer.train_dataloader_it = None
+        trainer.agent_loop_manager = SimpleNamespace(generate_sequences=self.worker.run)
+        trainer.actor_rollout_wg = SimpleNamespace(
+            _dispatch_info={"actor": [0]},
+            compute_log_prob=self.compute_log_prob,
+            update_actor=self.update_actor,
+            save_checkpoint=lambda *_, **__: None,
+            load_checkpoint=lambda **_: None,
+        )
+        trainer.checkpoint_callback = SimpleNamespace(on_save=lambda **_: None)
+        return trainer
+
+    def compute_log_prob(self, batch: KVBatchMeta) -> KVBatchMeta:
+        """As the actor writes them: of all positions, one early."""
+        for key in batch.keys:
+            row = self.queue.rows[key]
+            prompt, response = row["prompts"].tolist(), row["responses"].tolist()
+            with torch.no_grad():
+                found = token_log_probs(self.model, prompt, response)
+            whole = torch.zeros(len(prompt) + len(response), dtype=found.dtype)
+            whole[len(prompt) - 1 : -1] = found
+            row.update(log_probs=whole, entropy=torch.zeros_like(whole))
+        return batch
+
+    def update_actor(self, batch: KVBatchMeta) -> dict[str, Any]:
+        self.handed_over.append(batch)
+        return {"metrics": {"mfu": [0.0]}}
+
+    def generate(self) -> KVBatchMeta:
+        """One batch of prompts; its responses are in the queue afterwards."""
+        self.queue.rows.clear()
+        self.trainer._submit_batch_to_rollout(self.trainer._next_train_batch())
+        return self.queue.responses()
+
+    def step(self) -> tuple[KVBatchMeta, dict[str, Any]]:
+        """A training step up to what the workers are handed, and its metrics."""
+        metrics: dict[str, Any] = {}
+        batch = self.generate()
+        batch.extra_info["temperature"] = 1.0
+        batch = self.trainer._balance_batch(batch, metrics)
+        batch = self.trainer._compute_old_log_prob(batch, metrics)
+        batch = self.trainer._compute_advantage(batch, metrics)
+        self.trainer._update_actor(batch, metrics)
+        return self.handed_over[-1], metrics
+
+
+@functools.cache
+def preset(algo: str) -> bytes:
+    """What verl composes, pickled."""
+    return pickle.dumps(composed([f"+algo={algo}", "actor_rollout_ref.rollout.name=vllm"]))
+
+
+def training(
+    folder: Path, rows: Sequence[Mapping[str, Any]], algo: str, settings: Mapping[str, Any]
+) -> DictConfig:
+    """A training on these rows, each with a prompt of letters and ``extra_info``.
+
+    Args:
+        settings: of the section ``stored_responses`` by their names, others with ``__`` for dots.
+    """
+    file = folder / "train.parquet"
+    folder.mkdir(parents=True, exist_ok=True)
+    pandas.DataFrame(
+        [
+            {
+                "prompt": [{"role": "user", "content": row["prompt"]}],
+                "data_source": "table",
+                **{name: value for name, value in row.items() if name != "prompt"},
+            }
+            for row in rows
+        ]
+    ).to_parquet(file)
+    config = pickle.loads(preset(algo))
+    OmegaConf.set_struct(config, False)
+    common = {
+        "data.train_files": str(file),
+        "data.val_files": str(file),
+        "data.train_batch_size": len(rows),
+        "data.max_prompt_length": 4,
+        "data.max_response_length": 2,
+        "data.shuffle": False,
+        "data.dataloader_num_workers": 0,
+        "data.filter_overlong_prompts": False,
+        "actor_rollout_ref.rollout.calculate_log_probs": False,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": len(rows),
+        "trainer.v1.trainer_mode": "grpo_ext_sync",
+        "trainer.default_local_dir": str(folder / "checkpoints"),
+        "trainer.total_epochs": 10,
+    }
+    stored = "algorithm.grpo_ext.stored_responses."
+    own = {key.replace("__", ".") if "__" in key else stored + key: value for key, value in settings.items()}
+    for key, value in (common | own).items():
+        OmegaConf.update(config, key, value, force_add=True)
+    preflight.check(config)
+    return config
+
+
+def rows_for_worker(queue: Queue, batch: KVBatchMeta) -> list[dict[str, Any]]:
+    """What a worker reads of the rows: tensors, and the prompt's id."""
+    found = []
+    for key in batch.keys:
+        row = {name: value for name, value in queue.rows[key].items() if isinstance(value, torch.Tensor)}
+        found.append({"uid": queue.rows[key]["uid"], **row})
+    return found
+
+
+def run_rank(rank: int, folder: Path) -> None:
+    """Train once for each variant of ``job.pt``, in float64; rank 0 writes the parameters."""
+
+    def trained(job: dict[str, Any], variant: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+        with fsdp2_ranks.in_precision("float64"):
+            worker = fsdp2_ranks.make_worker(job["model"], variant)
+            worker.reset()
+            worker.engine._autocast_dtype = torch.float32  # verl's name for no autocast
+            worker.set_loss_fn(partial(ppo_loss, config=fsdp2_ranks.actor_config(job, variant)))
+            rows = variant["rows"]
+            output = worker.train_mini_batch(fsdp2_ranks.batch_of(rows, variant["extra_info"]))
+        return {
+            "parameters": fsdp2_ranks.parameters_of(worker), "metrics": tu.get(output, key="metrics"),
+        }  # fmt: skip
+
+    fsdp2_ranks.run_variants(trained, rank, folder)

@@ -1,0 +1,628 @@
+"""Test that responses from anywhere are trained on: agent loop, trainer, history, resume, bad input.
+
+`stored_rollout` runs verl's agent-loop worker, verl's and this package's trainer and verl's training worker.
+Not covered: Ray, TransferQueue and the inference server, which the end-to-end tests have.
+"""
+
+import itertools
+import math
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import DictConfig, OmegaConf
+from processes import run_ranks
+from ray_cluster import free_ports
+from stored_rollout import (
+    Rollout,
+    Server,
+    preset,
+    rows_for_worker,
+    run_rank,
+    small_model,
+    token_log_probs,
+)
+from torch import Tensor
+from transfer_queue.utils.serial_utils import decode, encode
+
+from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
+from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.preflight.stored_responses import check_stored_responses
+from grpo_verl_ext.verl_plugin.rollout.stored_responses import COLUMN, ORIGIN, StoredResponse
+from grpo_verl_ext.verl_plugin.trainer.given_responses import Counts, GivenResponses
+from grpo_verl_ext.verl_plugin.trainer.response_history import FILE, ResponseHistory, prompt_id
+
+F64 = torch.float64
+N = "actor_rollout_ref__rollout__n"
+LOG_PROBS = "actor_rollout_ref__rollout__calculate_log_probs"
+
+Given = Sequence[Any] | None
+
+
+def data(**responses: Given) -> list[dict[str, Any]]:
+    """One row a prompt."""
+    return [
+        {"prompt": prompt, "extra_info": {"index": number, "responses": given}}
+        for number, (prompt, given) in enumerate(responses.items())
+    ]
+
+
+@pytest.fixture
+def rollout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    def made(rows: list[dict[str, Any]], **settings: Any) -> Rollout:
+        found = Rollout(monkeypatch, tmp_path, rows, **settings)
+        found.trainer._init_dataloader()
+        return found
+
+    return made
+
+
+def by_prompt(rollout: Rollout, field: str = "responses") -> dict[str, list[Any]]:
+    """A field of the responses to each prompt, sessions in order."""
+    found: dict[str, dict[int, Any]] = {}
+    for key, row in rollout.queue.rows.items():
+        if "pad" not in key:
+            value = row[field].tolist() if isinstance(row[field], Tensor) else row[field]
+            found.setdefault(row["raw_prompt"][0]["content"], {})[int(key.split("_")[1])] = value
+    return {prompt: [sessions[i] for i in sorted(sessions)] for prompt, sessions in found.items()}
+
+
+# ------------------------------------------------------------------------ GVPO's optimum from a fixed table
+
+TABLE = [list(tokens) for tokens in itertools.product(range(5), repeat=2)]
+"""All responses of two tokens."""
+BETA = 0.3
+PROMPTS = ("ab", "dc")
+
+
+def reward(response: list[int]) -> float:
+    """Between 0 and 1, different for every response."""
+    return (response[0] * 7 + response[1] * 11) % 25 / 24
+
+
+def distribution(model: torch.nn.Module, prompt: str) -> Tensor:
+    """Probabilities of `TABLE`, which add up to 1."""
+    ids = ["abcd".index(letter) for letter in prompt]
+    with torch.no_grad():
+        return torch.stack([token_log_probs(model, ids, response).sum() for response in TABLE]).exp()
+
+
+def optimum(anchor: Tensor) -> Tensor:
+    """π′ e^{R/β}, normalised by a plain sum."""
+    weights = [p * math.exp(reward(y) / BETA) for p, y in zip(anchor.tolist(), TABLE, strict=True)]
+    return torch.tensor([weight / math.fsum(weights) for weight in weights], dtype=F64)
+
+
+def total_variation(one: Tensor, other: Tensor) -> float:
+    return 0.5 * (one - other).abs().sum().item()
+
+
+def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share of 1 and every response stored once: π′ e^{R/β}, by verl's worker, whatever wrote them."""
+    start, variants = small_model(), {}
+    for name in ("gvpo", "grpo"):
+        own = Rollout(
+            monkeypatch,
+            tmp_path / name,
+            data(**dict.fromkeys(PROMPTS, TABLE)),
+            algo=name,
+            reward=reward,
+            model=start,
+            share=1.0,
+            actor_rollout_ref__actor__ppo_epochs=120,
+            actor_rollout_ref__actor__use_kl_loss=False,
+            **{N: len(TABLE)},
+        )
+        own.trainer._init_dataloader()
+        batch, metrics = own.step()
+        assert (own.server.asked, metrics["stored/share"]) == (0, 1.0)
+        variants[name] = {
+            "rows": rows_for_worker(own.queue, batch), "extra_info": batch.extra_info, "loss": name,
+            "micro_batch": len(TABLE), "learning_rate": 5e-3, "dtype": "float64", "worker": "ours",
+            "gradient_checkpointing": False, "lora_rank": 0, "terms": "all",
+        }  # fmt: skip
+    models = trained(tmp_path, start, variants)
+    for prompt in PROMPTS:
+        anchor = distribution(start, prompt)
+        assert anchor.sum().item() == pytest.approx(1, rel=1e-12)
+        wanted = optimum(anchor)
+        assert total_variation(distribution(models["gvpo"], prompt), wanted) <= 0.02
+        assert total_variation(distribution(models["grpo"], prompt), wanted) > 0.2
+        assert total_variation(anchor, wanted) > 0.2, "it had somewhere to go"
+
+
+def trained(folder: Path, start: torch.nn.Module, variants: dict[str, Any]) -> dict[str, torch.nn.Module]:
+    start.save_pretrained(folder / "model")
+    job = {"model": str(folder / "model"), "n": len(TABLE), "beta": BETA, "variants": variants, "ranks": [[]]}
+    torch.save(job, folder / "job.pt")
+    (port,) = free_ports(1)
+    where = {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    run_ranks(run_rank, 1, folder, folder=folder, **where)
+    models = {}
+    for name, result in torch.load(folder / "result.pt", weights_only=False).items():
+        models[name] = small_model()
+        models[name].load_state_dict(result["parameters"])
+    return models
+
+
+# ------------------------------------------------------------------------------------------------ the rollout
+
+
+def test_the_first_samples_are_stored_and_the_server_writes_the_others(rollout: Any) -> None:
+    """Two of four; a prompt with one response has three samples, and one without has four."""
+    rows = data(ab=[[0, 1], [2, 3], [1, 1]], cd=["b"], da=None)
+    rows[1]["extra_info"]["responses"] = [[1, 4]]
+    server = Server([[letter % 4, 4] for letter in range(9)])
+    run = rollout(rows, share=0.5, server=server, **{N: 4})
+    run.generate()
+    responses, extra = by_prompt(run), by_prompt(run, "extra_fields")
+    assert responses["ab"][:2] == [[0, 1], [2, 3]]
+    assert responses["cd"][0] == [1, 4]
+    assert server.asked == 9
+    assert [ORIGIN in each for each in extra["ab"]] == [True, True, False, False]
+    assert [ORIGIN in each for each in extra["cd"]] == [True, False, False, False]
+    assert [ORIGIN in each for each in extra["da"]] == [False] * 4
+    assert extra["ab"][0][ORIGIN] == {"step": None, "log_probs": None}
+    assert by_prompt(run, "rm_scores")["ab"][0] == [0.0, 2.0], "scored by the reward function"
+    fields = {frozenset(row) for row in run.queue.rows.values()}
+    assert len(fields) == 1, "the trainer reads fields of all rows at once"
+
+
+def test_responses_are_not_written_to_the_queue_with_every_row(rollout: Any) -> None:
+    run = rollout(data(ab=[[0, 1], [2, 3]]), share=1.0, **{N: 2})
+    run.generate()
+    assert by_prompt(run, COLUMN)["ab"] == [{"prompt": "", "responses": [None, None]}] * 2
+
+
+def test_a_validation_samples_everything(rollout: Any) -> None:
+    """verl asks for its default agent loop there, and the rows have no stored responses."""
+    run = rollout(data(ab=[[0, 1], [2, 3]]), share=1.0, **{N: 2})
+    assert run.config.actor_rollout_ref.rollout.agent.default_agent_loop == "single_turn_agent"
+    batch = run.trainer._next_train_batch()
+    assert set(batch["agent_name"]) == {"grpo_ext_stored_single_turn_agent"}
+    run.config.algorithm.grpo_ext.stored_responses.share = 0.0
+    fresh = run.made_trainer()
+    fresh._init_dataloader()
+    assert not {"agent_name", COLUMN} & set(fresh._next_train_batch().keys())
+
+
+def test_the_column_passes_transfer_queue() -> None:
+    """Where a trainer keeps prompts in flight it is stored there, with numbers as they were."""
+    response = StoredResponse(token_ids=np.array([3, 4], np.int32), log_probs=np.float32([-1, -2]), step=7)
+    column = {COLUMN: [{"prompt": "p", "responses": [response, None]}]}
+    found = decode([bytes(memoryview(part)) for part in encode(column)])[COLUMN][0]["responses"]
+    assert found[1] is None
+    assert found[0]["step"] == 7
+    assert found[0]["token_ids"].tolist() == [3, 4]
+    assert found[0]["log_probs"].tolist() == [-1.0, -2.0]
+
+
+def test_recorded_log_probs_are_the_rollouts(rollout: Any) -> None:
+    given = [{"token_ids": [0, 1], "log_probs": [-0.5, -0.25]}]
+    server = Server([[3, 4]], log_prob=-1.5)
+    run = rollout(data(ab=given), share=0.5, server=server, **{N: 2, LOG_PROBS: True})
+    run.step()
+    assert by_prompt(run, "rollout_log_probs")["ab"] == [[-0.5, -0.25], [-1.5, -1.5]]
+
+
+# ------------------------------------------------------------------------------------ old policy and metrics
+
+
+@pytest.mark.parametrize("choice", ["actor", "recorded"])
+def test_the_old_policy_of_stored_responses_is_chosen(rollout: Any, choice: str) -> None:
+    """Two stored responses, one with log-probs, and two sampled ones."""
+    given = [{"token_ids": [0, 1], "log_probs": [-0.5, -0.25]}, {"token_ids": [2, 3], "log_probs": None}]
+    run = rollout(
+        data(ab=given),
+        algo="dapo",
+        share=0.5,
+        old_log_probs=choice,
+        server=Server([[3, 4], [1, 2]]),
+        **{N: 4},
+    )
+    run.step()
+    of_actor = [token_log_probs(run.model, [0, 1], y).tolist() for y in by_prompt(run)["ab"]]
+    found = by_prompt(run, "old_log_probs")["ab"]
+    assert found[1:] == of_actor[1:]
+    assert found[0] == (of_actor[0] if choice == "actor" else [-0.5, -0.25])
+    assert of_actor[0] != [-0.5, -0.25]
+
+
+def test_metrics_by_origin(rollout: Any) -> None:
+    """Of two prompts with two samples each; rewards are the first token; padding counts nowhere."""
+    given = [{"token_ids": [2, 1], "log_probs": [-0.5, -0.25]}]
+    run = rollout(
+        data(ab=given, cd=None),
+        share=0.5,
+        server=Server([[1, 4], [3], [2, 2]], log_prob=-1.5),
+        reward=lambda response: float(response[0]),
+        actor_rollout_ref__actor__ppo_mini_batch_size=3,
+        **{N: 2, LOG_PROBS: True},
+    )
+    _, metrics = run.step()
+    assert any("pad" in key for key in run.queue.rows), "it has padding"
+    responses = by_prompt(run)
+    stored, (_, *sampled) = responses["ab"][0], [*responses["ab"], *responses["cd"]]
+    prompts = [[0, 1], [2, 3], [2, 3]]
+    of_stored = token_log_probs(run.model, [0, 1], stored).tolist()
+    of_sampled = [
+        x for p, y in zip(prompts, sampled, strict=True) for x in token_log_probs(run.model, p, y).tolist()
+    ]
+    assert metrics["stored/share"] == 1 / 4
+    assert metrics["stored/groups_of_one_text"] == 0
+    assert metrics["stored/reward"] == 2
+    assert metrics["sampled/reward"] == pytest.approx((1 + 3 + 2) / 3)
+    assert metrics["stored/log_prob"] == pytest.approx(sum(of_stored) / 2, rel=1e-6)
+    assert metrics["sampled/log_prob"] == pytest.approx(sum(of_sampled) / 5, rel=1e-6)
+    behaviour = [math.exp(new - old) for new, old in zip(of_stored, [-0.5, -0.25], strict=True)]
+    assert metrics["stored/ratio"] == pytest.approx(sum(behaviour) / 2, rel=1e-6)
+    expected = sum(math.exp(new + 1.5) for new in of_sampled) / 5
+    assert metrics["sampled/ratio"] == pytest.approx(expected, rel=1e-6)
+    assert "stored/age" not in metrics
+
+
+def test_what_is_not_known_is_not_logged(rollout: Any) -> None:
+    run = rollout(data(ab=[[0, 1], [0, 2]]), share=1.0, **{N: 2})
+    _, metrics = run.step()
+    assert "stored/ratio" not in metrics
+    assert not any(name.startswith("sampled/") for name in metrics)
+
+
+def test_a_group_of_one_stored_text_is_allowed_and_counted(rollout: Any) -> None:
+    """Its rewards have no variance, so that nothing is learnt from it."""
+    run = rollout(data(ab=[[0, 1], [0, 1]], cd=[[0, 1], [1, 1]]), share=1.0, **{N: 2})
+    _, metrics = run.step()
+    assert metrics["stored/groups_of_one_text"] == 1
+    assert by_prompt(run, "advantages")["ab"] == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "said"),
+    [
+        ("gvpo", {}, "gvpo: nothing to correct, its minimiser is the same for every sampling distribution"),
+        ("grpo", {}, "grpo_outcome: π_old of a stored response is the policy before the update, as if it"),
+        ("dapo", {"old_log_probs": "recorded"}, "dapo: π_old of a stored response is the policy that wrote"),
+    ],
+)
+def test_the_driver_says_what_it_means(
+    rollout: Any, capsys: pytest.CaptureFixture[str], algo: str, settings: dict[str, str], said: str
+) -> None:
+    rollout(data(ab=[[0, 1], [0, 2], [0, 3]], cd=None), algo=algo, share=0.5, **settings, **{N: 4})
+    message = capsys.readouterr().err
+    assert (
+        "2 of 4 samples of a prompt are taken from extra_info.responses: 3 responses to 1 of 2 prompts, 2 of "
+        "them within the share" in message
+    )
+    assert said in message
+
+
+# ------------------------------------------------------------------------------------------------ the history
+
+HISTORY = {"source": "history", "share": 0.5, "max_age": 2}
+
+
+def responses_of(*letters: int) -> list[list[int]]:
+    return [[letter, 4] for letter in letters]
+
+
+def test_a_prompt_meets_its_earlier_samples(rollout: Any) -> None:
+    """Two of four from the second step on; what was stored is not stored again, and ages."""
+    server = Server([*responses_of(0, 1, 2, 3), [0, 0], [1, 1], [2, 2], [3, 3]])
+    run = rollout(data(ab=None), server=server, **HISTORY, **{N: 4})
+    first = run.step()[1]
+    assert (first["stored/share"], run.server.asked) == (0, 4)
+    earlier = by_prompt(run)["ab"]  # sessions reach the server in any order
+    of_actor = token_log_probs(run.model, [0, 1], earlier[0])
+    run.trainer.global_steps = 2
+    second = run.step()[1]
+    assert by_prompt(run)["ab"][:2] == earlier[:2], "sessions in order"
+    assert (second["stored/share"], run.server.asked, second["stored/age"]) == (0.5, 6, 1)
+    origin = by_prompt(run, "extra_fields")["ab"][0][ORIGIN]
+    assert origin["step"] == 1
+    assert origin["log_probs"].tolist() == pytest.approx(of_actor.tolist(), rel=1e-6)
+    assert second["stored/ratio"] == pytest.approx(1, rel=1e-6), "the policy has not moved"
+    # verl's staleness: written by the weights before step 1.
+    versions = [run.queue.tags[key]["max_global_steps"] for key in run.queue.rows if key.split("_")[1] == "0"]
+    assert versions == [0]
+    sampled = by_prompt(run)["ab"][2:]
+    run.trainer.global_steps = 3
+    run.step()
+    assert by_prompt(run)["ab"][:2] == sampled, "the newest, which are not those stored in step 2"
+
+
+def test_what_is_too_old_is_not_taken(rollout: Any) -> None:
+    run = rollout(data(ab=None), server=Server(responses_of(*range(4)) * 3), **HISTORY, **{N: 4})
+    run.step()
+    run.trainer.global_steps = 4
+    assert run.step()[1]["stored/share"] == 0
+    assert run.server.asked == 8
+
+
+def test_a_killed_training_goes_on_with_its_history(
+    rollout: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Checkpoint at step 2, killed in step 3: the same samples as without the kill, of both prompts."""
+
+    def started() -> Rollout:
+        server = Server([[letter % 4, letter // 4 % 5] for letter in range(40)])
+        return rollout(data(ab=None, cd=None), server=server, **HISTORY, **{N: 4})
+
+    whole = started()
+    for step in (1, 2, 3):
+        whole.trainer.global_steps = step
+        whole.step()
+        if step == 2:
+            whole.trainer._save_checkpoint()
+    resumed = started()
+    resumed.trainer._load_checkpoint()
+    assert resumed.trainer.global_steps == 2
+    resumed.trainer.global_steps += 1
+    _, metrics = resumed.step()
+    assert metrics["stored/share"] == 0.5
+    for field in ("responses", "extra_fields"):
+        for prompt, found in by_prompt(resumed, field).items():
+            for one, other in zip(found[:2], by_prompt(whole, field)[prompt][:2], strict=True):
+                assert repr(one) == repr(other)
+
+
+def history(count: int = 2, max_age: int = 3) -> ResponseHistory:
+    return ResponseHistory(count, max_age)
+
+
+def response(step: int, token: int = 0) -> StoredResponse:
+    return StoredResponse(
+        token_ids=np.array([token, 4], np.int32), log_probs=np.float32([-1.0, -0.5 * step]), step=step
+    )
+
+
+def test_the_newest_stay_and_of_one_step_the_first() -> None:
+    kept = history()
+    for step, token in [(1, 0), (2, 1), (2, 2), (2, 3), (1, 4)]:
+        kept.add("p", response(step, token))
+    assert [each["token_ids"][0] for each in kept.of("p", 3)] == [1, 2]
+    assert kept.of("another prompt", 3) == []
+
+
+@pytest.mark.parametrize(("step", "found"), [(2, 1), (4, 1), (5, 0)])
+def test_the_age_is_the_step_that_uses_it_minus_its_own(step: int, found: int) -> None:
+    kept = history(max_age=3)
+    kept.add("p", response(1))
+    assert len(kept.of("p", step)) == found
+
+
+def test_what_no_later_step_may_use_is_forgotten(tmp_path: Path) -> None:
+    kept = history(max_age=3)
+    kept.add("p", response(1))
+    kept.add("q", response(2))
+    kept.forget(4)
+    kept.save(tmp_path)
+    again = history(max_age=100)
+    again.load(tmp_path, {"p", "q"})
+    assert again.of("p", 5) == []
+    assert len(again.of("q", 5)) == 1
+
+
+def test_what_is_saved_is_what_is_read(tmp_path: Path) -> None:
+    kept = history()
+    for prompt, step in itertools.product(map(prompt_id, ([{"content": "ä"}], [{"content": "b"}])), (1, 2)):
+        kept.add(prompt, response(step, token=step))
+    kept.save(tmp_path)
+    again = history()
+    again.load(tmp_path, {prompt_id([{"content": "ä"}]), prompt_id([{"content": "b"}])})
+    assert repr(again._of_prompt) == repr(kept._of_prompt)
+    assert [file.name for file in tmp_path.iterdir()] == [FILE]
+    history().save(tmp_path)
+    again.load(tmp_path, set())
+    assert again._of_prompt == {}
+
+
+def test_a_history_of_an_unknown_prompt_is_refused(tmp_path: Path) -> None:
+    kept = history()
+    kept.add(prompt_id([{"content": "ab"}]), response(1))
+    kept.save(tmp_path)
+    with pytest.raises(
+        SettingError, match=r"responses to 1 prompts that data\.train_files does not have.*Type"
+    ):
+        history().load(tmp_path, {prompt_id([{"content": "cd"}])})
+
+
+def test_a_checkpoint_without_a_history_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingError, match=r"npz does not exist; valid is .*Type: trainer\.resume_mode=disable"
+    ):
+        history().load(tmp_path, set())
+
+
+def test_a_prompt_of_images_has_no_history() -> None:
+    with pytest.raises(SettingError, match=r"more than text.*Type: .*source=data"):
+        prompt_id([{"content": [{"type": "image", "image": object()}]}])
+
+
+# --------------------------------------------------------------------------------------------- what is given
+
+BYTES = build_tokenizer()
+
+
+def given(**changes: Any) -> GivenResponses:
+    defaults = {"count": 2, "samples": 4, "budget": 8, "tokenizer": BYTES, "with_log_probs": False}
+    return GivenResponses("responses", **(defaults | changes))
+
+
+def read(*responses: Any, **changes: Any) -> list[list[int]]:
+    return [each["token_ids"].tolist() for each in given(**changes).of({"responses": list(responses)})]
+
+
+def test_texts_get_an_end_and_token_ids_are_taken_as_they_are() -> None:
+    end = BYTES.eos_token_id
+    assert read("ab", f"ab{TURN_END}") == [[97, 98, end]] * 2
+    assert read([97, 98], np.array([97, end])) == [[97, 98], [97, end]]
+    assert read({"token_ids": [97], "log_probs": [-0.5]}) == [[97]]
+    assert read("a", "b", "c") == [[97, end], [98, end]], "the first ones, as many as the share has"
+    assert given().of(None) == given().of({"responses": None}) == given().of({"other": ["a"]}) == []
+    assert read("a", tokenizer=without_end()) == [[97]]
+
+
+def without_end() -> Any:
+    tokenizer = build_tokenizer()
+    tokenizer.eos_token = None
+    return tokenizer
+
+
+def rows(*responses: Any) -> list[dict[str, Any]]:
+    return [{"extra_info": {"responses": ["a"]}}, {"extra_info": {"responses": list(responses)}}]
+
+
+def test_what_the_data_have_is_counted() -> None:
+    several = [*rows("a", "b", "c"), {"extra_info": None}, {}]
+    assert given().check(several) == Counts(prompts=4, with_responses=2, responses=4, used=3)
+
+
+@pytest.mark.parametrize(
+    ("responses", "changes", "message"),
+    [
+        (
+            ["a", "bcdefghi"],
+            {},
+            r"response 1 in extra_info\.responses of row 1 has 9 tokens; valid are at most 8",
+        ),
+        ([[97] * 9], {}, r"response 0 .* has 9 tokens; valid are at most 8, data\.max_response_length"),
+        ([[97, 265]], {}, r"has token 265, which is of another tokenizer; valid is 0 … 264"),
+        ([[-1]], {}, r"has token -1, which is of another tokenizer"),
+        (["A\u030a"], {}, r"does not survive the tokenizer, which makes 'Å'… of 'A\u030a'…; valid are a"),
+        ([""], {}, r"response 0 in extra_info\.responses of row 1 is empty"),
+        ([[]], {}, r"is empty"),
+        ([{"token_ids": []}], {}, r"is empty"),
+        ([{"text": "a"}], {}, r"is empty"),
+        ([["a"]], {}, r"has 'a'; valid are texts, lists of token ids, or \{token_ids\}"),
+        ([[True]], {}, r"has True; valid are texts"),
+        (
+            [{"token_ids": [97], "log_probs": [-1, -1]}],
+            {},
+            r"has log_probs that are not 1 finite numbers ≤ 0",
+        ),
+        ([{"token_ids": [97], "log_probs": [0.5]}], {}, r"has log_probs that are not 1 finite numbers ≤ 0"),
+        ([{"token_ids": [97], "log_probs": [math.nan]}], {}, r"has log_probs that are not 1 finite numbers"),
+        (
+            ["a"],
+            {"with_log_probs": True},
+            r"has no log_probs, and .*calculate_log_probs is true; type .*=false",
+        ),
+        (
+            list("abcde"),
+            {},
+            r"row 1 has 5 responses, and a prompt 4 samples; valid is at most 4\. Type: .*n=5",
+        ),
+    ],
+)
+def test_a_response_that_cannot_be_trained_on_is_named(
+    responses: list[Any], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingError, match=message):
+        given(**changes).check(rows(*responses))
+
+
+def test_data_without_any_response_are_refused() -> None:
+    with pytest.raises(
+        SettingError, match=r"none of the 2 rows .* has a response in extra_info\.resp.*Type: "
+    ):
+        given().check([{"extra_info": {"answers": ["a"]}}, {}])
+
+
+def test_it_is_named_before_anything_is_started(rollout: Any) -> None:
+    """verl's trainer reads its data first, and starts workers and servers after that."""
+    with pytest.raises(SettingError, match=r"response 0 in extra_info\.responses of row 1 has 3 tokens"):
+        rollout(data(ab=[[0, 1]], cd=[[0, 1, 2]]), share=0.5, **{N: 2})
+
+
+def test_data_that_ask_for_another_agent_loop_are_refused(rollout: Any) -> None:
+    several = [row | {"agent_name": "tool_agent"} for row in data(ab=[[0, 1]])]
+    with pytest.raises(
+        SettingError, match=r"ask for agent_name=tool_agent, and a stored response is one turn"
+    ):
+        rollout(several, share=0.5, **{N: 2})
+
+
+# -------------------------------------------------------------------------------------------------- settings
+
+
+def settings(algo: str = "gvpo", **changes: Any) -> DictConfig:
+    config = pickle.loads(preset(algo))
+    OmegaConf.set_struct(config, False)
+    stored = "algorithm.grpo_ext.stored_responses."
+    own = {key.replace("__", ".") if "__" in key else stored + key: value for key, value in changes.items()}
+    for key, value in ({"actor_rollout_ref.rollout.n": 8} | own).items():
+        OmegaConf.update(config, key, value, force_add=True)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"share": 1.5}, r"share is 1\.5; valid is a number in \[0, 1\]\. Type: "),
+        ({"share": -0.1}, r"share is -0\.1; valid is"),
+        (
+            {"share": 0.3},
+            r"share is 0\.3, but .*n is 8, and 2\.4 samples cannot.*multiple of 1/8.*share=0\.25",
+        ),
+        ({"share": 0.05}, r"0\.4 samples cannot be taken.*share=0\.125"),
+        ({"source": "elsewhere"}, r"source is elsewhere; valid are data, history"),
+        ({"source": "history"}, r"max_age is null, but .*source is history.*Type: \+.*max_age="),
+        ({"source": "history", "max_age": 0}, r"max_age is 0; valid is an integer ≥ 1"),
+        ({"max_age": 5}, r"max_age is 5, but .*source is data, whose responses have no age"),
+        ({"key": ""}, r"key is ''; valid is a name in extra_info"),
+        ({"old_log_probs": "recorded"}, r"recorded, but the anchor of GVPO is one policy.*valid is actor"),
+        (
+            {"share": 0.5, "algorithm__rollout_correction__bypass_mode": True},
+            r"bypass_mode is true, but .*another anchor of GVPO for each response",
+        ),
+        (
+            {"share": 0.5, "actor_rollout_ref__rollout__agent__default_agent_loop": "tool_agent"},
+            r"default_agent_loop is tool_agent, but .*one turn; valid are single_turn_agent, grpo_ext_single",
+        ),
+        (
+            {"share": 0.5, "actor_rollout_ref__rollout__agent__agent_loop_manager_class": "mine.Manager"},
+            r"agent_loop_manager_class is mine\.Manager, but .*valid is null",
+        ),
+        (
+            {"shares": 0.5},
+            r"stored_responses\.shares=0\.5 is not an option; valid are share, source, max_age",
+        ),
+    ],
+)
+def test_wrong_settings(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        check_stored_responses(settings(**changes))
+
+
+@pytest.mark.parametrize(
+    ("algo", "changes"),
+    [
+        ("gvpo", {"share": 0.25}),
+        ("gvpo", {"share": 0.0}),
+        ("gvpo", {"share": 1, "source": "history", "max_age": 10}),
+        ("dapo", {"share": 0.5, "old_log_probs": "recorded"}),
+        ("grpo_process", {"share": 0.5}),
+        ("grpo", {}),
+    ],
+)
+def test_right_settings(algo: str, changes: dict[str, Any]) -> None:
+    check_stored_responses(settings(algo, **changes))
+
+
+def test_defaults() -> None:
+    options = Options.from_config({"grpo_ext": {"stored_responses": {"share": 0.5}}}).stored_responses
+    assert options is not None
+    assert (options.source, options.key, options.max_age, options.old_log_probs) == (
+        "data",
+        "responses",
+        None,
+        "actor",
+    )
+    assert Options.from_config({}).stored_responses is None
