@@ -21,7 +21,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
-from grpo_verl_ext.verl_plugin.context import GROUPS, GroupRows
+from grpo_verl_ext.verl_plugin.context import GROUPS, GroupRows, no_drift
 from grpo_verl_ext.verl_plugin.losses import VARIANTS
 from grpo_verl_ext.verl_plugin.losses.normalization import Variant
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
@@ -132,7 +132,7 @@ def _config(name: str, variant: Variant, step: StepResponses) -> ActorConfig:
 
 
 def _group_rows(step: StepResponses, rows: Tensor) -> GroupRows:
-    return GroupRows(index=step.group[rows], size=step.group_size[rows], drift=torch.zeros(len(rows)))
+    return GroupRows(index=step.group[rows], size=step.group_size[rows], drift=no_drift)
 
 
 def micro_batches(responses: int, size: int) -> tuple[Tensor, ...]:

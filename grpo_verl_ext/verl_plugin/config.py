@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeGuard, TypeVar, cast
 
+from omegaconf import DictConfig, OmegaConf
+
 from grpo_verl_ext.algorithms.advantages import OUTCOME_BASELINES
 from grpo_verl_ext.verl_plugin.errors import SettingError
 
@@ -54,6 +56,12 @@ RENAMED_MODES = {
 
 LARGEST = 1e30
 """Largest |value| of a numeric setting: products of settings must fit fp32, which ends at 3.4e38."""
+
+
+def setting(config: DictConfig, key: str, default: Any = None) -> Any:
+    """Return the value of a dotted key; ``default`` where it is null or missing."""
+    value = OmegaConf.select(config, key, throw_on_resolution_failure=False)
+    return default if value is None else value
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

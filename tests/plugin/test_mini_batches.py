@@ -6,7 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, filled, whole_groups
+from grpo_verl_ext.verl_plugin.trainer.group_packing import (
+    balanced_over_ranks,
+    filled,
+    whole_groups,
+)
 
 
 def test_full_groups_keep_their_order():

@@ -1,9 +1,9 @@
 """GVPO as a loss registered with verl: a squared error per response, `algorithms.gvpo.squared_error`.
 
 In a trainer mode of this package (``trainer.v1.trainer_mode=grpo_ext_sync`` etc.) the worker passes the loss
-the drift and size of each response's group; value and gradient are then exact at every update. Without them
-the loss raises: verl's own trainers leave a group incomplete when a session fails, and spread groups over
-updates.
+the size of each response's group and a function for its drift Δ̄; value and gradient are then exact at every
+update. Without them the loss raises: verl's own trainers leave a group incomplete when a session fails, and
+spread groups over updates.
 
 **Low precision.** ``old_log_probs`` come from a separate forward pass with other micro-batches, hence other
 rounding: in bf16 some hundredths of a nat per token, which add up over a response to a spurious Δ. Where the
@@ -35,8 +35,9 @@ TERMS = (
     "actor/gvpo_var_term",
     "actor/gvpo_cov_term",
 )
+DRIFT = "actor/gvpo_drift"
 LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
-SUMMED_METRICS = (*TERMS, LOG_PROB_GAP)
+SUMMED_METRICS = (*TERMS, DRIFT, LOG_PROB_GAP)
 """Metrics that verl adds up: each micro-batch reports its share of the mini-batch's value."""
 WEIGHT_SUM = "actor/gvpo_weight_sum/"
 """Prefix of a prompt's number: the sum of its responses' weights in this micro-batch. The worker removes
@@ -66,11 +67,13 @@ def gvpo(
         log_prob, log_prob.detach() if groups.old_is_current else old_log_prob, response_mask
     )
     targets = adv.per_response(advantages, response_mask).to(log_ratio.dtype)
-    residual = formulas.residual(log_ratio, targets, groups.drift, beta)
+    drift = groups.drift(log_ratio.detach(), adv.has_tokens(response_mask))
+    residual = formulas.residual(log_ratio, targets, drift, beta)
     loss = _mini_batch_mean(formulas.squared_error(residual, groups.size), mini_batch)
-    parts = formulas.squared_error_parts(log_ratio.detach(), targets, groups.drift, groups.size, beta)
+    parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, groups.size, beta)
     values = (loss.detach(), *(_mini_batch_mean(part, mini_batch) for part in parts))
     metrics = dict(zip(TERMS, values, strict=True))
+    metrics[DRIFT] = _mini_batch_mean(formulas.share_of_prompt(drift.abs(), groups.size), mini_batch)
     if groups.old_is_current:
         gap = formulas.sequence_log_ratio(log_prob.detach(), old_log_prob, response_mask).abs()
         metrics[LOG_PROB_GAP] = aggregation.response_prompt_mean(

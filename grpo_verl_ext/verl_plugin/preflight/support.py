@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, DRIFT_ENGINES, REFRESH_ENGINES, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.config import ACTOR, DRIFT_ENGINES, REFRESH_ENGINES, TRAINER_MODES, setting
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.preflight.training import (
     CONTEXTS,
@@ -24,7 +24,6 @@ from grpo_verl_ext.verl_plugin.preflight.training import (
     TRAINERS,
     contexts,
     features,
-    setting,
 )
 
 

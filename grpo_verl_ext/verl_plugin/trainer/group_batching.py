@@ -5,6 +5,9 @@ mini-batch as under verl's own trainer.
 """
 
 import math
+import sys
+from collections import Counter
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,11 +21,17 @@ from grpo_verl_ext.algorithms import gvpo, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
 from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.context import KEYS
-from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, filled, whole_groups
+from grpo_verl_ext.verl_plugin.context import KEYS, DriftSource
+from grpo_verl_ext.verl_plugin.trainer import group_plan
+from grpo_verl_ext.verl_plugin.trainer.group_packing import (
+    balanced_over_ranks,
+    blocks_over_ranks,
+    filled,
+    whole_groups,
+)
 from grpo_verl_ext.verl_plugin.trainer.kv_batch import refuse_several_outputs
 from grpo_verl_ext.verl_plugin.trainer.rollout_batch import like, nested, prompt_ids, put
-from grpo_verl_ext.verl_plugin.workers.group_drift import NUM_GROUPS, OLD_IS_CURRENT
+from grpo_verl_ext.verl_plugin.workers.group_drift import DRIFT_SOURCE, NUM_GROUPS, OLD_IS_CURRENT
 
 GROUP_LOSSES = ("gvpo",)
 """Losses that need the group of every response."""
@@ -34,33 +43,77 @@ FOR_TARGETS = ("old_log_probs", "ref_log_prob", "advantages")
 class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     """Put whole groups into each optimizer step and pass their indices and sizes to the workers."""
 
+    _plan_of_batch: group_plan.Plan
+    _told_of_misfit = False
+
+    def _setup(self) -> None:
+        """Start verl's workers, then say where GVPO's drift will come from."""
+        super()._setup()
+        if self._needs_drift:
+            _tell(self._plan)
+
+    @property
+    def _has_group_loss(self) -> bool:
+        return self.config.actor_rollout_ref.actor.policy_loss.loss_mode in GROUP_LOSSES
+
+    @property
+    def _needs_drift(self) -> bool:
+        return self._has_group_loss and group_plan.policy_moves(self.config)
+
+    @property
+    def _capacity(self) -> int:
+        """Rows of a mini-batch on all ranks."""
+        actor_rollout = self.config.actor_rollout_ref
+        return int(actor_rollout.actor.ppo_mini_batch_size * actor_rollout.rollout.n)
+
+    @cached_property
+    def _plan(self) -> group_plan.Plan:
+        if not self._needs_drift:
+            return group_plan.by_forward_pass(self._capacity, "no update needs it")
+        return group_plan.choose(group_plan.Cut.from_config(self.config, self._dp_size))
+
     def _balance_batch(
         self, batch: Any, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **_: object
     ) -> Any:
         """Order the rows so that verl's cuts keep groups whole and ranks equally busy."""
         refuse_several_outputs(self.config.algorithm.adv_estimator, batch.keys)
-        dp_size = max(self._dp_ranks()) + 1
-        capacity = (
-            self.config.actor_rollout_ref.actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
-        )
-        mini_batches = whole_groups(prompt_ids(batch), capacity)
+        dp_size, capacity = self._dp_size, self._capacity
+        plan = self._plan_of_batch = self._plan_for(batch)
+        units = whole_groups(prompt_ids(batch), plan.unit)
         responses = len(batch)
-        unit = math.lcm(capacity, self._get_required_batch_multiple(dp_size))
-        size = math.ceil(len(mini_batches) * capacity / unit) * unit
+        multiple = math.lcm(capacity, self._get_required_batch_multiple(dp_size))
+        size = math.ceil(len(units) * plan.unit / multiple) * multiple
         batch = upsample_batch_to_divisible_size(batch, size, self.tokenizer.eos_token_id)
-        mini_batches = filled(mini_batches, range(responses, size), capacity)
+        units = filled(units, range(responses, size), plan.unit)
 
         lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
-        ranks = balanced_over_ranks(mini_batches, calculate_workload(lengths).tolist(), dp_size)
+        workload = calculate_workload(lengths).tolist()
+        if plan.source is DriftSource.MICRO_BATCH:
+            ranks = blocks_over_ranks(units, workload, dp_size, capacity // plan.unit)
+        else:
+            ranks = balanced_over_ranks(units, workload, dp_size)
         batch.reorder([row for rank in ranks for row in rank])
         metrics.update(log_seqlen_unbalance(lengths.tolist(), ranks, logging_prefix))
         return batch
 
-    def _dp_ranks(self) -> list[int]:
+    def _plan_for(self, batch: Any) -> group_plan.Plan:
+        """Return the plan of this training, or a forward pass where the batch does not fit it."""
+        largest_group = max(Counter(prompt_ids(batch)).values())
+        misfit = self._plan.misfit(largest_group, max(tag["seq_len"] for tag in batch.tags))
+        if not misfit:
+            return self._plan
+        plan = group_plan.by_forward_pass(self._capacity, misfit)
+        if not self._told_of_misfit:
+            self._told_of_misfit = True
+            _tell(plan)
+        return plan
+
+    @property
+    def _dp_size(self) -> int:
         known: dict[str, list[int]] = self.actor_rollout_wg._dispatch_info
         if "actor" not in known:
             known["actor"] = self.actor_rollout_wg._query_dispatch_info("actor")
-        return known["actor"]
+        return max(known["actor"]) + 1
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Pass the rows' keys to the estimator; store indices and sizes of groups for a group loss.
@@ -69,7 +122,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         """
         with KEYS.set(batch.keys):
             batch = super()._compute_advantage(batch, metrics)
-        if self.config.actor_rollout_ref.actor.policy_loss.loss_mode not in GROUP_LOSSES:
+        if not self._has_group_loss:
             return batch
         anchored = Options.from_config(self.config.algorithm).gvpo_anchor == "ref"
         rows = nested(batch, "response_mask", *(FOR_TARGETS if anchored else ()))
@@ -87,17 +140,34 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         return put(batch, fields)
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Pass the workers whether ``old_log_probs`` are those of the policy before this update.
+        """Pass the workers the source of the drift, and whether ``old_log_probs`` are the current policy's.
 
         verl's actor computes them just before it, for responses of any age, with two exceptions: in bypass
         mode they are the rollout's, and later parts of a step use the policy at the start of the step.
         """
         rollout_correction = self.config.algorithm.get("rollout_correction") or {}
+        plan = self._plan_of_batch
+        batch.extra_info[DRIFT_SOURCE] = plan.source.value
+        if plan.is_dynamic:
+            batch.extra_info["force_group_size"] = plan.unit
         batch.extra_info[NUM_GROUPS] = len(set(prompt_ids(batch)))
         batch.extra_info[OLD_IS_CURRENT] = self.local_trigger_step == 0 and not rollout_correction.get(
             "bypass_mode", False
         )
         return super()._update_actor(batch, metrics)
+
+
+def _tell(plan: group_plan.Plan) -> None:
+    where = (
+        "a forward pass before each update"
+        if plan.source is DriftSource.FORWARD_PASS
+        else "the update itself"
+    )
+    print(
+        f"grpo_verl_ext: GVPO takes the mean log-ratio of a prompt from {where}: {plan.reason}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _anchored_at_reference(rows: TensorDict, group: Tensor, member: Tensor, beta: float) -> Tensor:

@@ -71,3 +71,14 @@ def balanced_over_ranks(mini_batches: Sequence[Rows], workload: Sequence[int], d
             ranks[rank].extend(rows[i] for i in part)
             load[rank] += sum(own[i] for i in part)
     return ranks
+
+
+def blocks_over_ranks(
+    blocks: Sequence[Rows], workload: Sequence[int], dp_size: int, number: int
+) -> list[Rows]:
+    """Do the same with mini-batches of ``number`` blocks, each of whose rows stay together on a rank."""
+    work = [sum(workload[row] for row in block) for block in blocks]
+    every = range(len(blocks))
+    mini_batches = [list(every[start : start + number]) for start in every[::number]]
+    ranks = balanced_over_ranks(mini_batches, work, dp_size)
+    return [[row for block in rank for row in blocks[block]] for rank in ranks]
