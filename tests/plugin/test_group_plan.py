@@ -64,6 +64,7 @@ def test_the_plan(cut: Cut, source: DriftSource, unit: int, reason: str) -> None
     plan = choose(cut)
     assert (plan.source, plan.unit) == (source, unit)
     assert reason in plan.reason
+    assert plan.units_per_micro_batch == (2 if "=8 holds" in reason else 1)
     assert plan.is_dynamic == (source is MICRO_BATCH and cut.micro_batch is None)
 
 
@@ -137,7 +138,7 @@ def laid_out(plan: Plan, cut: Cut, prompts: list[int], lengths: list[int]) -> tu
     units = filled(units, range(len(prompts), size), plan.unit)
     workload = lengths + [1] * (size - len(prompts))
     if plan.source is MICRO_BATCH:
-        return blocks_over_ranks(units, workload, cut.ranks, per_mini_batch), size
+        return blocks_over_ranks(units, workload, cut.ranks, per_mini_batch, plan.units_per_micro_batch), size
     return balanced_over_ranks(units, workload, cut.ranks), size
 
 

@@ -89,7 +89,9 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
         workload = calculate_workload(lengths).tolist()
         if plan.source is DriftSource.MICRO_BATCH:
-            ranks = blocks_over_ranks(units, workload, dp_size, capacity // plan.unit)
+            ranks = blocks_over_ranks(
+                units, workload, dp_size, capacity // plan.unit, plan.units_per_micro_batch
+            )
         else:
             ranks = balanced_over_ranks(units, workload, dp_size)
         batch.reorder([row for rank in ranks for row in rank])

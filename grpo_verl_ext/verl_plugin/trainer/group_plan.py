@@ -72,12 +72,14 @@ class Plan:
             all ranks' micro-batches with the same number (``RANKS``), of a mini-batch (``FORWARD_PASS``).
         reason: why, for the log.
         longest: most tokens of a row, with dynamic batching; None if any.
+        units_per_micro_batch: of a rank, without dynamic batching.
     """
 
     source: DriftSource
     unit: int
     reason: str
     longest: int | None = None
+    units_per_micro_batch: int = 1
 
     @property
     def is_dynamic(self) -> bool:
@@ -134,7 +136,8 @@ def _fixed(cut: Cut, rows: int) -> Plan:
     if not together or cut.mini_batch % together:
         return by_forward_pass(cut.mini_batch, f"{key}={rows} does not divide a mini-batch's rows on a rank")
     if rows % k == 0:
-        return Plan(DriftSource.MICRO_BATCH, k, f"{key}={rows} holds all {k} responses to a prompt")
+        reason = f"{key}={rows} holds all {k} responses to a prompt"
+        return Plan(DriftSource.MICRO_BATCH, k, reason, units_per_micro_batch=rows // k)
     if together % k == 0:
         return Plan(
             DriftSource.RANKS, together, f"{key}={rows} on {cut.ranks} ranks hold whole groups of {k}"
