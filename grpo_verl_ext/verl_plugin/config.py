@@ -36,7 +36,7 @@ REWARD_MANAGER = "rule_and_model"
 """Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""
 
 DRIFT_ENGINES = ("fsdp", "fsdp2")
-"""Values of ``actor.strategy`` with which GVPO's forward pass between two updates was tested."""
+"""Values of ``actor.strategy`` with which GVPO's later updates on a rollout were tested."""
 REFRESH_ENGINES = ("fsdp", "fsdp2")
 """Values of ``actor.strategy`` with which the reference refresh was tested."""
 

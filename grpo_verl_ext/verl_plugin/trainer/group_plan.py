@@ -57,7 +57,7 @@ class Cut:
             group_size=rollout.n,
             mini_batch=actor.ppo_mini_batch_size * rollout.n,
             micro_batch=None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu or 0,
-            budget=actor.ppo_max_token_len_per_gpu * sequence_parallel,
+            budget=(actor.ppo_max_token_len_per_gpu or 0) * sequence_parallel,
             longest=max(rollout.prompt_length + rollout.response_length, PADDING_TOKENS),
         )
 
