@@ -1,16 +1,20 @@
-"""Measure the cost of GVPO's drift: seconds of verl's actor update with ``+algo=gvpo`` and ``+algo=grpo``.
+"""Measure seconds and memory of verl's actor update with ``+algo=gvpo`` and ``+algo=grpo``.
 
-Uses verl's FSDP2 worker on one rank, a Qwen2 model with random weights, and the same batch for both. One
-update per rollout needs no drift; of four updates, three need it. Also prints how well the two trainers
-balance rows over ranks, on lengths with a long tail.
+Uses verl's FSDP2 worker on one or two ranks, a Qwen2 model with random weights, and the same rows for both.
+Of four updates on a rollout, three need the mean log-ratio of each prompt: from the update itself, where a
+micro-batch or those of all ranks hold whole groups, or from a forward pass. Also prints how well the two
+trainers balance rows over ranks, on lengths with a long tail.
 """
 
 import argparse
 import os
+import socket
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +22,36 @@ from rich.console import Console
 from rich.table import Table
 from tensordict import TensorDict
 
-PROMPT = 32
+from grpo_verl_ext.verl_plugin.context import DriftSource
+from grpo_verl_ext.verl_plugin.trainer.group_packing import (
+    balanced_over_ranks,
+    blocks_over_ranks,
+    whole_groups,
+)
+from grpo_verl_ext.verl_plugin.trainer.group_plan import Cut, Plan, choose
+
+PROMPT, VOCABULARY = 32, 4096
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Case:
+    """Ranks, rows of a micro-batch (None: dynamic batching), updates on a rollout, aim for the time."""
+
+    ranks: int
+    micro_batch: int | None
+    updates: int
+    aim: float
+
+
+CASES = {
+    "one update": Case(1, 4, 1, 1.03),
+    "whole groups in a micro-batch": Case(1, 4, 4, 1.03),
+    "the same, dynamic batching": Case(1, None, 4, 1.03),
+    "whole groups over two ranks": Case(2, 2, 4, 1.03),
+    "forward pass": Case(1, 2, 4, 1.25),
+}
+"""With four responses to a prompt."""
 
 
 def main() -> None:
@@ -29,29 +62,81 @@ def main() -> None:
     parser.add_argument("--responses", type=int, default=4, help="per prompt")
     parser.add_argument("--tokens", type=int, default=160, help="most tokens of a response")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--cpu-time", action="store_true", help="of the first rank; on a busy machine")
+    parser.add_argument("--only", choices=CASES, help="one case")
     options = parser.parse_args()
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
+    if not torch.cuda.is_available():
+        os.environ["VERL_PLATFORM"] = "cpu"  # for the ranks, which import verl anew
     with tempfile.TemporaryDirectory() as folder:
         size = save_model(folder, options)
-        table = Table("updates", "grpo s", "gvpo s", "ratio", title=f"{size / 1e6:.0f} M parameters")
-        for updates in (1, 4):
-            workers = {loss: make_worker(folder, loss, options) for loss in ("grpo", "gvpo")}
-            seconds: dict[str, list[float]] = {loss: [] for loss in workers}
-            for _ in range(options.repeat + 1):
-                for loss, worker in workers.items():
-                    seconds[loss].append(timed_update(worker, make_batch(options, loss), updates, options))
-            grpo, gvpo = (statistics.median(seconds[loss][1:]) for loss in ("grpo", "gvpo"))
-            ratios = [b / a for a, b in zip(seconds["grpo"][1:], seconds["gvpo"][1:], strict=True)]
-            table.add_row(str(updates), f"{grpo:.2f}", f"{gvpo:.2f}", f"{statistics.median(ratios):.3f}")
-        Console().print(table)
-    Console().print(imbalance())
+        table = Table("", "grpo s", "gvpo s", "ratio", "aim", "grpo MiB", "gvpo MiB", "ratio")
+        table.title = f"{size / 1e6:.0f} M parameters"
+        for name, case in CASES.items():
+            if options.only not in (None, name):
+                continue
+            seconds, _ = run(folder, case, ("grpo", "gvpo"), options)
+            ratios = [b / a for a, b in zip(seconds["grpo"], seconds["gvpo"], strict=True)]
+            memory = {loss: run(folder, case, (loss,), options)[1] for loss in seconds}
+            table.add_row(
+                name,
+                *(f"{statistics.median(each):.2f}" for each in seconds.values()),
+                f"{statistics.median(ratios):.3f}",
+                f"{case.aim:.2f}",
+                *(f"{each / MIB:.0f}" for each in memory.values()),
+                f"{memory['gvpo'] / memory['grpo']:.3f}",
+            )
+        Console(width=110).print(table)
+    if options.only is None:
+        Console(width=110).print(imbalance())
+
+
+def run(
+    folder: str, case: Case, losses: tuple[str, ...], options: argparse.Namespace
+) -> tuple[dict[str, list[float]], int]:
+    """Return the seconds of each loss, taken in turns, and the bytes of the first rank at the peak."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(case.ranks)}
+    torch.multiprocessing.spawn(measure, (folder, case, losses, options), nprocs=case.ranks)
+    seconds, memory = torch.load(Path(folder) / "result.pt")
+    return seconds, memory
+
+
+def measure(rank: int, folder: str, case: Case, losses: tuple[str, ...], options: argparse.Namespace) -> None:
+    """Run one rank; the bytes are those above what it had before its first update."""
+    os.environ["RANK"] = str(rank)
+    torch.set_num_threads(1)  # more would wait for each other on a busy machine
+    workers = {loss: make_worker(folder, loss, case, options) for loss in losses}
+    seconds: dict[str, list[float]] = {loss: [] for loss in losses}
+    before = memory_now()
+    for _ in range(options.repeat + 1):
+        for loss, worker in workers.items():
+            seconds[loss].append(timed_update(worker, make_batch(rank, loss, case, options), case, options))
+    if rank == 0:
+        warm = {loss: each[1:] for loss, each in seconds.items()}
+        torch.save((warm, peak_memory() - before), Path(folder) / "result.pt")
+    torch.distributed.destroy_process_group()
+
+
+def memory_now() -> int:
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else process_memory("VmRSS")
+
+
+def peak_memory() -> int:
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else process_memory("VmHWM")
+
+
+def process_memory(name: str) -> int:
+    """Return an entry of Linux' status of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def save_model(folder: str, options: argparse.Namespace) -> int:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     config = Qwen2Config(
-        vocab_size=4096,
+        vocab_size=VOCABULARY,
         hidden_size=options.width,
         intermediate_size=4 * options.width,
         num_hidden_layers=options.layers,
@@ -65,7 +150,7 @@ def save_model(folder: str, options: argparse.Namespace) -> int:
     return model.num_parameters()
 
 
-def make_worker(folder: str, loss: str, options: argparse.Namespace) -> Any:
+def make_worker(folder: str, loss: str, case: Case, options: argparse.Namespace) -> Any:
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import (
         ActorConfig,
@@ -89,8 +174,9 @@ def make_worker(folder: str, loss: str, options: argparse.Namespace) -> Any:
                 enable_gradient_checkpointing=False, override_config={"attn_implementation": "sdpa"},
             ),
             engine_config=FSDPEngineConfig(
-                strategy="fsdp2", use_torch_compile=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=4,
-                mixed_precision=fp32,
+                strategy="fsdp2", use_torch_compile=False, mixed_precision=fp32,
+                use_dynamic_bsz=case.micro_batch is None, micro_batch_size_per_gpu=case.micro_batch,
+                max_token_len_per_gpu=budget(options),
             ),
             optimizer_config=FSDPOptimizerConfig(lr=1e-6),
             checkpoint_config=CheckpointConfig(),
@@ -100,7 +186,7 @@ def make_worker(folder: str, loss: str, options: argparse.Namespace) -> Any:
     actor = ActorConfig(
         strategy="fsdp2",
         rollout_n=options.responses,
-        ppo_micro_batch_size_per_gpu=4,
+        ppo_micro_batch_size_per_gpu=1,  # read by checks alone
         policy_loss=LossConfig(loss_mode=loss, gvpo_beta=0.1),
         loss_agg_mode=VARIANTS[loss].loss_agg_mode,
     )
@@ -108,17 +194,44 @@ def make_worker(folder: str, loss: str, options: argparse.Namespace) -> Any:
     return worker
 
 
-def make_batch(options: argparse.Namespace, loss: str) -> TensorDict:
-    """Return responses of random lengths, as verl's trainer passes them to a worker."""
+def budget(options: argparse.Namespace) -> int:
+    """Return the tokens of a micro-batch under dynamic batching: those of one group at most."""
+    return int(options.responses * (PROMPT + options.tokens))
+
+
+def make_plan(case: Case, options: argparse.Namespace) -> Plan:
+    """Return the plan of the trainer."""
+    return choose(
+        Cut(
+            engine="fsdp2",
+            ranks=case.ranks,
+            group_size=options.responses,
+            mini_batch=options.prompts * options.responses // case.updates,
+            micro_batch=case.micro_batch,
+            budget=budget(options),
+            longest=PROMPT + options.tokens,
+        )
+    )
+
+
+def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) -> TensorDict:
+    """Return a rank's responses of random lengths, in the trainer's order, as it passes them to a worker."""
     generator = torch.Generator().manual_seed(0)
     rows = options.prompts * options.responses
-    lengths = torch.randint(options.tokens // 2, options.tokens + 1, (rows,), generator=generator).tolist()
-    tokens = [torch.randint(0, 4096, (PROMPT + length,), generator=generator) for length in lengths]
+    lengths = torch.randint(options.tokens // 2, options.tokens + 1, (rows,), generator=generator)
+    prompts = torch.arange(options.prompts).repeat_interleave(options.responses)
+    own = order(make_plan(case, options), case, prompts.tolist(), (PROMPT + lengths).tolist())[rank]
+    drawn = [
+        torch.randint(0, VOCABULARY, (PROMPT + length,), generator=generator) for length in lengths.tolist()
+    ]
+    advantages = torch.randn(rows, generator=generator)
 
     def nested(values: list[torch.Tensor]) -> torch.Tensor:
         return torch.nested.as_nested_tensor(values, layout=torch.jagged)
 
-    mask = nested([torch.ones(length, dtype=torch.int64) for length in lengths])
+    tokens = [drawn[row] for row in own]
+    sizes = lengths[own].tolist()
+    mask = nested([torch.ones(size, dtype=torch.int64) for size in sizes])
     fields = {
         "input_ids": nested(tokens),
         "position_ids": nested([torch.arange(len(row)) for row in tokens]),
@@ -126,63 +239,80 @@ def make_batch(options: argparse.Namespace, loss: str) -> TensorDict:
         "responses": nested([row[PROMPT:] for row in tokens]),
         "response_mask": mask,
         "loss_mask": mask,
-        "old_log_probs": nested([torch.full((length,), -8.0) for length in lengths]),
-        "advantages": nested([torch.randn(1, generator=generator).expand(length) for length in lengths]),
+        "old_log_probs": nested([torch.full((size,), -8.0) for size in sizes]),
+        "advantages": nested([advantages[row].expand(size) for row, size in zip(own, sizes, strict=True)]),
     }
     if loss == "gvpo":
-        fields["group_index"] = torch.arange(options.prompts).repeat_interleave(options.responses)
-        fields["group_size"] = torch.full((rows,), options.responses)
-    return TensorDict(fields, batch_size=rows)
+        fields["group_index"] = prompts[own]
+        fields["group_size"] = torch.full((len(own),), options.responses)
+    return TensorDict(fields, batch_size=len(own))
 
 
-def timed_update(worker: Any, batch: TensorDict, updates: int, options: argparse.Namespace) -> float:
+def order(plan: Plan, case: Case, prompts: list[int], workload: list[int]) -> list[list[int]]:
+    """Return the rows of each rank, all groups being complete."""
+    units = whole_groups(prompts, plan.unit)
+    if plan.source is DriftSource.MICRO_BATCH:
+        per_mini_batch = len(prompts) // case.updates // plan.unit
+        return blocks_over_ranks(units, workload, case.ranks, per_mini_batch, plan.units_per_micro_batch)
+    return balanced_over_ranks(units, workload, case.ranks)
+
+
+def timed_update(worker: Any, batch: TensorDict, case: Case, options: argparse.Namespace) -> float:
     from verl.utils import tensordict_utils as tu
 
-    rows = options.prompts * options.responses
+    plan = make_plan(case, options)
+    mini_batch = options.prompts * options.responses // case.updates
     tu.assign_non_tensor(
         batch,
-        mini_batch_size=rows // updates,
-        global_batch_size=rows // updates,
+        mini_batch_size=mini_batch,
+        global_batch_size=mini_batch,
         epochs=1,
         temperature=1.0,
         num_groups=options.prompts,
         anchor_log_probs="old_log_probs",
         old_log_probs_are_current=True,
+        drift_source=plan.source.value,
     )
-    start = time.perf_counter()
+    if plan.is_dynamic and "group_index" in batch:
+        tu.assign_non_tensor(batch, force_group_size=plan.unit)
+    now = time.process_time if options.cpu_time else time.perf_counter
+    start = now()
     worker.train_mini_batch(batch)
-    return time.perf_counter() - start
+    return now() - start
 
 
 def imbalance() -> Table:
-    """Return a table of the busiest rank's tokens over an even share, for the step and per mini-batch."""
+    """Return a table of the busiest rank's tokens over an even share, where ranks wait after each part."""
     from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-    from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, whole_groups
-
-    table = Table(
-        "ranks", "verl: batch", "verl: mini-batches", "grpo_ext_sync: batch", "grpo_ext_sync: mini-batches"
-    )
+    table = Table("ranks", "drift from, rows", "verl: batch", "mini-batches", "micro-batches")
+    for column in ("ours: batch", "mini-batches", "micro-batches"):
+        table.add_column(column)
     table.title = (
         "Busiest rank ÷ even share, 128 prompts × 8, log-normal lengths, 4 mini-batches, mean of 20 seeds"
     )
-    for dp_size in (2, 4, 8, 16):
-        found: list[list[float]] = []
-        for seed in range(20):
-            generator = torch.Generator().manual_seed(seed)
-            lengths = (torch.randn(1024, generator=generator) + 6).exp().clamp(16, 4096).long()
-            workload = calculate_workload(lengths).tolist()
-            verls = get_seqlen_balanced_partitions(workload, dp_size, equal_size=True)
-            groups = whole_groups([row % 128 for row in range(1024)], capacity=256)
-            ours = balanced_over_ranks(groups, workload, dp_size)
-            found.append([busiest(r, lengths, parts) for r in (verls, ours) for parts in (1, 4)])
-        means = [f"{statistics.mean(column):.3f}" for column in zip(*found, strict=True)]
-        table.add_row(str(dp_size), *means)
+    rows, group, mini_batch = 1024, 8, 256
+    prompts = [row % (rows // group) for row in range(rows)]
+    for ranks in (2, 4, 8, 16):
+        for micro_batch in (group, group // 2, 1):
+            cut = Cut("fsdp2", ranks, group, mini_batch, micro_batch, budget=0, longest=0)
+            plan = choose(cut)
+            found: list[list[float]] = []
+            for seed in range(20):
+                generator = torch.Generator().manual_seed(seed)
+                lengths = (torch.randn(rows, generator=generator) + 6).exp().clamp(16, 4096).long()
+                workload = calculate_workload(lengths).tolist()
+                verls = get_seqlen_balanced_partitions(workload, ranks, equal_size=True)
+                ours = order(plan, Case(ranks, micro_batch, rows // mini_batch, 0), prompts, workload)
+                parts = (1, rows // mini_batch, rows // ranks // micro_batch)
+                found.append([busiest(each, lengths, part) for each in (verls, ours) for part in parts])
+            means = [f"{statistics.mean(column):.3f}" for column in zip(*found, strict=True)]
+            table.add_row(str(ranks), f"{plan.source.value}, {micro_batch}", *means)
     return table
 
 
 def busiest(ranks: list[list[int]], lengths: torch.Tensor, parts: int) -> float:
-    """Return Σ over mini-batches of the busiest rank's tokens, over the tokens of an even share."""
+    """Return Σ over parts of the busiest rank's tokens, over the tokens of an even share."""
     share = len(ranks[0]) // parts
     waits = [
         max(int(lengths[rank[j * share : (j + 1) * share]].sum()) for rank in ranks) for j in range(parts)

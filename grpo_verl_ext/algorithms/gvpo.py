@@ -21,9 +21,9 @@ Theorem 2 allows that distribution as far as it covers π'; it says nothing abou
 rejected.
 
 **Exact at any split.** Δ̄ is all that couples the responses of a prompt. Because Σ_i d_i = 0, the gradient
-through Δ̄ cancels, so Δ̄ may be a constant, computed where the whole group is known (`group_sum` of `Δ`,
-summed over ranks). Each response then has a loss of its own, `squared_error`, and value and gradient of their
-sum are those of the formula above, in whichever micro-batch or rank the responses are.
+through Δ̄ cancels, so Δ̄ may be a constant, computed from the sums of the whole group (`drift_sums`) over
+micro-batches or ranks. Each response then has a loss of its own, `squared_error`, and value and gradient of
+their sum are those of the formula above, in whichever micro-batch or rank the responses are.
 
 Shapes: (B,) one number per response, in any order; log-ratios in nats, rewards and d in reward units.
 Gradient flows through ``log_ratio`` alone.
@@ -36,7 +36,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.algorithms.groups import group_deviation
-from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
+from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_same_shape
 
 
 def sequence_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> Tensor:
@@ -132,12 +132,47 @@ def weights(residual: Tensor) -> Tensor:
     return -residual.detach()
 
 
-def mean_drift(log_ratio_sums: Tensor, counts: Tensor) -> Tensor:
-    """Δ̄ of every prompt from Σ_i Δ_i and the number of responses, 0 without a response: (P,) → (P,)."""
-    return log_ratio_sums / counts.clamp(min=1)
+def drift_sums(log_ratio: Tensor, group: Tensor, member: Tensor, num_groups: int) -> Tensor:
+    """Σ_i Δ_i of every prompt and the number of its responses: (B,) each → (2, P).
+
+    Sums over several micro-batches or ranks add up.
+
+    Args:
+        log_ratio: Δ_i, 0 for rows without tokens, as `sequence_log_ratio` gives it.
+        group: number of each row's prompt, 0 … P−1.
+        member: False for padding rows and for responses without tokens.
+        num_groups: P.
+    """
+    values = torch.stack((log_ratio, member.to(log_ratio.dtype)))
+    return values.new_zeros(2, num_groups).index_add_(1, group, values)
 
 
-def mean_absolute(values: Tensor, counts: Tensor) -> Tensor:
-    """Mean of |value| over the prompts that have responses: (P,) → ()."""
-    present = counts > 0
-    return torch.where(present, values.abs(), 0).sum() / present.sum().clamp(min=1)
+def mean_drift(sums: Tensor, group: Tensor, member: Tensor, group_size: Tensor) -> Tensor:
+    """Δ̄ of the prompt of each response, 0 for the other rows: (2, P), (B,) each → (B,).
+
+    Args:
+        sums: `drift_sums` over all responses of these prompts.
+        group: number of each row's prompt.
+        member: False for padding rows and for responses without tokens.
+        group_size: k of each row's prompt.
+
+    Raises:
+        TensorError: the sums lack responses of a prompt, so that Δ̄ would be the mean of a part of it.
+    """
+    log_ratio_sums, counts = sums[:, group]
+    torn = member & (counts != group_size)
+    if torn.any():
+        row = int(torn.nonzero()[0])
+        raise TensorError(
+            f"sums have {int(counts[row])} responses of prompt {int(group[row])}; valid are all "
+            f"{int(group_size[row])}. Pass sums over all micro-batches or ranks that hold the prompt"
+        )
+    return torch.where(member, log_ratio_sums / counts.clamp(min=1), 0)
+
+
+def share_of_prompt(values: Tensor, group_size: Tensor) -> Tensor:
+    """values_i / k with k the size of the prompt's group: (B,) → (B,).
+
+    Summed over a prompt, a number that all its responses have is that number again.
+    """
+    return values / group_size.clamp(min=1)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
-from grpo_verl_ext.verl_plugin.context import GROUPS, GroupRows
+from grpo_verl_ext.verl_plugin.context import GROUPS, GroupRows, no_drift
 from grpo_verl_ext.verl_plugin.losses import VARIANTS
 from grpo_verl_ext.verl_plugin.losses.normalization import Variant
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
@@ -136,7 +136,7 @@ def _group_rows(step: StepResponses, rows: Tensor) -> GroupRows:
     return GroupRows(
         index=step.group[rows],
         size=step.group_size[rows],
-        drift=zeros,
+        drift=no_drift,
         old_deviation=zeros,
         anchor_deviation=zeros,
     )

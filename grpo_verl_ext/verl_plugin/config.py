@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeGuard, TypeVar, cast
 
+from omegaconf import DictConfig, OmegaConf
+
 from grpo_verl_ext.algorithms.advantages import OUTCOME_BASELINES
 from grpo_verl_ext.verl_plugin.errors import SettingError
 
@@ -45,7 +47,7 @@ ALL_TERMS = "all"
 """Value of ``policy_loss.gvpo_terms`` for GVPO itself; the others are those of `gvpo_terms.LOSSES`."""
 
 DRIFT_ENGINES = ("fsdp", "fsdp2")
-"""Values of ``actor.strategy`` with which GVPO's forward pass between two updates was tested."""
+"""Values of ``actor.strategy`` with which GVPO's later updates on a rollout were tested."""
 REFRESH_ENGINES = ("fsdp", "fsdp2")
 """Values of ``actor.strategy`` with which the reference refresh was tested."""
 SEEDED_ROLLOUTS = ("vllm",)
@@ -73,6 +75,12 @@ RENAMED_AGENT_LOOPS = {
 
 LARGEST = 1e30
 """Largest |value| of a numeric setting: products of settings must fit fp32, which ends at 3.4e38."""
+
+
+def setting(config: DictConfig, key: str, default: Any = None) -> Any:
+    """Return the value of a dotted key; ``default`` where it is null or missing."""
+    value = OmegaConf.select(config, key, throw_on_resolution_failure=False)
+    return default if value is None else value
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -4,10 +4,11 @@ The trainer or worker sets each one; the loss or estimator reads it inside the c
 loss or estimator besides its arguments is listed here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import Enum
 from typing import Generic, TypeVar
 
 import torch
@@ -63,7 +64,26 @@ GROUP_SIZE = "group_size"
 GROUP_DRIFT = "group_drift"
 OLD_DEVIATION = "group_old_deviation"
 ANCHOR_DEVIATION = "group_anchor_deviation"
-"""Fields of the batch, one number per response: the trainer writes the first two, the worker the others."""
+"""Fields of the batch, one number per response: the trainer writes the first two, the worker the others;
+`GROUP_DRIFT` only where it is measured beforehand."""
+
+
+class DriftSource(Enum):
+    """Where the loss gvpo gets Δ̄ from, the mean log-ratio of a prompt's responses.
+
+    The value is what the trainer writes to the batch.
+    """
+
+    MICRO_BATCH = "micro-batch"
+    """The training pass: each micro-batch holds whole groups."""
+    RANKS = "ranks"
+    """The training pass: the micro-batches with the same number on all ranks together hold whole groups."""
+    FORWARD_PASS = "forward pass"
+    """A forward pass over the mini-batch before its update."""
+
+
+Drift = Callable[[Tensor, Tensor], Tensor]
+"""(Δ of the rows of a micro-batch, detached; which of them are responses) → Δ̄ of each row's prompt."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +93,8 @@ class GroupRows:
     Attributes:
         index: number of its prompt in the rollout batch.
         size: k, the prompt's responses with tokens: neither padding nor rejected.
-        drift: Δ̄, mean of log π_θ(y) − log π_old(y) over them, at the policy before this update, in nats.
+        drift: returns Δ̄, mean of Δ = log π_θ(y) − log π_old(y) over them, at the policy before this update,
+            in nats: (B,), (B,) bool → (B,); 0 for a row that is no response.
         old_deviation: log π_old(y) minus its mean over them, in nats.
         anchor_deviation: log π′(y) minus its mean over them, in nats.
         old_is_current: whether the policy has not moved since ``old_log_probs`` were computed; these then
@@ -82,7 +103,7 @@ class GroupRows:
 
     index: Tensor
     size: Tensor
-    drift: Tensor
+    drift: Drift
     old_deviation: Tensor
     anchor_deviation: Tensor
     old_is_current: bool = False
@@ -92,13 +113,18 @@ GROUPS = ScopedValue[GroupRows]("group rows")
 """Worker → loss: the groups of the micro-batch's rows; verl's ``ppo_loss`` passes no prompt ids."""
 
 
+def no_drift(log_ratio: Tensor, member: Tensor) -> Tensor:  # noqa: ARG001  # a `Drift`
+    """Return Δ̄ = 0, for a policy that has not moved."""
+    return torch.zeros_like(log_ratio)
+
+
 def at_first_update(rows: int, group_size: int, device: torch.device | None = None) -> GroupRows:
     """Return rows of complete groups under a policy that has not moved, for calls outside a training."""
     zeros = torch.zeros(rows, device=device)
     return GroupRows(
         index=zeros.long(),
         size=torch.full((rows,), group_size, device=device),
-        drift=zeros,
+        drift=no_drift,
         old_deviation=zeros,
         anchor_deviation=zeros,
     )

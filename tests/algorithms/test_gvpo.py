@@ -11,13 +11,14 @@ from collections.abc import Callable
 import oracles
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from grpo_verl_ext import gvpo
 from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.groups import group_deviation, group_sum
+from grpo_verl_ext.algorithms.validation import TensorError
 
 
 def weighted_log_likelihood(
@@ -172,11 +173,43 @@ def test_a_group_of_one_and_an_empty_one_contribute_nothing():
 
 
 def test_drift_by_hand():
-    sums, counts = torch.tensor([6.0, 0.0, -3.0]), torch.tensor([3.0, 0.0, 1.0])
-    drift = gvpo.mean_drift(sums, counts)
-    assert drift.tolist() == [2.0, 0.0, -3.0]
-    assert gvpo.mean_absolute(drift, counts).item() == 2.5
-    assert gvpo.mean_absolute(drift, torch.zeros(3)).item() == 0
+    # Prompts 2, 0, 2, 1, 2, 0: the last row of prompt 2 has no tokens, and prompt 1 is padding.
+    group, size = torch.tensor([2, 0, 2, 1, 2, 0]), torch.tensor([2, 2, 2, 0, 2, 2])
+    member = torch.tensor([True, True, True, False, False, True])
+    log_ratio = torch.tensor([6.0, -3.0, 2.0, 0.0, 0.0, 0.0])
+    sums = gvpo.drift_sums(log_ratio, group, member, num_groups=4)
+    assert sums.tolist() == [[-3.0, 0.0, 8.0, 0.0], [2.0, 0.0, 2.0, 0.0]]
+    drift = gvpo.mean_drift(sums, group, member, size)
+    assert drift.tolist() == [4.0, -1.5, 4.0, 0.0, 0.0, -1.5]
+    # |Δ̄| of the two prompts with responses.
+    assert gvpo.share_of_prompt(drift.abs(), size).sum().item() == 4 + 1.5
+
+
+@given(cut=st.integers(0, 12), seed=st.integers(0, 99))
+@settings(derandomize=True, deadline=None, max_examples=50)
+def test_sums_of_two_parts_give_the_drift_of_the_whole(cut, seed):
+    generator = torch.Generator().manual_seed(seed)
+    group = torch.randint(0, 4, (12,), generator=generator)
+    member = torch.rand(12, generator=generator) < 0.8
+    log_ratio = torch.where(member, torch.randn(12, generator=generator, dtype=F64), 0)
+    size = group_sum(member.long(), group)
+    parts = [
+        gvpo.drift_sums(log_ratio[rows], group[rows], member[rows], 4)
+        for rows in (slice(cut), slice(cut, None))
+    ]
+    found = gvpo.mean_drift(sum(parts), group, member, size)
+    means = []
+    for prompt, here in zip(group.tolist(), member.tolist(), strict=True):
+        own = log_ratio[(group == prompt) & member].tolist()
+        means.append(oracles.mean(own) if here else 0.0)
+    assert found.tolist() == pytest.approx(means, rel=1e-12, abs=1e-12)
+
+
+def test_the_mean_of_a_part_of_a_prompt_is_refused():
+    group, member, size = torch.tensor([0, 1, 1]), torch.tensor([True, True, True]), torch.tensor([1, 3, 3])
+    sums = gvpo.drift_sums(torch.zeros(3), group, member, num_groups=2)
+    with pytest.raises(TensorError, match=r"2 responses of prompt 1; valid are all 3\. Pass sums over"):
+        gvpo.mean_drift(sums, group, member, size)
 
 
 # ----------------------------------------------------------------------------------------------- theorems
@@ -302,10 +335,3 @@ def test_the_estimator_is_unbiased(k):
     (expected,) = torch.autograd.grad(0.5 * variance, log_ratio)
     assert total.item() == pytest.approx(0.5 * variance.item(), rel=1e-12)
     torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-14)
-
-
-def test_the_mean_is_over_prompts_that_are_there():
-    drift = torch.tensor([-3.0, 5.0])
-    assert gvpo.mean_absolute(drift, torch.tensor([2, 0])).item() == 3
-    assert gvpo.mean_absolute(drift, torch.tensor([2, 1])).item() == 4
-    assert gvpo.mean_absolute(drift, torch.tensor([0, 0])).item() == 0

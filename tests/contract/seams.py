@@ -349,6 +349,10 @@ SEAMS: dict[str, list[Seam]] = {
             Members("Actor", "ActorRollout", "ActorRolloutRef"),
             ".trainer.modes",
         ),
+        *(
+            seam(f"{trainer}._setup", Overridden(), ".trainer.group_batching")
+            for trainer in (TRAINER, SEPARATE)
+        ),
         seam(
             f"{TRAINER}.step",
             Overridden("metrics", "timing_raw"),
@@ -528,13 +532,28 @@ SEAMS: dict[str, list[Seam]] = {
             Called(("seqlen_list",), ("k_partitions", "equal_size")),
             ".trainer.group_packing",
         ),
-        seam(f"{PADDING}.no_padding_2_padding", Called(("tensor", "data")), ".workers.group_drift"),
+        seam(f"{PADDING}.response_from_nested", Called(("tensor", "response_mask")), ".workers.group_drift"),
         seam("transfer_queue.KVBatchMeta.chunk", Called(("chunks",)), ".trainer.group_packing"),
         # Else a mini-batch would cut groups.
         seam(
             f"{ROWS}.make_iterator",
             Has("idx_lst = torch.arange(tensordict.shape[0])", "dataset=idx_lst, batch_size=mini_batch_size"),
             ".trainer.group_packing",
+        ),
+        # Else GVPO would stop at its second update, whose micro-batches hold parts of groups.
+        seam(
+            "verl.workers.engine.utils.prepare_micro_batches",
+            Has(
+                "key='force_group_size'",
+                "force_group_size=force_group_size",
+                "tu.chunk_tensordict(data, total_data_size // (micro_batch_size_per_gpu * force_group_size))",
+            ),
+            ".trainer.group_plan",
+        ),
+        seam(
+            f"{ENGINE}.forward_backward_batch",
+            Has("prepare_micro_batches(data=data, dp_group=self.get_data_parallel_group()"),
+            ".trainer.group_plan",
         ),
         seam(
             f"{ROWS}.get",
@@ -1180,6 +1199,26 @@ SEAMS: dict[str, list[Seam]] = {
             ),
             ".preflight.groups",
             ".trainer.group_batching",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "trainer.v1.trainer_mode",
+                "trainer.v1.separate_async.parameter_sync_step",
+                "data.train_batch_size",
+                "algorithm.rollout_correction.bypass_mode",
+                "actor_rollout_ref.rollout.n",
+                "actor_rollout_ref.rollout.prompt_length",
+                "actor_rollout_ref.rollout.response_length",
+                "actor_rollout_ref.actor.strategy",
+                "actor_rollout_ref.actor.ppo_epochs",
+                "actor_rollout_ref.actor.ppo_mini_batch_size",
+                "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+                "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+                "actor_rollout_ref.actor.use_dynamic_bsz",
+                "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
+            ),
+            ".trainer.group_plan",
         ),
         seam(
             CONFIGURATION,

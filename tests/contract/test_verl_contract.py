@@ -132,16 +132,16 @@ BROKEN = {
     ),
     "a called function asks for more": (
         "verl.workers.utils.padding",
-        "def no_padding_2_padding(tensor: torch.Tensor, data: TensorDict)",
-        "def no_padding_2_padding(tensor: torch.Tensor, data: TensorDict, width: int)",
-        "verl.workers.utils.padding.no_padding_2_padding now asks for width; "
+        "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor)",
+        "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor, width: int)",
+        "verl.workers.utils.padding.response_from_nested now asks for width; "
         "grpo_verl_ext.verl_plugin.workers.group_drift calls it",
     ),
     "a called function takes its arguments in another order": (
         "verl.workers.utils.padding",
-        "def no_padding_2_padding(tensor: torch.Tensor, data: TensorDict)",
-        "def no_padding_2_padding(data: TensorDict, tensor: torch.Tensor)",
-        "verl.workers.utils.padding.no_padding_2_padding takes data where it took tensor; "
+        "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor)",
+        "def response_from_nested(response_mask: torch.Tensor, tensor: torch.Tensor)",
+        "verl.workers.utils.padding.response_from_nested takes response_mask where it took tensor; "
         "grpo_verl_ext.verl_plugin.workers.group_drift calls it",
     ),
     "a call hands less": (

@@ -13,7 +13,9 @@ import torch
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 
-def train(job: dict[str, Any], variant: dict[str, Any], rows: list[fsdp2_ranks.Row]) -> dict[str, Any]:
+def train(
+    job: dict[str, Any], variant: dict[str, Any], rows: list[fsdp2_ranks.Row], extra: dict[str, Any]
+) -> dict[str, Any]:
     """All updates on the batch of one rollout."""
     from verl.utils import tensordict_utils as tu
     from verl.workers.utils.losses import ppo_loss
@@ -22,7 +24,7 @@ def train(job: dict[str, Any], variant: dict[str, Any], rows: list[fsdp2_ranks.R
     worker.reset()
     worker.engine._autocast_dtype = torch.float32  # verl's word for "no autocast"; there is none to float64
     worker.set_loss_fn(partial(ppo_loss, config=fsdp2_ranks.actor_config(job, variant)))
-    output = worker.train_mini_batch(fsdp2_ranks.batch_of(rows, job["extra_info"]))
+    output = worker.train_mini_batch(fsdp2_ranks.batch_of(rows, extra))
     return {"engine": type(worker.engine.module).__name__, "metrics": tu.get(output, key="metrics")}
 
 

@@ -1,8 +1,9 @@
 """Run verl's real FSDP2 worker on gloo processes, in float64 or, as verl trains by default, in bf16.
 
 A module of its own, so that processes can import it. A rank reads ``job.pt`` from the test and trains once
-per variant. Rank 0 writes ``result.pt``: gradients, metrics and parameters of every update, the log-ratios
-Δ_i used by the loss for this rank's rows, and the parameters after the last update.
+per variant, on the rows that the trainer would hand it. Rank 0 writes ``result.pt``: gradients, metrics and
+parameters of every update, the log-ratios Δ_i used by the loss for this rank's rows, the number of forward
+passes besides the updates' own, and the parameters after the last update.
 """
 
 import os
@@ -21,13 +22,15 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 Row = dict[str, Any]
 LEARNING_RATE = 1e-3
 LORA_ALPHA = 16
+BUDGET = 64
+"""Tokens of a micro-batch with dynamic batching: four of the longest rows."""
 MIXED_PRECISION = {
     "float64": dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "double"),
     "bf16": None,  # verl's default: weights in fp32, computed with in bf16, gradients reduced in fp32
 }
 
 
-def tiny_model(seed: int = 0) -> GPTNeoXForCausalLM:
+def tiny_model(seed: int = 0, dropout: float = 0) -> GPTNeoXForCausalLM:
     """GPT-NeoX, because Qwen2's normalisation computes in single precision whatever its weights are."""
     config = GPTNeoXConfig(
         vocab_size=23,
@@ -39,6 +42,7 @@ def tiny_model(seed: int = 0) -> GPTNeoXForCausalLM:
         max_position_embeddings=160,
         tie_word_embeddings=True,
         attn_implementation="sdpa",
+        hidden_dropout=dropout,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -60,7 +64,9 @@ def batch_of(rows: list[Row], extra_info: dict[str, Any]) -> TensorDict:
     return tu.get_tensordict(fields, non_tensor_dict=extra_info)
 
 
-def train(job: dict[str, Any], variant: dict[str, Any], rows: list[Row]) -> dict[str, Any]:
+def train(
+    job: dict[str, Any], variant: dict[str, Any], rows: list[Row], extra: dict[str, Any]
+) -> dict[str, Any]:
     """All updates on the batch of one rollout."""
     from verl.utils import tensordict_utils as tu
     from verl.workers.utils.losses import ppo_loss
@@ -77,7 +83,8 @@ def train(job: dict[str, Any], variant: dict[str, Any], rows: list[Row]) -> dict
     gradients: list[dict[str, Tensor]] = []
     policies: list[dict[str, Tensor]] = []
     log_ratios: list[list[Tensor]] = [[]]
-    engine_step = worker.engine.optimizer_step
+    forward_passes = 0
+    engine_step, engine_infer = worker.engine.optimizer_step, worker.engine.infer_batch
     residual = gvpo.residual
 
     def optimizer_step() -> Any:
@@ -93,20 +100,26 @@ def train(job: dict[str, Any], variant: dict[str, Any], rows: list[Row]) -> dict
         log_ratios.append([])
         return engine_step()
 
+    def infer_batch(*arguments: Any) -> Any:
+        nonlocal forward_passes
+        forward_passes += 1
+        return engine_infer(*arguments)
+
     def recorded_residual(log_ratio: Tensor, *others: Any) -> Tensor:
         log_ratios[-1].append(log_ratio.detach().double())
         return residual(log_ratio, *others)
 
-    worker.engine.optimizer_step = optimizer_step
+    worker.engine.optimizer_step, worker.engine.infer_batch = optimizer_step, infer_batch
     start = parameters_of(worker)
     if variant["loss"] != "gvpo":  # for which alone the trainer writes the groups down
         rows = [{k: v for k, v in row.items() if not k.startswith("group_")} for row in rows]
     with patch.object(gvpo, "residual", recorded_residual):
-        output = worker.train_mini_batch(batch_of(rows, job["extra_info"]))
+        output = worker.train_mini_batch(batch_of(rows, extra))
     return {
         "start": start,
         "gradients": gradients,
         "policies": policies,
+        "forward_passes": forward_passes,
         "log_ratios": [torch.cat(update) for update in log_ratios if update],
         "parameters": parameters_of(worker),
         "metrics": tu.get(output, key="metrics"),
@@ -154,7 +167,7 @@ def make_worker(model: str, variant: dict[str, Any]) -> Any:
             use_torch_compile=False,
             use_dynamic_bsz=variant["micro_batch"] is None,
             micro_batch_size_per_gpu=variant["micro_batch"],
-            max_token_len_per_gpu=300,
+            max_token_len_per_gpu=BUDGET,
         ),
         optimizer_config=FSDPOptimizerConfig(
             lr=variant.get("learning_rate", LEARNING_RATE), weight_decay=0.01, clip_grad=1e9
@@ -191,9 +204,9 @@ def in_precision(dtype: str) -> AbstractContextManager[Any]:
 
 
 def run_rank(rank: int, folder: Path) -> None:
-    def trained(job: dict[str, Any], variant: dict[str, Any], rows: list[Row]) -> dict[str, Any]:
+    def trained(job: dict[str, Any], variant: dict[str, Any], *batch: Any) -> dict[str, Any]:
         with in_precision(variant["dtype"]):
-            return train(job, variant, rows)
+            return train(job, variant, *batch)
 
     run_variants(trained, rank, folder)
 
@@ -203,7 +216,10 @@ def run_variants(train: Callable[..., dict[str, Any]], rank: int, folder: Path) 
     torch.set_num_threads(1)
     os.environ["RANK"] = str(rank)
     job = torch.load(folder / "job.pt", weights_only=False)
-    results = {name: train(job, variant, job["ranks"][rank]) for name, variant in job["variants"].items()}
+    results = {}
+    for name, variant in job["variants"].items():
+        batch = job["batches"][name]
+        results[name] = train(job, variant, batch["ranks"][rank], batch["extra_info"])
     torch.distributed.barrier()
     if rank == 0:
         torch.save(results, folder / "result.pt")

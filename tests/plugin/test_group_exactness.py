@@ -2,8 +2,9 @@
 
 One process computes the printed formula in float64 with plain PyTorch: whole mini-batches, group means with
 gradient, AdamW. The plugin computes it through verl: the trainer's order of rows and targets, FSDP2 workers
-on 1, 2 and 4 gloo ranks, micro-batches of several sizes, four updates on one rollout. A dictionary replaces
-TransferQueue, which needs Ray; the end-to-end tests run the real one.
+on 1, 2 and 4 gloo ranks, micro-batches of several sizes, four updates on one rollout; the mean log-ratio of a
+prompt from the updates themselves or from forward passes before them. A dictionary replaces TransferQueue,
+which needs Ray; the end-to-end tests run the real one.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import fsdp2_ranks
 import pytest
 import torch
 from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
 from peft import LoraConfig, get_peft_model
 from processes import run_ranks
 from ray_cluster import free_ports
@@ -25,7 +27,7 @@ from transfer_queue import KVBatchMeta
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.verl_plugin.workers import group_drift
 from grpo_verl_ext.verl_plugin.workers.group_drift import (
-    ANCHOR,
+    DRIFT_SOURCE,
     NUM_GROUPS,
     OLD,
     OLD_IS_CURRENT,
@@ -39,7 +41,9 @@ GROUP_SIZES = [4, 4, 3, 4, 4, 1, 4, 4]
 """Responses that came back of the four asked for; prompt 5 has nothing to be compared with."""
 MINI_BATCHES = [[0, 1, 2, 3, 5], [4, 6, 7]]
 """Prompts by hand: 15 rows and room for the single one; then the rest, with four rows of padding."""
-PROMPT_LENGTH = 3
+REJECTED = "prompt6_2_0"
+"""Response without a token left, as after rollout rejection; its prompt has three others."""
+PROMPT_LENGTH, RESPONSE_LENGTH = 3, 13
 RANK = 4
 """Of LoRA's matrices."""
 
@@ -72,7 +76,7 @@ def rollout() -> dict[str, fsdp2_ranks.Row]:
         for prompt, size in enumerate(GROUP_SIZES):
             if session >= size:
                 continue
-            length = int(torch.randint(1, 14, (), generator=generator))
+            length = int(torch.randint(1, RESPONSE_LENGTH + 1, (), generator=generator))
             tokens = torch.randint(0, 23, (PROMPT_LENGTH + length,), generator=generator)
             mask = torch.ones(length, dtype=torch.int64)
             if length > 5:
@@ -80,7 +84,10 @@ def rollout() -> dict[str, fsdp2_ranks.Row]:
             reward = torch.zeros(length)
             # verl's rewards are in single precision; the means of three and of four of these are exact in it.
             reward[-1] = 0.75 * torch.randint(-4, 5, (), generator=generator)
-            rows[f"prompt{prompt}_{session}_0"] = {
+            key = f"prompt{prompt}_{session}_0"
+            if key == REJECTED:
+                mask = torch.zeros_like(mask)
+            rows[key] = {
                 "uid": f"prompt{prompt}",
                 "input_ids": tokens,
                 "attention_mask": torch.ones_like(tokens),
@@ -101,10 +108,25 @@ def token_log_probs(model: torch.nn.Module, row: fsdp2_ranks.Row) -> Tensor:
     return logits[start - 1 : -1].gather(-1, row["responses"].unsqueeze(-1)).squeeze(-1)
 
 
+def reference() -> torch.nn.Module:
+    """A policy other than the one of the rollout."""
+    model = fsdp2_ranks.tiny_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.25)
+    return model
+
+
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Any]:
-    """The paper's formula on every parameter."""
+    """The paper's formula on every parameter, with the policy of the rollout as anchor."""
     return trained_by_the_formula(fsdp2_ranks.tiny_model())
+
+
+@pytest.fixture(scope="module")
+def anchored() -> dict[str, Any]:
+    """The same with a reference as anchor."""
+    return trained_by_the_formula(fsdp2_ranks.tiny_model(), anchor_policy=reference())
 
 
 def covariance(one: Tensor, other: Tensor) -> Tensor:
@@ -150,42 +172,79 @@ def logged(moments: Tensor) -> dict[str, float]:
     }
 
 
-def trained_by_the_formula(
-    model: torch.nn.Module, terms: str = "all", anchor_model: torch.nn.Module | None = None
-) -> dict[str, Any]:
-    """Gradients of four updates and the parameters after them; the anchor is the start, if not given."""
-    rows = rollout()
-    old = {
-        key: (token_log_probs(anchor_model or model, row).detach() * row["response_mask"]).sum()
-        for key, row in rows.items()
+def log_likelihoods(model: torch.nn.Module, rows: dict[str, fsdp2_ranks.Row]) -> dict[str, Tensor]:
+    return {
+        key: (token_log_probs(model, row).detach() * row["response_mask"]).sum() for key, row in rows.items()
     }
+
+
+def trained_by_the_formula(
+    model: torch.nn.Module,
+    terms: str = "all",
+    *,
+    old_policy: torch.nn.Module | None = None,
+    anchor_policy: torch.nn.Module | None = None,
+) -> dict[str, Any]:
+    """Gradients, metrics and the mean |Δ̄| of four updates, and the parameters after them.
+
+    The old policy is the model, and the anchor the old policy, if not given.
+    """
+    rows = rollout()
+    old = log_likelihoods(old_policy or model, rows)
+    anchor = old if anchor_policy is None else log_likelihoods(anchor_policy, rows)
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimiser = torch.optim.AdamW(trainable.values(), lr=fsdp2_ranks.LEARNING_RATE, weight_decay=0.01)
-    gradients, losses, metrics = [], [], []
+    gradients, losses, drifts, metrics = [], [], [], []
     for prompts in MINI_BATCHES * EPOCHS:
-        loss, sums = torch.zeros((), dtype=F64), torch.zeros(6, dtype=F64)
+        loss, drift, sums = torch.zeros((), dtype=F64), 0.0, torch.zeros(6, dtype=F64)
         for prompt in prompts:
-            own = {key: row for key, row in rows.items() if row["uid"] == f"prompt{prompt}"}
+            own = {
+                key: row
+                for key, row in rows.items()
+                if row["uid"] == f"prompt{prompt}" and row["response_mask"].any()
+            }
+            now = {
+                key: (token_log_probs(model, row) * row["response_mask"]).sum() for key, row in own.items()
+            }
+            drift += abs(sum((now[key] - old[key]).item() for key in own) / len(own)) / MINI_BATCH
             if len(own) > 1:
                 rewards = torch.stack([row["rm_scores"].sum() for row in own.values()]).double()
-                log_prob = torch.stack(
-                    [(token_log_probs(model, row) * row["response_mask"]).sum() for row in own.values()]
-                )
-                anchor = torch.stack([old[key] for key in own])
-                loss = loss + formula(rewards, log_prob, anchor, terms) / MINI_BATCH
-                sums += moments(rewards, log_prob, anchor)
+                log_prob = torch.stack([now[key] for key in own])
+                anchors = torch.stack([anchor[key] for key in own])
+                loss = loss + formula(rewards, log_prob, anchors, terms) / MINI_BATCH
+                sums += moments(rewards, log_prob, anchors)
         optimiser.zero_grad()
         loss.backward()
         gradients.append({name: p.grad.clone() for name, p in trainable.items()})
         losses.append(loss.item())
+        drifts.append(drift)
         metrics.append(logged(sums))
         optimiser.step()
     return {
         "gradients": gradients,
         "losses": losses,
+        "drifts": drifts,
         "metrics": metrics,
         "parameters": {name: p.detach() for name, p in model.named_parameters()},
     }
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose(
+            "ppo_trainer",
+            overrides=[
+                *(
+                    "+algo=gvpo",
+                    f"actor_rollout_ref.actor.policy_loss.gvpo_beta={BETA}",
+                    "actor_rollout_ref.rollout.name=vllm",
+                ),
+                f"actor_rollout_ref.actor.ppo_mini_batch_size={MINI_BATCH}",
+                f"actor_rollout_ref.actor.ppo_epochs={EPOCHS}",
+                f"actor_rollout_ref.rollout.n={N}",
+                *overrides,
+            ],
+        )
 
 
 def batch_for_workers(
@@ -204,27 +263,16 @@ def batch_for_workers(
     from verl.trainer.ppo import padding_utils
     from verl.trainer.ppo.v1 import trainer_base
 
-    from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
+    from grpo_verl_ext.verl_plugin.trainer import group_plan, modes, rollout_batch
 
     store = Store()
     for module in (trainer_base, padding_utils, rollout_batch):
         monkeypatch.setattr(module, "tq", store)
+    # So that a row of padding is not longer than a response.
+    monkeypatch.setattr(padding_utils, "SYNTHETIC_PADDING_SEQ_LEN", 8)
+    monkeypatch.setattr(group_plan, "PADDING_TOKENS", 8)
     store.rows = rollout()
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose(
-            "ppo_trainer",
-            overrides=[
-                *(
-                    "+algo=gvpo",
-                    f"actor_rollout_ref.actor.policy_loss.gvpo_beta={BETA}",
-                    "actor_rollout_ref.rollout.name=vllm",
-                ),
-                f"actor_rollout_ref.actor.ppo_mini_batch_size={MINI_BATCH}",
-                f"actor_rollout_ref.actor.ppo_epochs={EPOCHS}",
-                f"actor_rollout_ref.rollout.n={N}",
-                *overrides,
-            ],
-        )
+    config = composed(*overrides)
     trainer = object.__new__(modes.GroupTrainerSync)
     trainer.config, trainer.global_steps, trainer.use_critic = config, 1, False
     trainer.local_trigger_step = local_trigger_step
@@ -243,8 +291,11 @@ def batch_for_workers(
     metrics: dict[str, Any] = {}
     batch = trainer._balance_batch(KVBatchMeta(partition_id="train", keys=keys, tags=tags), metrics)
     model = fsdp2_ranks.tiny_model(old_policy)
+    anchor = reference() if config.algorithm.grpo_ext.gvpo_anchor == "ref" else None
     for row in store.rows.values():
         row["old_log_probs"] = token_log_probs(model, row).detach()
+        if anchor is not None:
+            row["ref_log_prob"] = token_log_probs(anchor, row).detach()
     batch = trainer._compute_advantage(batch, metrics)
     trainer._update_actor(batch, metrics)
     return store, handed_over[0]
@@ -256,16 +307,18 @@ def trained(
     dp_size: int,
     variants: dict[str, Any],
     run_rank: Callable[[int, Path], None] = fsdp2_ranks.run_rank,
+    *,
+    dropout: float = 0,
     **rollout: int,
 ) -> dict[str, Any]:
-    """Run the ranks; {variant: result}."""
-    model = tmp_path / "model"
-    fsdp2_ranks.tiny_model().save_pretrained(model)
-    store, batch = batch_for_workers(monkeypatch, dp_size, **rollout)
-    job = {
-        "model": str(model), "n": N, "beta": BETA, "variants": variants, "extra_info": batch.extra_info,
-        "ranks": [[store.rows[key] for key in part.keys] for part in batch.chunk(dp_size)],
-    }  # fmt: skip
+    """Run the ranks; {variant: result}.
+
+    ``dropout`` is of the model's hidden layers, in training; ``rollout`` see `batch_for_workers`.
+    """
+    folder = tmp_path / "model"
+    fsdp2_ranks.tiny_model(dropout=dropout).save_pretrained(folder)
+    batches = {name: batch_of_ranks(monkeypatch, dp_size, each, **rollout) for name, each in variants.items()}
+    job = {"model": str(folder), "n": N, "beta": BETA, "variants": variants, "batches": batches}
     torch.save(job, tmp_path / "job.pt")
     (port,) = free_ports(1)
     where = {"WORLD_SIZE": str(dp_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -273,13 +326,38 @@ def trained(
     return torch.load(tmp_path / "result.pt", weights_only=False)
 
 
-def variant(micro_batch: int | None, **changes: Any) -> dict[str, Any]:
-    """``micro_batch`` None is dynamic batching."""
+def batch_of_ranks(
+    monkeypatch: pytest.MonkeyPatch, dp_size: int, variant: dict[str, Any], **rollout: int
+) -> dict[str, Any]:
+    """The rows of each rank as the trainer lays them out; ``source`` says what it must have planned."""
+    overrides = [f"algorithm.grpo_ext.gvpo_anchor={variant['anchor']}"]
+    if variant["source"] != BEFORE:
+        overrides += [
+            f"data.max_prompt_length={PROMPT_LENGTH}",
+            f"data.max_response_length={RESPONSE_LENGTH}",
+            f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={fsdp2_ranks.BUDGET}",
+            f"actor_rollout_ref.actor.use_dynamic_bsz={variant['micro_batch'] is None}",
+            f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={variant['micro_batch'] or 'null'}",
+        ]
+    store, batch = batch_for_workers(monkeypatch, dp_size, *overrides, **rollout)
+    assert batch.extra_info[DRIFT_SOURCE] == variant["source"]
+    ranks = [[store.rows[key] for key in part.keys] for part in batch.chunk(dp_size)]
+    return {"ranks": ranks, "extra_info": batch.extra_info}
+
+
+BEFORE = "forward pass"
+
+
+def variant(micro_batch: int | None, source: str = BEFORE, **changes: Any) -> dict[str, Any]:
+    """``micro_batch`` None is dynamic batching; ``source`` is where the mean log-ratio comes from.
+
+    The trainer plans a forward pass here because it is not told the micro-batches.
+    """
     defaults = {
         "gradient_checkpointing": False, "worker": "ours", "loss": "gvpo", "lora_rank": 0, "dtype": "float64",
-        "terms": "all",
+        "terms": "all", "anchor": "old",
     }  # fmt: skip
-    return {"micro_batch": micro_batch} | defaults | changes
+    return {"micro_batch": micro_batch, "source": source} | defaults | changes
 
 
 def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
@@ -287,9 +365,32 @@ def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> flo
     return float(max((found[name] - expected[name]).abs().max() for name in expected) / scale)
 
 
+MICRO_BATCH, RANKS = "micro-batch", "ranks"
+IN_THE_UPDATE = {
+    1: {"fours": (4, MICRO_BATCH), "eights": (8, MICRO_BATCH), "dynamic": (None, MICRO_BATCH)},
+    2: {
+        "pairs": (2, RANKS),  # 2 ranks × 2 rows are the responses to one prompt
+        "fours": (4, MICRO_BATCH),
+        "eights": (8, MICRO_BATCH),
+        "dynamic": (None, MICRO_BATCH),
+    },
+    4: {
+        "singles": (1, RANKS),
+        "pairs": (2, RANKS),  # and 4 × 2 those to two
+        "fours": (4, MICRO_BATCH),
+        "dynamic": (None, MICRO_BATCH),
+    },
+}
+"""Ranks → the micro-batches with which prompts of four responses need no forward pass, and why."""
+
+
 @pytest.mark.parametrize("dp_size", [1, 2, pytest.param(4, marks=pytest.mark.long)])
 def test_gradients_and_parameters_of_four_updates(
-    dp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+    dp_size: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    expected: dict[str, Any],
+    anchored: dict[str, Any],
 ) -> None:
     variants = {
         "singles": variant(1),
@@ -297,25 +398,51 @@ def test_gradients_and_parameters_of_four_updates(
         "fours": variant(4),
         "dynamic": variant(None),
         "recomputed": variant(2, gradient_checkpointing=True),
+        "anchored": variant(2, anchor="ref"),
     }
     if dp_size < 4:  # four ranks have four rows each
         variants["eights"] = variant(8)
+    for name, (micro_batch, source) in IN_THE_UPDATE[dp_size].items():
+        variants[f"{name} in the update"] = variant(micro_batch, source)
+        variants[f"{source}, anchored"] = variant(
+            micro_batch, source, anchor="ref", gradient_checkpointing=True
+        )
     for name, result in trained(tmp_path, monkeypatch, dp_size, variants).items():
+        wanted = anchored if variants[name]["anchor"] == "ref" else expected
         errors = [
-            relative_error(*pair) for pair in zip(result["gradients"], expected["gradients"], strict=True)
+            relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)
         ]
         assert max(errors) <= 1e-12, (name, errors)
-        assert relative_error(result["parameters"], expected["parameters"]) <= 1e-10, name
-        assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(expected["losses"], rel=1e-12), name
+        assert relative_error(result["parameters"], wanted["parameters"]) <= 1e-10, name
+        assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12), name
         metrics = result["metrics"]
         terms = zip(*(metrics[f"actor/gvpo_{term}_term"] for term in ("reward", "var", "cov")), strict=True)
-        assert [sum(parts) for parts in terms] == pytest.approx(expected["losses"], rel=1e-12), name
-        for key in expected["metrics"][0]:
-            wanted = [update[key] for update in expected["metrics"]]
-            assert metrics[key] == pytest.approx(wanted, rel=1e-9, abs=1e-12), (name, key)
-        assert metrics["actor/gvpo_drift"][0] == 0, "the first update needs no forward pass"
+        assert [sum(parts) for parts in terms] == pytest.approx(wanted["losses"], rel=1e-12), name
+        for key in wanted["metrics"][0]:
+            values = [update[key] for update in wanted["metrics"]]
+            assert metrics[key] == pytest.approx(values, rel=1e-9, abs=1e-12), (name, key)
+        assert metrics["actor/gvpo_drift"][0] == 0
+        assert metrics["actor/gvpo_drift"] == pytest.approx(wanted["drifts"], rel=1e-10, abs=1e-15), name
         assert min(metrics["actor/gvpo_drift"][1:]) > 1e-4
         assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6, name
+        passes = 3 if variants[name]["source"] == BEFORE else 0
+        assert result["forward_passes"] == passes, f"{name}: the first update never needs one"
+
+
+def test_with_dropout_the_mean_log_ratio_is_that_of_the_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forward pass beforehand has no dropout, so that the weights of a prompt do not sum to zero."""
+    variants = {
+        "before": variant(2),
+        "ranks": variant(2, RANKS),
+        "micro-batch": variant(4, MICRO_BATCH),
+        "dynamic": variant(None, MICRO_BATCH),
+    }
+    results = trained(tmp_path, monkeypatch, 2, variants, dropout=0.2)
+    sums = {name: max(result["metrics"]["actor/gvpo_weight_sum"]) for name, result in results.items()}
+    assert sums.pop("before") > 1e-2
+    assert max(sums.values()) <= 1e-6, sums
 
 
 @pytest.mark.parametrize("dp_size", [1, 2, pytest.param(4, marks=pytest.mark.long)])
@@ -325,8 +452,8 @@ def test_old_log_probs_of_another_policy(
     """As with stored responses, which the policy did not write: no update has a drift of 0."""
     rollout = {"local_trigger_step": 1, "old_policy": 1}
     result = trained(tmp_path, monkeypatch, dp_size, {"pairs": variant(2)}, **rollout)["pairs"]
-    anchor = fsdp2_ranks.tiny_model(rollout["old_policy"])
-    wanted = trained_by_the_formula(fsdp2_ranks.tiny_model(), anchor_model=anchor)
+    other = fsdp2_ranks.tiny_model(rollout["old_policy"])
+    wanted = trained_by_the_formula(fsdp2_ranks.tiny_model(), old_policy=other)
     errors = [relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)]
     assert max(errors) <= 1e-12, errors
     assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12)
@@ -380,28 +507,30 @@ def test_in_bf16_the_first_update_has_no_log_ratio_and_later_ones_that_of_their_
 
     ``old_log_probs`` are the float64 ones, so that they differ from those of a bf16 pass at every token.
     """
-    ranks = 2
-    result = trained(tmp_path, monkeypatch, ranks, {"bf16": variant(2, dtype="bf16")})["bf16"]
-    metrics, used = result["metrics"], result["log_ratios"]
-    assert metrics["actor/gvpo_log_prob_gap"][0] > 1e-3, "two passes differ"
-    assert len(used) == 4
-    assert used[0].abs().max() == 0
-    assert metrics["actor/gvpo_var_term"][0] == 0
+    variants = {"before": variant(2, dtype="bf16"), "ranks": variant(2, RANKS, dtype="bf16")}
+    results = trained(tmp_path, monkeypatch, 2, variants)
+    batches = torch.load(tmp_path / "job.pt", weights_only=False)["batches"]
+    for name, result in results.items():
+        metrics, used = result["metrics"], result["log_ratios"]
+        assert metrics["actor/gvpo_log_prob_gap"][0] > 1e-3, "two passes differ"
+        assert len(used) == 4
+        assert used[0].abs().max() == 0
+        assert metrics["actor/gvpo_var_term"][0] == 0
 
-    # Later the error of Δ is the rounding of one pass, as in the gap, at a policy that has moved little.
-    rows = torch.load(tmp_path / "job.pt", weights_only=False)["ranks"][0]
-    exact = exact_log_ratios(result["policies"], rows)
-    assert max(log_ratio.abs().max() for log_ratio in exact[1:]) > 0.05, "it has moved"
-    errors = torch.stack(used[1:]) - torch.stack(exact[1:])
-    assert errors.abs().mean() <= 2 * metrics["actor/gvpo_log_prob_gap"][0]
-    # Σ_i w_i = −β Σ_i e_i, with e_i what two passes over the same cut differ by: nothing, on a CPU.
-    assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6
-    # A few roundings to 8 bits, 2^−8 each, in a row; AdamW then divides the gradient by its own size, so that
-    # later policies differ by those roundings as well.
-    gradients = zip(result["gradients"], expected["gradients"], strict=True)
-    found = [relative_error(*pair) for pair in gradients]
-    assert found[0] <= 4 * 2**-8, found
-    assert max(found) <= 16 * 2**-8, found
+        # Later the error of Δ is the rounding of one pass, as in the gap, at a policy that has moved little.
+        exact = exact_log_ratios(result["policies"], batches[name]["ranks"][0])
+        assert max(log_ratio.abs().max() for log_ratio in exact[1:]) > 0.05, "it has moved"
+        errors = torch.stack(used[1:]) - torch.stack(exact[1:])
+        assert errors.abs().mean() <= 2 * metrics["actor/gvpo_log_prob_gap"][0]
+        # Σ_i w_i = −β Σ_i e_i, with e_i what the update differs by from the pass that gave the mean: nothing
+        # in the same pass, and with the same cut on a CPU.
+        assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6
+        # A few roundings to 8 bits, 2^−8 each, in a row; AdamW then divides the gradient by its own size, so
+        # that later policies differ by those roundings as well.
+        gradients = zip(result["gradients"], expected["gradients"], strict=True)
+        found = [relative_error(*pair) for pair in gradients]
+        assert found[0] <= 4 * 2**-8, found
+        assert max(found) <= 16 * 2**-8, found
 
 
 @pytest.mark.parametrize(
@@ -421,22 +550,77 @@ def test_when_old_log_probs_are_those_of_the_policy_at_hand(
     assert batch.extra_info[OLD_IS_CURRENT] is current
 
 
+@pytest.mark.parametrize(
+    ("overrides", "misfit"),
+    [
+        # Groups of four in micro-batches of three rows.
+        (["actor_rollout_ref.rollout.n=3", "{actor}.ppo_micro_batch_size_per_gpu=3"], "has 4 responses"),
+        # The longest response has 13 tokens.
+        (
+            [
+                *("{actor}.use_dynamic_bsz=true", "{actor}.ppo_max_token_len_per_gpu=64"),
+                *("data.max_prompt_length=3", "data.max_response_length=12"),
+            ],
+            "have 16 tokens, more than 15",
+        ),
+    ],
+)
+def test_a_batch_that_does_not_fit_takes_a_forward_pass_and_is_named_once(
+    overrides: list[str], misfit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = [each.format(actor="actor_rollout_ref.actor") for each in overrides]
+    _, batch = batch_for_workers(monkeypatch, 1, *named)
+    assert batch.extra_info[DRIFT_SOURCE] == BEFORE
+    assert "force_group_size" not in batch.extra_info
+    said = capsys.readouterr().err
+    assert said.count("takes the mean log-ratio of a prompt from a forward pass before each update") == 1
+    assert misfit in said
+
+
+def test_the_plan_is_said_before_the_first_rollout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from verl.trainer.ppo.v1 import trainer_base
+
+    from grpo_verl_ext.verl_plugin.trainer import modes
+
+    monkeypatch.setattr(trainer_base.PPOTrainer, "_setup", lambda self: None)
+    trainer = object.__new__(modes.GroupTrainerSync)
+    trainer.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": [0, 1]})
+    for overrides, said in (
+        (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"], "from the update itself: "),
+        (
+            ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"],
+            "from a forward pass before each update: ",
+        ),
+        (["algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla"], ""),
+    ):
+        trainer.config = composed(*overrides)
+        vars(trainer).pop("_plan", None)
+        trainer._setup()
+        printed = capsys.readouterr().err
+        assert said in printed
+        assert bool(said) == bool(printed)
+
+
 def test_an_adapter_is_trained_by_the_same_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """LoRA: the drift is that of the policy with its adapter, and the base stays as it is."""
-    result = trained(tmp_path, monkeypatch, 2, {"lora": variant(2, lora_rank=RANK)})["lora"]
-    lora = LoraConfig(r=RANK, lora_alpha=fsdp2_ranks.LORA_ALPHA, target_modules="all-linear")
-    model = get_peft_model(fsdp2_ranks.tiny_model(), lora).double()
-    missing, unknown = model.load_state_dict(result["start"], strict=False)
-    assert (missing, unknown) == (["base_model.model.embed_out.weight"], []), "tied to the embedding"
-    wanted = trained_by_the_formula(model)
-    errors = [relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)]
-    assert max(errors) <= 1e-12, errors
-    assert relative_error(result["parameters"], wanted["parameters"]) <= 1e-10
-    assert min(result["metrics"]["actor/gvpo_drift"][1:]) > 1e-5
-    ends = result["parameters"].items()
-    changed = [name for name, end in ends if not torch.equal(end, result["start"][name])]
-    assert changed
-    assert all("lora_" in name for name in changed)
+    variants = {"before": variant(2, lora_rank=RANK), "ranks": variant(2, RANKS, lora_rank=RANK)}
+    for result in trained(tmp_path, monkeypatch, 2, variants).values():
+        lora = LoraConfig(r=RANK, lora_alpha=fsdp2_ranks.LORA_ALPHA, target_modules="all-linear")
+        model = get_peft_model(fsdp2_ranks.tiny_model(), lora).double()
+        missing, unknown = model.load_state_dict(result["start"], strict=False)
+        assert (missing, unknown) == (["base_model.model.embed_out.weight"], []), "tied to the embedding"
+        wanted = trained_by_the_formula(model)
+        gradients = zip(result["gradients"], wanted["gradients"], strict=True)
+        errors = [relative_error(*pair) for pair in gradients]
+        assert max(errors) <= 1e-12, errors
+        assert relative_error(result["parameters"], wanted["parameters"]) <= 1e-10
+        assert min(result["metrics"]["actor/gvpo_drift"][1:]) > 1e-5
+        ends = result["parameters"].items()
+        changed = [name for name, end in ends if not torch.equal(end, result["start"][name])]
+        assert changed
+        assert all("lora_" in name for name in changed)
 
 
 def test_without_the_drift_only_the_first_update_is_exact(
@@ -460,30 +644,27 @@ def test_a_loss_that_does_not_look_at_groups_is_verls_own(
     assert results["ours"]["metrics"].keys() == results["verl"]["metrics"].keys()
 
 
-@pytest.mark.parametrize("anchor", [OLD, REF])
-def test_deviations_of_log_probs_from_the_mean_of_their_prompt(
-    anchor: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deviations_of_log_probs_from_the_mean_of_their_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank's rows; the other rank has one more response of prompt 0, and prompt 1 a rejected one."""
     monkeypatch.setattr(group_drift, "get_device_id", lambda: "cpu")
     worker = object.__new__(GroupTrainingWorker)
     elsewhere = {OLD: -1.0, REF: -6.0}
-    asked = iter([OLD, REF])
-
-    def add_over_ranks(sums: Tensor) -> None:
-        sums[:, 0] += torch.tensor([elsewhere[next(asked)], 1.0])
-
-    worker._add_over_ranks = add_over_ranks
     rows = [
-        {"group_index": 0, OLD: [-2.0, -1.0], REF: [-4.0, 0.0], "response_mask": [1, 1]},
-        {"group_index": 0, OLD: [-5.0, 9.0], REF: [-2.0, 9.0], "response_mask": [1, 0]},
-        {"group_index": 1, OLD: [-7.0], REF: [-3.0], "response_mask": [1]},
-        {"group_index": 1, OLD: [-8.0], REF: [-8.0], "response_mask": [0]},
+        {"group_index": 0, "group_size": 3, OLD: [-2.0, -1.0], REF: [-4.0, 0.0], "response_mask": [1, 1]},
+        {"group_index": 0, "group_size": 3, OLD: [-5.0, 9.0], REF: [-2.0, 9.0], "response_mask": [1, 0]},
+        {"group_index": 1, "group_size": 1, OLD: [-7.0], REF: [-3.0], "response_mask": [1]},
+        {"group_index": 1, "group_size": 1, OLD: [-8.0], REF: [-8.0], "response_mask": [0]},
     ]
     batch = fsdp2_ranks.batch_of(
-        [{name: torch.tensor(value) for name, value in row.items()} for row in rows],
-        {NUM_GROUPS: 2, ANCHOR: anchor},
+        [{name: torch.tensor(value) for name, value in row.items()} for row in rows], {NUM_GROUPS: 2}
     )
-    old, of_anchor = worker._deviations(batch)
-    assert old[:3].tolist() == [0.0, -2.0, 0.0], "from −3, the mean of −3, −5 and −1"
-    assert of_anchor[:3].tolist() == {OLD: [0.0, -2.0, 0.0], REF: [0.0, 2.0, 0.0]}[anchor]
+    found = {}
+    for name, log_prob in elsewhere.items():
+
+        def add_over_ranks(sums: Tensor, log_prob: float = log_prob) -> None:
+            sums[:, 0] += torch.tensor([log_prob, 1.0])
+
+        worker._add_over_ranks = add_over_ranks
+        found[name] = worker._deviation(batch, name).tolist()
+    assert found[OLD] == [0.0, -2.0, 0.0, 0.0], "from −3, the mean of −3, −5 and −1"
+    assert found[REF] == [0.0, 2.0, 0.0, 0.0], "from −4, the mean of −4, −2 and −6"

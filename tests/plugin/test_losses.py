@@ -385,8 +385,13 @@ def test_gvpo_needs_its_beta(beta):
 
 def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> context.GroupRows:
     nothing = torch.zeros(len(index), dtype=F64)
+    known = torch.tensor(drift, dtype=F64)
     return context.GroupRows(
-        torch.tensor(index), torch.tensor(size), torch.tensor(drift, dtype=F64), nothing, nothing
+        torch.tensor(index),
+        torch.tensor(size),
+        lambda *_: known,
+        old_deviation=nothing,
+        anchor_deviation=nothing,
     )
 
 
@@ -399,6 +404,8 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     expected = (0.5 * 0.9**2 / 2 + 0.5 * 1.2**2 / 1) / (2 / 4)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
     assert metrics["actor/gvpo_loss"].item() == pytest.approx(expected, rel=1e-12)
+    # Each response adds its share of its prompt: |drift| / k.
+    assert metrics["actor/gvpo_drift"].item() == pytest.approx((2 / 3 + 1 / 2) / (2 / 4), rel=1e-12)
     sums = [metrics[f"{WEIGHT_SUM}{prompt}"].item() for prompt in (0, 1)]
     assert sums == pytest.approx([-1.2, 0.9], rel=1e-6)
     assert context.GROUPS.get() is None

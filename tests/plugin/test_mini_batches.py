@@ -6,7 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, filled, whole_groups
+from grpo_verl_ext.verl_plugin.trainer.group_packing import (
+    balanced_over_ranks,
+    blocks_over_ranks,
+    filled,
+    whole_groups,
+)
 
 
 def test_full_groups_keep_their_order():
@@ -74,6 +79,25 @@ def test_every_row_is_used_once_and_no_group_is_torn(sizes, dp_size, data):
         assert all(prompts.count(p) == sum(prompts[r] == p for r in rows if r < len(prompts)) for p in inside)
 
 
+def test_blocks_by_hand():
+    # Workloads 2, 9, 4, 6: 9 + 2 and 6 + 4 are the most equal halves, and the heavier one goes to the first.
+    blocks, workload = [[0, 1], [2, 3], [4, 5], [6, 7]], [1, 1, 4, 5, 2, 2, 3, 3]
+    assert blocks_over_ranks(blocks, workload, 2, per_mini_batch=4, per_micro_batch=1) == [
+        [2, 3, 0, 1],
+        [6, 7, 4, 5],
+    ]
+    # Two mini-batches: of blocks 0 and 1, then of 2 and 3, whose heavier one goes to the less busy rank.
+    assert blocks_over_ranks(blocks, workload, 2, per_mini_batch=2, per_micro_batch=1) == [
+        [2, 3, 4, 5],
+        [0, 1, 6, 7],
+    ]
+    # One rank with two micro-batches of two blocks: the heavier pair comes first.
+    workload = [1, 1, 1, 1, 5, 5, 0, 0]
+    assert blocks_over_ranks(blocks, workload, 1, per_mini_batch=4, per_micro_batch=2) == [
+        [4, 5, 6, 7, 0, 1, 2, 3]
+    ]
+
+
 def most_tokens(ranks: list[list[int]], lengths: torch.Tensor) -> int:
     return max(int(lengths[rank].sum()) for rank in ranks)
 
@@ -89,3 +113,24 @@ def test_on_a_long_tail_the_busiest_rank_is_at_most_5_percent_busier_than_under_
     ours = most_tokens(balanced_over_ranks(mini_batches, workload, dp_size), lengths)
     verls = most_tokens(get_seqlen_balanced_partitions(workload, dp_size, equal_size=True), lengths)
     assert ours <= 1.05 * verls
+
+
+def waits(ranks: list[list[int]], lengths: torch.Tensor, rows: int) -> int:
+    """Tokens of the busiest rank, summed over parts of ``rows`` rows, after which ranks wait."""
+    starts = range(0, len(ranks[0]), rows)
+    return sum(max(int(lengths[rank[i : i + rows]].sum()) for rank in ranks) for i in starts)
+
+
+@pytest.mark.parametrize("dp_size", [2, 4, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_whole_groups_on_a_rank_wait_no_longer_than_verls_rows(dp_size, seed):
+    # As above; each micro-batch has the 8 responses to a prompt.
+    generator = torch.Generator().manual_seed(seed)
+    lengths = (torch.randn(1024, generator=generator) * 1.0 + 6).exp().clamp(16, 4096).long()
+    workload = calculate_workload(lengths).tolist()
+    blocks = whole_groups([row % 128 for row in range(1024)], capacity=8)
+    ours = blocks_over_ranks(blocks, workload, dp_size, per_mini_batch=32, per_micro_batch=1)
+    verls = get_seqlen_balanced_partitions(workload, dp_size, equal_size=True)
+    assert most_tokens(ours, lengths) <= 1.05 * most_tokens(verls, lengths)
+    for rows in (8, 256 // dp_size):  # of a micro-batch, of a mini-batch
+        assert waits(ours, lengths, rows) < waits(verls, lengths, rows)

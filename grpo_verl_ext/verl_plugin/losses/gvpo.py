@@ -1,9 +1,9 @@
 """GVPO as a loss registered with verl: a squared error per response, `algorithms.gvpo.squared_error`.
 
 In a trainer mode of this package (``trainer.v1.trainer_mode=grpo_ext_sync`` etc.) the worker passes the loss
-the drift and size of each response's group; value and gradient are then exact at every update. Without them
-the loss raises: verl's own trainers leave a group incomplete when a session fails, and spread groups over
-updates.
+the size of each response's group and a function for its drift Δ̄; value and gradient are then exact at every
+update. Without them the loss raises: verl's own trainers leave a group incomplete when a session fails, and
+spread groups over updates.
 
 **Low precision.** ``old_log_probs`` come from a separate forward pass with other micro-batches, hence other
 rounding: in bf16 some hundredths of a nat per token, which add up over a response to a spurious Δ. Where the
@@ -35,11 +35,12 @@ TERMS = (
     "actor/gvpo_var_term",
     "actor/gvpo_cov_term",
 )
+DRIFT = "actor/gvpo_drift"
 MOMENTS = tuple(f"actor/gvpo_{name}" for name in gvpo_terms.Moments._fields)
 FIT_MOMENTS = MOMENTS[3:]
 """Of these the worker makes slope and R² of implicit reward on reward, `gvpo_terms.fit`."""
 LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
-SUMMED_METRICS = (*TERMS, *MOMENTS, LOG_PROB_GAP)
+SUMMED_METRICS = (*TERMS, *MOMENTS, DRIFT, LOG_PROB_GAP)
 """Metrics that verl adds up: each micro-batch reports its share of the mini-batch's value."""
 WEIGHT_SUM = "actor/gvpo_weight_sum/"
 """Prefix of a prompt's number: the sum of its responses' weights in this micro-batch. The worker removes
@@ -70,19 +71,21 @@ def gvpo(
         log_prob, log_prob.detach() if groups.old_is_current else old_log_prob, response_mask
     )
     targets = adv.per_response(advantages, response_mask).to(log_ratio.dtype)
-    residual = formulas.residual(log_ratio, targets, groups.drift, beta)
-    rewards = formulas.centred_rewards(targets, groups.old_deviation, groups.anchor_deviation, beta)
     is_member = adv.has_tokens(response_mask)  # a rejected response is none
     size = torch.where(is_member, groups.size, 0)
+    drift = groups.drift(log_ratio.detach(), is_member)
+    residual = formulas.residual(log_ratio, targets, drift, beta)
+    rewards = formulas.centred_rewards(targets, groups.old_deviation, groups.anchor_deviation, beta)
     moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
     terms = config.policy_loss["gvpo_terms"]
     if terms == ALL_TERMS:
         loss = _mini_batch_mean(formulas.squared_error(residual, size), mini_batch)
     else:
         loss = _mini_batch_mean(gvpo_terms.LOSSES[terms](moments, beta), mini_batch)
-    parts = formulas.squared_error_parts(log_ratio.detach(), targets, groups.drift, size, beta)
-    values = (loss, *(_mini_batch_mean(part, mini_batch) for part in (*parts, *moments)))
-    metrics = {name: value.detach() for name, value in zip((*TERMS, *MOMENTS), values, strict=True)}
+    parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
+    drift_share = formulas.share_of_prompt(torch.where(is_member, drift.abs(), 0), size)
+    values = (loss, *(_mini_batch_mean(part, mini_batch) for part in (*parts, *moments, drift_share)))
+    metrics = {name: value.detach() for name, value in zip((*TERMS, *MOMENTS, DRIFT), values, strict=True)}
     if groups.old_is_current:
         gap = formulas.sequence_log_ratio(log_prob.detach(), old_log_prob, response_mask).abs()
         metrics[LOG_PROB_GAP] = aggregation.response_prompt_mean(

@@ -17,6 +17,7 @@ from grpo_verl_ext.verl_plugin.config import (
     REFRESH_ENGINES,
     SEED_REQUESTS,
     TRAINER_MODES,
+    setting,
 )
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.preflight.training import (
@@ -31,7 +32,6 @@ from grpo_verl_ext.verl_plugin.preflight.training import (
     TRAINERS,
     contexts,
     features,
-    setting,
 )
 
 

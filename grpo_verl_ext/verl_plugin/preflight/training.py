@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, is_count, written
+from grpo_verl_ext.verl_plugin.config import ACTOR, setting, written
 from grpo_verl_ext.verl_plugin.losses import clipped
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.trainer.group_plan import policy_moves
 
 MODE = "trainer.v1.trainer_mode"
 STRATEGY = f"{ACTOR}.strategy"
@@ -45,12 +46,6 @@ def contexts(config: DictConfig) -> list[str]:
     return [name for name, context in CONTEXTS.items() if context.is_used(config)]
 
 
-def setting(config: DictConfig, key: str, default: Any = None) -> Any:
-    """Return the value of a dotted key; ``default`` where it is null or missing."""
-    value = OmegaConf.select(config, key, throw_on_resolution_failure=False)
-    return default if value is None else value
-
-
 def _loss(config: DictConfig) -> str:
     return str(setting(config, f"{ACTOR}.policy_loss.loss_mode"))
 
@@ -63,22 +58,6 @@ def _option(config: DictConfig, name: str) -> Any:
     return written(config.algorithm).get(name)
 
 
-def _measures_drift(config: DictConfig) -> bool:
-    """Whether an update of GVPO may see another policy than that of the old log-probs."""
-    mode = str(setting(config, MODE)).removeprefix("grpo_ext_")
-    parts = setting(config, f"trainer.v1.{mode}.parameter_sync_step", 1)
-    numbers = [
-        setting(config, "data.train_batch_size"),
-        setting(config, f"{ACTOR}.ppo_mini_batch_size"),
-        setting(config, f"{ACTOR}.ppo_epochs"),
-        parts,
-    ]
-    if not all(is_count(number) for number in numbers):
-        return True
-    prompts, mini_batch, epochs, parts = numbers
-    return parts > 1 or epochs > 1 or prompts // parts > mini_batch or _bypasses(config)
-
-
 def _filters_groups(config: DictConfig) -> bool:
     return bool(setting(config, "algorithm.filter_groups.enable", False))
 
@@ -87,10 +66,10 @@ FEATURES: Mapping[str, Feature] = {
     "clipped": Feature("The clipped losses", lambda config: _loss(config) in clipped.VARIANTS),
     "gvpo_one": Feature(
         "GVPO, one update per rollout",
-        lambda config: _loss(config) == "gvpo" and not _measures_drift(config),
+        lambda config: _loss(config) == "gvpo" and not policy_moves(config),
     ),
     "gvpo_several": Feature(
-        "GVPO, several updates", lambda config: _loss(config) == "gvpo" and _measures_drift(config)
+        "GVPO, several updates", lambda config: _loss(config) == "gvpo" and policy_moves(config)
     ),
     "anchor_ref": Feature(
         "`gvpo_anchor=ref`",

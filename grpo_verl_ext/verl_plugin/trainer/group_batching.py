@@ -5,6 +5,9 @@ mini-batch as under verl's own trainer.
 """
 
 import math
+import sys
+from collections import Counter
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,8 +21,14 @@ from grpo_verl_ext.algorithms import gvpo, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
 from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.context import KEYS
-from grpo_verl_ext.verl_plugin.trainer.group_packing import balanced_over_ranks, filled, whole_groups
+from grpo_verl_ext.verl_plugin.context import KEYS, DriftSource
+from grpo_verl_ext.verl_plugin.trainer import group_plan
+from grpo_verl_ext.verl_plugin.trainer.group_packing import (
+    balanced_over_ranks,
+    blocks_over_ranks,
+    filled,
+    whole_groups,
+)
 from grpo_verl_ext.verl_plugin.trainer.kv_batch import refuse_several_outputs
 from grpo_verl_ext.verl_plugin.trainer.rollout_batch import (
     data_parallel_size,
@@ -31,6 +40,7 @@ from grpo_verl_ext.verl_plugin.trainer.rollout_batch import (
 )
 from grpo_verl_ext.verl_plugin.workers.group_drift import (
     ANCHOR,
+    DRIFT_SOURCE,
     NUM_GROUPS,
     OLD,
     OLD_IS_CURRENT,
@@ -47,6 +57,37 @@ FOR_TARGETS = (OLD, REF, "advantages")
 class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     """Put whole groups into each optimizer step and pass their indices and sizes to the workers."""
 
+    _plan_of_batch: group_plan.Plan
+    _told_of_misfit = False
+
+    def _setup(self) -> None:
+        """Start verl's workers, then say where GVPO's drift will come from."""
+        super()._setup()
+        if self._needs_drift:
+            _tell(self._plan)
+
+    @property
+    def _has_group_loss(self) -> bool:
+        return self.config.actor_rollout_ref.actor.policy_loss.loss_mode in GROUP_LOSSES
+
+    @property
+    def _needs_drift(self) -> bool:
+        return self._has_group_loss and group_plan.policy_moves(self.config)
+
+    @property
+    def _capacity(self) -> int:
+        """Rows of a mini-batch on all ranks."""
+        actor_rollout = self.config.actor_rollout_ref
+        return int(actor_rollout.actor.ppo_mini_batch_size * actor_rollout.rollout.n)
+
+    @cached_property
+    def _plan(self) -> group_plan.Plan:
+        if not self._needs_drift:
+            return group_plan.by_forward_pass(self._capacity, "no update needs it")
+        return group_plan.choose(
+            group_plan.Cut.from_config(self.config, data_parallel_size(self.actor_rollout_wg))
+        )
+
     def _balance_batch(
         self, batch: Any, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **_: object
     ) -> Any:
@@ -57,22 +98,38 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         refuse_several_outputs(self.config.algorithm.adv_estimator, batch.keys)
         if Options.from_config(self.config.algorithm).seed_requests is not None:
             batch.reorder(in_fixed_order(batch))
-        dp_size = data_parallel_size(self.actor_rollout_wg)
-        capacity = (
-            self.config.actor_rollout_ref.actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
-        )
-        mini_batches = whole_groups(prompt_ids(batch), capacity)
+        dp_size, capacity = data_parallel_size(self.actor_rollout_wg), self._capacity
+        plan = self._plan_of_batch = self._plan_for(batch)
+        units = whole_groups(prompt_ids(batch), plan.unit)
         responses = len(batch)
-        unit = math.lcm(capacity, self._get_required_batch_multiple(dp_size))
-        size = math.ceil(len(mini_batches) * capacity / unit) * unit
+        multiple = math.lcm(capacity, self._get_required_batch_multiple(dp_size))
+        size = math.ceil(len(units) * plan.unit / multiple) * multiple
         batch = upsample_batch_to_divisible_size(batch, size, self.tokenizer.eos_token_id)
-        mini_batches = filled(mini_batches, range(responses, size), capacity)
+        units = filled(units, range(responses, size), plan.unit)
 
         lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
-        ranks = balanced_over_ranks(mini_batches, calculate_workload(lengths).tolist(), dp_size)
+        workload = calculate_workload(lengths).tolist()
+        if plan.source is DriftSource.MICRO_BATCH:
+            ranks = blocks_over_ranks(
+                units, workload, dp_size, capacity // plan.unit, plan.units_per_micro_batch
+            )
+        else:
+            ranks = balanced_over_ranks(units, workload, dp_size)
         batch.reorder([row for rank in ranks for row in rank])
         metrics.update(log_seqlen_unbalance(lengths.tolist(), ranks, logging_prefix))
         return batch
+
+    def _plan_for(self, batch: Any) -> group_plan.Plan:
+        """Return the plan of this training, or a forward pass where the batch does not fit it."""
+        largest_group = max(Counter(prompt_ids(batch)).values())
+        misfit = self._plan.misfit(largest_group, max(tag["seq_len"] for tag in batch.tags))
+        if not misfit:
+            return self._plan
+        plan = group_plan.by_forward_pass(self._capacity, misfit)
+        if not self._told_of_misfit:
+            self._told_of_misfit = True
+            _tell(plan)
+        return plan
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Pass the rows' keys to the estimator; store indices and sizes of groups for a group loss.
@@ -81,7 +138,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         """
         with KEYS.set(batch.keys):
             batch = super()._compute_advantage(batch, metrics)
-        if self.config.actor_rollout_ref.actor.policy_loss.loss_mode not in GROUP_LOSSES:
+        if not self._has_group_loss:
             return batch
         anchored = Options.from_config(self.config.algorithm).gvpo_anchor == "ref"
         rows = nested(batch, "response_mask", *(FOR_TARGETS if anchored else ()))
@@ -99,7 +156,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         return put(batch, fields)
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Pass the workers whether ``old_log_probs`` are those of the policy before this update.
+        """Pass the workers the source of the drift, and whether ``old_log_probs`` are the current policy's.
 
         verl's actor computes them just before it, for responses of any age, with two exceptions: in bypass
         mode they are the rollout's, and later parts of a step use the policy at the start of the step.
@@ -107,11 +164,28 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         rollout_correction = self.config.algorithm.get("rollout_correction") or {}
         anchor = Options.from_config(self.config.algorithm).gvpo_anchor
         batch.extra_info[ANCHOR] = REF if anchor == "ref" else OLD
+        plan = self._plan_of_batch
+        batch.extra_info[DRIFT_SOURCE] = plan.source.value
+        if plan.is_dynamic:
+            batch.extra_info["force_group_size"] = plan.unit
         batch.extra_info[NUM_GROUPS] = len(set(prompt_ids(batch)))
         batch.extra_info[OLD_IS_CURRENT] = self.local_trigger_step == 0 and not rollout_correction.get(
             "bypass_mode", False
         )
         return super()._update_actor(batch, metrics)
+
+
+def _tell(plan: group_plan.Plan) -> None:
+    where = (
+        "a forward pass before each update"
+        if plan.source is DriftSource.FORWARD_PASS
+        else "the update itself"
+    )
+    print(
+        f"grpo_verl_ext: GVPO takes the mean log-ratio of a prompt from {where}: {plan.reason}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _anchored_at_reference(rows: TensorDict, group: Tensor, member: Tensor, beta: float) -> Tensor:

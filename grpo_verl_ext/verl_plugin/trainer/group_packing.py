@@ -71,3 +71,38 @@ def balanced_over_ranks(mini_batches: Sequence[Rows], workload: Sequence[int], d
             ranks[rank].extend(rows[i] for i in part)
             load[rank] += sum(own[i] for i in part)
     return ranks
+
+
+def blocks_over_ranks(
+    blocks: Sequence[Rows], workload: Sequence[int], dp_size: int, per_mini_batch: int, per_micro_batch: int
+) -> list[Rows]:
+    """Do the same with blocks of rows, each of which stays together on one rank.
+
+    Ranks run their micro-batches in step, so those of a mini-batch come in the order of their workload.
+
+    Args:
+        blocks: all rows, cut into blocks of equal size.
+        workload: of each row.
+        dp_size: number of ranks.
+        per_mini_batch: blocks of a mini-batch on all ranks.
+        per_micro_batch: blocks of a micro-batch on one rank.
+    """
+    work = [sum(workload[row] for row in block) for block in blocks]
+    every = range(len(blocks))
+    mini_batches = [list(every[start : start + per_mini_batch]) for start in every[::per_mini_batch]]
+
+    def heaviest_first(own: Rows) -> Rows:
+        micro_batches = [own[i : i + per_micro_batch] for i in range(0, len(own), per_micro_batch)]
+        micro_batches.sort(key=lambda numbers: -sum(work[number] for number in numbers))
+        return [number for numbers in micro_batches for number in numbers]
+
+    share = per_mini_batch // dp_size
+    return [
+        [
+            row
+            for start in range(0, len(rank), share)
+            for number in heaviest_first(rank[start : start + share])
+            for row in blocks[number]
+        ]
+        for rank in balanced_over_ranks(mini_batches, work, dp_size)
+    ]

@@ -1,8 +1,10 @@
 """verl's actor worker, extended by the groups of responses: GVPO's drift Δ̄ of each prompt, and its metrics.
 
-Before an update whose policy has moved since the rollout, ranks add up two numbers for each prompt of the
-rollout batch, the log-ratios and the number of responses; after every update one more, the sum of weights. At
-an update whose policy has not moved, the loss gets `context.GroupRows.old_is_current`.
+Δ̄ comes from the training pass where the trainer has put whole groups together (`context.DriftSource`): from
+the rows of a micro-batch, or from those of all ranks, which add up two numbers for each prompt of the rollout
+batch, the log-ratios and the number of responses. Elsewhere a forward pass before the update measures it. An
+update whose policy has not moved since the rollout needs neither, and the loss gets
+`context.GroupRows.old_is_current`.
 """
 
 from collections.abc import Callable
@@ -18,11 +20,9 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
-from verl.workers.utils.padding import no_padding_2_padding
+from verl.workers.utils.padding import response_from_nested
 
-from grpo_verl_ext.algorithms import gvpo, gvpo_terms
-from grpo_verl_ext.algorithms.advantages import has_tokens
-from grpo_verl_ext.algorithms.aggregation import sequence_sums
+from grpo_verl_ext.algorithms import gvpo, gvpo_terms, ragged
 from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.config import ACTOR, DRIFT_ENGINES
 from grpo_verl_ext.verl_plugin.errors import SettingError
@@ -36,6 +36,9 @@ OLD_IS_CURRENT = "old_log_probs_are_current"
 ANCHOR = "anchor_log_probs"
 """Field that the trainer adds to the batch: the field with the log-probs of GVPO's anchor, `OLD` or `REF`."""
 OLD, REF = "old_log_probs", "ref_log_prob"
+
+DRIFT_SOURCE = "drift_source"
+"""Field that the trainer adds to the batch: the value of a `context.DriftSource`."""
 
 LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
 
@@ -56,57 +59,31 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         return super().train_mini_batch(data)
 
     def train_batch(self, data: TensorDict) -> TensorDict:
-        """Do one update: the drift of every group, verl's own update, the metrics of the groups."""
+        """Do one update: the drift, where the update itself does not give it, verl's update, the metrics."""
         if context.GROUP_INDEX not in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
             return super().train_batch(data)
-        drift, mean_drift = self._drift(data)
-        index = data[context.GROUP_INDEX]
-        data[context.GROUP_DRIFT] = drift.to(index.device)[index]  # verl cuts it into micro-batches there
-        old, anchor = self._deviations(data)
-        data[context.OLD_DEVIATION], data[context.ANCHOR_DEVIATION] = old, anchor
-        self._weight_sums = torch.zeros(len(drift), device=drift.device)
+        if _source(data) is context.DriftSource.FORWARD_PASS and not self._old_is_current:
+            data[context.GROUP_DRIFT] = self._mean(data, *self._log_ratio(data), over_ranks=True)
+        data[context.OLD_DEVIATION] = self._deviation(data, OLD)
+        data[context.ANCHOR_DEVIATION] = self._deviation(data, tu.get(data, key=ANCHOR))
+        self._weight_sums = torch.zeros(tu.get(data, key=NUM_GROUPS), device=get_device_id())
         output = super().train_batch(data)
         self._old_is_current = False
         self._add_over_ranks(self._weight_sums)
         if output is not None:
             metrics = tu.get(output, key="metrics")
-            metrics["actor/gvpo_drift"] = mean_drift.item()
             metrics["actor/gvpo_weight_sum"] = self._weight_sums.abs().max().item()
             metrics["actor/gvpo_fit_slope"], metrics["actor/gvpo_fit_r2"] = gvpo_terms.fit(
                 *(_over_ranks(metrics.pop(name)) for name in FIT_MOMENTS)
             )
         return output
 
-    def _drift(self, data: TensorDict) -> tuple[Tensor, Tensor]:
-        """Return Δ̄ of every prompt at the current policy, (prompts,), and the mean |Δ̄| over prompts, ()."""
-        num_groups = tu.get(data, key=NUM_GROUPS)
-        if self._old_is_current:
-            return torch.zeros(num_groups, device=get_device_id()), torch.zeros(())
-        log_ratio, member = self._log_ratio(data)
-        sums = log_ratio.new_zeros(2, num_groups)
-        sums.index_add_(
-            1, data[context.GROUP_INDEX].to(sums.device), torch.stack((log_ratio, member.to(sums.dtype)))
-        )
-        self._add_over_ranks(sums)
-        log_ratio_sums, counts = sums
-        drift = gvpo.mean_drift(log_ratio_sums, counts)
-        return drift, gvpo.mean_absolute(drift, counts)
-
-    def _deviations(self, data: TensorDict) -> tuple[Tensor, Tensor]:
-        """Return log π_old(y_i) and log π′(y_i) of this rank's rows, (rows,), minus means over prompts."""
-        anchor = tu.get(data, key=ANCHOR)
-        old_deviation = self._deviation(data, OLD)
-        return old_deviation, old_deviation if anchor == OLD else self._deviation(data, anchor)
-
     def _deviation(self, data: TensorDict, log_probs: str) -> Tensor:
-        padded = data.select(log_probs, "response_mask").to_padded_tensor().to(get_device_id())
-        mask, index = padded["response_mask"], data[context.GROUP_INDEX].to(get_device_id())
-        log_prob = sequence_sums(padded[log_probs], mask)
-        sums = log_prob.new_zeros(2, tu.get(data, key=NUM_GROUPS))
-        sums.index_add_(1, index, torch.stack((log_prob, has_tokens(mask).to(sums.dtype))))
-        self._add_over_ranks(sums)
-        deviation = log_prob - gvpo.mean_drift(*sums)[index]
-        return deviation.to(data[context.GROUP_INDEX].device)
+        """Return log π(y_i) of this rank's rows minus their prompt's mean, 0 without tokens: (rows,)."""
+        mask = data["response_mask"]
+        rows = (mask.values(), mask.offsets())
+        log_prob = ragged.sequence_sums(data[log_probs].values(), *rows)
+        return log_prob - self._mean(data, log_prob, ragged.has_tokens(*rows), over_ranks=True)
 
     def _log_ratio(self, data: TensorDict) -> tuple[Tensor, Tensor]:
         """Return Δ_i of this rank's rows and which of them are responses, (rows,) each, by a forward pass."""
@@ -125,24 +102,41 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         )
         with self.engine.eval_mode(disable_auto_offload=tu.get(data, "disable_auto_offload", default=False)):
             output = self.engine.infer_batch(view)
-        log_prob = no_padding_2_padding(output["model_output"]["log_probs"].to(get_device_id()), view)
-        padded = data.select("old_log_probs", "response_mask").to_padded_tensor().to(get_device_id())
-        response_mask = padded["response_mask"]
-        log_ratio = gvpo.sequence_log_ratio(log_prob, padded["old_log_probs"], response_mask)
-        return log_ratio, has_tokens(response_mask)
+        mask, old_log_prob = data["response_mask"], data["old_log_probs"].values()
+        log_prob = response_from_nested(output["model_output"]["log_probs"].to(mask.device), mask).values()
+        rows = (mask.values(), mask.offsets())
+        return ragged.sequence_log_ratio(log_prob, old_log_prob, *rows), ragged.has_tokens(*rows)
+
+    def _mean(self, data: TensorDict, values: Tensor, member: Tensor, *, over_ranks: bool) -> Tensor:
+        """Return the mean of each row's prompt over the rows here, or on all ranks: (rows,)."""
+        index = data[context.GROUP_INDEX]
+        sums = gvpo.drift_sums(values, index, member, tu.get(data, key=NUM_GROUPS))
+        if over_ranks:
+            sums = sums.to(get_device_id())
+            self._add_over_ranks(sums)
+        return gvpo.mean_drift(sums.to(index.device), index, member, data[context.GROUP_SIZE])
 
     def _add_over_ranks(self, values: Tensor) -> None:
         dist.all_reduce(values, group=self.engine.get_data_parallel_group())
 
+    def _drift_of(self, data: TensorDict) -> context.Drift:
+        """Return what gives the loss the drift of the rows of a micro-batch."""
+        if self._old_is_current:
+            return context.no_drift
+        if context.GROUP_DRIFT in data.keys():  # noqa: SIM118
+            measured = data[context.GROUP_DRIFT]
+            return lambda *_: measured
+        return partial(self._mean, data, over_ranks=_source(data) is context.DriftSource.RANKS)
+
     def _with_groups(
         self, loss_fn: LossFunction, *, data: TensorDict, **arguments: Any
     ) -> tuple[Tensor, dict[str, Any]]:
-        if context.GROUP_DRIFT not in data.keys():  # noqa: SIM118
+        if context.GROUP_INDEX not in data.keys():  # noqa: SIM118
             return loss_fn(data=data, **arguments)
         groups = context.GroupRows(
             index=data[context.GROUP_INDEX],
             size=data[context.GROUP_SIZE],
-            drift=data[context.GROUP_DRIFT],
+            drift=self._drift_of(data),
             old_deviation=data[context.OLD_DEVIATION],
             anchor_deviation=data[context.ANCHOR_DEVIATION],
             old_is_current=self._old_is_current,
@@ -191,3 +185,7 @@ def check_drift_engine(strategy: str) -> None:
             valid=(*DRIFT_ENGINES, "one update per rollout"),
             fix=f"{key}=fsdp2",
         )
+
+
+def _source(data: TensorDict) -> context.DriftSource:
+    return context.DriftSource(tu.get(data, key=DRIFT_SOURCE))
