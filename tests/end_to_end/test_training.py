@@ -93,13 +93,18 @@ def same_updates(one: Run, other: Run) -> None:
 
 
 @pytest.mark.long
-def test_process_supervision_killed_and_resumed_with_its_reference(tmp_path: Path) -> None:
-    """Step rewards learnt from, logged beside the outcome; SIGKILL of the driver, then the same command."""
+def test_process_supervision_killed_and_resumed_with_reference_and_history(tmp_path: Path) -> None:
+    """Step rewards learnt from, logged beside the outcome; SIGKILL of the driver, then the same command.
+
+    A quarter of the responses are earlier ones, to prompts that come again in every step.
+    """
     steps = (
         f"trainer.rollout_data_dir={tmp_path / 'rollouts'}",
         *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=3", "trainer.save_freq=2"),
         *("trainer.resume_mode=auto", *UNTESTED),
         "+algorithm.grpo_ext.ref_model_sync_steps=2",
+        "data.train_max_samples=16",
+        "+algorithm.grpo_ext.stored_responses={share: 0.25, source: history, max_age: 2}",
     )
     first, processes = killed_after(2, *steps, algo="grpo_process", folder=tmp_path)
     assert all(0 < share < 1 for share in first.series("critic/step_rewards/mean"))
@@ -112,11 +117,15 @@ def test_process_supervision_killed_and_resumed_with_its_reference(tmp_path: Pat
     at_start, moved = first.series("actor/ref_kl_k3")
     assert at_start <= 1e-9, "the first step starts at the reference"
     assert moved > 1e-6
+    assert first.series("stored/share") == [0, 0.25]
+    assert first.series("stored/age") == [1]
 
     resumed = train(*steps, algo="grpo_process", folder=tmp_path).require_success()
     assert sorted(resumed.metrics) == [3], "training began anew instead of resuming"
     assert "Resuming from" in resumed.log.read_text(errors="replace")
     assert resumed.series("actor/ref_kl_k3")[0] <= 1e-9, "the policy of step 2 is the reference of step 3"
+    assert resumed.series("stored/share") == [0.25], "the history of the killed run"
+    assert resumed.series("stored/age") == [1]
     # Ray's agents of the killed run notice it after about a minute; everything else is gone at once.
     wait_for_the_end_of(processes, seconds=120)
 

@@ -299,14 +299,18 @@ def rows_for_worker(queue: Queue, batch: KVBatchMeta) -> list[dict[str, Any]]:
 def run_rank(rank: int, folder: Path) -> None:
     """Train once for each variant of ``job.pt``, in float64; rank 0 writes the parameters."""
 
-    def trained(job: dict[str, Any], variant: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def trained(
+        job: dict[str, Any],
+        variant: dict[str, Any],
+        rows: list[dict[str, Any]],
+        extra_info: dict[str, Any],
+    ) -> dict[str, Any]:
         with fsdp2_ranks.in_precision("float64"):
             worker = fsdp2_ranks.make_worker(job["model"], variant)
             worker.reset()
             worker.engine._autocast_dtype = torch.float32  # verl's name for no autocast
             worker.set_loss_fn(partial(ppo_loss, config=fsdp2_ranks.actor_config(job, variant)))
-            rows = variant["rows"]
-            output = worker.train_mini_batch(fsdp2_ranks.batch_of(rows, variant["extra_info"]))
+            output = worker.train_mini_batch(fsdp2_ranks.batch_of(rows, extra_info))
         return {
             "parameters": fsdp2_ranks.parameters_of(worker), "metrics": tu.get(output, key="metrics"),
         }  # fmt: skip

@@ -451,16 +451,23 @@ def test_old_log_probs_of_another_policy(
 ) -> None:
     """As with stored responses, which the policy did not write: no update has a drift of 0."""
     rollout = {"local_trigger_step": 1, "old_policy": 1}
-    result = trained(tmp_path, monkeypatch, dp_size, {"pairs": variant(2)}, **rollout)["pairs"]
+    variants = {anchor: variant(2, anchor=anchor) for anchor in ("old", "ref")}
     other = fsdp2_ranks.tiny_model(rollout["old_policy"])
-    wanted = trained_by_the_formula(fsdp2_ranks.tiny_model(), old_policy=other)
-    errors = [relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)]
-    assert max(errors) <= 1e-12, errors
-    assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12)
-    assert min(result["metrics"]["actor/gvpo_drift"]) > 1e-4
-    for key in wanted["metrics"][0]:
-        values = [update[key] for update in wanted["metrics"]]
-        assert result["metrics"][key] == pytest.approx(values, rel=1e-9, abs=1e-12), key
+    for anchor, result in trained(tmp_path, monkeypatch, dp_size, variants, **rollout).items():
+        wanted = trained_by_the_formula(
+            fsdp2_ranks.tiny_model(),
+            old_policy=other,
+            anchor_policy=reference() if anchor == "ref" else None,
+        )
+        errors = [
+            relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)
+        ]
+        assert max(errors) <= 1e-12, (anchor, errors)
+        assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12), anchor
+        assert min(result["metrics"]["actor/gvpo_drift"]) > 1e-4
+        for key in wanted["metrics"][0]:
+            values = [update[key] for update in wanted["metrics"]]
+            assert result["metrics"][key] == pytest.approx(values, rel=1e-9, abs=1e-12), (anchor, key)
 
 
 def test_without_one_of_the_terms(

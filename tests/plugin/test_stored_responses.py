@@ -106,7 +106,7 @@ def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A share of 1 and every response stored once: π′ e^{R/β}, by verl's worker, whatever wrote them."""
-    start, variants = small_model(), {}
+    start, variants, batches = small_model(), {}, {}
     for name in ("gvpo", "grpo"):
         own = Rollout(
             monkeypatch,
@@ -123,12 +123,12 @@ def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
         own.trainer._init_dataloader()
         batch, metrics = own.step()
         assert (own.server.asked, metrics["stored/share"]) == (0, 1.0)
+        batches[name] = {"ranks": [rows_for_worker(own.queue, batch)], "extra_info": batch.extra_info}
         variants[name] = {
-            "rows": rows_for_worker(own.queue, batch), "extra_info": batch.extra_info, "loss": name,
-            "micro_batch": len(TABLE), "learning_rate": 5e-3, "dtype": "float64", "worker": "ours",
-            "gradient_checkpointing": False, "lora_rank": 0, "terms": "all",
+            "loss": name, "micro_batch": len(TABLE), "learning_rate": 5e-3, "dtype": "float64",
+            "worker": "ours", "gradient_checkpointing": False, "lora_rank": 0, "terms": "all",
         }  # fmt: skip
-    models = trained(tmp_path, start, variants)
+    models = trained(tmp_path, start, variants, batches)
     for prompt in PROMPTS:
         anchor = distribution(start, prompt)
         assert anchor.sum().item() == pytest.approx(1, rel=1e-12)
@@ -138,9 +138,12 @@ def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
         assert total_variation(anchor, wanted) > 0.2, "it had somewhere to go"
 
 
-def trained(folder: Path, start: torch.nn.Module, variants: dict[str, Any]) -> dict[str, torch.nn.Module]:
-    start.save_pretrained(folder / "model")
-    job = {"model": str(folder / "model"), "n": len(TABLE), "beta": BETA, "variants": variants, "ranks": [[]]}
+def trained(
+    folder: Path, start: torch.nn.Module, variants: dict[str, Any], batches: dict[str, Any]
+) -> dict[str, torch.nn.Module]:
+    model = folder / "model"
+    start.save_pretrained(model)
+    job = {"model": str(model), "n": len(TABLE), "beta": BETA, "variants": variants, "batches": batches}
     torch.save(job, folder / "job.pt")
     (port,) = free_ports(1)
     where = {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

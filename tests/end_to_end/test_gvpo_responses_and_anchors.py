@@ -1,0 +1,73 @@
+"""Test GVPO on responses that its policy did not write, and with both anchors: verl's whole pipeline."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from verl_runs import train
+
+from grpo_verl_ext.tasks.chain_sum.prepared import folder_of
+from grpo_verl_ext.tasks.chain_sum.problems import read_rows, wanted_response
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+TWO_RANKS = (
+    *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=3", "trainer.save_freq=-1"),
+    *("trainer.val_before_train=false", "trainer.test_freq=-1"),
+)
+BEST_SCORE = 2.8
+"""Of the embedded task: right, in the wanted format, each step right."""
+
+
+def with_wanted_responses(file: Path, to: Path) -> Path:
+    """The training data with the wanted response four times in ``extra_info.responses``."""
+    rows = read_rows(file)
+    for row in rows:
+        row["extra_info"]["responses"] = [wanted_response(tuple(row["extra_info"]["terms"]))] * 4
+    pq.write_table(pa.Table.from_pylist(rows), to)
+    return to
+
+
+def test_half_of_the_responses_given_and_the_others_a_step_old(tmp_path: Path) -> None:
+    """``colocate_async`` with a batch of lead; the anchor is the policy at the start of each step."""
+    data = with_wanted_responses(folder_of(1) / "train.parquet", tmp_path / "train.parquet")
+    run = train(
+        *TWO_RANKS,
+        f"data.train_files={data}",
+        *(
+            "trainer.v1.trainer_mode=grpo_ext_colocate_async",
+            "trainer.v1.colocate_async.num_warmup_batches=1",
+        ),
+        "+algorithm.grpo_ext.stored_responses.share=0.5",
+        "actor_rollout_ref.rollout.calculate_log_probs=false",
+        algo="gvpo",
+        folder=tmp_path,
+    ).require_success()
+    assert run.series("stored/share") == [0.5] * 3
+    assert run.series("stored/reward") == pytest.approx([BEST_SCORE] * 3)
+    assert max(run.series("sampled/reward")) < BEST_SCORE
+    assert run.series("training/off_policy/trajectory_staleness_worst/max")[-1] >= 1
+    assert max(run.series("actor/gvpo_weight_sum")) <= 1e-5
+    assert min(run.series("actor/gvpo_drift")) > 1e-3
+    first, *_, last = run.series("stored/log_prob")
+    assert last > first, "the policy learns the wanted responses"
+
+
+def test_the_anchor_is_a_reference_that_follows_the_policy(tmp_path: Path) -> None:
+    run = train(
+        *TWO_RANKS,
+        *("algorithm.grpo_ext.gvpo_anchor=ref", "actor_rollout_ref.actor.use_kl_loss=true"),
+        "+algorithm.grpo_ext.ref_model_sync_steps=2",
+        algo="gvpo",
+        folder=tmp_path,
+    ).require_success()
+    start, moved, refreshed = run.series("actor/ref_kl_k3")
+    assert max(start, refreshed) <= 1e-9, (
+        "the policy is its reference at the start, and again after two steps"
+    )
+    assert moved > 1e-6
+    assert max(run.series("actor/gvpo_weight_sum")) <= 1e-5
+    assert min(run.series("actor/gvpo_drift")) > 1e-3
+    # β log(π/π′) on R: zero at the start of each step with the anchor `old`, but not on average over updates.
+    assert all(0 < slope < 1 for slope in run.series("actor/gvpo_fit_slope"))
