@@ -18,11 +18,13 @@ from typing import Any
 
 import psutil
 import torch
-from gvpo_update import make_batch, make_worker
+from gvpo_update import Case, make_batch, make_worker
 
+from grpo_verl_ext.verl_plugin.context import DriftSource
 from grpo_verl_ext.verl_plugin.cpu import sizes
 
 OPTIONS = argparse.Namespace(prompts=2, responses=4, tokens=96)
+CASE = Case(ranks=1, micro_batch=None, updates=1, aim=0)
 
 
 def main() -> None:
@@ -33,7 +35,7 @@ def main() -> None:
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29578"}
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder, words=49152, width=64, feed_forward=64, layers=1)
-        worker = make_worker(folder, "gvpo", OPTIONS)
+        worker = make_worker(folder, "gvpo", CASE, OPTIONS)
         taken(worker, update=True, temperature=1.0, entropy=False)  # Adam's moments, and the heap
         for update in (True, False):
             for temperature in (1.0, 0.7):
@@ -43,7 +45,7 @@ def main() -> None:
                     print(f"{name}{', entropy' * entropy}: {each / 4 / 49152:.2f} copies", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder, words=256, width=576, feed_forward=1536, layers=10)
-        worker = make_worker(folder, "gvpo", OPTIONS)
+        worker = make_worker(folder, "gvpo", CASE, OPTIONS)
         taken(worker, update=True, temperature=1.0, entropy=False)
         each = taken(worker, update=True, temperature=1.0, entropy=False)
         layer = sizes.WIDTHS_SAVED * 576 + sizes.FEED_FORWARDS_SAVED * 1536
@@ -70,7 +72,7 @@ def taken(worker: Any, *, update: bool, temperature: float, entropy: bool) -> fl
     """Return the bytes per token of one micro-batch."""
     from verl.utils import tensordict_utils as tu
 
-    batch, rows = make_batch(OPTIONS, "gvpo"), OPTIONS.prompts * OPTIONS.responses
+    batch, rows = make_batch(0, "gvpo", CASE, OPTIONS), OPTIONS.prompts * OPTIONS.responses
     batch["input_ids"].values().remainder_(256)
     tokens = int(batch["input_ids"].offsets()[-1])
     tu.assign_non_tensor(
@@ -91,6 +93,7 @@ def taken(worker: Any, *, update: bool, temperature: float, entropy: bool) -> fl
         num_groups=OPTIONS.prompts,
         anchor_log_probs="old_log_probs",
         old_log_probs_are_current=True,
+        drift_source=DriftSource.MICRO_BATCH.value,
     )
     return peak(lambda: worker.train_mini_batch(batch)) / tokens
 

@@ -47,7 +47,8 @@ def _judged(
     primary, margin = declared.subject
     tested = _tested(declared, comparison, pairs, adjusted)
     outcome, why = _gate(comparison, checks) or (tested.outcome, pairs.why)
-    verdict = replace(tested, outcome=outcome, minutes_needed=_minutes_needed(results, tested))
+    minutes = _minutes_needed(results, comparison, tested)
+    verdict = replace(tested, outcome=outcome, minutes_needed=minutes)
     head = f"{measured(comparison, primary, pairs, declared.alpha)}: {outcome.value}"
     return replace(verdict, sentence=f"{head}; {why or verdict_reason(verdict, margin)}")
 
@@ -89,20 +90,22 @@ def _gate(comparison: Comparison, checks: Sequence[CheckResult]) -> tuple[Outcom
     """The outcome that a missed control or check leaves, and why; None: the tests decide."""
     if any(each.is_control and not each.passed for each in checks):
         return Outcome.BLIND, "the positive control was missed, so that nothing is claimed"
-    pair = (comparison.variant, comparison.against)
-    missed = [each for each in checks if not each.is_control and not each.passed and each.variant in pair]
+    missed = [
+        each
+        for each in checks
+        if not each.is_control and not each.passed and each.variant in comparison.variants
+    ]
     if missed:
         names = "; ".join(f"{each.name}, was missed by {each.variant}" for each in missed)
         return Outcome.NOT_EXERCISED, names
     return None
 
 
-def _minutes_needed(results: Results, verdict: Verdict) -> float | None:
-    """Minutes of steps that the missing starts of both variants would take; None where it is unknown."""
+def _minutes_needed(results: Results, comparison: Comparison, verdict: Verdict) -> float | None:
+    """Minutes of steps that the missing starts of the variants would take; None where it is unknown."""
     more = (verdict.starts_needed or 0) - verdict.starts
     seconds = [
-        [costs(run.metrics)["seconds"] for run in results.finished(name)]
-        for name in (verdict.variant, verdict.against)
+        [costs(run.metrics)["seconds"] for run in results.finished(name)] for name in comparison.variants
     ]
     if more <= 0 or verdict.starts_needed == MANY or not all(map(any, seconds)):
         return None

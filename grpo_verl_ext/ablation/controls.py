@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from grpo_verl_ext.ablation.compact import read_any
-from grpo_verl_ext.ablation.declaration import Check, Comparison, Control, Primary
+from grpo_verl_ext.ablation.declaration import Check, Control, Primary
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings
 from grpo_verl_ext.ablation.pairs import pairs_of
 from grpo_verl_ext.ablation.results import Results
@@ -68,8 +68,8 @@ def _checked(results: Results, check: Check, variant: str) -> CheckResult:
 def _own_control(results: Results, control: Control, primary: Primary) -> CheckResult:
     """Whether the control's difference is significant, at alpha, in its expected direction."""
     declared = results.settings.declaration
-    expected = str(control.is_)
-    comparison = Comparison(str(control.variant), control.against or declared.baseline, expected)
+    comparison = control.comparison(declared.baseline)
+    expected = comparison.expected
     pairs = pairs_of(results, comparison, primary, declared.margin or math.nan)
     outcome = outcome_of(
         expected,

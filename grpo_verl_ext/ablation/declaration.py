@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -39,14 +40,24 @@ class Starts:
 
 
 @dataclass
+class Pair:
+    """Two variants, the second one taken from the first."""
+
+    variant: str = MISSING
+    against: str = MISSING
+
+
+@dataclass
 class Expectation:
     """One comparison: a variant is expected to be higher, lower, different or equal."""
 
     variant: str = MISSING
     is_: str = MISSING
     """One of `DIRECTIONS`."""
-    against: str | None = None
-    """The other variant; None: the baseline."""
+    against: Any = None
+    """The other variant, or a number that theory predicts; None: the baseline."""
+    minus: Pair | None = None
+    """Another pair, whose difference is taken from that of this one: an interaction."""
 
 
 @dataclass
@@ -75,15 +86,48 @@ class Control:
     grid: str | None = None
     """Instead: folder or compact file of a grid whose own control must be shown."""
 
+    def comparison(self, baseline: str) -> Comparison:
+        """The control as a comparison of this grid."""
+        return Comparison((str(self.variant),), (self.against or baseline,), self.is_ or "not given")
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """A variant minus another, and what is expected of the difference."""
+    """A variant minus another or minus a number, or a difference of two such differences.
 
-    variant: str
-    against: str
+    Attributes:
+        plus: variants whose numbers are added.
+        less: variants whose numbers are taken away; empty with a ``number``.
+        expected: one of `DIRECTIONS`.
+        number: taken away as well.
+    """
+
+    plus: tuple[str, ...]
+    less: tuple[str, ...]
     expected: str
-    """One of `DIRECTIONS`."""
+    number: float | None = None
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """All variants that take part."""
+        return *self.plus, *self.less
+
+    @property
+    def variant(self) -> str:
+        """What comes first: a variant, or ``(a − b)``."""
+        return self.plus[0] if len(self.plus) == 1 else f"({self.plus[0]} − {self.less[0]})"
+
+    @property
+    def against(self) -> str:
+        """What is taken from it: a variant, a number, or ``(c − d)``."""
+        if self.number is not None:
+            return f"{self.number:g}"
+        return self.less[0] if len(self.plus) == 1 else f"({self.less[1]} − {self.plus[1]})"
+
+    def difference(self, values: dict[str, float]) -> float:
+        """The number that is expected to be higher or lower than 0, from the number of each variant."""
+        taken = sum(values[name] for name in self.less) + (self.number or 0.0)
+        return sum(values[name] for name in self.plus) - taken
 
 
 @dataclass(frozen=True)
@@ -104,7 +148,20 @@ class Declaration:
     @property
     def comparisons(self) -> list[Comparison]:
         """``expect`` with the baseline's name filled in."""
-        return [Comparison(each.variant, each.against or self.baseline, each.is_) for each in self.expect]
+        return [self._comparison_of(each) for each in self.expect]
+
+    def _comparison_of(self, each: Expectation) -> Comparison:
+        if is_number(each.against):
+            return Comparison((each.variant,), (), each.is_, float(each.against))
+        against = each.against or self.baseline
+        if each.minus is None:
+            return Comparison((each.variant,), (against,), each.is_)
+        return Comparison((each.variant, each.minus.against), (against, each.minus.variant), each.is_)
+
+    @property
+    def spread_factor(self) -> float:
+        """The largest standard deviation of a comparison, over that of a difference of two variants."""
+        return max([1.0, *(math.sqrt(len(each.variants) / 2) for each in self.comparisons)])
 
     @property
     def subject(self) -> tuple[Primary, float]:
@@ -120,7 +177,7 @@ class Declaration:
     @property
     def compared(self) -> list[str]:
         """Variants that take part in a comparison."""
-        return list(dict.fromkeys(name for each in self.comparisons for name in (each.variant, each.against)))
+        return list(dict.fromkeys(name for each in self.comparisons for name in each.variants))
 
     @property
     def level(self) -> float:
@@ -192,8 +249,9 @@ class Declaration:
 
     def _comparisons(self) -> Iterator[str]:
         taken: dict[frozenset[str], int] = {}
-        for index, each in enumerate(self.comparisons):
+        for index, (given, each) in enumerate(zip(self.expect, self.comparisons, strict=True)):
             yield from self._comparison(f"expect[{index}]", each, DIRECTIONS)
+            yield from self._number(f"expect[{index}]", given)
             earlier = taken.setdefault(frozenset((each.variant, each.against)), index)
             if earlier != index:
                 yield (
@@ -202,16 +260,32 @@ class Declaration:
                 )
 
     def _comparison(self, key: str, given: Comparison, directions: tuple[str, ...]) -> Iterator[str]:
-        for name, variant in (("variant", given.variant), ("against", given.against)):
-            yield from self._unknown(f"{key}.{name}", [variant])
-        if given.variant == given.against:
-            yield (
-                f"{key} compares {given.variant} with itself; valid are two variants, and against is the "
-                f"baseline, {self.baseline}, unless it is given. Write against: <another variant>"
-            )
+        where = (("variant", "minus.against"), ("against", "minus.variant"))
+        for names, variants in zip(where, (given.plus, given.less), strict=True):
+            for name, variant in zip(names, variants, strict=False):
+                yield from self._unknown(f"{key}.{name}", [variant])
+        for name in given.plus:
+            if name in given.less:
+                yield (
+                    f"{key} compares {name} with itself; valid are different variants, and against is the "
+                    f"baseline, {self.baseline}, unless it is given. Write against: <another variant>"
+                )
         if given.expected not in directions:
             valid = ", ".join(directions)
             yield f"{key}.is is {given.expected!r}; valid are {valid}. Write is: {directions[0]}"
+
+    def _number(self, key: str, given: Expectation) -> Iterator[str]:
+        if not is_number(given.against):
+            return
+        if not math.isfinite(given.against):
+            yield f"{key}.against is {given.against}; valid is a variant or a finite number. Write against: 1"
+        if given.minus is not None:
+            yield f"{key} has a number in against, and minus, which needs two variants. Remove minus"
+        if self.starts is not None:
+            yield (
+                f"{key} compares with a number, and starts is given, whose rule is about differences of two "
+                "variants; valid is a fixed number of seeds. Remove starts"
+            )
 
     def _checks(self) -> Iterator[str]:
         for index, each in enumerate(self.checks):
@@ -230,7 +304,7 @@ class Declaration:
                 "'control={grid: <folder of a grid with a control>}'"
             )
         elif control.variant is not None:
-            given = Comparison(control.variant, control.against or self.baseline, control.is_ or "not given")
+            given = control.comparison(self.baseline)
             yield from self._comparison("control", given, ("higher", "lower", "different"))
         elif control.is_ is not None or control.against is not None:
             yield "control has grid, and also is or against, which that grid declares. Remove is and against"
@@ -242,6 +316,11 @@ class Declaration:
                     f"{key} has {name!r}, which is not a variant of the grid; valid are "
                     f"{', '.join(self.variants)}. Write one of them"
                 )
+
+
+def is_number(value: object) -> bool:
+    """Whether a comparison is with a number, and not with a variant."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _not_a_measure(key: str, value: str) -> str:

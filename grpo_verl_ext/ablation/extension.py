@@ -55,7 +55,8 @@ def starts_by_rule(results: Results) -> int:
         return declared.starts.first
     _, margin = declared.subject
     first, most = declared.starts.first, declared.starts.most
-    return extended_starts(margin, spread.sd, declared.level, first=first, most=most)
+    sd = spread.sd * declared.spread_factor
+    return extended_starts(margin, sd, declared.level, first=first, most=most)
 
 
 def finished_starts(results: Results, count: int) -> int:

@@ -1,4 +1,4 @@
-"""Differences of two variants paired by seed, and their tests."""
+"""Differences of variants paired by seed, and their tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grpo_verl_ext.ablation.verdicts import paired_tests
 
 @dataclass(frozen=True)
 class Pairs:
-    """A variant minus another over their common starts; sd and p-values are NaN where nothing is tested."""
+    """A comparison over the common starts of its variants; sd and p-values are NaN without a test."""
 
     by_seed: dict[int, float]
     difference: float | None
@@ -42,21 +42,25 @@ class Pairs:
 
 
 def pairs_of(results: Results, comparison: Comparison, primary: Primary, margin: float) -> Pairs:
-    """Pair and test the primary of two variants over the declared starts that both have finished."""
-    variant, against = (
-        results.values(name, primary.metric, primary.measure)
-        for name in (comparison.variant, comparison.against)
-    )
-    common = [seed for seed in results.settings.declaration.usable if seed in variant and seed in against]
-    by_seed = {seed: variant[seed] - against[seed] for seed in common}
+    """Pair and test the primary of a comparison over the declared starts that its variants have finished."""
+    values = {name: results.values(name, primary.metric, primary.measure) for name in comparison.variants}
+    usable = results.settings.declaration.usable
+    common = [seed for seed in usable if all(seed in each for each in values.values())]
+    by_seed = {
+        seed: comparison.difference({name: each[seed] for name, each in values.items()}) for seed in common
+    }
     unknown = [str(seed) for seed in common if not math.isfinite(by_seed[seed])]
     if unknown:
         return Pairs(by_seed, None, why=f"a value is NaN with seed {', '.join(unknown)}")
     difference = fmean(by_seed.values()) if by_seed else None
     if len(common) < FEWEST:
-        return Pairs(by_seed, difference, why=f"fewer than {FEWEST} starts are finished by both")
+        return Pairs(
+            by_seed,
+            difference,
+            why=f"fewer than {FEWEST} starts are finished by {'both' if len(values) == 2 else 'all'}",
+        )
     differences = np.array([*by_seed.values()])
-    largest = max(abs(values[seed]) for seed in common for values in (variant, against))
+    largest = max(abs(each[seed]) for seed in common for each in values.values())
     if differences.std() <= NO_SPREAD * largest:
         return Pairs(by_seed, difference, why="the difference is the same with every seed")
     tests = paired_tests(differences, margin)

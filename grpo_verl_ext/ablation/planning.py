@@ -64,6 +64,9 @@ def print_power(console: Console, settings: GridSettings, sources: Sources) -> N
         console.print(f"The power is unknown: {origin}. {WHERE_FROM}", markup=False)
     else:
         console.print(f"SD of paired differences: {figures(sd)} (from {origin})", markup=False)
+        sd *= declared.spread_factor
+        if declared.spread_factor > 1:
+            console.print(f"SD of differences of differences: {figures(sd)}", markup=False)
     print_table(console, _table(settings, sd, seconds))
     for line in _needed(declared, sd):
         console.print(line, markup=False)

@@ -17,7 +17,7 @@ from statsmodels.stats.power import TTestPower
 from grpo_verl_ext.ablation.analysis import Analysis, analyse
 from grpo_verl_ext.ablation.compact import read_any, read_compact, write_compact
 from grpo_verl_ext.ablation.controls import missing_control
-from grpo_verl_ext.ablation.declaration import Check, Control, Expectation, Primary, Starts
+from grpo_verl_ext.ablation.declaration import Check, Control, Expectation, Pair, Primary, Starts
 from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.results import keep_grid, read_results
 from grpo_verl_ext.ablation.verdicts import Outcome
@@ -113,6 +113,35 @@ class TestNumbers:
             {"a": around(0.1), "b": [0.02] * 8}, expect=[Expectation("a", "higher", "b")]
         ).verdicts
         assert (found.against, found.difference) == ("b", pytest.approx(0.08))
+
+    def test_a_number_that_theory_predicts(self, grid: Grid) -> None:
+        """Not paired: the spread of the starts stays."""
+        values = [level + other for level, other in zip(LEVEL, around(0.03), strict=True)]
+        (found,) = grid({"a": around(0.03)}, expect=[Expectation("a", "higher", 0.3)]).verdicts
+        wanted = stats.ttest_1samp(values, 0.3)
+        assert (found.variant, found.against, found.starts) == ("a", "0.3", 8)
+        assert found.difference == pytest.approx(np.mean(values) - 0.3, rel=1e-9)
+        assert found.p == pytest.approx(wanted.pvalue, rel=1e-9)
+        assert found.sentence.startswith("a − 0.3, final of acc, 8 starts: +0.186 (")
+
+    def test_a_difference_of_differences(self, grid: Grid) -> None:
+        """(a − base) − (b − c) by hand, on starts that all four have."""
+        a, b, c = around(0.06), [0.02] * 8, [0.01, 0.03] * 4
+        expect = [Expectation("a", "higher", minus=Pair("b", "c"))]
+        (found,) = grid({"a": a, "b": b, "c": c}, expect=expect).verdicts
+        by_hand = [x - (y - z) for x, y, z in zip(a, b, c, strict=True)]
+        assert (found.variant, found.against) == ("(a − base)", "(b − c)")
+        assert found.by_seed == pytest.approx(dict(zip(SEEDS, by_hand, strict=True)))
+        assert found.p == pytest.approx(stats.ttest_1samp(by_hand, 0.0).pvalue, rel=1e-6)
+        assert found.sentence.startswith("(a − base) − (b − c), final of acc, 8 starts: +0.060 (")
+
+    def test_a_missed_check_of_any_of_its_variants(self, grid: Grid) -> None:
+        expect = [Expectation("a", "higher", minus=Pair("b", "c"))]
+        missed = Check("clip", "mean", 0.5, ["c"])
+        (found,) = grid(
+            {"a": around(0.1), "b": [0.02] * 8, "c": [0.01] * 8}, expect=expect, checks=[missed]
+        ).verdicts
+        assert found.outcome is Outcome.NOT_EXERCISED
 
     def test_holm_over_what_is_expected(self, grid: Grid) -> None:
         """The smaller p is doubled; the larger is not, and passes where Bonferroni's rule would stop it."""

@@ -61,10 +61,31 @@ def test_every_key_is_read(read) -> None:
 
 def test_the_baseline_is_filled_in(read) -> None:
     declared = read("starts={first: 3, most: 4}").declaration
-    assert declared.comparisons == [Comparison("gvpo", "grpo", "higher"), Comparison("ppo", "gvpo", "equal")]
+    assert declared.comparisons == [
+        Comparison(("gvpo",), ("grpo",), "higher"),
+        Comparison(("ppo",), ("gvpo",), "equal"),
+    ]
     assert declared.compared == ["gvpo", "grpo", "ppo"]
     assert declared.level == 0.02
     assert declared.usable == [1, 2, 3, 4]
+
+
+def test_a_number_and_a_difference_of_differences(read) -> None:
+    """What each is made of, its name, and its spread over that of a difference: of four terms, √2."""
+    number, interaction = (
+        "{variant: gvpo, against: 1, is: equal}",
+        ("{variant: gvpo, minus: {variant: ppo, against: lr1e-3}, is: higher}"),
+    )
+    of_number = read_one(read, f"expect=[{number}]", without="starts").declaration
+    (found,) = of_number.comparisons
+    assert (found.variant, found.against, found.difference({"gvpo": 1.25})) == ("gvpo", "1", 0.25)
+    assert of_number.spread_factor == 1
+    (found,) = read_one(read, f"expect=[{interaction}]").declaration.comparisons
+    assert (found.variant, found.against) == ("(gvpo − grpo)", "(ppo − lr1e-3)")
+    assert found.difference({"gvpo": 8.0, "grpo": 4.0, "ppo": 2.0, "lr1e-3": 1.0}) == (8 - 4) - (2 - 1)
+    declared = read_one(read, f"expect=[{interaction}, {{variant: gvpo, is: higher}}]").declaration
+    assert declared.compared == ["gvpo", "lr1e-3", "grpo", "ppo"]
+    assert declared.spread_factor == pytest.approx(2**0.5)
 
 
 def test_a_grid_that_declares_nothing_is_read_as_before(read) -> None:
@@ -142,6 +163,27 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
             "expect=[{variant: gvpo, against: ppo, is: higher}, {variant: ppo, against: gvpo, is: lower}]",
             r"expect\[1\] compares ppo with gvpo as expect\[0\] does",
         ),
+        (
+            "expect=[{variant: gvpo, against: 1, is: equal}]",
+            r"expect\[0\] compares with a number, and starts is given.*Remove starts",
+        ),
+        ("expect=[{variant: gvpo, against: .nan, is: equal}]", r"expect\[0\]\.against is nan; valid is"),
+        (
+            "expect=[{variant: gvpo, against: 1, minus: {variant: ppo, against: grpo}, is: equal}]",
+            r"expect\[0\] has a number in against, and minus.*Remove minus",
+        ),
+        (
+            "expect=[{variant: gvpo, minus: {variant: x, against: grpo}, is: higher}]",
+            r"expect\[0\]\.minus\.variant has 'x'",
+        ),
+        (
+            "expect=[{variant: gvpo, minus: {variant: gvpo, against: ppo}, is: higher}]",
+            r"expect\[0\] compares gvpo with itself",
+        ),
+        (
+            "expect=[{variant: gvpo, minus: {variant: ppo}, is: higher}]",
+            r"expect\[0\]\.minus\.against is not",
+        ),
         ("checks=[{metric: a, measure: best, at_least: 1}]", r"checks\[0\]\.measure is 'best'"),
         ("checks=[{metric: a, measure: mean, at_least: .nan}]", r"checks\[0\]\.at_least is nan"),
         ("checks=[{metric: a, measure: mean}]", r"checks\[0\]\.at_least is not given"),
@@ -160,15 +202,15 @@ def test_a_contradiction_is_named(read, override: str, message: str) -> None:
         read_one(read, override)
 
 
-def read_one(read, override: str) -> GridSettings:
-    """Replace a key of the declaration as a whole, or a value in it."""
+def read_one(read, override: str, without: str | None = None) -> GridSettings:
+    """Replace a key of the declaration as a whole, or a value in it; leave out another key."""
     key, _, value = override.partition("=")
     if "." in key or not value.startswith(("{", "[", "null")):
         return read(override)
     lines, keep = [], True
     for line in (GRID + DECLARATION).splitlines():
         if line and not line.startswith(" "):
-            keep = not line.startswith(f"{key}:")
+            keep = not line.startswith((f"{key}:", f"{without}:"))
         lines += [line] if keep else []
     return read(text="\n".join([*lines, f"{key}: {value}"]))
 
