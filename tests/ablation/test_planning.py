@@ -115,6 +115,16 @@ def test_a_given_sd(plan: Plan) -> None:
     assert f"A difference of 0.05 takes {needed} starts to be found with 80%." in shown.output
 
 
+def test_a_difference_of_differences_has_twice_the_variance(plan: Plan) -> None:
+    """The grid's numbers are those of the comparison that takes the most starts."""
+    pair, other = {"variant": "a", "is": "higher"}, {"variant": "b", "against": "bad"}
+    shown = plan("--sd", "0.02", expect=[pair, {**pair, "minus": other}]).output
+    assert "SD of differences of differences: 0.028" in shown
+    for starts, (_, _, power, smallest) in cells(shown).items():
+        assert float(power) == pytest.approx(wanted(0.02 * 2**0.5, starts)[0], abs=0.005)
+        assert float(smallest) == pytest.approx(wanted(0.02 * 2**0.5, starts)[1], abs=0.0005)
+
+
 def test_more_starts_than_the_grid_may_use(plan: Plan) -> None:
     shown = plan("--sd=0.1").output
     assert re.search(r"takes \d+ starts .* 80%, more than the 16 that the grid may use\.", shown)
