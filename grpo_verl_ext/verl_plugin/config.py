@@ -5,14 +5,27 @@
 fields.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeGuard, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.algorithms.advantages import OUTCOME_BASELINES
 from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.rules import (
+    FACTOR,
+    ON_OR_OFF,
+    RULE,
+    SECTION_OR_NULL,
+    Rule,
+    Value,
+    is_count,
+    is_number,
+    is_positive,
+    key,
+    one_of,
+)
 
 # Sections, keys and values of verl's configuration that messages name.
 
@@ -73,9 +86,6 @@ RENAMED_AGENT_LOOPS = {
 }
 """Values of ``rollout.agent.default_agent_loop`` in earlier development versions → their new names."""
 
-LARGEST = 1e30
-"""Largest |value| of a numeric setting: products of settings must fit fp32, which ends at 3.4e38."""
-
 
 def setting(config: DictConfig, key: str, default: Any = None) -> Any:
     """Return the value of a dotted key; ``default`` where it is null or missing."""
@@ -83,63 +93,7 @@ def setting(config: DictConfig, key: str, default: Any = None) -> Any:
     return default if value is None else value
 
 
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether the value is a number (not a bool) of at most `LARGEST` in size."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= LARGEST
-
-
-def is_positive(value: object) -> TypeGuard[int | float]:
-    """Whether the value is a number > 0 and at most `LARGEST`."""
-    return is_number(value) and value > 0
-
-
-def is_count(value: object) -> TypeGuard[int]:
-    """Whether the value is an integer ≥ 1 that fits int64."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63
-
-
-@dataclass(frozen=True)
-class Rule:
-    """The values that a key accepts.
-
-    Attributes:
-        accepts: whether a value is valid.
-        valid: a description of the values, or the values; for messages and ``docs/settings.md``.
-        example: a valid value as typed.
-        nullable: whether null is valid, too.
-    """
-
-    accepts: Callable[[Any], bool]
-    valid: str | tuple[str, ...]
-    example: str
-    nullable: bool = False
-
-    def check(self, key: str, value: object, *, why: str = "", fix: str = "") -> None:
-        """Refuse an invalid value.
-
-        Raises:
-            SettingError: the value is not valid.
-        """
-        if value is None and self.nullable:
-            return
-        if value is None or not self.accepts(value):
-            raise SettingError(key, value, why=why, valid=self.valid, fix=fix or self._line(key))
-
-    def _line(self, key: str) -> str:
-        line = f"{key}={self.example}"
-        return f"'{line}'" if "$" in line else line
-
-
-def one_of(*names: str, nullable: bool = False) -> Rule:
-    """Return the rule of a key that accepts one of these names."""
-    return Rule(lambda value: value in names, names, names[0], nullable)
-
-
-ON_OR_OFF = Rule(lambda value: isinstance(value, bool), ("true", "false"), "true")
-POSITIVE = Rule(is_positive, "a finite number > 0", "0.1")
-FACTOR = Rule(is_number, "a finite number", "1.0")
+BUDGET = Rule(is_count, "an integer ≥ 1", "${data.max_response_length}", nullable=True)
 
 
 def _are_names(value: object) -> bool:
@@ -147,21 +101,6 @@ def _are_names(value: object) -> bool:
     return (
         isinstance(names, Sequence) and bool(names) and all(name and isinstance(name, str) for name in names)
     )
-
-
-BUDGET = Rule(is_count, "an integer ≥ 1", "${data.max_response_length}", nullable=True)
-
-SECTION_OR_NULL = Rule(lambda value: isinstance(value, Mapping), "a section, or null", "null", nullable=True)
-
-Value = TypeVar("Value")
-RULE, DESCRIPTION = "rule", "description"
-"""Keys in the metadata of a field."""
-
-
-def key(default: Value, rule: Rule, description: str) -> Value:
-    """Return a dataclass field with a default, a rule and one line for ``docs/settings.md``."""
-    made: Any = field(default=default, metadata={RULE: rule, DESCRIPTION: description})
-    return cast(Value, made)
 
 
 @dataclass(frozen=True)

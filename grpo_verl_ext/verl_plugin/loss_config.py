@@ -7,18 +7,9 @@ from typing import Any
 from verl.workers.config import PolicyLossConfig
 
 from grpo_verl_ext.algorithms import gvpo_terms
-from grpo_verl_ext.verl_plugin.config import (
-    ACTOR,
-    ALL_TERMS,
-    BUDGET,
-    ON_OR_OFF,
-    POSITIVE,
-    is_number,
-    is_positive,
-    key,
-    one_of,
-)
+from grpo_verl_ext.verl_plugin.config import ACTOR, ALL_TERMS, BUDGET
 from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.rules import ON_OR_OFF, POSITIVE, is_number, is_positive, key, one_of
 
 TERMS = one_of(ALL_TERMS, *gvpo_terms.LOSSES)
 

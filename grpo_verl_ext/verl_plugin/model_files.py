@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
-from grpo_verl_ext.verl_plugin.config import MODEL, is_count
+from grpo_verl_ext.verl_plugin.config import MODEL
 from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.rules import is_count
 
 FIX = f"{MODEL}=<folder of a Hugging Face model>"
 """The line to type where the policy's model is wrong."""

@@ -10,18 +10,16 @@ from verl.workers.config import PolicyLossConfig
 from grpo_verl_ext.verl_plugin.config import (
     ACTOR,
     AGENT_LOOPS,
-    DESCRIPTION,
     NESTED,
     REWARD_MANAGER,
     ROLLOUT,
-    RULE,
     SECTION,
     TRAINER_MODES,
     Options,
-    Rule,
 )
 from grpo_verl_ext.verl_plugin.errors import as_typed
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+from grpo_verl_ext.verl_plugin.rules import DESCRIPTION, RULE, Rule
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

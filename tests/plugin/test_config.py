@@ -9,9 +9,7 @@ from omegaconf import OmegaConf
 from verl.workers.config import PolicyLossConfig
 
 from grpo_verl_ext.verl_plugin.config import (
-    DESCRIPTION,
     RENAMED,
-    RULE,
     SECTION,
     GoldResponseOptions,
     Options,
@@ -19,6 +17,7 @@ from grpo_verl_ext.verl_plugin.config import (
 )
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+from grpo_verl_ext.verl_plugin.rules import DESCRIPTION, RULE
 
 VERLS = {field.name for field in fields(PolicyLossConfig)}
 KEYS = [

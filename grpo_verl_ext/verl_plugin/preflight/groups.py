@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, ROLLOUT, TRAINER_MODES, Options, is_count
+from grpo_verl_ext.verl_plugin.config import ACTOR, ROLLOUT, TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
+from grpo_verl_ext.verl_plugin.rules import is_count
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 

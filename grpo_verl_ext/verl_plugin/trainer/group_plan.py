@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, DRIFT_ENGINES, is_count, setting
+from grpo_verl_ext.verl_plugin.config import ACTOR, DRIFT_ENGINES, setting
 from grpo_verl_ext.verl_plugin.context import DriftSource
+from grpo_verl_ext.verl_plugin.rules import is_count
 
 PADDING_TOKENS = 128
 """Tokens of a row with which verl 0.9.1 fills a batch; 2 in 0.9.0."""
