@@ -83,7 +83,7 @@ def gvpo(
     else:
         loss = _mini_batch_mean(gvpo_terms.LOSSES[terms](moments, beta), mini_batch)
     parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
-    drift_share = formulas.share_of_prompt(torch.where(is_member, drift.abs(), 0), size)
+    drift_share = formulas.share_of_prompt(drift.abs(), size)
     values = (loss, *(_mini_batch_mean(part, mini_batch) for part in (*parts, *moments, drift_share)))
     metrics = {name: value.detach() for name, value in zip((*TERMS, *MOMENTS, DRIFT), values, strict=True)}
     if groups.old_is_current:
