@@ -196,7 +196,7 @@ def test_two_at_once_take_turns_and_one_does_the_work(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("task", "seed"), [("chain_sum", 2), ("chain_sum", 3), ("chain_sum_mixed", 1)])
+@pytest.mark.parametrize(("task", "seed"), [("chain_sum", 2), ("chain_sum_mixed", 1)])
 def test_the_real_warm_start_is_middling_when_sampled_and_knows_better(task, seed, tmp_path):
     outcome = prepare(seed, settings=TASKS[task], root=tmp_path)
     assert outcome.manifest.measured_prompts >= 512
