@@ -77,15 +77,12 @@ def gvpo(
     residual = formulas.residual(log_ratio, targets, drift, beta)
     rewards = formulas.centred_rewards(targets, groups.old_deviation, groups.anchor_deviation, beta)
     moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
-    terms = config.policy_loss["gvpo_terms"]
-    if terms == ALL_TERMS:
-        loss = _mini_batch_mean(formulas.squared_error(residual, size), mini_batch)
-    else:
-        loss = _mini_batch_mean(gvpo_terms.LOSSES[terms](moments, beta), mini_batch)
+    per_response = _loss_of(config.policy_loss["gvpo_terms"], residual, size, moments, beta)
     parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
-    drift_share = formulas.share_of_prompt(drift.abs(), size)
-    values = (loss, *(_mini_batch_mean(part, mini_batch) for part in (*parts, *moments, drift_share)))
-    metrics = {name: value.detach() for name, value in zip((*TERMS, *MOMENTS, DRIFT), values, strict=True)}
+    summed = (per_response, *parts, *moments, formulas.share_of_prompt(drift.abs(), size))
+    loss, *others = (_mini_batch_mean(value, mini_batch) for value in summed)
+    names = (*TERMS, *MOMENTS, DRIFT)
+    metrics = {name: value.detach() for name, value in zip(names, (loss, *others), strict=True)}
     if groups.old_is_current:
         gap = formulas.sequence_log_ratio(log_prob.detach(), old_log_prob, response_mask).abs()
         metrics[LOG_PROB_GAP] = aggregation.response_prompt_mean(
@@ -94,6 +91,13 @@ def gvpo(
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
     per_prompt = _weight_sums(torch.where(is_member, formulas.weights(residual), 0), groups.index)
     return loss, metrics | per_prompt | metrics_of(of_tokens, response_mask, config, mini_batch)
+
+
+def _loss_of(terms: str, residual: Tensor, size: Tensor, moments: gvpo_terms.Moments, beta: float) -> Tensor:
+    """Return what each response adds to the loss: (B,)."""
+    if terms == ALL_TERMS:
+        return formulas.squared_error(residual, size)
+    return gvpo_terms.LOSSES[terms](moments, beta)
 
 
 def _weight_sums(weights: Tensor, index: Tensor) -> dict[str, Tensor]:
