@@ -1,4 +1,4 @@
-"""GRPO, DAPO, Dr. GRPO and GVPO for verl; this module has their pure mathematics and does not import verl."""
+"""GRPO and its relatives for verl; this module has their pure mathematics and does not import verl."""
 
 from grpo_verl_ext.algorithms import (
     advantages,
@@ -14,6 +14,7 @@ from grpo_verl_ext.algorithms.advantages import (
     batch_scaled,
     centred,
     group_scaled,
+    leave_one_out,
     outcome_advantages,
     per_prompt_token,
     without_truncated,
@@ -28,7 +29,11 @@ from grpo_verl_ext.algorithms.aggregation import (
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.kl import k1, k2, k3, with_k2_gradient
 from grpo_verl_ext.algorithms.process import process_advantages
-from grpo_verl_ext.algorithms.surrogate import clipped_surrogate, dual_clipped_surrogate
+from grpo_verl_ext.algorithms.surrogate import (
+    clipped_surrogate,
+    dual_clipped_surrogate,
+    geometric_mean_surrogate,
+)
 
 __version__ = "0.1.0"
 
@@ -40,6 +45,7 @@ __all__ = [
     "clipped_surrogate",
     "dense_group_ids",
     "dual_clipped_surrogate",
+    "geometric_mean_surrogate",
     "group_scaled",
     "groups",
     "gvpo",
@@ -48,6 +54,7 @@ __all__ = [
     "k2",
     "k3",
     "kl",
+    "leave_one_out",
     "local_token_mean",
     "outcome_advantages",
     "per_prompt_token",

@@ -4,7 +4,7 @@
 #   bash examples/ablations/gsm8k.sh plan GRID [key=value …]     list the runs
 #   bash examples/ablations/gsm8k.sh run GRID [key=value …]      start them, one after the other
 #
-#   GRID: losses, std, token_mean, clip, gvpo, gvpo_anchor, supervision, critic
+#   GRID: losses, family, std, token_mean, clip, gvpo, gvpo_anchor, supervision, critic
 #
 # Data: python3 -m examples.data_preprocess.gsm8k in a checkout of verl writes ~/data/gsm8k.
 # The grids are composed and checked by this package's tests; they have not been run, for lack of GPUs.

@@ -64,6 +64,16 @@ def centred(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     return group_deviation(rewards, group, member)
 
 
+def leave_one_out(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
+    """A_i = r_i − mean of the other r_j of its group = n/(n − 1) (r_i − mean r): (B,) → (B,), reward units.
+
+    RLOO, arXiv 2402.14740. A group of one has advantage 0.
+    Differs from verl's ``rloo``, which leaves a group of one its raw reward.
+    """
+    size = group_sum(member.to(rewards.dtype), group)
+    return group_deviation(rewards, group, member) * (size / (size - 1).clamp(min=1))
+
+
 def group_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     """A_i = (r_i − mean r) / (std r + ε), mean and std (n − 1) over the group of i, ε = 1e-6: (B,) → (B,).
 
@@ -87,6 +97,7 @@ def batch_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
 OUTCOME_BASELINES: dict[str, Baseline] = {
     "dr_grpo": centred,
     "gvpo": centred,
+    "rloo_outcome": leave_one_out,
 }
 """Outcome estimators that do not divide by a std: value of ``algorithm.adv_estimator`` → its baseline.
 
@@ -109,7 +120,7 @@ def outcome_advantages(
         response_mask: (B, T), nonzero on the tokens that the policy wrote and that are learnt from. The
             reward of a row without any, such as a rejected response, still counts.
         group: (B,) int64 from `dense_group_ids`.
-        baseline: `group_scaled` (GRPO, DAPO), `centred` (Dr. GRPO) or `batch_scaled`.
+        baseline: `group_scaled` (GRPO, DAPO), `centred` (Dr. GRPO), `leave_one_out` (RLOO) or `batch_scaled`.
         member: (B,) bool, False for padding rows, which take no part in the statistics; None: there are none.
 
     Raises:

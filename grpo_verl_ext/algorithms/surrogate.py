@@ -1,4 +1,4 @@
-"""The clipped policy-gradient surrogate, token by token; reduce it with a function of `aggregation`.
+"""Clipped policy-gradient surrogates, token by token; reduce them with a function of `aggregation`.
 
 ρ_{i,t} = π_θ / π_old = exp(log_prob − old_log_prob). Gradient flows through ``log_prob`` alone. Whatever
 stands under the mask, NaN and infinities included, reaches neither value nor gradient. Log-ratios are
@@ -9,6 +9,7 @@ Raises:
         NaN that is not under the mask is not refused: it makes the token's loss NaN.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -76,12 +77,54 @@ def dual_clipped_surrogate(
     return torch.minimum(loss, bound)
 
 
+def geometric_mean_surrogate(
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    *,
+    log_clip_low: float,
+    log_clip_high: float,
+) -> Tensor:
+    """ℓ_{i,t} = −A_{i,t} exp(1/|o_i| Σ_s x_{i,s}), to be minimised: (B, T) → (B, T).
+
+    x = min(log ρ, ε_high) where A > 0 and max(log ρ, −ε_low) where A < 0: each token is clipped before the
+    geometric mean, at ε in nats. All tokens of a response have its loss; reduce with
+    `aggregation.sequence_mean_token_mean`, which gives the paper's.
+    GMPO, arXiv 2507.20673. Differs from verl's ``geo_mean``, which averages over the responses of the
+    micro-batch at hand.
+    """
+    check_floating(advantages=advantages)
+    check_same_shape(log_prob=log_prob, advantages=advantages)
+    costs = torch.where(response_mask.bool(), -advantages, 0)
+    log_ratio = token_log_ratio(log_prob, old_log_prob, response_mask)
+    above, below = log_ratio.clamp(max=log_clip_high), log_ratio.clamp(min=-log_clip_low)
+    clipped = torch.where(costs < 0, above, below)
+    length = response_mask.sum(dim=-1, keepdim=True).clamp(min=1)
+    return costs * (clipped.sum(dim=-1, keepdim=True) / length).exp()
+
+
 def reweighted(loss: Tensor, weights: Tensor, response_mask: Tensor) -> Tensor:
     """w_{i,t} ℓ_{i,t}, 0 under the mask: (B, T) → (B, T). ``weights`` are constants.
 
     For importance weights π_old / π_rollout, where rollout and training engines disagree.
     """
     return loss * torch.where(response_mask.bool(), weights, 0)
+
+
+@torch.no_grad()
+def off_policy_mask(
+    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, *, threshold: float
+) -> Tensor:
+    """M_{i,t} = 0 where A_{i,t} < 0 and 1/|o_i| Σ_s log π_old/π_θ > δ, else 1: (B, T) → (B, T) bool.
+
+    Multiplied with a loss it drops responses that were bad and that the policy has since left; denominators
+    stay. δ, ``threshold``, in nats per token. DeepSeek-V3.2, arXiv 2512.02556; TRL's
+    ``off_policy_mask_threshold``.
+    """
+    left = -token_log_ratio(log_prob, old_log_prob, response_mask).sum(dim=-1, keepdim=True)
+    length = response_mask.sum(dim=-1, keepdim=True).clamp(min=1)
+    return (advantages >= 0) | (left <= threshold * length)
 
 
 class TokenEvents(NamedTuple):
@@ -118,4 +161,22 @@ def token_events(
         clipped_high=better & (ratio > 1 + clip_ratio_high),
         dual_clipped=worse & (ratio > (torch.inf if clip_ratio_c is None else clip_ratio_c)),
         zero_advantage=mask & (advantages == 0),
+    )
+
+
+def geometric_mean_events(
+    log_ratio: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    *,
+    log_clip_low: float,
+    log_clip_high: float,
+) -> TokenEvents:
+    """Return the `token_events` of `geometric_mean_surrogate`: ρ is kept within [e^{−ε_low}, e^{ε_high}]."""
+    return token_events(
+        log_ratio,
+        advantages,
+        response_mask,
+        clip_ratio_low=-math.expm1(-log_clip_low),
+        clip_ratio_high=math.expm1(min(log_clip_high, LOG_RATIO_LIMIT)),
     )

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 MOST_BINS = 5
+ALIKE = 3
+"""Variants whose weights agree to this many decimals share a column, a line or a mark."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,15 @@ def cells_of(weighed: Weighed) -> Cells:
         by_answer=[_cell(weighed, everywhere, right) for right in (True, False)],
         by_both=[_cell(weighed, chosen, right) for chosen in inside for right in (True, False)],
     )
+
+
+def alike(cells: list[Cell]) -> list[list[str]]:
+    """Group the variants that weight these responses equally."""
+    groups: dict[tuple[float, ...], list[str]] = {}
+    for name in cells[0].share:
+        key = tuple(round(cell.weight[name] or 0.0, ALIKE) for cell in cells)
+        groups.setdefault(key, []).append(name)
+    return list(groups.values())
 
 
 def upper_edges(lengths: Tensor) -> Tensor:

@@ -20,9 +20,14 @@ from grpo_verl_ext.anatomy.dump import (
     response_length,
 )
 from grpo_verl_ext.anatomy.kl_estimators import KlReport, measure
-from grpo_verl_ext.anatomy.weights import MICRO_BATCH_SIZE, StepResponses, relative, token_weights
+from grpo_verl_ext.anatomy.weights import (
+    ALGORITHMS,
+    MICRO_BATCH_SIZE,
+    StepResponses,
+    relative,
+    token_weights,
+)
 from grpo_verl_ext.runs.dumps import Response
-from grpo_verl_ext.verl_plugin.losses import VARIANTS
 from grpo_verl_ext.verl_plugin.trainer.estimators import LARGEST_REWARD
 
 SCORES_NAMED = 8
@@ -151,14 +156,14 @@ def _refuse_huge_scores(scores: Sequence[float], settings: AnatomySettings) -> N
 
 
 def _weights(step: StepResponses, micro_batch_size: int) -> dict[str, Tensor]:
-    return {name: relative(token_weights(name, step, micro_batch_size), step.lengths) for name in VARIANTS}
+    return {name: relative(token_weights(name, step, micro_batch_size), step.lengths) for name in ALGORITHMS}
 
 
 def _joined(parts: list[Weighed]) -> Weighed:
     return Weighed(
         torch.cat([part.lengths for part in parts]),
         torch.cat([part.right for part in parts]),
-        {name: torch.cat([part.weights[name] for part in parts]) for name in VARIANTS},
+        {name: torch.cat([part.weights[name] for part in parts]) for name in ALGORITHMS},
     )
 
 

@@ -6,11 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.anatomy.bins import Cell, Cells
-from grpo_verl_ext.utils.plotting import COLOURS, MARKS, STYLES, save
-
-ALIKE = 3
-"""Variants whose weights agree to this many decimals share a line or a mark."""
+from grpo_verl_ext.anatomy.bins import Cells, alike
+from grpo_verl_ext.utils.plotting import line_style, looks, save
 
 
 def draw(cells: Cells, folder: Path) -> list[Path]:
@@ -22,15 +19,6 @@ def draw(cells: Cells, folder: Path) -> list[Path]:
     return [
         save(figure, folder / f"{name}.{kind}") for name, figure in figures.items() for kind in ("png", "svg")
     ]
-
-
-def alike(cells: list[Cell]) -> list[list[str]]:
-    """Group the variants that weight these responses equally."""
-    groups: dict[tuple[float, ...], list[str]] = {}
-    for name in cells[0].share:
-        key = tuple(round(cell.weight[name] or 0.0, ALIKE) for cell in cells)
-        groups.setdefault(key, []).append(name)
-    return list(groups.values())
 
 
 def weight_by_length(cells: Cells) -> Figure:
@@ -45,9 +33,8 @@ def weight_by_length(cells: Cells) -> Figure:
             axes.plot(
                 [cell.mean_length for cell in there],
                 [cell.weight[names[0]] for cell in there],
-                color=COLOURS[number],
-                linestyle=STYLES[number % len(STYLES)],
-                marker=MARKS[number],
+                **looks(number),
+                linestyle=line_style(number),
                 markersize=5,
                 label=", ".join(names),
             )
@@ -76,9 +63,8 @@ def gradient_share(cells: Cells) -> Figure:
         axes.plot(
             [place + shift for place in places],
             [cell.share[names[0]] for cell in bins],
-            color=COLOURS[number],
+            **looks(number),
             linestyle="",
-            marker=MARKS[number],
             markersize=8,
             label=", ".join(names),
         )

@@ -8,14 +8,13 @@ from pathlib import Path
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from grpo_verl_ext.anatomy.bins import Cell, Cells
+from grpo_verl_ext.anatomy.bins import Cell, Cells, alike
 from grpo_verl_ext.anatomy.kl_estimators import KlReport
 from grpo_verl_ext.anatomy.measure import Anatomy, AnatomySettings, anatomy_of
 from grpo_verl_ext.anatomy.plots import draw
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.typed_json import numbers_as_text
-from grpo_verl_ext.verl_plugin.losses import VARIANTS
 
 
 def run_anatomy(settings: AnatomySettings) -> None:
@@ -39,9 +38,10 @@ def run_anatomy(settings: AnatomySettings) -> None:
 def weight_table(cells: Cells) -> Table:
     """Return the table of token weights, with a row for each length and answer."""
     table = Table(title="Weight of a token, |−∂L/∂log π|; 1.00 is the average token of its variant")
-    _add_columns(table, "length", "answer", "count")
+    variants = alike(cells.by_both)
+    _add_columns(table, ["length", "answer", "count"], variants)
     for cell in cells.by_both:
-        weights = [_number(cell.weight[name]) for name in VARIANTS]
+        weights = [_number(cell.weight[names[0]]) for names in variants]
         table.add_row(cell.lengths, _answer(cell), str(cell.responses), *weights)
     return table
 
@@ -49,12 +49,14 @@ def weight_table(cells: Cells) -> Table:
 def share_table(cells: Cells) -> Table:
     """Return the table of gradient shares: a row for each length, then for right and for wrong answers."""
     table = Table(title="Share of the gradient, Σ|weight|, in %, next to that of responses and of tokens")
-    _add_columns(table, "length", "responses", "tokens")
+    variants = alike([*cells.by_length, *cells.by_answer])
+    _add_columns(table, ["length", "responses", "tokens"], variants)
     responses = sum(cell.responses for cell in cells.by_length)
     tokens = sum(cell.tokens for cell in cells.by_length)
     for section in (cells.by_length, cells.by_answer):
         for cell in section:
-            shares = (cell.responses / responses, cell.tokens / tokens, *cell.share.values())
+            of_variants = (cell.share[names[0]] for names in variants)
+            shares = (cell.responses / responses, cell.tokens / tokens, *of_variants)
             name = cell.lengths if cell.right is None else _answer(cell)
             table.add_row(name, *(f"{100 * share:.1f}" for share in shares))
         table.add_section()
@@ -99,11 +101,12 @@ def write_files(settings: AnatomySettings, anatomy: Anatomy) -> list[Path]:
     return [file, *draw(anatomy.cells, settings.out)]
 
 
-def _add_columns(table: Table, *first: str) -> None:
-    for name in (*first, *VARIANTS):
+def _add_columns(table: Table, first: list[str], variants: list[list[str]]) -> None:
+    """Add columns of these names, then one for each list of variants that weigh alike."""
+    for heading in (*first, *("\n".join(names) for names in variants)):
         # Names are folded, since a narrow terminal would cut some of them to the same beginning.
-        justify: JustifyMethod = "left" if name in ("length", "answer") else "right"
-        table.add_column(name.replace("_per_", "_per\n_"), justify=justify, overflow="fold")
+        justify: JustifyMethod = "left" if heading in ("length", "answer") else "right"
+        table.add_column(heading.replace("_per_", "_per\n_"), justify=justify, overflow="fold")
 
 
 def _answer(cell: Cell) -> str:

@@ -12,7 +12,7 @@ are 1 here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,12 +22,24 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
 from grpo_verl_ext.verl_plugin.context import GROUPS, GroupRows, no_drift
-from grpo_verl_ext.verl_plugin.losses import VARIANTS
-from grpo_verl_ext.verl_plugin.losses.normalization import Variant
+from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
+from grpo_verl_ext.verl_plugin.presets import PRESETS, Algorithm
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
+
+    from grpo_verl_ext.verl_plugin.losses.normalization import PolicyLoss
+
+ALGORITHMS: Mapping[str, Algorithm] = {
+    **{name: Algorithm(loss.adv_estimator, name, loss.loss_agg_mode) for name, loss in VARIANTS.items()},
+    **{
+        name: preset
+        for name, preset in PRESETS.items()
+        if preset.adv_estimator in ESTIMATORS and preset.adv_estimator != "grpo_process"
+    },
+}
+"""Losses and presets whose advantages follow from a dump's scores, without a critic or step rewards."""
 
 MICRO_BATCH_SIZE = 8
 """Responses in a local batch of bnpo: TRL's default ``per_device_train_batch_size``."""
@@ -84,21 +96,22 @@ def token_weights(name: str, step: StepResponses, micro_batch_size: int) -> Tens
     log-probs are, only that their ratio to the old ones is 1.
 
     Args:
-        name: key of `losses.VARIANTS`.
+        name: key of `ALGORITHMS`.
     """
-    variant = VARIANTS[name]
-    advantages, config = _advantages(variant, step), _config(name, variant, step)
+    algorithm = ALGORITHMS[name]
+    advantages, config, loss_fn = _advantages(algorithm, step), _config(algorithm, step), _loss(algorithm)
     sums = torch.zeros(step.size)
     for rows in micro_batches(step.size, micro_batch_size):
         mask = step.mask(rows)
         log_prob = torch.zeros(len(rows), 1, requires_grad=True)
         log_probs = log_prob.expand(mask.shape)
         with GROUPS.set(_group_rows(step, rows)):
-            loss, _ = variant.loss(
+            loss, _ = loss_fn(
                 old_log_prob=log_probs.detach(),
                 log_prob=log_probs,
                 advantages=advantages[rows, : mask.shape[-1]],
                 response_mask=mask,
+                loss_agg_mode=algorithm.loss_agg_mode,
                 config=config,
             )
         (gradient,) = torch.autograd.grad(loss, log_prob)
@@ -106,15 +119,24 @@ def token_weights(name: str, step: StepResponses, micro_batch_size: int) -> Tens
     return sums / step.lengths
 
 
-def _advantages(variant: Variant, step: StepResponses) -> Tensor:
+def _advantages(algorithm: Algorithm, step: StepResponses) -> Tensor:
     mask = step.mask()
     rewards = torch.zeros(mask.shape)
     rewards[torch.arange(step.size), step.lengths - 1] = step.rewards
-    advantages, _ = ESTIMATORS[variant.adv_estimator](rewards, mask.long(), index=step.group.numpy())
+    options = {"grpo_ext": {"scale_rewards": algorithm.scale_rewards}}
+    estimator = ESTIMATORS[algorithm.adv_estimator]
+    advantages, _ = estimator(rewards, mask.long(), index=step.group.numpy(), config=options)
     return advantages
 
 
-def _config(name: str, variant: Variant, step: StepResponses) -> ActorConfig:
+def _loss(algorithm: Algorithm) -> PolicyLoss:
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+
+    loss: PolicyLoss = {**POLICY_LOSS_REGISTRY, **LOSSES}[algorithm.loss_mode]
+    return loss
+
+
+def _config(algorithm: Algorithm, step: StepResponses) -> ActorConfig:
     from verl.workers.config import ActorConfig
 
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
@@ -123,9 +145,10 @@ def _config(name: str, variant: Variant, step: StepResponses) -> ActorConfig:
         strategy="fsdp",
         rollout_n=1,
         ppo_micro_batch_size_per_gpu=1,
-        policy_loss=LossConfig(loss_mode=name, gvpo_beta=1.0),
-        loss_agg_mode=variant.loss_agg_mode,
+        policy_loss=LossConfig(loss_mode=algorithm.loss_mode, gvpo_beta=1.0),
+        loss_agg_mode=algorithm.loss_agg_mode,
         loss_scale_factor=1,
+        **algorithm.numbers,
     )
     config.global_batch_info.update(dp_size=1, batch_num_tokens=step.tokens, global_batch_size=step.size)
     return config

@@ -6,8 +6,8 @@ and compared with the uncut mini-batch on one rank.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, LossConfig
 from grpo_verl_ext.verl_plugin.losses import VARIANTS
+from grpo_verl_ext.verl_plugin.presets import PRESETS
 
 GROUP_SIZE = 4
 GVPO_BETA = 0.1
@@ -44,6 +45,7 @@ class Case:
         loss_mode: ``actor.policy_loss.loss_mode``.
         loss_agg_mode: ``actor.loss_agg_mode``.
         loss_scale_factor: ``actor.loss_scale_factor``.
+        numbers: other keys of ``actor`` that the loss reads, such as clip ranges.
         split_dependent: the loss depends on the split by its definition, so a difference is not a failure.
     """
 
@@ -52,6 +54,7 @@ class Case:
     loss_agg_mode: str
     loss_scale_factor: int | None = None
     split_dependent: bool = False
+    numbers: Mapping[str, Any] = field(default_factory=dict)
 
 
 OUR_CASES = tuple(
@@ -65,6 +68,13 @@ OUR_CASES = tuple(
     for loss_mode, variant in VARIANTS.items()
 )
 
+PRESET_CASES = tuple(
+    Case(name, preset.loss_mode, preset.loss_agg_mode, numbers=preset.numbers)
+    for name, preset in PRESETS.items()
+    if name not in VARIANTS
+)
+"""Presets on a loss of verl's, or on one of ours under another name."""
+
 VERL_CASES = (
     Case("verl token-mean", "vanilla", "token-mean"),
     Case("verl seq-mean-token-sum", "vanilla", "seq-mean-token-sum"),
@@ -72,7 +82,12 @@ VERL_CASES = (
     Case("verl seq-mean-token-sum-norm, null", "vanilla", "seq-mean-token-sum-norm"),
     Case("verl seq-mean-token-sum-norm, set", "vanilla", "seq-mean-token-sum-norm", 24),
     Case("verl gspo", "gspo", "seq-mean-token-mean"),
+    Case("verl gspo, token-mean", "gspo", "token-mean"),
     Case("verl cispo", "cispo", "token-mean"),
+    Case("verl sapo", "sapo", "seq-mean-token-mean"),
+    Case("verl gpg", "gpg", "token-mean"),
+    Case("verl dppo_tv", "dppo_tv", "token-mean"),
+    Case("verl dppo_kl", "dppo_kl", "token-mean"),
     Case("verl geo_mean", "geo_mean", "seq-mean-token-mean"),
     Case("verl clip_cov", "clip_cov", "token-mean"),
     Case("verl kl_cov", "kl_cov", "token-mean"),
@@ -228,7 +243,7 @@ def actor_config(case: Case, **overrides: Any) -> ActorConfig:
         "use_kl_loss": True,
         "kl_loss_coef": 0.04,
     }
-    return ActorConfig(**options | overrides)
+    return ActorConfig(**{**options, **case.numbers, **overrides})
 
 
 def micro_batch(mini_batch: RaggedBatch, rows: Rows, dp_size: int) -> tuple[dict[str, Tensor], TensorDict]:
@@ -341,7 +356,7 @@ def report(*, as_json: bool, include_verl: bool, seed: int, own: Case | None = N
     Args:
         own: a user's loss to measure instead of ours.
     """
-    ours = list(measure(OUR_CASES if own is None else (own,), seed=seed))
+    ours = list(measure((*OUR_CASES, *PRESET_CASES) if own is None else (own,), seed=seed))
     verls = list(measure(VERL_CASES, seed=seed)) if include_verl else []
     if as_json:
         rows = [asdict(m) | {"passed": m.passed} for m in ours + verls]

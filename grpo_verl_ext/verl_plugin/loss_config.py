@@ -1,7 +1,7 @@
 """Options of the losses, a dataclass that verl builds from ``actor.policy_loss``, and their checks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from verl.workers.config import PolicyLossConfig
@@ -13,7 +13,11 @@ from grpo_verl_ext.verl_plugin.rules import ON_OR_OFF, POSITIVE, is_number, is_p
 
 TERMS = one_of(ALL_TERMS, *gvpo_terms.LOSSES)
 
+THRESHOLD = replace(POSITIVE, example="0.5", nullable=True)
+
 POLICY_LOSS = f"{ACTOR}.policy_loss"
+
+MASK = f"{POLICY_LOSS}.off_policy_mask_threshold"
 
 CONSTANT_LENGTH = "seq-mean-token-sum-norm"
 """The ``loss_agg_mode`` that divides by ``loss_scale_factor``."""
@@ -27,6 +31,12 @@ class LossConfig(PolicyLossConfig):  # type: ignore[misc]  # verl ships no types
         None,
         BUDGET,
         "the response budget in tokens, for the metric `actor/frac_truncated`",
+    )
+    off_policy_mask_threshold: float | None = key(
+        None,
+        THRESHOLD,
+        "responses with A < 0 whose mean of log π_old/π_θ exceeds it, in nats per token, get no gradient "
+        "(arXiv 2512.02556); not with `gvpo` and losses of verl",
     )
     gvpo_beta: float | None = key(
         None,
@@ -50,15 +60,39 @@ def check_loss(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:
         actor: the section.
 
     Raises:
-        SettingError: ``loss_agg_mode``, ``loss_scale_factor``, a clip range or β contradicts the loss, or
-            GVPO lacks a term without ``gvpo_terms_ablation``.
+        SettingError: ``loss_agg_mode``, ``loss_scale_factor``, a clip range, β or the off-policy mask
+            contradicts the loss, or GVPO lacks a term without ``gvpo_terms_ablation``.
     """
     _check_aggregation(loss_mode, required, actor)
     if loss_mode == "gvpo":
         _check_beta(actor["policy_loss"].get("gvpo_beta"))
         _check_terms(actor["policy_loss"])
-    else:
-        _check_clip_range(actor)
+        check_no_mask(loss_mode, actor)
+        return
+    THRESHOLD.check(MASK, _mask_threshold(actor))
+    _check_clip_range(actor)
+    if loss_mode == "gmpo":
+        _check_no_dual_clip(loss_mode, actor.get("clip_ratio_c"))
+
+
+def check_no_mask(loss_mode: str, actor: Mapping[str, Any]) -> None:
+    """Refuse ``off_policy_mask_threshold`` with a loss that does not read it.
+
+    Raises:
+        SettingError: it is set.
+    """
+    if _mask_threshold(actor) is not None:
+        raise SettingError(
+            MASK,
+            _mask_threshold(actor),
+            why=f"policy_loss.loss_mode={loss_mode} does not read it",
+            valid="null",
+            fix=f"{MASK}=null",
+        )
+
+
+def _mask_threshold(actor: Mapping[str, Any]) -> object:
+    return (actor.get("policy_loss") or {}).get("off_policy_mask_threshold")
 
 
 def _check_aggregation(loss_mode: str, required: str, actor: Mapping[str, Any]) -> None:
@@ -120,4 +154,16 @@ def _check_clip_range(actor: Mapping[str, Any]) -> None:
         full = f"{ACTOR}.clip_ratio_c"
         raise SettingError(
             full, clip_ratio_c, valid="a number > 1, or null for no dual clip", fix=f"{full}=null"
+        )
+
+
+def _check_no_dual_clip(loss_mode: str, clip_ratio_c: object) -> None:
+    if clip_ratio_c is not None:
+        full = f"{ACTOR}.clip_ratio_c"
+        raise SettingError(
+            full,
+            clip_ratio_c,
+            why=f"policy_loss.loss_mode={loss_mode} has no dual clip",
+            valid="null",
+            fix=f"{full}=null",
         )

@@ -18,6 +18,7 @@ from grpo_verl_ext import (
     centred,
     dense_group_ids,
     group_scaled,
+    leave_one_out,
     outcome_advantages,
     per_prompt_token,
     without_truncated,
@@ -66,6 +67,20 @@ def test_two_interleaved_groups_by_hand():
     assert_close(found, [half_x, one_y, -half_x, -one_y, -half_x, half_x])
 
 
+def test_leave_one_out_by_hand():
+    # Group x: 4, 1, 1 → 4 − (1 + 1)/2, 1 − (4 + 1)/2 twice. Group y: 2, 0 → 2 − 0, 0 − 2. Group z: one.
+    found = advantages_of(leave_one_out, [4.0, 2.0, 1.0, 0.0, 1.0, 3.0], list("xyxyxz"))
+    assert_close(found, [3.0, 2.0, -1.5, -2.0, -1.5, 0.0])
+
+
+@given(batches)
+def test_leave_one_out_subtracts_the_mean_of_the_others(batch):
+    rewards, ids = zip(*batch, strict=True)
+    assert_close(
+        advantages_of(leave_one_out, rewards, ids), oracles.rloo_advantages(rewards, ids), tolerance=1e-11
+    )
+
+
 def test_centred_by_hand():
     assert_close(advantages_of(centred, [1.0, 2.0, 0.0, 0.0], list("xyxy")), [0.5, 1.0, -0.5, -1.0])
 
@@ -102,7 +117,7 @@ def test_differs_from_the_paper_by_the_epsilon_alone(batch):
 @given(batches, eighths)
 def test_a_shift_of_all_rewards_changes_nothing(batch, shift):
     rewards, ids = [list(column) for column in zip(*batch, strict=True)]
-    for baseline in (group_scaled, centred, batch_scaled):
+    for baseline in (group_scaled, centred, leave_one_out, batch_scaled):
         shifted = advantages_of(baseline, [r + shift for r in rewards], ids)
         assert_close(shifted, advantages_of(baseline, rewards, ids).tolist())
 
@@ -124,7 +139,7 @@ def test_the_order_of_rows_does_not_matter(batch, random):
     order = list(range(len(batch)))
     random.shuffle(order)
     rewards, ids = [list(column) for column in zip(*batch, strict=True)]
-    for baseline in (group_scaled, centred, batch_scaled):
+    for baseline in (group_scaled, centred, leave_one_out, batch_scaled):
         found = advantages_of(baseline, [rewards[i] for i in order], [ids[i] for i in order])
         assert_close(found, advantages_of(baseline, rewards, ids)[order].tolist())
 
@@ -146,7 +161,7 @@ def test_equal_rewards_have_advantage_exactly_zero(baseline, dtype):
     assert advantages_of(baseline, [0.1] * 7, ["x"] * 7, dtype).tolist() == [0.0] * 7
 
 
-@pytest.mark.parametrize("baseline", [group_scaled, centred, batch_scaled])
+@pytest.mark.parametrize("baseline", [group_scaled, centred, leave_one_out, batch_scaled])
 def test_a_group_of_one_has_advantage_exactly_zero(baseline):
     assert advantages_of(baseline, [3.7, 1.0, 2.0], ["alone", "x", "x"])[0].item() == 0.0
 
@@ -157,7 +172,7 @@ def test_a_large_common_offset_costs_no_precision():
     assert_close(found, [-1 / (1 + 1e-6), 0.0, 1 / (1 + 1e-6)], tolerance=1e-7)
 
 
-@pytest.mark.parametrize("baseline", [group_scaled, centred, batch_scaled])
+@pytest.mark.parametrize("baseline", [group_scaled, centred, leave_one_out, batch_scaled])
 def test_bf16_rewards_are_counted_in_fp32(baseline):
     rewards = torch.arange(9).sqrt().to(torch.bfloat16).unsqueeze(-1)
     group, mask = dense_group_ids(list("xxxxyyyyy")), torch.ones(9, 1)
@@ -176,7 +191,7 @@ def test_advantages_stand_on_the_tokens_of_the_response_alone():
 
 
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30])
-@pytest.mark.parametrize("baseline", [group_scaled, centred, batch_scaled])
+@pytest.mark.parametrize("baseline", [group_scaled, centred, leave_one_out, batch_scaled])
 @pytest.mark.parametrize("id_of_padding", ["pad", "x"])
 def test_padding_rows_change_nothing(baseline, garbage, id_of_padding):
     rewards = torch.tensor([[0.0, 1.0], [0.0, 2.0], [0.0, 5.0]], dtype=F64)

@@ -9,11 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grpo_verl_ext import clipped_surrogate, dual_clipped_surrogate
-from grpo_verl_ext.algorithms.surrogate import reweighted, token_events, token_log_ratio
+from grpo_verl_ext import (
+    clipped_surrogate,
+    dual_clipped_surrogate,
+    geometric_mean_surrogate,
+    sequence_mean_token_mean,
+)
+from grpo_verl_ext.algorithms.surrogate import (
+    geometric_mean_events,
+    off_policy_mask,
+    reweighted,
+    token_events,
+    token_log_ratio,
+)
 
 F64 = torch.float64
 CLIP = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
+LOG_CLIP = {"log_clip_low": 0.4, "log_clip_high": 0.4}
 
 
 def one_token(ratio: float, advantage: float, **clips: float) -> tuple[float, float]:
@@ -81,6 +93,116 @@ def test_a_positive_weight_may_be_folded_into_the_advantage(batch, weight):
             loss, gradient = one_token(math.exp(log_ratio), advantage, **clips)
             found = one_token(math.exp(log_ratio), weight * advantage, **clips)
             assert found == pytest.approx((weight * loss, weight * gradient), rel=1e-12)
+
+
+def one_response(log_ratios: list[float], advantage: float) -> tuple[list[float], float, list[float]]:
+    """(ℓ of each token, their mean, its gradient in log_prob) of GMPO's surrogate for one response."""
+    log_prob = torch.tensor([log_ratios], dtype=F64, requires_grad=True)
+    old, mask = torch.zeros_like(log_prob).detach(), torch.ones_like(log_prob, dtype=torch.bool)
+    loss = geometric_mean_surrogate(log_prob, old, torch.full_like(old, advantage), mask, **LOG_CLIP)
+    mean = sequence_mean_token_mean(loss, mask, 1)
+    mean.backward()
+    return loss[0].tolist(), mean.item(), log_prob.grad[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("log_ratios", "advantage", "mean_log", "moves"),
+    [
+        # Inside the range: the gradient of −A s is −A s / |o| for each token.
+        ([0.1, 0.3], 2.0, 0.2, [1, 1]),
+        # Better than the range allows: that token is at the border, without gradient; the other has its own.
+        ([0.6, -0.2], 2.0, (0.4 - 0.2) / 2, [0, 1]),
+        ([0.6, -0.8], -1.0, (0.6 - 0.4) / 2, [1, 0]),
+        # Worse than the range: never clipped.
+        ([-0.9, 0.1], 1.0, -0.4, [1, 1]),
+        ([0.9, 0.5], -1.0, 0.7, [1, 1]),
+    ],
+)
+def test_the_geometric_mean_by_hand(log_ratios, advantage, mean_log, moves):
+    expected = -advantage * math.exp(mean_log)
+    losses, mean, gradient = one_response(log_ratios, advantage)
+    assert losses == pytest.approx([expected] * 2, rel=1e-12)
+    assert mean == pytest.approx(expected, rel=1e-12)
+    assert gradient == pytest.approx([move * expected / 2 for move in moves], rel=1e-12)
+
+
+responses = st.tuples(st.lists(st.floats(-2, 2), min_size=1, max_size=8), st.floats(-3, 3))
+
+
+@given(responses)
+def test_the_geometric_mean_equals_the_papers_product(response):
+    log_ratios, advantage = response
+    expected = oracles.gmpo_response_loss(log_ratios, advantage, 0.4)
+    assert one_response(log_ratios, advantage)[1] == pytest.approx(expected, rel=1e-12, abs=1e-300)
+
+
+@given(responses)
+def test_the_geometric_mean_is_at_most_the_arithmetic_one(response):
+    """The inequality of the means: |ℓ| is no more than GRPO's with the same range of ρ."""
+    log_ratios, advantage = response
+    arithmetic = oracles.mean(
+        [oracles.token_loss(x, advantage, -math.expm1(-0.4), math.expm1(0.4), None)[0] for x in log_ratios]
+    )
+    assert abs(one_response(log_ratios, advantage)[1]) <= abs(arithmetic) * (1 + 1e-12)
+
+
+def test_a_geometric_mean_is_of_the_own_tokens_of_a_response():
+    # The tool's token and the other response change nothing; a row without tokens has loss 0.
+    log_prob = torch.tensor([[0.1, math.nan, 0.3], [5.0, 5.0, 5.0], [1.0, 1.0, 1.0]], dtype=F64)
+    advantages = torch.tensor([[2.0], [-1.0], [1.0]], dtype=F64).expand(3, 3)
+    mask = torch.tensor([[1, 0, 1], [1, 1, 0], [0, 0, 0]])
+    loss = geometric_mean_surrogate(log_prob, torch.zeros(3, 3, dtype=F64), advantages, mask, **LOG_CLIP)
+    first, second = -2 * math.exp(0.2), math.exp(5.0)
+    expected = [[first, 0.0, first], [second, second, 0.0], [0.0, 0.0, 0.0]]
+    torch.testing.assert_close(loss, torch.tensor(expected, dtype=F64), rtol=1e-12, atol=0)
+
+
+def test_events_of_the_geometric_mean_by_hand():
+    log_ratio = torch.tensor([[-0.5, -0.3, 0.3, 0.5, 0.5, 0.5]], dtype=F64)
+    advantages = torch.tensor([[-1.0, -1.0, 1.0, 1.0, -1.0, 1.0]], dtype=F64)
+    mask = torch.tensor([[1, 1, 1, 1, 1, 0]])
+    events = geometric_mean_events(log_ratio, advantages, mask, **LOG_CLIP)
+    assert events.clipped_low.int().tolist() == [[1, 0, 0, 0, 0, 0]]
+    assert events.clipped_high.int().tolist() == [[0, 0, 0, 1, 0, 0]]
+    assert not events.dual_clipped.any()
+
+
+@given(tokens, st.floats(1.28, 10))
+def test_the_two_sided_clip_is_the_dual_clip(token, delta):
+    """TRL's ``delta`` (arXiv 2505.07291): −min[min(ρ, δ) A, clip(ρ) A], for δ ≥ 1 + ε_high."""
+    log_ratio, advantage = token
+    leaf = torch.tensor(log_ratio, dtype=F64, requires_grad=True)
+    ratio = leaf.exp()
+    inside = ratio.clamp(0.8, 1.28)
+    two_sided = -torch.minimum(ratio.clamp(max=delta) * advantage, inside * advantage)
+    (gradient,) = torch.autograd.grad(two_sided, leaf)
+    loss, ours = one_token(math.exp(log_ratio), advantage, clip_ratio_c=delta)
+    assert loss == pytest.approx(two_sided.item(), rel=1e-12, abs=1e-12)
+    at_a_border = min(abs(ratio.item() - border) for border in (0.8, 1.28, delta)) < 1e-9
+    assert at_a_border or ours == pytest.approx(gradient.item(), rel=1e-12, abs=1e-12)
+
+
+def test_the_off_policy_mask_by_hand():
+    # Means of log π_old/π_θ: 0.6 beside a tool's token, 0.6, 0.5 = δ, −2, and a row without tokens.
+    log_ratio = torch.tensor(
+        [[-0.2, 9.0, -1.0], [-0.6, 0, 0], [-0.5, 0, 0], [2.0, 0, 0], [0, 0, 0]], dtype=F64
+    )
+    mask = torch.tensor([[1, 0, 1], [1, 0, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0]])
+    advantages = torch.tensor([[-1.0], [1.0], [-1.0], [-1.0], [-1.0]], dtype=F64).expand(5, 3)
+    kept = off_policy_mask(log_ratio, torch.zeros(5, 3, dtype=F64), advantages, mask, threshold=0.5)
+    assert kept.tolist() == [[False] * 3, [True] * 3, [True] * 3, [True] * 3, [True] * 3]
+
+
+@given(responses, st.floats(0.01, 3))
+def test_the_off_policy_mask_is_trls_definition(response, threshold):
+    log_ratios, advantage = response
+    log_prob = torch.tensor([log_ratios], dtype=F64)
+    distance = -oracles.mean(log_ratios)
+    arguments = (torch.zeros_like(log_prob), torch.full_like(log_prob, advantage), torch.ones_like(log_prob))
+    kept = off_policy_mask(log_prob, *arguments, threshold=threshold)
+    on_the_border = abs(distance - threshold) < 1e-9
+    assert on_the_border or kept.all() == (not (advantage < 0 and distance > threshold))
+    assert kept.all() or not kept.any()
 
 
 def losses_and_gradient(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, mask: Tensor):

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from grpo_verl_ext.anatomy.weights import StepResponses, token_weights
+from grpo_verl_ext.anatomy.weights import ALGORITHMS, StepResponses, token_weights
 from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
+from grpo_verl_ext.verl_plugin.presets import PRESETS
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 GROUPS = ["a", "b", "b", "a", "a", "c", "b", "c", "a", "c", "b", "c"]
@@ -19,6 +20,11 @@ WEIGHED = [case for case in OUR_CASES if case.name in VARIANTS]
 
 def test_every_variant_is_a_registered_loss() -> None:
     assert [case.name for case in WEIGHED] == list(VARIANTS)
+
+
+def test_every_preset_is_weighed_but_those_that_need_more_than_scores() -> None:
+    assert set(PRESETS) - set(ALGORITHMS) == {"grpo_process", "ppo", "ppo_kl"}
+    assert set(VARIANTS) <= set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("case", WEIGHED, ids=lambda case: case.name)

@@ -188,7 +188,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             f"{CORE}.POLICY_LOSS_REGISTRY",
             Name(),
-            *(".registration", ".invariance", ".losses.custom", "doctor.environment"),
+            *(".registration", ".invariance", ".losses.custom", "anatomy.weights", "doctor.environment"),
         ),
         seam("verl.trainer.ppo.v1.trainer_base.register_trainer", Called(("name",)), ".trainer.modes"),
         seam(
@@ -264,6 +264,31 @@ SEAMS: dict[str, list[Seam]] = {
         # Else verl would train with its own loss, vanilla.
         seam(
             LOSS, Has("loss_mode = config.policy_loss.get('loss_mode', 'vanilla')"), ".losses.normalization"
+        ),
+        # Else `+algo=gspo` would be averaged otherwise than its key says.
+        seam(
+            f"{CORE}.compute_policy_loss_gspo",
+            Has("agg_loss(loss_mat=pg_losses, loss_mask=response_mask, loss_agg_mode=loss_agg_mode"),
+            ".presets",
+        ),
+        # Else `+algo=cispo` would have a gradient through its weights.
+        seam(
+            f"{CORE}.compute_policy_loss_cispo",
+            Has("pg_losses = -clipped_ratio_sg * advantages * log_prob"),
+            ".presets",
+        ),
+        # Else `+algo=sapo` would be averaged otherwise than its paper says.
+        seam(
+            f"{CORE}.compute_policy_loss_sapo",
+            Has("agg_loss(loss_mat=pg_losses, loss_mask=response_mask, loss_agg_mode='seq-mean-token-mean'"),
+            ".presets",
+        ),
+        # Else `+algo=rloo` would have a ratio.
+        seam(f"{CORE}.compute_policy_loss_gpg", Has("pg_losses = -log_prob * advantages"), ".presets"),
+        seam(
+            "verl.workers.config.ActorConfig",
+            Members("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg"),
+            ".presets",
         ),
         # Else the losses' metrics would be sums over micro-batches.
         seam(
@@ -1102,6 +1127,18 @@ SEAMS: dict[str, list[Seam]] = {
             ),
             ".loss_config",
             ".losses.normalization",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "algorithm.adv_estimator",
+                "actor_rollout_ref.actor.loss_agg_mode",
+                "actor_rollout_ref.actor.policy_loss.loss_mode",
+                "actor_rollout_ref.actor.clip_ratio",
+                "actor_rollout_ref.actor.clip_ratio_low",
+                "actor_rollout_ref.actor.clip_ratio_high",
+            ),
+            ".preflight.verls_losses",
         ),
         seam(
             CONFIGURATION,

@@ -114,6 +114,7 @@ BROKEN = {
         f"{CORE}.POLICY_LOSS_REGISTRY is gone; grpo_verl_ext.verl_plugin.registration imports it, "
         "grpo_verl_ext.verl_plugin.invariance imports it, "
         "grpo_verl_ext.verl_plugin.losses.custom imports it, "
+        "grpo_verl_ext.anatomy.weights imports it, "
         "grpo_verl_ext.doctor.environment imports it",
     ),
     "a class is gone, and its methods with it": (

@@ -315,7 +315,9 @@ ACTOR_KEYS = (
     batch=batches(elements, fitting=True) | batches(elements, fitting=False),
     changed=st.dictionaries(st.sampled_from(ACTOR_KEYS), values, max_size=2),
     policy_loss=st.dictionaries(
-        st.sampled_from(["gvpo_beta", "gvpo_terms", "max_response_length"]), values, max_size=2
+        st.sampled_from(["gvpo_beta", "gvpo_terms", "max_response_length", "off_policy_mask_threshold"]),
+        values,
+        max_size=2,
     ),
 )
 @example(batch=None, changed={"clip_ratio_low": "0.2"}, policy_loss={})

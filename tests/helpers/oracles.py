@@ -41,6 +41,15 @@ def dr_grpo_advantages(rewards: Row, ids: Sequence[Hashable]) -> list[float]:
     return [reward - mean(group_of(i, rewards, ids)) for i, reward in enumerate(rewards)]
 
 
+def rloo_advantages(rewards: Row, ids: Sequence[Hashable]) -> list[float]:
+    """RLOO: r_i minus the mean of the other rewards of its prompt; 0 for one response."""
+    result = []
+    for i, reward in enumerate(rewards):
+        others = [r for j, r in enumerate(rewards) if ids[j] == ids[i] and j != i]
+        result.append(reward - mean(others) if others else 0.0)
+    return result
+
+
 def batch_scaled_advantages(rewards: Row, ids: Sequence[Hashable], eps: float) -> list[float]:
     """Group mean, standard deviation of all rewards."""
     return [a / (sample_std(rewards) + eps) for a in dr_grpo_advantages(rewards, ids)]
@@ -90,6 +99,17 @@ def dapo_per_prompt_loss(
 def dr_grpo_loss(losses: Sequence[Row], masks: Sequence[Sequence[int]], budget: int) -> float:
     """Dr. GRPO §3.2: 1/G Σ_i 1/L Σ_t ℓ with a constant L."""
     return token_sum(losses, masks) / (len(losses) * budget)
+
+
+def gmpo_response_loss(log_ratios: Row, advantage: float, epsilon: float) -> float:
+    """GMPO: −A (Π_t min[ρ^s, clip(ρ^s, e^−ε, e^ε)]^s)^{1/|o|} with s = sgn A."""
+    sign = 1 if advantage > 0 else -1
+    product = 1.0
+    for log_ratio in log_ratios:
+        power = math.exp(sign * log_ratio)
+        clipped = min(max(power, math.exp(-epsilon)), math.exp(epsilon))
+        product *= min(power, clipped) ** sign
+    return -advantage * product ** (1 / len(log_ratios))
 
 
 def token_sum(losses: Sequence[Row], masks: Sequence[Sequence[int]]) -> float:

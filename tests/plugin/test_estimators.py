@@ -12,7 +12,11 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from verl.protocol import DataProto
-from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+from verl.trainer.ppo.core_algos import (
+    compute_grpo_outcome_advantage,
+    compute_rloo_outcome_advantage,
+    compute_rloo_vectorized_outcome_advantage,
+)
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
 from grpo_verl_ext import dense_group_ids, outcome_advantages, per_prompt_token, without_truncated
@@ -78,6 +82,21 @@ def test_grpo_and_dapo_equal_the_oracle(name):
 def test_dr_grpo_and_gvpo_equal_the_oracle(name):
     expected = oracles.dr_grpo_advantages(REWARDS[REAL], IDS[REAL])
     torch.testing.assert_close(through_verl(algorithm(name)), on_tokens(expected), rtol=0, atol=1e-12)
+
+
+def test_rloo_equals_the_oracle():
+    expected = oracles.rloo_advantages(REWARDS[REAL], IDS[REAL])
+    torch.testing.assert_close(
+        through_verl(algorithm("rloo_outcome")), on_tokens(expected), rtol=0, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("verls", [compute_rloo_outcome_advantage, compute_rloo_vectorized_outcome_advantage])
+def test_rloo_equals_verls_but_for_a_group_of_one(verls):
+    expected, _ = verls(token_level_rewards(), MASK, IDS)
+    found = through_verl(algorithm("rloo_outcome"))
+    torch.testing.assert_close(found[COUPLED], expected[COUPLED], rtol=0, atol=1e-12)
+    assert found[3].abs().sum() == 0
 
 
 def test_dapo_per_prompt_divides_by_the_tokens_of_the_prompt():

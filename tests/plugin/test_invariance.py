@@ -14,6 +14,7 @@ from grpo_verl_ext.cli import app
 from grpo_verl_ext.verl_plugin import invariance
 from grpo_verl_ext.verl_plugin.invariance import (
     OUR_CASES,
+    PRESET_CASES,
     SPLITS,
     VERL_CASES,
     Case,
@@ -21,6 +22,7 @@ from grpo_verl_ext.verl_plugin.invariance import (
     measure,
     ragged_batch,
 )
+from grpo_verl_ext.verl_plugin.presets import PRESETS
 
 DTYPES = (torch.float32, torch.float64)
 VERL = {case.name: case for case in VERL_CASES}
@@ -29,7 +31,9 @@ FACTOR_NULL = VERL["verl seq-mean-token-sum-norm, null"]
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
-    "case", [case for case in OUR_CASES if not case.split_dependent], ids=lambda c: c.name
+    "case",
+    [case for case in (*OUR_CASES, *PRESET_CASES) if not case.split_dependent],
+    ids=lambda c: c.name,
 )
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_loss_is_invariant(case, dtype, seed):
@@ -75,6 +79,21 @@ def test_the_random_batch_has_what_makes_splits_differ():
     assert any(0 < int(mask.sum()) < len(mask) for mask in batch.response_mask)
 
 
+@pytest.mark.parametrize("name", ["geo_mean", "clip_cov", "kl_cov"])
+def test_losses_of_verl_without_a_preset_are_not(name):
+    assert max(m.gradient_error for m in measure([VERL[f"verl {name}"]], [torch.float64])) > 0.01
+
+
+def test_every_preset_has_a_line():
+    assert {case.name for case in (*OUR_CASES, *PRESET_CASES)} >= set(PRESETS)
+
+
+@pytest.fixture
+def no_presets(monkeypatch):
+    monkeypatch.setattr(invariance, "PRESET_CASES", ())
+
+
+@pytest.mark.usefixtures("no_presets")
 def test_the_command_passes_when_ours_are_invariant(monkeypatch):
     monkeypatch.setattr(invariance, "OUR_CASES", OUR_CASES[:1])
     result = CliRunner().invoke(app, ["invariance", "--json"])
@@ -84,6 +103,7 @@ def test_the_command_passes_when_ours_are_invariant(monkeypatch):
     assert all(row["passed"] for row in rows)
 
 
+@pytest.mark.usefixtures("no_presets")
 def test_the_command_fails_and_says_so_when_one_is_not(monkeypatch):
     broken = Case("broken", FACTOR_NULL.loss_mode, FACTOR_NULL.loss_agg_mode)
     monkeypatch.setattr(invariance, "OUR_CASES", (broken,))
@@ -92,6 +112,7 @@ def test_the_command_fails_and_says_so_when_one_is_not(monkeypatch):
     assert "NOT" in result.stdout
 
 
+@pytest.mark.usefixtures("no_presets")
 def test_verls_own_losses_are_told_but_fail_nothing(monkeypatch):
     monkeypatch.setattr(invariance, "OUR_CASES", ())
     monkeypatch.setattr(invariance, "VERL_CASES", (FACTOR_NULL,))

@@ -41,6 +41,7 @@ from grpo_verl_ext.verl_plugin.preflight.algorithm import check_pair
 F64 = torch.float64
 CASES = {case.name: case for case in OUR_CASES}
 CLIPPED = [name for name in CASES if name != "gvpo"]
+MASKED_GRPO = LossConfig(loss_mode="grpo", off_policy_mask_threshold=0.05)
 NO_KL = {"use_kl_loss": False}
 
 
@@ -116,6 +117,67 @@ def test_equals_verls_vanilla_with_the_same_aggregation(name, loss_agg_mode, dty
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * float(other.abs().max()))
 
 
+MASKED = LossConfig(off_policy_mask_threshold=0.2)
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_responses_that_were_bad_and_are_left_get_no_gradient(name):
+    # Means of log π_old/π_θ: −0.3 with A = 1; 0.3 > 0.2 with A = −1, as if A were 0. N and B stay.
+    log_prob = torch.tensor([[0.1, 0.5], [-0.3, math.nan]], dtype=F64)
+    without = torch.tensor([[1.0, 1.0], [0.0, 0.0]], dtype=F64)
+    config = counted(actor_config(CASES[name], policy_loss=MASKED))
+    loss, metrics = call(name, config, log_prob=log_prob)
+    assert loss.item() == pytest.approx(
+        call(name, log_prob=log_prob, advantages=without)[0].item(), rel=1e-12
+    )
+    assert metrics["actor/frac_off_policy_masked"].item() == pytest.approx(1 / 3, rel=1e-6)
+    assert "actor/frac_off_policy_masked" not in call(name)[1]
+
+
+@pytest.mark.parametrize("split", ["whole", "singles", "shuffled"])
+@pytest.mark.parametrize("dp_size", [1, 2])
+def test_the_off_policy_mask_does_not_depend_on_the_cut(split, dp_size):
+    batch, config = ragged_batch(F64), actor_config(CASES["grpo"], policy_loss=MASKED_GRPO)
+    found = value_and_gradient(config, batch, cut(batch, split, dp_size))
+    expected = value_and_gradient(config, batch, cut(batch, "whole", 1))
+    unmasked = value_and_gradient(actor_config(CASES["grpo"]), batch, cut(batch, "whole", 1))
+    assert expected[0].item() != unmasked[0].item()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("threshold", [0, -0.5, "0.5", math.inf])
+def test_an_off_policy_threshold_is_a_number_of_nats(threshold):
+    options = LossConfig(loss_mode="grpo", off_policy_mask_threshold=threshold)
+    with pytest.raises(ValueError, match=r"off_policy_mask_threshold is .*> 0.*Type: .*threshold=0\.5"):
+        check("grpo", counted(actor_config(CASES["grpo"], policy_loss=options)))
+
+
+def test_gmpo_equals_the_paper():
+    batch = ragged_batch(F64)
+    total = 0.0
+    for log_ratios, advantages, mask in rows_of(batch):
+        own = [x for x, m in zip(log_ratios, mask, strict=True) if m]
+        total += oracles.gmpo_response_loss(own, advantages[0], 0.4) if own else 0.0
+    value, _ = whole_batch(CASES["gmpo"], batch, clip_ratio_low=0.4, clip_ratio_high=0.4)
+    assert value.item() == pytest.approx(total / len(batch), rel=1e-12)
+
+
+def test_gmpo_equals_verls_geo_mean_on_the_uncut_mini_batch():
+    # 1e-7: verl divides a sum of log-ratios by |o| + 1e-8.
+    batch = ragged_batch(F64)
+    verls = dataclasses.replace(CASES["gmpo"], loss_mode="geo_mean")
+    clips = {"clip_ratio_low": 0.4, "clip_ratio_high": 0.3}
+    found, expected = (whole_batch(case, batch, **clips) for case in (CASES["gmpo"], verls))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7 * float(other.abs().max()))
+
+
+def test_a_dual_clip_of_gmpo_is_refused():
+    with pytest.raises(ValueError, match=r"clip_ratio_c is 3\.0.*gmpo has no dual clip.*clip_ratio_c=null"):
+        check("gmpo", counted(actor_config(CASES["gmpo"], clip_ratio_c=3.0)))
+
+
 def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[Tensor, dict[str, Tensor]]:
     """A loss on two responses of 2 and 1 tokens, old = new = 0, advantages 1 and −1."""
     config = counted(actor_config(CASES[name])) if config is None else config
@@ -146,6 +208,8 @@ def counted(config, **changes: object):
         ("bnpo", (-2 + 1) / 3),
         ("dr_grpo", (-2 + 1) / (2 * 24)),
         ("dapo_per_prompt", (-2 + 1) / (2 / 4)),
+        # Geometric means of 1: −1 for the first response, 1 for the second.
+        ("gmpo", (-1 + 1) / 2),
         # d = −A, groups of four: ½ (1 + 1) / (4 − 1), and 2/4 of a prompt.
         ("gvpo", (1 / 3) / (2 / 4)),
     ],

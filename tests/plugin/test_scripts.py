@@ -140,7 +140,7 @@ class TestTrainings:
         actor, reward = config.actor_rollout_ref.actor, config.reward
         assert (config.task.name, config.algorithm.adv_estimator) == (task, ESTIMATORS[algo])
         assert config.data.max_response_length == BUDGET[task]
-        assert need_critic(config) == (algo == "ppo")
+        assert need_critic(config) == (algo in ("ppo", "ppo_kl"))
         constant_length = actor.loss_agg_mode == "seq-mean-token-sum-norm"
         assert actor.loss_scale_factor == (BUDGET[task] if constant_length else None)
         if algo == "dapo":
@@ -201,7 +201,7 @@ class TestTrainings:
 
     def test_a_misspelt_algorithm_is_named_by_hydra(self, started: Started) -> None:
         with pytest.raises(
-            CompositionError, match=r"\+algo is grop; valid are bnpo, dapo, .* Type: \+algo=grpo"
+            CompositionError, match=r"\+algo is grop; valid are bnpo, cispo, dapo, .* Type: \+algo=grpo"
         ):
             configured(started("gsm8k.sh", ALGO="grop"))
 

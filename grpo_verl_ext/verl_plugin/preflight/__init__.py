@@ -24,6 +24,7 @@ from grpo_verl_ext.verl_plugin.preflight.measurement import check_gold_responses
 from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
 from grpo_verl_ext.verl_plugin.preflight.stored_responses import check_stored_responses
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
+from grpo_verl_ext.verl_plugin.preflight.verls_losses import advise_verls_losses, check_verls_aggregation
 
 SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
@@ -40,6 +41,7 @@ CHECKS: Mapping[str, Refuse] = {
     "support": check_support,
     "task": files.check_task,
     "settings": algorithm.check_settings,
+    "verls-aggregation": check_verls_aggregation,
     "group-size": check_group_size,
     "groups": check_groups,
     "reference": check_reference,
@@ -57,6 +59,7 @@ CHECKS: Mapping[str, Refuse] = {
 ADVICE: Mapping[str, Advise] = {
     "sampling": advise_groups,
     "constant-length": algorithm.advise_constant_length,
+    "verls-losses": advise_verls_losses,
     "kl-gradient": algorithm.advise_kl_gradient,
     "gvpo-kl": algorithm.advise_gvpo_kl,
     "unread-options": algorithm.advise_unread_options,

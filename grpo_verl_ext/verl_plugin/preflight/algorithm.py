@@ -15,7 +15,7 @@ from grpo_verl_ext.verl_plugin.config import (
     written,
 )
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, check_loss
+from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, check_loss, check_no_mask
 from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.usage import is_ours
@@ -69,6 +69,8 @@ def check_settings(config: DictConfig) -> None:
     loss = actor.policy_loss.loss_mode
     if loss in VARIANTS:
         check_loss(loss, VARIANTS[loss].loss_agg_mode, actor)
+    else:
+        check_no_mask(loss, actor)
     check_pair(config.algorithm.adv_estimator, loss)
 
 

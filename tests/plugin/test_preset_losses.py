@@ -1,0 +1,219 @@
+"""Test presets on verl's own losses: by hand, as properties, and against TRL on a whole mini-batch.
+
+That they are the same at every cut is tested in test_invariance.py.
+"""
+
+import math
+from collections import defaultdict
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
+
+from grpo_verl_ext.verl_plugin.invariance import (
+    OUR_CASES,
+    PRESET_CASES,
+    RaggedBatch,
+    actor_config,
+    cut,
+    ragged_batch,
+    value_and_gradient,
+)
+
+F64 = torch.float64
+CASES = {case.name: case for case in (*OUR_CASES, *PRESET_CASES)}
+repeatable = settings(derandomize=True, deadline=None, max_examples=40)
+
+
+def loss_and_gradient(name: str, rows: list[list[tuple[float, float]]], advantages: list[float]):
+    """(L, ∂L/∂log π of each token) of rows of (log π, log π_old), one mini-batch on one rank."""
+    width = max(map(len, rows))
+    mask = torch.tensor([[column < len(row) for column in range(width)] for row in rows])
+    padded = torch.tensor([[*row, *[(0.0, 0.0)] * (width - len(row))] for row in rows], dtype=F64)
+    log_prob = padded[..., 0].clone().requires_grad_()
+    config = actor_config(CASES[name])
+    config.global_batch_info.update(
+        dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=len(rows), loss_scale_factor=None
+    )
+    loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
+        old_log_prob=padded[..., 1],
+        log_prob=log_prob,
+        advantages=torch.tensor(advantages, dtype=F64).unsqueeze(-1) * mask,
+        response_mask=mask,
+        loss_agg_mode=config.loss_agg_mode,
+        config=config,
+    )
+    loss.backward()
+    return loss.item(), [row[keep].tolist() for row, keep in zip(log_prob.grad, mask, strict=True)]
+
+
+def by_ratio(log_ratio: float, log_prob: float = -1.0) -> tuple[float, float]:
+    return log_prob, log_prob - log_ratio
+
+
+# (rows, advantages, L, gradient)
+BY_HAND = {
+    # s = e^{3e-4} is inside 1 + 4e-4, where the second is clipped; the third has A < 0 and is not.
+    "gspo": (
+        [[by_ratio(2e-4), by_ratio(4e-4)], [by_ratio(0.1), by_ratio(0.3)], [by_ratio(1.0)]],
+        [1.0, 2.0, -1.0],
+        (-math.exp(3e-4) - 2 * 1.0004 + math.e) / 3,
+        [[-math.exp(3e-4) / 2 / 3] * 2, [0.0, 0.0], [math.e / 3]],
+    ),
+    # ρ = 8 counts as 5, ρ = 1/2 as itself: there is no lower bound. N = 3.
+    "cispo": (
+        [[by_ratio(math.log(8), -0.5), by_ratio(-math.log(2), -2.0)], [by_ratio(math.log(8), -1.0)]],
+        [2.0, -1.0],
+        (5 * 2 * 0.5 + 0.5 * 2 * 2.0 - 5 * 1.0) / 3,
+        [[-10 / 3, -1 / 3], [5 / 3]],
+    ),
+    # σ(ln 3) = 3/4 at ρ = 1 + ln 3, with slope 4 · 3/4 · 1/4; at ρ = 1 the gate is ½ · 4/τ, with slope 1.
+    "sapo": (
+        [[by_ratio(math.log(1 + math.log(3))), by_ratio(0.0)], [by_ratio(0.0)]],
+        [2.0, -1.0],
+        (-(4 * 0.75 * 2 + 4 * 0.5 * 2) / 2 + 2 / 1.05) / 2,
+        [[-0.75 * (1 + math.log(3)) * 2 / 2 / 2, -2 / 2 / 2], [1 / 2]],
+    ),
+    # verl's gpg: −A Σ log π of a response, whatever the ratio.
+    "rloo": (
+        [[by_ratio(1.0, -0.5), by_ratio(0.0, -2.0)], [by_ratio(-3.0, -1.5)]],
+        [1.5, -1.5],
+        (1.5 * 2.5 - 1.5 * 1.5) / 2,
+        [[-1.5 / 2, -1.5 / 2], [1.5 / 2]],
+    ),
+    # PPO's loss, no dual clip: ρ = 5 with A < 0 keeps its gradient. N = 3; then a mean per response.
+    "lite_ppo": (
+        [[by_ratio(0.0), by_ratio(1.0)], [by_ratio(math.log(5))]],
+        [1.0, -1.0],
+        (-1 - 1.2 + 5) / 3,
+        [[-1 / 3, 0.0], [5 / 3]],
+    ),
+    "ppo_kl": (
+        [[by_ratio(0.0), by_ratio(1.0)], [by_ratio(math.log(5))]],
+        [1.0, -1.0],
+        (-(1 + 1.2) / 2 + 5) / 2,
+        [[-1 / 2 / 2, 0.0], [5 / 2]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_by_hand(name: str) -> None:
+    rows, advantages, expected, expected_gradient = BY_HAND[name]
+    loss, gradient = loss_and_gradient(name, rows, advantages)
+    # verl divides by |o| + 1e-8.
+    assert loss == pytest.approx(expected, rel=2e-8)
+    for found, wanted in zip(gradient, expected_gradient, strict=True):
+        assert found == pytest.approx(wanted, rel=2e-8)
+
+
+responses = st.lists(st.tuples(st.floats(-3, -0.1), st.floats(-3, -0.1)), min_size=1, max_size=6)
+signed = st.floats(0.1, 3) | st.floats(-3, -0.1)
+
+
+@given(responses, signed)
+@repeatable
+def test_gspo_moves_the_tokens_of_a_response_together(row, advantage) -> None:
+    _, ((first, *others),) = loss_and_gradient("gspo", [row], [advantage])
+    assert others == pytest.approx([first] * len(others), rel=1e-12)
+
+
+@given(responses, signed)
+@repeatable
+def test_cispo_moves_every_token_and_none_by_more_than_its_cap(row, advantage) -> None:
+    _, (gradient,) = loss_and_gradient("cispo", [row], [advantage])
+    for found, (log_prob, old) in zip(gradient, row, strict=True):
+        weight = min(math.exp(log_prob - old), 5.0)
+        assert -found * len(row) == pytest.approx(weight * advantage, rel=1e-12)
+
+
+@given(responses, signed)
+@repeatable
+def test_sapo_moves_every_token_but_none_more_than_without_a_gate(row, advantage) -> None:
+    _, (gradient,) = loss_and_gradient("sapo", [row], [advantage])
+    for found, (log_prob, old) in zip(gradient, row, strict=True):
+        ungated = math.exp(log_prob - old) * abs(advantage) / len(row)
+        assert 0 < math.copysign(1, -advantage) * found <= ungated * (1 + 1e-12)
+
+
+@given(responses, signed, st.floats(-2, 2))
+@repeatable
+def test_rloo_has_no_ratio(row, advantage, shift) -> None:
+    shifted = [(log_prob, old + shift) for log_prob, old in row]
+    assert loss_and_gradient("rloo", [row], [advantage]) == loss_and_gradient("rloo", [shifted], [advantage])
+
+
+# TRL's own loss, on a trainer that has no more than it reads.
+
+TRLS = {
+    "gspo": {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4},
+    # TRL's bound is the ratio itself.
+    "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
+    "sapo": {"loss_type": "sapo"},
+    "gmpo": {"epsilon_low": 0.4, "epsilon_high": 0.4},
+}
+
+
+@pytest.fixture(scope="module")
+def trainers() -> tuple[type, type]:
+    """TRL's GRPO and GMPO, imported as without vLLM: it does not know the version of the CPU platform."""
+    with pytest.MonkeyPatch.context() as patched:
+        available = import_module("trl.import_utils")  # no attribute of TRL's lazy package
+        patched.setattr(available, "is_vllm_available", lambda *_, **__: False)
+        from trl.experimental.gmpo import GMPOTrainer
+        from trl.trainer.grpo_trainer import GRPOTrainer
+    return GRPOTrainer, GMPOTrainer
+
+
+@pytest.mark.parametrize("name", TRLS)
+def test_equals_trl_on_the_whole_mini_batch(name: str, trainers: tuple[type, type]) -> None:
+    batch = ragged_batch(F64)
+    clips = {"clip_ratio_low": 0.4, "clip_ratio_high": 0.4} if name == "gmpo" else {}
+    config = actor_config(CASES[name], use_kl_loss=False, **clips)
+    value, gradient = value_and_gradient(config, batch, cut(batch, "whole", 1))
+    trls_value, trls_gradient = by_trl(trainers[name == "gmpo"], TRLS[name], batch)
+    assert value.item() == pytest.approx(trls_value, rel=1e-6)
+    largest = float(trls_gradient.abs().max())
+    torch.testing.assert_close(gradient, trls_gradient, rtol=1e-6, atol=1e-6 * largest)
+
+
+def by_trl(trainer: type, options: dict[str, object], batch: RaggedBatch) -> tuple[float, Tensor]:
+    """As `value_and_gradient`, in one pass of one process."""
+    leaves = batch.with_fresh_gradients().log_prob
+    written = [row[p - 1 : -1] for row, p in zip(leaves, batch.prompt_lengths, strict=True)]
+    log_prob, old, mask, advantages = (
+        torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        for rows in (written, batch.old_log_prob, batch.response_mask, batch.advantages)
+    )
+    inputs = {
+        **dict.fromkeys(("prompt_ids", "prompt_mask", "completion_ids"), torch.zeros_like(mask)),
+        "completion_mask": mask,
+        "advantages": advantages[:, 0],  # the same at each token
+        "old_per_token_logps": old,
+        "num_items_in_batch": mask.sum(),
+    }
+    fake = SimpleNamespace(
+        **{"importance_sampling_level": "token", "loss_type": "grpo", "epsilon_low": 0.2} | options,
+        args=SimpleNamespace(
+            delta=None, sapo_temperature_pos=1.0, sapo_temperature_neg=1.05, steps_per_generation=1
+        ),
+        accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, **_: x),
+        model=SimpleNamespace(training=True),
+        beta=0.0,
+        top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None,
+        use_vllm=False,
+        aux_loss_enabled=False,
+        current_gradient_accumulation_steps=1,
+        _entropy_bonus_enabled=False,
+        _get_per_token_logps_and_entropies=lambda *_, **__: (log_prob, torch.zeros_like(log_prob), None),
+        _metrics={"train": defaultdict(list)},
+    )
+    loss = trainer._compute_loss(fake, fake.model, inputs)
+    loss.backward()
+    return loss.item(), torch.cat([leaf.grad for leaf in leaves])
