@@ -70,8 +70,9 @@ def leave_one_out(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     RLOO, arXiv 2402.14740. A group of one has advantage 0.
     Differs from verl's ``rloo``, which leaves a group of one its raw reward.
     """
-    size = group_sum(member.to(rewards.dtype), group)
-    return group_deviation(rewards, group, member) * (size / (size - 1).clamp(min=1))
+    deviation = group_deviation(rewards, group, member)
+    size = group_sum(member.to(deviation.dtype), group)
+    return deviation * (size / (size - 1).clamp(min=1))
 
 
 def group_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:

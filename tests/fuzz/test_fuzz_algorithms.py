@@ -90,6 +90,9 @@ FUNCTIONS = {
     "dual_clipped_surrogate": lambda b: ours.dual_clipped_surrogate(
         b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"], **CLIPS, clip_ratio_c=3.0
     ),
+    "geometric_mean_surrogate": lambda b: ours.geometric_mean_surrogate(
+        b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"], log_clip_low=0.4, log_clip_high=0.4
+    ),
     "token_mean": lambda b: ours.token_mean(b["rewards"], b["mask"], 0, 2),
     "sequence_mean_token_mean": lambda b: ours.sequence_mean_token_mean(b["rewards"], b["mask"], 4, 2),
     "sequence_mean_constant_length": lambda b: ours.sequence_mean_constant_length(
@@ -101,7 +104,7 @@ FUNCTIONS = {
         f"outcome_advantages, {baseline.__name__}": lambda b, baseline=baseline: ours.outcome_advantages(
             b["rewards"], b["mask"], b["group"], baseline
         )
-        for baseline in (ours.group_scaled, ours.centred, ours.batch_scaled)
+        for baseline in (ours.group_scaled, ours.centred, ours.batch_scaled, ours.leave_one_out)
     },
     **{
         baseline.__name__: lambda b, baseline=baseline: baseline(
@@ -109,7 +112,7 @@ FUNCTIONS = {
             b["group"],
             b["mask"].bool().any(-1) if b["mask"].dim() else b["mask"],
         )
-        for baseline in (ours.group_scaled, ours.centred, ours.batch_scaled)
+        for baseline in (ours.group_scaled, ours.centred, ours.batch_scaled, ours.leave_one_out)
     },
     "per_prompt_token": lambda b: ours.per_prompt_token(b["advantages"], b["mask"], b["group"]),
     "without_truncated": lambda b: ours.without_truncated(b["advantages"], b["mask"], 2),
