@@ -99,7 +99,7 @@ def run(name: str, scratch: Path, environments: Path, checkout: str | None) -> d
     for kind, batch in common.items():
         batch.save(scratch / "batches" / f"{kind}.npz")
     found = {}
-    for world_size in comparison.WORLD_SIZES:
+    for world_size in FRAMEWORKS[name].world_sizes:
         _run_ranks(python, name, scratch, world_size, checkout)
         ranks = [_load(scratch / name / f"rank-{rank}-of-{world_size}.npz") for rank in range(world_size)]
         found[world_size] = comparison.averaged(ranks)

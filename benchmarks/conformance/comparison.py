@@ -10,7 +10,6 @@ import numpy as np
 from benchmarks.conformance.batch import Batch, Floats
 from benchmarks.conformance.oracle import ALGORITHMS, kl
 
-WORLD_SIZES = (1, 2)
 EXACT = 1e-6
 """Largest error that float32 inside a framework explains; a wrong denominator is wrong by per cents."""
 
@@ -65,12 +64,12 @@ def cells(
 
 
 def references(algorithm: str, kind: str, batch: Batch) -> dict[str, Floats]:
-    """Return the papers' answers: every reading for the ragged batch, the first for the others."""
+    """Return the papers' answers for one batch, by reading."""
     if kind == "kl":
         return {"paper": kl(batch)}
-    readings = list(ALGORITHMS[algorithm].readings)
-    chosen = readings if kind == "ragged" else readings[:1]
-    return {reading: ALGORITHMS[algorithm].gradient(reading, batch) for reading in chosen}
+    return {
+        reading: ALGORITHMS[algorithm].gradient(reading, batch) for reading in ALGORITHMS[algorithm].readings
+    }
 
 
 def cell(own: dict[str, Floats], paper: Floats) -> Cell:

@@ -71,7 +71,7 @@ class Algorithm:
 
     Attributes:
         clip_low: ε_low, ``clip_high``: ε_high; ρ is clipped to [1 − ε_low, 1 + ε_high].
-        readings: name → gradient of (batch, ε_low, ε_high); the first is the one for the masked row.
+        readings: name → gradient of (batch, ε_low, ε_high).
     """
 
     title: str

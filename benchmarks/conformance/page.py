@@ -8,7 +8,7 @@ from benchmarks.conformance.comparison import EXACT
 from benchmarks.conformance.oracle import ALGORITHMS
 
 COMMAND = "python -m benchmarks.conformance"
-KINDS = {"masked": "one response masked", "kl": "KL term"}
+KINDS = {"ragged": "{}", "masked": "{}, one masked", "kl": "KL term"}
 
 
 def page(results: dict[str, Any]) -> str:
@@ -22,8 +22,9 @@ def page(results: dict[str, Any]) -> str:
 
 def algorithm_section(algorithm: str, frameworks: dict[str, Any]) -> str:
     """Return the table of one algorithm, with a list of notes below it."""
-    columns = [f"ragged/{reading}" for reading in ALGORITHMS[algorithm].readings]
-    columns.append(f"masked/{next(iter(ALGORITHMS[algorithm].readings))}")
+    columns = [
+        f"{kind}/{reading}" for reading in ALGORITHMS[algorithm].readings for kind in ("ragged", "masked")
+    ]
     if algorithm == "grpo":
         columns.append("kl/paper")
     header = ["framework", "settings", *(title(column) for column in columns), "worst cut"]
@@ -47,7 +48,7 @@ def algorithm_section(algorithm: str, frameworks: dict[str, Any]) -> str:
 def title(column: str) -> str:
     """Return a column's head."""
     kind, reading = column.split("/")
-    return KINDS.get(kind, reading)
+    return KINDS[kind].format(reading)
 
 
 def numbers(cell: dict[str, Any] | None, framework: dict[str, Any]) -> str:
@@ -108,7 +109,8 @@ INTRODUCTION = """\
 
 The policy losses of RL frameworks on the same mini-batch, each through the framework's own loss code,
 accumulated over micro-batches and ranks as its own trainer does. 16 responses of 2 to 29 tokens in four
-groups; 224 tokens and four of a tool; L = 32; the same advantages for all; ratios inside and outside of the clip range.
+groups; 224 tokens and four of a tool; L = 32; the same advantages for all; ratios inside and outside of the
+clip range.
 
 ```bash
 {command}  # needs the network
@@ -126,7 +128,7 @@ A cell is **error · distance · scale**, of the gradient with respect to the lo
 - scale: the factor of the paper's gradient that fits best. A distance of |scale − 1| is a constant, which a
   learning rate absorbs; any other is another direction.
 
-0 is at most 1e-6. “One response masked”: all tokens of one response masked out; the papers' B stays 16.
+0 is at most 1e-6. “One masked”: all tokens of one response masked out; the papers' B stays 16.
 """
 
 CONTROLS = """\

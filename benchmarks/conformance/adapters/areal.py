@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 
 from benchmarks.conformance.adapter import Row, StandIn, Task
-from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks, stub
+from benchmarks.conformance.adapters.stubs import bare, stub
+from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks
 from benchmarks.conformance.batch import CUTS, Floats
 
-_ROOT = importlib.util.find_spec("areal").submodule_search_locations[0]  # type: ignore[union-attr, index]
-for package in ("areal", "areal.infra", "areal.trainer", "areal.trainer.ppo"):
-    stub(
-        package, __path__=[_ROOT + package.removeprefix("areal").replace(".", "/")]
-    )  # theirs import all of AReaL
-stub("areal.infra", __path__=[_ROOT + "/infra"], TrainController=object)
+bare("areal", "areal.infra", "areal.trainer", "areal.trainer.ppo")  # theirs import all of AReaL
+sys.modules["areal.infra"].TrainController = object  # type: ignore[attr-defined]
 stub("areal.infra.rpc", __path__=[])
 stub("areal.infra.rpc.serialization", serialize_value=None)
 for package in ("", ".training_service", ".training_service.controller"):
@@ -51,7 +48,7 @@ STAND_INS = (
 CUTS = tuple(CUTS)
 NO_MODE = {"grpo": "its loss is a token mean", "cispo": "no such loss"}
 ROWS = (
-    Row("dapo", "the only reduction, a token mean"),
+    Row("dapo", "eps_clip_higher=0.28", {}, "a token mean is its only reduction"),
     Row("dr_grpo", "adv_norm without std", {}, "the same token mean; no mode divides by a constant"),
     Row(
         "gspo",

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.conformance.adapter import Row, StandIn, Task
-from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks, stub
+from benchmarks.conformance.adapters.stubs import stub
+from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks
 from benchmarks.conformance.batch import EQUAL_CUTS, Floats
 
 for module in (

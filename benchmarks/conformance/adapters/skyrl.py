@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +10,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.conformance.adapter import Row, StandIn, Task
-from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, stub
+from benchmarks.conformance.adapters.stubs import bare, stub
+from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated
 from benchmarks.conformance.batch import CUTS, GROUP_SIZE, Floats
 
-_ROOT = Path(str(importlib.util.find_spec("skyrl").submodule_search_locations[0]))  # type: ignore[union-attr, index]
 for module in ("skyrl_gym", "skyrl_gym.envs", "skyrl_gym.envs.search", "skyrl_gym.envs.sql"):
     stub(module, __path__=[])  # the configuration names two of its environments, of which nothing is called
 stub("skyrl_gym.envs.search.env", SearchEnvConfig=object)
 stub("skyrl_gym.envs.sql.env", Text2SQLEnvConfig=object)
-stub("skyrl.backends", __path__=[str(_ROOT / "backends")])  # its own imports the Tinker server: Python 3.12
+
+bare("skyrl.backends")  # its own imports the Tinker server, which needs Python 3.12
 torch.cuda.current_device = lambda: "cpu"
 
 from skyrl.backends.skyrl_train.utils.ppo_utils import (  # noqa: E402

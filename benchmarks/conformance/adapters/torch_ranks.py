@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -48,14 +44,6 @@ def accumulated(task: Task, run: Callable[[list[MicroBatch]], None], *, trim: bo
     assert leaf.grad is not None, "no gradient has reached the log-probs"
     gradient: Floats = leaf.grad.numpy()
     return gradient
-
-
-def stub(name: str, **known: Any) -> None:
-    """Put a module that has only the attributes given in the place of one that cannot be imported here."""
-    module = ModuleType(name)
-    module.__spec__ = importlib.util.spec_from_loader(name, loader=None)
-    vars(module).update(known)
-    sys.modules[name] = module
 
 
 def _micro_batch(task: Task, leaf: Tensor, rows: list[int], *, trim: bool) -> MicroBatch:
