@@ -29,6 +29,7 @@ from benchmarks.conformance.batch import batches
 from benchmarks.conformance.environments import InstallationError, python_of
 from benchmarks.conformance.frameworks import FRAMEWORKS
 from benchmarks.conformance.page import page
+from grpo_verl_ext.utils.files import write_whole
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("results.json")
@@ -42,8 +43,8 @@ class RunError(Exception):
 def main() -> None:
     options = arguments()
     checkouts = dict(pair.split("=", 1) for pair in options.checkout)
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"frameworks": {}}
-    frameworks, problems = dict(kept["frameworks"]), []
+    kept = json.loads(RESULTS.read_text())["frameworks"] if RESULTS.exists() else {}
+    frameworks, problems = dict(kept), []
     with tempfile.TemporaryDirectory() as scratch:
         for name in options.names or installable(checkouts):
             try:
@@ -51,18 +52,22 @@ def main() -> None:
             except (InstallationError, RunError) as error:
                 problems.append(f"{name}: {error}")
                 continue
-            tested = FRAMEWORKS[name].version
-            changes = comparison.drift(found, kept["frameworks"].get(name), tested)
+            changes = comparison.drift(found, kept.get(name), FRAMEWORKS[name].version)
             problems += [f"{name} {change}" for change in changes]
             if options.accept or not changes:
                 frameworks[name] = found
-    frameworks = {name: frameworks[name] for name in FRAMEWORKS if name in frameworks}
-    results = {"date": date.today().isoformat(), "frameworks": frameworks}
-    RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    PAGE.write_text(page(results))
+                keep(frameworks)
     problems += comparison.failures(frameworks)
     if problems:
         sys.exit("conformance: " + "\n  ".join(problems))
+
+
+def keep(frameworks: dict[str, Any]) -> None:
+    """Write results and page, after every framework: an interrupted command has lost nothing."""
+    in_order = {name: frameworks[name] for name in FRAMEWORKS if name in frameworks}
+    results = {"date": date.today().isoformat(), "frameworks": in_order}
+    write_whole(RESULTS, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    write_whole(PAGE, page(results))
 
 
 def arguments() -> argparse.Namespace:

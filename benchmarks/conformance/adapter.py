@@ -40,6 +40,7 @@ class StandIn:
     file: str
     line: str
     ours: str
+    after: str = ""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def facts(adapter: ModuleType) -> dict[str, Any]:
         "stand_ins": [
             {
                 "file": s.file,
-                "line_number": line_number(root / s.file, s.line),
+                "line_number": line_number(root / s.file, s.line, s.after),
                 "line": s.line,
                 "ours": s.ours,
             }
@@ -108,10 +108,11 @@ def source_root(adapter: ModuleType) -> Path:
     return Path(CHECKOUT or str(metadata.distribution(adapter.DISTRIBUTION).locate_file("")))
 
 
-def line_number(file: Path, text: str) -> int:
-    """Return the number of the last line that contains ``text``; 0 if none does."""
+def line_number(file: Path, text: str, after: str = "") -> int:
+    """Return the number of the first line with ``text``, from the first with ``after`` on; 0 if none is."""
     lines = file.read_text(encoding="utf-8").splitlines()
-    return max((number for number, line in enumerate(lines, 1) if text in line), default=0)
+    start = next((number for number, line in enumerate(lines) if after in line), len(lines))
+    return next((number + 1 for number in range(start, len(lines)) if text in lines[number]), 0)
 
 
 if __name__ == "__main__":

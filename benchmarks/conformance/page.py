@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.conformance.comparison import EXACT
+from benchmarks.conformance.frameworks import FRAMEWORKS
 from benchmarks.conformance.oracle import ALGORITHMS
 
 COMMAND = "python -m benchmarks.conformance"
@@ -34,9 +35,7 @@ def algorithm_section(algorithm: str, frameworks: dict[str, Any]) -> str:
         rows = [row for row in framework["rows"] if row["algorithm"] == algorithm]
         for row in rows:
             found = [numbers(row["cells"].get(column), framework) for column in columns]
-            lines.append(
-                joined([framework["title"], f"`{row['settings']}`", *found, worst_cut(row, columns[0])])
-            )
+            lines.append(joined([framework["title"], f"`{row['settings']}`", *found, worst_cut(row)]))
             if row["note"]:
                 notes.append(f"- {framework['title']}, `{row['settings']}`: {row['note']}.")
         if not rows and algorithm in framework["no_mode"]:
@@ -63,9 +62,9 @@ def short(value: float) -> str:
     return "0" if value <= EXACT else f"{value:.2g}"
 
 
-def worst_cut(row: dict[str, Any], column: str) -> str:
-    """Return where the error is largest, if there is one."""
-    cell = row["cells"][column]
+def worst_cut(row: dict[str, Any]) -> str:
+    """Return where the largest error of a row is, if there is one."""
+    cell = max(row["cells"].values(), key=lambda cell: cell["error"])
     return cell["worst_cut"] if cell["error"] > EXACT else ""
 
 
@@ -81,10 +80,18 @@ def controls(frameworks: dict[str, Any]) -> str:
 
 def versions(frameworks: dict[str, Any]) -> str:
     """Return which versions were run."""
-    lines = ["## What was run", "", joined(["framework", "version", "with", "cuts"]), joined(["---"] * 4)]
-    for framework in frameworks.values():
-        beside = ", ".join(f"{name} {version}" for name, version in framework["packages"].items())
-        lines.append(joined([framework["title"], framework["version"], beside, ", ".join(framework["cuts"])]))
+    lines = [
+        "## What was run",
+        "",
+        joined(["framework", "version", "with", "cuts", "ranks"]),
+        joined(["---"] * 5),
+    ]
+    for name, framework in frameworks.items():
+        ranks = ", ".join(map(str, FRAMEWORKS[name].world_sizes))
+        beside = ", ".join(f"{package} {version}" for package, version in framework["packages"].items())
+        lines.append(
+            joined([framework["title"], framework["version"], beside, ", ".join(framework["cuts"]), ranks])
+        )
     return "\n".join([*lines, "", HASHES])
 
 

@@ -244,9 +244,12 @@ def test_frameworks_that_are_missing_are_named_in_one_message_and_keep_their_row
 
 
 def test_a_line_is_looked_up_where_it_stands(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("x = 1\nloss.backward()\n")
-    assert harness.line_number(tmp_path / "a.py", "loss.backward()") == 2
-    assert harness.line_number(tmp_path / "a.py", "loss.forward()") == 0
+    file = tmp_path / "a.py"
+    file.write_text("x = 1\nloss.backward()\n# critic\nloss.backward()\n")
+    assert harness.line_number(file, "loss.backward()") == 2
+    assert harness.line_number(file, "loss.backward()", after="# critic") == 4
+    assert harness.line_number(file, "loss.forward()") == 0
+    assert harness.line_number(file, "loss.backward()", after="# actor") == 0
 
 
 def test_a_stub_fails_on_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,12 @@ STAND_INS = (
 CUTS = EQUAL_CUTS
 NO_MODE = {"cispo": "no such loss"}
 ROWS = (
-    Row("grpo", "actor.loss_agg_mode=seq-mean-token-mean", {"token_level_loss": False}),
+    Row(
+        "grpo",
+        "actor.loss_agg_mode=seq-mean-token-mean",
+        {"token_level_loss": False},
+        "a masked response leaves B; the KL term is a token mean in both modes",
+    ),
     Row("dapo", "actor.loss_agg_mode=token-mean (default)", {"token_level_loss": True}),
     Row(
         "dr_grpo",

@@ -54,6 +54,7 @@ STAND_INS = (
         "skyrl/backends/skyrl_train/workers/worker.py",
         "self.strategy.backward(loss, self.model, self.optimizer)",
         "loss.backward()",
+        after="# NOTE: The KL and entropy loss terms are not pre-scaled,",
     ),
 )
 CUTS = tuple(CUTS)

@@ -43,7 +43,7 @@ ROWS = (
         "grpo",
         "GRPOConfig (default)",
         {"loss_agg_mode": _SEQUENCE_MEAN},
-        "KL: low_var_kl",
+        "a masked response leaves the B of its micro-batch; KL: low_var_kl",
     ),
     Row(
         "dapo",
