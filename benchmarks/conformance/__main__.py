@@ -76,11 +76,15 @@ def arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", choices=[*FRAMEWORKS, []], metavar="NAMES")
+    parser.add_argument("names", nargs="*", metavar="NAMES")
     parser.add_argument("--environments", type=Path, default=Path("outputs/conformance"))
     parser.add_argument("--checkout", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--accept", action="store_true")
-    return parser.parse_args()
+    options = parser.parse_args()
+    named = {*options.names, *(pair.split("=", 1)[0] for pair in options.checkout)}
+    if unknown := sorted(named - set(FRAMEWORKS)):
+        parser.error(f"no adapter is called {', '.join(unknown)}; valid are {', '.join(FRAMEWORKS)}")
+    return options
 
 
 def installable(checkouts: dict[str, str]) -> list[str]:

@@ -145,8 +145,10 @@ They depend on the cut by definition or by default; a measurement that does not 
 """
 
 HASHES = """\
-`benchmarks/conformance/results.json` keeps the SHA-256 of every source file that a loss passes through. If
-one changes, the command keeps the old row and fails; look at the adapter, then type `--accept`.
+Each is installed without its dependencies in front of verl's environment, so that none pulls CUDA; “with” is
+what its loss ran beside. `benchmarks/conformance/results.json` keeps the SHA-256 of every source file that a
+loss passes through. If one changes, the command keeps the old row and fails; look at the adapter, then type
+`--accept`.
 """
 
 STAND_INS = """\
