@@ -30,6 +30,7 @@ STAND_INS = (
         "tunix/rl/algo_core.py",
         "common.compute_per_token_logps(",
         "the batch's log-probs",
+        "def grpo_loss_fn(",
     ),
     StandIn(
         "tunix/rl/grpo/grpo_learner.py", "target_length=rollout_config.max_tokens_to_generate", "padded to L"
