@@ -66,6 +66,7 @@ cpu
 
 algorithms/*
 normalisation
+conformance
 ```
 
 ```{toctree}

@@ -1,0 +1,147 @@
+"""TRL: ``GRPOTrainer.training_step``, through Hugging Face's ``Trainer.training_step`` and accelerate's
+backward.
+
+The trainer is made without its ``__init__`` and gets the attributes below; any other one that it reads is an
+error. ``num_iterations=2`` lets its own ``_prepare_inputs`` hand out the buffered micro-batches instead of
+generating.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from torch import Tensor, nn
+from transformers.trainer_callback import TrainerState
+from transformers.training_args import OptimizerNames
+from trl import GRPOTrainer
+
+from benchmarks.conformance.adapter import Row, StandIn, Task
+from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks
+from benchmarks.conformance.batch import EQUAL_CUTS, Floats
+
+TITLE = "TRL"
+DISTRIBUTION = "trl"
+BESIDE = ("torch", "transformers", "accelerate")
+SOURCES = ("trl/trainer/grpo_trainer.py", "trl/trainer/base_trainer.py")
+HAS_K3_LOSS = True
+CUTS = EQUAL_CUTS
+STAND_INS = (
+    StandIn(
+        "trl/trainer/grpo_trainer.py",
+        "num_items_in_batch = self.accelerator.gather(loss_mask.sum()).sum()",
+        "tokens of the mini-batch, summed over ranks by gloo",
+    ),
+    StandIn(
+        "trl/trainer/base_trainer.py",
+        'self.compute_loss_func = "non-None value to disable scaling"',
+        "the same, as transformers is older than 5.19",
+    ),
+)
+NO_MODE: dict[str, str] = {}
+ROWS = (
+    Row("grpo", "loss_type=grpo", {"loss_type": "grpo"}),
+    Row("dapo", "loss_type=dapo (default)", {"loss_type": "dapo"}),
+    Row("dapo", "loss_type=bnpo", {"loss_type": "bnpo"}, "the micro-batch's own tokens, by definition", True),
+    Row("dr_grpo", "loss_type=dr_grpo, max_completion_length=L", {"loss_type": "dr_grpo"}),
+    Row(
+        "gspo",
+        "importance_sampling_level=sequence, loss_type=grpo",
+        {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    ),
+    Row(
+        "cispo",
+        "loss_type=cispo",
+        {"loss_type": "cispo"},
+        "epsilon_high is the clip itself, 1.5; TRL advises 5.0",
+    ),
+)
+
+
+class Policy(nn.Module):
+    """Answers with the log-probs of the micro-batch that is next."""
+
+    def __init__(self, parts: list[MicroBatch]) -> None:
+        super().__init__()
+        self.parts = iter(parts)
+
+    def forward(self, input_ids: Tensor, **_: Any) -> SimpleNamespace:
+        log_prob = next(self.parts).log_prob
+        assert input_ids.shape == (len(log_prob), log_prob.shape[1] + 1)
+        return SimpleNamespace(log_probs=log_prob, entropy=torch.zeros_like(log_prob))
+
+
+def gradient(task: Task) -> Floats:
+    start_ranks()
+
+    def run(parts: list[MicroBatch]) -> None:
+        num_items = sum(part.mask.sum() for part in parts)
+        dist.all_reduce(num_items)
+        trainer = _trainer(task, parts, num_items)
+        for _ in parts:
+            trainer.training_step(trainer.model, {}, None)
+
+    return accumulated(task, run, trim=False)
+
+
+def _trainer(task: Task, parts: list[MicroBatch], num_items: Tensor) -> GRPOTrainer:
+    settings = {"importance_sampling_level": "token"} | task.row.options
+    cispo = settings["loss_type"] == "cispo"
+    trainer = object.__new__(GRPOTrainer)
+    vars(trainer).update(
+        args=SimpleNamespace(
+            delta=None,
+            use_bias_correction_kl=False,
+            steps_per_generation=len(parts),
+            gradient_accumulation_steps=len(parts),
+            report_to=[],
+            torch_empty_cache_steps=None,
+            optim=OptimizerNames.ADAMW_TORCH,
+            n_gpu=1,
+            past_index=-1,
+        ),
+        accelerator=Accelerator(cpu=True),
+        state=TrainerState(),
+        model=Policy(parts),
+        optimizer=None,
+        is_deepspeed_enabled=False,
+        model_accepts_loss_kwargs=False,
+        compute_loss_func="non-None value to disable scaling",
+        num_iterations=2,
+        _step=len(parts),
+        _current_train_step_time=0.0,
+        current_gradient_accumulation_steps=len(parts),
+        _buffered_inputs=[_inputs(part, num_items) for part in parts],
+        _metrics={"train": defaultdict(list)},
+        aux_loss_enabled=False,
+        top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None,
+        use_vllm=False,
+        _entropy_bonus_enabled=False,
+        max_completion_length=task.max_response_length,
+        beta=task.kl_coef,
+        epsilon_low=task.clip_low,
+        epsilon_high=task.clip_high + cispo,
+        **settings,
+    )
+    return trainer
+
+
+def _inputs(part: MicroBatch, num_items: Tensor) -> dict[str, Tensor]:
+    """One prompt token each; a token that a tool wrote is in TRL's ``tool_mask``."""
+    rows, width = part.mask.shape
+    return {
+        "prompt_ids": torch.zeros(rows, 1, dtype=torch.int64),
+        "prompt_mask": torch.ones(rows, 1, dtype=torch.int64),
+        "completion_ids": torch.zeros(rows, width, dtype=torch.int64),
+        "completion_mask": part.present,
+        "tool_mask": part.mask,
+        "advantages": part.advantages,
+        "old_per_token_logps": part.old_log_prob,
+        "ref_per_token_logps": part.ref_log_prob,
+        "num_items_in_batch": num_items,
+    }

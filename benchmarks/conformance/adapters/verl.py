@@ -1,0 +1,128 @@
+"""verl: its workers' ``ppo_loss`` on nested tensors, with the counts that its engine and trainer pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from torch import Tensor
+from verl.utils import tensordict_utils as tu
+from verl.workers.config import ActorConfig, PolicyLossConfig
+from verl.workers.utils.losses import ppo_loss
+
+from benchmarks.conformance.adapter import Row, StandIn, Task
+from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks
+from benchmarks.conformance.batch import CUTS, MAX_RESPONSE_LENGTH, Floats
+
+TITLE = "verl"
+DISTRIBUTION = "verl"
+BESIDE = ("torch", "tensordict")
+SOURCES = (
+    "verl/workers/utils/losses.py",
+    "verl/trainer/ppo/core_algos.py",
+    "verl/workers/utils/padding.py",
+    "verl/workers/engine/fsdp/transformer_impl.py",
+)
+HAS_K3_LOSS = True
+STAND_INS = (
+    StandIn(
+        "verl/workers/engine/fsdp/transformer_impl.py",
+        'batch_num_tokens = data["loss_mask"].sum().to(get_device_id())',
+        "tokens of the mini-batch, summed over ranks by gloo",
+    ),
+    StandIn("verl/trainer/ppo/v1/trainer_base.py", '"global_batch_size": ppo_mini_batch_size,', "B = 16"),
+    StandIn("verl/workers/engine/fsdp/transformer_impl.py", "loss.backward()", "loss.backward()"),
+)
+
+_NORM = {"loss_agg_mode": "seq-mean-token-sum-norm"}
+_TOKEN_MEAN: dict[str, Any] = {"loss_agg_mode": "token-mean"}
+_SEQUENCE_MEAN: dict[str, Any] = {"loss_agg_mode": "seq-mean-token-mean"}
+_CALLED_REASONABLE = (
+    "null, the default: the micro-batch's own width; verl #5417 calls it “a reasonable design”"
+)
+
+CUTS = tuple(CUTS)
+NO_MODE: dict[str, str] = {}
+ROWS = (
+    Row("grpo", "loss_agg_mode=seq-mean-token-mean", _SEQUENCE_MEAN),
+    Row("dapo", "loss_agg_mode=token-mean (default)", _TOKEN_MEAN),
+    Row(
+        "dr_grpo",
+        "seq-mean-token-sum-norm, loss_scale_factor=null (default)",
+        _NORM,
+        _CALLED_REASONABLE,
+        True,
+    ),
+    Row(
+        "dr_grpo",
+        "seq-mean-token-sum-norm, loss_scale_factor=L",
+        _NORM | {"loss_scale_factor": MAX_RESPONSE_LENGTH},
+    ),
+    Row("gspo", "loss_mode=gspo, token-mean (default)", _TOKEN_MEAN | {"loss_mode": "gspo"}),
+    Row("gspo", "loss_mode=gspo, seq-mean-token-mean", _SEQUENCE_MEAN | {"loss_mode": "gspo"}),
+    Row(
+        "cispo",
+        "loss_mode=cispo, token-mean",
+        _TOKEN_MEAN | {"loss_mode": "cispo"},
+        "ε_high 0.5 is a clip at 1.5",
+    ),
+)
+
+
+def gradient(task: Task) -> Floats:
+    return through_ppo_loss(task, PolicyLossConfig)
+
+
+def through_ppo_loss(task: Task, policy_loss: type[PolicyLossConfig]) -> Floats:
+    """Return the gradient through verl's own path for a loss registered with it."""
+    start_ranks()
+    options = dict(task.row.options)
+    config = ActorConfig(
+        strategy="fsdp",
+        rollout_n=task.group_size,
+        ppo_micro_batch_size_per_gpu=1,
+        policy_loss=policy_loss(loss_mode=options.pop("loss_mode", "vanilla")),
+        clip_ratio_low=task.clip_low,
+        clip_ratio_high=task.clip_high,
+        use_kl_loss=task.kl_coef > 0,
+        kl_loss_coef=task.kl_coef,
+        kl_loss_type="low_var_kl",
+        **options,
+    )
+
+    def run(parts: list[MicroBatch]) -> None:
+        num_tokens = sum(part.mask.sum() for part in parts)
+        dist.all_reduce(num_tokens)
+        for part in parts:
+            model_output, data = nested(part)
+            counts = {"batch_num_tokens": num_tokens.item(), "global_batch_size": len(task.batch)}
+            tu.assign_non_tensor(data, dp_size=task.world_size, **counts)
+            loss, _ = ppo_loss(config, model_output, data)
+            loss.backward()
+
+    return accumulated(task, run, trim=True)
+
+
+def nested(part: MicroBatch) -> tuple[dict[str, Tensor], TensorDict]:
+    """Return (model output, data) as verl's engine passes them: prompts of one token, no padding."""
+
+    def rows(values: Tensor) -> Tensor:
+        ragged = [row[:length] for row, length in zip(values, part.lengths, strict=True)]
+        return torch.nested.as_nested_tensor(ragged, layout=torch.jagged)
+
+    log_prob = [
+        torch.cat([row[:n], row.new_zeros(1)]) for row, n in zip(part.log_prob, part.lengths, strict=True)
+    ]
+    prompts = [torch.zeros(1, dtype=torch.int64) for _ in part.lengths]
+    data = {
+        "prompts": torch.nested.as_nested_tensor(prompts, layout=torch.jagged),
+        "responses": rows(torch.zeros_like(part.mask, dtype=torch.int64)),
+        "response_mask": rows(part.mask.to(torch.int64)),
+        "old_log_probs": rows(part.old_log_prob),
+        "ref_log_prob": rows(part.ref_log_prob),
+        "advantages": rows(part.advantages),
+    }
+    output = {"log_probs": torch.nested.as_nested_tensor(log_prob, layout=torch.jagged)}
+    return output, TensorDict(data, batch_size=len(part.lengths))

@@ -1,0 +1,121 @@
+"""Three numbers for each row and reference: dependence on the cut, distance to the paper, best-fit scale."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.conformance.batch import Batch, Floats
+from benchmarks.conformance.oracle import ALGORITHMS, kl
+
+EXACT = 1e-6
+"""Largest error that float32 inside a framework explains; a wrong denominator is wrong by per cents."""
+
+Gradients = dict[str, Floats]
+"""``"row/batch/cut"`` → ∂L/∂log π, (B, T)."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of a framework against one reference.
+
+    Attributes:
+        error: max |g − g_whole| / max |g_whole| over cuts and ranks; g_whole: one micro-batch on one rank.
+        worst_cut: where: micro-batches × ranks.
+        distance: max |g_whole − paper| / max |paper|.
+        scale: s that minimises |g_whole − s·paper|²; a distance of |s − 1| is a constant, not another
+        direction.
+    """
+
+    error: float
+    worst_cut: str
+    distance: float
+    scale: float
+
+
+def averaged(ranks: list[Gradients]) -> Gradients:
+    """Return the mean over ranks, as DDP, FSDP and DeepSpeed take it."""
+    return {key: sum((rank[key] for rank in ranks[1:]), ranks[0][key]) / len(ranks) for key in ranks[0]}
+
+
+def cells(
+    row: int, algorithm: str, batches: dict[str, Batch], found: dict[int, Gradients]
+) -> dict[str, dict[str, Any]]:
+    """Return ``"batch/reading"`` → `Cell` as a dictionary.
+
+    Args:
+        row: its index in the adapter.
+        found: number of ranks → gradients of the mini-batch.
+    """
+    answers = {}
+    for kind, batch in batches.items():
+        own = {
+            f"{key.rsplit('/', 1)[1]} × {world_size}": gradient
+            for world_size, gradients in found.items()
+            for key, gradient in gradients.items()
+            if key.startswith(f"{row}/{kind}/")
+        }
+        if own:
+            for reading, paper in references(algorithm, kind, batch).items():
+                answers[f"{kind}/{reading}"] = asdict(cell(own, paper))
+    return answers
+
+
+def references(algorithm: str, kind: str, batch: Batch) -> dict[str, Floats]:
+    """Return the papers' answers for one batch, by reading."""
+    if kind == "kl":
+        return {"paper": kl(batch)}
+    return {
+        reading: ALGORITHMS[algorithm].gradient(reading, batch) for reading in ALGORITHMS[algorithm].readings
+    }
+
+
+def cell(own: dict[str, Floats], paper: Floats) -> Cell:
+    """Compare the gradients of all cuts with ``own["whole × 1"]``, and that one with the paper's."""
+    reference = own["whole × 1"]
+    errors = {cut: relative_error(gradient, reference) for cut, gradient in own.items()}
+    worst = max(errors, key=lambda cut: errors[cut])
+    return Cell(
+        error=errors[worst],
+        worst_cut=worst,
+        distance=relative_error(reference, paper),
+        scale=float((reference * paper).sum() / (paper * paper).sum()),
+    )
+
+
+def relative_error(found: Floats, expected: Floats) -> float:
+    """max |found − expected| / max |expected|."""
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def failures(frameworks: dict[str, dict[str, Any]]) -> list[str]:
+    """Return what makes a table untrustworthy: a control that passes, or a row of ours that is not exact."""
+    wrong = []
+    for name, framework in frameworks.items():
+        for row in framework["rows"]:
+            error = row["cells"]["ragged/" + next(iter(ALGORITHMS[row["algorithm"]].readings))]["error"]
+            if row["control"] and error <= EXACT:
+                wrong.append(
+                    f"{name}, {row['settings']}: a failing control, but it does not depend on the cut"
+                )
+            if name == "grpo_verl_ext" and not row["control"] and error > EXACT:
+                wrong.append(f"{name}, {row['settings']}: depends on the cut ({error:.1e})")
+    return wrong
+
+
+def drift(framework: dict[str, Any], kept: dict[str, Any] | None, version: str) -> list[str]:
+    """Return how a framework differs from the one tested: version, sources, lines that we stand in for."""
+    changes = []
+    if framework["version"] != version:
+        changes.append(f"is {framework['version']}, {version} was tested")
+    changes += [
+        f"{s['file']} has no line “{s['line']}”" for s in framework["stand_ins"] if not s["line_number"]
+    ]
+    if kept is not None:
+        changed = [
+            file for file, digest in framework["sha256"].items() if kept["sha256"].get(file, digest) != digest
+        ]
+        changes += [f"{file} has changed" for file in changed]
+    return changes

@@ -1,0 +1,289 @@
+"""Test the part that all frameworks share: batch, papers' gradients, harness, comparison, page, command.
+
+Not covered: that an adapter calls its framework well, which its row in docs/conformance.md shows.
+"""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.conformance import __main__ as command
+from benchmarks.conformance import comparison, harness
+from benchmarks.conformance.adapter import Row, Task
+from benchmarks.conformance.adapters.stubs import stub
+from benchmarks.conformance.batch import CUTS, GROUP_SIZE, Batch, batches, rank_rows
+from benchmarks.conformance.frameworks import FRAMEWORKS
+from benchmarks.conformance.oracle import ALGORITHMS, KL_COEF, kl
+from benchmarks.conformance.page import page
+
+KEPT = json.loads(command.RESULTS.read_text())
+BATCHES = batches()
+
+
+# The batch
+
+
+def test_the_batch_is_the_one_of_the_page() -> None:
+    ragged, masked = BATCHES["ragged"], BATCHES["masked"]
+    assert (len(ragged), int(ragged.mask.sum()), int(ragged.present.sum())) == (16, 224, 228)
+    assert (ragged.lengths[0], max(ragged.lengths)) == (2, 29)
+    assert int(masked.mask.sum()) == 224 - 12
+    assert not (masked.mask.any(1)).all()
+    # Group-normalised: the advantages of a group add up to 0.
+    assert np.abs(ragged.advantages[:, 0].reshape(-1, GROUP_SIZE).sum(1)).max() < 1e-14
+
+
+def test_some_tokens_lie_outside_of_every_clip_range() -> None:
+    ratio = np.exp(BATCHES["ragged"].log_prob - BATCHES["ragged"].old_log_prob)[BATCHES["ragged"].mask > 0]
+    assert ratio.min() < 1 - 0.2
+    assert ratio.max() > 1 + 0.5
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_every_row_is_in_one_micro_batch_of_one_rank(cut: str, world_size: int) -> None:
+    lengths = BATCHES["ragged"].lengths
+    parts = [CUTS[cut](rank_rows(16, rank, world_size), lengths) for rank in range(world_size)]
+    assert sorted(row for rank in parts for part in rank for row in part) == list(range(16))
+    if cut == "tokens":
+        assert all(sum(lengths[row] for row in part) <= 64 for rank in parts for part in rank)
+
+
+def test_a_batch_is_read_as_it_was_written(tmp_path: Path) -> None:
+    BATCHES["ragged"].save(tmp_path / "ragged.npz")
+    read = Batch.load(tmp_path / "ragged.npz")
+    assert (read.log_prob == BATCHES["ragged"].log_prob).all()
+    assert read.select([0, 2], trim=True).mask.shape == (2, 7)
+
+
+# The papers' gradients, against autograd of losses written response by response
+
+
+def tensors(batch: Batch) -> dict[str, Tensor]:
+    return {
+        name: torch.tensor(getattr(batch, name)) for name in ("old_log_prob", "ref_log_prob", "advantages")
+    }
+
+
+def clip(ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
+    return -torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+
+
+def paper_loss(algorithm: str, reading: str, batch: Batch, log_prob: Tensor) -> Tensor:
+    of, low, high = tensors(batch), ALGORITHMS[algorithm].clip_low, ALGORITHMS[algorithm].clip_high
+    kept = [row > 0 for row in torch.tensor(batch.mask)]
+    ratios = [(log_prob[i] - of["old_log_prob"][i])[keep].exp() for i, keep in enumerate(kept)]
+    advantages = [of["advantages"][i][keep] for i, keep in enumerate(kept)]
+    token_losses = [clip(r, a, low, high) for r, a in zip(ratios, advantages, strict=True)]
+    if algorithm == "grpo":
+        return sum(loss.mean() for loss in token_losses if len(loss)) / 16
+    if algorithm == "dr_grpo":
+        return sum(loss.sum() for loss in token_losses) / (16 * 32)
+    if reading == "per prompt":
+        return sum(torch.cat(token_losses[start : start + 4]).mean() for start in range(0, 16, 4)) / 4
+    if algorithm == "dapo":
+        return torch.cat(token_losses).mean()
+    if algorithm == "gspo":
+        pairs = [(r.log().mean().exp(), a[0]) for r, a in zip(ratios, advantages, strict=True) if len(r)]
+        return sum(clip(r, a, low, high) for r, a in pairs) / 16
+    pairs = zip(ratios, advantages, kept, log_prob, strict=True)
+    return -torch.cat([r.clamp(max=1.5).detach() * a * lp[keep] for r, a, keep, lp in pairs]).mean()
+
+
+@pytest.mark.parametrize("kind", ["ragged", "masked"])
+@pytest.mark.parametrize(
+    ("algorithm", "reading"), [(name, reading) for name, a in ALGORITHMS.items() for reading in a.readings]
+)
+def test_the_papers_gradients_are_those_of_the_papers_losses(algorithm: str, reading: str, kind: str) -> None:
+    log_prob = torch.tensor(BATCHES[kind].log_prob, requires_grad=True)
+    paper_loss(algorithm, reading, BATCHES[kind], log_prob).backward()
+    found = ALGORITHMS[algorithm].gradient(reading, BATCHES[kind])
+    np.testing.assert_allclose(found, log_prob.grad.numpy(), rtol=1e-12, atol=1e-17)
+
+
+def test_the_kl_term_is_k3_averaged_over_each_response() -> None:
+    batch = BATCHES["kl"]
+    log_prob = torch.tensor(batch.log_prob, requires_grad=True)
+    difference = tensors(batch)["ref_log_prob"] - log_prob
+    k3 = difference.exp() - difference - 1
+    loss = sum(k3[i][torch.tensor(batch.mask[i]) > 0].mean() for i in range(16)) / 16
+    (0.04 * loss).backward()
+    np.testing.assert_allclose(kl(batch), log_prob.grad.numpy(), rtol=1e-12, atol=1e-17)
+    assert KL_COEF == 0.04
+
+
+# Toy frameworks
+
+
+def toy(gradient: Any, *rows: Row) -> ModuleType:
+    return SimpleNamespace(ROWS=rows, CUTS=tuple(CUTS), HAS_K3_LOSS=True, gradient=gradient)  # type: ignore[return-value]
+
+
+def own_rows(task: Task) -> np.ndarray:
+    own = np.zeros((len(task.batch), 1))
+    own[[row for rows in task.micro_batches for row in rows]] = 1
+    return own
+
+
+def exact(task: Task) -> np.ndarray:
+    """The paper's gradient of this rank's rows, times the ranks that will be averaged."""
+    if task.kl_coef:
+        return kl(task.batch) * own_rows(task) * task.world_size
+    algorithm = ALGORITHMS[task.row.algorithm]
+    return algorithm.gradient(next(iter(algorithm.readings)), task.batch) * own_rows(task) * task.world_size
+
+
+def mean_of_means(task: Task) -> np.ndarray:
+    """The known fault: the mean over micro-batches of their token means."""
+    gradient = np.zeros_like(task.batch.mask)
+    for rows in task.micro_batches:
+        tokens = task.batch.mask[rows].sum()
+        gradient[rows] = -task.batch.advantages[rows] / tokens / len(task.micro_batches)
+    return gradient
+
+
+def measured(adapter: ModuleType, of: dict[str, Batch] = BATCHES) -> list[dict[str, Any]]:
+    found = {
+        world_size: comparison.averaged(
+            [harness.gradients(adapter, of, rank, world_size) for rank in range(world_size)]
+        )
+        for world_size in (1, 2)
+    }
+    return [comparison.cells(i, row.algorithm, of, found) for i, row in enumerate(adapter.ROWS)]
+
+
+def test_an_exact_framework_passes() -> None:
+    rows = measured(toy(exact, *(Row(name, "exact") for name in ALGORITHMS)))
+    cells = [cell for row in rows for name, cell in row.items() if "per prompt" not in name]
+    assert len(cells) == 2 * len(ALGORITHMS) + 1
+    for cell in cells:
+        assert cell["error"] < 1e-14
+        assert cell["distance"] < 1e-14
+        assert cell["scale"] == pytest.approx(1, abs=1e-14)
+
+
+def test_a_mean_of_micro_batch_means_fails_with_the_right_number() -> None:
+    # π = π_old and advantages of 1: every token weighs the same, so the error is that of the denominators.
+    # Alone, a token of the shortest response weighs 1/(16·2) instead of 1/224: error 224/32 − 1 = 6.
+    on_policy = replace(
+        BATCHES["ragged"], old_log_prob=BATCHES["ragged"].log_prob, advantages=BATCHES["ragged"].mask
+    )
+    [row] = measured(toy(mean_of_means, Row("dapo", "faulty")), {"ragged": on_policy})
+    assert row["ragged/mini-batch"]["error"] == pytest.approx(6, rel=1e-12)
+    assert row["ragged/mini-batch"]["worst_cut"].startswith("singles")
+    assert row["ragged/mini-batch"]["distance"] < 1e-14  # uncut, it is right
+
+
+def test_a_constant_is_another_thing_than_another_direction() -> None:
+    paper = ALGORITHMS["dapo"].gradient("mini-batch", BATCHES["ragged"])
+    constant = comparison.cell({"whole × 1": 2.5 * paper}, paper)
+    assert (constant.distance, constant.scale) == (pytest.approx(1.5), pytest.approx(2.5))
+    other = comparison.cell(
+        {"whole × 1": ALGORITHMS["dapo"].gradient("per prompt", BATCHES["ragged"])}, paper
+    )
+    assert other.distance > 2 * abs(other.scale - 1)
+
+
+# What stops the command
+
+
+def framework(**changes: Any) -> dict[str, Any]:
+    row = {"algorithm": "grpo", "settings": "s", "control": False, "cells": {"ragged/paper": {"error": 0.0}}}
+    entry = {"version": "1", "sha256": {"a.py": "x"}, "stand_ins": [], "rows": [row | changes.pop("row", {})]}
+    return entry | changes
+
+
+def test_a_control_that_passes_and_a_row_of_ours_that_depends_on_the_cut_are_named() -> None:
+    depends = {"cells": {"ragged/paper": {"error": 0.1}}}
+    assert comparison.failures({"trl": framework(), "grpo_verl_ext": framework()}) == []
+    assert comparison.failures({"trl": framework(row={"control": True} | depends)}) == []
+    [control] = comparison.failures({"trl": framework(row={"control": True})})
+    assert control == "trl, s: a failing control, but it does not depend on the cut"
+    [ours] = comparison.failures({"grpo_verl_ext": framework(row=depends)})
+    assert ours == "grpo_verl_ext, s: depends on the cut (1.0e-01)"
+
+
+def test_drift_is_named() -> None:
+    lost = {"file": "b.py", "line": "loss.backward()", "line_number": 0}
+    assert comparison.drift(framework(), framework(), "1") == []
+    assert comparison.drift(framework(stand_ins=[lost]), framework(sha256={"a.py": "y"}), "2") == [
+        "is 1, 2 was tested",
+        "b.py has no line “loss.backward()”",
+        "a.py has changed",
+    ]
+
+
+def test_frameworks_that_are_missing_are_named_in_one_message_and_keep_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str, *_: Any) -> dict[str, Any]:
+        if name == "trl":
+            raise command.RunError("did not run: ModuleNotFoundError: No module named 'trl'")
+        return KEPT["frameworks"][name] | {"version": "0.0.1"}
+
+    monkeypatch.setattr(command, "run", refuse)
+    monkeypatch.setattr(command, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "results.json")
+    command.RESULTS.write_text(json.dumps(KEPT))
+    monkeypatch.setattr("sys.argv", ["conformance", "trl", "skyrl"])
+    with pytest.raises(SystemExit) as stopped:
+        command.main()
+    assert str(stopped.value) == (
+        "conformance: trl: did not run: ModuleNotFoundError: No module named 'trl'\n"
+        f"  skyrl is 0.0.1, {FRAMEWORKS['skyrl'].version} was tested"
+    )
+    assert json.loads(command.RESULTS.read_text())["frameworks"] == KEPT["frameworks"]
+
+
+def test_a_line_is_looked_up_where_it_stands(tmp_path: Path) -> None:
+    file = tmp_path / "a.py"
+    file.write_text("x = 1\nloss.backward()\n# critic\nloss.backward()\n")
+    assert harness.line_number(file, "loss.backward()") == 2
+    assert harness.line_number(file, "loss.backward()", after="# critic") == 4
+    assert harness.line_number(file, "loss.forward()") == 0
+    assert harness.line_number(file, "loss.backward()", after="# actor") == 0
+
+
+def test_a_stub_fails_on_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(__import__("sys").modules, "gpu_only", raising=False)
+    stub("gpu_only", known=1)
+    import gpu_only  # type: ignore[import-not-found]
+
+    assert gpu_only.known == 1
+    with pytest.raises(AttributeError, match="unknown"):
+        _ = gpu_only.unknown
+
+
+# The kept results and their page
+
+
+def test_the_page_is_written_from_the_kept_results() -> None:
+    assert page(KEPT) == command.PAGE.read_text()
+
+
+def test_every_kept_row_has_its_three_numbers() -> None:
+    rows = re.findall(
+        r"^\| (?!framework|---|line)(.*) \|$", page(KEPT).split("## What was run")[0], re.MULTILINE
+    )
+    for row in rows:
+        _, settings, *cells = row.split(" | ")
+        if settings != "no such mode":
+            assert all(re.fullmatch(r"(\S+ · \S+ · \S+)|no such mode", cell) for cell in cells[:-1]), row
+    assert len(rows) >= 20
+
+
+def test_the_kept_results_are_worth_trusting() -> None:
+    frameworks = KEPT["frameworks"]
+    assert comparison.failures(frameworks) == []
+    assert {"grpo_verl_ext", "verl", "trl", "skyrl", "openrlhf"} <= set(frameworks)
+    assert sum(row["control"] for f in frameworks.values() for row in f["rows"]) >= 3
+    for name, entry in frameworks.items():
+        assert comparison.drift(entry, entry, FRAMEWORKS[name].version) == []
