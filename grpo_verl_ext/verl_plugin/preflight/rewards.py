@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.rewards import weighted_sum
+from grpo_verl_ext.rewards import functions, weighted_sum
 from grpo_verl_ext.utils.typed_json import is_a
 from grpo_verl_ext.verl_plugin.config import (
     AGENT_LOOPS,
@@ -39,12 +39,18 @@ SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 
 
 def check_rewards(config: DictConfig) -> None:
-    """Refuse weights that name no part of our reward; in a rollout verl only logs the error."""
+    """Refuse weights that name no part of our reward, or a function that fails to load.
+
+    In a rollout verl only logs the error. A file or package that does not exist here is not checked: on a
+    cluster perhaps only the workers see it.
+    """
     reward = config.reward.custom_reward_function
     weights = (reward.get("reward_kwargs") or {}).get("weights")
     if reward.path == f"pkg://{weighted_sum.__name__}" and weights is not None:
         try:
             weighted_sum.check_weights(weights)
+            for name in filter(functions.is_here, weighted_sum.functions_in(weights)):
+                functions.load(name)
         except ValueError as error:
             key = "reward.custom_reward_function.reward_kwargs.weights"
             raise SettingError(key, weights, seen=str(error)) from error
