@@ -93,7 +93,7 @@ def ask(name: str, **row: object) -> Verdict:
     if not (_is_reward(score) and (acc is None or _is_reward(acc))):
         raise RewardFunctionError(
             f"the reward function {name!r} returned {returned!r:.200} ({type(returned).__name__}); valid is "
-            f"a finite number of at most {LARGEST:g}, or a dictionary with one as 'score', perhaps one as 'acc'"
+            f"a finite number of at most {LARGEST:g}, or a dictionary with one as 'score'"
         )
     more = {
         key: float(value)

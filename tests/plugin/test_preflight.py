@@ -193,6 +193,15 @@ def test_an_unprepared_task(config: Config, tmp_path: Path) -> None:
     assert "grpo-verl-ext prepare chain_sum" in message
 
 
+def test_an_unprepared_task_of_reasoning_gym(config: Config, tmp_path: Path) -> None:
+    whole = config()
+    whole.task = {"name": "reasoning_gym", "dataset": "gcd", "seed": 7, "folder": str(tmp_path / "none")}
+    message = refusal(whole)
+    assert message == (
+        f"{tmp_path / 'none'}: no such folder. Type: grpo-verl-ext prepare reasoning_gym --task gcd --seed 7"
+    )
+
+
 class TestSettings:
     def test_a_wrong_option_of_an_estimator(self, config: Config) -> None:
         message = refusal(
