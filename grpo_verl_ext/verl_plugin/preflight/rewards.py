@@ -16,7 +16,7 @@ from grpo_verl_ext.verl_plugin.config import (
     written,
 )
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.model_files import local_folder, read_config
+from grpo_verl_ext.verl_plugin.model_files import has_chat_template, local_folder, read_config
 
 LEGACY: Mapping[str, str] = {
     "reward_model.num_workers": "reward.num_workers",
@@ -93,7 +93,7 @@ def check_reward_model(config: DictConfig) -> None:
     options = Options.from_config(config.algorithm).reward_model or RewardModelOptions()
     server = config.reward.reward_model
     if options.path is not None:
-        _check_classifier(f"{section}.path", options.path)
+        _check_classifier(f"{section}.path", options.path, needs_template=options.chat_template)
     elif not server.enable:
         raise SettingError(
             "reward.reward_manager.name",
@@ -113,7 +113,7 @@ def check_reward_model(config: DictConfig) -> None:
         )
 
 
-def _check_classifier(key: str, name: str) -> None:
+def _check_classifier(key: str, name: str, *, needs_template: bool) -> None:
     folder = local_folder(name)
     if folder is None:
         return
@@ -126,6 +126,11 @@ def _check_classifier(key: str, name: str) -> None:
     if not architectures[0].endswith("ForSequenceClassification"):
         why = f"its architecture is {architectures[0]}, not a classifier"
         raise SettingError(key, name, why=why, fix=fix)
+    if needs_template and not has_chat_template(folder):
+        off = f"{SECTION}.reward_model.chat_template"
+        raise SettingError(
+            key, name, why=f"{off} is true, and its tokenizer has no chat template", fix=f"{off}=false"
+        )
 
 
 def advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
