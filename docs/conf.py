@@ -73,6 +73,8 @@ normalisation
 :caption: Using it
 
 settings
+tasks
+rewards
 support
 doctor
 ablations

@@ -1,11 +1,12 @@
 """Check that the configured reward reaches the algorithm in the form that it needs."""
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.rewards import functions, weighted_sum
+from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
 from grpo_verl_ext.utils.typed_json import is_a
 from grpo_verl_ext.verl_plugin.config import (
     AGENT_LOOPS,
@@ -39,7 +40,7 @@ SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 
 
 def check_rewards(config: DictConfig) -> None:
-    """Refuse weights that name no part of our reward, or a function that fails to load.
+    """Refuse weights that name no part of our reward, functions that fail to load, and a missing package.
 
     In a rollout verl only logs the error. A file or package that does not exist here is not checked: on a
     cluster perhaps only the workers see it.
@@ -54,6 +55,13 @@ def check_rewards(config: DictConfig) -> None:
         except ValueError as error:
             key = "reward.custom_reward_function.reward_kwargs.weights"
             raise SettingError(key, weights, seen=str(error)) from error
+    if reward.path == f"pkg://{reasoning_gym.__name__}" and find_spec("reasoning_gym") is None:
+        raise SettingError(
+            "reward.custom_reward_function.path",
+            reward.path,
+            why="the package reasoning-gym is missing",
+            fix="pip install 'grpo-verl-ext[tasks]'",
+        )
 
 
 def check_steps(config: DictConfig) -> None:
