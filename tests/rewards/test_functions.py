@@ -149,6 +149,7 @@ def test_two_functions_of_one_reported_name_are_refused() -> None:
         ("mine_to_load.length", False),
         ("mine_to_load.lenght", True),
         ("only_on_workers.f", False),
+        ("mine_to_load.of_workers.f", False),
         ("/only/on/workers.py:f", False),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +159,9 @@ def test_rows_of_another_origin_are_refused() -> None:
         ),
         (settings("chain_sum", config={"max_terms": 0}), r"refuses .*: max_terms must be >= min_terms\. Its"),
         (settings("chain_sum", config={"max_terms": "a"}), "refuses --config .*: '>=' not supported"),
+        (settings("gcd", config={"max_value": date(2026, 1, 1)}), "date is not JSON serializable"),
     ],
-    ids=["task", "option", "value", "type"],
+    ids=["task", "option", "value", "type", "date"],
 )
 def test_what_the_library_does_not_know_is_named_with_what_it_does(
     of: GymSettings, message: str, tmp_path: Path

@@ -55,7 +55,8 @@ def write_task(folder: Path, settings: Mapping[str, Any]) -> dict[str, int]:
 def _usable(settings: Mapping[str, Any], left_out: Counter[str]) -> Iterator[dict[str, Any]]:
     """Yield entries with new questions whose right answer gets the verifier's best."""
     task = settings["task"]
-    # reasoning-gym seeds entry i with seed + i: neighbouring seeds would share nearly all entries
+    # reasoning-gym seeds entry i with seed + i, so neighbouring seeds would share nearly all entries; half of
+    # numpy's range leaves room for i
     seed = int.from_bytes(hashlib.sha256(f"{task}/{settings['seed']}".encode()).digest()[:4], "big") // 2
     random.seed(seed)
     np.random.seed(seed)

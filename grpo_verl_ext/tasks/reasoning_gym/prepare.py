@@ -70,6 +70,7 @@ def _check(settings: GymSettings) -> None:
         if name not in options:
             raise _unknown(f"an option of {settings.task}, --config", name, options)
     try:
+        json.dumps(settings.config)  # the manifest and the rows have it
         make_dataset(settings.task, settings.config, seed=0, size=1)
     except Exception as error:
         raise PreparedFolderError(

@@ -42,8 +42,8 @@ SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 def check_rewards(config: DictConfig) -> None:
     """Refuse weights that name no part of our reward, functions that fail to load, and a missing package.
 
-    In a rollout verl only logs the error. A file or package that does not exist here is not checked: on a
-    cluster perhaps only the workers see it.
+    In a rollout verl only logs the error. A function whose file, package or imports are missing here is not
+    checked: on a cluster perhaps only the workers have them.
     """
     reward = config.reward.custom_reward_function
     weights = (reward.get("reward_kwargs") or {}).get("weights")
@@ -51,7 +51,7 @@ def check_rewards(config: DictConfig) -> None:
         try:
             weighted_sum.check_weights(weights)
             for name in filter(functions.is_here, weighted_sum.functions_in(weights)):
-                functions.load(name)
+                _load_unless_imports_are_missing(name)
         except ValueError as error:
             key = "reward.custom_reward_function.reward_kwargs.weights"
             raise SettingError(key, weights, seen=str(error)) from error
@@ -62,6 +62,14 @@ def check_rewards(config: DictConfig) -> None:
             why="the package reasoning-gym is missing",
             fix="pip install 'grpo-verl-ext[tasks]'",
         )
+
+
+def _load_unless_imports_are_missing(name: str) -> None:
+    try:
+        functions.load(name)
+    except functions.RewardFunctionError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
 
 
 def check_steps(config: DictConfig) -> None:
