@@ -74,6 +74,8 @@ conformance
 :caption: Using it
 
 settings
+tasks
+rewards
 support
 doctor
 ablations

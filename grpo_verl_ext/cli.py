@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from enum import Enum
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from grpo_verl_ext.tasks.commands import prepare
+from grpo_verl_ext.utils.command_line import one_message
 
 
 class _Commands(TyperGroup):
@@ -60,27 +61,7 @@ iterate = typer.Typer(
 )
 app.add_typer(ablate, name="ablate")
 app.add_typer(iterate, name="iterate")
-
-
-@contextmanager
-def _one_message(who: str, *errors: type[Exception], extra: str | None = None) -> Iterator[None]:
-    """Turn errors that the user can mend into one message and exit status 1.
-
-    Args:
-        who: first word of the message.
-        errors: their types.
-        extra: the package's extra that installs what the block imports.
-    """
-    try:
-        yield
-    except errors as error:
-        typer.echo(f"{who}: {error}", err=True)
-        raise typer.Exit(1) from error
-    except ModuleNotFoundError as error:
-        if extra is None:
-            raise
-        typer.echo(f"{who}: {error}. Type: pip install 'grpo-verl-ext[{extra}]'", err=True)
-        raise typer.Exit(1) from error
+app.add_typer(prepare, name="prepare")
 
 
 def _print_version(wanted: bool) -> None:
@@ -102,31 +83,6 @@ def main(
         sys.path.append(here)
 
 
-class Task(str, Enum):
-    """Names of the embedded tasks; a test compares them with `prepared.TASKS`."""
-
-    CHAIN_SUM = "chain_sum"
-    CHAIN_SUM_MIXED = "chain_sum_mixed"
-    CHAIN_SUM_VERBOSE = "chain_sum_verbose"
-
-
-@app.command()
-def prepare(
-    task: Annotated[Task, typer.Argument(help="Make this embedded task.")],
-    seed: Annotated[int, typer.Option(min=0, help="Make data, weights and warm start with this seed.")] = 1,
-    force: Annotated[
-        bool, typer.Option("--force", help="Make it again, and move the old folder aside.")
-    ] = False,
-) -> None:
-    """Make an embedded task's data, tokenizer and warm-started model in the cache folder."""
-    # torch takes seconds to import, and `--help` must not
-    from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
-    from grpo_verl_ext.tasks.chain_sum.prepared import PreparedTaskError
-
-    with _one_message(task.value, PreparedTaskError):
-        run_prepare(task.value, seed, force=force)
-
-
 @app.command()
 def invariance(
     as_json: Annotated[bool, typer.Option("--json", help="Print every measurement as JSON.")] = False,
@@ -144,7 +100,7 @@ def invariance(
     # verl takes seconds to import
     from grpo_verl_ext.verl_plugin.invariance import own_case, report
 
-    with _one_message("invariance", ValueError):
+    with one_message("invariance", ValueError):
         own = None if loss is None else own_case(loss, loss_agg_mode)
     if not report(as_json=as_json, include_verl=include_verl, seed=seed, own=own):
         raise typer.Exit(1)
@@ -216,7 +172,7 @@ def iterate_plan(config: ConfigFile, overrides: Overrides = None) -> None:
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
     from grpo_verl_ext.iterate.terminal import print_plan
 
-    with _one_message("iterate", IterateError):
+    with one_message("iterate", IterateError):
         print_plan(read_settings(config, overrides or []))
 
 
@@ -230,7 +186,7 @@ def iterate_run(config: ConfigFile, overrides: Overrides = None) -> None:
     from grpo_verl_ext.iterate.terminal import run_iterate
     from grpo_verl_ext.runs.child_process import ProcessFailedError
 
-    with _one_message("iterate", IterateError, ProcessFailedError):
+    with one_message("iterate", IterateError, ProcessFailedError):
         run_iterate(read_settings(config, overrides or []))
 
 
@@ -250,7 +206,7 @@ def ablate_plan(
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
     from grpo_verl_ext.ablation.grid import AblationError, read_grid
 
-    with _one_message("ablate", AblationError, extra="ablation"):
+    with one_message("ablate", AblationError, extra="ablation"):
         from grpo_verl_ext.ablation.planning import Sources
         from grpo_verl_ext.ablation.terminal import print_plan
 
@@ -281,7 +237,7 @@ def ablate_run(
     """
     from grpo_verl_ext.ablation.grid import AblationError, read_grid
 
-    with _one_message("ablate", AblationError, extra="ablation"):
+    with one_message("ablate", AblationError, extra="ablation"):
         from grpo_verl_ext.ablation.terminal import run_grid
 
         settings = read_grid(grid, overrides or [])
@@ -313,7 +269,7 @@ def ablate_report(
     """Compare the finished runs: means, differences paired by seed, intervals, figures."""
     from grpo_verl_ext.ablation.grid import AblationError
 
-    with _one_message("ablate", AblationError, extra="ablation"):
+    with one_message("ablate", AblationError, extra="ablation"):
         from grpo_verl_ext.ablation.terminal import print_report
 
         print_report(source, threshold=threshold, compact=compact)
@@ -347,7 +303,7 @@ def anatomy(
     """Measure the weight each variant gives the tokens of your rollouts, by length and correctness."""
     from grpo_verl_ext.anatomy.dump import AnatomyError
 
-    with _one_message("anatomy", AnatomyError, extra="ablation"):
+    with one_message("anatomy", AnatomyError, extra="ablation"):
         from grpo_verl_ext.anatomy.measure import AnatomySettings
         from grpo_verl_ext.anatomy.terminal import run_anatomy
 

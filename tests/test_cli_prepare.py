@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.cli import Task, app
+from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
@@ -49,7 +49,8 @@ def test_made_then_found_then_corrupt_then_forced(run, tmp_path):
 
 
 def test_the_tasks_are_those_of_the_table(run, tmp_path):
-    assert [task.value for task in Task] == list(prepared.TASKS)
+    shown = run("--help").stdout
+    assert [task for task in prepared.TASKS if f" {task} " not in shown] == []
     made = run("chain_sum_mixed", "--seed", "3")
     assert made.exit_code == 0, made.output
     (tmp_path / "chain_sum_mixed" / "seed-3" / "test.parquet").unlink()

@@ -1,4 +1,4 @@
-"""Reward function for verl: a weighted sum of named rewards, each reported under its own name.
+"""Reward function for verl: a weighted sum of rewards, each reported under its own name.
 
 In verl's configuration::
 
@@ -7,7 +7,7 @@ In verl's configuration::
         path: pkg://grpo_verl_ext.rewards.weighted_sum
         name: compute_score
         reward_kwargs:
-          weights: {correctness: 1.0, format: 1.0}
+          weights: {correctness: 1.0, format: 1.0, my_package.rewards.f: 0.5}
 
 What verl 0.9 does with the keys of the returned dictionary:
 
@@ -26,9 +26,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from numbers import Integral
 from typing import Any
 
+from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.rewards.rules import correctness, format_reward, is_gold
 from grpo_verl_ext.rewards.steps import step_rewards as rewards_of_steps
 from grpo_verl_ext.rewards.steps import steps_reward
@@ -38,11 +40,8 @@ Reward = Callable[[str, object, Mapping[str, Any]], float]
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"correctness": 1.0, "format": 1.0}
 
-LARGEST_WEIGHT = 1e15
-"""An estimator cannot use larger rewards: their squares overflow fp32."""
-
 _PASSED_BY_VERL = {"reward_router_address", "reward_model_tokenizer"}
-"""Extra arguments that verl's reward managers pass when there is a reward model; rules do not need them."""
+"""Extra arguments that verl's reward managers pass when there is a reward model, for your own functions."""
 
 
 def _steps(solution_str: str, _ground_truth: object, extra_info: Mapping[str, Any]) -> float:
@@ -68,7 +67,7 @@ REWARDS: Mapping[str, Reward] = {
 
 
 def compute_score(
-    data_source: str,  # noqa: ARG001 - part of verl's signature
+    data_source: str,
     solution_str: str,
     ground_truth: object,
     extra_info: Mapping[str, Any] | None = None,
@@ -77,24 +76,26 @@ def compute_score(
     step_rewards: bool = False,
     **passed_by_verl: object,
 ) -> dict[str, Any]:
-    """Score one response; no response makes it raise.
+    """Score one response; no response makes a named reward raise.
 
     Args:
-        data_source: not used; all sources have the same rule.
+        data_source: for your own functions; the named rewards are the same for all sources.
         solution_str: the decoded response; verl strips special tokens.
         ground_truth: the wanted answer, a string or anything ``str`` turns into it.
         extra_info: the row's ``extra_info``; ``steps`` needs its ``terms``, ``gold`` its ``response``.
-        weights: name of a reward (``correctness``, ``format``, ``steps``) → its factor in ``score``.
+        weights: name of a reward → its factor in ``score``: ``correctness``, ``format``, ``steps``, or a
+            function of your own, ``my_package.rewards.f`` or ``path/to/file.py:f`` (`functions`).
         step_rewards: also return the rewards of the single steps, for process supervision.
 
     Returns:
-        ``score`` = Σ weight × reward; ``acc``, 1.0 if the answer is right, to the letter or as a number,
-        else 0.0; and each named reward without its weight. Where ``extra_info["response"]`` is a text also
+        ``score`` = Σ weight × reward; ``acc``, that of the first function of yours that returns one, else 1.0
+        if the answer is right, to the letter or as a number, and 0.0 if not; and each reward without its
+        weight, a function's under `functions.reported_name`. Where ``extra_info["response"]`` is a text also
         ``gold``, 1.0 if the response is that text (`rules.is_gold`), else 0.0. With ``step_rewards`` also the
         reward ``steps``, and ``step_rewards`` and ``step_ends`` from `steps.step_rewards`.
 
     Raises:
-        ValueError: the settings are wrong, see `check_weights`.
+        ValueError: the settings are wrong, see `check_weights`, or a function returned another type.
     """
     check_weights(weights)
     unknown = sorted(passed_by_verl.keys() - _PASSED_BY_VERL)
@@ -104,23 +105,44 @@ def compute_score(
             f"valid keys are 'weights' and 'step_rewards', so type "
             f"~reward.custom_reward_function.reward_kwargs.{unknown[0]}"
         )
+    row = extra_info or {}
     named = [*weights, "steps"] if step_rewards else [*weights]
-    parts = {name: REWARDS[name](solution_str, ground_truth, extra_info or {}) for name in named}
-    score = math.fsum(weight * parts[name] for name, weight in weights.items())
+    parts = {name: REWARDS[name](solution_str, ground_truth, row) for name in named if name in REWARDS}
+    asked = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
+    verdicts = {
+        name: functions.ask(name, **asked, extra_info=row, **passed_by_verl) for name in functions_in(weights)
+    }
+    scores = parts | {name: verdict.score for name, verdict in verdicts.items()}
     right = correctness(solution_str, ground_truth) > 0
-    result: dict[str, Any] = {"score": score, "acc": float(right), **parts}
-    gold_response = (extra_info or {}).get("response")
+    result: dict[str, Any] = {
+        "score": math.fsum(weight * scores[name] for name, weight in weights.items()),
+        "acc": next((each.acc for each in verdicts.values() if each.acc is not None), float(right)),
+        **parts,
+        **_reports(verdicts),
+    }
+    gold_response = row.get("response")
     if isinstance(gold_response, str):
         result["gold"] = float(is_gold(solution_str, gold_response))
     if step_rewards:
         result["step_rewards"], result["step_ends"] = rewards_of_steps(
-            solution_str, _terms(extra_info or {}), answer_is_right=right
+            solution_str, _terms(row), answer_is_right=right
         )
     return result
 
 
+def _reports(verdicts: Mapping[str, functions.Verdict]) -> dict[str, float]:
+    """Return the score of each function under its name, and its other numbers behind that."""
+    reports: dict[str, float] = {}
+    for name, verdict in verdicts.items():
+        own = functions.reported_name(name)
+        reports |= {own: verdict.score, **{f"{own}.{key}": value for key, value in verdict.more.items()}}
+    return reports
+
+
 def check_weights(weights: Mapping[str, float]) -> None:
     """Refuse weights of unknown rewards, and weights that are not finite; cheap enough for every call.
+
+    Functions of your own are not loaded here.
 
     Raises:
         ValueError: the message has the key, the value seen, the valid ones and the line to type.
@@ -130,11 +152,23 @@ def check_weights(weights: Mapping[str, float]) -> None:
     if not isinstance(weights, Mapping) or not weights:
         raise ValueError(f"{key}={weights!r} names no reward; valid names are {sorted(REWARDS)}; type {line}")
     for name, weight in weights.items():
-        if name not in REWARDS:
-            raise ValueError(f"{key} names {name!r}; valid names are {sorted(REWARDS)}; type {line}")
-        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not is_number or not abs(weight) <= LARGEST_WEIGHT:
+        if name not in REWARDS and not (isinstance(name, str) and functions.is_function(name)):
             raise ValueError(
-                f"{key}.{name}={weight!r} is not a finite number of at most {LARGEST_WEIGHT:g}; "
+                f"{key} names {name!r}; valid names are {sorted(REWARDS)}, and functions such as "
+                f"my_package.rewards.f or path/to/file.py:f; type {line}"
+            )
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not is_number or not abs(weight) <= functions.LARGEST:
+            raise ValueError(
+                f"{key}.{name}={weight!r} is not a finite number of at most {functions.LARGEST:g}; "
                 f"type +{key}.{name}=1.0"
             )
+    reported = sorted(map(functions.reported_name, functions_in(weights)))
+    for name, following in pairwise(reported):
+        if name == following:
+            raise ValueError(f"{key} names two functions that would both be reported as {name}; rename one")
+
+
+def functions_in(weights: Mapping[str, float]) -> list[str]:
+    """Return the names of the functions of your own."""
+    return [name for name in weights if name not in REWARDS]

@@ -114,7 +114,13 @@ class RewardModelOptions:
         "`reward.reward_model`",
     )
     weight: float = key(1.0, FACTOR, "factor of the model's score")
-    rule_weight: float = key(1.0, FACTOR, "factor of the reward function's score")
+    rule_weight: float = key(1.0, FACTOR, "factor of the reward function's score; 0: it is not called")
+    chat_template: bool = key(
+        False, ON_OR_OFF, "the model reads the chat in its own template; false: text without special tokens"
+    )
+    dtype: str = key(
+        "float32", one_of("float32", "auto"), "precision of the model at `path`; auto: its files'"
+    )
 
 
 @dataclass(frozen=True)

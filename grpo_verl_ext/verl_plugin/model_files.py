@@ -50,6 +50,14 @@ def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
         raise SettingError(key, str(folder), why=why, fix=fix) from error
 
 
+def has_chat_template(folder: Path) -> bool:
+    """Whether a model folder has a chat template, in a file of its own or in its tokenizer's settings."""
+    settings = folder / "tokenizer_config.json"
+    return (folder / "chat_template.jinja").is_file() or (
+        settings.is_file() and b'"chat_template"' in settings.read_bytes()
+    )
+
+
 FULL_ATTENTION = ("llama", "mistral", "qwen2", "qwen3")
 """Values of ``model_type`` with full attention in every layer, unless a sliding window is configured."""
 

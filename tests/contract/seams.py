@@ -975,7 +975,9 @@ SEAMS: dict[str, list[Seam]] = {
         ),
     ],
     "Rewards": [
-        seam("verl.DataProto", Members("batch", "__getitem__"), ".rollout.reward_manager"),
+        seam(
+            "verl.DataProto", Members("batch", "non_tensor_batch", "__getitem__"), ".rollout.reward_manager"
+        ),
         seam(f"{NAIVE}.__init__", Overridden("config", "tokenizer", ANY_MORE), ".rollout.reward_manager"),
         seam(f"{NAIVE}.run_single", Overridden("data"), ".rollout.reward_manager"),
         seam(
@@ -989,6 +991,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "self.compute_score", by_name=("data_source", "solution_str", "ground_truth", "extra_info")
             ),
             "rewards.weighted_sum",
+            "rewards.reasoning_gym",
         ),
         seam(
             "verl.trainer.ppo.reward.load_reward_manager",
@@ -999,6 +1002,16 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score_disrm",
             Has("{'model': model_name, 'input': disrm_prompt, 'use_activation': False}"),
+            ".rollout.reward_manager",
+        ),
+        # Else a model that reads the chat in its own template would read another text than on verl's server.
+        seam(
+            f"{REWARD_LOOP}.reward_loop.RewardLoopWorker._preprocess_reward_inputs",
+            Has(
+                "list(data_item.non_tensor_batch['raw_prompt'])",
+                "chat.append({'role': 'assistant', 'content': rollout_response})",
+                "rm_prompt[len(self.reward_model_tokenizer.bos_token):]",
+            ),
             ".rollout.reward_manager",
         ),
         # Else the reward model alone would pay, though our check has passed.
@@ -1426,6 +1439,7 @@ SEAMS: dict[str, list[Seam]] = {
             "verl.trainer.ppo.reward.get_custom_reward_fn",
             Has("reward_fn_config.get('reward_kwargs', {})"),
             "config/task/chain_sum.yaml",
+            "config/task/gsm8k_tags.yaml",
             ".preflight.rewards",
         ),
         # Else overlong responses would cost nothing.

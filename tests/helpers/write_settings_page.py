@@ -63,7 +63,7 @@ def _values() -> list[tuple[str, str]]:
         (
             "`trainer.v1.trainer_mode`",
             f"{_names(TRAINER_MODES)}: verl's, with whole prompts in each optimizer step, step rewards, "
-            "reference refresh and `training_reward/…`, means of the reward function's numbers",
+            "reference refresh and `training_reward/…`, the reward function's numbers",
         ),
         (
             f"`{ROLLOUT}.agent.default_agent_loop`",
@@ -75,7 +75,8 @@ def _values() -> list[tuple[str, str]]:
         ),
         (
             "`reward.custom_reward_function.path`",
-            "`pkg://grpo_verl_ext.rewards.weighted_sum`: named rewards with weights",
+            "`pkg://grpo_verl_ext.rewards.weighted_sum`: [rewards](rewards.md) with weights; "
+            "`pkg://grpo_verl_ext.rewards.reasoning_gym`: the task's verifier",
         ),
     ]
 

@@ -371,7 +371,7 @@ class TestTrainingRewards:
     ) -> None:
         queue = Queue()
         monkeypatch.setattr(rollout_batch, "tq", queue)
-        scores = {"a_0_0": 5.0, "a_0_1": 1.0, "a_1_0": 0.0, "pad_0_0": 9.0}
+        scores = {"a_0_0": 5.0, "a_0_1": 1.0, "a_1_0": 0.0, "b_0_0": 5.0, "b_1_0": 2.0, "pad_0_0": 9.0}
         for key, score in scores.items():
             queue.rows[key] = {"extra_fields": {"reward_extra_info": {"score": score}}}
         tags = [{"is_padding": key.startswith("pad")} for key in scores]
@@ -381,7 +381,12 @@ class TestTrainingRewards:
         trainer.config = OmegaConf.create({"algorithm": {}})
         metrics: dict[str, Any] = {}
         trainer.step(metrics, {})
-        assert metrics == {"training_reward/score": 0.5}
+        # of 1, 0 and 5, 2: mean 2, squared deviations 1, 4 and 9, 0; within prompts 0.5 and 1.5
+        assert metrics == {
+            "training_reward/score": 2.0,
+            "training_reward_std/score": pytest.approx(math.sqrt(14 / 4), rel=1e-12),
+            "training_reward_group_std/score": 1.0,
+        }
 
 
 class TestRefused:

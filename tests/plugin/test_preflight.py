@@ -16,7 +16,7 @@ from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.errors import Finding, Problem, Severity
 from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight import environment
+from grpo_verl_ext.verl_plugin.preflight import environment, rewards
 
 
 @pytest.fixture
@@ -191,6 +191,15 @@ def test_an_unprepared_task(config: Config, tmp_path: Path) -> None:
     message = refusal(whole)
     assert str(tmp_path / "seed-7") in message
     assert "grpo-verl-ext prepare chain_sum" in message
+
+
+def test_an_unprepared_task_of_reasoning_gym(config: Config, tmp_path: Path) -> None:
+    whole = config()
+    whole.task = {"name": "reasoning_gym", "dataset": "gcd", "seed": 7, "folder": str(tmp_path / "none")}
+    message = refusal(whole)
+    assert message == (
+        f"{tmp_path / 'none'}: no such folder. Type: grpo-verl-ext prepare reasoning_gym --task gcd --seed 7"
+    )
 
 
 class TestSettings:
@@ -369,6 +378,16 @@ class TestRewards:
         }
         message = refusal(config(reward__custom_reward_function=reward))
         assert "names 'corectness'; valid names are ['correctness', 'format', 'steps']" in message
+
+    def test_the_verifiers_of_a_library_that_is_missing(
+        self, config: Config, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = config(reward__custom_reward_function={"path": "pkg://grpo_verl_ext.rewards.reasoning_gym"})
+        assert preflight.check(whole) is None
+        monkeypatch.setattr(rewards, "find_spec", lambda _: None)
+        assert refusal(whole).endswith(
+            "but the package reasoning-gym is missing. Type: pip install 'grpo-verl-ext[tasks]'"
+        )
 
     def test_somebody_elses_reward_is_left_to_verl(self, config: Config) -> None:
         reward = {"path": "/my/reward.py", "reward_kwargs": {"weights": "mine"}}

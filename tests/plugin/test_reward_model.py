@@ -60,6 +60,7 @@ def one_response(prompt: str, response: str) -> DataProto:
         "data_source": "chain_sum",
         "reward_model": {"ground_truth": "9"},
         "extra_info": {"terms": [4, 5]},
+        "raw_prompt": [{"role": "user", "content": "4+5=?"}],
     }.items():
         data.non_tensor_batch[key] = _object_array(value)
     return data
@@ -73,11 +74,12 @@ def _object_array(value: Any) -> Any:
     return array
 
 
-def asked(config: DictConfig, **router: Any) -> dict[str, Any]:
-    """What the manager says of one right response, from inside an event loop as verl has one."""
+def right_by_rule(**_: Any) -> dict[str, float]:
+    return {"score": 2.0, "acc": 1.0}
 
-    def rule(**_: Any) -> dict[str, float]:
-        return {"score": 2.0, "acc": 1.0}
+
+def asked(config: DictConfig, rule: Any = right_by_rule, **router: Any) -> dict[str, Any]:
+    """What the manager says of one right response, from inside an event loop as verl has one."""
 
     async def run() -> dict[str, Any]:
         manager = get_reward_manager_cls("rule_and_model")(config, BYTES, rule, **router)
@@ -104,6 +106,32 @@ class TestManager:
         extra = result["reward_extra_info"]
         assert extra["reward_model_score"] == pytest.approx(by_model, rel=1e-6)
         assert (extra["rule_score"], extra["acc"], extra["score"]) == (2.0, 1.0, result["reward_score"])
+
+    def test_the_model_alone_in_its_own_chat_template(self, reward_model: Path) -> None:
+        """The template of these models closes each turn with <|im_end|> and a new line."""
+        options = ("chat_template=true", "dtype=auto", "rule_weight=0", "weight=2")
+        config = composed([MANAGER, *(f"+{SECTION}.{each}" for each in (f"path={reward_model}", *options))])
+        chat = "<|im_start|>user\n4+5=?<|im_end|>\n<|im_start|>assistant\n<answer>9</answer><|im_end|>\n"
+        model = AutoModelForSequenceClassification.from_pretrained(reward_model)
+        with torch.inference_mode():
+            by_hand = model(torch.tensor([BYTES.encode(chat)])).logits.item()
+        result = asked(config, rule=None)
+        assert result["reward_score"] == pytest.approx(2 * by_hand, rel=1e-6)
+        assert result["reward_extra_info"] == {
+            "reward_model_score": pytest.approx(by_hand, rel=1e-6),
+            "score": result["reward_score"],
+        }
+
+    @pytest.mark.parametrize(("asked_for", "found"), [("auto", torch.bfloat16), ("float32", torch.float32)])
+    def test_the_precision_is_that_of_the_files_where_asked(
+        self, reward_model: Path, tmp_path: Path, asked_for: str, found: torch.dtype
+    ) -> None:
+        model = AutoModelForSequenceClassification.from_pretrained(reward_model, dtype=torch.bfloat16)
+        model.save_pretrained(tmp_path)
+        BYTES.save_pretrained(tmp_path)
+        learned = LearnedReward.load(tmp_path, dtype=asked_for)
+        assert learned._model.dtype == found
+        assert isinstance(learned.scores([("4+5=?", "9")])[0], float)
 
     def test_the_model_reads_the_prompt(self, reward_model: Path) -> None:
         learned = LearnedReward.load(reward_model)
@@ -185,6 +213,14 @@ class TestChecks:
         (tmp_path / "config.json").write_text(content)
         with pytest.raises(ValueError, match=message):
             check_reward_model(composed([MANAGER, f"+{SECTION}.path={tmp_path}"]))
+
+    def test_a_template_that_is_not_there_is_refused(self, reward_model: Path, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_bytes((reward_model / "config.json").read_bytes())
+        own = [MANAGER, f"+{SECTION}.path={tmp_path}", f"+{SECTION}.chat_template=true"]
+        with pytest.raises(ValueError, match=r"its tokenizer has no chat template\. Type: .*template=false"):
+            check_reward_model(composed(own))
+        BYTES.save_pretrained(tmp_path)
+        check_reward_model(composed(own))
 
     def test_what_works_passes(self, reward_model: Path) -> None:
         check_reward_model(composed([]))

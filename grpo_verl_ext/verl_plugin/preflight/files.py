@@ -12,6 +12,7 @@ import pyarrow.parquet
 from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError, safe_open
 
+from grpo_verl_ext.tasks import folders
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.verl_plugin.config import MODEL
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
@@ -19,13 +20,21 @@ from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, local_fold
 
 
 def check_task(config: DictConfig) -> None:
-    """Refuse an embedded task that is not prepared or not complete."""
+    """Refuse an embedded task, or one of reasoning-gym, that is not prepared or not complete."""
     task = config.get("task")
     if task is not None and task.get("name") in prepared.TASKS:
         try:
             prepared.check(task.folder)
         except prepared.PreparedTaskError as error:
             raise SettingError("task.folder", task.folder, seen=str(error)) from error
+    if task is not None and task.get("name") == "reasoning_gym":
+        try:
+            folders.checked(Path(task.folder))
+        except folders.PreparedFolderError as error:
+            fix = (
+                f"grpo-verl-ext prepare reasoning_gym --task {task.get('dataset')} --seed {task.get('seed')}"
+            )
+            raise SettingError("task.folder", task.folder, seen=str(error), fix=fix) from error
 
 
 def advise_files(config: DictConfig) -> Iterator[Problem]:

@@ -1,11 +1,12 @@
 """Check that the configured reward reaches the algorithm in the form that it needs."""
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.rewards import weighted_sum
+from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
 from grpo_verl_ext.utils.typed_json import is_a
 from grpo_verl_ext.verl_plugin.config import (
     AGENT_LOOPS,
@@ -16,7 +17,7 @@ from grpo_verl_ext.verl_plugin.config import (
     written,
 )
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.model_files import local_folder, read_config
+from grpo_verl_ext.verl_plugin.model_files import has_chat_template, local_folder, read_config
 
 LEGACY: Mapping[str, str] = {
     "reward_model.num_workers": "reward.num_workers",
@@ -39,15 +40,36 @@ SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 
 
 def check_rewards(config: DictConfig) -> None:
-    """Refuse weights that name no part of our reward; in a rollout verl only logs the error."""
+    """Refuse weights that name no part of our reward, functions that fail to load, and a missing package.
+
+    In a rollout verl only logs the error. A function whose file, package or imports are missing here is not
+    checked: on a cluster perhaps only the workers have them.
+    """
     reward = config.reward.custom_reward_function
     weights = (reward.get("reward_kwargs") or {}).get("weights")
     if reward.path == f"pkg://{weighted_sum.__name__}" and weights is not None:
         try:
             weighted_sum.check_weights(weights)
+            for name in filter(functions.is_here, weighted_sum.functions_in(weights)):
+                _load_unless_imports_are_missing(name)
         except ValueError as error:
             key = "reward.custom_reward_function.reward_kwargs.weights"
             raise SettingError(key, weights, seen=str(error)) from error
+    if reward.path == f"pkg://{reasoning_gym.__name__}" and find_spec("reasoning_gym") is None:
+        raise SettingError(
+            "reward.custom_reward_function.path",
+            reward.path,
+            why="the package reasoning-gym is missing",
+            fix="pip install 'grpo-verl-ext[tasks]'",
+        )
+
+
+def _load_unless_imports_are_missing(name: str) -> None:
+    try:
+        functions.load(name)
+    except functions.RewardFunctionError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
 
 
 def check_steps(config: DictConfig) -> None:
@@ -87,7 +109,7 @@ def check_reward_model(config: DictConfig) -> None:
     options = Options.from_config(config.algorithm).reward_model or RewardModelOptions()
     server = config.reward.reward_model
     if options.path is not None:
-        _check_classifier(f"{section}.path", options.path)
+        _check_classifier(f"{section}.path", options.path, needs_template=options.chat_template)
     elif not server.enable:
         raise SettingError(
             "reward.reward_manager.name",
@@ -107,7 +129,7 @@ def check_reward_model(config: DictConfig) -> None:
         )
 
 
-def _check_classifier(key: str, name: str) -> None:
+def _check_classifier(key: str, name: str, *, needs_template: bool) -> None:
     folder = local_folder(name)
     if folder is None:
         return
@@ -120,6 +142,11 @@ def _check_classifier(key: str, name: str) -> None:
     if not architectures[0].endswith("ForSequenceClassification"):
         why = f"its architecture is {architectures[0]}, not a classifier"
         raise SettingError(key, name, why=why, fix=fix)
+    if needs_template and not has_chat_template(folder):
+        off = f"{SECTION}.reward_model.chat_template"
+        raise SettingError(
+            key, name, why=f"{off} is true, and its tokenizer has no chat template", fix=f"{off}=false"
+        )
 
 
 def advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:

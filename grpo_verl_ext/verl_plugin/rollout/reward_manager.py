@@ -1,4 +1,4 @@
-"""The reward manager ``rule_and_model``: verl's ``naive``, plus the score of a reward model."""
+"""The reward manager ``rule_and_model``: verl's ``naive`` plus a reward model's score, or that alone."""
 
 import asyncio
 from typing import Any
@@ -9,7 +9,7 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
-from grpo_verl_ext.rewards.learned import LearnedReward, judged_text, rule_and_model
+from grpo_verl_ext.rewards.learned import LearnedReward, chat_text, judged_text, rule_and_model
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, RewardModelOptions
 
 RULE, MODEL = "rule_score", "reward_model_score"
@@ -18,16 +18,24 @@ RULE, MODEL = "rule_score", "reward_model_score"
 
 @register(REWARD_MANAGER)
 class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl ships no types
-    """score = rule_weight · (the reward function's score) + weight · (the model's score)."""
+    """score = rule_weight · (the reward function's score) + weight · (the model's score).
+
+    With a ``rule_weight`` of 0 the reward function is not called, and the data need no ground truth.
+    """
 
     def __init__(self, config: DictConfig, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, tokenizer, *args, **kwargs)
         self._options = Options.from_config(config.algorithm).reward_model or RewardModelOptions()
-        self._model = LearnedReward.load(self._options.path) if self._options.path is not None else None
+        path, dtype = self._options.path, self._options.dtype
+        self._model = LearnedReward.load(path, dtype=dtype) if path is not None else None
         self._served_name = config.reward.reward_model.model_path
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         """Score one response by the rule and by the model."""
+        if not self._options.rule_weight:
+            by_model = await self._by_model(data[-1:])
+            score = self._options.weight * by_model
+            return {"reward_score": score, "reward_extra_info": {MODEL: by_model, "score": score}}
         by_rule, by_model = await asyncio.gather(super().run_single(data), self._by_model(data[-1:]))
         score = rule_and_model(
             by_rule["reward_score"],
@@ -44,13 +52,26 @@ class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # ve
 
     async def _by_model(self, data: DataProto) -> float:
         prompt, response = self._texts(data)
-        if self._model is None:
-            return await self._by_server(prompt, response)
-        scores = await self.loop.run_in_executor(None, self._model.scores, [(prompt, response)])
-        return float(scores[0])
+        chat = [*data[0].non_tensor_batch["raw_prompt"]] if self._options.chat_template else None
+        model = self._model
+        if model is None:
+            return await self._by_server(self._served_text(chat, prompt, response))
 
-    async def _by_server(self, prompt: str, response: str) -> float:
-        text = judged_text(prompt, response, self.reward_model_tokenizer.eos_token)
+        def score() -> float:
+            if chat is None:
+                return model.scores([(prompt, response)])[0]
+            return model.score_of_chat(chat, response)
+
+        return float(await self.loop.run_in_executor(None, score))
+
+    def _served_text(self, chat: list[dict[str, str]] | None, prompt: str, response: str) -> str:
+        tokenizer = self.reward_model_tokenizer
+        if chat is None:
+            return judged_text(prompt, response, tokenizer.eos_token)
+        # as in verl's own request: the server's tokenizer adds the beginning of sequence
+        return chat_text(chat, response, tokenizer).removeprefix(tokenizer.bos_token or "")
+
+    async def _by_server(self, text: str) -> float:
         # As in verl's own request: the score itself, not its sigmoid.
         asked = {"model": self._served_name, "input": text, "use_activation": False}
         async with (

@@ -1,9 +1,10 @@
-"""Log the means of all that the reward function reports about the responses of a training step.
+"""Log mean and spread of all that the reward function reports about the responses of a training step.
 
-verl logs these means of a validation, and of a training step only those of the reward itself.
+verl logs them of a validation, and of a training step only the mean of the reward itself.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from numbers import Real
 from statistics import fmean
 from typing import Any
@@ -20,34 +21,57 @@ Reported = Mapping[str, Any]
 
 
 class TrainingRewardMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
-    """Add ``training_reward/<key>``, the mean over the step's responses, for every numeric key."""
+    """Add for every numeric key ``training_reward/<key>``, the mean over the step's responses.
+
+    ``training_reward_std/<key>`` is their standard deviation, ``training_reward_group_std/<key>`` the mean
+    over prompts of the standard deviation between the responses to one; both divide by their number.
+    """
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         """Run verl's step, then read what was reported."""
         batch = super().step(metrics, timing_raw)
-        metrics.update({f"training_reward/{key}": mean for key, mean in means(reported(batch)).items()})
+        by_prompt = reported_by_prompt(batch)
+        reports = list(chain.from_iterable(by_prompt.values()))
+        metrics.update({f"training_reward/{key}": mean for key, mean in means(reports).items()})
+        metrics.update({f"training_reward_std/{key}": std for key, std in stds(reports).items()})
+        groups = means(map(stds, by_prompt.values()))
+        metrics.update({f"training_reward_group_std/{key}": std for key, std in groups.items()})
         return batch
 
 
 def reported(batch: Any) -> list[Reported]:
     """Return the reward function's report on each response: no padding, and the last output of a session."""
+    return list(chain.from_iterable(reported_by_prompt(batch).values()))
+
+
+def reported_by_prompt(batch: Any) -> dict[str, list[Reported]]:
+    """Return the same by prompt, the ``uid`` in verl's keys ``{uid}_{session}_{index}``."""
     extra_fields = tu.get(nested(batch, "extra_fields"), "extra_fields")
     last = last_outputs(batch.keys)
-    return [
-        extra.get("reward_extra_info") or {}
-        for row, (extra, tag) in enumerate(zip(extra_fields, batch.tags, strict=True))
-        if last[row] == row and not tag.get("is_padding", False)
-    ]
+    reports: dict[str, list[Reported]] = {}
+    for row, (key, extra, tag) in enumerate(zip(batch.keys, extra_fields, batch.tags, strict=True)):
+        if last[row] == row and not tag.get("is_padding", False):
+            reports.setdefault(key.rsplit("_", 2)[0], []).append(extra.get("reward_extra_info") or {})
+    return reports
 
 
 def means(reports: Iterable[Reported]) -> dict[str, float]:
     """Return the mean of every numeric key over the reports that have it; true counts as 1."""
+    return {key: fmean(own) for key, own in _numbers(reports).items()}
+
+
+def stds(reports: Iterable[Reported]) -> dict[str, float]:
+    """Return the standard deviation of every numeric key over the reports that have it; 0 for one report."""
+    return {key: float(np.std(own)) for key, own in _numbers(reports).items()}
+
+
+def _numbers(reports: Iterable[Reported]) -> dict[str, list[float]]:
     values: dict[str, list[float]] = {}
     for report in reports:
         for key, value in report.items():
             if isinstance(value, Real | np.bool_):
                 values.setdefault(key, []).append(float(value))
-    return {key: fmean(own) for key, own in values.items()}
+    return values
 
 
 def right_by_other_responses(reports: Sequence[Reported]) -> float | None:

@@ -1,0 +1,127 @@
+"""Reward functions of your own by name: ``my_package.rewards.f``, or ``path/to/file.py:f``.
+
+They have verl's signature, ``f(data_source, solution_str, ground_truth, extra_info)``, and return a number,
+or a dictionary with a number ``score`` and perhaps ``acc`` and more numbers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from numbers import Real
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeGuard, cast
+
+LARGEST = 1e15
+"""An estimator cannot use larger rewards: their squares overflow fp32."""
+
+
+class RewardFunctionError(ValueError):
+    """A reward function cannot be loaded, or returned something other than a reward."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a reward function.
+
+    Attributes:
+        score: reward units.
+        acc: whether the response is right, 0 … 1; None if the function does not say.
+        more: the other numbers of its dictionary.
+    """
+
+    score: float
+    acc: float | None
+    more: Mapping[str, float]
+
+
+def is_function(name: str) -> bool:
+    """Whether the name can be that of a function: it has a dot, or a colon after a file."""
+    where, colon, function = _parts(name)
+    return function.isidentifier() and (
+        bool(where) if colon else all(map(str.isidentifier, where.split(".")))
+    )
+
+
+def reported_name(name: str) -> str:
+    """Return the name of the function in metrics: ``path/to/file.py:f`` is ``file.f``; others stay."""
+    where, colon, function = _parts(name)
+    return f"{Path(where).stem}.{function}" if colon else name
+
+
+def is_here(name: str) -> bool:
+    """Whether the function's file, or the package that its dotted name begins with, exists here."""
+    where, colon, _ = _parts(name)
+    return Path(where).is_file() if colon else importlib.util.find_spec(where.split(".")[0]) is not None
+
+
+@cache
+def load(name: str) -> Callable[..., object]:
+    """Import the function.
+
+    Raises:
+        RewardFunctionError: there is no such file, module or function, or its code fails.
+    """
+    where, colon, attribute = _parts(name)
+    try:
+        module = _from_file(Path(where)) if colon else importlib.import_module(where)
+        function = getattr(module, attribute)
+    except Exception as error:
+        raise RewardFunctionError(
+            f"the reward function {name!r} cannot be loaded ({type(error).__name__}: {error}); valid is "
+            "my_package.rewards.f or path/to/file.py:f"
+        ) from error
+    if not callable(function):
+        raise RewardFunctionError(f"the reward function {name!r} is a {type(function).__name__}")
+    return function  # type: ignore[no-any-return]  # callable() does not tell the type
+
+
+def ask(name: str, **row: object) -> Verdict:
+    """Call the function with verl's arguments.
+
+    Raises:
+        RewardFunctionError: it returned something other than a number or a dictionary with one.
+    """
+    returned = load(name)(**row)
+    report: Mapping[Any, Any] = returned if isinstance(returned, Mapping) else {"score": returned}
+    score, acc = report.get("score"), report.get("acc")
+    if not (_is_reward(score) and (acc is None or _is_reward(acc))):
+        raise RewardFunctionError(
+            f"the reward function {name!r} returned {returned!r:.200} ({type(returned).__name__}); valid is "
+            f"a finite number of at most {LARGEST:g}, or a dictionary with one as 'score'"
+        )
+    more = {
+        key: float(value)
+        for key, value in report.items()
+        if key not in ("score", "acc") and _is_reward(value)
+    }
+    return Verdict(float(score), None if acc is None else float(acc), more)
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """Return module or file, the colon behind a file, and the function's name."""
+    where, colon, function = name.rpartition(":")
+    if colon:
+        return where, colon, function
+    where, _, function = name.rpartition(".")
+    return where, "", function
+
+
+def _from_file(file: Path) -> ModuleType:
+    name = f"grpo_verl_ext_reward_{file.resolve().as_posix()}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_reward(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and abs(cast(float, value)) <= LARGEST

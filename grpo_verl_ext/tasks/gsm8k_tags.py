@@ -1,0 +1,101 @@
+"""GSM8K (Cobbe et al., arXiv 2110.14168) as rows for verl whose system prompt asks for the tags."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from grpo_verl_ext.tasks import folders
+from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
+from grpo_verl_ext.tasks.rows import SYSTEM_PROMPT, verl_row, write_rows
+from grpo_verl_ext.utils.files import cache_root, sha256
+
+NAME = "gsm8k_tags"
+SPLITS = {"train": folders.TRAIN, "test": folders.TEST}
+
+
+def folder_of() -> Path:
+    """Return the folder of the preset ``+task=gsm8k_tags``."""
+    return cache_root() / NAME
+
+
+def row(question: str, answer: str, *, split: str, index: int) -> dict[str, Any]:
+    """Return one problem as verl reads it.
+
+    Args:
+        answer: GSM8K's worked solution, which ends with ``#### 1,234``; the ground truth is then ``1234``.
+
+    Raises:
+        ValueError: the solution has no ``####``.
+    """
+    _, marked, final = answer.rpartition("####")
+    if not marked:
+        raise ValueError(f"an answer has no '####': {answer!r:.80}")
+    return verl_row(
+        NAME,
+        question,
+        final.strip().replace(",", ""),
+        system=SYSTEM_PROMPT,
+        ability="math",
+        extra_info={"index": index, "split": split, "question": question, "answer": answer},
+    )
+
+
+def prepare(
+    source: Path, folder: Path, *, force: bool, on_wait: Callable[[], None] = lambda: None
+) -> Outcome:
+    """Make ``folder`` with both splits of ``source``, or do nothing if it is there.
+
+    Args:
+        source: a folder with ``train`` and ``test``, each as ``.jsonl`` with GSM8K's ``question`` and
+            ``answer``, or as ``.parquet`` with those columns or as verl's preprocessing writes it.
+
+    Raises:
+        PreparedFolderError: a file is missing or not GSM8K; or see `folders.make`.
+    """
+    files = {split: _file(source, split) for split in SPLITS}
+    settings = {"system": SYSTEM_PROMPT, "sources": {split: sha256(file) for split, file in files.items()}}
+
+    def build(unfinished: Path) -> dict[str, int]:
+        counts = {}
+        for split, file in files.items():
+            rows = _rows(file, split)
+            write_rows(unfinished / SPLITS[split], rows)
+            counts[split] = len(rows)
+        return counts
+
+    return folders.make(folder, settings, build, force=force, on_wait=on_wait)
+
+
+def _file(source: Path, split: str) -> Path:
+    candidates = [source / f"{split}{ending}" for ending in (".parquet", ".jsonl")]
+    found = next((file for file in candidates if file.is_file()), None)
+    if found is None:
+        raise PreparedFolderError(
+            f"--source is {source}, which has no {split}.parquet or {split}.jsonl; valid is a folder with "
+            "GSM8K's own files, or with those of examples/train/prepare_data.sh"
+        )
+    return found
+
+
+def _rows(file: Path, split: str) -> list[dict[str, Any]]:
+    try:
+        # verl keeps the original's columns in extra_info
+        originals = [each.get("extra_info", each) for each in _read(file)]
+        return [
+            row(each["question"], each["answer"], split=split, index=index)
+            for index, each in enumerate(originals)
+        ]
+    except (ValueError, KeyError, OSError) as error:
+        raise PreparedFolderError(f"{file} is not GSM8K: {type(error).__name__}: {error}") from error
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    if file.suffix == ".jsonl":
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
+    return rows

