@@ -265,10 +265,10 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             LOSS, Has("loss_mode = config.policy_loss.get('loss_mode', 'vanilla')"), ".losses.normalization"
         ),
-        # Else `+algo=gspo` would be averaged otherwise than its key says.
+        # Else `+algo=gspo` would be averaged otherwise than its key says. verl 0.9.0 writes its value here.
         seam(
             f"{CORE}.compute_policy_loss_gspo",
-            Has("agg_loss(loss_mat=pg_losses, loss_mask=response_mask, loss_agg_mode=loss_agg_mode"),
+            Has("agg_loss(loss_mat=pg_losses, loss_mask=response_mask, loss_agg_mode="),
             ".presets",
         ),
         # Else `+algo=cispo` would have a gradient through its weights.
