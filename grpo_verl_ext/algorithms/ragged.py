@@ -71,9 +71,7 @@ def response_probability(log_prob: Tensor, response_mask: Tensor, offsets: Tenso
     _check(offsets, response_mask=response_mask, log_prob=log_prob)
     if len(offsets) == 1:
         raise TensorError("offsets has no row; valid is one at least. Pass the offsets of a nested tensor")
-    total = _per_block(
-        offsets, lambda tokens: torch.where(response_mask[tokens].bool(), log_prob[tokens], 0), "sum"
-    )
+    total = _masked_sums(log_prob, response_mask, offsets)
     return total.exp().mean(), total.mean()
 
 
@@ -84,11 +82,13 @@ def sequence_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Ten
         TensorError: shapes that differ, or offsets that do not fit.
     """
     _check(offsets, response_mask=response_mask, values=values)
+    return _masked_sums(values, response_mask, offsets)
 
-    def terms(tokens: slice) -> Tensor:
-        return torch.where(response_mask[tokens].bool(), values[tokens], 0)
 
-    return _per_block(offsets, terms, "sum")
+def _masked_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
+    return _per_block(
+        offsets, lambda tokens: torch.where(response_mask[tokens].bool(), values[tokens], 0), "sum"
+    )
 
 
 def token_mean(values: Tensor, response_mask: Tensor, offsets: Tensor, rows: Tensor) -> float:

@@ -96,8 +96,8 @@ def geometric_mean_surrogate(
     """
     check_floating(advantages=advantages)
     check_same_shape(log_prob=log_prob, advantages=advantages)
-    costs = torch.where(response_mask.bool(), -advantages, 0)
     log_ratio = token_log_ratio(log_prob, old_log_prob, response_mask)
+    costs = torch.where(response_mask.bool(), -advantages, 0)
     above, below = log_ratio.clamp(max=log_clip_high), log_ratio.clamp(min=-log_clip_low)
     clipped = torch.where(costs < 0, above, below)
     length = response_mask.sum(dim=-1, keepdim=True).clamp(min=1)

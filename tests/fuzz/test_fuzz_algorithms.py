@@ -158,6 +158,17 @@ def test_a_result_or_our_error(name: str, batch: dict[str, Tensor]) -> None:
         assert isinstance(result, Tensor)
 
 
+@pytest.mark.parametrize("other", [(3, 2), (2, 3), (0, 0), (2,), ()], ids=str)
+@pytest.mark.parametrize("odd", FLAT)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_one_tensor_of_another_shape(name: str, odd: str, other: tuple[int, ...]) -> None:
+    batch = {each: torch.ones(2, 2) for each in FLAT} | {odd: torch.ones(other), "group": torch.tensor([0, 0])}
+    try:
+        FUNCTIONS[name](batch)
+    except TensorError as error:
+        assert "valid is" in str(error)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @fuzzing(25)
 @given(batch=batches(modest, fitting=True))

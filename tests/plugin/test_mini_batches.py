@@ -98,6 +98,13 @@ def test_blocks_by_hand():
     ]
 
 
+def long_tail(seed: int) -> tuple[torch.Tensor, list[int]]:
+    """Lengths of 1,024 rows, log-normal and cut at 4,096 tokens, and verl's measure of their work."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = (torch.randn(1024, generator=generator) * 1.0 + 6).exp().clamp(16, 4096).long()
+    return lengths, calculate_workload(lengths).tolist()
+
+
 def most_tokens(ranks: list[list[int]], lengths: torch.Tensor) -> int:
     return max(int(lengths[rank].sum()) for rank in ranks)
 
@@ -106,9 +113,7 @@ def most_tokens(ranks: list[list[int]], lengths: torch.Tensor) -> int:
 @pytest.mark.parametrize("seed", range(5))
 def test_on_a_long_tail_the_busiest_rank_is_at_most_5_percent_busier_than_under_verl(dp_size, seed):
     # 128 prompts × 8 responses in mini-batches of 32 prompts; lengths log-normal, cut at 4096 tokens.
-    generator = torch.Generator().manual_seed(seed)
-    lengths = (torch.randn(1024, generator=generator) * 1.0 + 6).exp().clamp(16, 4096).long()
-    workload = calculate_workload(lengths).tolist()
+    lengths, workload = long_tail(seed)
     mini_batches = whole_groups([row % 128 for row in range(1024)], capacity=256)
     ours = most_tokens(balanced_over_ranks(mini_batches, workload, dp_size), lengths)
     verls = most_tokens(get_seqlen_balanced_partitions(workload, dp_size, equal_size=True), lengths)
@@ -125,9 +130,7 @@ def waits(ranks: list[list[int]], lengths: torch.Tensor, rows: int) -> int:
 @pytest.mark.parametrize("seed", range(5))
 def test_whole_groups_on_a_rank_wait_no_longer_than_verls_rows(dp_size, seed):
     # As above; each micro-batch has the 8 responses to a prompt.
-    generator = torch.Generator().manual_seed(seed)
-    lengths = (torch.randn(1024, generator=generator) * 1.0 + 6).exp().clamp(16, 4096).long()
-    workload = calculate_workload(lengths).tolist()
+    lengths, workload = long_tail(seed)
     blocks = whole_groups([row % 128 for row in range(1024)], capacity=8)
     ours = blocks_over_ranks(blocks, workload, dp_size, per_mini_batch=32, per_micro_batch=1)
     verls = get_seqlen_balanced_partitions(workload, dp_size, equal_size=True)

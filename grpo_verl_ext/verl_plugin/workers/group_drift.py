@@ -64,8 +64,9 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
             return super().train_batch(data)
         if _source(data) is context.DriftSource.FORWARD_PASS and not self._old_is_current:
             data[context.GROUP_DRIFT] = self._mean(data, *self._log_ratio(data), over_ranks=True)
-        data[context.OLD_DEVIATION] = self._deviation(data, OLD)
-        data[context.ANCHOR_DEVIATION] = self._deviation(data, tu.get(data, key=ANCHOR))
+        old, anchor = self._deviation(data, OLD), tu.get(data, key=ANCHOR)
+        data[context.OLD_DEVIATION] = old
+        data[context.ANCHOR_DEVIATION] = old if anchor == OLD else self._deviation(data, anchor)
         self._weight_sums = torch.zeros(tu.get(data, key=NUM_GROUPS), device=get_device_id())
         output = super().train_batch(data)
         self._old_is_current = False
