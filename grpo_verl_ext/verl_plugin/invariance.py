@@ -6,16 +6,14 @@ and compared with the uncut mini-batch on one rank.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from rich.table import Column, Table
-from tensordict import TensorDict
 from torch import Tensor
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
-from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
@@ -24,16 +22,18 @@ from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, LossConfig
 from grpo_verl_ext.verl_plugin.losses import VARIANTS
 from grpo_verl_ext.verl_plugin.presets import PRESETS
+from grpo_verl_ext.verl_plugin.ragged_batch import (
+    GROUP_SIZE,
+    MAX_RESPONSE_LENGTH,
+    RaggedBatch,
+    micro_batch,
+    ragged_batch,
+)
+from grpo_verl_ext.verl_plugin.splits import SPLITS, Rows, cut
 
-GROUP_SIZE = 4
 GVPO_BETA = 0.1
-NUM_PROMPTS = 4
-MAX_RESPONSE_LENGTH = 24
-MAX_TOKENS = 2 * MAX_RESPONSE_LENGTH
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Largest relative error that rounding explains; a wrong denominator is wrong by at least per cents."""
-
-Rows = list[int]
 
 
 @dataclass(frozen=True)
@@ -95,37 +95,6 @@ VERL_CASES = (
 
 
 @dataclass(frozen=True)
-class RaggedBatch:
-    """Rows of different lengths, as in verl's workers; one list entry per row, and the last row is padding.
-
-    Attributes:
-        prompt_lengths: tokens of each prompt, ≥ 1.
-        response_mask: (T_i,) int64; some responses contain tokens that the policy did not write.
-        log_prob: (prompt + response,) each, the model's output before it is cut to the response; nats.
-        old_log_prob: (T_i,) each, as are ``ref_log_prob`` and ``advantages``.
-    """
-
-    prompt_lengths: list[int]
-    response_mask: list[Tensor]
-    log_prob: list[Tensor]
-    old_log_prob: list[Tensor]
-    ref_log_prob: list[Tensor]
-    advantages: list[Tensor]
-
-    def __len__(self) -> int:
-        return len(self.prompt_lengths)
-
-    @property
-    def num_tokens(self) -> int:
-        """N: response tokens that the policy wrote."""
-        return sum(int(mask.sum()) for mask in self.response_mask)
-
-    def with_fresh_gradients(self) -> "RaggedBatch":
-        """Return a copy whose ``log_prob`` are leaves without a gradient."""
-        return replace(self, log_prob=[row.detach().clone().requires_grad_() for row in self.log_prob])
-
-
-@dataclass(frozen=True)
 class Measurement:
     """Relative errors of one cut against the uncut mini-batch."""
 
@@ -149,88 +118,6 @@ class Measurement:
         return self.split_dependent or self.error <= self.tolerance
 
 
-def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:
-    """Draw `NUM_PROMPTS` · `GROUP_SIZE` random rows, with ratios inside and outside the clip range."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(size: int, scale: float) -> Tensor:
-        return scale * torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
-
-    rows = NUM_PROMPTS * GROUP_SIZE
-    prompts = torch.randint(1, 6, (rows,), generator=generator).tolist()
-    lengths = torch.randint(1, MAX_RESPONSE_LENGTH + 1, (rows,), generator=generator).tolist()
-    masks = [torch.ones(length, dtype=torch.int64) for length in lengths]
-    longest = max(masks, key=len)
-    longest[len(longest) // 3 : len(longest) // 2] = 0  # tokens of a tool
-    masks[-1][:] = 0  # padding
-    log_prob = [-1 + normal(p + t, 0.5) for p, t in zip(prompts, lengths, strict=True)]
-    written = [row[p - 1 : -1] for row, p in zip(log_prob, prompts, strict=True)]
-    return RaggedBatch(
-        prompt_lengths=prompts,
-        response_mask=masks,
-        log_prob=log_prob,
-        old_log_prob=[row + normal(len(row), 0.3) for row in written],
-        ref_log_prob=[row + normal(len(row), 0.3) for row in written],
-        advantages=[normal(1, 1.0) * mask for mask in masks],
-    )
-
-
-def whole(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001  # all splits have one signature
-    """Cut into one micro-batch."""
-    return [rows]
-
-
-def halves(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
-    """Cut into two micro-batches of equally many rows."""
-    middle = len(rows) // 2
-    return [rows[:middle], rows[middle:]]
-
-
-def singles(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
-    """Cut into micro-batches of one row each."""
-    return [[row] for row in rows]
-
-
-def uneven(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
-    """Cut into one row, and all the others in reverse order."""
-    return [rows[:1], rows[:0:-1]]
-
-
-def shuffled(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
-    """Cut into two micro-batches of random size, with the rows in random order."""
-    generator = torch.Generator().manual_seed(len(rows))
-    order = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
-    middle = int(torch.randint(1, len(rows), (1,), generator=generator))
-    return [order[:middle], order[middle:]]
-
-
-def dynamic(rows: Rows, lengths: list[int]) -> list[Rows]:
-    """Cut by a budget of tokens: longest rows first, each into the first micro-batch where it fits."""
-    parts: list[Rows] = []
-    for row in sorted(rows, key=lambda row: -lengths[row]):
-        fitting = [part for part in parts if sum(lengths[r] for r in part) + lengths[row] <= MAX_TOKENS]
-        if fitting:
-            fitting[0].append(row)
-        else:
-            parts.append([row])
-    return parts
-
-
-Split = Callable[[Rows, list[int]], list[Rows]]
-SPLITS: dict[str, Split] = {
-    split.__name__: split for split in (whole, halves, singles, uneven, shuffled, dynamic)
-}
-"""Name → function that cuts a rank's rows into micro-batches, given the length of every row."""
-
-
-def cut(mini_batch: RaggedBatch, split: str, dp_size: int) -> list[list[Rows]]:
-    """Return the micro-batches of each rank; ranks get equally many rows, strided as by verl's balancing."""
-    rows = list(range(len(mini_batch)))
-    lengths = [len(row) for row in mini_batch.log_prob]
-    ranks = [rows[rank::dp_size] for rank in range(dp_size)]
-    return [SPLITS[split](own, lengths) for own in ranks]
-
-
 def actor_config(case: Case, **overrides: Any) -> ActorConfig:
     """Return verl's actor configuration for a case, with the KL term on."""
     options: dict[str, Any] = {
@@ -244,30 +131,6 @@ def actor_config(case: Case, **overrides: Any) -> ActorConfig:
         "kl_loss_coef": 0.04,
     }
     return ActorConfig(**{**options, **case.numbers, **overrides})
-
-
-def micro_batch(mini_batch: RaggedBatch, rows: Rows, dp_size: int) -> tuple[dict[str, Tensor], TensorDict]:
-    """Return (model output, data) of some rows, nested as verl's engine passes them to ``ppo_loss``."""
-
-    def nested(values: list[Tensor]) -> Tensor:
-        return torch.nested.as_nested_tensor([values[row] for row in rows], layout=torch.jagged)
-
-    data = TensorDict(
-        {
-            "prompts": nested(
-                [torch.zeros(length, dtype=torch.int64) for length in mini_batch.prompt_lengths]
-            ),
-            "responses": nested([torch.zeros_like(mask) for mask in mini_batch.response_mask]),
-            "response_mask": nested(mini_batch.response_mask),
-            "old_log_probs": nested(mini_batch.old_log_prob),
-            "ref_log_prob": nested(mini_batch.ref_log_prob),
-            "advantages": nested(mini_batch.advantages),
-        },
-        batch_size=len(rows),
-    )
-    counts = {"batch_num_tokens": mini_batch.num_tokens, "global_batch_size": len(mini_batch)}
-    tu.assign_non_tensor(data, dp_size=dp_size, **counts)
-    return {"log_probs": nested(mini_batch.log_prob)}, data
 
 
 def value_and_gradient(
@@ -295,12 +158,13 @@ def measure(
     cases = tuple(cases)
     for dtype in dtypes:
         mini_batch = ragged_batch(dtype, seed)
+        lengths = mini_batch.lengths
         for case in cases:
-            reference = value_and_gradient(actor_config(case), mini_batch, cut(mini_batch, "whole", 1))
+            reference = value_and_gradient(actor_config(case), mini_batch, cut(lengths, "whole", 1))
             for dp_size in dp_sizes:
                 for split in SPLITS:
                     config = actor_config(case, use_dynamic_bsz=split == "dynamic")
-                    value, gradient = value_and_gradient(config, mini_batch, cut(mini_batch, split, dp_size))
+                    value, gradient = value_and_gradient(config, mini_batch, cut(lengths, split, dp_size))
                     yield Measurement(
                         loss=case.name,
                         dtype=str(dtype).removeprefix("torch."),

@@ -595,7 +595,7 @@ SEAMS: dict[str, list[Seam]] = {
             f"{ROWS}.assign_non_tensor",
             Called(("tensor_dict",), ("use_dynamic_bsz",)),
             ".workers.group_drift",
-            ".invariance",
+            ".ragged_batch",
         ),
     ],
     "Where the losses hold": [

@@ -12,17 +12,10 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.verl_plugin import invariance
-from grpo_verl_ext.verl_plugin.invariance import (
-    OUR_CASES,
-    PRESET_CASES,
-    SPLITS,
-    VERL_CASES,
-    Case,
-    cut,
-    measure,
-    ragged_batch,
-)
+from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, PRESET_CASES, VERL_CASES, Case, measure
 from grpo_verl_ext.verl_plugin.presets import PRESETS
+from grpo_verl_ext.verl_plugin.ragged_batch import ragged_batch
+from grpo_verl_ext.verl_plugin.splits import SPLITS, cut
 
 DTYPES = (torch.float32, torch.float64)
 VERL = {case.name: case for case in VERL_CASES}
@@ -65,7 +58,7 @@ def test_verls_dr_grpo_with_the_factor_set_is():
 @pytest.mark.parametrize("dp_size", [1, 2, 4])
 def test_a_cut_holds_every_row_once(split, dp_size):
     batch = ragged_batch(torch.float64)
-    ranks = cut(batch, split, dp_size)
+    ranks = cut(batch.lengths, split, dp_size)
     assert len(ranks) == dp_size
     assert sorted(row for rank in ranks for part in rank for row in part) == list(range(len(batch)))
     assert all(part for rank in ranks for part in rank)

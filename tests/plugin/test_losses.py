@@ -22,21 +22,13 @@ from verl.workers.utils.losses import ppo_loss
 from grpo_verl_ext import gvpo_terms, k1, k2, k3
 from grpo_verl_ext.verl_plugin import context, losses
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.invariance import (
-    MAX_RESPONSE_LENGTH,
-    OUR_CASES,
-    Case,
-    RaggedBatch,
-    actor_config,
-    cut,
-    micro_batch,
-    ragged_batch,
-    value_and_gradient,
-)
+from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, Case, actor_config, value_and_gradient
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 from grpo_verl_ext.verl_plugin.losses import VARIANTS
 from grpo_verl_ext.verl_plugin.losses.gvpo import WEIGHT_SUM
 from grpo_verl_ext.verl_plugin.preflight.algorithm import check_pair
+from grpo_verl_ext.verl_plugin.ragged_batch import MAX_RESPONSE_LENGTH, RaggedBatch, micro_batch, ragged_batch
+from grpo_verl_ext.verl_plugin.splits import cut
 
 F64 = torch.float64
 CASES = {case.name: case for case in OUR_CASES}
@@ -46,7 +38,7 @@ NO_KL = {"use_kl_loss": False}
 
 
 def whole_batch(case: Case, batch: RaggedBatch, **overrides: object) -> tuple[Tensor, Tensor]:
-    return value_and_gradient(actor_config(case, **NO_KL, **overrides), batch, cut(batch, "whole", 1))
+    return value_and_gradient(actor_config(case, **NO_KL, **overrides), batch, cut(batch.lengths, "whole", 1))
 
 
 def rows_of(batch: RaggedBatch) -> list[tuple[list[float], list[float], list[int]]]:
@@ -110,7 +102,7 @@ def test_equals_verls_vanilla_with_the_same_aggregation(name, loss_agg_mode, dty
     batch = ragged_batch(dtype)
     ours = CASES[name]
     verls = dataclasses.replace(ours, loss_mode="vanilla")
-    ranks = cut(batch, "halves", dp_size)
+    ranks = cut(batch.lengths, "halves", dp_size)
     found = value_and_gradient(actor_config(ours, clip_ratio_high=0.28), batch, ranks)
     expected = value_and_gradient(actor_config(verls, clip_ratio_high=0.28), batch, ranks)
     for one, other in zip(found, expected, strict=True):
@@ -138,9 +130,9 @@ def test_responses_that_were_bad_and_are_left_get_no_gradient(name):
 @pytest.mark.parametrize("dp_size", [1, 2])
 def test_the_off_policy_mask_does_not_depend_on_the_cut(split, dp_size):
     batch, config = ragged_batch(F64), actor_config(CASES["grpo"], policy_loss=MASKED_GRPO)
-    found = value_and_gradient(config, batch, cut(batch, split, dp_size))
-    expected = value_and_gradient(config, batch, cut(batch, "whole", 1))
-    unmasked = value_and_gradient(actor_config(CASES["grpo"]), batch, cut(batch, "whole", 1))
+    found = value_and_gradient(config, batch, cut(batch.lengths, split, dp_size))
+    expected = value_and_gradient(config, batch, cut(batch.lengths, "whole", 1))
+    unmasked = value_and_gradient(actor_config(CASES["grpo"]), batch, cut(batch.lengths, "whole", 1))
     assert expected[0].item() != unmasked[0].item()
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * float(other.abs().max()))
@@ -254,7 +246,7 @@ def metrics_through_verl(
     overrides |= NO_KL | {"clip_ratio_c": 1.3, "use_dynamic_bsz": split == "dynamic"}
     config = actor_config(CASES[name], **overrides)
     ranks = []
-    for rank in cut(batch, split, dp_size):
+    for rank in cut(batch.lengths, split, dp_size):
         collected: dict[str, Metric] = {}
         for rows in rank:
             with context.GROUPS.set(context.at_first_update(len(rows), config.rollout_n)):
@@ -326,7 +318,7 @@ def test_metrics_of_the_whole_are_named_and_counted_as_verls():
 
 def test_with_dynamic_batching_each_micro_batch_reports_its_own_mean():
     batch = ragged_batch(F64)
-    parts = cut(batch, "dynamic", 1)[0]
+    parts = cut(batch.lengths, "dynamic", 1)[0]
     means = []
     for part in parts:
         ratios = [

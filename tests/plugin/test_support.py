@@ -27,10 +27,11 @@ from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.context import GROUPS, STEPS, Steps, at_first_update
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, Case, actor_config, micro_batch, ragged_batch
+from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, Case, actor_config
 from grpo_verl_ext.verl_plugin.patches import driver
 from grpo_verl_ext.verl_plugin.preflight.support import TABLE, Exact, Refused, check_support
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, contexts, features
+from grpo_verl_ext.verl_plugin.ragged_batch import micro_batch, ragged_batch
 from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.workers import group_drift as worker
