@@ -132,14 +132,14 @@ def test_a_round_collects_replays_and_holds_out(tmp_path: Path) -> None:
     assert not held_out & {example.prompt for example in mixture}
 
 
-def learnable(count: int, seed: int) -> list[Steps]:
-    """A step that ends with ``!`` is right, one that ends with ``?`` is wrong."""
+def learnable(count: int, seed: int, signs: str = "!?") -> list[Steps]:
+    """A step that ends with the first sign is right, one that ends with the second is wrong."""
     rng = random.Random(seed)
     examples = []
     for index in range(count):
         labels = rng.choices([True, False], k=3)
         words = ["".join(rng.choices("abc", k=2)) for _ in labels]
-        steps = [f"{word}{'!' if label else '?'}" for word, label in zip(words, labels, strict=True)]
+        steps = [f"{word}{signs[not label]}" for word, label in zip(words, labels, strict=True)]
         examples.append(Steps(f"user\n{index % 9}\n", steps, labels))
     return examples
 
@@ -158,23 +158,36 @@ def job(tmp_path: Path, policy: Path) -> RewardJob:
     )
 
 
-def test_it_learns_the_labels_and_goes_on_from_there(job: RewardJob, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signs", ["!?", "?!"])
+def test_it_learns_the_labels(job: RewardJob, signs: str) -> None:
+    """Of both, whatever the head that was drawn says first: of one it knows at most half."""
+    write_pairs(Path(job.train), learnable(120, seed=1, signs=signs))
+    held_out = learnable(30, seed=2, signs=signs)
+    write_pairs(Path(job.held_out), held_out)
     main(job)
     results = json.loads((Path(job.target) / RESULTS).read_text())
-    held_out = learnable(30, seed=2)
-    right = [label for example in held_out for label in example.labels]
-    assert results["held_out_steps_right"] == sum(right) / 90
-    assert results["held_out_accuracy_after"] > 0.95 > results["held_out_accuracy_before"]
+    assert results["held_out_accuracy_after"] > 0.95
+    assert results["held_out_steps_right"] == sum(sum(each.labels) for each in held_out) / 90
     learned = LearnedStepReward.load(job.target)
     assert step_accuracy(learned.scores_of_pieces, held_out) == results["held_out_accuracy_after"]
-    good, bad = learned.scores("user\n1\n", "ab!ba?", [3, 6])
-    assert good > 0.5 > bad
+    right, wrong = learned.scores("user\n1\n", f"ab{signs[0]}ba{signs[1]}", [3, 6])
+    assert right > 0.5 > wrong
 
+
+def test_it_goes_on_from_the_last_model(job: RewardJob, tmp_path: Path) -> None:
+    main(replace(job, trainer={**job.trainer, "max_steps": 20}))
+    first = json.loads((Path(job.target) / RESULTS).read_text())
     further = replace(job, start=job.target, target=str(tmp_path / "further"), trainer={"max_steps": 1})
-    Path(job.held_out).write_text("")
     main(further)
-    nothing = json.loads((tmp_path / "further" / RESULTS).read_text())
-    assert set(nothing.values()) == {None}
+    second = json.loads((tmp_path / "further" / RESULTS).read_text())
+    assert second["held_out_accuracy_before"] == first["held_out_accuracy_after"]
+
+
+def test_nothing_held_out_measures_nothing(job: RewardJob) -> None:
+    Path(job.held_out).write_text("")
+    main(replace(job, trainer={"max_steps": 1}))
+    results = json.loads((Path(job.target) / RESULTS).read_text())
+    assert set(results.values()) == {None}
 
 
 def test_accuracy_counts_steps() -> None:
