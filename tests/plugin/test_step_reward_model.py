@@ -18,7 +18,8 @@ from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.rewards.learned_steps import LearnedStepReward
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.preflight import check
+from grpo_verl_ext.verl_plugin.errors import Severity
+from grpo_verl_ext.verl_plugin.preflight import findings
 from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model
 from grpo_verl_ext.verl_plugin.preflight.step_reward_model import check_step_reward_model
 
@@ -216,5 +217,7 @@ class TestChecks:
             check_reward_model(composed(["+algo=grpo_process", FUNCTION, f"+{SECTION}.path={step_model}"]))
 
     def test_it_is_one_of_the_checks_before_a_rollout(self) -> None:
-        with pytest.raises(ValueError, match="reads no step rewards"):
-            check(composed(["+algo=grpo", "+task=chain_sum", MANAGER, f"+{SECTION}.path=organisation/model"]))
+        config = composed(["+algo=grpo", "+task=chain_sum", MANAGER, f"+{SECTION}.path=organisation/model"])
+        (found,) = (found for found in findings(config) if found.check == "step-reward-model")
+        assert found.severity is Severity.ERROR
+        assert "reads no step rewards" in str(found.problem)
