@@ -1,5 +1,6 @@
 """Test that folders appear whole or not at all, and that one process makes them."""
 
+import os
 import threading
 
 import pytest
@@ -13,6 +14,22 @@ def test_a_folder_appears_whole_when_the_block_ends(tmp_path):
         assert not (tmp_path / "a").exists()
     assert (tmp_path / "a" / "file").read_text() == "x"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_files_written_for_the_owner_alone_follow_the_umask(tmp_path, umask, mode):
+    """safetensors creates its files with 0o600; one that may be run stays so."""
+    before = os.umask(umask)
+    try:
+        with appearing(tmp_path / "a") as folder:
+            (folder / "inside").mkdir()
+            for name, own in (("weights", 0o600), ("inside/script", 0o700)):
+                (folder / name).touch()
+                (folder / name).chmod(own)
+    finally:
+        os.umask(before)
+    found = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "a").rglob("*") if path.is_file()}
+    assert found == {"weights": mode, "script": mode | 0o100}
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -14,9 +14,13 @@ from omegaconf.errors import OmegaConfBaseException
 from grpo_verl_ext.iterate.preferences import Rule, label_of
 from grpo_verl_ext.iterate.reward_training import reward_config
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
+from grpo_verl_ext.iterate.step_examples import StepRule, labelled
+from grpo_verl_ext.iterate.step_reward_training import step_reward_config
+from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model
+from grpo_verl_ext.verl_plugin.preflight.step_reward_model import check_step_use
 
 
 def compose(settings: IterateSettings) -> DictConfig:
@@ -34,10 +38,13 @@ def compose(settings: IterateSettings) -> DictConfig:
     if settings.reward_model.served == "server":
         for config in others:
             _as_iterate_error(check_reward_model, config)
+    if settings.reward_model.step_label is not None:
+        for config in others:
+            _as_iterate_error(check_step_use, config)
     return first
 
 
-def check(settings: IterateSettings, config: DictConfig) -> Rule:
+def check(settings: IterateSettings, config: DictConfig) -> Callable[..., object]:
     """Refuse settings that verl's driver, TRL or the rule would refuse later, and return the rule.
 
     Args:
@@ -47,7 +54,11 @@ def check(settings: IterateSettings, config: DictConfig) -> Rule:
         IterateError: the message has the line to type.
     """
     check_trainer(settings)
-    rule = the_rule(settings)
+    rule: Callable[..., object]
+    if settings.reward_model.step_label is None:
+        rule = the_rule(settings)
+    else:
+        rule = the_step_rule(settings.reward_model.step_label)
     _as_iterate_error(preflight.check, config)
     return rule
 
@@ -61,7 +72,7 @@ def _as_iterate_error(check_one: Callable[[DictConfig], None], config: DictConfi
 
 def the_rule(settings: IterateSettings) -> Rule:
     """Import the rule that ``reward_model.label`` names, try it once, and return it."""
-    name = settings.reward_model.label
+    name = settings.reward_model.label or ""
     try:
         rule = cast(Rule, get_method(name))
         label_of(rule("", "0"))
@@ -74,6 +85,20 @@ def the_rule(settings: IterateSettings) -> Rule:
     return rule
 
 
+def the_step_rule(name: str) -> StepRule:
+    """Import the function that ``reward_model.step_label`` names, try it once, and return it."""
+    try:
+        rule = functions.load(name)
+        labelled(rule, "1+1=?", "", "0")
+    except Exception as error:
+        raise IterateError(
+            f"reward_model.step_label is {name!r}, which cannot be asked for an empty response: {error}. "
+            "Valid is a reward function that returns step_rewards and step_ends, my_package.rewards.f or "
+            "path/to/file.py:f, such as grpo_verl_ext.tasks.chain_sum.steps.compute_score"
+        ) from error
+    return rule
+
+
 def check_trainer(settings: IterateSettings) -> None:
     """Refuse settings if TRL is missing or does not know a key of ``reward_model.trainer``."""
     if importlib.util.find_spec("trl") is None:
@@ -81,12 +106,24 @@ def check_trainer(settings: IterateSettings) -> None:
             "the reward model is trained by trl, which is not installed. "
             "Type: pip install 'grpo-verl-ext[iterate]'"
         )
-    from trl import RewardConfig
+    given = settings.reward_model.trainer
+    if settings.reward_model.step_label is None:
+        from trl import RewardConfig as Config
 
-    valid = {field.name for field in dataclasses.fields(RewardConfig) if field.init}
-    for key in reward_config(settings.reward_model.trainer, output_dir="", seed=0):
+        fields = reward_config(given, output_dir="", seed=0)
+    else:
+        from trl.experimental.prm import PRMConfig as Config
+
+        fields = step_reward_config(given, output_dir="", seed=0)
+        if fields["step_separator"]:
+            raise IterateError(
+                f"reward_model.trainer.step_separator is {given['step_separator']!r}, but the steps end "
+                "where reward_model.step_label says, and are scored without one. Remove the line"
+            )
+    valid = {field.name for field in dataclasses.fields(Config) if field.init}
+    for key in fields:
         if key not in valid:
             raise IterateError(
-                f"reward_model.trainer.{key} is not a field of TRL's RewardConfig; among them are "
+                f"reward_model.trainer.{key} is not a field of TRL's {Config.__name__}; among them are "
                 f"learning_rate, num_train_epochs, per_device_train_batch_size. Remove the line"
             )

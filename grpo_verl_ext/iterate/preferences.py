@@ -13,11 +13,23 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from grpo_verl_ext.iterate.settings import IterateError
-from grpo_verl_ext.runs.dumps import CorruptDumpError, dump_file, read_dump
+from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made
+
+
+class Example(Protocol):
+    """What a reward model is trained on: a pair, or the steps of a response (`step_examples`)."""
+
+    @property
+    def prompt(self) -> str:
+        """The prompt's text."""
+
+
+AnyExample = TypeVar("AnyExample", bound=Example)
 
 
 @dataclass(frozen=True)
@@ -50,19 +62,21 @@ def make_pairs(samples: Iterable[Sample], *, per_prompt: int, seed: int) -> list
     return pairs
 
 
-def split_by_prompt(pairs: Iterable[Pair], *, held_out: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+def split_by_prompt(
+    pairs: Iterable[AnyExample], *, held_out: float, seed: int
+) -> tuple[list[AnyExample], list[AnyExample]]:
     """Split pairs into those to train on and those held out.
 
     A prompt is on the same side in every round, so that a replay of earlier rounds has no held-out prompt.
     """
-    sides: tuple[list[Pair], list[Pair]] = ([], [])
+    sides: tuple[list[AnyExample], list[AnyExample]] = ([], [])
     for pair in pairs:
         digest = hashlib.sha256(f"{seed}/{pair.prompt}".encode()).digest()
         sides[int.from_bytes(digest[:8], "big") < held_out * 2**64].append(pair)
     return sides
 
 
-def replayed(new: int, history: Sequence[Pair], *, share: float, seed: int) -> list[Pair]:
+def replayed(new: int, history: Sequence[AnyExample], *, share: float, seed: int) -> list[AnyExample]:
     """Draw pairs of all earlier rounds uniformly, without replacement.
 
     Their number makes them ``share`` of the mixture with ``new`` pairs: n = new · share / (1 − share),
@@ -72,7 +86,7 @@ def replayed(new: int, history: Sequence[Pair], *, share: float, seed: int) -> l
     return random.Random(f"replay/{seed}").sample(list(history), min(wanted, len(history)))
 
 
-def write_pairs(file: Path, pairs: Iterable[Pair]) -> None:
+def write_pairs(file: Path, pairs: Iterable[Any]) -> None:
     """Write pairs atomically, as one JSON object per line."""
     write_whole(file, "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in pairs))
 
@@ -83,15 +97,24 @@ def read_pairs(file: Path) -> list[Pair]:
     Raises:
         IterateError: a line is not a pair.
     """
-    pairs = []
+    return read_examples(file, Pair)
+
+
+def read_examples(file: Path, kind: type[AnyExample]) -> list[AnyExample]:
+    """Return the examples of one kind that `write_pairs` wrote.
+
+    Raises:
+        IterateError: a line is not such an example.
+    """
+    examples = []
     for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
         try:
-            pairs.append(made(Pair, json.loads(line)))
+            examples.append(made(kind, json.loads(line)))
         except PARSE_ERRORS as error:
             raise IterateError(
-                f"{file}, line {number}, is not a pair ({error}). It was left in place"
+                f"{file}, line {number}, is not a {kind.__name__.lower()} ({error}). It was left in place"
             ) from error
-    return pairs
+    return examples
 
 
 Rule = Callable[[str, object], object]
@@ -114,7 +137,27 @@ class Sample:
 
 
 def read_rollouts(folder: Path, steps: int, rule: Rule) -> tuple[list[Sample], list[int]]:
-    """Return the labelled responses in the order in which verl wrote them, and the steps without a file.
+    """Return the labelled responses of `read_responses`, and the steps without a file.
+
+    Raises:
+        IterateError: as `read_responses`, or the rule returns something other than a number.
+    """
+    responses, missing = read_responses(folder, steps)
+    samples = [
+        Sample(
+            response.prompt,
+            response.output,
+            label_of(rule(response.output, response.truth)),
+            step,
+            json.dumps(response.truth, sort_keys=True),
+        )
+        for step, response in responses
+    ]
+    return samples, missing
+
+
+def read_responses(folder: Path, steps: int) -> tuple[list[tuple[int, Response]], list[int]]:
+    """Return each response with its step, in the order in which verl wrote them, and steps without a file.
 
     A file is missing where a training was killed between its checkpoint and its dump.
 
@@ -127,26 +170,15 @@ def read_rollouts(folder: Path, steps: int, rule: Rule) -> tuple[list[Sample], l
         raise IterateError(
             f"{folder} has no rollouts of steps 1 … {steps}; was trainer.rollout_data_dir overridden?"
         )
-    return [
-        sample for step, file in files.items() if step not in missing for sample in _samples(file, step, rule)
-    ], missing
-
-
-def _samples(file: Path, step: int, rule: Rule) -> list[Sample]:
     try:
-        responses = read_dump(file)
+        return [
+            (step, response)
+            for step, file in files.items()
+            if step not in missing
+            for response in read_dump(file)
+        ], missing
     except CorruptDumpError as error:
         raise IterateError(str(error)) from error
-    return [
-        Sample(
-            response.prompt,
-            response.output,
-            label_of(rule(response.output, response.truth)),
-            step,
-            json.dumps(response.truth, sort_keys=True),
-        )
-        for response in responses
-    ]
 
 
 def label_of(result: object) -> float:

@@ -67,6 +67,12 @@ def main(job: RewardJob) -> None:
 
 def reward_config(trainer: dict[str, Any], *, output_dir: str, seed: int) -> dict[str, Any]:
     """Return the fields of TRL's ``RewardConfig``: our defaults, overridden by the user's."""
+    common = common_config(output_dir=output_dir, seed=seed)
+    return {**common, "center_rewards_coefficient": 0.01, **trainer}
+
+
+def common_config(*, output_dir: str, seed: int) -> dict[str, Any]:
+    """Return our defaults for both of TRL's trainers, of pairs and of steps."""
     import torch
 
     on_accelerator = torch.accelerator.is_available()
@@ -76,11 +82,9 @@ def reward_config(trainer: dict[str, Any], *, output_dir: str, seed: int) -> dic
         "report_to": "none",
         "save_strategy": "no",
         "max_length": None,
-        "center_rewards_coefficient": 0.01,
         "num_train_epochs": 1,
         "bf16": on_accelerator,
         "gradient_checkpointing": on_accelerator,
-        **trainer,
     }
 
 

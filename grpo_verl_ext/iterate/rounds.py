@@ -16,18 +16,21 @@ from typing import Any, Protocol
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.iterate import kl_to_initial, reward_training
+from grpo_verl_ext.iterate import kl_to_initial, reward_training, step_reward_training
 from grpo_verl_ext.iterate.manifest import Manifest, Results, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.preferences import (
-    Rule,
+    Example,
+    Pair,
     make_pairs,
-    read_pairs,
+    read_examples,
+    read_responses,
     read_rollouts,
     replayed,
     split_by_prompt,
     write_pairs,
 )
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
+from grpo_verl_ext.iterate.step_examples import Steps, make_step_examples
 from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.provenance import git_revision, versions
@@ -40,12 +43,12 @@ class RoundContext:
 
     Attributes:
         config: verl's configuration of round 1, composed.
-        rule: the function that ``reward_model.label`` names.
+        rule: the function that ``reward_model.label`` or ``.step_label`` names.
         on_step: called with the number of the last finished training step.
     """
 
     config: DictConfig
-    rule: Rule
+    rule: Callable[..., object]
     on_step: Callable[[int], None]
 
     @property
@@ -110,23 +113,25 @@ def measure_policy(this: Round, context: RoundContext) -> Results:
 
 
 def collect_pairs(this: Round, context: RoundContext) -> Results:
-    """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds."""
+    """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds.
+
+    With ``step_label`` a "pair" is the labelled steps of one response.
+    """
     settings = this.settings.reward_model
-    samples, missing = read_rollouts(this.rollouts, this.settings.policy.steps, context.rule)
-    pairs = make_pairs(samples, per_prompt=settings.pairs_per_prompt, seed=this.seed)
+    pairs, responses, missing = _examples(this, context)
     # The run's seed, not the round's: a held-out prompt is held out in every round.
     train, held_out = split_by_prompt(pairs, held_out=settings.held_out, seed=this.settings.seed)
     history = [
         pair
         for number in range(1, this.number)
-        for pair in read_pairs(Round(this.settings, number).training_pairs)
+        for pair in read_examples(Round(this.settings, number).training_pairs, _kind(this))
     ]
     replay = replayed(len(train), history, share=settings.replay, seed=this.seed)
     write_pairs(this.training_pairs, train)
     write_pairs(this.held_out_pairs, held_out)
     write_pairs(this.mixture, [*train, *replay])
     return {
-        "responses": len(samples),
+        "responses": responses,
         "steps_without_rollouts": missing,
         "pairs": len(train),
         "replayed": len(replay),
@@ -134,9 +139,24 @@ def collect_pairs(this: Round, context: RoundContext) -> Results:
     }
 
 
+def _kind(this: Round) -> type[Example]:
+    return Pair if this.settings.reward_model.step_label is None else Steps
+
+
+def _examples(this: Round, context: RoundContext) -> tuple[Sequence[Example], int, list[int]]:
+    """Return what this round's rollouts teach, the number of responses, and the steps without rollouts."""
+    drawn = {"per_prompt": this.settings.reward_model.pairs_per_prompt, "seed": this.seed}
+    folder, steps = this.rollouts, this.settings.policy.steps
+    if _kind(this) is Pair:
+        samples, missing = read_rollouts(folder, steps, context.rule)
+        return make_pairs(samples, **drawn), len(samples), missing
+    responses, missing = read_responses(folder, steps)
+    return make_step_examples(responses, context.rule, **drawn), len(responses), missing
+
+
 def train_reward_model(this: Round, context: RoundContext) -> Results:
-    """Train the reward model of the round before with TRL's RewardTrainer."""
-    if not read_pairs(this.mixture):
+    """Train the reward model of the round before with TRL's RewardTrainer, or PRMTrainer for steps."""
+    if not read_examples(this.mixture, _kind(this)):
         return {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
 
     def train(target: Path) -> None:
@@ -149,7 +169,8 @@ def train_reward_model(this: Round, context: RoundContext) -> Results:
             trainer=dict(this.settings.reward_model.trainer),
         )
         launcher = this.settings.reward_model.launcher
-        _run_job(reward_training.__name__, job, this.folder / "reward_training", launcher=launcher)
+        training = reward_training if _kind(this) is Pair else step_reward_training
+        _run_job(training.__name__, job, this.folder / "reward_training", launcher=launcher)
 
     _appear(this.own_reward_model, train)
     results: Results = json.loads((this.own_reward_model / reward_training.RESULTS).read_text())

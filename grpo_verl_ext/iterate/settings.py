@@ -46,20 +46,25 @@ class RewardModelSettings:
         served: ``embedded``: in verl's reward processes, on CPU. ``server``: verl's reward-model server.
         label: dotted name of the rule ``(solution_str, ground_truth) → number`` that says which response of a
             prompt is better.
-        pairs_per_prompt: largest number of pairs from the responses to a prompt in one step.
+        step_label: instead of ``label``, a reward function in verl's form that returns ``step_rewards`` and
+            ``step_ends``: the model becomes a classifier of steps, and a step counts as right if its reward
+            is above 0. The function gets the prompt's text as ``extra_info["prompt"]``.
+        pairs_per_prompt: largest number of pairs from the responses to a prompt in one step; with
+            ``step_label`` of responses.
         held_out: share of prompts whose pairs only measure the reward model and never train it.
         replay: share of the training pairs that come from all earlier rounds; Algorithm 1: 10 % historical
             data.
         launcher: starts the training module; None: ``python -m``. With several GPUs: [accelerate, launch,
             -m].
-        trainer: fields of TRL's ``RewardConfig``.
+        trainer: fields of TRL's ``RewardConfig``; with ``step_label`` of its ``PRMConfig``.
     """
 
     start: str | None = None
     weight: float = 1.0
     rule_weight: float = 1.0
     served: str = "embedded"
-    label: str = MISSING
+    label: str | None = None
+    step_label: str | None = None
     pairs_per_prompt: int = 4
     held_out: float = 0.1
     replay: float = 0.1
@@ -139,6 +144,7 @@ def _check_values(settings: IterateSettings) -> None:
             f"reward_model.served is {reward.served!r}; valid are {', '.join(SERVED)}. "
             f"Type: reward_model.served=embedded"
         )
+    _check_label(reward)
     if reward.rule_weight == 0 and reward.start is None:
         raise IterateError(
             "reward_model.rule_weight is 0.0 and reward_model.start is not given, so round 1 would have no "
@@ -146,10 +152,30 @@ def _check_values(settings: IterateSettings) -> None:
         )
 
 
+def _check_label(reward: RewardModelSettings) -> None:
+    if reward.label is None and reward.step_label is None:
+        raise IterateError(
+            "reward_model.label is not given, and has no default. Type: reward_model.label=<value>, or for a "
+            "classifier of steps reward_model.step_label=<value>"
+        )
+    if reward.step_label is None:
+        return
+    if reward.label is not None:
+        raise IterateError(
+            f"reward_model.step_label is {reward.step_label!r}, but reward_model.label is {reward.label!r}; "
+            "valid is one of them. Type: reward_model.label=null"
+        )
+    if reward.served == "server":
+        raise IterateError(
+            "reward_model.served is 'server', but verl's server gives no scores of steps; with "
+            "reward_model.step_label valid is embedded. Type: reward_model.served=embedded"
+        )
+
+
 SEEDS_PER_RUN = 1000
 """Below this number of rounds, two runs with different seeds have no seed in common."""
 
-SECTION = "algorithm.grpo_ext.reward_model"
+SECTION = "algorithm.grpo_ext"
 
 
 @dataclass(frozen=True)
@@ -244,11 +270,12 @@ class Round:
             return []
         own = self.number > 1 and asked != self.settings.reward_model.start
         path = hydra_value(Path(asked).resolve() if own or Path(asked).exists() else asked)
+        section = f"{SECTION}.{'reward_model' if reward.step_label is None else 'step_reward_model'}"
         weights = [
             "reward.reward_manager.name=rule_and_model",
-            f"++{SECTION}.weight={reward.weight}",
-            f"++{SECTION}.rule_weight={reward.rule_weight}",
+            f"++{section}.weight={reward.weight}",
+            f"++{section}.rule_weight={reward.rule_weight}",
         ]
         if reward.served == "server":
             return [*weights, "reward.reward_model.enable=true", f"reward.reward_model.model_path={path}"]
-        return [*weights, f"++{SECTION}.path={path}"]
+        return [*weights, f"++{section}.path={path}"]

@@ -34,7 +34,8 @@ COLUMNS = (
 )
 CAPTION = (
     "KL to the first policy in nats per response. Policy: verl's val-core metrics. RM: share of held-out "
-    "pairs that the reward model orders rightly, before and after its training in the round."
+    "pairs that the reward model orders rightly, before and after its training in the round; with step_label "
+    "of held-out steps that it classifies rightly."
 )
 
 

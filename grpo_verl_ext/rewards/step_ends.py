@@ -7,6 +7,7 @@ positions of last tokens.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 REWARDS, CHARACTER_ENDS, TOKEN_ENDS = "step_rewards", "step_ends", "step_end_tokens"
@@ -27,6 +28,36 @@ def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: Dec
         StepRewardError: rewards and ends differ in number, a reward is not a finite number, or a step ends
             outside the response.
     """
+    key, ends = _checked(reported, len(decode(ids)), len(ids))
+    return ends if key == TOKEN_ENDS else [last_token(decode, ids, end) for end in ends]
+
+
+def step_end_characters(reported: Mapping[str, Any], ids: Sequence[int], decode: Decode) -> list[int]:
+    """Return for each step the number of characters of the decoded response up to its end.
+
+    A character of which a step has only the first bytes counts as part of it.
+
+    Raises:
+        StepRewardError: as `step_end_tokens`.
+    """
+    characters = len(decode(ids))
+    key, ends = _checked(reported, characters, len(ids))
+    if key == CHARACTER_ENDS:
+        return ends
+    return [min(len(decode(ids[: end + 1])), characters) for end in ends]
+
+
+def pieces(response: str, ends: Sequence[int]) -> list[str]:
+    """Cut the response after each end, in order and each once; text after the last end is left out.
+
+    Args:
+        ends: numbers of characters, 1 … len(response).
+    """
+    return [response[start:end] for start, end in pairwise([0, *sorted({*ends})])]
+
+
+def _checked(reported: Mapping[str, Any], characters: int, tokens: int) -> tuple[str, list[int]]:
+    """Return the reported ends and their key; ``characters`` and ``tokens`` are lengths of the response."""
     rewards = reported.get(REWARDS)
     key = CHARACTER_ENDS if CHARACTER_ENDS in reported else TOKEN_ENDS
     ends = reported.get(key)
@@ -45,13 +76,11 @@ def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: Dec
     for reward in rewards:
         if not _is_finite(reward):
             raise StepRewardError(f"{REWARDS} has {reward!r}; valid are finite numbers")
-    first, last = (1, len(decode(ids))) if key == CHARACTER_ENDS else (0, len(ids) - 1)
+    first, last = (1, characters) if key == CHARACTER_ENDS else (0, tokens - 1)
     for end in ends:
         if not (_is_integer(end) and first <= end <= last):
             raise StepRewardError(f"{key} has {end}; valid for this response is {first} … {last}")
-    if key == TOKEN_ENDS:
-        return [int(end) for end in ends]
-    return [last_token(decode, ids, end) for end in ends]
+    return key, [int(end) for end in ends]
 
 
 def _is_finite(value: Any) -> bool:

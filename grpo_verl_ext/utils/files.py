@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_IMODE
 
 from filelock import FileLock, Timeout
 
@@ -75,10 +76,22 @@ def appearing(target: Path) -> Iterator[Path]:
     try:
         yield folder
         folder.chmod(0o755)  # mkdtemp's 0o700 would hide the folder from others who share the cache
+        _allow_what_umask_allows(folder)
         folder.rename(target)
     except BaseException:
         shutil.rmtree(folder)
         raise
+
+
+def _allow_what_umask_allows(folder: Path) -> None:
+    """Give each file the permissions of a new one; safetensors writes its own as 0o600."""
+    new = folder / ".new"
+    new.touch()
+    allowed = new.stat().st_mode
+    new.unlink()
+    for file in folder.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            file.chmod(S_IMODE(file.stat().st_mode | allowed))
 
 
 def move_aside(target: Path) -> Path:

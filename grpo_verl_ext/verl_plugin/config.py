@@ -124,6 +124,24 @@ class RewardModelOptions:
 
 
 @dataclass(frozen=True)
+class StepRewardModelOptions:
+    """The section ``algorithm.grpo_ext.step_reward_model``, read by the reward manager ``rule_and_model``."""
+
+    path: str | None = key(
+        None,
+        Rule(lambda value: isinstance(value, str), "a folder, or a name on a hub", "<folder>", nullable=True),
+        "token classifier with two outputs (wrong, right), loaded by verl's reward processes",
+    )
+    weight: float = key(1.0, FACTOR, "factor of the model's P(right) of a step")
+    rule_weight: float = key(
+        1.0, FACTOR, "factor of the reward function's `step_rewards`; 0: `step_ends` alone are needed"
+    )
+    dtype: str = key(
+        "float32", one_of("float32", "auto"), "precision of the model at `path`; auto: its files'"
+    )
+
+
+@dataclass(frozen=True)
 class GoldResponseOptions:
     """The section `GOLD_RESPONSES`, read by the trainer modes of this package."""
 
@@ -211,6 +229,11 @@ class Options:
         SECTION_OR_NULL,
         "a reward model beside the reward function",
     )
+    step_reward_model: StepRewardModelOptions | None = key(
+        None,
+        SECTION_OR_NULL,
+        "a process reward model beside the reward function's step rewards",
+    )
     gold_responses: GoldResponseOptions | None = key(
         None,
         SECTION_OR_NULL,
@@ -296,8 +319,18 @@ class Options:
         return self.max_response_length if self.mask_truncated_completions else None
 
 
+def asks_outcome_model(options: Options, *, server: bool) -> bool:
+    """Whether the reward manager `REWARD_MANAGER` asks a model for a score of the whole response.
+
+    Args:
+        server: ``reward.reward_model.enable``.
+    """
+    return options.reward_model is not None or server or options.step_reward_model is None
+
+
 NESTED: Mapping[str, type[Any]] = {
     "reward_model": RewardModelOptions,
+    "step_reward_model": StepRewardModelOptions,
     "gold_responses": GoldResponseOptions,
     "stored_responses": StoredResponsesOptions,
 }

@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
+from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, is_a, typed
 from grpo_verl_ext.verl_plugin.config import MODEL
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.rules import is_count
@@ -56,6 +56,40 @@ def has_chat_template(folder: Path) -> bool:
     return (folder / "chat_template.jinja").is_file() or (
         settings.is_file() and b'"chat_template"' in settings.read_bytes()
     )
+
+
+def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> Path | None:
+    """Refuse a local model folder without this head, and return it; None for a name on a hub.
+
+    Args:
+        key: the setting that names the folder.
+        head: end of the architecture's name, such as ``ForSequenceClassification``.
+        what: the model that is wanted, for the message.
+
+    Raises:
+        SettingError: the folder is missing, or its model has another head or number of outputs.
+    """
+    folder = local_folder(name)
+    if folder is None:
+        return None
+    fix = f"{key}=<folder of a {what}>"
+    config = read_config(folder, key=key, fix=fix)
+    architectures = config.get("architectures") or ["none"]
+    if not is_a(architectures, list[str]):
+        why = f"architectures in its config.json is {architectures!r}"
+        raise SettingError(key, name, why=why, valid="a model with a list of names there", fix=fix)
+    if not architectures[0].endswith(head):
+        why = f"its architecture is {architectures[0]}, not a classifier"
+        raise SettingError(key, name, why=why, valid=f"an architecture …{head}", fix=fix)
+    if (found := _outputs(config)) != outputs:
+        raise SettingError(key, name, why=f"it has {found} outputs", valid=f"{outputs}", fix=fix)
+    return folder
+
+
+def _outputs(config: Mapping[str, Any]) -> object:
+    """Number of outputs of a classifier's head; transformers writes no number where it is 2."""
+    labels = config.get("id2label")
+    return len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
 
 
 FULL_ATTENTION = ("llama", "mistral", "qwen2", "qwen3")

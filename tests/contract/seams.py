@@ -1335,6 +1335,11 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam(
             CONFIGURATION,
+            Keys("algorithm.adv_estimator", "reward.custom_reward_function.path"),
+            ".preflight.step_reward_model",
+        ),
+        seam(
+            CONFIGURATION,
             Keys(
                 "reward.reward_manager.name",
                 "reward.reward_model.enable",

@@ -1,6 +1,7 @@
 """Test verl's whole pipeline on a machine without GPU, with our registered algorithms."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import psutil
 import pytest
 import torch
 from ray_cluster import QUIET, Node, ray_cluster
+from transformers import AutoModelForTokenClassification, AutoTokenizer
 from verl_runs import Run, started, train
 
 from grpo_verl_ext.runs.metrics import read_metrics
@@ -96,9 +98,11 @@ def same_updates(one: Run, other: Run) -> None:
 def test_process_supervision_killed_and_resumed_with_reference_and_history(tmp_path: Path) -> None:
     """Step rewards learnt from, logged beside the outcome; SIGKILL of the driver, then the same command.
 
-    A quarter of the responses are earlier ones, to prompts that come again in every step.
+    A quarter of the responses are earlier ones, to prompts that come again in every step. A process reward
+    model adds ``MODEL_WEIGHT`` · P(right) to the rule's 0 or 1 of each step.
     """
     steps = (
+        *of_a_step_model(tmp_path / "step_model"),
         f"trainer.rollout_data_dir={tmp_path / 'rollouts'}",
         *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=3", "trainer.save_freq=2"),
         *("trainer.resume_mode=auto", *UNTESTED),
@@ -112,6 +116,7 @@ def test_process_supervision_killed_and_resumed_with_reference_and_history(tmp_p
     assert all(2 < number < 7 for number in first.series("critic/step_rewards/per_response"))
     assert max(first.series("critic/score/max")) <= 2.8 + 1e-6, "what verl logs is still the outcome"
     assert min(first.series("actor/grad_norm")) > 0
+    assert all(0 < share < 1 for share in first.series("training_reward/step_reward_model_score"))
     rows = [json.loads(line) for line in (tmp_path / "rollouts" / "1.jsonl").read_text().splitlines()]
     right_steps_of_wrong_answers_are_reinforced(rows)
     at_start, moved = first.series("actor/ref_kl_k3")
@@ -128,6 +133,21 @@ def test_process_supervision_killed_and_resumed_with_reference_and_history(tmp_p
     assert resumed.series("stored/age") == [1]
     # Ray's agents of the killed run notice it after about a minute; everything else is gone at once.
     wait_for_the_end_of(processes, seconds=120)
+
+
+MODEL_WEIGHT = 0.1
+
+
+def of_a_step_model(folder: Path) -> tuple[str, ...]:
+    """Settings of a token classifier on the embedded task's model, whose head is drawn."""
+    base = Path(os.environ["GRPO_VERL_EXT_CACHE"]) / "chain_sum" / "seed-1" / "model"
+    AutoModelForTokenClassification.from_pretrained(base, num_labels=2).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    section = "algorithm.grpo_ext.step_reward_model"
+    return (
+        "reward.reward_manager.name=rule_and_model",
+        *(f"+{section}.path={folder}", f"+{section}.weight={MODEL_WEIGHT}"),
+    )
 
 
 def killed_after(step: int, *overrides: str, algo: str, folder: Path) -> tuple[Run, list[psutil.Process]]:
@@ -150,14 +170,16 @@ def right_steps_of_wrong_answers_are_reinforced(rows: list[dict[str, Any]]) -> N
         groups[row["uid"].rsplit("_", 2)[0]].append(row)
     reinforced = 0
     for group in groups.values():
-        rewards = torch.tensor([r for row in group for r in row["step_rewards"]], dtype=torch.float64)
+        every = torch.tensor([r for row in group for r in row["step_rewards"]], dtype=torch.float64)
         for row in group:
-            scaled = (torch.tensor(row["step_rewards"], dtype=torch.float64) - rewards.mean()) / rewards.std()
+            scaled = (torch.tensor(row["step_rewards"], dtype=torch.float64) - every.mean()) / every.std()
             wanted = scaled.flip(0).cumsum(0).flip(0)
             # Single precision; the estimator adds 1e-6 to the standard deviation.
             assert row["step_advantages"] == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-4)
-            wrong_answer = row["step_rewards"][-1] == 0
-            first_right = row["step_rewards"][0] == 1
+            # What exceeds the rule's 0 or 1 is the model's part.
+            rewards = row["step_rewards"]
+            assert all(0 < reward - (reward >= 1) < MODEL_WEIGHT for reward in rewards)
+            wrong_answer, first_right = rewards[-1] < 1, rewards[0] >= 1
             reinforced += wrong_answer and first_right and row["step_advantages"][0] > 0
     assert reinforced > 0, "no wrong answer had a right step with a positive advantage"
 

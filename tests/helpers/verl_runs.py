@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,10 +37,20 @@ class Run:
         return [values[key] for _, values in sorted(self.metrics.items()) if key in values]
 
 
-def train(*overrides: str, algo: str, folder: Path, timeout: int = 600, **env: str) -> Run:
+PRESETS = ("+platform=cpu", "+task=chain_sum")
+
+
+def train(
+    *overrides: str,
+    algo: str,
+    folder: Path,
+    timeout: int = 600,
+    presets: Sequence[str] = PRESETS,
+    **env: str,
+) -> Run:
     """Train to the end in ``folder`` and read the metrics."""
     log = folder / "verl.log"
-    driver = started(*overrides, algo=algo, folder=folder, log=log, **env)
+    driver = started(*overrides, algo=algo, folder=folder, log=log, presets=presets, **env)
     try:
         status = driver.wait(timeout)
     finally:
@@ -47,11 +58,13 @@ def train(*overrides: str, algo: str, folder: Path, timeout: int = 600, **env: s
     return Run(status, log, read_metrics(folder.glob("metrics.jsonl")))
 
 
-def started(*overrides: str, algo: str, folder: Path, log: Path, **env: str) -> subprocess.Popen[bytes]:
+def started(
+    *overrides: str, algo: str, folder: Path, log: Path, presets: Sequence[str] = PRESETS, **env: str
+) -> subprocess.Popen[bytes]:
     """verl's driver, whose output goes to ``log`` and whose metrics to ``folder/metrics.jsonl``."""
     command = [
         *(sys.executable, "-m", "verl.trainer.main_ppo"),
-        *(f"+algo={algo}", "+platform=cpu", "+task=chain_sum", "trainer.logger=[console,file]"),
+        *(f"+algo={algo}", *presets, "trainer.logger=[console,file]"),
         *(f"trainer.default_local_dir={folder / 'checkpoints'}", f"hydra.run.dir={folder / 'hydra'}"),
         *overrides,
     ]

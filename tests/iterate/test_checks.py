@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.iterate.checks import check, check_trainer, compose, the_rule
+from grpo_verl_ext.iterate.checks import check, check_trainer, compose, the_rule, the_step_rule
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -13,8 +13,10 @@ from grpo_verl_ext.iterate.settings import (
     read_settings,
 )
 from grpo_verl_ext.rewards.rules import correctness
+from grpo_verl_ext.tasks.chain_sum.steps import compute_score
 
 RULE = "grpo_verl_ext.rewards.rules.correctness"
+STEPS_ON = "+algorithm.grpo_ext.step_rewards=true"
 
 
 def settings(folder: Path, *overrides: str, **reward_model: object) -> IterateSettings:
@@ -90,3 +92,38 @@ def test_no_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(IterateError, match=r"Type: pip install 'grpo-verl-ext\[iterate\]'"):
         check_trainer(settings(tmp_path))
+
+
+STEP_RULE = "grpo_verl_ext.tasks.chain_sum.steps.compute_score"
+
+
+def of_steps(folder: Path, *overrides: str, **reward_model: object) -> IterateSettings:
+    return settings(folder, *overrides, label=None, step_label=STEP_RULE, **reward_model)
+
+
+def test_the_rule_of_steps_is_imported_and_tried() -> None:
+    assert the_step_rule(STEP_RULE) is compute_score
+    file = Path(__file__).parents[2] / "examples" / "rewards" / "gsm8k_steps.py"
+    assert the_step_rule(f"{file}:compute_score")
+
+
+@pytest.mark.parametrize("name", ["no.such.rule", RULE, "os.getcwd"])
+def test_what_gives_no_steps_is_named(name: str) -> None:
+    with pytest.raises(IterateError, match=rf"reward_model\.step_label is '{name}', which cannot be asked"):
+        the_step_rule(name)
+
+
+def test_steps_that_the_second_round_would_not_read(tmp_path: Path) -> None:
+    with pytest.raises(IterateError, match=r"adv_estimator is grpo_outcome, but .* reads no step rewards"):
+        compose(of_steps(tmp_path))
+    with pytest.raises(IterateError, match=r"custom_reward_function\.path is null, but .* step_ends"):
+        compose(of_steps(tmp_path, "algorithm.adv_estimator=grpo_process"))
+    compose(of_steps(tmp_path, "algorithm.adv_estimator=grpo_process", "+task=chain_sum", STEPS_ON))
+
+
+def test_the_fields_of_the_trainer_of_steps(tmp_path: Path) -> None:
+    check_trainer(of_steps(tmp_path, trainer={"max_completion_length": 9}))
+    with pytest.raises(IterateError, match=r"trainer\.centre is not a field of TRL's PRMConfig"):
+        check_trainer(of_steps(tmp_path, trainer={"centre": 1}))
+    with pytest.raises(IterateError, match=r"step_separator is '\\n', but the steps end where"):
+        check_trainer(of_steps(tmp_path, trainer={"step_separator": "\n"}))

@@ -59,6 +59,14 @@ def test_the_examples_are_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["reward_model.held_out=0.0"], r"reward_model\.held_out is 0\.0, and nothing would measure"),
         (["reward_model.served=cloud"], r"served is 'cloud'; valid are embedded, server"),
         (["reward_model.rule_weight=0"], r"round 1 would have no reward\. Type: reward_model\.start="),
+        (
+            ["reward_model.step_label=a.c"],
+            r"step_label is 'a\.c', but reward_model\.label is 'a\.b'; .*Type: reward_model\.label=null",
+        ),
+        (
+            ["reward_model.label=null", "reward_model.step_label=a.c", "reward_model.served=server"],
+            r"served is 'server', but verl's server gives no scores of steps; .* valid is embedded",
+        ),
         (["policy=3"], r"policy is 3; valid is a section"),
         (
             ["policy.overrides=3"],

@@ -71,3 +71,15 @@ def test_a_round_with_nothing_to_train_on_passes_the_reward_model_on(
     assert two.reward_model == two.before.reward_model == str(tmp_path / "round-1" / "reward_model")
     two.before.mixture.write_text("")
     assert two.reward_model == start
+
+
+def test_a_classifier_of_steps_is_asked_for_steps(tmp_path: Path) -> None:
+    of_steps = settings(tmp_path, weight=0.5, rule_weight=2.0)
+    of_steps.reward_model.label, of_steps.reward_model.step_label = None, "a.b"
+    assert "reward.reward_manager.name" not in values(Round(of_steps, 1))
+    second = values(Round(of_steps, 2))
+    assert second["reward.reward_manager.name"] == "rule_and_model"
+    section = "algorithm.grpo_ext.step_reward_model"
+    assert second[f"{section}.path"] == f"{tmp_path}/round-1/reward_model"
+    assert (second[f"{section}.weight"], second[f"{section}.rule_weight"]) == ("0.5", "2.0")
+    assert not [key for key in second if key.startswith("algorithm.grpo_ext.reward_model")]

@@ -22,6 +22,7 @@ from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files, r
 from grpo_verl_ext.verl_plugin.preflight.groups import advise_groups, check_group_size, check_groups
 from grpo_verl_ext.verl_plugin.preflight.measurement import check_gold_responses, check_seeds
 from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
+from grpo_verl_ext.verl_plugin.preflight.step_reward_model import check_step_reward_model
 from grpo_verl_ext.verl_plugin.preflight.stored_responses import check_stored_responses
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
 from grpo_verl_ext.verl_plugin.preflight.verls_losses import advise_verls_losses, check_verls_aggregation
@@ -51,6 +52,7 @@ CHECKS: Mapping[str, Refuse] = {
     "steps": rewards.check_steps,
     "reward-weights": rewards.check_rewards,
     "reward-model": rewards.check_reward_model,
+    "step-reward-model": check_step_reward_model,
     "cpu-cache": check_cache,
     "cpu-bucket": check_bucket,
 }

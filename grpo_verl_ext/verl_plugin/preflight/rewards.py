@@ -7,17 +7,17 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
-from grpo_verl_ext.utils.typed_json import is_a
 from grpo_verl_ext.verl_plugin.config import (
     AGENT_LOOPS,
     REWARD_MANAGER,
     SECTION,
     Options,
     RewardModelOptions,
+    asks_outcome_model,
     written,
 )
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.model_files import has_chat_template, local_folder, read_config
+from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template
 
 LEGACY: Mapping[str, str] = {
     "reward_model.num_workers": "reward.num_workers",
@@ -96,18 +96,22 @@ def check_reward_model(config: DictConfig) -> None:
     """Refuse ``rule_and_model`` without a usable reward model, or a reward model without that manager."""
     manager = config.reward.reward_manager.name
     section = f"{SECTION}.reward_model"
+    set_here = Options.from_config(config.algorithm)
     if manager != REWARD_MANAGER:
-        if Options.from_config(config.algorithm).reward_model is not None:
-            raise SettingError(
-                "reward.reward_manager.name",
-                manager,
-                why=f"{section} is set, and this manager asks no reward model",
-                valid=REWARD_MANAGER,
-                fix=f"reward.reward_manager.name={REWARD_MANAGER}",
-            )
+        for name in ("reward_model", "step_reward_model"):
+            if getattr(set_here, name) is not None:
+                raise SettingError(
+                    "reward.reward_manager.name",
+                    manager,
+                    why=f"{SECTION}.{name} is set, and this manager asks no reward model",
+                    valid=REWARD_MANAGER,
+                    fix=f"reward.reward_manager.name={REWARD_MANAGER}",
+                )
         return
-    options = Options.from_config(config.algorithm).reward_model or RewardModelOptions()
     server = config.reward.reward_model
+    if not asks_outcome_model(set_here, server=server.enable):
+        return
+    options = set_here.reward_model or RewardModelOptions()
     if options.path is not None:
         _check_classifier(f"{section}.path", options.path, needs_template=options.chat_template)
     elif not server.enable:
@@ -130,19 +134,9 @@ def check_reward_model(config: DictConfig) -> None:
 
 
 def _check_classifier(key: str, name: str, *, needs_template: bool) -> None:
-    folder = local_folder(name)
-    if folder is None:
-        return
-    fix = f"{key}=<folder of a sequence classifier with one output>"
-    config = read_config(folder, key=key, fix=fix)
-    architectures = config.get("architectures") or ["none"]
-    if not is_a(architectures, list[str]):
-        why = f"architectures in its config.json is {architectures!r}"
-        raise SettingError(key, name, why=why, valid="a model with a list of names there", fix=fix)
-    if not architectures[0].endswith("ForSequenceClassification"):
-        why = f"its architecture is {architectures[0]}, not a classifier"
-        raise SettingError(key, name, why=why, fix=fix)
-    if needs_template and not has_chat_template(folder):
+    what = "sequence classifier with one output"
+    folder = check_head(name, key=key, head="ForSequenceClassification", outputs=1, what=what)
+    if folder is not None and needs_template and not has_chat_template(folder):
         off = f"{SECTION}.reward_model.chat_template"
         raise SettingError(
             key, name, why=f"{off} is true, and its tokenizer has no chat template", fix=f"{off}=false"

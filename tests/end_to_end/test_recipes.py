@@ -1,0 +1,117 @@
+"""Test the recipes of the source material for two steps: GSM8K with tags, and a reward model alone."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from verl_runs import Run, train
+
+from grpo_verl_ext.rewards.rules import TAGS
+from grpo_verl_ext.tasks.gsm8k_tags import prepare
+from grpo_verl_ext.tasks.rows import verl_row, write_rows
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+STEPS, PROMPTS, SAMPLES = 2, 4, 4
+
+
+def policy() -> Path:
+    """The embedded task's warm-started model: its tags are what both recipes see of a language model."""
+    return Path(os.environ["GRPO_VERL_EXT_CACHE"]) / "chain_sum" / "seed-1" / "model"
+
+
+def two_steps(*overrides: str, task: str, folder: Path, algo: str) -> tuple[Run, list[dict[str, Any]]]:
+    """The finished training, and the rows of its rollout dumps."""
+    run = train(
+        *(f"task.folder={folder / 'data'}", f"task.model={policy()}"),
+        *("data.max_prompt_length=140", "data.max_response_length=44", "data.val_batch_size=8"),
+        *(f"data.train_batch_size={PROMPTS}", f"actor_rollout_ref.actor.ppo_mini_batch_size={PROMPTS}"),
+        *(f"actor_rollout_ref.rollout.n={SAMPLES}", "actor_rollout_ref.actor.optim.lr=1e-4"),
+        *(f"trainer.total_training_steps={STEPS}", f"trainer.test_freq={STEPS}", "trainer.save_freq=-1"),
+        *("trainer.val_before_train=false", "trainer.v1.trainer_mode=grpo_ext_sync"),
+        f"trainer.rollout_data_dir={folder / 'rollouts'}",
+        *overrides,
+        algo=algo,
+        folder=folder,
+        # After the task's preset, whose flash attention a CPU does not have.
+        presets=(f"+task={task}", "+platform=cpu"),
+    ).require_success()
+    assert sorted(run.metrics) == [1, STEPS]
+    dumps = [folder / "rollouts" / f"{step}.jsonl" for step in range(1, STEPS + 1)]
+    rows = [json.loads(line) for dump in dumps for line in dump.read_text().splitlines()]
+    assert len(rows) == STEPS * PROMPTS * SAMPLES
+    assert max(map(abs, run.series("rollout_corr/kl"))) < 1e-4
+    assert max(run.series("actor/grad_norm")) > 0
+    return run, rows
+
+
+def test_gsm8k_with_tags(tmp_path: Path) -> None:
+    """Rows in GSM8K's form, whose questions the policy can answer."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for split, first in (("train", 1), ("test", 2)):
+        problems = [(f"{a}+{b}=?", f"So <<{a}+{b}={a + b}>>\n#### {a + b}") for a, b in pairs(first)]
+        lines = [json.dumps({"question": asked, "answer": answer}) for asked, answer in problems]
+        (source / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    prepare(source, tmp_path / "data", force=False)
+
+    run, rows = two_steps(task="gsm8k_tags", folder=tmp_path, algo="gvpo")
+    form = [0.2 * sum(tag in row["output"] for tag in TAGS) for row in rows]
+    # 2.0 for the ground truth to the letter, 1.5 for the number written differently.
+    rest = [row["score"] - own for row, own in zip(rows, form, strict=True)]
+    assert all(min(abs(each - value) for value in (0, 1.5, 2)) < 1e-5 for each in rest)
+    assert all(
+        f"<answer>{row['gts']}</answer>" in row["output"]
+        for row, own in zip(rows, rest, strict=True)
+        if own > 1.9
+    )
+    assert max(form) > 0
+    assert all("Respond in the following format" in row["input"] for row in rows)
+    # Means by name over a step's responses; single precision.
+    half = len(rows) // STEPS
+    for name, values in (("format", form), ("correctness", rest)):
+        wanted = [sum(values[:half]) / half, sum(values[half:]) / half]
+        assert run.series(f"training_reward/{name}") == pytest.approx(wanted, abs=1e-5)
+    (accuracy,) = run.series("val-core/gsm8k_tags/acc/mean@1")
+    assert 0 <= accuracy <= 1
+    assert run.series("val-aux/gsm8k_tags/format/mean@1")
+
+
+def pairs(first: int) -> list[tuple[int, int]]:
+    return [(first, second) for second in range(8)]
+
+
+def test_a_reward_model_alone(tmp_path: Path) -> None:
+    """Posts without a ground truth, scored in the model's own chat template."""
+    posts = [f"Post {number}: my cat sleeps all day." for number in range(8)]
+    for split in ("train", "test"):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        rows = [
+            verl_row("tldr", post, "", system="", ability="summary", extra_info={"index": index})
+            for index, post in enumerate(posts)
+        ]
+        write_rows(tmp_path / "data" / f"{split}.parquet", rows)
+    tokenizer = AutoTokenizer.from_pretrained(policy())
+    model = AutoModelForSequenceClassification.from_pretrained(policy(), num_labels=1).eval()
+    model.save_pretrained(tmp_path / "judge")
+    tokenizer.save_pretrained(tmp_path / "judge")
+
+    judge = f"task.reward_model={tmp_path / 'judge'}"
+    run, rows = two_steps(judge, task="tldr", folder=tmp_path, algo="grpo")
+    by_hand = []
+    with torch.inference_mode():
+        for row in rows:
+            (post,) = (post for post in posts if post in row["input"])
+            turns = (("user", post), ("assistant", row["output"]))
+            chat = "".join(f"<|im_start|>{role}\n{said}<|im_end|>\n" for role, said in turns)
+            by_hand.append(model(**tokenizer(chat, return_tensors="pt")).logits.item())
+    assert [row["score"] for row in rows] == pytest.approx(by_hand, rel=1e-3, abs=1e-4)
+    assert max(by_hand) > min(by_hand)
+    half = len(rows) // STEPS
+    wanted = [sum(by_hand[:half]) / half, sum(by_hand[half:]) / half]
+    assert run.series("training_reward/reward_model_score") == pytest.approx(wanted, rel=1e-3, abs=1e-4)
+    assert run.series("val-aux/tldr/reward_model_score/mean@1")

@@ -1,0 +1,210 @@
+"""Test examples of steps from rollouts, and the process reward model that TRL trains on them."""
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from grpo_verl_ext.iterate.preferences import read_examples, split_by_prompt, write_pairs
+from grpo_verl_ext.iterate.reward_training import RESULTS, RewardJob
+from grpo_verl_ext.iterate.rounds import RoundContext, collect_pairs
+from grpo_verl_ext.iterate.settings import (
+    IterateError,
+    IterateSettings,
+    PolicySettings,
+    RewardModelSettings,
+    Round,
+)
+from grpo_verl_ext.iterate.step_examples import Steps, labelled, make_step_examples
+from grpo_verl_ext.iterate.step_reward_training import main, share_right, step_accuracy, step_reward_config
+from grpo_verl_ext.rewards.learned_steps import LearnedStepReward
+from grpo_verl_ext.runs.dumps import Response
+from grpo_verl_ext.tasks.chain_sum.steps import compute_score
+
+
+def by_semicolons(solution_str: str, ground_truth: object, **_: object) -> dict[str, Any]:
+    """A step ends with a semicolon, and is right if it has the truth."""
+    ends = [place + 1 for place, sign in enumerate(solution_str) if sign == ";"]
+    starts = [0, *ends]
+    steps = [solution_str[start:end] for start, end in zip(starts, ends, strict=False)]
+    return {"step_rewards": [float(str(ground_truth) in step) for step in steps], "step_ends": ends}
+
+
+def response(output: str, prompt: str = "p", truth: object = "a") -> Response:
+    return Response("id", prompt, output, truth, 0.0, 1)
+
+
+class TestExamples:
+    def test_by_hand(self) -> None:
+        rollouts = [
+            *((1, response("a;b;rest")), (1, response("a;b;rest")), (1, response("no step"))),
+            *((1, response("a;b;rest", truth="b")), (2, response("xa;"))),
+        ]
+        assert make_step_examples(rollouts, by_semicolons, per_prompt=9, seed=1) == [
+            Steps("p", ["a;", "b;"], [True, False]),
+            Steps("p", ["a;", "b;"], [False, True]),
+            Steps("p", ["xa;"], [True]),
+        ]
+
+    def test_no_prompt_has_too_many_and_the_seed_draws(self) -> None:
+        rollouts = [(1, response(f"{letter};")) for letter in "abcdefgh"]
+        first, again, other = (
+            make_step_examples(rollouts, by_semicolons, per_prompt=3, seed=seed) for seed in (1, 1, 2)
+        )
+        assert first == again != other
+        assert len({example.completions[0] for example in first}) == 3
+
+    def test_ends_in_any_order(self) -> None:
+        def rule(**_: object) -> dict[str, Any]:
+            return {"step_rewards": [1.0, -1.0, 0.5], "step_ends": [4, 2, 6]}
+
+        assert labelled(rule, "p", "ab;cd;e", "t") == Steps("p", ["ab", ";c", "d;"], [False, True, True])
+
+    @pytest.mark.parametrize(
+        ("returned", "message"),
+        [
+            (1.0, r"returned 1\.0; valid is a dictionary with step_rewards and step_ends"),
+            ({"step_rewards": [1], "step_end_tokens": [1]}, "valid is a dictionary with"),
+            ({"step_rewards": [1], "step_ends": [9]}, "step_ends has 9; valid for this response is 1 … 2"),
+        ],
+    )
+    def test_what_is_not_steps_is_named(self, returned: object, message: str) -> None:
+        with pytest.raises(IterateError, match=message):
+            labelled(lambda **_: returned, "p", "ab", "t")
+
+    def test_files_keep_them_and_a_pair_is_not_one(self, tmp_path: Path) -> None:
+        examples = [Steps("p", ["ä\u2028", "b"], [True, False])]
+        write_pairs(tmp_path / "steps.jsonl", examples)
+        assert read_examples(tmp_path / "steps.jsonl", Steps) == examples
+        (tmp_path / "steps.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "c"}) + "\n")
+        with pytest.raises(IterateError, match="line 1, is not a steps"):
+            read_examples(tmp_path / "steps.jsonl", Steps)
+
+
+def chain_sum(solution_str: str, prompt: str = "user\n1+2+3=?\nassistant\n") -> Mapping[str, Any]:
+    return compute_score("", solution_str, "6", {"prompt": prompt})
+
+
+class TestChainSum:
+    def test_the_steps_of_the_problem_in_the_prompt(self) -> None:
+        text = "<reasoning>1+2=3;3+3=7;</reasoning><answer>6</answer>"
+        assert chain_sum(text) == {
+            "score": 1.0,
+            "step_rewards": [1.0, 0.0, 1.0],
+            "step_ends": [text.index("3+3"), text.index("</r"), len(text)],
+        }
+
+    def test_a_prompt_without_a_problem(self) -> None:
+        with pytest.raises(ValueError, match="has no problem of chain_sum"):
+            chain_sum("", prompt="hello")
+
+
+def test_a_round_collects_replays_and_holds_out(tmp_path: Path) -> None:
+    settings = IterateSettings(
+        folder=str(tmp_path),
+        rounds=2,
+        policy=PolicySettings(overrides=[], steps=1),
+        reward_model=RewardModelSettings(step_label="a.b", held_out=0.3, replay=0.25),
+    )
+    context = RoundContext(OmegaConf.create({}), by_semicolons, lambda step: None)
+    rounds = Round(settings, 1), Round(settings, 2)
+    for this in rounds:
+        this.rollouts.mkdir(parents=True)
+        dump = [
+            {"input": f"p{i}", "output": f"a;{this.number};", "gts": "a", "score": 0, "step": 1, "uid": "u"}
+            for i in range(40)
+        ]
+        (this.rollouts / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in dump))
+        results = collect_pairs(this, context)
+        assert results["responses"] == results["pairs"] + results["held_out"] == 40
+    own = [read_examples(this.training_pairs, Steps) for this in rounds]
+    mixture = read_examples(rounds[1].mixture, Steps)
+    assert mixture[: len(own[1])] == own[1]
+    # A quarter of the mixture: a third of the new ones.
+    assert len(mixture) - len(own[1]) == results["replayed"] == round(len(own[1]) / 3)
+    assert all(example in own[0] for example in mixture[len(own[1]) :])
+    held_out = {example.prompt for example in read_examples(rounds[0].held_out_pairs, Steps)}
+    assert not held_out & {example.prompt for example in mixture}
+
+
+def learnable(count: int, seed: int, signs: str = "!?") -> list[Steps]:
+    """A step that ends with the first sign is right, one that ends with the second is wrong."""
+    rng = random.Random(seed)
+    examples = []
+    for index in range(count):
+        labels = rng.choices([True, False], k=3)
+        words = ["".join(rng.choices("abc", k=2)) for _ in labels]
+        steps = [f"{word}{signs[not label]}" for word, label in zip(words, labels, strict=True)]
+        examples.append(Steps(f"user\n{index % 9}\n", steps, labels))
+    return examples
+
+
+@pytest.fixture
+def job(tmp_path: Path, policy: Path) -> RewardJob:
+    write_pairs(tmp_path / "train.jsonl", learnable(120, seed=1))
+    write_pairs(tmp_path / "held_out.jsonl", learnable(30, seed=2))
+    return RewardJob(
+        start=str(policy),
+        train=str(tmp_path / "train.jsonl"),
+        held_out=str(tmp_path / "held_out.jsonl"),
+        target=str(tmp_path / "model"),
+        seed=1,
+        trainer={"learning_rate": 3e-3, "num_train_epochs": 3, "disable_tqdm": True},
+    )
+
+
+@pytest.mark.parametrize("signs", ["!?", "?!"])
+def test_it_learns_the_labels(job: RewardJob, signs: str) -> None:
+    """Of both, whatever the head that was drawn says first: of one it knows at most half."""
+    write_pairs(Path(job.train), learnable(120, seed=1, signs=signs))
+    held_out = learnable(30, seed=2, signs=signs)
+    write_pairs(Path(job.held_out), held_out)
+    main(job)
+    results = json.loads((Path(job.target) / RESULTS).read_text())
+    assert results["held_out_accuracy_after"] > 0.95
+    assert results["held_out_steps_right"] == sum(sum(each.labels) for each in held_out) / 90
+    learned = LearnedStepReward.load(job.target)
+    assert step_accuracy(learned.scores_of_pieces, held_out) == results["held_out_accuracy_after"]
+    right, wrong = learned.scores("user\n1\n", f"ab{signs[0]}ba{signs[1]}", [3, 6])
+    assert right > 0.5 > wrong
+
+
+def test_it_goes_on_from_the_last_model(job: RewardJob, tmp_path: Path) -> None:
+    main(replace(job, trainer={**job.trainer, "max_steps": 20}))
+    first = json.loads((Path(job.target) / RESULTS).read_text())
+    further = replace(job, start=job.target, target=str(tmp_path / "further"), trainer={"max_steps": 1})
+    main(further)
+    second = json.loads((tmp_path / "further" / RESULTS).read_text())
+    assert second["held_out_accuracy_before"] == first["held_out_accuracy_after"]
+
+
+def test_nothing_held_out_measures_nothing(job: RewardJob) -> None:
+    Path(job.held_out).write_text("")
+    main(replace(job, trainer={"max_steps": 1}))
+    results = json.loads((Path(job.target) / RESULTS).read_text())
+    assert set(results.values()) == {None}
+
+
+def test_accuracy_counts_steps() -> None:
+    examples = [Steps("p", ["a", "b"], [True, False]), Steps("q", ["c"], [True])]
+    scores = {"p": [0.9, 0.6], "q": [0.51]}
+    assert step_accuracy(lambda prompt, steps: scores[prompt], examples) == pytest.approx(2 / 3)
+    assert share_right(examples) == pytest.approx(2 / 3)
+    assert step_accuracy(lambda prompt, steps: [], []) is None
+
+
+def test_the_users_fields_win() -> None:
+    config = step_reward_config({"max_length": 7}, output_dir="here", seed=5)
+    assert (config["max_length"], config["step_separator"], config["seed"]) == (7, "", 5)
+
+
+def test_a_held_out_prompt_stays_on_its_side() -> None:
+    train, held_out = split_by_prompt(learnable(50, seed=1), held_out=0.3, seed=1)
+    assert not {each.prompt for each in train} & {each.prompt for each in held_out}
+    assert train
+    assert held_out

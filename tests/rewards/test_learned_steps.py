@@ -1,0 +1,115 @@
+"""Test where a process reward model is read: at the last token of each step, given only what comes before."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForTokenClassification
+
+from grpo_verl_ext.rewards.learned_steps import LearnedStepReward, step_tokens
+from grpo_verl_ext.rewards.step_ends import pieces, step_end_characters
+from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
+
+BYTES = build_tokenizer()
+repeatable = settings(derandomize=True, deadline=None, max_examples=50)
+
+
+class TestPieces:
+    def test_by_hand(self) -> None:
+        assert pieces("ab;cd;e", [3, 6]) == ["ab;", "cd;"]
+        assert pieces("ab;cd;e", [6, 3, 6]) == ["ab;", "cd;"]
+        assert pieces("ab;cd;e", [7]) == ["ab;cd;e"]
+        assert pieces("ab;cd;e", []) == []
+
+    @given(response=st.text(min_size=1, max_size=12), data=st.data())
+    @repeatable
+    def test_they_are_the_response_up_to_the_last_end(self, response: str, data: Any) -> None:
+        ends = data.draw(st.lists(st.integers(1, len(response)), min_size=1, max_size=5))
+        found = pieces(response, ends)
+        assert "".join(found) == response[: max(ends)]
+        assert all(found)
+        assert len(found) == len(set(ends))
+
+
+class TestEnds:
+    """A token is a byte here, and 漢 has three."""
+
+    @staticmethod
+    def ends(**reported: Any) -> list[int]:
+        return step_end_characters(reported, [*"a漢;b".encode()], BYTES.decode)
+
+    def test_tokens_become_characters(self) -> None:
+        assert self.ends(step_rewards=[1, 1, 1, 1], step_end_tokens=[0, 3, 4, 5]) == [1, 2, 3, 4]
+
+    def test_the_first_bytes_of_a_character_are_the_character(self) -> None:
+        assert self.ends(step_rewards=[1, 1], step_end_tokens=[1, 2]) == [2, 2]
+
+    def test_characters_stay(self) -> None:
+        assert self.ends(step_rewards=[1, 1], step_ends=[3, 1]) == [3, 1]
+
+
+class TestTokens:
+    def test_by_hand(self) -> None:
+        ids, last = step_tokens("4+5", ["a;", "漢;", "b"], BYTES)
+        assert ids == [*"4+5a;漢;b".encode()]
+        assert last == [4, 8, 9]
+
+    @pytest.mark.parametrize("begins", [False, True])
+    def test_trl_trains_on_the_same_tokens_at_the_same_positions(self, begins: bool) -> None:
+        from trl.experimental.prm import PRMTrainer
+
+        tokenizer = build_tokenizer()
+        if begins:
+            tokenizer.bos_token = "<|im_start|>"
+        row = {"prompt": "4+5", "completions": ["a;", "漢;", "b"], "labels": [True, False, True]}
+        trl = PRMTrainer.tokenize_row(
+            row,
+            tokenizer,
+            step_separator="",
+            max_length=None,
+            max_completion_length=None,
+            train_on_last_step_only=False,
+            is_eval=False,
+        )
+        ids, last = step_tokens(row["prompt"], row["completions"], tokenizer)
+        assert ids == trl["input_ids"]
+        assert (ids[0] == tokenizer.bos_token_id) == begins
+        assert [trl["labels"][position] for position in last] == [1, 0, 1]
+        assert sum(label != -100 for label in trl["labels"]) == 3
+
+
+class TestScores:
+    def test_closed_form(self) -> None:
+        """Logits (1, 1 + position): P(right) is the logistic function of the position."""
+
+        class Ramp:
+            device = torch.device("cpu")
+
+            def __call__(self, ids: torch.Tensor) -> SimpleNamespace:
+                position = torch.arange(ids.shape[1], dtype=torch.float32)
+                return SimpleNamespace(
+                    logits=torch.stack([torch.ones_like(position), 1 + position], -1)[None]
+                )
+
+        learned = LearnedStepReward(Ramp(), BYTES)  # type: ignore[arg-type]
+        found = learned.scores("p", "ab;cd;", [6, 3, 6])
+        # "p" is position 0, so three characters end at 3 and six at 6.
+        assert found == pytest.approx([1 / (1 + math.exp(-end)) for end in (6, 3, 6)], rel=1e-6)
+        assert learned.scores("p", "ab;", []) == []
+
+    def test_a_score_is_that_of_the_prefix_alone(self, policy: Any) -> None:
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            model = AutoModelForTokenClassification.from_pretrained(policy, num_labels=2).eval()
+        found = LearnedStepReward(model, BYTES).scores("4+5=?", "4+5=9;9+1=10;end", [6, 13])
+        with torch.inference_mode():
+            by_hand = [
+                model(torch.tensor([[*f"4+5=?{prefix}".encode()]])).logits[0, -1].softmax(-1)[1].item()
+                for prefix in ("4+5=9;", "4+5=9;9+1=10;")
+            ]
+        assert found == pytest.approx(by_hand, rel=1e-5)
+        assert abs(found[0] - found[1]) > 1e-4, "the model cannot tell its inputs apart"
