@@ -162,7 +162,10 @@ def test_a_result_or_our_error(name: str, batch: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("odd", FLAT)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_one_tensor_of_another_shape(name: str, odd: str, other: tuple[int, ...]) -> None:
-    batch = {each: torch.ones(2, 2) for each in FLAT} | {odd: torch.ones(other), "group": torch.tensor([0, 0])}
+    batch = {each: torch.ones(2, 2) for each in FLAT} | {
+        odd: torch.ones(other),
+        "group": torch.tensor([0, 0]),
+    }
     try:
         FUNCTIONS[name](batch)
     except TensorError as error:
