@@ -152,6 +152,8 @@ WRONG = {
         [f"{ACTOR}.policy_loss.loss_mode=geo_mean"],
         "verls-losses",
     ),
+    "verl's Clip-Cov": ("gmpo", [f"{ACTOR}.policy_loss.loss_mode=clip_cov"], "verls-losses"),
+    "verl's KL-Cov": ("gmpo", [f"{ACTOR}.policy_loss.loss_mode=kl_cov"], "verls-losses"),
     "RLOO averaged over tokens": ("rloo", [f"{ACTOR}.loss_agg_mode=token-mean"], "verls-aggregation"),
     "a standard deviation in RLOO": ("rloo", ["algorithm.grpo_ext.scale_rewards=group"], "settings"),
     "Lite PPO averaged over responses": (
