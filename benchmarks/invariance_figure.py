@@ -6,43 +6,80 @@ The measurement is that of `grpo-verl-ext invariance --verl`, in float64.
 """
 
 import sys
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from grpo_verl_ext.utils import plotting
-from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, VERL_CASES, Case, measure
+from grpo_verl_ext.verl_plugin.invariance import (
+    OUR_CASES,
+    PRESET_CASES,
+    TOLERANCE,
+    VERL_CASES,
+    Case,
+    measure,
+)
 
 FILE = Path(__file__).parents[1] / "docs" / "invariance.svg"
-OURS, VERLS = plotting.COLOURS[:2]
+OWNERS = {"verl": VERL_CASES, "ours": (*OUR_CASES, *PRESET_CASES)}
+COLOURS = dict(zip(("ours", "verl"), plotting.COLOURS, strict=False))
+EXACT = 100 * TOLERANCE[torch.float64]
+LINE = 92
+"""Characters of a line of names."""
+
+Errors = dict[str, float]
+"""Loss → largest relative error of its gradient over all cuts, in percent."""
 
 
-def worst(case: Case) -> float:
-    """The largest relative error of the gradient over all cuts, in percent."""
-    return 100 * max(m.gradient_error for m in measure([case], [torch.float64]))
+def worst(cases: Iterable[Case]) -> Errors:
+    """Measure each loss; the largest error comes first."""
+    errors = {
+        case.name.removeprefix("verl ") + ", by definition" * case.split_dependent: 100
+        * max(m.gradient_error for m in measure([case], [torch.float64]))
+        for case in cases
+    }
+    return dict(sorted(errors.items(), key=lambda item: -item[1]))
 
 
-def draw(errors: dict[str, float]) -> Figure:
-    """A bar for each loss, verl's above ours."""
+def draw(errors: dict[str, Errors]) -> Figure:
+    """Draw a bar for each loss that depends on the cut, and for each owner a line that names all others."""
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.add_subplot()
-    bars = axes.barh(list(errors), list(errors.values()))
-    for bar, name in zip(bars, errors, strict=True):
-        bar.set_color(VERLS if name.startswith("verl") else OURS)
-    axes.bar_label(bars, [f"{error:.0f} %" for error in errors.values()], padding=4)
-    axes.set(xlim=(0, 700), xlabel="largest relative error of the gradient over 18 cuts of one mini-batch, %")
+    for owner, own in errors.items():
+        depending = {f"{owner}: {name}": error for name, error in own.items() if error > EXACT}
+        bars = axes.barh(list(depending), list(depending.values()), color=COLOURS[owner])
+        axes.bar_label(bars, [f"{error:.0f} %" for error in depending.values()], padding=4)
+        add_names(axes, owner, [name for name, error in own.items() if error <= EXACT])
+    largest = max(error for own in errors.values() for error in own.values())
+    axes.set(
+        xlim=(0, 1.15 * largest),
+        xlabel="largest relative error of the gradient over 18 cuts of one mini-batch, %",
+    )
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
+def add_names(axes: Axes, owner: str, names: list[str]) -> None:
+    """Add a row that lists the losses that are the same at every cut."""
+    row = f"{owner}: {len(names)} others"
+    axes.barh([row], [0])
+    listed = textwrap.fill(
+        "0 %:  " + "\xa0· ".join(name.replace(" ", "\xa0") for name in sorted(names)), LINE
+    )
+    axes.annotate(listed, (0, row), (4, 0), textcoords="offset points", va="center", fontsize=7)
+
+
 def main() -> None:
-    errors = {case.name: worst(case) for case in VERL_CASES if case.loss_mode == "vanilla"}
-    for case in OUR_CASES:
-        errors[f"ours {case.name}" + ", by definition" * case.split_dependent] = worst(case)
-    for name, error in errors.items():
-        print(f"{name:35} {error:.1e} %")
+    torch.manual_seed(0)  # verl's clip_cov draws tokens
+    errors = {owner: worst(cases) for owner, cases in OWNERS.items()}
+    for owner, own in errors.items():
+        for name, error in own.items():
+            print(f"{owner} {name:35} {error:.1e} %")
     plotting.save(draw(errors), Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)
 
 

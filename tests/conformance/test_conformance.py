@@ -280,6 +280,15 @@ def test_every_kept_row_has_its_three_numbers() -> None:
     assert len(rows) >= 20
 
 
+def test_our_preset_of_every_algorithm_has_a_row_that_equals_its_paper() -> None:
+    rows = {row["settings"]: row for row in KEPT["frameworks"]["grpo_verl_ext"]["rows"]}
+    for name, algorithm in ALGORITHMS.items():
+        reading = next(iter(algorithm.readings))
+        for kind in ("ragged", "masked"):
+            cell = rows[f"+algo={name}"]["cells"][f"{kind}/{reading}"]
+            assert max(cell["error"], cell["distance"], abs(cell["scale"] - 1)) < 1e-12, (name, kind)
+
+
 def test_the_kept_results_are_worth_trusting() -> None:
     frameworks = KEPT["frameworks"]
     assert comparison.failures(frameworks) == []

@@ -1,14 +1,18 @@
 """Test `grpo-verl-ext doctor`: wrong configurations are found by name; a right one gives no finding."""
 
+import copy
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
 import torch
 import verl
+from hydra._internal.config_repository import ConfigRepository
 from processes import Python
 from safetensors.torch import save_file
 from typer.testing import CliRunner
@@ -18,6 +22,10 @@ from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor import terminal
 from grpo_verl_ext.doctor.configuration import findings
 from grpo_verl_ext.doctor.environment import seen_here
+from grpo_verl_ext.tasks.chain_sum import prepared
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskManifest, TaskSettings
+from grpo_verl_ext.utils.files import sha256
 from grpo_verl_ext.verl_plugin import versions as requirements
 from grpo_verl_ext.verl_plugin.errors import Severity
 from grpo_verl_ext.verl_plugin.versions import TESTED
@@ -25,6 +33,24 @@ from grpo_verl_ext.verl_plugin.versions import TESTED
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"
 PRESETS = sorted(file.stem for file in ALGO.glob("*.yaml"))
 ACTOR = "actor_rollout_ref.actor"
+CPU = "+platform=cpu"
+GPUS = ["actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=8", "trainer.nnodes=2"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def each_file_is_parsed_once() -> Iterator[None]:
+    """Let Hydra parse each file once, not for each configuration, which takes half of the time."""
+    parse, parsed = ConfigRepository.load_config, dict[tuple[str, ...], Any]()
+
+    def load_config(repository: ConfigRepository, config_path: str) -> Any:
+        key = (config_path, *(source.path for source in repository.sources))
+        if key not in parsed:
+            parsed[key] = parse(repository, config_path)
+        return copy.deepcopy(parsed[key])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ConfigRepository, "load_config", load_config)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +68,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     (model / "config.json").write_text(json.dumps(described))
     save_file({"weight": torch.zeros(2)}, model / "model.safetensors")
     return [
-        "+platform=cpu",
+        CPU,
         f"data.train_files={folder}/train.parquet",
         f"data.val_files={folder}/train.parquet",
         f"actor_rollout_ref.model.path={model}",
@@ -62,6 +88,33 @@ def overrides_of(whole: Sequence[str], preset: str, *more: str) -> list[str]:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_passes_without_a_word(whole: list[str], preset: str) -> None:
     assert list(findings(overrides_of(whole, preset))) == []
+
+
+@pytest.fixture(scope="module")
+def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The embedded task, as in a folder that `prepare` has finished."""
+    folder = tmp_path_factory.mktemp("chain_sum") / "seed-1"
+    tiny = TaskSettings(width=32, layers=1, heads=1, feed_forward=32)
+    build_model(tiny, build_tokenizer(), seed=1).save_pretrained(folder / prepared.MODEL)
+    for name in (prepared.TRAIN, prepared.TEST):
+        pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(folder / name)
+    digests = {name: sha256(folder / name) for name in (prepared.TRAIN, prepared.TEST, prepared.WEIGHTS)}
+    TaskManifest(prepared.FORMAT, 1, asdict(tiny), {}, digests, 0.25, 1.0, 512, 1.0, 1.0).write(folder)
+    return ["+task=chain_sum", f"task.folder={folder}"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_passes_on_the_embedded_task(chain_sum: list[str], preset: str) -> None:
+    assert list(findings([f"+algo={preset}", CPU, *chain_sum])) == []
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_passes_on_nodes_with_gpus(
+    whole: list[str], preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERL_PLATFORM", "nvidia")
+    own = [override for override in whole if override != CPU]
+    assert list(findings([f"+algo={preset}", *own, *GPUS])) == []
 
 
 WRONG = {
@@ -99,6 +152,8 @@ WRONG = {
         [f"{ACTOR}.policy_loss.loss_mode=geo_mean"],
         "verls-losses",
     ),
+    "verl's Clip-Cov": ("gmpo", [f"{ACTOR}.policy_loss.loss_mode=clip_cov"], "verls-losses"),
+    "verl's KL-Cov": ("gmpo", [f"{ACTOR}.policy_loss.loss_mode=kl_cov"], "verls-losses"),
     "RLOO averaged over tokens": ("rloo", [f"{ACTOR}.loss_agg_mode=token-mean"], "verls-aggregation"),
     "a standard deviation in RLOO": ("rloo", ["algorithm.grpo_ext.scale_rewards=group"], "settings"),
     "Lite PPO averaged over responses": (

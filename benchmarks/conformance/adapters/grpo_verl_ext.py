@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from benchmarks.conformance.adapters import verl
 from benchmarks.conformance.batch import MAX_RESPONSE_LENGTH, Floats
 from grpo_verl_ext.algorithms.advantages import per_prompt_token
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+from grpo_verl_ext.verl_plugin.presets import PRESETS
 
 TITLE = "grpo_verl_ext, in verl"
 DISTRIBUTION = "verl"
@@ -22,24 +24,25 @@ HAS_K3_LOSS = True
 STAND_INS = ()
 CUTS = verl.CUTS
 NO_MODE: dict[str, str] = {}
+
+
+def _preset(name: str, settings: str = "", note: str = "", **options: Any) -> Row:
+    """Return the row of a preset ``+algo=``, with the loss, average and dual clip that its file names."""
+    preset = PRESETS[name]
+    chosen: dict[str, Any] = {"loss_mode": preset.loss_mode, "loss_agg_mode": preset.loss_agg_mode}
+    if "clip_ratio_c" in preset.numbers:
+        chosen["clip_ratio_c"] = preset.numbers["clip_ratio_c"]
+    return Row(name, f"+algo={name}{settings}", chosen | options, note)
+
+
 ROWS = (
-    Row("grpo", "+algo=grpo", {"loss_mode": "grpo", "loss_agg_mode": "seq-mean-token-mean"}),
-    Row("dapo", "+algo=dapo", {"loss_mode": "dapo", "loss_agg_mode": "token-mean"}),
-    Row(
-        "dapo",
-        "+algo=dapo, adv_estimator=loss_mode=dapo_per_prompt",
-        {"loss_mode": "dapo_per_prompt", "loss_agg_mode": "token-mean"},
-    ),
-    Row("dapo", "+algo=bnpo", {"loss_mode": "bnpo", "loss_agg_mode": "token-mean"}, "by definition", True),
-    Row(
-        "dr_grpo",
-        "+algo=dr_grpo",
-        {
-            "loss_mode": "dr_grpo",
-            "loss_agg_mode": "seq-mean-token-sum-norm",
-            "loss_scale_factor": MAX_RESPONSE_LENGTH,
-        },
-    ),
+    _preset("grpo"),
+    _preset("dapo"),
+    _preset("dapo", ", adv_estimator=loss_mode=dapo_per_prompt", loss_mode="dapo_per_prompt"),
+    replace(_preset("bnpo", note="by definition"), algorithm="dapo", control=True),
+    _preset("dr_grpo", loss_scale_factor=MAX_RESPONSE_LENGTH),
+    _preset("gspo", note="verl's loss, averaged as the paper has it"),
+    _preset("cispo", note="verl's loss; ε_high 0.5 is a clip at 1.5, where the preset's 4.0 is one at 5"),
 )
 
 
