@@ -1,4 +1,4 @@
-"""Train a pretrained SmolLM2-135M on sums and show what was learned; started by smollm2.sh."""
+"""Train a pretrained SmolLM2-135M and show what was learned; started by smollm2.sh."""
 
 import argparse
 from pathlib import Path
@@ -26,7 +26,7 @@ def prepare_and_train(options: argparse.Namespace, overrides: list[str], out: Pa
     stages = Stages(options.started)
     stages.begin(
         "prepare",
-        f"Converting SmolLM2 and warm-starting it on sums, seed {options.seed}",
+        f"Converting SmolLM2 and warm-starting it, seed {options.seed}",
         EXPECTED_SECONDS["prepare"],
         ", a few seconds if they are there already",
     )
@@ -64,7 +64,7 @@ def report(
         seconds=seconds,
     )
     curve = run.folder / "learning_curve.png"
-    draw_learning_curve(run.metrics(), curve, f"SmolLM2-135M on sums, {options.algo}, on the CPU platform")
+    draw_learning_curve(run.metrics(), curve, f"SmolLM2-135M, max(a,b), {options.algo}, on the CPU platform")
     write_summary(summary, run.folder / "summary.json")
     return f"{sentences(summary)}\n{curve}"
 

@@ -90,7 +90,7 @@ def sentences(summary: dict[str, Any]) -> str:
 
 
 def _row(prompt: str, wanted: str, before: str, after: str) -> str:
-    return f"{prompt:<8} {wanted:<8} {before:<20} {after}"
+    return f"{prompt:<12} {wanted:<8} {before:<20} {after}"
 
 
 def write_summary(summary: dict[str, Any], file: Path) -> None:

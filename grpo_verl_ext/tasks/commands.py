@@ -112,10 +112,10 @@ def smollm2(
     _print(outcome, *lines, f"use it: actor_rollout_ref.model.path={outcome.folder}")
 
 
-@prepare.command("smollm2_sums")
-def smollm2_sums(
+@prepare.command("smollm2_max")
+def smollm2_max(
     seed: Annotated[
-        int, typer.Option(min=0, help="Draw the sums and those of the warm start with this seed.")
+        int, typer.Option(min=0, help="Draw the numbers and those of the warm start with this seed.")
     ] = 1,
     *,
     model: Annotated[
@@ -124,28 +124,28 @@ def smollm2_sums(
     folder: Folder = None,
     force: Force = False,
 ) -> None:
-    """Write sums such as 47+35= as data, and warm-start the converted SmolLM2 on them."""
+    """Write prompts such as max(47,35)= as data, and warm-start the converted SmolLM2 on them."""
     # transformers takes seconds to import, and `--help` must not
+    from grpo_verl_ext.tasks.smollm2 import maxima
     from grpo_verl_ext.tasks.smollm2 import prepare as converted
-    from grpo_verl_ext.tasks.smollm2 import sums
 
     source = model or converted.folder_of()
     with (
-        one_message("smollm2_sums", PreparedFolderError),
+        one_message("smollm2_max", PreparedFolderError),
         Progress(console=make_console(), transient=True) as progress,
     ):
         bar = progress.add_task("warm start", total=None)
-        outcome = sums.prepare(
-            sums.SumsSettings(seed),
+        outcome = maxima.prepare(
+            maxima.MaximaSettings(seed),
             source,
-            folder or sums.folder_of(seed),
+            folder or maxima.folder_of(seed),
             force=force,
             on_wait=_waiting,
             on_step=lambda done, total: progress.update(bar, completed=done, total=total),
         )
     _print(
         outcome,
-        "{train} training and {test} test prompts, no pair of terms in both".format(**outcome.found),
+        "{train} training and {test} test prompts, no pair of numbers in both".format(**outcome.found),
         "the right answer has the probability {probability:.3f} after {steps} steps".format(**outcome.found),
     )
 

@@ -12,9 +12,9 @@ import pytest
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ACCURACY = "val-core/smollm2_sums/acc/mean@1"
-PROMPTS = ("11+2=", "3+40=", "50+50=", "9+9=")
-WANTED = ("13", "43", "100", "18")
+ACCURACY = "val-core/smollm2_max/acc/mean@1"
+PROMPTS = ("max(11,13)=", "max(43,40)=", "max(50,51)=", "max(18,17)=")
+WANTED = ("13", "43", "51", "18")
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def module(name: str) -> ModuleType:
 def finished_run(folder: Path) -> VerlRun:
     """As verl leaves it after two steps: 1 of 4 right before, 3 of 4 after, rows in another order."""
     (folder / "validation").mkdir(parents=True)
-    answers = {0: ("13", "34", "10", "8"), 2: ("13", "43", "100", "8")}
+    answers = {0: ("13", "40", "50", "8"), 2: ("13", "43", "51", "8")}
     for step, said in answers.items():
         rows = [
             {"input": asked, "output": answer, "gts": wanted, "score": float(answer == wanted), "step": step}
@@ -72,7 +72,7 @@ def test_the_summary_has_intervals_and_pairs_responses_by_prompt(tmp_path: Path)
     assert summary["test_accuracy_by_step"] == {0: 0.25, 2: 0.75}
     assert summary["training_score_by_step"] == {1: 0.3, 2: 0.5}
     assert (summary["training_seconds"], summary["peak_memory_gib"]) == (50.0, 1.5)
-    assert {"prompt": "3+40=", "wanted": "43", "before": "34", "after": "43"} in summary["responses"]
+    assert {"prompt": "max(43,40)=", "wanted": "43", "before": "40", "after": "43"} in summary["responses"]
     said = of.sentences(summary)
     assert "before 0.250 [0.046, 0.699]" in said
     assert "after 2 steps of gvpo 0.750 [" in said
@@ -88,7 +88,7 @@ def test_a_report_writes_its_files(tmp_path: Path) -> None:
     said = module("smollm2").report(run, options, overrides, 9.0, 2**30)
     assert (run.folder / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((run.folder / "summary.json").read_text())["peak_memory_gib"] == 1.0
-    assert "11+2=" in said
+    assert "max(11,13)=" in said
 
 
 def test_the_run_is_tested_whatever_the_users_overrides(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_the_run_is_tested_whatever_the_users_overrides(tmp_path: Path) -> None:
         ["--algo", "grpo", "trainer.test_freq=-1", "actor_rollout_ref.rollout.val_kwargs.n=4"],
     )
     run = module("smollm2").run_of(options, overrides, tmp_path)
-    assert run.overrides[:3] == ["+algo=grpo", "+platform=cpu", "+task=smollm2_sums"]
+    assert run.overrides[:3] == ["+algo=grpo", "+platform=cpu", "+task=smollm2_max"]
     last = dict(word.split("=", 1) for word in run.overrides)
     assert last["trainer.test_freq"] == "10"
     assert last["actor_rollout_ref.rollout.val_kwargs.n"] == "1"

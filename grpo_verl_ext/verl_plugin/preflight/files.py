@@ -20,7 +20,7 @@ from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, local_fold
 
 COMMANDS = {
     "reasoning_gym": "reasoning_gym --task {dataset} --seed {seed}",
-    "smollm2_sums": "smollm2_sums --seed {seed}",
+    "smollm2_max": "smollm2_max --seed {seed}",
 }
 """Tasks with a manifest → what `grpo-verl-ext prepare` is to make, with the task's settings."""
 

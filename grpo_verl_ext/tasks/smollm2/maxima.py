@@ -1,8 +1,8 @@
-"""Sums of two numbers below 100 as text, ``47+35=``, and SmolLM2 warm-started on them.
+"""The larger of two numbers as text, ``max(47,35)=``, and SmolLM2 warm-started on it.
 
 SmolLM2 reads a chat as 40 tokens before the question, and rarely answers one with the number alone. Here the
-prompt is the sum, about 6 tokens, and a few steps of supervised learning have taught the form of the answer:
-the number, then the end of the turn. So a training step takes seconds on a processor.
+prompt has 8 tokens, and a few steps of supervised learning have taught the form of the answer: the number,
+then the end of the turn. So a training step takes seconds on a processor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import combinations_with_replacement
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,29 +23,29 @@ from grpo_verl_ext.utils.files import cache_root
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-NAME = "smollm2_sums"
+NAME = "smollm2_max"
 MODEL = "model"
-MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS = 6, 6
+MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS = 8, 6
 MEASURED, MEASURED_EVERY = 64, 4
 """Training problems on which the warm start is measured, and after how many steps."""
 
-Terms = tuple[int, int]
+Numbers = tuple[int, int]
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 """Chat template under which a chat of one message is that message's text."""
 
 CHANGED = """
-Changed again: {steps} steps of supervised learning on sums such as 47+35= with their answers, and a chat
-template that leaves a message as it is.
+Changed again: {steps} steps of supervised learning on texts such as max(47,35)= with their answers, and a
+chat template that leaves a message as it is.
 """
 
 
 @dataclass(frozen=True)
-class SumsSettings:
+class MaximaSettings:
     """All that the folder depends on, besides the converted model and torch.
 
     Attributes:
-        largest: largest term.
+        smallest, largest: range of the numbers.
         test: number of test prompts.
         start: the warm start ends when the right answer has this probability, the mean over
             `MEASURED` training problems: a middling one, so that groups of responses are mixed.
@@ -55,41 +55,42 @@ class SumsSettings:
     """
 
     seed: int
+    smallest: int = 10
     largest: int = 99
     test: int = 512
     start: float = 0.3
     steps: int = 200
     batch_size: int = 16
-    learning_rate: float = 2e-4
+    learning_rate: float = 1e-4
     workers: int = 2
 
 
 def folder_of(seed: int) -> Path:
-    """Return the folder of the preset ``+task=smollm2_sums``."""
+    """Return the folder of the preset ``+task=smollm2_max``."""
     return cache_root() / NAME / f"seed-{seed}"
 
 
-def prompt(terms: Terms) -> str:
+def prompt(numbers: Numbers) -> str:
     """Return the text of a prompt."""
-    return f"{terms[0]}+{terms[1]}="
+    return f"max({numbers[0]},{numbers[1]})="
 
 
-def draw(settings: SumsSettings) -> tuple[list[Terms], list[Terms]]:
+def draw(settings: MaximaSettings) -> tuple[list[Numbers], list[Numbers]]:
     """Return training and test problems in a seeded order.
 
-    A pair of terms is on one side: the training problems have both orders of theirs, the test problems one.
+    A pair of numbers is on one side: the training problems have both orders of theirs, the test problems one.
     """
     rng = random.Random(f"{NAME}/{settings.seed}")
-    pairs = [*combinations_with_replacement(range(1, settings.largest + 1), 2)]
+    pairs = [*combinations(range(settings.smallest, settings.largest + 1), 2)]
     rng.shuffle(pairs)
     test, rest = pairs[: settings.test], pairs[settings.test :]
-    train = [order for a, b in rest for order in sorted({(a, b), (b, a)})]
+    train = [order for a, b in rest for order in ((a, b), (b, a))]
     rng.shuffle(train)
     return train, [pair if rng.random() < 0.5 else pair[::-1] for pair in test]
 
 
 def prepare(
-    settings: SumsSettings,
+    settings: MaximaSettings,
     source: Path,
     folder: Path,
     *,
@@ -126,11 +127,11 @@ def prepare(
     return folders.make(folder, content, build, force=force, on_wait=on_wait)
 
 
-def _row(terms: Terms, index: int, split: str) -> dict[str, Any]:
+def _row(numbers: Numbers, index: int, split: str) -> dict[str, Any]:
     return verl_row(
         NAME,
-        prompt(terms),
-        str(sum(terms)),
+        prompt(numbers),
+        str(max(numbers)),
         system="",
         ability="math",
         extra_info={"index": index, "split": split},
@@ -140,8 +141,8 @@ def _row(terms: Terms, index: int, split: str) -> dict[str, Any]:
 def _write_model(
     folder: Path,
     source: Path,
-    problems: list[Terms],
-    settings: SumsSettings,
+    problems: list[Numbers],
+    settings: MaximaSettings,
     on_step: Callable[[int, int], None],
 ) -> dict[str, Any]:
     import torch
@@ -164,8 +165,8 @@ def _write_model(
 def _warm_start(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    problems: list[Terms],
-    settings: SumsSettings,
+    problems: list[Numbers],
+    settings: MaximaSettings,
     on_step: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Train ``model`` in place until it answers right as often as it should; return ``found``'s entries."""
@@ -207,5 +208,5 @@ def _warm_start(
     return found
 
 
-def _example(terms: Terms) -> tuple[str, str]:
-    return prompt(terms), str(sum(terms))
+def _example(numbers: Numbers) -> tuple[str, str]:
+    return prompt(numbers), str(max(numbers))
