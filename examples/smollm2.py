@@ -12,7 +12,7 @@ from smollm2_summary import sentences, summarize, write_summary
 
 from grpo_verl_ext.runs.verl_run import VerlRun
 
-EXPECTED_SECONDS = {"prepare": 240.0, "start": 90.0, "step": 25.0}
+EXPECTED_SECONDS = {"prepare": 75.0, "start": 90.0, "step": 30.0}
 """On 2 cores that nothing else uses."""
 TESTED_EVERY = 10
 
