@@ -1,72 +1,105 @@
-"""Parse the arguments of the quick start, and refuse folders that it could damage.
+"""Parse the arguments of quickstart.sh and smollm2.sh, and refuse folders that they could damage.
 
-Standard library only: quickstart.sh starts this file before anything is installed.
+Standard library only: the scripts start this file before anything is installed.
 """
 
 import argparse
 import itertools
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-STEPS = 14
 ABOUT = (
-    "Train the embedded task on verl's real trainer and show what was learned. The run folder gets "
-    "attempt-N.jsonl (verl's metrics), attempt-N.log (verl's output), checkpoints/, and at the end "
-    "learning_curve.png and summary.json."
+    "on verl's real trainer and show what was learned. The run folder gets attempt-N.jsonl (verl's metrics), "
+    "attempt-N.log (verl's output), checkpoints/, and at the end learning_curve.png and summary.json."
 )
 
 
-def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
-    """Return the options of the quick start, and the overrides for verl."""
+@dataclass(frozen=True)
+class Example:
+    """One of the scripts.
+
+    Attributes:
+        name: of its files; its run folder is ``outputs/<name>`` unless told otherwise.
+        words: what a run is called in messages.
+        task: preset, which is also verl's data source.
+        what: what is trained, for the help.
+        steps: training steps unless told otherwise.
+    """
+
+    name: str
+    words: str
+    task: str
+    what: str
+    steps: int
+
+    @property
+    def script(self) -> str:
+        """Return the program's name in messages."""
+        return f"{self.name}.sh"
+
+
+QUICKSTART = Example("quickstart", "quick start", task="chain_sum", what="the embedded task", steps=14)
+SMOLLM2 = Example("smollm2", "training", task="smollm2_max", what="the pretrained SmolLM2-135M", steps=60)
+EXAMPLES = {example.name: example for example in (QUICKSTART, SMOLLM2)}
+
+
+def parse_arguments(
+    example: Example = QUICKSTART, arguments: Sequence[str] | None = None
+) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options of an example, and the overrides for verl; by default from the command line."""
     parser = argparse.ArgumentParser(
-        prog="quickstart.sh", description=ABOUT, epilog="Other arguments go to verl: key=value …"
+        prog=example.script,
+        description=f"Train {example.what} {ABOUT}",
+        epilog="Other arguments go to verl: key=value …",
     )
+    folder = f"outputs/{example.name}"
     parser.add_argument("--algo", default="gvpo", help="preset of the package (default: gvpo)")
     parser.add_argument("--seed", type=int, default=1, help="seed of task, data order and sampling (1)")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"training steps ({STEPS})")
-    parser.add_argument(
-        "--out", type=Path, default=Path("outputs/quickstart"), help="run folder (outputs/quickstart)"
-    )
+    parser.add_argument("--steps", type=int, default=example.steps, help=f"training steps ({example.steps})")
+    parser.add_argument("--out", type=Path, default=Path(folder), help=f"run folder ({folder})")
     parser.add_argument("--started", type=float, help=argparse.SUPPRESS)
-    return parser.parse_known_args()
+    return parser.parse_known_args(arguments)
 
 
-def check_out(out: Path) -> Path:
-    """Return the absolute path of ``--out``; exit unless it is new, empty, or an earlier quick start's.
+def check_out(out: Path, example: Example = QUICKSTART) -> Path:
+    """Return the absolute path of ``--out``; exit unless it is new, empty, or an earlier run's.
 
     The folder of an earlier run is renamed, so a folder with other files must not be taken for one.
     """
     folder = out.resolve()
     here = Path.cwd()
     if folder in (here, *here.parents):
-        refuse_out(folder, "which holds the current directory")
+        refuse_out(folder, "which holds the current directory", example)
     if not_a_folder := next((path for path in (folder, *folder.parents) if path.is_file()), None):
-        refuse_out(folder, f"but {not_a_folder} is a file")
-    if folder.is_dir() and any(folder.iterdir()) and not is_quickstart(folder):
-        refuse_out(folder, "which has other files in it")
+        refuse_out(folder, f"but {not_a_folder} is a file", example)
+    if folder.is_dir() and any(folder.iterdir()) and not is_run(folder):
+        refuse_out(folder, "which has other files in it", example)
     return folder
 
 
-def is_quickstart(folder: Path) -> bool:
-    """Whether the folder was made by a quick start, which writes ``settings`` before anything else."""
+def is_run(folder: Path) -> bool:
+    """Whether the folder was made by an example, which writes ``settings`` before anything else."""
     marker = folder / "settings"
     return marker.is_file() and marker.read_bytes().startswith(b"algo=")
 
 
-def refuse_out(folder: Path, reason: str) -> NoReturn:
+def refuse_out(folder: Path, reason: str, example: Example) -> NoReturn:
     """Exit with one message."""
     sys.exit(
-        f"quickstart.sh: --out is {folder}, {reason}; valid is a new folder, an empty one, or that of an "
-        f"earlier quick start. Type the same command with --out {another(folder)}"
+        f"{example.script}: --out is {folder}, {reason}; valid is a new folder, an empty one, or that of an "
+        f"earlier run. Type the same command with --out {another(folder, example)}"
     )
 
 
-def another(folder: Path) -> str:
+def another(folder: Path, example: Example = QUICKSTART) -> str:
     """Return another folder to suggest."""
-    names = (f"outputs/quickstart-{number}" for number in itertools.count(2))
+    names = (f"outputs/{example.name}-{number}" for number in itertools.count(2))
     return next(name for name in names if not Path(name).exists() and Path(name).resolve() != folder)
 
 
 if __name__ == "__main__":
-    check_out(parse_arguments()[0].out)
+    name, *rest = sys.argv[1:]
+    check_out(parse_arguments(EXAMPLES[name], rest)[0].out, EXAMPLES[name])

@@ -1,13 +1,14 @@
 """Summarize a quick start: ``summary.json``, one sentence with the accuracies, and the learning curve."""
 
 import json
+import re
 from pathlib import Path
 from typing import TypedDict
 
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.utils.files import write_whole
 
-TEST_ACCURACY = "val-core/chain_sum/acc/mean@1"
+TEST_ACCURACY = re.compile("val-core/[^/]+/acc/mean@1")
 TRAIN_SCORE = "critic/score/mean"
 
 
@@ -48,9 +49,12 @@ def summarize(metrics: Metrics, *, algo: str, seed: int, seconds: float) -> Summ
 
 
 def accuracy_by_step(metrics: Metrics) -> dict[int, float]:
-    """Return the test accuracy by step, in the order of steps."""
+    """Return the test accuracy by step, in the order of steps; an example has one task."""
     return {
-        step: values[TEST_ACCURACY] for step, values in sorted(metrics.items()) if TEST_ACCURACY in values
+        step: values[name]
+        for step, values in sorted(metrics.items())
+        for name in values
+        if TEST_ACCURACY.fullmatch(name)
     }
 
 
@@ -82,7 +86,7 @@ def write_summary(summary: Summary, file: Path) -> None:
     write_whole(file, json.dumps(summary, indent=2) + "\n")
 
 
-def draw_learning_curve(metrics: Metrics, file: Path, algo: str) -> None:
+def draw_learning_curve(metrics: Metrics, file: Path, title: str) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -93,7 +97,7 @@ def draw_learning_curve(metrics: Metrics, file: Path, algo: str) -> None:
     accuracy.plot(list(tested), list(tested.values()), "o-", color="#0072B2", label="test accuracy")
     accuracy.set(xlabel="step", ylabel="accuracy, sampled at temperature 1", ylim=(0, 1))
     accuracy.xaxis.get_major_locator().set_params(integer=True)
-    accuracy.set_title(f"chain_sum, {algo}, on the CPU platform")
+    accuracy.set_title(title)
     score = accuracy.twinx()
     steps = sorted(step for step, m in metrics.items() if TRAIN_SCORE in m)
     score.plot(steps, [metrics[s][TRAIN_SCORE] for s in steps], "--", color="#D55E00", label="training score")

@@ -2,7 +2,7 @@
 # Make or update the environment for a machine without a GPU: .venv with verl, vLLM's CPU build, Ray and this
 # package. Safe to repeat; an interrupted installation starts again from nothing.
 #
-#   bash examples/setup_cpu.sh [EXTRAS]     EXTRAS: cpu (default) or cpu,dev
+#   bash examples/setup_cpu.sh [EXTRAS]     EXTRAS: cpu (default), cpu,dev or others of pyproject.toml
 #
 # Environment: PYTHON (python3), VENV (.venv). PyTorch's CPU builds come from where pip or uv are told to
 # look; outside a prepared machine set UV_TORCH_BACKEND=cpu (see docs/installation.md).

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.progress import Progress
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, PreparedTaskError
 from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
@@ -109,6 +110,44 @@ def smollm2(
     if found["sha256"] != model.TESTED:
         lines.append(f"the file is not the tested one: its sha256 is {found['sha256']}, not {model.TESTED}")
     _print(outcome, *lines, f"use it: actor_rollout_ref.model.path={outcome.folder}")
+
+
+@prepare.command("smollm2_max")
+def smollm2_max(
+    seed: Annotated[
+        int, typer.Option(min=0, help="Draw the numbers and those of the warm start with this seed.")
+    ] = 1,
+    *,
+    model: Annotated[
+        Path | None, typer.Option(help="Begin with the model of this folder, made by `prepare smollm2`.")
+    ] = None,
+    folder: Folder = None,
+    force: Force = False,
+) -> None:
+    """Write prompts such as max(47,35)= as data, and warm-start the converted SmolLM2 on them."""
+    # transformers takes seconds to import, and `--help` must not
+    from grpo_verl_ext.tasks.smollm2 import maxima
+    from grpo_verl_ext.tasks.smollm2 import prepare as converted
+
+    source = model or converted.folder_of()
+    with (
+        one_message("smollm2_max", PreparedFolderError),
+        Progress(console=make_console(), transient=True) as progress,
+    ):
+        bar = progress.add_task("warm start", total=None)
+        outcome = maxima.prepare(
+            maxima.MaximaSettings(seed),
+            source,
+            folder or maxima.folder_of(seed),
+            force=force,
+            on_wait=_waiting,
+            on_step=lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    _print(
+        outcome,
+        "{train} training and {test} test prompts, no pair of numbers in both".format(**outcome.found),
+        "the right answer has the probability {probability:.3f} after {steps} steps".format(**outcome.found),
+    )
 
 
 def _options(words: list[str]) -> dict[str, Any]:

@@ -992,6 +992,7 @@ SEAMS: dict[str, list[Seam]] = {
             ),
             "rewards.weighted_sum",
             "rewards.reasoning_gym",
+            "rewards.whole_response",
         ),
         seam(
             "verl.trainer.ppo.reward.load_reward_manager",

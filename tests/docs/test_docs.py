@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -180,31 +181,36 @@ def examine_python(arguments: list[str]) -> None:
         assert importlib.util.find_spec(rest[0]), rest[0]
     else:
         assert (ROOT / first).is_file(), first
-    if first == "examples/quickstart.py":
-        examine_quickstart(rest)
+    if first in (f"examples/{name}.py" for name in quickstart_arguments().EXAMPLES):
+        examine_example(Path(first).stem, rest)
 
 
 def examine_bash(arguments: list[str]) -> None:
     script, *rest = arguments
     assert (ROOT / script).is_file(), script
-    if script == "examples/quickstart.sh":
-        examine_quickstart(rest)
+    if script in (f"examples/{name}.sh" for name in quickstart_arguments().EXAMPLES):
+        examine_example(Path(script).stem, rest)
     if script == "examples/setup_cpu.sh" and rest:
         assert set(rest[0].split(",")) <= extras(), rest[0]
 
 
-def examine_quickstart(arguments: list[str]) -> None:
+def examine_example(name: str, arguments: list[str]) -> None:
+    module = quickstart_arguments()
+    example = module.EXAMPLES[name]
+    options, overrides = module.parse_arguments(example, arguments)
+    examine_training([f"+algo={options.algo}", "+platform=cpu", f"+task={example.task}", *overrides])
+
+
+def quickstart_arguments() -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         "quickstart_arguments", ROOT / "examples/quickstart_arguments.py"
     )
     assert spec is not None
     assert spec.loader is not None
-    quickstart_arguments = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(quickstart_arguments)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["quickstart.py", *arguments])
-        options, overrides = quickstart_arguments.parse_arguments()
-    examine_training([f"+algo={options.algo}", "+platform=cpu", "+task=chain_sum", *overrides])
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["quickstart_arguments"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
 def examine_pip(arguments: list[str]) -> None:

@@ -15,6 +15,10 @@ STARTED_BY: Mapping[str, str] = {
     "bash examples/quickstart.sh …": (
         "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"
     ),
+    # its training alone is not started; that of quickstart.sh, with the same code, is
+    "bash examples/smollm2.sh …": (
+        "tests/runs/test_smollm2_without_training.py::test_a_report_writes_its_files"
+    ),
     "pip install .": "tests/plugin/test_package.py::test_the_wheel_works_in_a_fresh_environment",
     "pip-licenses --with-system": (
         "tests/plugin/test_licences.py::test_what_users_install_may_be_used_beside_our_licence"
@@ -52,6 +56,10 @@ STARTED_BY: Mapping[str, str] = {
     # a tiny file of its kind; with --all the package's
     "grpo-verl-ext prepare smollm2": (
         "tests/tasks/test_smollm2.py::test_it_is_found_again_and_another_file_is_said"
+    ),
+    # a tiny model in its place
+    "grpo-verl-ext prepare smollm2_max --seed 1": (
+        "tests/tasks/test_smollm2_max.py::test_the_same_seed_gives_the_same_bytes"
     ),
     "grpo-verl-ext iterate run examples/iterate_chain_sum.yaml": (
         "tests/end_to_end/test_iterate.py::test_two_rounds_of_the_example"

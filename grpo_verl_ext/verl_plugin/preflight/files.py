@@ -18,22 +18,26 @@ from grpo_verl_ext.verl_plugin.config import MODEL
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, local_folder, read_config
 
+COMMANDS = {
+    "reasoning_gym": "reasoning_gym --task {dataset} --seed {seed}",
+    "smollm2_max": "smollm2_max --seed {seed}",
+}
+"""Tasks with a manifest → what `grpo-verl-ext prepare` is to make, with the task's settings."""
+
 
 def check_task(config: DictConfig) -> None:
-    """Refuse an embedded task, or one of reasoning-gym, that is not prepared or not complete."""
+    """Refuse a task that ``grpo-verl-ext prepare`` makes and that is not prepared or not complete."""
     task = config.get("task")
     if task is not None and task.get("name") in prepared.TASKS:
         try:
             prepared.check(task.folder)
         except prepared.PreparedTaskError as error:
             raise SettingError("task.folder", task.folder, seen=str(error)) from error
-    if task is not None and task.get("name") == "reasoning_gym":
+    if task is not None and task.get("name") in COMMANDS:
         try:
             folders.checked(Path(task.folder))
         except folders.PreparedFolderError as error:
-            fix = (
-                f"grpo-verl-ext prepare reasoning_gym --task {task.get('dataset')} --seed {task.get('seed')}"
-            )
+            fix = f"grpo-verl-ext prepare {COMMANDS[task.name].format(**task)}"
             raise SettingError("task.folder", task.folder, seen=str(error), fix=fix) from error
 
 

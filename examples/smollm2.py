@@ -1,0 +1,73 @@
+"""Train a pretrained SmolLM2-135M and show what was learned; started by smollm2.sh."""
+
+import argparse
+from pathlib import Path
+
+from quickstart_arguments import SMOLLM2
+from quickstart_run import go, open_run_folder, prepare, run_example, settings_of
+from quickstart_stages import Stages
+from quickstart_summary import draw_learning_curve
+from smollm2_memory import PeakMemory
+from smollm2_summary import sentences, summarize, write_summary
+
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+EXPECTED_SECONDS = {"prepare": 75.0, "start": 90.0, "step": 30.0}
+"""On 2 cores that nothing else uses."""
+TESTED_EVERY = 10
+
+
+def main() -> None:
+    run_example(SMOLLM2, prepare_and_train)
+
+
+def prepare_and_train(options: argparse.Namespace, overrides: list[str], out: Path) -> str:
+    """Run all stages but the installation, write their results to ``out``, and return a report."""
+    stages = Stages(options.started)
+    stages.begin(
+        "prepare",
+        f"Converting SmolLM2 and warm-starting it, seed {options.seed}",
+        EXPECTED_SECONDS["prepare"],
+        ", a few seconds if they are there already",
+    )
+    prepare("smollm2")
+    prepare(SMOLLM2.task, "--seed", str(options.seed))
+    open_run_folder(out, settings_of(options, overrides))
+    run, memory = run_of(options, overrides, out), PeakMemory(out)
+    go(run, options.algo, stages, EXPECTED_SECONDS, on_metrics=lambda _: memory.look())
+    return report(run, options, overrides, stages.seconds(), memory.bytes)
+
+
+def run_of(options: argparse.Namespace, overrides: list[str], out: Path) -> VerlRun:
+    settings = (
+        *(f"+algo={options.algo}", "+platform=cpu", f"+task={SMOLLM2.task}", f"task.seed={options.seed}"),
+        *(f"trainer.save_freq={TESTED_EVERY}", "trainer.max_actor_ckpt_to_keep=1"),
+    )
+    # behind the user's: the report compares the first test with the last, one response a prompt
+    for_the_report = (
+        *("trainer.val_before_train=true", f"trainer.test_freq={TESTED_EVERY}"),
+        "actor_rollout_ref.rollout.val_kwargs.n=1",
+    )
+    return VerlRun(out, [*settings, *overrides, *for_the_report], options.steps)
+
+
+def report(
+    run: VerlRun, options: argparse.Namespace, overrides: list[str], seconds: float, peak_memory_bytes: int
+) -> str:
+    """Write ``summary.json`` and the learning curve, and return the results in words."""
+    summary = summarize(
+        run,
+        peak_memory_bytes=peak_memory_bytes,
+        algo=options.algo,
+        seed=options.seed,
+        overrides=overrides,
+        seconds=seconds,
+    )
+    curve = run.folder / "learning_curve.png"
+    draw_learning_curve(run.metrics(), curve, f"SmolLM2-135M, max(a,b), {options.algo}, on the CPU platform")
+    write_summary(summary, run.folder / "summary.json")
+    return f"{sentences(summary)}\n{curve}"
+
+
+if __name__ == "__main__":
+    main()

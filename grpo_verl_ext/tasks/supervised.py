@@ -1,0 +1,120 @@
+"""Supervised training of a causal language model on prompts with responses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+IGNORED_LABEL = -100
+"""Label that transformers' loss ignores."""
+
+Part = tuple[torch.Tensor, torch.Tensor]
+"""Token ids and labels, (B, T) each."""
+
+
+def fit(
+    model: PreTrainedModel,
+    batches: Iterator[Sequence[Part]],
+    *,
+    steps: int,
+    learning_rate: float,
+    on_step: Callable[[int], None],
+) -> None:
+    """Train ``model`` in place with AdamW, one step a batch, until the batches end.
+
+    The result is bit-identical for the same batches, initial weights, torch build and kind of processor. The
+    number of cores and torch's number of threads do not matter: each part of a batch is computed on one
+    thread, and their gradients are averaged in order. Threads inside torch's operators would spin while they
+    wait for each other, and take many times as long on a busy machine.
+
+    Args:
+        batches: each cut into parts, one a thread; drawn when the model has taken the step before.
+        steps: largest number of batches, over which the learning rate falls.
+        learning_rate: its largest value (`_lr_factor`).
+        on_step: called with the number of steps done, after each.
+    """
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _lr_factor(step, steps))
+    model.train()
+    with _one_thread_an_operator(), ThreadPoolExecutor() as pool:
+        for done, parts in enumerate(batches, start=1):
+            of_parts = list(pool.map(partial(_gradients, model, parameters), parts))
+            for parameter, gradients in zip(parameters, zip(*of_parts, strict=True), strict=True):
+                parameter.grad = torch.stack(gradients).mean(dim=0)
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            schedule.step()
+            on_step(done)
+    model.eval()
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerBase, examples: list[tuple[str, str]], max_response_tokens: int
+) -> Part:
+    """Return token ids and labels, (B, T) each, padded on the right.
+
+    Only the response and its end of turn are labelled, and no more of them than the budget.
+
+    Args:
+        examples: pairs of a user's message and a response.
+    """
+    asked = [_chat(tokenizer, question) for question, _ in examples]
+    said = [
+        [*tokenizer.encode(answer), tokenizer.eos_token_id][:max_response_tokens] for _, answer in examples
+    ]
+    rows = [torch.tensor(a + s) for a, s in zip(asked, said, strict=True)]
+    labels = [torch.tensor([IGNORED_LABEL] * len(a) + s) for a, s in zip(asked, said, strict=True)]
+    pad = torch.nn.utils.rnn.pad_sequence
+    return (
+        pad(rows, batch_first=True, padding_value=tokenizer.pad_token_id),
+        pad(labels, batch_first=True, padding_value=IGNORED_LABEL),
+    )
+
+
+@torch.no_grad()
+def probability_of_responses(model: PreTrainedModel, examples: Part) -> float:
+    """Return the mean probability of the labelled tokens of a row, all in sequence: Σᵢ Πₜ p(yᵢₜ | …) / B.
+
+    It is the expected share of exactly these responses when one is sampled a prompt at temperature 1.
+    """
+    input_ids, labels = examples
+    log_probs = model(input_ids=input_ids, use_cache=False).logits[:, :-1].log_softmax(-1)
+    wanted = labels[:, 1:]
+    chosen = log_probs.gather(2, wanted.clamp_min(0)[..., None])[..., 0]
+    return float((chosen * (wanted != IGNORED_LABEL)).sum(1).exp().mean())
+
+
+def _gradients(
+    model: PreTrainedModel, parameters: list[torch.nn.Parameter], part: Part
+) -> tuple[torch.Tensor, ...]:
+    input_ids, labels = part
+    return torch.autograd.grad(model(input_ids=input_ids, labels=labels, use_cache=False).loss, parameters)
+
+
+def _chat(tokenizer: PreTrainedTokenizerBase, question: str) -> list[int]:
+    chat = [{"role": "user", "content": question}]
+    text: str = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    ids: list[int] = tokenizer.encode(text)
+    return ids
+
+
+def _lr_factor(step: int, steps: int) -> float:
+    """Return the factor of the learning rate: up over ten steps, then half a cosine down to a tenth."""
+    return min(1.0, (step + 1) / 10) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / steps)))
+
+
+@contextmanager
+def _one_thread_an_operator() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

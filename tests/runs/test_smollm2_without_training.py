@@ -1,0 +1,141 @@
+"""Test examples/smollm2.sh around its training: arguments, summary, memory."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import psutil
+import pytest
+
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ACCURACY = "val-core/smollm2_max/acc/mean@1"
+PROMPTS = ("max(11,13)=", "max(43,40)=", "max(50,51)=", "max(18,17)=")
+WANTED = ("13", "43", "51", "18")
+
+
+@pytest.fixture(autouse=True)
+def examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples are scripts, which import each other from their own folder."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+
+def module(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def finished_run(folder: Path) -> VerlRun:
+    """As verl leaves it after two steps: 1 of 4 right before, 3 of 4 after, rows in another order."""
+    (folder / "validation").mkdir(parents=True)
+    answers = {0: ("13", "40", "50", "8"), 2: ("13", "43", "51", "8")}
+    for step, said in answers.items():
+        rows = [
+            {"input": asked, "output": answer, "gts": wanted, "score": float(answer == wanted), "step": step}
+            for asked, wanted, answer in zip(PROMPTS, WANTED, said, strict=True)
+        ]
+        lines = [json.dumps(row | {"uid": f"{n}"}) for n, row in enumerate(rows)]
+        (folder / "validation" / f"{step}.jsonl").write_text(
+            "\n".join(lines if step else reversed(lines)) + "\n"
+        )
+    metrics = [
+        {"step": 0, "data": {ACCURACY: 0.25}},
+        {"step": 1, "data": {"critic/score/mean": 0.3, "timing_s/step": 20.0}},
+        {"step": 2, "data": {"critic/score/mean": 0.5, "timing_s/step": 30.0, ACCURACY: 0.75}},
+    ]
+    (folder / "attempt-1.jsonl").write_text("".join(json.dumps(each) + "\n" for each in metrics))
+    return VerlRun(folder, [], 2)
+
+
+def test_the_summary_has_intervals_and_pairs_responses_by_prompt(tmp_path: Path) -> None:
+    of = module("smollm2_summary")
+    run = finished_run(tmp_path / "run")
+    summary = of.summarize(run, peak_memory_bytes=3 * 2**29, algo="gvpo", seed=1, seconds=60.0)
+    # Wilson, by hand: z² = 3.8415; centre (1 + z²/2)/(4 + z²), half width z √(¾ + z²/4)/(4 + z²)
+    assert summary["before"] == {
+        "right": 1,
+        "prompts": 4,
+        "share": 0.25,
+        "low": pytest.approx(0.045587, abs=1e-6),
+        "high": pytest.approx(0.699358, abs=1e-6),
+    }
+    assert (summary["after"]["right"], summary["after"]["share"]) == (3, 0.75)
+    # differences 0, 1, 1, 0: mean ½, std √⅓, t₃ = 3.182446
+    half = 3.182446 / 3**0.5 / 2
+    assert summary["difference"] == {
+        "mean": 0.5,
+        "low": pytest.approx(0.5 - half, abs=1e-6),
+        "high": pytest.approx(0.5 + half, abs=1e-6),
+    }
+    assert summary["test_accuracy_by_step"] == {0: 0.25, 2: 0.75}
+    assert summary["training_score_by_step"] == {1: 0.3, 2: 0.5}
+    assert (summary["training_seconds"], summary["peak_memory_gib"]) == (50.0, 1.5)
+    assert {"prompt": "max(43,40)=", "wanted": "43", "before": "40", "after": "43"} in summary["responses"]
+    said = of.sentences(summary)
+    assert "before 0.250 [0.046, 0.699]" in said
+    assert "after 2 steps of gvpo 0.750 [" in said
+    of.write_summary(summary, tmp_path / "summary.json")
+    assert json.loads((tmp_path / "summary.json").read_text())["after"]["right"] == 3
+
+
+def test_a_report_writes_its_files(tmp_path: Path) -> None:
+    options, overrides = module("quickstart_arguments").parse_arguments(
+        module("quickstart_arguments").SMOLLM2, ["--steps", "2"]
+    )
+    run = finished_run(tmp_path / "run")
+    said = module("smollm2").report(run, options, overrides, 9.0, 2**30)
+    assert (run.folder / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((run.folder / "summary.json").read_text())["peak_memory_gib"] == 1.0
+    assert "max(11,13)=" in said
+
+
+def test_the_run_is_tested_whatever_the_users_overrides(tmp_path: Path) -> None:
+    options, overrides = module("quickstart_arguments").parse_arguments(
+        module("quickstart_arguments").SMOLLM2,
+        ["--algo", "grpo", "trainer.test_freq=-1", "actor_rollout_ref.rollout.val_kwargs.n=4"],
+    )
+    run = module("smollm2").run_of(options, overrides, tmp_path)
+    assert run.overrides[:3] == ["+algo=grpo", "+platform=cpu", "+task=smollm2_max"]
+    last = dict(word.split("=", 1) for word in run.overrides)
+    assert last["trainer.test_freq"] == "10"
+    assert last["actor_rollout_ref.rollout.val_kwargs.n"] == "1"
+
+
+def test_messages_name_the_script_and_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["smollm2.py", "--out", "."])
+    with pytest.raises(SystemExit) as refused:
+        module("smollm2").main()
+    assert str(refused.value).startswith("smollm2.sh: --out is ")
+    assert str(refused.value).endswith("--out outputs/smollm2-2")
+
+
+def test_the_peak_is_the_largest_seen_over_all_attempts(tmp_path: Path) -> None:
+    seen, now = iter([5, 9, 7]), iter([0.0, *(time for step in (0.0, 1.5, 3.0) for time in (step, step))])
+    memory = module("smollm2_memory").PeakMemory(tmp_path, lambda: next(seen), lambda: next(now))
+    for _ in range(3):
+        memory.look()
+    assert memory.bytes == 9
+    again = module("smollm2_memory").PeakMemory(tmp_path, lambda: 8)
+    again.look()
+    assert again.bytes == 9
+
+
+def test_memory_is_measured_at_most_once_a_second(tmp_path: Path) -> None:
+    now = iter([0.0, 0.0, 0.0, 0.9, 1.0, 1.0])
+    measured: list[int] = []
+    memory = module("smollm2_memory").PeakMemory(tmp_path, lambda: measured.append(1) or 1, lambda: next(now))
+    for _ in range(3):
+        memory.look()
+    assert len(measured) == 2
+
+
+def test_the_memory_of_a_run_is_that_of_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = module("smollm2_memory")
+    own = psutil.Process()
+    monkeypatch.setattr(memory, "marked", lambda mark: [own, own] if mark == "run" else [])
+    once = own.memory_full_info().pss
+    assert memory.memory_of("run") == pytest.approx(2 * once, rel=0.1)
+    assert memory.memory_of("other") == 0

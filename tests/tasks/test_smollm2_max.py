@@ -1,0 +1,196 @@
+"""Test the larger of two numbers as text: data, reward, preset, and the warm start of a tiny model."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+import verl.trainer
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+import grpo_verl_ext.config
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.rewards.whole_response import compute_score
+from grpo_verl_ext.tasks import folders
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
+from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
+from grpo_verl_ext.tasks.smollm2 import maxima
+from grpo_verl_ext.tasks.smollm2.maxima import MaximaSettings
+
+ALGORITHMS = sorted(file.stem for file in Path(grpo_verl_ext.config.__file__).parent.glob("algo/*.yaml"))
+SMALL = MaximaSettings(
+    1, smallest=1, largest=9, test=12, start=0.0, steps=3, batch_size=4, learning_rate=1e-3
+)
+"""Its warm start has no step: the right answer has a probability of 0 at least."""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as ``prepare smollm2`` makes it, with a tiny model."""
+
+    def build(folder: Path) -> Mapping[str, Any]:
+        tokenizer = build_tokenizer()
+        build_model(
+            TaskSettings(width=32, layers=1, heads=1, feed_forward=32), tokenizer, seed=1
+        ).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / "LICENSE").write_text("a licence")
+        (folder / "SOURCE.md").write_text("a source\n")
+        return {}
+
+    folder = tmp_path_factory.mktemp("converted") / "model"
+    return folders.make(folder, {"sha256": "0"}, build, force=False).folder
+
+
+@pytest.fixture(scope="module")
+def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("max") / "seed-1"
+    return maxima.prepare(SMALL, source, folder, force=False).folder
+
+
+BY_HEART = MaximaSettings(
+    1, smallest=1, largest=4, test=2, start=0.8, steps=400, batch_size=4, learning_rate=1e-2
+)
+"""Numbers up to 4 are few enough to be learnt by heart in a second."""
+
+
+@pytest.fixture(scope="module")
+def learnt(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return maxima.prepare(BY_HEART, source, tmp_path_factory.mktemp("learnt") / "seed-1", force=False)
+
+
+def test_no_test_problem_is_a_training_problem_in_either_order() -> None:
+    train, test = maxima.draw(MaximaSettings(1))
+    assert len(test) == 512
+    # 90 · 89 / 2 = 4005 pairs of different numbers; those left have both orders
+    assert len(train) == len(set(train)) == 2 * (4005 - 512)
+    sides = [{frozenset(terms) for terms in side} for side in (train, test)]
+    assert sides[0].isdisjoint(sides[1])
+    assert len(sides[1]) == 512
+    assert {number for terms in train for number in terms} == set(range(10, 100))
+
+
+def test_the_seed_decides_the_problems() -> None:
+    assert maxima.draw(MaximaSettings(1)) == maxima.draw(MaximaSettings(1))
+    assert maxima.draw(MaximaSettings(1)) != maxima.draw(MaximaSettings(2))
+
+
+def test_a_row_asks_for_the_larger_number_and_its_right_answer_scores_one(made: Path) -> None:
+    train, test = (pq.read_table(made / f"{split}.parquet").to_pylist() for split in ("train", "test"))
+    assert (len(test), test[3]["extra_info"]) == (12, {"index": 3, "split": "test"})
+    for row in (*train, *test):
+        (message,) = row["prompt"]
+        a, b = message["content"].removeprefix("max(").removesuffix(")=").split(",")
+        truth = row["reward_model"]["ground_truth"]
+        assert truth == (a if int(a) > int(b) else b)
+        assert compute_score(row["data_source"], truth, truth) == {"score": 1.0, "acc": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("response", "score"),
+    [("13", 1.0), (" 13\n", 1.0), ("13.", 0.0), ("13 13", 0.0), ("1 3", 0.0), ("013", 0.0), ("", 0.0)],
+)
+def test_the_reward_is_for_the_number_and_nothing_else(response: str, score: float) -> None:
+    assert compute_score("", response, "13", {"index": 0}) == {"score": score, "acc": score}
+
+
+def test_the_same_seed_gives_the_same_bytes(source: Path, learnt: Outcome, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    maxima.prepare(BY_HEART, source, tmp_path / "again", force=False)
+    assert folders.checked(tmp_path / "again") == folders.checked(learnt.folder)
+    maxima.prepare(replace(BY_HEART, seed=2), source, tmp_path / "other", force=False)
+    theirs, ours = (folders.checked(folder)["sha256"] for folder in (tmp_path / "other", learnt.folder))
+    for name in ("train.parquet", "test.parquet", "model/model.safetensors"):
+        assert theirs[name] != ours[name]
+
+
+def test_the_model_reads_a_message_as_it_is_and_has_its_source(made: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(made / "model")
+    chat = [{"role": "user", "content": "max(47,35)="}]
+    text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    assert text == "max(47,35)="
+    assert (made / "model" / "LICENSE").read_text() == "a licence"
+    note = (made / "model" / "SOURCE.md").read_text()
+    assert note.startswith("a source\n")
+    assert "0 steps of supervised learning" in note
+
+
+def test_the_warm_start_ends_where_it_should(learnt: Outcome) -> None:
+    """Where the answer, and the end of the turn behind it, have the probability that was asked for."""
+    found = learnt.found
+    assert 0.8 <= found["probability"] <= 1.0
+    assert 0 < found["steps"] < 400
+    assert found["steps"] % maxima.MEASURED_EVERY == 0
+    tokenizer = AutoTokenizer.from_pretrained(learnt.folder / "model")
+    model = AutoModelForCausalLM.from_pretrained(learnt.folder / "model").eval()
+    train, _ = maxima.draw(BY_HEART)
+    probabilities = []
+    for terms in train:
+        asked = tokenizer.encode(maxima.prompt(terms))
+        wanted = [*tokenizer.encode(str(max(terms))), tokenizer.eos_token_id]
+        with torch.inference_mode():
+            log_probs = model(torch.tensor([asked + wanted])).logits[0].log_softmax(-1)
+        steps = [log_probs[len(asked) - 1 + n, token] for n, token in enumerate(wanted)]
+        probabilities.append(torch.stack(steps).sum().exp().item())
+    # one row at a time, and in a batch: float32 adds in another order
+    assert sum(probabilities) / len(probabilities) == pytest.approx(found["probability"], abs=1e-5)
+
+
+def test_a_warm_start_that_gets_nowhere_is_refused_and_leaves_no_folder(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(PreparedFolderError, match=r"after 3 steps .* valid is at least 0\.9"):
+        maxima.prepare(replace(SMALL, start=0.9), source, tmp_path / "sums", force=False)
+    assert not (tmp_path / "max").exists()
+
+
+def test_a_missing_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PreparedFolderError, match="nowhere: no such folder"):
+        maxima.prepare(SMALL, tmp_path / "nowhere", tmp_path / "sums", force=False)
+    command = [
+        "prepare",
+        "smollm2_max",
+        "--model",
+        str(tmp_path / "nowhere"),
+        "--folder",
+        str(tmp_path / "s"),
+    ]
+    said = CliRunner().invoke(app, command)
+    assert said.exit_code == 1
+    assert "Type: grpo-verl-ext prepare smollm2" in said.stderr
+
+
+def composed(*overrides: str) -> DictConfig:
+    folder = Path(verl.trainer.__file__).parent / "config"
+    with initialize_config_dir(config_dir=str(folder), version_base=None):
+        path = "hydra.searchpath=[pkg://grpo_verl_ext/config]"
+        return compose("ppo_trainer", overrides=[path, "+platform=cpu", "+task=smollm2_max", *overrides])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_preset_composes_with_every_algorithm(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPO_VERL_EXT_CACHE", "/somewhere")
+    config = composed(f"+algo={algorithm}", "task.seed=3")
+    OmegaConf.resolve(config)
+    folder = str(maxima.folder_of(3))
+    assert (config.task.folder, config.data.train_files) == (folder, f"{folder}/train.parquet")
+    assert config.data.val_files == f"{folder}/test.parquet"
+    assert config.actor_rollout_ref.model.path == f"{folder}/model"
+    assert config.actor_rollout_ref.actor.optim.lr == 1e-5
+    assert config.reward.custom_reward_function.path == f"pkg://{compute_score.__module__}"
+
+
+def test_the_budgets_are_those_of_the_task() -> None:
+    config = composed()
+    # max, ( and ")=" and the comma are a token each, and so is every digit
+    assert config.data.max_prompt_length == maxima.MAX_PROMPT_TOKENS == 4 + 4
+    # two digits and the end of the turn, and room to go on where the end should be
+    assert config.data.max_response_length == maxima.MAX_RESPONSE_TOKENS > 2 + 1
+    assert config.data.val_batch_size == MaximaSettings(1).test
+    assert config.data.train_batch_size == 2 * config.actor_rollout_ref.actor.ppo_mini_batch_size
+    assert config.actor_rollout_ref.rollout.val_kwargs.n == 1
