@@ -1,11 +1,15 @@
 """Test grids: refusals and the runs they make."""
 
+import math
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.checks import check, compose, tasks_to_prepare
 from grpo_verl_ext.ablation.grid import AblationError, read_grid, runs_of
+from grpo_verl_ext.cli import app
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "ablations").glob("*.yaml"))
 
@@ -58,14 +62,32 @@ def test_a_seed_decides_the_same_for_every_variant(written) -> None:
         assert (config.data.seed, config.actor_rollout_ref.rollout.seed) == (seed, seed), name
 
 
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_the_examples_compose(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def knobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables that gsm8k.sh exports."""
     knobs = {"DATA": "/data", "MODEL": "org/model", "N_GPUS": "8", "N_NODES": "1", "REWARDS": "/rewards"}
     for name, value in knobs.items():
-        monkeypatch.setenv(name, value)  # as gsm8k.sh does
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("knobs")
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_the_examples_compose(file: Path) -> None:
     grid = read_grid(file)
     of_one_seed = [run for run in runs_of(grid) if run.seed == grid.seeds[0]]
     assert len(compose(of_one_seed)) >= 2
+
+
+@pytest.mark.usefixtures("knobs")
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_the_examples_are_planned(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that `plan` does after composing the runs."""
+    monkeypatch.setattr(checks, "compose", lambda runs: dict.fromkeys(run.name for run in runs))
+    shown = CliRunner().invoke(app, ["ablate", "plan", str(file), f"folder={tmp_path}"])
+    assert shown.exit_code == 0, shown.output
+    grid = read_grid(file)
+    runs = len(grid.seeds) * math.prod(map(len, grid.axes.values()))
+    assert f"{runs} of {runs} runs to do" in shown.output
 
 
 @pytest.mark.parametrize(
