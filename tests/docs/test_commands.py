@@ -93,7 +93,7 @@ def test_a_command_runs_as_it_stands(words: str, tmp_path: Path, monkeypatch: py
 
 SAYS = {
     # 5 losses with 16 seeds
-    "ablate plan": ["80 of 80 runs to do", "3 comparisons of the area of gold_response/right"],
+    "ablate plan": ["60 of 60 runs to do", "3 comparisons of the area of gold_response/right"],
     # the kept report.md has this difference
     "ablate report": ["+0.025 (−0.042 … 0.093)"],
     "iterate plan": ["trains the reward model", "+algo=grpo"],
