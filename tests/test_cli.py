@@ -56,10 +56,17 @@ def test_any_other_mistake_is_no_old_command_line(words: list[str]) -> None:
     assert "is now" not in refused.stderr
 
 
+PREPARED = (
+    *("chain_sum", "chain_sum_mixed", "chain_sum_verbose", "gsm8k_tags", "reasoning_gym"),
+    *("smollm2", "smollm2_max"),
+)
+
+
 def test_the_commands() -> None:
     assert sorted(path for path, _ in help_texts() if "-" not in path) == [
         *("ablate", "ablate plan", "ablate report", "ablate run", "anatomy", "doctor", "invariance"),
         *("iterate", "iterate plan", "iterate run", "prepare"),
+        *(f"prepare {name}" for name in PREPARED),
     ]
 
 
