@@ -37,8 +37,7 @@ def two_steps(*overrides: str, task: str, folder: Path, algo: str) -> tuple[Run,
         *overrides,
         algo=algo,
         folder=folder,
-        # After the task's preset, whose flash attention a CPU does not have.
-        presets=(f"+task={task}", "+platform=cpu"),
+        presets=("+platform=cpu", f"+task={task}"),
     ).require_success()
     assert sorted(run.metrics) == [1, STEPS]
     dumps = [folder / "rollouts" / f"{step}.jsonl" for step in range(1, STEPS + 1)]

@@ -40,6 +40,18 @@ def verl_config() -> Compose:
     return composed
 
 
+@pytest.mark.parametrize("task", [preset for preset in PRESETS if preset.startswith("task=")])
+def test_the_cpu_platform_may_be_named_before_the_task(task: str, verl_config: Compose) -> None:
+    """A task says nothing about kernels, which a processor may lack."""
+    before, after = (
+        verl_config(f"+{first}", f"+{second}")
+        for first, second in (("platform=cpu", task), (task, "platform=cpu"))
+    )
+    for section in ("actor_rollout_ref.model", "actor_rollout_ref.actor.fsdp_config", "critic.model"):
+        both = [OmegaConf.to_container(OmegaConf.select(each, section)) for each in (before, after)]
+        assert both[0] == both[1], section
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_composes_with_verls_config(preset: str, verl_config: Compose) -> None:
     config = verl_config(f"+{preset}", "actor_rollout_ref.rollout.name=vllm")
