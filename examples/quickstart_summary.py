@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
@@ -82,8 +83,8 @@ def last_test(summary: Summary) -> str:
     return f"the last test was after step {later[-1]}, {summary['test_accuracy_by_step'][later[-1]]:.3f}"
 
 
-def write_summary(summary: Summary, file: Path) -> None:
-    write_whole(file, json.dumps(summary, indent=2) + "\n")
+def write_summary(summary: Mapping[str, object], file: Path) -> None:
+    write_whole(file, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
 
 
 def draw_learning_curve(metrics: Metrics, file: Path, title: str) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from quickstart_arguments import SMOLLM2
 from quickstart_run import go, open_run_folder, prepare, run_example, settings_of
 from quickstart_stages import Stages
-from quickstart_summary import draw_learning_curve
+from quickstart_summary import draw_learning_curve, write_summary
 from smollm2_memory import PeakMemory
-from smollm2_summary import sentences, summarize, write_summary
+from smollm2_summary import sentences, summarize
 
 from grpo_verl_ext.runs.verl_run import VerlRun
 

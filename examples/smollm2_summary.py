@@ -1,8 +1,6 @@
 """Summarize a training of SmolLM2: accuracy with intervals, time, memory, and responses before and after."""
 
-import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from quickstart_summary import TRAIN_SCORE, accuracy_by_step
@@ -11,7 +9,6 @@ from statsmodels.stats.proportion import proportion_confint
 from grpo_verl_ext.ablation.statistics import compare
 from grpo_verl_ext.runs.dumps import Response, dump_file, read_dump
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.files import write_whole
 
 CONFIDENCE = 0.95
 RESPONSES = 12
@@ -91,10 +88,6 @@ def sentences(summary: dict[str, Any]) -> str:
 
 def _row(prompt: str, wanted: str, before: str, after: str) -> str:
     return f"{prompt:<12} {wanted:<8} {before:<20} {after}"
-
-
-def write_summary(summary: dict[str, Any], file: Path) -> None:
-    write_whole(file, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
 
 
 def _interval(value: float, bounds: dict[str, float | None]) -> str:

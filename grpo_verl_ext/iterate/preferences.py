@@ -91,15 +91,6 @@ def write_pairs(file: Path, pairs: Iterable[Any]) -> None:
     write_whole(file, "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in pairs))
 
 
-def read_pairs(file: Path) -> list[Pair]:
-    """Return the pairs that `write_pairs` wrote.
-
-    Raises:
-        IterateError: a line is not a pair.
-    """
-    return read_examples(file, Pair)
-
-
 def read_examples(file: Path, kind: type[AnyExample]) -> list[AnyExample]:
     """Return the examples of one kind that `write_pairs` wrote.
 

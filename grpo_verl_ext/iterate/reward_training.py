@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.iterate.preferences import Pair, read_pairs
+from grpo_verl_ext.iterate.preferences import Pair, read_examples
 
 RESULTS = "results.json"
 """File in the folder of the trained model."""
@@ -50,19 +51,31 @@ def main(job: RewardJob) -> None:
     tokenizer = AutoTokenizer.from_pretrained(job.start)
     set_seed(job.seed)  # a new head is drawn when the model is loaded
     model = AutoModelForSequenceClassification.from_pretrained(job.start, num_labels=1, dtype=torch.float32)
-    train, held_out = read_pairs(Path(job.train)), read_pairs(Path(job.held_out))
+    train, held_out = (read_examples(Path(file), Pair) for file in (job.train, job.held_out))
     trainer = RewardTrainer(
         model=model,
         args=RewardConfig(**reward_config(job.trainer, output_dir=job.target, seed=job.seed)),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([asdict(pair) for pair in train]),
     )
+    train_and_measure(trainer, accuracy, job.target)
+
+
+def train_and_measure(
+    trainer: Any, accuracy: Callable[[], float | None], target: str, **found: float | None
+) -> None:
+    """Train and save the model of a trainer of TRL's, and write `RESULTS` into its folder.
+
+    Args:
+        accuracy: measures the model on what is held out; called before and after.
+        found: further results.
+    """
     before = accuracy()
     trainer.train()
-    trainer.save_model(job.target)
+    trainer.save_model(target)
     if trainer.is_world_process_zero():
-        results = {"held_out_accuracy_before": before, "held_out_accuracy_after": accuracy()}
-        (Path(job.target) / RESULTS).write_text(json.dumps(results) + "\n")
+        results = {"held_out_accuracy_before": before, "held_out_accuracy_after": accuracy(), **found}
+        (Path(target) / RESULTS).write_text(json.dumps(results) + "\n")
 
 
 def reward_config(trainer: dict[str, Any], *, output_dir: str, seed: int) -> dict[str, Any]:

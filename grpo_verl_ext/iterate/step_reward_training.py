@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.iterate.preferences import read_examples
-from grpo_verl_ext.iterate.reward_training import RESULTS, RewardJob, common_config
+from grpo_verl_ext.iterate.reward_training import RewardJob, common_config, train_and_measure
 from grpo_verl_ext.iterate.step_examples import Steps
 
 Scores = Callable[[str, Sequence[str]], list[float]]
@@ -42,16 +42,7 @@ def main(job: RewardJob) -> None:
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([asdict(example) for example in train]),
     )
-    before = accuracy()
-    trainer.train()
-    trainer.save_model(job.target)
-    if trainer.is_world_process_zero():
-        results = {
-            "held_out_accuracy_before": before,
-            "held_out_accuracy_after": accuracy(),
-            "held_out_steps_right": share_right(held_out),
-        }
-        (Path(job.target) / RESULTS).write_text(json.dumps(results) + "\n")
+    train_and_measure(trainer, accuracy, job.target, held_out_steps_right=share_right(held_out))
 
 
 def step_reward_config(trainer: dict[str, Any], *, output_dir: str, seed: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from grpo_verl_ext.ablation.run_state import RECORD, read_record
 from grpo_verl_ext.anatomy.dump import AnatomyError, read_steps
 from grpo_verl_ext.iterate.manifest import NAME as MANIFEST
 from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
-from grpo_verl_ext.iterate.preferences import Pair, read_pairs
+from grpo_verl_ext.iterate.preferences import Pair, read_examples
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, read_dump
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, read_metrics
@@ -217,7 +217,7 @@ def test_pairs(file: Path, lines: list[bytes]) -> None:
     content = b"\n".join(lines) + b"\n"
     file.write_bytes(content)
     try:
-        pairs = read_pairs(file)
+        pairs = read_examples(file, Pair)
     except IterateError as error:
         left_in_place(file, content, error)
     else:

@@ -12,7 +12,7 @@ from grpo_verl_ext.iterate.preferences import (
     Pair,
     Sample,
     make_pairs,
-    read_pairs,
+    read_examples,
     read_rollouts,
     replayed,
     split_by_prompt,
@@ -106,7 +106,7 @@ text = st.text(max_size=20)
 def test_files_keep_every_character(tmp_path_factory, pairs) -> None:
     file = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
     write_pairs(file, pairs)
-    assert read_pairs(file) == pairs
+    assert read_examples(file, Pair) == pairs
 
 
 @pytest.mark.parametrize("broken", ["{", '{"prompt": "p"}', '{"prompt": 1, "more": 2}', "[]"])
@@ -114,7 +114,7 @@ def test_a_line_that_is_no_pair_is_named(tmp_path: Path, broken: str) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text(json.dumps({"prompt": "p", "chosen": "c", "rejected": "r"}) + "\n" + broken + "\n")
     with pytest.raises(IterateError, match=r"pairs\.jsonl, line 2, is not a pair"):
-        read_pairs(file)
+        read_examples(file, Pair)
 
 
 def test_one_prompt_with_two_truths_is_two_prompts() -> None:

@@ -16,7 +16,7 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.manifest import RoundRecord, read_manifest
-from grpo_verl_ext.iterate.preferences import read_pairs
+from grpo_verl_ext.iterate.preferences import Pair, read_examples
 from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, go
 from grpo_verl_ext.iterate.settings import (
     IterateError,
@@ -146,9 +146,9 @@ def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Pa
     # What the policy of round 2 does is new to the reward model of round 1.
     assert second["held_out_accuracy_before"] < first["held_out_accuracy_after"]
     assert second["held_out_accuracy_after"] > 0.9
-    history = set(read_pairs(tmp_path / "killed" / "round-1" / "pairs.jsonl"))
-    mixture = read_pairs(tmp_path / "killed" / "round-2" / "mixture.jsonl")
-    own = read_pairs(tmp_path / "killed" / "round-2" / "pairs.jsonl")
+    history = set(read_examples(tmp_path / "killed" / "round-1" / "pairs.jsonl", Pair))
+    mixture = read_examples(tmp_path / "killed" / "round-2" / "mixture.jsonl", Pair)
+    own = read_examples(tmp_path / "killed" / "round-2" / "pairs.jsonl", Pair)
     assert set(mixture[len(own) :]) <= history
     # 10 % of the mixture, rounded to whole pairs.
     assert abs(len(mixture) - len(own) - 0.1 * len(mixture)) <= 1

@@ -76,7 +76,7 @@ def test_the_summary_has_intervals_and_pairs_responses_by_prompt(tmp_path: Path)
     said = of.sentences(summary)
     assert "before 0.250 [0.046, 0.699]" in said
     assert "after 2 steps of gvpo 0.750 [" in said
-    of.write_summary(summary, tmp_path / "summary.json")
+    module("quickstart_summary").write_summary(summary, tmp_path / "summary.json")
     assert json.loads((tmp_path / "summary.json").read_text())["after"]["right"] == 3
 
 
