@@ -17,7 +17,9 @@ from torch import Tensor
 
 from grpo_verl_ext import gvpo
 from grpo_verl_ext.algorithms.advantages import centred
+from grpo_verl_ext.algorithms.aggregation import sequence_mean_constant_length
 from grpo_verl_ext.algorithms.groups import group_deviation, group_sum
+from grpo_verl_ext.algorithms.surrogate import clipped_surrogate
 from grpo_verl_ext.algorithms.validation import TensorError
 
 
@@ -284,6 +286,28 @@ def test_theorem_2_needs_support():
     sampling = OTHER * torch.tensor([1, 0, 1, 1, 1])
     found = minimise(lambda policy: expected_loss(policy, sampling / sampling.sum(), 0.1), ANCHOR)
     assert kl(found, optimum_by_hand(ANCHOR, 0.1)) > 0.1
+
+
+def test_at_the_first_update_the_gradient_is_that_of_dr_grpo_times_a_constant():
+    """β L k / (k − 1) for prompts of k responses, as docs/algorithms/gvpo.md says: 0.1 · 7 · 3 / 2."""
+    prompts, k, length, beta = 2, 3, 7, 0.1
+    mask = torch.arange(5) < torch.tensor([5, 2, 3, 1, 4, 2])[:, None]
+    old = torch.linspace(-3, -0.1, 30, dtype=F64).view(6, 5)
+    group = torch.arange(prompts).repeat_interleave(k)
+    rewards = torch.tensor([1.0, 0.0, 0.5, 0.0, 0.0, 2.0], dtype=F64)
+    advantages = centred(rewards, group, torch.ones(6, dtype=torch.bool))
+
+    ours = old.clone().requires_grad_()
+    log_ratio = gvpo.sequence_log_ratio(ours, old, mask)
+    (gvpo.squared_error(gvpo.residual(log_ratio, advantages, 0.0, beta), k).sum() / prompts).backward()
+
+    theirs = old.clone().requires_grad_()
+    surrogate = clipped_surrogate(
+        theirs, old, advantages[:, None].expand(6, 5), mask, clip_ratio_low=0.2, clip_ratio_high=0.2
+    )
+    sequence_mean_constant_length(surrogate, mask, prompts * k, length).backward()
+
+    torch.testing.assert_close(ours.grad, theirs.grad * 1.05, rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
