@@ -74,9 +74,10 @@ def main() -> None:
         for name, case in CASES.items():
             if options.only not in (None, name):
                 continue
-            seconds, _ = run(folder, case, ("grpo", "gvpo"), options.repeat, options)
+            seconds, _ = run(folder, case, ("grpo", "gvpo"), options)
             ratios = [b / a for a, b in zip(seconds["grpo"], seconds["gvpo"], strict=True)]
-            memory = {loss: run(folder, case, (loss,), 1, options)[1] for loss in seconds}
+            once = argparse.Namespace(**vars(options) | {"repeat": 1})
+            memory = {loss: run(folder, case, (loss,), once)[1] for loss in seconds}
             table.add_row(
                 name,
                 *(f"{statistics.median(each):.2f}" for each in seconds.values()),
@@ -91,27 +92,25 @@ def main() -> None:
 
 
 def run(
-    folder: str, case: Case, losses: tuple[str, ...], repeat: int, options: argparse.Namespace
+    folder: str, case: Case, losses: tuple[str, ...], options: argparse.Namespace
 ) -> tuple[dict[str, list[float]], int]:
     """Return the seconds of each loss, taken in turns, and the bytes of the first rank at the peak."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(case.ranks)}
-    torch.multiprocessing.spawn(measure, (folder, case, losses, repeat, options), nprocs=case.ranks)
+    torch.multiprocessing.spawn(measure, (folder, case, losses, options), nprocs=case.ranks)
     seconds, memory = torch.load(Path(folder) / "result.pt")
     return seconds, memory
 
 
-def measure(
-    rank: int, folder: str, case: Case, losses: tuple[str, ...], repeat: int, options: argparse.Namespace
-) -> None:
+def measure(rank: int, folder: str, case: Case, losses: tuple[str, ...], options: argparse.Namespace) -> None:
     """Run one rank; the bytes are those above what it had before its first update."""
     os.environ["RANK"] = str(rank)
     torch.set_num_threads(1)  # more would wait for each other on a busy machine
     workers = {loss: make_worker(folder, loss, case, options) for loss in losses}
     seconds: dict[str, list[float]] = {loss: [] for loss in losses}
     before = memory_now()
-    for _ in range(repeat + 1):
+    for _ in range(options.repeat + 1):
         for loss, worker in workers.items():
             seconds[loss].append(timed_update(worker, make_batch(rank, loss, case, options), case, options))
     if rank == 0:
