@@ -46,6 +46,24 @@ def test_the_example_for_gpus_composes_in_every_round(monkeypatch: pytest.Monkey
     assert the_rule(example)("#### 4", "4") == 1.0
 
 
+def test_the_examples_of_right_answers_compose_and_fit_each_other() -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    start, rounds = (
+        read_settings(examples / f"iterate_answers{name}.yaml", ["seed=3"]) for name in ("_start", "")
+    )
+    assert rounds.reward_model.start == f"{start.folder}/round-1/reward_model"
+    assert the_rule(start) is the_rule(rounds) is correctness
+    one = read_settings(examples / "iterate_answers.yaml", ["rounds=1", "policy.steps=16"])
+    assert one.policy.steps == rounds.rounds * rounds.policy.steps, "as many samples"
+
+    policy = compose(start)
+    assert policy.trainer.critic_warmup > start.policy.steps, "the policy is not trained"
+    judged = compose(rounds)
+    assert judged.task.seed == policy.task.seed == 3
+    assert judged.reward.reward_manager.name == "rule_and_model"
+    assert judged.algorithm.grpo_ext.reward_model.rule_weight == 0
+
+
 def test_what_verl_would_refuse(tmp_path: Path) -> None:
     with pytest.raises(IterateError, match=r"policy\.overrides: verl refuses them: .*no_such_key"):
         compose(settings(tmp_path, "trainer.no_such_key=1"))
