@@ -13,7 +13,7 @@ from grpo_verl_ext.iterate.preferences import Pair, read_examples
 from grpo_verl_ext.rewards.learned import LearnedReward
 
 FOLDER = Path("outputs/iterate_answers")
-ACCURACY = "val-core/chain_sum_mixed/acc/mean@1"
+ACCURACY = "val-core/chain_sum/acc/mean@1"
 COLUMNS = ("seed", "AUC, first model", "AUC, after round 1", "start", "round 1", "round 2", "one training")
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import grpo_verl_ext.config
+from grpo_verl_ext.ablation.compact import read_compact
 from grpo_verl_ext.cli import app
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ablations"
@@ -63,6 +65,18 @@ def test_the_costs_are_theirs(reports: dict[str, Path]) -> None:
     text = (EXAMPLES / "RESULTS.md").read_text()
     (table,) = [part for part in text.split("\n\n") if part.startswith("| variant | seconds")]
     assert table in (reports["losses_chain_sum"] / "report.md").read_text()
+
+
+def test_the_family_has_learnt_as_its_table_says() -> None:
+    """At least 0.25 more right answers after 16 steps, each preset once."""
+    results = read_compact(EXAMPLES / "results" / "family_chain_sum" / "runs.json")
+    accuracy = "val-core/chain_sum/acc/mean@1"
+    learnt = {run.variant: (run.metrics[0][accuracy], run.metrics[16][accuracy]) for run in results.runs}
+    presets = {file.stem for file in Path(grpo_verl_ext.config.__path__[0], "algo").glob("*.yaml")}
+    assert learnt.keys() == presets
+    assert [name for name, (before, after) in learnt.items() if after - before < 0.25] == []
+    shown = re.findall(r"^\| (\w+) \| (0\.\d{3}) \| (0\.\d{3}) \|$", (EXAMPLES / "RESULTS.md").read_text(), re.M)
+    assert shown == [(name, f"{before:.3f}", f"{after:.3f}") for name, (before, after) in learnt.items()]
 
 
 def test_names_that_every_file_system_takes() -> None:
