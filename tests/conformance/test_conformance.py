@@ -249,6 +249,19 @@ def test_a_control_that_passes_and_a_row_of_ours_that_depends_on_the_cut_are_nam
     assert ours == "grpo_verl_ext, s: depends on the cut (1.0e-01)"
 
 
+def test_a_millionth_is_rounding_and_two_are_not() -> None:
+    """As the page says: “0 is at most 1e-6”."""
+
+    def of(error: float, **changes: Any) -> dict[str, Any]:
+        return framework(row={"cells": {"ragged/paper": {"error": error}}} | changes)
+
+    assert comparison.failures({"trl": of(2e-6, control=True), "grpo_verl_ext": of(1e-6)}) == []
+    assert comparison.failures({"trl": of(1e-6, control=True), "grpo_verl_ext": of(2e-6)}) == [
+        "trl, s: a failing control, but it does not depend on the cut",
+        "grpo_verl_ext, s: depends on the cut (2.0e-06)",
+    ]
+
+
 def test_drift_is_named() -> None:
     lost = {"file": "b.py", "line": "loss.backward()", "line_number": 0}
     assert comparison.drift(framework(), framework(), "1") == []
