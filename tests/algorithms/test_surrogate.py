@@ -161,10 +161,18 @@ def test_events_of_the_geometric_mean_by_hand():
     log_ratio = torch.tensor([[-0.5, -0.3, 0.3, 0.5, 0.5, 0.5]], dtype=F64)
     advantages = torch.tensor([[-1.0, -1.0, 1.0, 1.0, -1.0, 1.0]], dtype=F64)
     mask = torch.tensor([[1, 1, 1, 1, 1, 0]])
-    events = geometric_mean_events(log_ratio, advantages, mask, **LOG_CLIP)
+    events = geometric_mean_events(log_ratio, advantages, mask, log_clip_low=0.4, log_clip_high=0.2)
     assert events.clipped_low.int().tolist() == [[1, 0, 0, 0, 0, 0]]
-    assert events.clipped_high.int().tolist() == [[0, 0, 0, 1, 0, 0]]
+    assert events.clipped_high.int().tolist() == [[0, 0, 1, 1, 0, 0]]
     assert not events.dual_clipped.any()
+
+
+def test_a_range_of_the_geometric_mean_may_be_wider_than_any_ratio():
+    # e^1000 fits no float; a log-ratio is limited to 20.
+    log_ratio, advantages = torch.tensor([[-20.0, 20.0]], dtype=F64), torch.tensor([[-1.0, 1.0]], dtype=F64)
+    wide = {"log_clip_low": 1e3, "log_clip_high": 1e3}
+    events = geometric_mean_events(log_ratio, advantages, torch.ones(1, 2), **wide)
+    assert not (events.clipped_low | events.clipped_high).any()
 
 
 @given(tokens, st.floats(1.28, 10))

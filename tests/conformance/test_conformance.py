@@ -3,8 +3,10 @@
 Not covered: that an adapter calls its framework well, which its row in docs/conformance.md shows.
 """
 
+import copy
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -38,7 +40,10 @@ def test_the_batch_is_the_one_of_the_page() -> None:
     assert int(masked.mask.sum()) == 224 - 12
     assert not (masked.mask.any(1)).all()
     # Group-normalised: the advantages of a group add up to 0.
-    assert np.abs(ragged.advantages[:, 0].reshape(-1, GROUP_SIZE).sum(1)).max() < 1e-14
+    advantages = ragged.advantages[:, 0].reshape(-1, GROUP_SIZE)
+    assert np.abs(advantages.sum(1)).max() < 1e-14
+    # and have the std 1, with n − 1: their squares add up to 3.
+    np.testing.assert_allclose((advantages**2).sum(1), 3, rtol=1e-14)
 
 
 def test_some_tokens_lie_outside_of_every_clip_range() -> None:
@@ -55,6 +60,21 @@ def test_every_row_is_in_one_micro_batch_of_one_rank(cut: str, world_size: int) 
     assert sorted(row for rank in parts for part in rank for row in part) == list(range(16))
     if cut == "tokens":
         assert all(sum(lengths[row] for row in part) <= 64 for rank in parts for part in rank)
+
+
+def test_the_cut_by_tokens_fills_micro_batches_of_64_tokens() -> None:
+    # Longest first: 29 + 26 + 9 | 25 + 23 + 16 | 20 + 18 + 14 + 12 | 11 + 8 + 7 + 5 + 3 + 2.
+    assert CUTS["tokens"](list(range(16)), BATCHES["ragged"].lengths) == [
+        [1, 9, 10],
+        [15, 6, 11],
+        [12, 3, 7, 13],
+        [4, 14, 2, 5, 8, 0],
+    ]
+
+
+def test_a_group_is_whole_on_one_rank() -> None:
+    """Else a framework that counts a prompt's tokens on each rank would be blamed for the cut."""
+    assert [rank_rows(16, rank, 2) for rank in (0, 1)] == [list(range(8)), list(range(8, 16))]
 
 
 def test_a_batch_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -160,6 +180,24 @@ def measured(adapter: ModuleType, of: dict[str, Batch] = BATCHES) -> list[dict[s
     return [comparison.cells(i, row.algorithm, of, found) for i, row in enumerate(adapter.ROWS)]
 
 
+def test_a_framework_is_given_the_clip_range_of_the_paper_and_beta_with_the_kl_alone() -> None:
+    asked = set()
+
+    def note(task: Task) -> np.ndarray:
+        asked.add((task.row.algorithm, task.clip_low, task.clip_high, task.kl_coef))
+        return np.zeros_like(task.batch.mask)
+
+    harness.gradients(toy(note, *(Row(name, "noted") for name in ALGORITHMS)), BATCHES)
+    assert asked == {
+        ("grpo", 0.2, 0.2, 0.0),
+        ("grpo", 0.2, 0.2, 0.04),
+        ("dapo", 0.2, 0.28, 0.0),  # arXiv 2503.14476, §4.1
+        ("dr_grpo", 0.2, 0.2, 0.0),
+        ("gspo", 3e-4, 4e-4, 0.0),  # arXiv 2507.18071, §5.1
+        ("cispo", 1.0, 0.5, 0.0),  # ours; 1 − 1 = 0 bounds nothing
+    }
+
+
 def test_an_exact_framework_passes() -> None:
     rows = measured(toy(exact, *(Row(name, "exact") for name in ALGORITHMS)))
     cells = [cell for row in rows for name, cell in row.items() if "per prompt" not in name]
@@ -211,6 +249,19 @@ def test_a_control_that_passes_and_a_row_of_ours_that_depends_on_the_cut_are_nam
     assert ours == "grpo_verl_ext, s: depends on the cut (1.0e-01)"
 
 
+def test_a_millionth_is_rounding_and_two_are_not() -> None:
+    """As the page says: “0 is at most 1e-6”."""
+
+    def of(error: float, **changes: Any) -> dict[str, Any]:
+        return framework(row={"cells": {"ragged/paper": {"error": error}}} | changes)
+
+    assert comparison.failures({"trl": of(2e-6, control=True), "grpo_verl_ext": of(1e-6)}) == []
+    assert comparison.failures({"trl": of(1e-6, control=True), "grpo_verl_ext": of(2e-6)}) == [
+        "trl, s: a failing control, but it does not depend on the cut",
+        "grpo_verl_ext, s: depends on the cut (2.0e-06)",
+    ]
+
+
 def test_drift_is_named() -> None:
     lost = {"file": "b.py", "line": "loss.backward()", "line_number": 0}
     assert comparison.drift(framework(), framework(), "1") == []
@@ -221,22 +272,45 @@ def test_drift_is_named() -> None:
     ]
 
 
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run the command on a copy of the kept results, with ``run`` in its place; return what it fails with."""
+    monkeypatch.setattr(command, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "results.json")
+    command.RESULTS.write_text(json.dumps(KEPT))
+
+    def failed_with(run: Callable[..., dict[str, Any]], *names: str) -> str:
+        monkeypatch.setattr(command, "run", run)
+        monkeypatch.setattr("sys.argv", ["conformance", *names])
+        with pytest.raises(SystemExit) as stopped:
+            command.main()
+        return str(stopped.value)
+
+    return failed_with
+
+
+def test_the_command_fails_when_a_control_passes(said: Callable[..., str]) -> None:
+    def blind(name: str, *_: Any) -> dict[str, Any]:
+        """A measurement that sees no dependence on the cut."""
+        found = copy.deepcopy(KEPT["frameworks"][name])
+        for cell in (cell for row in found["rows"] for cell in row["cells"].values()):
+            cell["error"] = 0.0
+        return found
+
+    assert said(blind, "trl") == (
+        "conformance: trl, loss_type=bnpo: a failing control, but it does not depend on the cut"
+    )
+
+
 def test_frameworks_that_are_missing_are_named_in_one_message_and_keep_their_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    said: Callable[..., str],
 ) -> None:
     def refuse(name: str, *_: Any) -> dict[str, Any]:
         if name == "trl":
             raise command.RunError("did not run: ModuleNotFoundError: No module named 'trl'")
         return KEPT["frameworks"][name] | {"version": "0.0.1"}
 
-    monkeypatch.setattr(command, "run", refuse)
-    monkeypatch.setattr(command, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(command, "RESULTS", tmp_path / "results.json")
-    command.RESULTS.write_text(json.dumps(KEPT))
-    monkeypatch.setattr("sys.argv", ["conformance", "trl", "skyrl"])
-    with pytest.raises(SystemExit) as stopped:
-        command.main()
-    assert str(stopped.value) == (
+    assert said(refuse, "trl", "skyrl") == (
         "conformance: trl: did not run: ModuleNotFoundError: No module named 'trl'\n"
         f"  skyrl is 0.0.1, {FRAMEWORKS['skyrl'].version} was tested"
     )
