@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
+from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256, write_whole
 
 
 def test_a_folder_appears_whole_when_the_block_ends(tmp_path):
@@ -81,6 +81,27 @@ def test_moved_aside_is_kept_under_another_name(tmp_path):
     assert aside.name.startswith("a.old-")
     assert (aside / "file").read_text() == "x"
     assert not (tmp_path / "a").exists()
+
+
+def test_a_file_is_replaced_and_not_written_over(tmp_path):
+    """Who has the old file, by another name or because it is open, keeps the old content."""
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").hardlink_to(tmp_path / "file")
+    write_whole(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
+    assert (tmp_path / "link").read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "link"}
+
+
+def test_a_file_that_cannot_be_written_to_its_end_keeps_the_old_content(tmp_path, monkeypatch):
+    def full(descriptor: int) -> None:
+        raise OSError("no space left")
+
+    (tmp_path / "file").write_text("old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_whole(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "old"
 
 
 def test_sha256_of_a_known_file(tmp_path):

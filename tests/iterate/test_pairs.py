@@ -61,6 +61,11 @@ class TestHeldOut:
         again, _ = split_by_prompt(pairs[:10], held_out=0.3, seed=4)
         assert set(again) <= set(train)
 
+    def test_the_seed_decides_which_prompts(self) -> None:
+        pairs = [Pair(f"{i}", "a", "b") for i in range(50)]
+        first, other = (split_by_prompt(pairs, held_out=0.3, seed=seed)[1] for seed in (4, 5))
+        assert {pair.prompt for pair in first} != {pair.prompt for pair in other}
+
     def test_the_share_is_that_of_prompts(self) -> None:
         pairs = [Pair(f"{i}", "a", "b") for i in range(4000)]
         _, held_out = split_by_prompt(pairs, held_out=0.2, seed=1)

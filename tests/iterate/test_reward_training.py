@@ -71,6 +71,11 @@ def test_the_users_fields_win() -> None:
     )
 
 
+def test_no_text_is_cut_unless_the_user_says_so() -> None:
+    """The scorer reads whole texts; TRL's own default cuts them at 1024 tokens."""
+    assert reward_config({}, output_dir="here", seed=5)["max_length"] is None
+
+
 def test_a_job_is_json(job: RewardJob) -> None:
     assert RewardJob(**json.loads(json.dumps(asdict(job)))) == job
 

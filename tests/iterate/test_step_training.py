@@ -65,6 +65,19 @@ class TestExamples:
 
         assert labelled(rule, "p", "ab;cd;e", "t") == Steps("p", ["ab", ";c", "d;"], [False, True, True])
 
+    def test_of_steps_with_one_end_the_last_counts(self) -> None:
+        def rule(**_: object) -> dict[str, Any]:
+            return {"step_rewards": [1.0, 0.0, 0.0, 1.0], "step_ends": [2, 2, 4, 4]}
+
+        assert labelled(rule, "p", "ab;c", "t") == Steps("p", ["ab", ";c"], [False, True])
+
+    def test_the_rule_reads_the_prompt(self) -> None:
+        """The task's rule takes the terms from it."""
+        prompt, text = "user\n1+2+3=?\nassistant\n", "<reasoning>1+2=3;3+3=7;</reasoning>"
+        # the text behind the last addition is the answer, which is missing
+        pieces = ["<reasoning>1+2=3;", "3+3=7;", "</reasoning>"]
+        assert labelled(compute_score, prompt, text, "6") == Steps(prompt, pieces, [True, False, False])
+
     @pytest.mark.parametrize(
         ("returned", "message"),
         [
@@ -183,6 +196,17 @@ def test_it_goes_on_from_the_last_model(job: RewardJob, tmp_path: Path) -> None:
     assert second["held_out_accuracy_before"] == first["held_out_accuracy_after"]
 
 
+def test_the_same_seed_gives_the_same_weights(job: RewardJob, tmp_path: Path) -> None:
+    one = replace(job, trainer={**job.trainer, "max_steps": 1})
+    for name, seed in (("one", 1), ("two", 1), ("other", 2)):
+        main(replace(one, target=str(tmp_path / name), seed=seed))
+    first, second, other = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "other")
+    )
+    assert first == second
+    assert first != other
+
+
 def test_nothing_held_out_measures_nothing(job: RewardJob) -> None:
     Path(job.held_out).write_text("")
     main(replace(job, trainer={"max_steps": 1}))
@@ -201,6 +225,10 @@ def test_accuracy_counts_steps() -> None:
 def test_the_users_fields_win() -> None:
     config = step_reward_config({"max_length": 7}, output_dir="here", seed=5)
     assert (config["max_length"], config["step_separator"], config["seed"]) == (7, "", 5)
+
+
+def test_no_text_is_cut_unless_the_user_says_so() -> None:
+    assert step_reward_config({}, output_dir="here", seed=5)["max_length"] is None
 
 
 def test_a_held_out_prompt_stays_on_its_side() -> None:

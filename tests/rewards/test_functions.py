@@ -69,6 +69,16 @@ def test_a_function_may_say_what_is_right_and_report_more_numbers() -> None:
 
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize(
+    ("names", "acc"), [(["judged", "says"], 0.25), (["says", "judged"], 0.75), (["length", "says"], 0.75)]
+)
+def test_of_several_the_first_that_says_what_is_right_decides(names: list[str], acc: float) -> None:
+    row = {"acc": 0.25, "returned": {"score": 1.0, "acc": 0.75}}
+    weights = {f"mine_to_load.{name}": 1.0 for name in names}
+    assert compute_score("any", RIGHT, "9", row, weights=weights)["acc"] == acc
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
     "returned",
     [
         "0.5",

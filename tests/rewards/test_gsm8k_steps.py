@@ -34,6 +34,8 @@ def test_each_equation_and_the_answer_are_steps(example: ModuleType) -> None:
         ("$1,200 * 3 = $3,600", [1.0]),
         ("10 / 3 = 3.33", [1.0]),
         ("10 / 3 = 3.34", [0.0]),
+        # 0.125 is half a digit from either neighbour
+        ("1 / 8 = 0.12, 1 / 8 = 0.13, 1 / 8 = 0.11, 1 / 8 = 0.14", [1.0, 1.0, 0.0, 0.0]),
         ("2 x 3 = 6 and 6 ÷ 2 = 3", [1.0, 1.0]),
         ("5 - 7 = -2", [1.0]),
         ("1 / 0 = 0", [0.0]),

@@ -94,11 +94,12 @@ def test_a_report_writes_its_files(tmp_path: Path) -> None:
 def test_the_run_is_tested_whatever_the_users_overrides(tmp_path: Path) -> None:
     options, overrides = module("quickstart_arguments").parse_arguments(
         module("quickstart_arguments").SMOLLM2,
-        ["--algo", "grpo", "trainer.test_freq=-1", "actor_rollout_ref.rollout.val_kwargs.n=4"],
+        ["--algo", "grpo", "--seed", "3", "trainer.test_freq=-1", "actor_rollout_ref.rollout.val_kwargs.n=4"],
     )
     run = module("smollm2").run_of(options, overrides, tmp_path)
     assert run.overrides[:3] == ["+algo=grpo", "+platform=cpu", "+task=smollm2_max"]
     last = dict(word.split("=", 1) for word in run.overrides)
+    assert last["task.seed"] == "3"
     assert last["trainer.test_freq"] == "10"
     assert last["actor_rollout_ref.rollout.val_kwargs.n"] == "1"
 
@@ -115,9 +116,13 @@ def test_messages_name_the_script_and_another_folder(tmp_path: Path, monkeypatch
 def test_the_peak_is_the_largest_seen_over_all_attempts(tmp_path: Path) -> None:
     seen, now = iter([5, 9, 7]), iter([0.0, *(time for step in (0.0, 1.5, 3.0) for time in (step, step))])
     memory = module("smollm2_memory").PeakMemory(tmp_path, lambda: next(seen), lambda: next(now))
-    for _ in range(3):
+    memory.look()
+    # an attempt that is killed while it writes must leave a number: the file is replaced, not written over
+    (tmp_path / "link").hardlink_to(tmp_path / "peak_memory_bytes")
+    for _ in range(2):
         memory.look()
     assert memory.bytes == 9
+    assert (tmp_path / "link").read_text() == "5"
     again = module("smollm2_memory").PeakMemory(tmp_path, lambda: 8)
     again.look()
     assert again.bytes == 9

@@ -51,9 +51,8 @@ def test_a_row_is_as_verl_reads_it(rows: list[dict[str, Any]]) -> None:
     assert [row["reward_model"]["ground_truth"] for row in rows] == ["14", "1000"]
     system, user = rows[0]["prompt"]
     assert system["role"] == "system"
-    assert [
-        tag for tag in ("<reasoning>", "</reasoning>", "<answer>", "</answer>") if tag in system["content"]
-    ]
+    for tag in ("<reasoning>", "</reasoning>", "<answer>", "</answer>"):
+        assert tag in system["content"]
     assert user == {"role": "user", "content": PROBLEMS[0]["question"]}
     assert rows[0]["extra_info"] == {"index": 0, "split": "test", **PROBLEMS[0]}
     assert rows[0]["data_source"] == "gsm8k_tags"
@@ -70,6 +69,24 @@ def test_the_command_writes_both_splits(tmp_path: Path) -> None:
         "test.parquet",
         "train.parquet",
     ]
+
+
+def test_each_split_has_its_own_problems(tmp_path: Path) -> None:
+    for split, problem in zip(("train", "test"), PROBLEMS, strict=True):
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps(problem) + "\n")
+    prepare(tmp_path, tmp_path / "made", force=False)
+    for split, truth in (("train", "14"), ("test", "1000")):
+        (row,) = pq.read_table(tmp_path / "made" / f"{split}.parquet").to_pylist()
+        assert (row["reward_model"]["ground_truth"], row["extra_info"]["split"]) == (truth, split)
+
+
+def test_a_folder_made_from_another_source_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        as_jsonl(tmp_path / split)
+    prepare(tmp_path, tmp_path / "made", force=False)
+    (tmp_path / "train.jsonl").write_text(json.dumps(PROBLEMS[0]) + "\n")
+    with pytest.raises(PreparedFolderError, match="was made with other settings"):
+        prepare(tmp_path, tmp_path / "made", force=False)
 
 
 @pytest.mark.parametrize("write", [as_parquet, as_verl_writes_it])

@@ -1,19 +1,21 @@
 """Test tasks of reasoning-gym as data for verl, and their own verifiers as the reward."""
 
 import json
+import random
 import subprocess
 import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.rewards import reasoning_gym
-from grpo_verl_ext.tasks.folders import PreparedFolderError, checked
+from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError, checked
 from grpo_verl_ext.tasks.reasoning_gym import draw, prepare
 from grpo_verl_ext.tasks.reasoning_gym.prepare import GymSettings
 from grpo_verl_ext.tasks.rows import SYSTEM_PROMPT
@@ -70,6 +72,24 @@ def test_no_question_comes_twice_nor_with_the_neighbouring_seed(tmp_path: Path) 
     others, _ = drawn(tmp_path / "two", settings("countdown", seed=2))
     questions = [row["prompt"][-1]["content"] for row in (*train, *test, *others)]
     assert len(set(questions)) == 8 + 4 + 8
+
+
+def test_tasks_that_use_the_global_random_numbers_follow_the_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Global:
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"question": f"{random.random()} {np.random.random()}", "answer": "7", "metadata": {}}
+
+        def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
+            return 1.0
+
+    monkeypatch.setattr(draw, "make_dataset", lambda *_, **__: Global())
+    first, again, other = (
+        drawn(tmp_path / f"{n}", settings("gcd", seed=seed)) for n, seed in enumerate((1, 1, 2))
+    )
+    assert first == again
+    assert first != other
 
 
 def test_the_test_set_does_not_depend_on_the_size_of_the_training_set(tmp_path: Path) -> None:
@@ -141,6 +161,27 @@ def test_entries_whose_own_answer_is_not_the_best_are_left_out_and_counted(
     assert left_out == {draw.REPEATED: 1, draw.NOT_BEST: 1}
 
 
+def test_the_own_answer_must_be_the_best_for_the_entry_as_a_row_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row keeps the entry as JSON, which makes numpy's numbers Python's."""
+
+    class OfNumpy:
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            number = 7 if index % 2 else np.int64(7)
+            return {"question": str(index), "answer": "7", "metadata": {"number": number}}
+
+        def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
+            return float(
+                type(entry["metadata"]["number"]) is (int if int(entry["question"]) % 2 else np.int64)
+            )
+
+    monkeypatch.setattr(draw, "make_dataset", lambda *_, **__: OfNumpy())
+    # entries 0 … 5: every other one is left out
+    left_out = draw.write_task(tmp_path, vars(settings("gcd", train=2, test=1)))
+    assert left_out == {draw.REPEATED: 0, draw.NOT_BEST: 3}
+
+
 def test_rows_of_another_origin_are_refused() -> None:
     with pytest.raises(ValueError, match=r"a row has no extra_info\.task; valid are rows that"):
         reasoning_gym.compute_score("gsm8k", WRONG, "1", {"index": 3})
@@ -199,6 +240,24 @@ def test_prepare_gives_the_same_bytes_whatever_the_hashes(
     assert first == second
     assert first["settings"]["config"] == {"max_note_length": 6}
     assert first["sha256"].keys() == {"train.parquet", "test.parquet"}
+
+
+@pytest.mark.parametrize(("more", "system"), [([], SYSTEM_PROMPT), (["--system", ""], "")])
+def test_the_command_passes_its_options_on(
+    more: list[str], system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def prepared(of: GymSettings, folder: Path, **_: object) -> Outcome:
+        asked.append((of, folder))
+        return Outcome(folder, made=True, found={"left_out": {}}, moved_aside=None)
+
+    monkeypatch.setattr(prepare, "prepare", prepared)
+    monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
+    command = "prepare reasoning_gym --task gcd --train 8 --test 4 --seed 3"
+    said = CliRunner().invoke(app, [*command.split(), *more])
+    assert said.exit_code == 0, said.output
+    assert asked == [(GymSettings("gcd", {}, 8, 4, 3, system), tmp_path / "reasoning_gym" / "gcd" / "seed-3")]
 
 
 @pytest.mark.parametrize("word", ["max_terms", "=3", "max terms=3", "max_terms=[3"])

@@ -140,6 +140,23 @@ def test_other_logits_are_refused_and_nothing_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["model.lock"]
 
 
+def test_logits_that_are_no_numbers_are_refused(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every comparison with NaN is false."""
+    from grpo_verl_ext.tasks.smollm2 import gguf_forward
+
+    monkeypatch.setattr(gguf_forward, "gguf_logits", lambda *_: np.float32("nan"))
+    with pytest.raises(PreparedFolderError, match=r"logits differ from those of .* by up to nan"):
+        smollm2.prepare(tmp_path / "model", gguf=file, force=False)
+
+
+def test_a_folder_of_another_file_is_not_taken_for_this_one(converted: Path, tmp_path: Path) -> None:
+    other = write_gguf(tmp_path / "other.gguf", tokens=[*TOKENS, "ef"])
+    with pytest.raises(PreparedFolderError, match="was made with other settings"):
+        smollm2.prepare(converted, gguf=other, force=False)
+
+
 @pytest.mark.parametrize(
     ("changes", "lacks"),
     [({"template": None}, "a chat template"), ({"tokens": [*TOKENS[:2], "<|end|>", *TOKENS[3:]]}, r"im_end")],

@@ -165,6 +165,28 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
     assert "Type: grpo-verl-ext prepare smollm2" in said.stderr
 
 
+def test_a_folder_begun_from_another_model_is_not_taken_for_this_one(made: Path, tmp_path: Path) -> None:
+    other = folders.make(tmp_path / "model", {"sha256": "1"}, lambda _: {}, force=False).folder
+    with pytest.raises(PreparedFolderError, match="was made with other settings"):
+        maxima.prepare(SMALL, other, made, force=False)
+
+
+def test_the_command_passes_its_seed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def prepared(settings: MaximaSettings, source: Path, folder: Path, **_: object) -> Outcome:
+        asked.append((settings, source, folder))
+        found = {"train": 1, "test": 1, "steps": 0, "probability": 0.5}
+        return Outcome(folder, made=True, found=found, moved_aside=None)
+
+    monkeypatch.setattr(maxima, "prepare", prepared)
+    monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
+    said = CliRunner().invoke(app, ["prepare", "smollm2_max", "--seed", "3"])
+    assert said.exit_code == 0, said.output
+    source, folder = tmp_path / "smollm2-135m-instruct", tmp_path / "smollm2_max" / "seed-3"
+    assert asked == [(MaximaSettings(3), source, folder)]
+
+
 def composed(*overrides: str) -> DictConfig:
     folder = Path(verl.trainer.__file__).parent / "config"
     with initialize_config_dir(config_dir=str(folder), version_base=None):
