@@ -75,7 +75,9 @@ def test_the_family_has_learnt_as_its_table_says() -> None:
     presets = {file.stem for file in Path(grpo_verl_ext.config.__path__[0], "algo").glob("*.yaml")}
     assert learnt.keys() == presets
     assert [name for name, (before, after) in learnt.items() if after - before < 0.25] == []
-    shown = re.findall(r"^\| (\w+) \| (0\.\d{3}) \| (0\.\d{3}) \|$", (EXAMPLES / "RESULTS.md").read_text(), re.M)
+    shown = re.findall(
+        r"^\| (\w+) \| (0\.\d{3}) \| (0\.\d{3}) \|$", (EXAMPLES / "RESULTS.md").read_text(), re.M
+    )
     assert shown == [(name, f"{before:.3f}", f"{after:.3f}") for name, (before, after) in learnt.items()]
 
 
@@ -87,7 +89,7 @@ def test_names_that_every_file_system_takes() -> None:
 def compared(text: str) -> list[tuple[tuple[str, str, str], list[str]]]:
     """(metric, measure, variant) → numbers of each row of each table of differences."""
     found = []
-    for part in re.split(r"^### ", text, flags=re.M)[1:]:
+    for part in re.split(r"^##+ ", text, flags=re.M)[1:]:
         title = re.match(r"(\S+), (\w+)( \(step \d+\))?; differences from", part)
         for line in part.splitlines() if title else ():
             if line.startswith("| ") and not line.startswith("| variant"):
