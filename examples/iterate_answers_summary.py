@@ -1,6 +1,5 @@
 """Print what `iterate_answers.sh` has found: the reward models' AUC, and two rounds next to one training."""
 
-import json
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -8,13 +7,24 @@ from statistics import fmean
 from scipy.stats import mannwhitneyu
 
 from grpo_verl_ext.ablation.statistics import compare
-from grpo_verl_ext.iterate.manifest import Results
 from grpo_verl_ext.iterate.preferences import Pair, read_examples
 from grpo_verl_ext.rewards.learned import LearnedReward
+from grpo_verl_ext.rewards.rules import correctness
+from grpo_verl_ext.runs.dumps import dump_file, read_dump
 
 FOLDER = Path("outputs/iterate_answers")
-ACCURACY = "val-core/chain_sum/acc/mean@1"
-COLUMNS = ("seed", "AUC, first model", "AUC, after round 1", "start", "round 1", "round 2", "one training")
+STEPS = 8
+"""Of a round, in `iterate_answers.yaml`."""
+COLUMNS = (
+    *("seed", "AUC of the first model", "after round 1"),
+    *(
+        "right at the start",
+        "after round 1",
+        "after round 2",
+        "after one training",
+        "two rounds − one training",
+    ),
+)
 
 
 def auc(model: Path, pairs: Path) -> float:
@@ -25,39 +35,39 @@ def auc(model: Path, pairs: Path) -> float:
     return float(mannwhitneyu(right, wrong).statistic) / (len(right) * len(wrong))
 
 
-def policies(name: str, seed: int) -> list[Results]:
-    """Return the results of the policy's training in each round of a run."""
-    manifest = json.loads((FOLDER / f"{name}-seed-{seed}" / "manifest.json").read_text())
-    return [each["parts"]["policy"] for each in manifest["rounds"]]
+def right(run: str, number: int, step: int) -> dict[int, float]:
+    """Return for each test prompt whether its response was right after a step of a round."""
+    folder = FOLDER / run / f"round-{number}" / "policy" / "validation"
+    rows = sorted(read_dump(dump_file(folder, step)), key=lambda row: row.prompt)
+    return {number: float(correctness(row.output, row.truth) > 0) for number, row in enumerate(rows)}
 
 
-def row(seed: int) -> tuple[float, ...]:
-    """Return a seed's numbers, in the order of `COLUMNS`."""
-    first, second = (FOLDER / f"{name}-seed-{seed}" / "round-1" for name in ("start", "two"))
-    held_out = first / "held_out.jsonl"
-    two, (one,) = policies("two", seed), policies("one", seed)
-    return (
-        auc(first / "reward_model", held_out),
-        auc(second / "reward_model", held_out),
-        two[0]["validation_before"][ACCURACY],
-        *(each["validation_after"][ACCURACY] for each in (*two, one)),
-    )
+def cells(seed: int) -> tuple[list[float], str]:
+    """Return a seed's numbers in the order of `COLUMNS`, and the last one in words, paired by prompt."""
+    start, two, one = (f"{name}-seed-{seed}" for name in ("start", "two", "one"))
+    held_out = FOLDER / start / "round-1" / "held_out.jsonl"
+    policies = [right(two, 1, 0), right(two, 1, STEPS), right(two, 2, STEPS), right(one, 1, 2 * STEPS)]
+    models = [auc(FOLDER / run / "round-1" / "reward_model", held_out) for run in (start, two)]
+    return [*models, *(fmean(policy.values()) for policy in policies)], difference(*policies[-2:])
+
+
+def difference(two: dict[int, float], one: dict[int, float]) -> str:
+    """Return the mean difference with the 95 % interval of Student's t."""
+    found = compare(two, one)
+    assert found is not None
+    if found.low is None:
+        return f"{found.difference:+.3f}"
+    return f"{found.difference:+.3f} ({found.low:.3f} … {found.high:.3f})"
 
 
 def main() -> None:
-    seeds = [int(argument) for argument in sys.argv[1:]]
-    rows = {seed: row(seed) for seed in seeds}
+    found = {seed: cells(seed) for seed in map(int, sys.argv[1:])}
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
-    for seed, numbers in rows.items():
-        print(f"| {seed} | " + " | ".join(f"{number:.3f}" for number in numbers) + " |")
-    means = [fmean(column) for column in zip(*rows.values(), strict=True)]
-    print("| mean | " + " | ".join(f"{number:.3f}" for number in means) + " |")
-    difference = compare(*({seed: numbers[at] for seed, numbers in rows.items()} for at in (-2, -1)))
-    if difference is not None and difference.low is not None and difference.high is not None:
-        print(
-            f"\ntwo rounds − one training: {difference.difference:+.3f} "
-            f"({difference.low:.3f} … {difference.high:.3f}), 95 %, paired by seed"
-        )
+    for seed, (numbers, by_prompt) in found.items():
+        print(f"| {seed} | " + " | ".join(f"{number:.3f}" for number in numbers) + f" | {by_prompt} |")
+    means = [fmean(column) for column in zip(*(numbers for numbers, _ in found.values()), strict=True)]
+    two, one = ({seed: numbers[at] for seed, (numbers, _) in found.items()} for at in (-2, -1))
+    print("| mean | " + " | ".join(f"{number:.3f}" for number in means) + f" | {difference(two, one)} |")
 
 
 if __name__ == "__main__":
