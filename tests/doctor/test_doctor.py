@@ -133,6 +133,12 @@ WRONG = {
         "verls-losses",
     ),
     "GSPO with GRPO's clip range": ("gspo", [f"{ACTOR}.clip_ratio_high=0.2"], "verls-losses"),
+    "GSPO with GRPO's range below 1": ("gspo", [f"{ACTOR}.clip_ratio_low=0.2"], "verls-losses"),
+    "GSPO with a side of the range that is null": (
+        "gspo",
+        [f"{ACTOR}.clip_ratio_high=null", f"{ACTOR}.clip_ratio=0.2"],
+        "verls-losses",
+    ),
     "SAPO averaged over tokens": ("sapo", [f"{ACTOR}.loss_agg_mode=token-mean"], "verls-aggregation"),
     "CISPO averaged over responses": (
         "cispo",
@@ -144,6 +150,14 @@ WRONG = {
     "a mask that GVPO does not read": (
         "gvpo",
         [f"+{ACTOR}.policy_loss.off_policy_mask_threshold=0.5"],
+        "settings",
+    ),
+    "a mask that verl's GSPO does not read": (
+        "gspo",
+        [
+            f"{ACTOR}.policy_loss._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig",
+            f"+{ACTOR}.policy_loss.off_policy_mask_threshold=0.5",
+        ],
         "settings",
     ),
     "GMPO with a dual clip": ("gmpo", [f"{ACTOR}.clip_ratio_c=3.0"], "settings"),

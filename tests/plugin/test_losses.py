@@ -165,6 +165,14 @@ def test_gmpo_equals_verls_geo_mean_on_the_uncut_mini_batch():
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7 * float(other.abs().max()))
 
 
+def test_gmpo_reports_the_tokens_outside_of_its_range():
+    # log ρ within −0.1 … 0.3, in nats. A = 1: 0.2 is inside, 0.4 above; A = −1: −0.2 is below.
+    config = counted(actor_config(CASES["gmpo"], clip_ratio_low=0.1, clip_ratio_high=0.3))
+    _, metrics = call("gmpo", config, log_prob=torch.tensor([[0.2, 0.4], [-0.2, math.nan]], dtype=F64))
+    assert metrics["actor/clip_ratio_high"].item() == pytest.approx(1 / 3, rel=1e-6)
+    assert metrics["actor/clip_ratio_low"].item() == pytest.approx(1 / 3, rel=1e-6)
+
+
 def test_a_dual_clip_of_gmpo_is_refused():
     with pytest.raises(ValueError, match=r"clip_ratio_c is 3\.0.*gmpo has no dual clip.*clip_ratio_c=null"):
         check("gmpo", counted(actor_config(CASES["gmpo"], clip_ratio_c=3.0)))
@@ -208,6 +216,22 @@ def counted(config, **changes: object):
 )
 def test_by_hand(name, expected):
     assert call(name)[0].item() == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        # ρ = 1.2 and 1.4 with A = 1, 0.8 with A = −1. Within 0.9 … 1.3: −(1.2 + 1.3)/2 and 0.9.
+        (0.1, None, (-1.25 + 0.9) / 2),
+        # Within 0.7 … 1.1: −1.1 and 0.8.
+        (None, 0.1, (-1.1 + 0.8) / 2),
+    ],
+)
+def test_a_side_of_the_clip_range_that_is_null_is_clip_ratio(low, high, expected):
+    sides = {"clip_ratio": 0.3, "clip_ratio_low": low, "clip_ratio_high": high}
+    log_prob = torch.tensor([[1.2, 1.4], [0.8, 1.0]], dtype=F64).log()
+    loss, _ = call("grpo", counted(actor_config(CASES["grpo"], **sides)), log_prob=log_prob)
+    assert loss.item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", CLIPPED)

@@ -26,6 +26,10 @@ PRESETS = sorted(f"{file.parent.name}={file.stem}" for file in CONFIG.glob("*/*.
 ALGORITHMS = sorted(file.stem for file in CONFIG.glob("algo/*.yaml"))
 BUFFER = {256: 51, 512: 102, 2048: 409, 8192: 1638, 20480: 4096}
 """DAPO's overlong buffer by budget, worked by hand: ⌊L · 4096 / 20480⌋ = ⌊L / 5⌋."""
+OVERLONG = ("cispo", "dapo")
+"""Presets with DAPO's punishment of long responses; CISPO's paper takes it over (arXiv 2506.13585, §3.1)."""
+KL = {"grpo": ["loss"], "grpo_process": ["loss"], "ppo_kl": ["reward"], "rloo": ["reward"]}
+"""Where a paper's objective has the KL to the reference; GVPO has one of its own, the others have none."""
 BYTES = build_tokenizer()
 
 Compose = Callable[..., DictConfig]
@@ -79,6 +83,18 @@ def test_grpo_has_the_papers_settings(verl_config: Compose) -> None:
     assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.2)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_preset_has_the_kl_of_its_paper_and_no_entropy_bonus(algorithm: str, verl_config: Compose) -> None:
+    config = verl_config(f"+algo={algorithm}")
+    actor = config.actor_rollout_ref.actor
+    has_kl = {
+        "loss": bool(actor.use_kl_loss and actor.kl_loss_coef),
+        "reward": bool(config.algorithm.use_kl_in_reward),
+    }
+    assert [place for place, is_there in has_kl.items() if is_there] == KL.get(algorithm, [])
+    assert actor.entropy_coeff == 0
+
+
 def test_gvpo_loads_the_reference_for_the_anchor_that_needs_it(verl_config: Compose) -> None:
     from verl.trainer.ppo.utils import need_reference_policy
 
@@ -128,16 +144,17 @@ def test_verls_reward_worker_can_be_built_at_any_budget(algorithm: str, verl_con
         config.data.max_response_length = budget
         OmegaConf.resolve(config)  # as verl's TaskRunner does
         manager = load_reward_manager(config, BYTES)
-        if algorithm == "dapo":
+        if algorithm in OVERLONG:
             assert (manager.max_resp_len, manager.overlong_buffer_cfg.len) == (budget, buffer)
 
 
+@pytest.mark.parametrize("algorithm", OVERLONG)
 @pytest.mark.parametrize(("tokens", "added"), [(410, 0.0), (461, -0.5), (512, -1.0)])
-def test_dapo_adds_what_eq_13_says(tokens: int, added: float, verl_config: Compose) -> None:
+def test_dapo_adds_what_eq_13_says(algorithm: str, tokens: int, added: float, verl_config: Compose) -> None:
     """L = 512 and C = 102: (410 − |y|) / 102 beyond 410 tokens."""
     function = "reward.custom_reward_function"
     config = verl_config(
-        "+algo=dapo",
+        f"+algo={algorithm}",
         "data.max_response_length=512",
         f"{function}.path=pkg://grpo_verl_ext.rewards.weighted_sum",
         f"+{function}.reward_kwargs.weights={{correctness: 1.0}}",
