@@ -455,6 +455,16 @@ def test_a_dual_clip_that_would_clip_everything_is_refused():
         check("grpo", counted(actor_config(CASES["grpo"], clip_ratio_c=1.0)))
 
 
+@pytest.mark.parametrize("side", ["clip_ratio", "clip_ratio_low", "clip_ratio_high"])
+@pytest.mark.parametrize(("value", "shown"), [(-0.2, r"-0\.2"), (math.inf, "inf"), (math.nan, "nan")])
+def test_a_clip_range_that_is_none_is_refused(side, value, shown):
+    actor = OmegaConf.create({"loss_agg_mode": "seq-mean-token-mean", side: value})
+    with pytest.raises(
+        ValueError, match=rf"\.{side} is {shown}; valid is a finite number ≥ 0\. Type: .*=0\.2"
+    ):
+        check_loss("grpo", "seq-mean-token-mean", actor)
+
+
 @pytest.mark.parametrize("beta", [None, 0, -0.1, math.inf, math.nan, "0.1"])
 def test_gvpo_needs_its_beta(beta):
     options = LossConfig(loss_mode="gvpo", gvpo_beta=beta)
