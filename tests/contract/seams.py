@@ -103,6 +103,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam("verl.utils.distributed", Hook(), ".cpu"),
         seam("verl.utils.model", Hook(), ".cpu"),
         seam("verl.trainer.ppo.v1.replay_buffer", Hook(), ".cpu"),
+        seam("verl.workers.rollout.vllm_rollout.vllm_rollout", Hook(), ".cpu"),
         seam("verl.workers.engine.fsdp.transformer_impl", Hook(), ".cpu"),
     ],
     "How a training starts": [
@@ -1084,6 +1085,11 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             "verl.workers.rollout.vllm_rollout.utils.vLLMColocateWorkerExtension.__new__",
             Overridden("**kwargs"),
+            ".cpu.rollout",
+        ),
+        seam(
+            "verl.workers.rollout.vllm_rollout.utils.vLLMColocateWorkerExtension._get_zmq_handle",
+            Overridden(),
             ".cpu.rollout",
         ),
         seam("vllm._custom_ops._supports_onednn", Name(), ".cpu.rollout"),

@@ -5,6 +5,7 @@ A test fails once verl, torch or vLLM no longer needs the patch: then remove the
 
 import inspect
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -145,6 +146,42 @@ class TestPolling:
         patches.patch_polling(SimpleNamespace(ReplayBuffer=Buffer))
         assert Buffer("sync").arguments == ("sync", 0.2)
         assert Buffer("sync", poll_interval=5.0).arguments == ("sync", 5.0)
+
+
+class TestWeightSocket:
+    def test_verl_still_names_both_ends_by_the_job_of_a_ray_alone(self) -> None:
+        folder = Path(str(find_spec("verl").origin)).parent / "workers" / "rollout" / "vllm_rollout"
+        name = 'f"ipc:///tmp/rl-colocate-zmq-{job_id}-replica-{'
+        for end in ("vllm_rollout.py", "utils.py"):
+            assert name in (folder / end).read_text(), "is patch_weight_socket still needed?"
+
+    def test_two_rays_have_two_sockets_and_both_ends_of_one_the_same(self, python: Python) -> None:
+        found = python(
+            """
+            import os
+            from types import SimpleNamespace
+            import verl
+            from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
+            from grpo_verl_ext.verl_plugin.cpu.patches import patch_weight_socket
+            from grpo_verl_ext.verl_plugin.cpu.rollout import CpuWorkerExtension
+
+            verls = "ipc:///tmp/rl-colocate-zmq-01000000-replica-0-rank-0.sock"
+            vLLMColocateWorkerExtension._get_zmq_handle = lambda self: verls
+
+            class Adapter:
+                def __init__(self):
+                    self.zmq_handle = verls
+
+            patch_weight_socket(SimpleNamespace(ServerAdapter=Adapter))
+            for raylet in ("29336", "30092"):
+                os.environ["RAY_RAYLET_PID"] = raylet
+                print(Adapter().zmq_handle, object.__new__(CpuWorkerExtension)._get_zmq_handle())
+            """,
+            VERL_PLATFORM="cpu",
+        )
+        name = "ipc:///tmp/rl-colocate-zmq-{}-01000000-replica-0-rank-0.sock"
+        sender_and_receiver = [name.format(raylet) for raylet in (29336, 29336, 30092, 30092)]
+        assert found.stdout.split()[-4:] == sender_and_receiver, found.stderr
 
 
 class TestRolloutWorker:

@@ -14,6 +14,7 @@ def install() -> None:
     register_post_import_hook(patches.patch_process_group, "verl.utils.distributed")
     register_post_import_hook(patches.patch_value_model, "verl.utils.model")
     register_post_import_hook(patches.patch_polling, "verl.trainer.ppo.v1.replay_buffer")
+    register_post_import_hook(patches.patch_weight_socket, "verl.workers.rollout.vllm_rollout.vllm_rollout")
     register_post_import_hook(_register_engines, "verl.workers.engine.fsdp.transformer_impl")
 
 

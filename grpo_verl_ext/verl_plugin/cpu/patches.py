@@ -5,6 +5,7 @@ Each function here patches one module when it is imported, and says why no setti
 """
 
 import functools
+import os
 import sys
 from collections.abc import Iterable
 from importlib.metadata import Distribution, DistributionFinder, PackageNotFoundError, distribution
@@ -76,6 +77,29 @@ def patch_polling(replay_buffer: Any) -> None:
         original(self, *args, **{"poll_interval": POLL_SECONDS, **kwargs})
 
     replay_buffer.ReplayBuffer.__init__ = init
+
+
+def patch_weight_socket(vllm_rollout: Any) -> None:
+    """Send weights through a socket that no other Ray on this machine uses.
+
+    Patch of ``verl.workers.rollout.vllm_rollout.vllm_rollout.ServerAdapter``: verl names the socket in
+    ``/tmp`` by Ray's job, and each training that starts a Ray of its own is job 1 of it. Two of them on one
+    machine then wait for each other for ever, or load each other's weights. `rollout.CpuWorkerExtension`
+    names the receiver's end. verl has no setting for it.
+    """
+    original = vllm_rollout.ServerAdapter.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.zmq_handle = socket_of_this_ray(self.zmq_handle)
+
+    vllm_rollout.ServerAdapter.__init__ = init
+
+
+def socket_of_this_ray(handle: str) -> str:
+    """Return verl's name of the socket with the process id of the raylet, which Ray gives to its workers."""
+    return handle.replace("-zmq-", f"-zmq-{os.environ['RAY_RAYLET_PID']}-", 1)
 
 
 class VllmCpuAlias(DistributionFinder):

@@ -1,5 +1,7 @@
 """vLLM's worker on a CPU, with weights that can be loaded again after each update.
 
+They arrive through a socket of this Ray alone; `patches.patch_weight_socket` names the sender's end.
+
 Patch of ``vllm._custom_ops._supports_onednn``: vLLM packs the weights of its linear layers for oneDNN
 when a model is loaded and drops the originals, so the second load (verl's first weight update) fails
 with ``'Parameter' object has no attribute 'weight_loader'``. With the flag off, vLLM takes its plain
@@ -11,6 +13,8 @@ from typing import Any
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from vllm import _custom_ops
 
+from grpo_verl_ext.verl_plugin.cpu.patches import socket_of_this_ray
+
 
 class CpuWorkerExtension(vLLMColocateWorkerExtension):  # type: ignore[misc]  # verl ships no types
     """verl's worker extension; named by ``rollout.engine_kwargs.vllm.worker_extension_cls``."""
@@ -20,3 +24,6 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):  # type: ignore[misc]  # 
         _custom_ops._supports_onednn = False
         extension: CpuWorkerExtension = super().__new__(cls, **kwargs)
         return extension
+
+    def _get_zmq_handle(self) -> str:
+        return socket_of_this_ray(super()._get_zmq_handle())
