@@ -66,7 +66,12 @@ ROWS = (
         {"token_level_loss": True},
         "its estimator leaves out the std; no mode divides by a constant",
     ),
-    Row("gspo", "actor.policy_loss_type=gspo", {"policy_loss_type": "gspo"}),
+    Row(
+        "gspo",
+        "actor.policy_loss_type=gspo",
+        {"policy_loss_type": "gspo"},
+        "a masked response leaves B",
+    ),
 )
 
 

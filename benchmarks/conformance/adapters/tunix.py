@@ -53,7 +53,12 @@ ROWS = (
         "a mean over micro-batches of means",
     ),
     Row("dr_grpo", "DrGRPOConfig (default)", {"loss_agg_mode": "sequence-mean-token-scale"}),
-    Row("gspo", "loss_algo=gspo-token", {"loss_agg_mode": _SEQUENCE_MEAN, "loss_algo": "gspo-token"}),
+    Row(
+        "gspo",
+        "loss_algo=gspo-token",
+        {"loss_agg_mode": _SEQUENCE_MEAN, "loss_algo": "gspo-token"},
+        "a masked response leaves the B of its micro-batch",
+    ),
 )
 
 
