@@ -16,14 +16,14 @@ FOLDER = Path("outputs/iterate_answers")
 STEPS = 8
 """Of a round, in `iterate_answers.yaml`."""
 COLUMNS = (
-    *("seed", "AUC of the first model", "after round 1"),
-    *(
-        "right at the start",
-        "after round 1",
-        "after round 2",
-        "after one training",
-        "two rounds − one training",
-    ),
+    "seed",
+    "AUC of the first model",
+    "AUC after round 1",
+    "right at the start",
+    "after round 1",
+    "after round 2",
+    "after one training",
+    "two rounds − one training",
 )
 
 
@@ -39,7 +39,7 @@ def right(run: str, number: int, step: int) -> dict[int, float]:
     """Return for each test prompt whether its response was right after a step of a round."""
     folder = FOLDER / run / f"round-{number}" / "policy" / "validation"
     rows = sorted(read_dump(dump_file(folder, step)), key=lambda row: row.prompt)
-    return {number: float(correctness(row.output, row.truth) > 0) for number, row in enumerate(rows)}
+    return {prompt: float(correctness(row.output, row.truth) > 0) for prompt, row in enumerate(rows)}
 
 
 def cells(seed: int) -> tuple[list[float], str]:
