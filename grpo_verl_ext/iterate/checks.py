@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 from hydra.utils import get_method
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.iterate.preferences import Rule, label_of
+from grpo_verl_ext.iterate.preferences import Rule, label_of, read_examples
 from grpo_verl_ext.iterate.reward_training import reward_config
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
-from grpo_verl_ext.iterate.step_examples import StepRule, labelled
+from grpo_verl_ext.iterate.step_examples import StepRule, example_kind, labelled
 from grpo_verl_ext.iterate.step_reward_training import step_reward_config
 from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.verl_plugin import preflight
@@ -54,6 +55,7 @@ def check(settings: IterateSettings, config: DictConfig) -> Callable[..., object
         IterateError: the message has the line to type.
     """
     check_trainer(settings)
+    check_replayed(settings)
     rule: Callable[..., object]
     if settings.reward_model.step_label is None:
         rule = the_rule(settings)
@@ -97,6 +99,19 @@ def the_step_rule(name: str) -> StepRule:
             "path/to/file.py:f, such as grpo_verl_ext.tasks.chain_sum.steps.compute_score"
         ) from error
     return rule
+
+
+def check_replayed(settings: IterateSettings) -> None:
+    """Refuse ``reward_model.replay_from`` if it is no file of pairs, or of steps with ``step_label``."""
+    file = settings.reward_model.replay_from
+    if file is None:
+        return
+    if not Path(file).is_file():
+        raise IterateError(
+            f"reward_model.replay_from is {file!r}, and there is no such file; valid is the pairs.jsonl of a "
+            "round of another run. Type: reward_model.replay_from=<folder>/round-1/pairs.jsonl, or =null"
+        )
+    read_examples(Path(file), example_kind(settings.reward_model))
 
 
 def check_trainer(settings: IterateSettings) -> None:

@@ -30,7 +30,7 @@ from grpo_verl_ext.iterate.preferences import (
     write_pairs,
 )
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
-from grpo_verl_ext.iterate.step_examples import Steps, make_step_examples
+from grpo_verl_ext.iterate.step_examples import example_kind, make_step_examples
 from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.provenance import git_revision, versions
@@ -117,16 +117,16 @@ def collect_pairs(this: Round, context: RoundContext) -> Results:
 
     With ``step_label`` a "pair" is the labelled steps of one response.
     """
-    settings = this.settings.reward_model
     pairs, responses, missing = _examples(this, context)
-    # The run's seed, not the round's: a held-out prompt is held out in every round.
-    train, held_out = split_by_prompt(pairs, held_out=settings.held_out, seed=this.settings.seed)
-    history = [
+    train, held_out = _split(this, pairs)
+    earlier = [
         pair
-        for number in range(1, this.number)
-        for pair in read_examples(Round(this.settings, number).training_pairs, _kind(this))
+        for file in this.replayable
+        for pair in read_examples(file, example_kind(this.settings.reward_model))
     ]
-    replay = replayed(len(train), history, share=settings.replay, seed=this.seed)
+    # Another run has held out other prompts.
+    history, _ = _split(this, earlier)
+    replay = replayed(len(train), history, share=this.settings.reward_model.replay, seed=this.seed)
     write_pairs(this.training_pairs, train)
     write_pairs(this.held_out_pairs, held_out)
     write_pairs(this.mixture, [*train, *replay])
@@ -139,15 +139,16 @@ def collect_pairs(this: Round, context: RoundContext) -> Results:
     }
 
 
-def _kind(this: Round) -> type[Example]:
-    return Pair if this.settings.reward_model.step_label is None else Steps
+def _split(this: Round, pairs: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    # The run's seed, not the round's: a held-out prompt is held out in every round.
+    return split_by_prompt(pairs, held_out=this.settings.reward_model.held_out, seed=this.settings.seed)
 
 
 def _examples(this: Round, context: RoundContext) -> tuple[Sequence[Example], int, list[int]]:
     """Return what this round's rollouts teach, the number of responses, and the steps without rollouts."""
     drawn = {"per_prompt": this.settings.reward_model.pairs_per_prompt, "seed": this.seed}
     folder, steps = this.rollouts, this.settings.policy.steps
-    if _kind(this) is Pair:
+    if example_kind(this.settings.reward_model) is Pair:
         samples, missing = read_rollouts(folder, steps, context.rule)
         return make_pairs(samples, **drawn), len(samples), missing
     responses, missing = read_responses(folder, steps)
@@ -156,7 +157,7 @@ def _examples(this: Round, context: RoundContext) -> tuple[Sequence[Example], in
 
 def train_reward_model(this: Round, context: RoundContext) -> Results:
     """Train the reward model of the round before with TRL's RewardTrainer, or PRMTrainer for steps."""
-    if not read_examples(this.mixture, _kind(this)):
+    if not read_examples(this.mixture, example_kind(this.settings.reward_model)):
         return {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
 
     def train(target: Path) -> None:
@@ -169,7 +170,9 @@ def train_reward_model(this: Round, context: RoundContext) -> Results:
             trainer=dict(this.settings.reward_model.trainer),
         )
         launcher = this.settings.reward_model.launcher
-        training = reward_training if _kind(this) is Pair else step_reward_training
+        training = (
+            reward_training if example_kind(this.settings.reward_model) is Pair else step_reward_training
+        )
         _run_job(training.__name__, job, this.folder / "reward_training", launcher=launcher)
 
     _appear(this.own_reward_model, train)

@@ -54,6 +54,8 @@ class RewardModelSettings:
         held_out: share of prompts whose pairs only measure the reward model and never train it.
         replay: share of the training pairs that come from all earlier rounds; Algorithm 1: 10 % historical
             data.
+        replay_from: ``pairs.jsonl`` of another run, such as the one that trained ``start``; its pairs count
+            as those of an earlier round, except those of prompts that are held out here.
         launcher: starts the training module; None: ``python -m``. With several GPUs: [accelerate, launch,
             -m].
         trainer: fields of TRL's ``RewardConfig``; with ``step_label`` of its ``PRMConfig``.
@@ -68,6 +70,7 @@ class RewardModelSettings:
     pairs_per_prompt: int = 4
     held_out: float = 0.1
     replay: float = 0.1
+    replay_from: str | None = None
     launcher: list[str] | None = None
     trainer: dict[str, Any] = field(default_factory=dict)
 
@@ -214,6 +217,13 @@ class Round:
     def training_pairs(self) -> Path:
         """This round's own training pairs."""
         return self.folder / "pairs.jsonl"
+
+    @property
+    def replayable(self) -> list[Path]:
+        """The files of training pairs that this round may replay."""
+        before = self.settings.reward_model.replay_from
+        earlier = [Round(self.settings, number).training_pairs for number in range(1, self.number)]
+        return [*([] if before is None else [Path(before)]), *earlier]
 
     @property
     def mixture(self) -> Path:

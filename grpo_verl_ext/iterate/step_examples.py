@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from grpo_verl_ext.iterate.settings import IterateError
+from grpo_verl_ext.iterate.preferences import Example, Pair
+from grpo_verl_ext.iterate.settings import IterateError, RewardModelSettings
 from grpo_verl_ext.rewards.step_ends import (
     CHARACTER_ENDS,
     REWARDS,
@@ -29,6 +30,11 @@ class Steps:
     prompt: str
     completions: list[str]
     labels: list[bool]
+
+
+def example_kind(settings: RewardModelSettings) -> type[Example]:
+    """Return what the reward model is trained on: `Pair`, or with ``step_label`` `Steps`."""
+    return Pair if settings.step_label is None else Steps
 
 
 def make_step_examples(

@@ -3,8 +3,17 @@
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
-from grpo_verl_ext.iterate.checks import check, check_trainer, compose, the_rule, the_step_rule
+from grpo_verl_ext.iterate.checks import (
+    check,
+    check_replayed,
+    check_trainer,
+    compose,
+    the_rule,
+    the_step_rule,
+)
+from grpo_verl_ext.iterate.preferences import Pair, write_pairs
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -110,6 +119,17 @@ def test_no_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(IterateError, match=r"Type: pip install 'grpo-verl-ext\[iterate\]'"):
         check_trainer(settings(tmp_path))
+
+
+def test_pairs_to_replay_that_are_not_there_or_not_pairs(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    of_pairs = settings(tmp_path, replay_from=str(file))
+    with pytest.raises(IterateError, match=rf"reward_model\.replay_from is '{file}', and there is no such"):
+        check(of_pairs, OmegaConf.create())
+    write_pairs(file, [Pair("1+1=?", "2", "3")])
+    check_replayed(of_pairs)
+    with pytest.raises(IterateError, match=rf"{file}, line 1, is not a steps"):
+        check_replayed(of_steps(tmp_path, replay_from=str(file)))
 
 
 STEP_RULE = "grpo_verl_ext.tasks.chain_sum.steps.compute_score"

@@ -145,6 +145,37 @@ def test_a_round_collects_replays_and_holds_out(tmp_path: Path) -> None:
     assert not held_out & {example.prompt for example in mixture}
 
 
+def test_a_round_replays_from_another_run_but_nothing_that_it_holds_out_itself(tmp_path: Path) -> None:
+    first = tmp_path / "first" / "pairs.jsonl"
+    first.parent.mkdir()
+    old = [Steps(f"p{i}", ["old;"], [True]) for i in range(40)]
+    write_pairs(first, old)
+    settings = IterateSettings(
+        folder=str(tmp_path),
+        rounds=2,
+        policy=PolicySettings(overrides=[], steps=1),
+        reward_model=RewardModelSettings(step_label="a.b", held_out=0.3, replay=0.9, replay_from=str(first)),
+    )
+    context = RoundContext(OmegaConf.create({}), by_semicolons, lambda step: None)
+    this = Round(settings, 1)
+    this.rollouts.mkdir(parents=True)
+    dump = [
+        {"input": f"p{i}", "output": "a;new;", "gts": "a", "score": 0, "step": 1, "uid": "u"}
+        for i in range(40)
+    ]
+    (this.rollouts / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in dump))
+    results = collect_pairs(this, context)
+
+    own, held_out = (read_examples(file, Steps) for file in (this.training_pairs, this.held_out_pairs))
+    mixture = read_examples(this.mixture, Steps)
+    assert 0 < len(held_out) < 40
+    # Nine times the new ones are wanted, more than there are: all of the other run's that may be trained on.
+    wanted = [example for example in old if example.prompt not in {each.prompt for each in held_out}]
+    assert sorted(map(repr, mixture[len(own) :])) == sorted(map(repr, wanted))
+    assert results["replayed"] == len(wanted)
+    assert Round(settings, 2).replayable == [first, this.training_pairs]
+
+
 def learnable(count: int, seed: int, signs: str = "!?") -> list[Steps]:
     """A step that ends with the first sign is right, one that ends with the second is wrong."""
     rng = random.Random(seed)
