@@ -44,7 +44,7 @@ def test_every_number_of_every_table_is_theirs(reports: dict[str, Path]) -> None
         for row in json.loads((folder / "report.json").read_text())["rows"]
     }
     shown = dict(compared((EXAMPLES / "RESULTS.md").read_text()))
-    assert len(shown) == 4 * 5 + 15  # four tables of five losses, and one of the search
+    assert len(shown) == 2 * 5 + 15  # two tables of five losses, and one of the search
     assert {what: as_shown(rows[what], cells) for what, cells in shown.items()} == shown
 
 
