@@ -115,15 +115,13 @@ def measure_policy(this: Round, context: RoundContext) -> Results:
 def collect_pairs(this: Round, context: RoundContext) -> Results:
     """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds.
 
-    With ``step_label`` a "pair" is the labelled steps of one response.
+    ``replay_from`` counts as an earlier round. With ``step_label`` a "pair" is the labelled steps of one
+    response.
     """
     pairs, responses, missing = _examples(this, context)
     train, held_out = _split(this, pairs)
-    earlier = [
-        pair
-        for file in this.replayable
-        for pair in read_examples(file, example_kind(this.settings.reward_model))
-    ]
+    kind = example_kind(this.settings.reward_model)
+    earlier = [pair for file in this.replayable for pair in read_examples(file, kind)]
     # Another run has held out other prompts.
     history, _ = _split(this, earlier)
     replay = replayed(len(train), history, share=this.settings.reward_model.replay, seed=this.seed)
@@ -157,7 +155,8 @@ def _examples(this: Round, context: RoundContext) -> tuple[Sequence[Example], in
 
 def train_reward_model(this: Round, context: RoundContext) -> Results:
     """Train the reward model of the round before with TRL's RewardTrainer, or PRMTrainer for steps."""
-    if not read_examples(this.mixture, example_kind(this.settings.reward_model)):
+    kind = example_kind(this.settings.reward_model)
+    if not read_examples(this.mixture, kind):
         return {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
 
     def train(target: Path) -> None:
@@ -170,9 +169,7 @@ def train_reward_model(this: Round, context: RoundContext) -> Results:
             trainer=dict(this.settings.reward_model.trainer),
         )
         launcher = this.settings.reward_model.launcher
-        training = (
-            reward_training if example_kind(this.settings.reward_model) is Pair else step_reward_training
-        )
+        training = reward_training if kind is Pair else step_reward_training
         _run_job(training.__name__, job, this.folder / "reward_training", launcher=launcher)
 
     _appear(this.own_reward_model, train)

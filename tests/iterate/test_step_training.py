@@ -117,6 +117,16 @@ class TestChainSum:
             chain_sum("", prompt="hello")
 
 
+def write_rollouts(this: Round) -> None:
+    """One response to each of 40 prompts, of one step."""
+    this.rollouts.mkdir(parents=True)
+    dump = [
+        {"input": f"p{i}", "output": f"a;{this.number};", "gts": "a", "score": 0, "step": 1, "uid": "u"}
+        for i in range(40)
+    ]
+    (this.rollouts / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in dump))
+
+
 def test_a_round_collects_replays_and_holds_out(tmp_path: Path) -> None:
     settings = IterateSettings(
         folder=str(tmp_path),
@@ -127,12 +137,7 @@ def test_a_round_collects_replays_and_holds_out(tmp_path: Path) -> None:
     context = RoundContext(OmegaConf.create({}), by_semicolons, lambda step: None)
     rounds = Round(settings, 1), Round(settings, 2)
     for this in rounds:
-        this.rollouts.mkdir(parents=True)
-        dump = [
-            {"input": f"p{i}", "output": f"a;{this.number};", "gts": "a", "score": 0, "step": 1, "uid": "u"}
-            for i in range(40)
-        ]
-        (this.rollouts / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in dump))
+        write_rollouts(this)
         results = collect_pairs(this, context)
         assert results["responses"] == results["pairs"] + results["held_out"] == 40
     own = [read_examples(this.training_pairs, Steps) for this in rounds]
@@ -158,12 +163,7 @@ def test_a_round_replays_from_another_run_but_nothing_that_it_holds_out_itself(t
     )
     context = RoundContext(OmegaConf.create({}), by_semicolons, lambda step: None)
     this = Round(settings, 1)
-    this.rollouts.mkdir(parents=True)
-    dump = [
-        {"input": f"p{i}", "output": "a;new;", "gts": "a", "score": 0, "step": 1, "uid": "u"}
-        for i in range(40)
-    ]
-    (this.rollouts / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in dump))
+    write_rollouts(this)
     results = collect_pairs(this, context)
 
     own, held_out = (read_examples(file, Steps) for file in (this.training_pairs, this.held_out_pairs))
