@@ -102,10 +102,15 @@ def the_step_rule(name: str) -> StepRule:
 
 
 def check_replayed(settings: IterateSettings) -> None:
-    """Refuse ``reward_model.replay_from`` if it is no file of pairs, or of steps with ``step_label``."""
+    """Refuse ``reward_model.replay_from`` if it has no pairs (``step_label``: steps) or would not be read."""
     file = settings.reward_model.replay_from
     if file is None:
         return
+    if settings.reward_model.replay == 0:
+        raise IterateError(
+            f"reward_model.replay_from is {file!r}, but reward_model.replay is 0: none of its pairs would be "
+            "replayed. Type: reward_model.replay=0.1, or reward_model.replay_from=null"
+        )
     if not Path(file).is_file():
         raise IterateError(
             f"reward_model.replay_from is {file!r}, and there is no such file; valid is the pairs.jsonl of a "
