@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,13 @@ def test_the_report_is_made_anew_and_is_the_same(kept: Path, reports: dict[str, 
 
 
 def test_every_number_of_every_table_is_theirs(reports: dict[str, Path]) -> None:
-    rows = {
-        (row["metric"], row["measure"], row["variant"]): row
-        for folder in reports.values()
-        for row in json.loads((folder / "report.json").read_text())["rows"]
-    }
-    shown = dict(compared((EXAMPLES / "RESULTS.md").read_text()))
-    assert len(shown) == 2 * 5 + 15  # two tables of five losses, and one of the search
-    assert {what: as_shown(rows[what], cells) for what, cells in shown.items()} == shown
+    rows = defaultdict(list)
+    for folder in reports.values():
+        for row in json.loads((folder / "report.json").read_text())["rows"]:
+            rows[row["metric"], row["measure"], row["variant"]].append(row)
+    shown = compared((EXAMPLES / "RESULTS.md").read_text())
+    assert len(shown) == 2 * 5 + 15 + 12  # two tables of five losses, and the two searches
+    assert [(what, cells) for what, cells in shown if cells not in as_shown(rows[what], cells)] == []
 
 
 def test_every_verdict_is_shown_as_its_report_says_it(reports: dict[str, Path]) -> None:
@@ -99,11 +99,14 @@ def compared(text: str) -> list[tuple[tuple[str, str, str], list[str]]]:
     return found
 
 
-def as_shown(row: dict[str, Any], like: list[str]) -> list[str]:
-    """The row's numbers, each with the decimals and the plus sign of the one that is shown."""
-    numbers = [row[name] for name in SHOWN if row.get(name) is not None]
-    assert len(numbers) == len(like), row
+def as_shown(rows: list[dict[str, Any]], like: list[str]) -> list[list[str]]:
+    """Each grid's row, its numbers with the decimals and the plus sign of those that are shown."""
+    of_rows = [[row[name] for name in SHOWN if row.get(name) is not None] for row in rows]
     return [
-        f"{number:{'+' if text[0] == '+' else ''}.{len(text.partition('.')[2])}f}"
-        for number, text in zip(numbers, like, strict=True)
+        [
+            f"{number:{'+' if text[0] == '+' else ''}.{len(text.partition('.')[2])}f}"
+            for number, text in zip(numbers, like, strict=True)
+        ]
+        for numbers in of_rows
+        if len(numbers) == len(like)
     ]
