@@ -3,11 +3,11 @@
 import json
 import re
 import shutil
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 import grpo_verl_ext.config
@@ -16,6 +16,9 @@ from grpo_verl_ext.cli import app
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ablations"
 KEPT = sorted((EXAMPLES / "results").glob("*/runs.json"))
+EARLIER = "calibration_verbose_before"
+"""Results of a task as it was before it changed, whose grid is in git's history."""
+
 SHOWN = ("seeds", "mean", "std", "versus_difference", "versus_low", "versus_high")
 """Columns of the tables of RESULTS.md, by their names in report.json."""
 
@@ -38,14 +41,22 @@ def test_the_report_is_made_anew_and_is_the_same(kept: Path, reports: dict[str, 
     assert made == kept.with_name("report.md").read_text()
 
 
+@pytest.mark.parametrize(
+    "kept", [kept for kept in KEPT if kept.parent.name != EARLIER], ids=lambda file: file.parent.name
+)
+def test_the_grid_beside_it_is_the_one_that_was_run(kept: Path) -> None:
+    assert declared(EXAMPLES / f"{kept.parent.name}.yaml") == ran(kept)
+
+
 def test_every_number_of_every_table_is_theirs(reports: dict[str, Path]) -> None:
-    rows = defaultdict(list)
-    for folder in reports.values():
-        for row in json.loads((folder / "report.json").read_text())["rows"]:
-            rows[row["metric"], row["measure"], row["variant"]].append(row)
-    shown = compared((EXAMPLES / "RESULTS.md").read_text())
+    rows = {
+        (name, row["metric"], row["measure"], row["variant"]): row
+        for name, folder in reports.items()
+        for row in json.loads((folder / "report.json").read_text())["rows"]
+    }
+    shown = dict(compared((EXAMPLES / "RESULTS.md").read_text()))
     assert len(shown) == 2 * 5 + 15 + 12  # two tables of five losses, and the two searches
-    assert [(what, cells) for what, cells in shown if cells not in as_shown(rows[what], cells)] == []
+    assert {what: as_shown(rows[what], cells) for what, cells in shown.items()} == shown
 
 
 def test_every_verdict_is_shown_as_its_report_says_it(reports: dict[str, Path]) -> None:
@@ -86,27 +97,38 @@ def test_names_that_every_file_system_takes() -> None:
     assert [path.name for path in kept if not path.name.replace("_", "").replace(".", "").isalnum()] == []
 
 
-def compared(text: str) -> list[tuple[tuple[str, str, str], list[str]]]:
-    """(metric, measure, variant) → numbers of each row of each table of differences."""
+DECLARED = ("steps", "base", "axes", "seeds", "seed_overrides", "baseline", "metrics", "primary", "margin")
+
+
+def declared(file: Path) -> dict[str, Any]:
+    """What a grid's file says of its runs and their comparison."""
+    return {name: value for name, value in yaml.safe_load(file.read_text()).items() if name in DECLARED}
+
+
+def ran(kept: Path) -> dict[str, Any]:
+    """The same of the grid that a compact file is of, without what was never given."""
+    grid = json.loads(kept.read_text())["grid"]
+    return {name: grid[name] for name in DECLARED if grid[name] is not None}
+
+
+def compared(text: str) -> list[tuple[tuple[str, str, str, str], list[str]]]:
+    """(grid, metric, measure, variant) → numbers of each row of each table of differences."""
     found = []
     for part in re.split(r"^##+ ", text, flags=re.M)[1:]:
-        title = re.match(r"(\S+), (\w+)( \(step \d+\))?; differences from", part)
+        title = re.match(r"`(\w+)`: (\S+), (\w+)( \(step \d+\))?; differences from", part)
         for line in part.splitlines() if title else ():
             if line.startswith("| ") and not line.startswith("| variant"):
                 variant, *cells = line.strip("| ").split(" | ")
                 numbers = [number for cell in cells for number in re.findall(r"[-+]?\d[\d.]*", cell)]
-                found.append(((title[1], title[2], variant), numbers))
+                found.append(((title[1], title[2], title[3], variant), numbers))
     return found
 
 
-def as_shown(rows: list[dict[str, Any]], like: list[str]) -> list[list[str]]:
-    """Each grid's row, its numbers with the decimals and the plus sign of those that are shown."""
-    of_rows = [[row[name] for name in SHOWN if row.get(name) is not None] for row in rows]
+def as_shown(row: dict[str, Any], like: list[str]) -> list[str]:
+    """The row's numbers, each with the decimals and the plus sign of the one that is shown."""
+    numbers = [row[name] for name in SHOWN if row.get(name) is not None]
+    assert len(numbers) == len(like), row
     return [
-        [
-            f"{number:{'+' if text[0] == '+' else ''}.{len(text.partition('.')[2])}f}"
-            for number, text in zip(numbers, like, strict=True)
-        ]
-        for numbers in of_rows
-        if len(numbers) == len(like)
+        f"{number:{'+' if text[0] == '+' else ''}.{len(text.partition('.')[2])}f}"
+        for number, text in zip(numbers, like, strict=True)
     ]

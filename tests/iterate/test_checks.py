@@ -130,8 +130,11 @@ def test_pairs_to_replay_that_are_not_there_or_not_pairs(tmp_path: Path) -> None
     check_replayed(of_pairs)
     with pytest.raises(IterateError, match=rf"{file}, line 1, is not a steps"):
         check_replayed(of_steps(tmp_path, replay_from=str(file)))
+
+
+def test_pairs_to_replay_of_which_none_would_be(tmp_path: Path) -> None:
     with pytest.raises(IterateError, match=r"reward_model\.replay is 0: none of its pairs would be replayed"):
-        check_replayed(settings(tmp_path, replay_from=str(file), replay=0))
+        check_replayed(settings(tmp_path, replay_from=str(tmp_path / "pairs.jsonl"), replay=0))
 
 
 STEP_RULE = "grpo_verl_ext.tasks.chain_sum.steps.compute_score"
