@@ -42,6 +42,25 @@ module.PATIENCE = 0.2
 module.main(sys.argv[1:], ["colorsys", "no_such_module"])
 """
 """As Ray runs the folder, with modules that are imported in no time, one of which there is not."""
+IDENTIFIERS = """
+import importlib, importlib.util, os, sys
+found = importlib.util.spec_from_file_location("forked_worker", {path!r})
+module = sys.modules["forked_worker"] = importlib.util.module_from_spec(found)
+found.loader.exec_module(module)
+sys.path.insert(0, {folder!r})
+{imports}
+import ray
+
+def of_a_fork():
+    ours, forks = os.pipe()
+    if not os.fork():
+        os.write(forks, ray.ObjectRef.from_random().hex().encode())
+        os._exit(0)
+    os.wait()
+    return os.read(ours, 200).decode()
+
+print(of_a_fork(), of_a_fork())
+"""
 RAYLET = """
 import subprocess, sys, time
 for line in sys.stdin:
@@ -133,6 +152,23 @@ def test_each_is_what_was_asked_for_and_has_the_modules(node: Node) -> None:
     said = (node.folder / "1.err").read_text()
     assert "No module named 'no_such_module'" in said
     assert "to stderr" in said
+
+
+@pytest.mark.parametrize(
+    ("imports", "same"),
+    [
+        ("module.import_all(['actors'])", False),
+        # If this becomes False, `no_identifiers_drawn` is needed no longer.
+        ("importlib.import_module('actors')", True),
+    ],
+)
+def test_forks_do_not_draw_the_same_identifiers_in_ray(imports: str, same: bool, tmp_path: Path) -> None:
+    (tmp_path / "actors.py").write_text("import ray\n\n@ray.remote\nclass Actor:\n    pass\n")
+    code = IDENTIFIERS.format(path=str(FOLDER / "__main__.py"), folder=str(tmp_path), imports=imports)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    one, two = done.stdout.split()
+    assert len(one) == 2 * 28, "bytes of an object's identifier"
+    assert (one == two) is same
 
 
 def test_the_server_ends_with_the_raylet(node: Node) -> None:

@@ -23,8 +23,10 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 
 MODULES = (
     "verl.trainer.main_ppo",
@@ -121,14 +123,43 @@ def import_all(modules: Sequence[str]) -> None:
     os.environ.update(VLLM_ENVIRONMENT)
     # Garbage collection would take a quarter of the time, and write to pages that forks share.
     gc.disable()
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except Exception:  # noqa: BLE001  # printed here, and raised in the workers that need the module
-            traceback.print_exc()
+    with no_identifiers_drawn():
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except Exception:  # noqa: BLE001  # printed here, and raised in the workers that need the module
+                traceback.print_exc()
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@contextmanager
+def no_identifiers_drawn() -> Iterator[None]:
+    """Keep imports from using the generator of Ray's random identifiers, which forks would inherit.
+
+    It is seeded at its first use; used before a fork, it gives all forks the same identifiers, and two workers
+    that make an object of one identifier at the same moment crash. Each ``@ray.remote class`` draws one.
+    """
+    import ray.actor
+
+    drawn = ray.actor.ActorClassID
+    ray.actor.ActorClassID = ActorClassIdOfTheSystem
+    try:
+        yield
+    finally:
+        ray.actor.ActorClassID = drawn
+
+
+class ActorClassIdOfTheSystem:
+    """In the place of Ray's ActorClassID: from the operating system's random numbers."""
+
+    @staticmethod
+    def from_random() -> Any:
+        """Return a new identifier."""
+        from ray._raylet import ActorClassID
+
+        return ActorClassID(os.urandom(ActorClassID.size()))
 
 
 def ask(worker: Worker) -> None:
