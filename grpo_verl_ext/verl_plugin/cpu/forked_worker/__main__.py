@@ -138,8 +138,9 @@ def import_all(modules: Sequence[str]) -> None:
 def no_identifiers_drawn() -> Iterator[None]:
     """Keep imports from using the generator of Ray's random identifiers, which forks would inherit.
 
-    It is seeded at its first use; used before a fork, it gives all forks the same identifiers, and two workers
-    that make an object of one identifier at the same moment crash. Each ``@ray.remote class`` draws one.
+    It is seeded at its first use; used before a fork, it gives all forks the same identifiers, and two
+    workers that make an object of one identifier at the same moment crash. Each ``@ray.remote class`` draws
+    one.
     """
     import ray.actor
 
