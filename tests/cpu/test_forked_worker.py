@@ -33,22 +33,20 @@ print(json.dumps({
 print("to stderr", file=sys.stderr, flush=True)
 sys.exit(int(sys.argv[-1]))
 """
-SERVER = """
+LOADED = f"""
 import importlib.util, sys
-found = importlib.util.spec_from_file_location("forked_worker", {path!r})
+found = importlib.util.spec_from_file_location("forked_worker", {str(FOLDER / "__main__.py")!r})
 module = sys.modules["forked_worker"] = importlib.util.module_from_spec(found)
 found.loader.exec_module(module)
+"""
+"""As Ray runs the folder: without importing this package, which would import Ray."""
+SERVER = f"""{LOADED}
 module.PATIENCE = 0.2
 module.main(sys.argv[1:], ["colorsys", "no_such_module"])
 """
 """As Ray runs the folder, with modules that are imported in no time, one of which there is not."""
-IDENTIFIERS = """
-import importlib, importlib.util, os, sys
-found = importlib.util.spec_from_file_location("forked_worker", {path!r})
-module = sys.modules["forked_worker"] = importlib.util.module_from_spec(found)
-found.loader.exec_module(module)
-sys.path.insert(0, {folder!r})
-{imports}
+OF_TWO_FORKS = """
+import os
 import ray
 
 def of_a_fork():
@@ -61,6 +59,7 @@ def of_a_fork():
 
 print(of_a_fork(), of_a_fork())
 """
+"""Prints the first identifiers that two forks draw in Ray."""
 RAYLET = """
 import subprocess, sys, time
 for line in sys.stdin:
@@ -82,8 +81,7 @@ class Node:
         out, err = self.folder / f"{self.number}.out", self.folder / f"{self.number}.err"
         program = self.folder / "worker.py"
         program.write_text(WORKER)
-        server = SERVER.format(path=str(FOLDER / "__main__.py"))
-        command = [sys.executable, "-c", server, str(program), *arguments, str(status)]
+        command = [sys.executable, "-c", SERVER, str(program), *arguments, str(status)]
         code = f"""
             import os, sys
             os.chdir({folder!r})
@@ -157,15 +155,17 @@ def test_each_is_what_was_asked_for_and_has_the_modules(node: Node) -> None:
 @pytest.mark.parametrize(
     ("imports", "same"),
     [
-        ("module.import_all(['actors'])", False),
+        (f"{LOADED}module.import_all(['actors'])", False),
         # If this becomes False, `no_identifiers_drawn` is needed no longer.
-        ("importlib.import_module('actors')", True),
+        ("import actors", True),
     ],
 )
-def test_forks_do_not_draw_the_same_identifiers_in_ray(imports: str, same: bool, tmp_path: Path) -> None:
+def test_forks_do_not_draw_the_same_identifiers_in_ray(
+    imports: str, same: bool, interpreter: Python, tmp_path: Path
+) -> None:
     (tmp_path / "actors.py").write_text("import ray\n\n@ray.remote\nclass Actor:\n    pass\n")
-    code = IDENTIFIERS.format(path=str(FOLDER / "__main__.py"), folder=str(tmp_path), imports=imports)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = interpreter(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{imports}{OF_TWO_FORKS}")
+    assert done.returncode == 0, done.stderr
     one, two = done.stdout.split()
     assert len(one) == 2 * 28, "bytes of an object's identifier"
     assert (one == two) is same
@@ -219,8 +219,9 @@ def test_the_command_runs_the_folder() -> None:
 
 
 @pytest.mark.long
-def test_there_are_the_modules(python: Python) -> None:
-    code = "from grpo_verl_ext.verl_plugin.cpu.forked_worker.__main__ import *; import_all(MODULES)"
-    done = python(code, VERL_PLATFORM="cpu")
+def test_there_are_the_modules(interpreter: Python) -> None:
+    done = interpreter(f"{LOADED}module.import_all(module.MODULES){OF_TWO_FORKS}", VERL_PLATFORM="cpu")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
+    one, two = done.stdout.splitlines()[-1].split()
+    assert one != two, "their imports draw no identifier in Ray"
