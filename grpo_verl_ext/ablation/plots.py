@@ -68,8 +68,14 @@ def draw_bands(drawn: list[Band], label: str) -> Figure:
     axes = figure.subplots()
     plot_bands(axes, drawn)
     axes.set(xlabel="step", ylabel=label, title="each seed, mean over seeds, 95 % interval")
-    figure.legend(loc="outside lower center", ncols=min(len(drawn), 4), frameon=False)
+    figure.legend(loc="outside lower center", ncols=_columns(axes), frameon=False)
     return figure
+
+
+def _columns(axes: Axes) -> int:
+    """Of a legend that is no wider than its figure: 7 inches hold 100 characters; 10 is a line and a gap."""
+    _, labels = axes.get_legend_handles_labels()
+    return max(1, min(len(labels), 100 // (max(map(len, labels)) + 10)))
 
 
 def plot_bands(axes: Axes, drawn: list[Band], *, log: bool = False) -> None:
@@ -129,8 +135,10 @@ def forest(analysis: Analysis) -> Figure | None:
     if analysis.verdicts and margin is not None:
         axes.axvspan(-margin, margin, color="#dfe3e8", linewidth=0)
     axes.axvline(0, color="#555555", linewidth=1)
+    # A difference of differences is of no one variant, and looks like none.
+    names = list(dict.fromkeys([*analysis.results.variants, *(row.variant for row in rows)]))
     for place, row in enumerate(rows):
-        _plot_difference(axes, place, row, looks_of(analysis.results.variants.index(row.variant)))
+        _plot_difference(axes, place, row, looks_of(names.index(row.variant)))
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.55, -0.55)
     axes.grid(axis="x", alpha=0.3)

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from grpo_verl_ext.ablation.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.plots import BELOW, bands, draw, forest
+from grpo_verl_ext.ablation.plots import BELOW, bands, draw, draw_bands, forest
 from grpo_verl_ext.ablation.results import Results, read_results
+from grpo_verl_ext.utils.plotting import looks as looks_of
 
 
 @pytest.fixture
@@ -77,6 +79,27 @@ def test_the_forest_has_each_interval_its_mean_and_its_starts(declared: Analysis
     (zero,) = [line for line in axes.lines if list(line.get_xdata()) == [0, 0]]
     assert zero.get_color() == "#555555"
     assert axes.get_xlabel() == "difference, area of gold_response/probability"
+
+
+def test_a_difference_of_differences_looks_like_no_variant(declared: Analysis) -> None:
+    one, *others = declared.verdicts
+    both = dataclasses.replace(one, variant="(a − b)", against="(c − d)")
+    axes = drawn(dataclasses.replace(declared, verdicts=[both, *others]))
+    assert axes.texts[0].get_text() == "(a − b) − (c − d)"
+    (drawn_one,) = [line for line in axes.lines if list(line.get_xdata()) == [one.difference]]
+    variants = range(len(declared.results.variants))
+    assert drawn_one.get_color() not in [looks_of(number)["color"] for number in variants]
+
+
+@pytest.mark.parametrize(
+    "names", [["a", "b"], ["beta-0.5", "beta-1", "beta-2", "beta-4"], ["a" * 60, "b" * 60]]
+)
+def test_a_legend_is_no_wider_than_its_figure(results: Results, names: list[str]) -> None:
+    (band, *_) = bands(results, "val/acc")
+    figure = draw_bands([dataclasses.replace(band, variant=name) for name in names], "val/acc")
+    FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    assert legend.get_window_extent().width <= figure.bbox.width
 
 
 def test_the_band_is_the_margin(declared: Analysis) -> None:
