@@ -177,7 +177,11 @@ class StoredResponsesOptions:
         Rule(lambda value: is_number(value) and 0 <= value <= 1, "a number in [0, 1]", "0.5"),
         "share of a prompt's samples, the first ones; times `rollout.n` a whole number",
     )
-    source: str = key("data", one_of("data", "history"), "`extra_info`, or earlier samples of this training")
+    source: str = key(
+        "data",
+        one_of("data", "history"),
+        "`extra_info`, or earlier samples of this training, under `grpo_ext_sync` alone",
+    )
     max_age: int | None = key(
         None,
         Rule(is_count, "an integer ≥ 1, or null", "100", nullable=True),

@@ -37,7 +37,7 @@ Several outputs per session: exact for outcome estimators in the `grpo_ext_…` 
 learn), else refused.
 """
 
-LINES = ("stored_responses", "dynamic_sampling", "mask_truncated_completions")
+LINES = ("stored_responses", "history", "dynamic_sampling", "mask_truncated_completions")
 """Features with the same cell in almost every context, written below the table."""
 MEASUREMENT = ("gold_responses", "seed_requests")
 """Features that are no algorithm, for which a sentence is enough."""

@@ -33,6 +33,7 @@ from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.preflight.stored_responses import check_stored_responses
+from grpo_verl_ext.verl_plugin.preflight.support import check_support
 from grpo_verl_ext.verl_plugin.rollout.stored_responses import COLUMN, ORIGIN, StoredResponse
 from grpo_verl_ext.verl_plugin.trainer.given_responses import Counts, GivenResponses
 from grpo_verl_ext.verl_plugin.trainer.response_history import FILE, ResponseHistory, prompt_id
@@ -467,6 +468,7 @@ def test_texts_get_an_end_and_token_ids_are_taken_as_they_are() -> None:
     assert read("ab", f"ab{TURN_END}") == [[97, 98, end]] * 2
     assert read([97, 98], np.array([97, end])) == [[97, 98], [97, end]]
     assert read({"token_ids": [97], "log_probs": [-0.5]}) == [[97]]
+    assert read({"token_ids": np.array([97, 98])}, {"token_ids": np.array([0])}) == [[97, 98], [0]]
     assert read("a", "b", "c") == [[97, end], [98, end]], "the first ones, as many as the share has"
     assert given().of(None) == given().of({"responses": None}) == given().of({"other": ["a"]}) == []
     assert read("a", tokenizer=without_end()) == [[97]]
@@ -500,6 +502,7 @@ def test_what_the_data_have_is_counted() -> None:
         ([[-1]], {}, r"has token -1, which is of another tokenizer"),
         (["A\u030a"], {}, r"does not survive the tokenizer, which makes 'Å'… of 'A\u030a'…; valid are a"),
         ([""], {}, r"response 0 in extra_info\.responses of row 1 is empty"),
+        ([TURN_END], {}, r"is empty"),
         ([[]], {}, r"is empty"),
         ([{"token_ids": []}], {}, r"is empty"),
         ([{"text": "a"}], {}, r"is empty"),
@@ -529,6 +532,13 @@ def test_a_response_that_cannot_be_trained_on_is_named(
 ) -> None:
     with pytest.raises(SettingError, match=message):
         given(**changes).check(rows(*responses))
+
+
+@pytest.mark.parametrize("alone", ["abc", {"token_ids": [97]}])
+def test_a_response_that_is_in_no_list_is_named(alone: Any) -> None:
+    """Read as a list, a text would be its letters."""
+    with pytest.raises(SettingError, match=r"extra_info\.responses of row 1 is .*; valid is a list of resp"):
+        given().check([{"extra_info": {"responses": ["a"]}}, {"extra_info": {"responses": alone}}])
 
 
 def test_data_without_any_response_are_refused() -> None:
@@ -617,6 +627,19 @@ def test_wrong_settings(changes: dict[str, Any], message: str) -> None:
 )
 def test_right_settings(algo: str, changes: dict[str, Any]) -> None:
     check_stored_responses(settings(algo, **changes))
+
+
+@pytest.mark.parametrize("mode", ["grpo_ext_colocate_async", "grpo_ext_separate_async"])
+def test_no_history_where_responses_are_trained_on_later_than_they_are_sampled(mode: str) -> None:
+    """Given responses have no age."""
+    history = {"share": 1, "source": "history", "max_age": 5}
+    with pytest.raises(
+        SettingError,
+        match=rf"trainer_mode is {mode}, but .*source is history.*valid is grpo_ext_sync",
+    ):
+        check_support(settings(trainer__v1__trainer_mode=mode, **history))
+    check_support(settings(share=1, trainer__v1__trainer_mode=mode))
+    check_support(settings(trainer__v1__trainer_mode="grpo_ext_sync", **history))
 
 
 def test_defaults() -> None:

@@ -52,6 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "process": GRPO | {"algorithm.adv_estimator": "grpo_process"},
     "refresh": GRPO | {"algorithm.grpo_ext.ref_model_sync_steps": 5},
     "stored_responses": GRPO | {"algorithm.grpo_ext.stored_responses": {"share": 0.5}},
+    "history": GRPO | {"algorithm.grpo_ext.stored_responses": {"share": 0.5, "source": "history"}},
     "dynamic_sampling": GRPO | {"algorithm.filter_groups": {"enable": True, "metric": "acc"}},
     "mask_truncated_completions": GRPO | {"algorithm.grpo_ext.mask_truncated_completions": True},
     "gold_responses": GRPO | {"algorithm.grpo_ext.gold_responses": {"files": "test.parquet"}},

@@ -89,6 +89,7 @@ FSDP1 = Exact("tests/plugin/test_fsdp1_updates.py::test_losses_of_four_updates_u
 PROCESS = Exact("tests/plugin/test_step_rewards.py::test_equals_the_oracle")
 REFRESH = Exact("tests/plugin/test_reference.py::test_mixing_and_resuming_what_verls_engine_sharded")
 STORED = Exact("tests/plugin/test_stored_responses.py::test_gvpo_converges_to_its_optimum_and_grpo_does_not")
+KEPT = Exact("tests/plugin/test_stored_responses.py::test_a_prompt_meets_its_earlier_samples")
 MASKED = Exact("tests/plugin/test_estimators.py::test_mask_truncated")
 SAME_METHODS = Exact("tests/plugin/test_support.py::test_our_modes_share_what_makes_them_exact")
 WEIGHTS = Exact("tests/plugin/test_losses.py::test_rollout_weights_multiply_token_losses")
@@ -109,6 +110,7 @@ EVERYWHERE: Row = {
     "process": PROCESS,
     "refresh": REFRESH,
     "stored_responses": STORED,
+    "history": KEPT,
     "dynamic_sampling": SAME_CALLS,
     "mask_truncated_completions": MASKED,
     "gold_responses": MEASURED,
@@ -133,6 +135,7 @@ NO_GROUPS = (
     "the loss gvpo is not told there which responses belong to one prompt, nor how far the policy has moved "
     "since they were written"
 )
+NOTHING_STORED = "nothing takes the responses of algorithm.grpo_ext.stored_responses there"
 NEEDS: Mapping[str, str] = {
     "gvpo_one": NO_GROUPS,
     "gvpo_several": NO_GROUPS,
@@ -141,7 +144,8 @@ NEEDS: Mapping[str, str] = {
     "process": "algorithm.adv_estimator=grpo_process is not shown the steps there",
     "refresh": "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for is never refreshed there",
     "gold_responses": f"the responses of {GOLD_RESPONSES} are not measured there",
-    "stored_responses": "nothing takes the responses of algorithm.grpo_ext.stored_responses there",
+    "stored_responses": NOTHING_STORED,
+    "history": NOTHING_STORED,
 }
 """Features that need a trainer mode of this package → why they are refused without one."""
 NO_SAMPLING = (
@@ -177,15 +181,22 @@ def _other_driver(key: str, seen: str, fix: str) -> Row:
     )
 
 
-OURS = _row(_all(NEEDS, SAME_METHODS))
+STALE = Refused(
+    MODE,
+    "algorithm.grpo_ext.stored_responses.source is history, and there a response is trained on in a later step "
+    "than the one that sampled it: its age would be too small, and its log-probs those of another policy",
+    "grpo_ext_sync",
+    f"{MODE}=grpo_ext_sync, or +algorithm.grpo_ext.stored_responses.source=data",
+)
+OURS_ASYNC = _row(_all(NEEDS, SAME_METHODS), {"history": STALE}, INTERRUPTING)
 
 TRAINER_ROWS: Mapping[str, Row] = {
     "sync": _verls_mode("grpo_ext_sync"),
     "colocate_async": _verls_mode("grpo_ext_colocate_async") | INTERRUPTING,
     "separate_async": _verls_mode("grpo_ext_separate_async") | INTERRUPTING,
     "grpo_ext_sync": _row(),
-    "grpo_ext_colocate_async": OURS | INTERRUPTING,
-    "grpo_ext_separate_async": OURS | INTERRUPTING,
+    "grpo_ext_colocate_async": OURS_ASYNC,
+    "grpo_ext_separate_async": OURS_ASYNC,
     "v0": _other_driver("trainer.use_v1", "", f"trainer.use_v1=true {MODE}=grpo_ext_sync"),
     "one_step_off": _other_driver(
         "rollout",

@@ -82,6 +82,10 @@ FEATURES: Mapping[str, Feature] = {
     "stored_responses": Feature(
         "`stored_responses`", lambda config: _option(config, "stored_responses") is not None
     ),
+    "history": Feature(
+        "`stored_responses.source=history`",
+        lambda config: (_option(config, "stored_responses") or {}).get("source") == "history",
+    ),
     "dynamic_sampling": Feature(
         "Dynamic sampling", lambda config: _estimator(config) in ESTIMATORS and _filters_groups(config)
     ),

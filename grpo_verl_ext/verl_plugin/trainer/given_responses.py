@@ -69,14 +69,18 @@ class GivenResponses:
         """
         prompts, counts = 0, []
         for prompts, row in enumerate(rows, start=1):
-            given = self._given(row.get("extra_info"))
+            try:
+                given = self._given(row.get("extra_info"))
+            except ResponseError as error:
+                raise self._wrong(f"extra_info.{self._key} of row {prompts - 1}", error) from error
             if len(given) > self._samples:
                 raise self._too_many(prompts - 1, len(given))
             for number, each in enumerate(given):
                 try:
                     self._read(each)
                 except ResponseError as error:
-                    raise self._wrong(prompts - 1, number, error) from error
+                    where = f"response {number} in extra_info.{self._key} of row {prompts - 1}"
+                    raise self._wrong(where, error) from error
             counts.append(len(given))
         if not any(counts):
             raise self._none(prompts)
@@ -85,13 +89,16 @@ class GivenResponses:
 
     def _given(self, extra_info: Mapping[str, Any] | None) -> Sequence[Any]:
         responses: Any = (extra_info or {}).get(self._key)
+        if isinstance(responses, str | bytes | Mapping):
+            raise ResponseError(f"is {str(responses)[:40]!r}; valid is a list of responses, or null")
         return [] if responses is None else list(responses)
 
     def _read(self, given: Any) -> StoredResponse:
         if isinstance(given, str):
             token_ids, log_probs = self._tokens_of(given), None
         elif isinstance(given, Mapping):
-            token_ids, log_probs = list(given.get("token_ids") or []), given.get("log_probs")
+            written = given.get("token_ids")
+            token_ids, log_probs = [] if written is None else list(written), given.get("log_probs")
         else:
             token_ids, log_probs = list(given), None
         self._check_tokens(token_ids)
@@ -107,10 +114,10 @@ class GivenResponses:
         )
 
     def _tokens_of(self, text: str) -> list[int]:
-        if not text:
-            raise ResponseError("is empty")
         end = self._tokenizer.eos_token
         text = text.removesuffix(end or "")
+        if not text:
+            raise ResponseError("is empty")
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
         decoded = self._tokenizer.decode(
             token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -138,10 +145,8 @@ class GivenResponses:
                 f"has {len(token_ids)} tokens; valid are at most {self._budget}, data.max_response_length"
             )
 
-    def _wrong(self, row: int, number: int, error: ResponseError) -> SettingError:
-        return SettingError(
-            KEY, self._key, seen=f"response {number} in extra_info.{self._key} of row {row} {error}"
-        )
+    def _wrong(self, where: str, error: ResponseError) -> SettingError:
+        return SettingError(KEY, self._key, seen=f"{where} {error}")
 
     def _too_many(self, row: int, found: int) -> SettingError:
         return SettingError(
