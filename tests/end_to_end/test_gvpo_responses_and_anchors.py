@@ -55,13 +55,16 @@ def test_half_of_the_responses_given_and_the_others_a_step_old(tmp_path: Path) -
 
 
 def test_the_anchor_is_a_reference_that_follows_the_policy(tmp_path: Path) -> None:
+    """With none of the responses stored: a share of 0, said."""
     run = train(
         *TWO_RANKS,
         *("algorithm.grpo_ext.gvpo_anchor=ref", "actor_rollout_ref.actor.use_kl_loss=true"),
         "+algorithm.grpo_ext.ref_model_sync_steps=2",
+        "+algorithm.grpo_ext.stored_responses.share=0.0",
         algo="gvpo",
         folder=tmp_path,
     ).require_success()
+    assert run.series("stored/share") == [0] * 3
     start, moved, refreshed = run.series("actor/ref_kl_k3")
     assert max(start, refreshed) <= 1e-9, (
         "the policy is its reference at the start, and again after two steps"

@@ -145,8 +145,9 @@ def formula(rewards: Tensor, log_prob: Tensor, anchor: Tensor, terms: str) -> Te
     return advantage + 0.5 * BETA**2 * log_prob.var()
 
 
-def moments(rewards: Tensor, log_prob: Tensor, anchor: Tensor) -> Tensor:
-    implicit = BETA * (log_prob - anchor)
+def moments(rewards: Tensor, log_prob: Tensor, old: Tensor, anchor: Tensor) -> Tensor:
+    implicit, moved = BETA * (log_prob - anchor), log_prob - old
+    target = rewards - BETA * (old - anchor)
     return torch.stack(
         [
             covariance(rewards, log_prob),
@@ -155,13 +156,16 @@ def moments(rewards: Tensor, log_prob: Tensor, anchor: Tensor) -> Tensor:
             rewards.var(),
             implicit.var(),
             covariance(rewards, implicit),
+            target.var() / 2,
+            BETA**2 * moved.var() / 2,
+            -BETA * covariance(target, moved),
         ]
     ).detach()
 
 
 def logged(moments: Tensor) -> dict[str, float]:
     """Means over the prompts of a mini-batch, and slope and R² of one regression on all of them."""
-    reward, anchor, variance, of_reward, of_implicit, both = (moments / MINI_BATCH).tolist()
+    reward, anchor, variance, of_reward, of_implicit, both, *parts = (moments / MINI_BATCH).tolist()
     moved = of_implicit > 0
     return {
         "actor/gvpo_cov_reward_log_prob": reward,
@@ -169,6 +173,10 @@ def logged(moments: Tensor) -> dict[str, float]:
         "actor/gvpo_var_log_prob": variance,
         "actor/gvpo_fit_slope": both / of_reward,
         "actor/gvpo_fit_r2": both**2 / (of_reward * of_implicit) if moved else 0.0,
+        **{
+            f"actor/gvpo_{term}_term": part
+            for term, part in zip(("reward", "var", "cov"), parts, strict=True)
+        },
     }
 
 
@@ -196,7 +204,7 @@ def trained_by_the_formula(
     optimiser = torch.optim.AdamW(trainable.values(), lr=fsdp2_ranks.LEARNING_RATE, weight_decay=0.01)
     gradients, losses, drifts, metrics = [], [], [], []
     for prompts in MINI_BATCHES * EPOCHS:
-        loss, drift, sums = torch.zeros((), dtype=F64), 0.0, torch.zeros(6, dtype=F64)
+        loss, drift, sums = torch.zeros((), dtype=F64), 0.0, torch.zeros(9, dtype=F64)
         for prompt in prompts:
             own = {
                 key: row
@@ -210,9 +218,9 @@ def trained_by_the_formula(
             if len(own) > 1:
                 rewards = torch.stack([row["rm_scores"].sum() for row in own.values()]).double()
                 log_prob = torch.stack([now[key] for key in own])
-                anchors = torch.stack([anchor[key] for key in own])
+                olds, anchors = (torch.stack([each[key] for key in own]) for each in (old, anchor))
                 loss = loss + formula(rewards, log_prob, anchors, terms) / MINI_BATCH
-                sums += moments(rewards, log_prob, anchors)
+                sums += moments(rewards, log_prob, olds, anchors)
         optimiser.zero_grad()
         loss.backward()
         gradients.append({name: p.grad.clone() for name, p in trainable.items()})
