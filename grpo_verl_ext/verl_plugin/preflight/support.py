@@ -183,8 +183,9 @@ def _other_driver(key: str, seen: str, fix: str) -> Row:
 
 STALE = Refused(
     MODE,
-    "algorithm.grpo_ext.stored_responses.source is history, and there a response is trained on in a later step "
-    "than the one that sampled it: its age would be too small, and its log-probs those of another policy",
+    "algorithm.grpo_ext.stored_responses.source is history, and there a response is trained on in a later "
+    "step than the one that sampled it: its age would be too small, and its log-probs those of another "
+    "policy",
     "grpo_ext_sync",
     f"{MODE}=grpo_ext_sync, or +algorithm.grpo_ext.stored_responses.source=data",
 )
