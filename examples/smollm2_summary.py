@@ -48,6 +48,7 @@ def summarize(run: VerlRun, *, peak_memory_bytes: int, **more: Any) -> dict[str,
         "difference": {"mean": gain.difference, "low": gain.low, "high": gain.high},
         "test_accuracy_by_step": accuracy_by_step(metrics),
         "training_score_by_step": {step: values[TRAIN_SCORE] for step, values in steps.items()},
+        "mixed_groups_by_step": {step: mixed_groups(run, step) for step in steps},
         "training_seconds": round(sum(values[STEP_SECONDS] for values in steps.values()), 1),
         "peak_memory_gib": round(peak_memory_bytes / 2**30, 2),
         "responses": [_both(*pair) for pair in zip(before[:RESPONSES], after[:RESPONSES], strict=True)],
@@ -57,6 +58,14 @@ def summarize(run: VerlRun, *, peak_memory_bytes: int, **more: Any) -> dict[str,
 def tested(run: VerlRun, step: int) -> list[Response]:
     """Return the responses of the test after a step, one a prompt, in the order of their prompts."""
     return sorted(read_dump(dump_file(run.validation, step)), key=lambda row: row.prompt)
+
+
+def mixed_groups(run: VerlRun, step: int) -> float:
+    """Return the share of a step's prompts with right and wrong responses; the others teach GRPO nothing."""
+    scores: dict[str, set[float]] = {}
+    for row in read_dump(dump_file(run.rollouts, step)):
+        scores.setdefault(row.prompt_id, set()).add(row.score)
+    return sum(len(each) > 1 for each in scores.values()) / len(scores)
 
 
 def accuracy(rows: list[Response]) -> Accuracy:
@@ -74,6 +83,7 @@ def sentences(summary: dict[str, Any]) -> str:
         f"  before {_interval(before['share'], before)}",
         f"  after {summary['steps']} steps of {summary['algo']} {_interval(after['share'], after)}",
         f"  difference, paired by prompt, {_interval(gain['mean'], gain)}",
+        f"Groups with right and wrong responses: {_first_and_last(summary['mixed_groups_by_step'])}",
         f"{summary['training_seconds'] / 60:.0f} minutes of training, {summary['seconds'] / 60:.0f} since "
         f"this command began; peak memory {summary['peak_memory_gib']} GiB.",
         "",
@@ -84,6 +94,11 @@ def sentences(summary: dict[str, Any]) -> str:
         for row in summary["responses"]
     )
     return "\n".join([*lines, *(_row(*cells) for cells in for_each)])
+
+
+def _first_and_last(shares: dict[int, float]) -> str:
+    (first, before), (last, after) = (pick(shares.items()) for pick in (min, max))
+    return f"{before:.2f} in step {first}, {after:.2f} in step {last}"
 
 
 def _row(prompt: str, wanted: str, before: str, after: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,11 @@ def chat_text(
     chat = [*messages, {"role": "assistant", "content": response}]
     text: str = tokenizer.apply_chat_template(chat, tokenize=False)
     return text
+
+
+def weighted(scores: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """Return Σ weight · score over the names, in reward units; every score has a weight."""
+    return math.fsum(weights[name] * score for name, score in scores.items())
 
 
 def rule_and_model(rule: float, model: float, *, rule_weight: float, model_weight: float) -> float:

@@ -12,6 +12,7 @@ or beside other rewards, as a function in the weights of `weighted_sum`.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -40,8 +41,8 @@ def compute_score(
 
     Returns:
         ``score``, what the verifier says; ``acc``, 1.0 where that is the best, 1; and ``verifier_raised``,
-        1.0 where the verifier raised an exception for this answer: the score is then 0, and the first such
-        exception of a task is printed.
+        1.0 where the verifier raised an exception for this answer or said NaN or infinity: the score is then
+        0, and the first such case of a task is printed.
 
     Raises:
         ValueError: the row is not one of ``grpo-verl-ext prepare reasoning_gym``.
@@ -94,11 +95,17 @@ def _verdict(answer: str | None, extra_info: Mapping[str, Any]) -> dict[str, flo
         ) from error
     verifier = _verifier(task, config)
     try:
-        score, raised = float(verifier(answer, exact_json.loads(entry))), 0.0
+        score, raised = _finite(verifier(answer, exact_json.loads(entry))), 0.0
     except Exception as error:  # noqa: BLE001  # a verifier may fail on what a model wrote
         _say_once(task, f"{type(error).__name__}: {error}")
         score, raised = 0.0, 1.0
     return {"score": score, "acc": float(score >= BEST), "verifier_raised": raised}
+
+
+def _finite(score: float) -> float:
+    if not math.isfinite(score):
+        raise ValueError(f"the score {score}")
+    return float(score)
 
 
 @cache

@@ -13,8 +13,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.algorithms.advantages import OUTCOME_BASELINES
 from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.reward_config import (
+    ClassifierOptions,
+    RewardModelOptions,
+    StepRewardModelOptions,
+    are_named_sections,
+)
 from grpo_verl_ext.verl_plugin.rules import (
-    FACTOR,
     ON_OR_OFF,
     RULE,
     SECTION_OR_NULL,
@@ -100,44 +105,6 @@ def _are_names(value: object) -> bool:
     names = [value] if isinstance(value, str) else value
     return (
         isinstance(names, Sequence) and bool(names) and all(name and isinstance(name, str) for name in names)
-    )
-
-
-@dataclass(frozen=True)
-class RewardModelOptions:
-    """The section ``algorithm.grpo_ext.reward_model``, read by the reward manager ``rule_and_model``."""
-
-    path: str | None = key(
-        None,
-        Rule(lambda value: isinstance(value, str), "a folder, or a name on a hub", "<folder>", nullable=True),
-        "classifier with one output, loaded by verl's reward processes; null: verl's server, "
-        "`reward.reward_model`",
-    )
-    weight: float = key(1.0, FACTOR, "factor of the model's score")
-    rule_weight: float = key(1.0, FACTOR, "factor of the reward function's score; 0: it is not called")
-    chat_template: bool = key(
-        False, ON_OR_OFF, "the model reads the chat in its own template; false: text without special tokens"
-    )
-    dtype: str = key(
-        "float32", one_of("float32", "auto"), "precision of the model at `path`; auto: its files'"
-    )
-
-
-@dataclass(frozen=True)
-class StepRewardModelOptions:
-    """The section ``algorithm.grpo_ext.step_reward_model``, read by the reward manager ``rule_and_model``."""
-
-    path: str | None = key(
-        None,
-        Rule(lambda value: isinstance(value, str), "a folder, or a name on a hub", "<folder>", nullable=True),
-        "token classifier with two outputs (wrong, right), loaded by verl's reward processes",
-    )
-    weight: float = key(1.0, FACTOR, "factor of the model's P(right) of a step")
-    rule_weight: float = key(
-        1.0, FACTOR, "factor of the reward function's `step_rewards`; 0: `step_ends` alone are needed"
-    )
-    dtype: str = key(
-        "float32", one_of("float32", "auto"), "precision of the model at `path`; auto: its files'"
     )
 
 
@@ -233,6 +200,16 @@ class Options:
         SECTION_OR_NULL,
         "a reward model beside the reward function",
     )
+    reward_models: Mapping[str, ClassifierOptions] | None = key(
+        None,
+        Rule(
+            are_named_sections,
+            "a section for each name, which is an identifier",
+            "{helpful: {path: <folder>, weight: 0.5}}",
+            nullable=True,
+        ),
+        "more reward models, by names for the metrics",
+    )
     step_reward_model: StepRewardModelOptions | None = key(
         None,
         SECTION_OR_NULL,
@@ -292,7 +269,7 @@ class Options:
             for name, section in NESTED.items()
             if getattr(options, name) is not None
         }
-        options = replace(options, **sections)
+        options = replace(options, **sections, reward_models=_read_models(options.reward_models))
         if options.gold_responses is not None and options.gold_responses.files is None:
             raise _without_files()
         return options
@@ -323,13 +300,19 @@ class Options:
         return self.max_response_length if self.mask_truncated_completions else None
 
 
-def asks_outcome_model(options: Options, *, server: bool) -> bool:
-    """Whether the reward manager `REWARD_MANAGER` asks a model for a score of the whole response.
+def asks_reward_model(options: Options, *, server: bool) -> bool:
+    """Whether the reward manager `REWARD_MANAGER` asks the model of the section ``reward_model``.
+
+    Without a path there and without verl's server the section only weighs the reward function beside
+    ``reward_models``.
 
     Args:
         server: ``reward.reward_model.enable``.
     """
-    return options.reward_model is not None or server or options.step_reward_model is None
+    section = options.reward_model
+    if server or (section is not None and section.path is not None):
+        return True
+    return not options.reward_models and (section is not None or options.step_reward_model is None)
 
 
 NESTED: Mapping[str, type[Any]] = {
@@ -339,6 +322,8 @@ NESTED: Mapping[str, type[Any]] = {
     "stored_responses": StoredResponsesOptions,
 }
 """Sections inside the section → what reads them."""
+NESTED_BY_NAME: Mapping[str, type[Any]] = {"reward_models": ClassifierOptions}
+"""Mappings of names to sections inside the section → what reads such a section."""
 
 
 def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -369,6 +354,18 @@ def _read(cls: type[Value], section: Any, prefix: str) -> Value:
             raise _unknown(full, value, [*rules])
         rules[name].check(full, value)
     return cls(**section)
+
+
+def _read_models(sections: Mapping[str, Any] | None) -> Mapping[str, ClassifierOptions] | None:
+    if sections is None:
+        return None
+    prefix = f"{SECTION}.reward_models"
+    models = {name: _read(ClassifierOptions, each, f"{prefix}.{name}") for name, each in sections.items()}
+    for name, model in models.items():
+        if model.path is None:
+            path = f"{prefix}.{name}.path"
+            raise SettingError(path, None, valid="a folder, or a name on a hub", fix=f"+{path}=<folder>")
+    return models
 
 
 def _unknown(key: str, value: object, valid: list[str]) -> SettingError:

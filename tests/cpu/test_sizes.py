@@ -367,6 +367,23 @@ class TestMemory:
         assert "reference 0.0" in str(advice)
         assert advice.key == MODEL
 
+    def test_each_reward_process_has_each_reward_model(
+        self, model: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        section = "algorithm.grpo_ext"
+        models = (
+            f"{section}.reward_model.path={model}",
+            f"{section}.reward_models.kind.path={model}",
+            f"{section}.step_reward_model.path={model}",
+        )
+        config = self.config(model, "reward.num_workers=2", *models)
+        needed = self.NEEDED + 2 * 3 * 40_000_000
+        monkeypatch.setattr(checks, "memory_of_machine", lambda: needed)
+        assert list(checks.advise_memory(config)) == []
+        monkeypatch.setattr(checks, "memory_of_machine", lambda: needed - 1)
+        (advice,) = checks.advise_memory(config)
+        assert "reward models 0.2" in str(advice)
+
     def test_a_container_with_less_than_its_machine(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

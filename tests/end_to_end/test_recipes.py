@@ -85,7 +85,7 @@ def pairs(first: int) -> list[tuple[int, int]]:
 
 
 def test_a_reward_model_alone(tmp_path: Path) -> None:
-    """Posts without a ground truth, scored in the model's own chat template."""
+    """Posts without a ground truth, scored in the model's own chat template, and by a second model."""
     posts = [f"Post {number}: my cat sleeps all day." for number in range(8)]
     for split in ("train", "test"):
         (tmp_path / "data").mkdir(exist_ok=True)
@@ -99,8 +99,12 @@ def test_a_reward_model_alone(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "judge")
     tokenizer.save_pretrained(tmp_path / "judge")
 
-    judge = f"task.reward_model={tmp_path / 'judge'}"
-    run, rows = two_steps(judge, task="tldr", folder=tmp_path, algo="grpo")
+    second = "algorithm.grpo_ext.reward_models.second"
+    judges = (
+        f"task.reward_model={tmp_path / 'judge'}",
+        *(f"+{second}.path={tmp_path / 'judge'}", f"+{second}.weight=-0.5", f"+{second}.chat_template=true"),
+    )
+    run, rows = two_steps(*judges, task="tldr", folder=tmp_path, algo="grpo")
     by_hand = []
     with torch.inference_mode():
         for row in rows:
@@ -108,9 +112,14 @@ def test_a_reward_model_alone(tmp_path: Path) -> None:
             turns = (("user", post), ("assistant", row["output"]))
             chat = "".join(f"<|im_start|>{role}\n{said}<|im_end|>\n" for role, said in turns)
             by_hand.append(model(**tokenizer(chat, return_tensors="pt")).logits.item())
-    assert [row["score"] for row in rows] == pytest.approx(by_hand, rel=1e-3, abs=1e-4)
+    # one model by two names, with weights 1 and −0.5
+    assert [row["score"] for row in rows] == pytest.approx(
+        [0.5 * each for each in by_hand], rel=1e-3, abs=1e-4
+    )
     assert max(by_hand) > min(by_hand)
     half = len(rows) // STEPS
     wanted = [sum(by_hand[:half]) / half, sum(by_hand[half:]) / half]
-    assert run.series("training_reward/reward_model_score") == pytest.approx(wanted, rel=1e-3, abs=1e-4)
-    assert run.series("val-aux/tldr/reward_model_score/mean@1")
+    for name in ("reward_model_score", "reward_model_score.second"):
+        assert run.series(f"training_reward/{name}") == pytest.approx(wanted, rel=1e-3, abs=1e-4)
+        assert run.series(f"training_reward_group_std/{name}")[0] > 0
+        assert run.series(f"val-aux/tldr/{name}/mean@1")

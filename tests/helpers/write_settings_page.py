@@ -11,6 +11,7 @@ from grpo_verl_ext.verl_plugin.config import (
     ACTOR,
     AGENT_LOOPS,
     NESTED,
+    NESTED_BY_NAME,
     REWARD_MANAGER,
     ROLLOUT,
     SECTION,
@@ -100,6 +101,8 @@ def _rows(settings: Any, section: str = "", without: Collection[str] = ()) -> It
         yield f"`{section}{field.name}`", valid, field.metadata[DESCRIPTION]
         if settings is Options and field.name in NESTED:
             yield from _rows(NESTED[field.name], f"{field.name}.")
+        if settings is Options and field.name in NESTED_BY_NAME:
+            yield from _rows(NESTED_BY_NAME[field.name], f"{field.name}.<name>.")
 
 
 def _names(names: Any) -> str:

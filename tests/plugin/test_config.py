@@ -9,21 +9,26 @@ from omegaconf import OmegaConf
 from verl.workers.config import PolicyLossConfig
 
 from grpo_verl_ext.verl_plugin.config import (
+    NESTED,
+    NESTED_BY_NAME,
     RENAMED,
     SECTION,
-    GoldResponseOptions,
     Options,
-    RewardModelOptions,
 )
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+from grpo_verl_ext.verl_plugin.reward_config import RewardModelOptions
 from grpo_verl_ext.verl_plugin.rules import DESCRIPTION, RULE
 
 VERLS = {field.name for field in fields(PolicyLossConfig)}
 KEYS = [
     *((f"{SECTION}.{field.name}", field) for field in fields(Options)),
-    *((f"{SECTION}.reward_model.{field.name}", field) for field in fields(RewardModelOptions)),
-    *((f"{SECTION}.gold_responses.{field.name}", field) for field in fields(GoldResponseOptions)),
+    *((f"{SECTION}.{name}.{field.name}", field) for name, read in NESTED.items() for field in fields(read)),
+    *(
+        (f"{SECTION}.{of}.some.{field.name}", field)
+        for of, read in NESTED_BY_NAME.items()
+        for field in fields(read)
+    ),
     *((f"policy_loss.{field.name}", field) for field in fields(LossConfig) if field.name not in VERLS),
 ]
 

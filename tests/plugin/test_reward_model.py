@@ -18,8 +18,9 @@ from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
-from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model
+from grpo_verl_ext.verl_plugin.reward_config import RewardModelOptions
 
 BYTES = build_tokenizer()
 MANAGER = "reward.reward_manager.name=rule_and_model"
@@ -122,6 +123,34 @@ class TestManager:
             "score": result["reward_score"],
         }
 
+    def test_several_models_are_added_and_reported_by_name(self, reward_model: Path, tmp_path: Path) -> None:
+        """The second model is the first with its head doubled, so its scores are twice the first's."""
+        model = AutoModelForSequenceClassification.from_pretrained(reward_model)
+        with torch.no_grad():
+            model.score.weight *= 2
+        model.save_pretrained(tmp_path)
+        BYTES.save_pretrained(tmp_path)
+        models = f"{SECTION}s"
+        of_two = (f"+{models}.terse.path={reward_model}", f"+{models}.terse.weight=-1")
+        config = composed([MANAGER, *of_two, f"+{models}.kind.path={tmp_path}", f"+{SECTION}.rule_weight=3"])
+        result = asked(config)
+        terse = LearnedReward.load(reward_model).scores([("user\n4+5=?\n", "<answer>9</answer>")])[0]
+        assert result["reward_extra_info"] == {
+            "acc": 1.0,
+            "rule_score": 2.0,
+            "reward_model_score.terse": pytest.approx(terse, rel=1e-6),
+            "reward_model_score.kind": pytest.approx(2 * terse, rel=1e-6),
+            "score": pytest.approx(3 * 2.0 - terse + 2 * terse, rel=1e-6),
+        }
+        assert result["reward_score"] == result["reward_extra_info"]["score"]
+
+        alone = composed([MANAGER, *of_two, f"+{SECTION}.path={tmp_path}", f"+{SECTION}.rule_weight=0"])
+        assert asked(alone, rule=None)["reward_extra_info"] == {
+            "reward_model_score": pytest.approx(2 * terse, rel=1e-6),
+            "reward_model_score.terse": pytest.approx(terse, rel=1e-6),
+            "score": pytest.approx(2 * terse - terse, rel=1e-5),
+        }
+
     @pytest.mark.parametrize(("asked_for", "found"), [("auto", torch.bfloat16), ("float32", torch.float32)])
     def test_the_precision_is_that_of_the_files_where_asked(
         self, reward_model: Path, tmp_path: Path, asked_for: str, found: torch.dtype
@@ -194,6 +223,16 @@ class TestChecks:
             ),
             ([MANAGER, f"+{SECTION}.weight=nan"], rf"{SECTION}\.weight is nan; valid is a finite number"),
             ([MANAGER, f"+{SECTION}.rule_weight=true"], rf"{SECTION}\.rule_weight is true"),
+            ([f"+{SECTION}s.kind.path=m"], rf"naive, but {SECTION}s is set, .* asks no reward"),
+            ([MANAGER, f"+{SECTION}s.kind.path=./nowhere"], r"there is no nowhere/config\.json"),
+            ([MANAGER, f"+{SECTION}s.kind.weight=1"], rf"{SECTION}s\.kind\.path is null; valid is a folder"),
+            (
+                [MANAGER, f"+{SECTION}s.kind.rule_weight=1"],
+                r"kind\.rule_weight=1 is not an option; valid are",
+            ),
+            ([MANAGER, f"+{SECTION}s.kind=m"], rf"{SECTION}s is .* valid is a section for each name"),
+            ([MANAGER, f"+{SECTION}s.a-b.path=m"], rf"{SECTION}s is .* which is an identifier"),
+            ([MANAGER, f"+{SECTION}s={{}}"], rf"{SECTION}s is .* valid is a section for each name"),
         ],
     )
     def test_what_cannot_work_is_refused(self, overrides: list[str], message: str) -> None:
@@ -214,9 +253,12 @@ class TestChecks:
         with pytest.raises(ValueError, match=message):
             check_reward_model(composed([MANAGER, f"+{SECTION}.path={tmp_path}"]))
 
-    def test_a_template_that_is_not_there_is_refused(self, reward_model: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("section", [SECTION, f"{SECTION}s.kind"])
+    def test_a_template_that_is_not_there_is_refused(
+        self, reward_model: Path, tmp_path: Path, section: str
+    ) -> None:
         (tmp_path / "config.json").write_bytes((reward_model / "config.json").read_bytes())
-        own = [MANAGER, f"+{SECTION}.path={tmp_path}", f"+{SECTION}.chat_template=true"]
+        own = [MANAGER, f"+{section}.path={tmp_path}", f"+{section}.chat_template=true"]
         with pytest.raises(ValueError, match=r"its tokenizer has no chat template\. Type: .*template=false"):
             check_reward_model(composed(own))
         BYTES.save_pretrained(tmp_path)
@@ -226,6 +268,8 @@ class TestChecks:
         check_reward_model(composed([]))
         check_reward_model(composed([MANAGER, f"+{SECTION}.path={reward_model}"]))
         check_reward_model(composed([MANAGER, f"+{SECTION}.path=organisation/model"]))
+        several = (f"+{SECTION}s.kind.path={reward_model}", f"+{SECTION}s.terse.path=organisation/model")
+        check_reward_model(composed([MANAGER, *several, f"+{SECTION}.rule_weight=0"]))
         rules = "reward.custom_reward_function.path=pkg://verl.utils.reward_score"
         check_reward_model(composed([MANAGER, "reward.reward_model.enable=true", rules]))
 

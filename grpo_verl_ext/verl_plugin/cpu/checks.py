@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, MODEL, ROLLOUT
+from grpo_verl_ext.verl_plugin.config import ACTOR, MODEL, ROLLOUT, Options
 from grpo_verl_ext.verl_plugin.cpu import sizes
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.model_files import ModelShape, model_shape, tensor_sizes
@@ -136,8 +136,18 @@ def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int
         "weights in vLLM": ranks * size,
         "key-value cache": ranks * cache if is_count(cache) else 0,
         "logits and activations": ranks * _tokens_at_once(config) * sizes.bytes_of_token(shape),
+        "reward models": _reward_model_bytes(config),
         "processes": PROCESSES,
     }
+
+
+def _reward_model_bytes(config: DictConfig) -> int:
+    """Return the bytes of this package's reward models, which each of verl's reward processes loads."""
+    options = Options.from_config(config.algorithm)
+    models = [options.reward_model, options.step_reward_model, *(options.reward_models or {}).values()]
+    weights = sum(sum(tensor_sizes(model.path)) for model in models if model is not None)
+    processes = -(-config.reward.num_workers // config.trainer.nnodes)
+    return int(processes * weights * sizes.FP32)
 
 
 def _tokens_at_once(config: DictConfig) -> int:

@@ -12,12 +12,12 @@ from grpo_verl_ext.verl_plugin.config import (
     REWARD_MANAGER,
     SECTION,
     Options,
-    RewardModelOptions,
-    asks_outcome_model,
+    asks_reward_model,
     written,
 )
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template
+from grpo_verl_ext.verl_plugin.reward_config import ClassifierOptions, RewardModelOptions
 
 LEGACY: Mapping[str, str] = {
     "reward_model.num_workers": "reward.num_workers",
@@ -98,7 +98,7 @@ def check_reward_model(config: DictConfig) -> None:
     section = f"{SECTION}.reward_model"
     set_here = Options.from_config(config.algorithm)
     if manager != REWARD_MANAGER:
-        for name in ("reward_model", "step_reward_model"):
+        for name in ("reward_model", "reward_models", "step_reward_model"):
             if getattr(set_here, name) is not None:
                 raise SettingError(
                     "reward.reward_manager.name",
@@ -108,12 +108,14 @@ def check_reward_model(config: DictConfig) -> None:
                     fix=f"reward.reward_manager.name={REWARD_MANAGER}",
                 )
         return
+    for name, model in (set_here.reward_models or {}).items():
+        _check_classifier(f"{SECTION}.reward_models.{name}", model)
     server = config.reward.reward_model
-    if not asks_outcome_model(set_here, server=server.enable):
+    if not asks_reward_model(set_here, server=server.enable):
         return
     options = set_here.reward_model or RewardModelOptions()
     if options.path is not None:
-        _check_classifier(f"{section}.path", options.path, needs_template=options.chat_template)
+        _check_classifier(section, options)
     elif not server.enable:
         raise SettingError(
             "reward.reward_manager.name",
@@ -133,13 +135,14 @@ def check_reward_model(config: DictConfig) -> None:
         )
 
 
-def _check_classifier(key: str, name: str, *, needs_template: bool) -> None:
-    what = "sequence classifier with one output"
-    folder = check_head(name, key=key, head="ForSequenceClassification", outputs=1, what=what)
-    if folder is not None and needs_template and not has_chat_template(folder):
-        off = f"{SECTION}.reward_model.chat_template"
+def _check_classifier(section: str, model: ClassifierOptions) -> None:
+    key, what = f"{section}.path", "sequence classifier with one output"
+    assert model.path is not None
+    folder = check_head(model.path, key=key, head="ForSequenceClassification", outputs=1, what=what)
+    if folder is not None and model.chat_template and not has_chat_template(folder):
+        off = f"{section}.chat_template"
         raise SettingError(
-            key, name, why=f"{off} is true, and its tokenizer has no chat template", fix=f"{off}=false"
+            key, model.path, why=f"{off} is true, and its tokenizer has no chat template", fix=f"{off}=false"
         )
 
 

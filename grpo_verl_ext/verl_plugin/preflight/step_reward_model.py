@@ -3,9 +3,10 @@
 from omegaconf import DictConfig
 
 from grpo_verl_ext.rewards import weighted_sum
-from grpo_verl_ext.verl_plugin.config import SECTION, Options, StepRewardModelOptions
+from grpo_verl_ext.verl_plugin.config import SECTION, Options
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.model_files import check_head
+from grpo_verl_ext.verl_plugin.reward_config import StepRewardModelOptions
 
 STEP_SECTION = f"{SECTION}.step_reward_model"
 

@@ -1,0 +1,70 @@
+"""Score a whole response by a reward model, loaded here or served by verl."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from grpo_verl_ext.rewards.learned import LearnedReward, chat_text, judged_text
+from grpo_verl_ext.verl_plugin.reward_config import ClassifierOptions
+
+Chat = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a reward model reads: the chat, and the same as text without special tokens, then the response."""
+
+    chat: Chat
+    prompt: str
+    response: str
+
+
+Score = Callable[[Judged], Awaitable[float]]
+
+
+def loaded(options: ClassifierOptions) -> Score:
+    """Load the model and return what asks it, in a thread so that verl's other requests go on."""
+    if options.path is None:
+        raise ValueError("a reward model has no path; valid is a folder")
+    model = LearnedReward.load(options.path, dtype=options.dtype)
+
+    def score(judged: Judged) -> float:
+        if options.chat_template:
+            return model.score_of_chat(judged.chat, judged.response)
+        return model.scores([(judged.prompt, judged.response)])[0]
+
+    async def asked(judged: Judged) -> float:
+        return await asyncio.to_thread(score, judged)
+
+    return asked
+
+
+def served(options: ClassifierOptions, *, address: str, name: str, tokenizer: Any) -> Score:
+    """Return what asks verl's server.
+
+    Args:
+        address: host and port of verl's reward router.
+        name: of the model there.
+        tokenizer: the model's.
+    """
+
+    def text(judged: Judged) -> str:
+        if not options.chat_template:
+            return judged_text(judged.prompt, judged.response, tokenizer.eos_token)
+        # as in verl's own request: the server's tokenizer adds the beginning of sequence
+        return chat_text(judged.chat, judged.response, tokenizer).removeprefix(tokenizer.bos_token or "")
+
+    async def asked(judged: Judged) -> float:
+        # As in verl's own request: the score itself, not its sigmoid.
+        request = {"model": name, "input": text(judged), "use_activation": False}
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
+            session.post(f"http://{address}/classify", json=request) as answer,
+        ):
+            answer.raise_for_status()
+            return float((await answer.json())["data"][-1]["probs"][-1])
+
+    return asked
