@@ -1004,7 +1004,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score_disrm",
             Has("{'model': model_name, 'input': disrm_prompt, 'use_activation': False}"),
-            ".rollout.reward_manager",
+            ".rollout.response_scores",
         ),
         # Else a model that reads the chat in its own template would read another text than on verl's server.
         seam(
@@ -1014,7 +1014,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "chat.append({'role': 'assistant', 'content': rollout_response})",
                 "rm_prompt[len(self.reward_model_tokenizer.bos_token):]",
             ),
-            ".rollout.reward_manager",
+            ".rollout.response_scores",
         ),
         # Else the reward model alone would pay, though our check has passed.
         seam(
@@ -1434,6 +1434,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "algorithm.use_kl_in_reward",
                 "data.max_prompt_length",
                 "data.max_response_length",
+                "reward.num_workers",
                 "trainer.device",
                 "trainer.n_gpus_per_node",
                 "trainer.nnodes",

@@ -21,6 +21,7 @@ from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model
 from grpo_verl_ext.verl_plugin.reward_config import RewardModelOptions
+from grpo_verl_ext.verl_plugin.rollout.response_scores import Judged
 
 BYTES = build_tokenizer()
 MANAGER = "reward.reward_manager.name=rule_and_model"
@@ -122,6 +123,10 @@ class TestManager:
             "reward_model_score": pytest.approx(by_hand, rel=1e-6),
             "score": result["reward_score"],
         }
+
+    def test_a_template_without_the_chat_is_said(self) -> None:
+        with pytest.raises(ValueError, match=r"chat_template .* is true, but the batch has no raw_prompt"):
+            _ = Judged(None, "user\n4+5=?\n", "9").chat
 
     def test_several_models_are_added_and_reported_by_name(self, reward_model: Path, tmp_path: Path) -> None:
         """The second model is the first with its head doubled, so its scores are twice the first's."""

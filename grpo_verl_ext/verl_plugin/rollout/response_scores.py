@@ -15,11 +15,31 @@ Chat = Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Judged:
-    """What a reward model reads: the chat, and the same as text without special tokens, then the response."""
+    """What a reward model reads.
 
-    chat: Chat
+    Attributes:
+        messages: the chat before the response, verl's ``raw_prompt``; None if the batch has none.
+        prompt: the same as text without special tokens.
+        response: as text without special tokens.
+    """
+
+    messages: Chat | None
     prompt: str
     response: str
+
+    @property
+    def chat(self) -> Chat:
+        """The messages.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if self.messages is None:
+            raise ValueError(
+                "chat_template of a reward model is true, but the batch has no raw_prompt, the chat as a "
+                "list; valid is a dataset that keeps it, as verl's own does"
+            )
+        return [*self.messages]
 
 
 Score = Callable[[Judged], Awaitable[float]]

@@ -81,7 +81,7 @@ class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # ve
 
     async def _by_models(self, data: DataProto) -> dict[str, float]:
         prompt, response = (self.tokenizer.decode(ids, skip_special_tokens=True) for ids in self._ids(data))
-        judged = Judged([*data[0].non_tensor_batch["raw_prompt"]], prompt, response)
+        judged = Judged(data[0].non_tensor_batch.get("raw_prompt"), prompt, response)
         scores = await asyncio.gather(*(model(judged) for model in self._models.values()))
         return dict(zip(self._models, scores, strict=True))
 
