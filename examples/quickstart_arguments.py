@@ -42,7 +42,7 @@ class Example:
 
 
 QUICKSTART = Example("quickstart", "quick start", task="chain_sum", what="the embedded task", steps=14)
-SMOLLM2 = Example("smollm2", "training", task="smollm2_max", what="the pretrained SmolLM2-135M", steps=60)
+SMOLLM2 = Example("smollm2", "training", task="smollm2_max", what="the pretrained SmolLM2-135M", steps=20)
 EXAMPLES = {example.name: example for example in (QUICKSTART, SMOLLM2)}
 
 

@@ -14,7 +14,7 @@ from grpo_verl_ext.runs.verl_run import VerlRun
 
 EXPECTED_SECONDS = {"prepare": 75.0, "start": 90.0, "step": 30.0}
 """On 2 cores that nothing else uses."""
-TESTED_EVERY = 10
+TESTED_EVERY = 5
 
 
 def main() -> None:

@@ -110,7 +110,7 @@ def test_the_run_is_tested_whatever_the_users_overrides(tmp_path: Path) -> None:
     assert run.overrides[:3] == ["+algo=grpo", "+platform=cpu", "+task=smollm2_max"]
     last = dict(word.split("=", 1) for word in run.overrides)
     assert last["task.seed"] == "3"
-    assert last["trainer.test_freq"] == "10"
+    assert last["trainer.test_freq"] == "5"
     assert last["actor_rollout_ref.rollout.val_kwargs.n"] == "1"
 
 
