@@ -9,6 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PWD/.venv/bin:$PATH
 
 for seed in "$@"; do
+  grpo-verl-ext prepare chain_sum --seed "$seed"
+  python examples/iterate_answers_prompts.py "$seed"
   grpo-verl-ext iterate run examples/iterate_answers_start.yaml "seed=$seed"
   grpo-verl-ext iterate run examples/iterate_answers.yaml "seed=$seed"
   grpo-verl-ext iterate run examples/iterate_answers.yaml "seed=$seed" \

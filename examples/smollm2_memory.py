@@ -9,7 +9,8 @@ import psutil
 from grpo_verl_ext.runs.child_process import marked
 from grpo_verl_ext.utils.files import write_whole
 
-EVERY_SECONDS = 1.0
+EVERY_SECONDS = 5.0
+"""Reading a gigabyte's pages takes the kernel long: once a second, it took a quarter of a core from the training."""
 
 
 class PeakMemory:

@@ -1,4 +1,4 @@
-"""Test the recipes of the source material for two steps: GSM8K with tags, and a reward model alone."""
+"""Test recipes for two steps: GSM8K with tags, a task of reasoning-gym, and a reward model alone."""
 
 import json
 import os
@@ -10,13 +10,16 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from verl_runs import Run, train
 
-from grpo_verl_ext.rewards.rules import TAGS
+from grpo_verl_ext.rewards.rules import TAGS, answer_of
 from grpo_verl_ext.tasks.gsm8k_tags import prepare
+from grpo_verl_ext.tasks.reasoning_gym.prepare import GymSettings
+from grpo_verl_ext.tasks.reasoning_gym.prepare import prepare as prepare_gym
 from grpo_verl_ext.tasks.rows import verl_row, write_rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 STEPS, PROMPTS, SAMPLES = 2, 4, 4
+SUMS_OF_TWO_DIGITS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 
 
 def policy() -> Path:
@@ -82,6 +85,22 @@ def test_gsm8k_with_tags(tmp_path: Path) -> None:
 
 def pairs(first: int) -> list[tuple[int, int]]:
     return [(first, second) for second in range(8)]
+
+
+def test_a_task_of_reasoning_gym(tmp_path: Path) -> None:
+    """Sums of two digits. Its verifier gives 1 for the answer, and part of it where the answer stands among more."""
+    of = GymSettings("chain_sum", SUMS_OF_TWO_DIGITS, train=8, test=8, seed=1, system="")
+    prepare_gym(of, tmp_path / "data", force=False)
+
+    run, rows = two_steps("task.dataset=chain_sum", task="reasoning_gym", folder=tmp_path, algo="gvpo")
+    right = [answer_of(row["output"]) == row["gts"] for row in rows]
+    assert [row["score"] == 1.0 for row in rows] == right
+    assert all(0 <= row["score"] <= 1 for row in rows)
+    half = len(rows) // STEPS
+    wanted = [sum(right[:half]) / half, sum(right[half:]) / half]
+    assert run.series("training_reward/acc") == pytest.approx(wanted, abs=1e-6)
+    assert run.series("training_reward/verifier_raised") == [0.0, 0.0]
+    assert run.series("val-core/reasoning_gym/chain_sum/acc/mean@1")
 
 
 def test_a_reward_model_alone(tmp_path: Path) -> None:

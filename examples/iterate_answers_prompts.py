@@ -1,0 +1,39 @@
+"""Write prompts of the embedded task for iterate_answers_start.yaml, more than `prepare chain_sum` does.
+
+    python examples/iterate_answers_prompts.py 1    # the seed
+
+A reward model learns which sums are right only from many different ones. All are on the training side of the task's
+split, so none is among its test prompts.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
+from grpo_verl_ext.tasks.chain_sum.problems import draw_problems, write_rows
+from grpo_verl_ext.tasks.folders import TRAIN, Outcome, make
+
+TASK = TASKS["chain_sum"]
+PROMPTS = 8192
+"""64 in each of 128 steps."""
+FOLDER = Path("outputs/iterate_answers")
+
+
+def write(seed: int, folder: Path = FOLDER, prompts: int = PROMPTS) -> Outcome:
+    """Make the folder with the prompts of a seed, or do nothing if it is there."""
+    lengths = range(TASK.min_terms, TASK.max_terms + 1)
+
+    def fill(unfinished: Path) -> Mapping[str, Any]:
+        write_rows(unfinished / TRAIN, draw_problems("train", prompts, lengths=lengths, seed=seed), "train")
+        return {}
+
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"seed": seed, "prompts": prompts, "task": asdict(TASK)}
+    return make(folder / f"prompts-seed-{seed}", settings, fill, force=False)
+
+
+if __name__ == "__main__":
+    print(write(int(sys.argv[1])).folder)
