@@ -10,7 +10,7 @@ from grpo_verl_ext.runs.child_process import marked
 from grpo_verl_ext.utils.files import write_whole
 
 EVERY_SECONDS = 5.0
-"""Reading a gigabyte's pages takes the kernel long: once a second, it took a quarter of a core from the training."""
+"""Reading a large process's pages costs the kernel time: once a second took a quarter of a core."""
 
 
 class PeakMemory:
