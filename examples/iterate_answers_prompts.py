@@ -2,8 +2,8 @@
 
     python examples/iterate_answers_prompts.py 1    # the seed
 
-A reward model learns which sums are right only from many different ones. All are on the training side of the task's
-split, so none is among its test prompts.
+A reward model learns which sums are right only from many different ones. All are on the training side of the
+task's split, so none is among its test prompts.
 """
 
 import sys

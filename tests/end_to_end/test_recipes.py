@@ -88,7 +88,7 @@ def pairs(first: int) -> list[tuple[int, int]]:
 
 
 def test_a_task_of_reasoning_gym(tmp_path: Path) -> None:
-    """Sums of two digits. Its verifier gives 1 for the answer, and part of it where the answer stands among more."""
+    """Sums of two digits; the verifier gives 1 for the answer, and less where it stands among more."""
     of = GymSettings("chain_sum", SUMS_OF_TWO_DIGITS, train=8, test=8, seed=1, system="")
     prepare_gym(of, tmp_path / "data", force=False)
 
