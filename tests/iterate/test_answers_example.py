@@ -1,0 +1,98 @@
+"""Test what examples/iterate_answers.sh does around its trainings: the prompts, and the table of results."""
+
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from grpo_verl_ext.iterate.preferences import Pair, write_pairs
+from grpo_verl_ext.tasks.chain_sum.problems import read_rows, split_of
+from grpo_verl_ext.tasks.folders import PreparedFolderError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """The examples are scripts, which import each other from their own folder."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module
+
+
+def test_the_prompts_are_different_and_on_the_training_side(
+    module: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    prompts = module("iterate_answers_prompts")
+    made = prompts.write(3, tmp_path, prompts=3000)
+    terms = [tuple(row["extra_info"]["terms"]) for row in read_rows(made.folder / "train.parquet")]
+    assert len(set(terms)) == len(terms) == 3000
+    assert {split_of(each) for each in terms} == {"train"}
+    assert {len(each) for each in terms} == {3, 4, 5}
+    assert not prompts.write(3, tmp_path, prompts=3000).made
+    with pytest.raises(PreparedFolderError, match="was made with other settings"):
+        prompts.write(3, tmp_path, prompts=3001)
+
+
+class Judge:
+    """A reward model that scores a response by the number it ends with."""
+
+    def scores(self, samples: Sequence[tuple[str, str]]) -> list[float]:
+        return [float(response) for _, response in samples]
+
+
+def test_the_auc_is_over_all_prompts(
+    module: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = module("iterate_answers_summary")
+    monkeypatch.setattr(summary.LearnedReward, "load", lambda _: Judge())
+    held_out = tmp_path / "held_out.jsonl"
+    # right 3 and 1, wrong 2 and 0: of the four pairs only (1, 2) is in the wrong order. The second pair comes
+    # twice and counts once
+    write_pairs(held_out, [Pair("a", "3", "2"), Pair("b", "1", "0"), Pair("b", "1", "0")])
+    assert summary.auc(tmp_path, held_out) == pytest.approx(3 / 4)
+
+
+def validation(folder: Path, step: int, answers: str) -> None:
+    """As verl dumps it: the ground truth of prompt n is n."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {
+            "input": f"{n}",
+            "output": f"<answer>{said}</answer>",
+            "gts": f"{n}",
+            "score": 0.0,
+            "step": step,
+            "uid": f"{n}",
+        }
+        for n, said in enumerate(answers)
+    ]
+    (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
+
+
+def test_the_table_compares_two_rounds_with_one_training_by_prompt(
+    module: Callable[[str], ModuleType],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    summary = module("iterate_answers_summary")
+    monkeypatch.setattr(summary, "FOLDER", tmp_path)
+    monkeypatch.setattr(summary, "auc", lambda model, _: 0.75 if "start" in str(model) else 0.5)
+    # of the prompts 0 to 3: one right at the start, two after round 1, three after round 2, two after one
+    # training
+    rounds = {("two", 1, 0): "0999", ("two", 1, 8): "0199", ("two", 2, 8): "0129", ("one", 1, 16): "0993"}
+    for (run, number, step), answers in rounds.items():
+        folder = tmp_path / f"{run}-seed-7" / f"round-{number}" / "policy" / "validation"
+        validation(folder, step, answers)
+    monkeypatch.setattr("sys.argv", ["iterate_answers_summary.py", "7"])
+    summary.main()
+    _, _, seed, mean = capsys.readouterr().out.splitlines()
+    assert seed.startswith("| 7 | 0.750 | 0.500 | 0.250 | 0.500 | 0.750 | 0.500 | +0.250 (")
+    # differences 0, 1, 1, −1: mean ¼, std √(11/12), t₃ = 3.182446
+    half = 3.182446 * (11 / 12) ** 0.5 / 2
+    assert f"+0.250 ({0.25 - half:.3f} … {0.25 + half:.3f})" in seed
+    # an interval over seeds needs two
+    assert mean.endswith("| 0.500 | +0.250 |")
