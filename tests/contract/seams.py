@@ -386,6 +386,22 @@ SEAMS: dict[str, list[Seam]] = {
             ".trainer.gold_responses",
             ".trainer.training_rewards",
         ),
+        seam(
+            f"{TRAINER}._val_metrics_update",
+            Overridden("data_sources", "sample_uids", "reward_extra_infos_dict", ANY_MORE),
+            ".trainer.training_rewards",
+        ),
+        seam(
+            f"{TRAINER}._validate", Hands("self._val_metrics_update", by_place=4), ".trainer.training_rewards"
+        ),
+        # Else a key's values would not be those of the responses in their order.
+        seam(
+            f"{TRAINER}._validate",
+            Has(
+                "reward_extra_infos_dict[key] = [None] * n_prior", "reward_extra_infos_dict[key].append(None)"
+            ),
+            ".trainer.training_rewards",
+        ),
         # Else GVPO would take the drift of a later update for zero.
         seam(f"{TRAINER}.step", Has("self.local_trigger_step = trigger_idx"), ".trainer.group_batching"),
         # Else a checkpoint would have the old reference, or a run be complete before its last checkpoint.

@@ -32,7 +32,7 @@ from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.preflight.measurement import check_gold_responses
 from grpo_verl_ext.verl_plugin.trainer import gold_responses, modes, rollout_batch
 from grpo_verl_ext.verl_plugin.trainer.gold_responses import PARTITION, GoldRow, read_rows
-from grpo_verl_ext.verl_plugin.trainer.training_rewards import means, right_by_other_responses
+from grpo_verl_ext.verl_plugin.trainer.training_rewards import means, right_by_other_responses, stds_by_source
 
 PROBLEMS = [(3, 4), (1, 2, 9), (7, 7, 7, 7), (0, 5), (9, 9, 9)]
 SECTION = "algorithm.grpo_ext.gold_responses"
@@ -387,6 +387,31 @@ class TestTrainingRewards:
             "training_reward_std/score": pytest.approx(math.sqrt(14 / 4), rel=1e-12),
             "training_reward_group_std/score": 1.0,
         }
+
+    def test_a_validation_gets_the_spread_over_each_sources_responses(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        trainer = object.__new__(modes.GroupTrainerSync)
+        sources, uids = ["a", "b", "a", "b", "a"], ["p", "q", "p", "r", "s"]
+        values = {
+            "reward": [1.0, 5.0, 3.0, 5.0, 5.0],
+            "rule": [None, True, 1.0, False, 3],
+            "text": [*"vwxyz"],
+        }
+        found = trainer._val_metrics_update(sources, uids, values, [])
+        # a: 1, 3, 5 around 3, and 1, 3 around 2; b: 5, 5, and 1, 0
+        assert {name: value for name, value in found.items() if name.startswith("validation")} == {
+            "validation_reward_std/a/reward": pytest.approx(math.sqrt(8 / 3), rel=1e-12),
+            "validation_reward_std/a/rule": 1.0,
+            "validation_reward_std/b/reward": 0.0,
+            "validation_reward_std/b/rule": 0.5,
+        }
+        assert found["val-aux/a/rule/mean@2"] == 2.0, "verl's own are there as before"
+
+    def test_a_key_that_verl_has_mixed_with_the_score_is_left_out(self) -> None:
+        """As where a reward function reports ``reward`` itself: verl appends both to one list."""
+        values = {"reward": [1.0, 7.0, 3.0, 9.0], "score": [1.0, 3.0]}
+        assert stds_by_source(["a", "a"], values) == {"a/score": 1.0}
 
 
 class TestRefused:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -112,6 +113,17 @@ def test_the_run_is_tested_whatever_the_users_overrides(tmp_path: Path) -> None:
     assert last["task.seed"] == "3"
     assert last["trainer.test_freq"] == "5"
     assert last["actor_rollout_ref.rollout.val_kwargs.n"] == "1"
+
+
+def test_the_rank_has_as_many_threads_as_cores_unless_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = module("smollm2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    of.use_all_cores()
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5})
+    of.use_all_cores()
+    assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
 def test_messages_name_the_script_and_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Log mean and spread of all that the reward function reports about the responses of a training step.
 
-verl logs them of a validation, and of a training step only the mean of the reward itself.
+verl logs of a training step only the mean of the reward itself; of a validation the means, and the spread
+between the responses to a prompt, to which the spread over all responses is added here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +38,33 @@ class TrainingRewardMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no ty
         groups = means(map(stds, by_prompt.values()))
         metrics.update({f"training_reward_group_std/{key}": std for key, std in groups.items()})
         return batch
+
+    def _val_metrics_update(
+        self,
+        data_sources: Sequence[str],
+        sample_uids: Sequence[str],
+        reward_extra_infos_dict: Mapping[str, Sequence[Any]],
+        *more: Any,
+        **named: Any,
+    ) -> dict[str, float]:
+        """Add ``validation_reward_std/<data source>/<key>``, the standard deviation over its responses."""
+        by_verl: dict[str, float] = super()._val_metrics_update(
+            data_sources, sample_uids, reward_extra_infos_dict, *more, **named
+        )
+        spread = stds_by_source(data_sources, reward_extra_infos_dict)
+        return by_verl | {f"validation_reward_std/{name}": std for name, std in spread.items()}
+
+
+def stds_by_source(sources: Sequence[str], values: Mapping[str, Sequence[Any]]) -> dict[str, float]:
+    """Return ``<source>/<key>`` → `stds` over its responses; each key has a value or None for every one.
+
+    A key with more values is left out: verl mixes a reward function's own ``reward`` with the score.
+    """
+    whole = {key: own for key, own in values.items() if len(own) == len(sources)}
+    by_source: dict[str, list[Reported]] = {}
+    for source, *row in zip(sources, *whole.values(), strict=True):
+        by_source.setdefault(str(source), []).append(dict(zip(whole, row, strict=True)))
+    return {f"{source}/{key}": std for source, own in by_source.items() for key, std in stds(own).items()}
 
 
 def reported(batch: Any) -> list[Reported]:
