@@ -406,7 +406,7 @@ class TestTrainingRewards:
             "validation_reward_std/b/reward": 0.0,
             "validation_reward_std/b/rule": 0.5,
         }
-        assert found["val-aux/a/rule/mean@2"] == 2.0, "verl's own are there as before"
+        assert found["val-aux/a/rule/mean@1"] == 2.0, "verl's own are there as before"
 
     def test_a_key_that_verl_has_mixed_with_the_score_is_left_out(self) -> None:
         """As where a reward function reports ``reward`` itself: verl appends both to one list."""
