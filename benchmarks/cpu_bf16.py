@@ -4,7 +4,7 @@ grpo-verl-ext prepare smollm2; grpo-verl-ext prepare smollm2_max; python benchma
 
 Prints seconds of a forward pass, and of one with its backward pass, in float32 and under bfloat16 autocast.
 Also how far the log-probs of the right answers are apart: a token's mean and largest |difference|, and the
-standard deviation of a response's sum, the log-ratio that a clip or GVPO reads on an unchanged policy.
+standard deviation of a response's sum, the log-ratio of such an actor to a rollout in float32.
 """
 
 import argparse
