@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compare two rounds of iterative GRPO with one training of as many samples, where a reward model that judges whether the
-# sum is right is the only reward, from the first step on. With no GPU, about ten minutes a seed on two cores:
+# sum is right is the only reward, from the first step on. With no GPU, about an hour a seed on two cores:
 #
 #   bash examples/iterate_answers.sh 1 2 3 4        # seeds; safe to repeat and to interrupt
 set -euo pipefail
