@@ -40,11 +40,6 @@ def weighted(scores: Mapping[str, float], weights: Mapping[str, float]) -> float
     return math.fsum(weights[name] * score for name, score in scores.items())
 
 
-def rule_and_model(rule: float, model: float, *, rule_weight: float, model_weight: float) -> float:
-    """Return rule_weight · rule + model_weight · model, in reward units."""
-    return rule_weight * rule + model_weight * model
-
-
 class LearnedReward:
     """A reward model in this process; safe to call from several threads."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo_verl_ext.rewards.learned import rule_and_model
+from grpo_verl_ext.rewards.learned import weighted
 from grpo_verl_ext.rewards.learned_steps import LearnedStepReward
 from grpo_verl_ext.rewards.step_ends import (
     CHARACTER_ENDS,
@@ -52,9 +52,10 @@ class StepScorer:
             return report
         by_rule = [float(reward) for reward in report[REWARDS]]
         by_model = self._model.scores(prompt, decode(ids), ends)
-        weights = {"rule_weight": options.rule_weight, "model_weight": options.weight}
+        weights = {BY_RULE: options.rule_weight, BY_MODEL: options.weight}
+        steps = (dict(zip(weights, both, strict=True)) for both in zip(by_rule, by_model, strict=True))
         return report | {
-            REWARDS: [rule_and_model(*both, **weights) for both in zip(by_rule, by_model, strict=True)],
+            REWARDS: [weighted(step, weights) for step in steps],
             BY_RULE: _mean(by_rule),
             BY_MODEL: _mean(by_model),
         }
