@@ -264,12 +264,20 @@ class Options:
             SettingError: an unknown key, or a value outside its rule.
         """
         options: Options = _read(cls, written(algorithm), SECTION)
-        sections = {
+        sections: dict[str, Any] = {
             name: _read(section, getattr(options, name), f"{SECTION}.{name}")
             for name, section in NESTED.items()
             if getattr(options, name) is not None
         }
-        options = replace(options, **sections, reward_models=_read_models(options.reward_models))
+        sections |= {
+            name: _read_named(section, getattr(options, name), f"{SECTION}.{name}")
+            for name, section in NESTED_BY_NAME.items()
+            if getattr(options, name) is not None
+        }
+        options = replace(options, **sections)
+        for name, model in (options.reward_models or {}).items():
+            if model.path is None:
+                raise _without_path(f"{SECTION}.reward_models.{name}.path")
         if options.gold_responses is not None and options.gold_responses.files is None:
             raise _without_files()
         return options
@@ -356,16 +364,8 @@ def _read(cls: type[Value], section: Any, prefix: str) -> Value:
     return cls(**section)
 
 
-def _read_models(sections: Mapping[str, Any] | None) -> Mapping[str, ClassifierOptions] | None:
-    if sections is None:
-        return None
-    prefix = f"{SECTION}.reward_models"
-    models = {name: _read(ClassifierOptions, each, f"{prefix}.{name}") for name, each in sections.items()}
-    for name, model in models.items():
-        if model.path is None:
-            path = f"{prefix}.{name}.path"
-            raise SettingError(path, None, valid="a folder, or a name on a hub", fix=f"+{path}=<folder>")
-    return models
+def _read_named(cls: type[Value], sections: Mapping[str, Any], prefix: str) -> Mapping[str, Value]:
+    return {name: _read(cls, section, f"{prefix}.{name}") for name, section in sections.items()}
 
 
 def _unknown(key: str, value: object, valid: list[str]) -> SettingError:
@@ -377,6 +377,10 @@ def _unknown(key: str, value: object, valid: list[str]) -> SettingError:
     return SettingError(
         key, value, seen=f"{key}={value!r} is not an option", valid=valid, fix=f"~{key} to remove it"
     )
+
+
+def _without_path(key: str) -> SettingError:
+    return SettingError(key, None, valid="a folder, or a name on a hub", fix=f"+{key}=<folder>")
 
 
 def _without_files() -> SettingError:

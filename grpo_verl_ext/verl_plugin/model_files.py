@@ -144,6 +144,12 @@ def tensor_sizes(path: object) -> list[int]:
     return [size for file in files for size in _sizes_in(file)]
 
 
+def bytes_of_weights(path: object) -> int:
+    """Return the bytes of the ``.safetensors`` files, in the precision in which they hold the weights."""
+    folder = local_folder(path) if isinstance(path, str) else None
+    return 0 if folder is None else sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
 def _sizes_in(file: Path) -> list[int]:
     # Imported here because verl loads the plugin in every process.
     from safetensors import SafetensorError, safe_open

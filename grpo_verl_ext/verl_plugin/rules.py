@@ -56,7 +56,7 @@ class Rule:
 
     def _line(self, key: str) -> str:
         line = f"{key}={self.example}"
-        return f"'{line}'" if "$" in line else line
+        return f"'{line}'" if set(line) & {"$", " "} else line
 
 
 def one_of(*names: str, nullable: bool = False) -> Rule:

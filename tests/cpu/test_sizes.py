@@ -383,6 +383,25 @@ class TestMemory:
         monkeypatch.setattr(checks, "memory_of_machine", lambda: needed - 1)
         (advice,) = checks.advise_memory(config)
         assert "reward models 0.2" in str(advice)
+        assert str(advice).endswith("a smaller model>, or trainer.n_gpus_per_node=1")
+
+    def test_where_reward_models_take_most_there_is_another_remedy(
+        self, model: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In float32 200 processes hold 8 GB; as in the file, two bytes a weight, half of it."""
+        monkeypatch.setattr(checks, "memory_of_machine", lambda: self.NEEDED + 200 * 40_000_000 - 1)
+        section = "algorithm.grpo_ext.reward_model"
+        config = self.config(model, "reward.num_workers=200", f"{section}.path={model}")
+        (advice,) = checks.advise_memory(config)
+        assert str(advice).endswith("Type: reward.num_workers=1, or smaller reward models")
+
+        half = self.config(
+            model, "reward.num_workers=200", f"{section}.path={model}", f"{section}.dtype=auto"
+        )
+        assert list(checks.advise_memory(half)) == []
+        least = self.NEEDED + 200 * 20_000_000
+        monkeypatch.setattr(checks, "memory_of_machine", lambda: least)
+        assert len(list(checks.advise_memory(half))) == 1, "the header of the file comes on top"
 
     def test_a_container_with_less_than_its_machine(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

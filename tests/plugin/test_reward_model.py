@@ -167,6 +167,15 @@ class TestManager:
         assert learned._model.dtype == found
         assert isinstance(learned.scores([("4+5=?", "9")])[0], float)
 
+    def test_a_score_that_is_not_finite_is_refused_by_name(self, reward_model: Path, tmp_path: Path) -> None:
+        model = AutoModelForSequenceClassification.from_pretrained(reward_model)
+        with torch.no_grad():
+            model.score.weight.fill_(torch.nan)
+        model.save_pretrained(tmp_path)
+        BYTES.save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match=r"reward_model_score\.kind of a response is nan; valid is a"):
+            asked(composed([MANAGER, f"+{SECTION}s.kind.path={tmp_path}"]))
+
     def test_the_model_reads_the_prompt(self, reward_model: Path) -> None:
         learned = LearnedReward.load(reward_model)
         assert learned.scores([("user\n4+5=?\n", "9")]) != learned.scores([("user\n4+4=?\n", "9")])
@@ -237,7 +246,27 @@ class TestChecks:
             ),
             ([MANAGER, f"+{SECTION}s.kind=m"], rf"{SECTION}s is .* valid is a section for each name"),
             ([MANAGER, f"+{SECTION}s.a-b.path=m"], rf"{SECTION}s is .* which is an identifier"),
-            ([MANAGER, f"+{SECTION}s={{}}"], rf"{SECTION}s is .* valid is a section for each name"),
+            (
+                [MANAGER, f"+{SECTION}s={{}}"],
+                rf"{SECTION}s is .* valid is a section for each name.* Type: '{SECTION}s=\{{helpful: .*\}}'",
+            ),
+            (
+                [
+                    MANAGER,
+                    f"+{SECTION}.path=m",
+                    f"+{SECTION}s.kind.path=m",
+                    "reward.reward_model.enable=true",
+                ],
+                r"never calls reward\.reward_manager\.name=rule_and_model",
+            ),
+            (
+                [MANAGER, f"+{SECTION}.weight=2", f"+{SECTION}s.kind.path=m"],
+                rf"{SECTION}\.weight is 2, but {SECTION}\.path is null .* no model has it; valid is only",
+            ),
+            (
+                [MANAGER, f"+{SECTION}.chat_template=true", f"+{SECTION}s.kind.path=m"],
+                rf"chat_template is true, .* Type: \+{SECTION}\.path=<.*>, or ~{SECTION}\.chat_template",
+            ),
         ],
     )
     def test_what_cannot_work_is_refused(self, overrides: list[str], message: str) -> None:

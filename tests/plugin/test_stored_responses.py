@@ -506,8 +506,15 @@ def test_what_the_data_have_is_counted() -> None:
         ([[]], {}, r"is empty"),
         ([{"token_ids": []}], {}, r"is empty"),
         ([{"text": "a"}], {}, r"is empty"),
-        ([["a"]], {}, r"has 'a'; valid are texts, lists of token ids, or \{token_ids\}"),
-        ([[True]], {}, r"has True; valid are texts"),
+        ([["a"]], {}, r"has 'a'; valid is a text, a list of token ids, or \{token_ids, log_probs\}"),
+        ([[True]], {}, r"has True; valid is a text"),
+        ([97, 98], {}, r"response 0 .* is '97'; valid is a text, a list of token ids, or"),
+        (np.array([97, 98]), {}, r"response 0 .* is '97'; valid is a text"),
+        ([None, "a"], {}, r"response 0 .* is 'None'; valid is a text"),
+        ([b"ab"], {}, r"is \"b'ab'\"; valid is a text"),
+        ([{"token_ids": 5}], {}, r"is '5'; valid is \{token_ids\} with a list of numbers"),
+        ([{"token_ids": [97], "log_probs": ["x"]}], {}, r"has log_probs that are not numbers: could not"),
+        ([{"token_ids": [97], "log_probs": [[-1], [-1, -1]]}], {}, r"has log_probs that are not numbers"),
         (
             [{"token_ids": [97], "log_probs": [-1, -1]}],
             {},
@@ -639,7 +646,16 @@ def test_no_history_where_responses_are_trained_on_later_than_they_are_sampled(m
     ):
         check_support(settings(trainer__v1__trainer_mode=mode, **history))
     check_support(settings(share=1, trainer__v1__trainer_mode=mode))
+    check_support(settings(trainer__v1__trainer_mode=mode, **history | {"share": 0}))
     check_support(settings(trainer__v1__trainer_mode="grpo_ext_sync", **history))
+
+
+@pytest.mark.parametrize("value", [0.5, True, "history"])
+def test_what_is_no_section_is_named_once(value: object) -> None:
+    wrong = settings(algorithm__grpo_ext__stored_responses=value)
+    with pytest.raises(SettingError, match=r"stored_responses is .*; valid is a section, or null"):
+        check_stored_responses(wrong)
+    check_support(wrong)
 
 
 def test_defaults() -> None:

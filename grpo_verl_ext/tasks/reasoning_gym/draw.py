@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 import sys
 from collections import Counter
@@ -87,7 +88,7 @@ def _own_answer_is_best(dataset: Any, entry: Mapping[str, Any], task: str) -> bo
         return True
     restored = exact_json.loads(exact_json.dumps(entry))
     try:
-        return float(dataset.score_answer(entry["answer"].strip(), restored)) >= BEST
+        return BEST <= float(dataset.score_answer(entry["answer"].strip(), restored)) < math.inf
     except Exception as error:
         raise DrawError(
             f"reasoning-gym's verifier of {task} raised {type(error).__name__}: {error}, for the task's own "

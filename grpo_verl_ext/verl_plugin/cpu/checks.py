@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from grpo_verl_ext.verl_plugin.config import ACTOR, MODEL, ROLLOUT, Options
 from grpo_verl_ext.verl_plugin.cpu import sizes
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.model_files import ModelShape, model_shape, tensor_sizes
+from grpo_verl_ext.verl_plugin.model_files import ModelShape, bytes_of_weights, model_shape, tensor_sizes
 from grpo_verl_ext.verl_plugin.rules import is_count
 
 CACHE = f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
@@ -25,6 +25,8 @@ ALL_CACHES_GIB = "VLLM_CPU_KVCACHE_SPACE"
 
 SHARED_MEMORY = Path("/dev/shm")
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+REWARD_MODELS = "reward models"
+"""Name of their part in the message on memory."""
 TRAINED_COPIES = 4
 """Numbers per trained weight: the weight, its gradient and Adam's two moments."""
 PROCESSES = 4 * sizes.GIBI
@@ -107,8 +109,14 @@ def advise_memory(config: DictConfig) -> Iterator[Problem]:
             _selected(config, MODEL),
             why=f"with it a node needs about {sum(parts.values()) / sizes.GIBI:.1f} GiB ({listed}), and "
             f"this one has {there / sizes.GIBI:.1f} GiB",
-            fix=f"{MODEL}=<a smaller model>, or trainer.n_gpus_per_node=1",
+            fix=_smaller(parts),
         )
+
+
+def _smaller(parts: Mapping[str, int]) -> str:
+    if max(parts, key=lambda name: parts[name]) == REWARD_MODELS:
+        return "reward.num_workers=1, or smaller reward models"
+    return f"{MODEL}=<a smaller model>, or trainer.n_gpus_per_node=1"
 
 
 def size_of_shared_memory() -> int | None:
@@ -136,7 +144,7 @@ def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int
         "weights in vLLM": ranks * size,
         "key-value cache": ranks * cache if is_count(cache) else 0,
         "logits and activations": ranks * _tokens_at_once(config) * sizes.bytes_of_token(shape),
-        "reward models": _reward_model_bytes(config),
+        REWARD_MODELS: _reward_model_bytes(config),
         "processes": PROCESSES,
     }
 
@@ -145,9 +153,12 @@ def _reward_model_bytes(config: DictConfig) -> int:
     """Return the bytes of this package's reward models, which each of verl's reward processes loads."""
     options = Options.from_config(config.algorithm)
     models = [options.reward_model, options.step_reward_model, *(options.reward_models or {}).values()]
-    weights = sum(sum(tensor_sizes(model.path)) for model in models if model is not None)
-    processes = -(-config.reward.num_workers // config.trainer.nnodes)
-    return int(processes * weights * sizes.FP32)
+    size = sum(_loaded_bytes(model.path, model.dtype) for model in models if model is not None)
+    return int(-(-config.reward.num_workers // config.trainer.nnodes) * size)
+
+
+def _loaded_bytes(path: str | None, dtype: str) -> int:
+    return bytes_of_weights(path) if dtype == "auto" else sum(tensor_sizes(path)) * sizes.FP32
 
 
 def _tokens_at_once(config: DictConfig) -> int:

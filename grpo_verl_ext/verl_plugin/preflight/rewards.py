@@ -108,22 +108,8 @@ def check_reward_model(config: DictConfig) -> None:
                     fix=f"reward.reward_manager.name={REWARD_MANAGER}",
                 )
         return
-    for name, model in (set_here.reward_models or {}).items():
-        _check_classifier(f"{SECTION}.reward_models.{name}", model)
-    server = config.reward.reward_model
-    if not asks_reward_model(set_here, server=server.enable):
-        return
-    options = set_here.reward_model or RewardModelOptions()
-    if options.path is not None:
-        _check_classifier(section, options)
-    elif not server.enable:
-        raise SettingError(
-            "reward.reward_manager.name",
-            REWARD_MANAGER,
-            why=f"there is no reward model: {section}.path is null and reward.reward_model.enable is false",
-            fix=f"+{section}.path=<folder of a reward model>",
-        )
-    elif config.reward.custom_reward_function.path is None:
+    server = config.reward.reward_model.enable
+    if server and config.reward.custom_reward_function.path is None:
         raise SettingError(
             "reward.custom_reward_function.path",
             None,
@@ -133,6 +119,34 @@ def check_reward_model(config: DictConfig) -> None:
             fix="reward.custom_reward_function.path=pkg://verl.utils.reward_score "
             "reward.custom_reward_function.name=default_compute_score",
         )
+    for name, model in (set_here.reward_models or {}).items():
+        _check_classifier(f"{SECTION}.reward_models.{name}", model)
+    options = set_here.reward_model or RewardModelOptions()
+    if not asks_reward_model(set_here, server=server):
+        _check_unread(section, options)
+    elif options.path is not None:
+        _check_classifier(section, options)
+    elif not server:
+        raise SettingError(
+            "reward.reward_manager.name",
+            REWARD_MANAGER,
+            why=f"there is no reward model: {section}.path is null and reward.reward_model.enable is false",
+            fix=f"+{section}.path=<folder of a reward model>",
+        )
+
+
+def _check_unread(section: str, options: RewardModelOptions) -> None:
+    """Refuse settings of a model that is not there; ``rule_weight`` alone is read without one."""
+    default = RewardModelOptions()
+    for name in ("weight", "chat_template", "dtype"):
+        if (value := getattr(options, name)) != getattr(default, name):
+            raise SettingError(
+                f"{section}.{name}",
+                value,
+                why=f"{section}.path is null and reward.reward_model.enable is false, so no model has it",
+                valid=f"only {section}.rule_weight without a path",
+                fix=f"+{section}.path=<folder of a reward model>, or ~{section}.{name}",
+            )
 
 
 def _check_classifier(section: str, model: ClassifierOptions) -> None:

@@ -187,7 +187,7 @@ STALE = Refused(
     "step than the one that sampled it: its age would be too small, and its log-probs those of another "
     "policy",
     "grpo_ext_sync",
-    f"{MODE}=grpo_ext_sync, or +algorithm.grpo_ext.stored_responses.source=data",
+    f"{MODE}=grpo_ext_sync",
 )
 OURS_ASYNC = _row(_all(NEEDS, SAME_METHODS), {"history": STALE}, INTERRUPTING)
 

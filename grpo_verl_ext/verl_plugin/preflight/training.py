@@ -58,6 +58,12 @@ def _option(config: DictConfig, name: str) -> Any:
     return written(config.algorithm).get(name)
 
 
+def _takes_history(stored_responses: Any) -> bool:
+    if not isinstance(stored_responses, Mapping):
+        return False
+    return stored_responses.get("source") == "history" and bool(stored_responses.get("share"))
+
+
 def _filters_groups(config: DictConfig) -> bool:
     return bool(setting(config, "algorithm.filter_groups.enable", False))
 
@@ -84,7 +90,7 @@ FEATURES: Mapping[str, Feature] = {
     ),
     "history": Feature(
         "`stored_responses.source=history`",
-        lambda config: (_option(config, "stored_responses") or {}).get("source") == "history",
+        lambda config: _takes_history(_option(config, "stored_responses")),
     ),
     "dynamic_sampling": Feature(
         "Dynamic sampling", lambda config: _estimator(config) in ESTIMATORS and _filters_groups(config)

@@ -1,6 +1,7 @@
 """The reward manager ``rule_and_model``: verl's ``naive`` plus reward models of responses and of steps."""
 
 import asyncio
+import math
 from functools import partial
 from typing import Any
 
@@ -83,7 +84,11 @@ class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # ve
         prompt, response = (self.tokenizer.decode(ids, skip_special_tokens=True) for ids in self._ids(data))
         judged = Judged(data[0].non_tensor_batch.get("raw_prompt"), prompt, response)
         scores = await asyncio.gather(*(model(judged) for model in self._models.values()))
-        return dict(zip(self._models, scores, strict=True))
+        by_name = dict(zip(self._models, scores, strict=True))
+        for name, score in by_name.items():
+            if not math.isfinite(score):
+                raise ValueError(f"{name} of a response is {score}; valid is a finite number")
+        return by_name
 
     @staticmethod
     def _ids(data: DataProto) -> tuple[list[int], list[int]]:

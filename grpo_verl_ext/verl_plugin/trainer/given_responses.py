@@ -14,6 +14,7 @@ from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.rollout.stored_responses import StoredResponse
 
 KEY = "algorithm.grpo_ext.stored_responses.key"
+VALID = "a text, a list of token ids, or {token_ids, log_probs}"
 
 
 class ResponseError(ValueError):
@@ -88,19 +89,18 @@ class GivenResponses:
         return Counts(prompts, sum(count > 0 for count in counts), sum(counts), used)
 
     def _given(self, extra_info: Mapping[str, Any] | None) -> Sequence[Any]:
-        responses: Any = (extra_info or {}).get(self._key)
-        if isinstance(responses, str | bytes | Mapping):
-            raise ResponseError(f"is {str(responses)[:40]!r}; valid is a list of responses, or null")
-        return [] if responses is None else list(responses)
+        responses = (extra_info or {}).get(self._key)
+        return [] if responses is None else _listed(responses, "a list of responses, or null")
 
     def _read(self, given: Any) -> StoredResponse:
         if isinstance(given, str):
             token_ids, log_probs = self._tokens_of(given), None
         elif isinstance(given, Mapping):
             written = given.get("token_ids")
-            token_ids, log_probs = [] if written is None else list(written), given.get("log_probs")
+            token_ids = [] if written is None else _listed(written, "{token_ids} with a list of numbers")
+            log_probs = given.get("log_probs")
         else:
-            token_ids, log_probs = list(given), None
+            token_ids, log_probs = _listed(given, VALID), None
         self._check_tokens(token_ids)
         if log_probs is None and self._with_log_probs:
             raise ResponseError(
@@ -135,7 +135,7 @@ class GivenResponses:
         vocabulary = len(self._tokenizer)
         for token in token_ids:
             if isinstance(token, bool) or not isinstance(token, int | np.integer):
-                raise ResponseError(f"has {token!r}; valid are texts, lists of token ids, or {{token_ids}}")
+                raise ResponseError(f"has {token!r}; valid is {VALID}")
             if not 0 <= token < vocabulary:
                 raise ResponseError(
                     f"has token {token}, which is of another tokenizer; valid is 0 … {vocabulary - 1}"
@@ -168,8 +168,17 @@ class GivenResponses:
         )
 
 
-def _log_probs(given: Sequence[float], tokens: int) -> Any:
-    log_probs = np.array(given, dtype=np.float32)
+def _listed(value: object, valid: str) -> list[Any]:
+    if not isinstance(value, list | tuple | np.ndarray):
+        raise ResponseError(f"is {str(value)[:40]!r}; valid is {valid}")
+    return list(value)
+
+
+def _log_probs(given: object, tokens: int) -> Any:
+    try:
+        log_probs = np.array(given, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise ResponseError(f"has log_probs that are not numbers: {error}") from error
     if log_probs.shape != (tokens,) or not (np.isfinite(log_probs) & (log_probs <= 0)).all():
         raise ResponseError(f"has log_probs that are not {tokens} finite numbers ≤ 0, one for each token")
     return log_probs
