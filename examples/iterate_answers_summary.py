@@ -1,6 +1,12 @@
-"""Print what `iterate_answers.sh` has found: the reward models' AUC, and two rounds next to one training."""
+"""Print what `iterate_answers.sh` has found: the reward models' AUC, and two rounds next to one training.
+
+    python examples/iterate_answers_summary.py 1 101 2    # seeds of trainings
+
+The last two digits of a seed are its start: 1 and 101 have the same first reward model.
+"""
 
 import sys
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 
@@ -15,8 +21,10 @@ from grpo_verl_ext.runs.dumps import dump_file, read_dump
 FOLDER = Path("outputs/iterate_answers")
 STEPS = 8
 """Of a round, in `iterate_answers.yaml`."""
+STARTS = 100
+"""More than the largest seed of a start."""
 COLUMNS = (
-    "seed",
+    "start, seed",
     "AUC of the first model",
     "AUC after round 1",
     "right at the start",
@@ -44,7 +52,7 @@ def right(run: str, number: int, step: int) -> dict[int, float]:
 
 def cells(seed: int) -> tuple[list[float], str]:
     """Return a seed's numbers in the order of `COLUMNS`, and the last one in words, paired by prompt."""
-    start, two, one = (f"{name}-seed-{seed}" for name in ("start", "two", "one"))
+    start, two, one = f"start-seed-{seed % STARTS}", f"two-seed-{seed}", f"one-seed-{seed}"
     held_out = FOLDER / start / "round-1" / "held_out.jsonl"
     policies = [right(two, 1, 0), right(two, 1, STEPS), right(two, 2, STEPS), right(one, 1, 2 * STEPS)]
     models = [auc(FOLDER / run / "round-1" / "reward_model", held_out) for run in (start, two)]
@@ -60,14 +68,29 @@ def difference(two: dict[int, float], one: dict[int, float]) -> str:
     return f"{found.difference:+.3f} ({found.low:.3f} … {found.high:.3f})"
 
 
+def mean(found: dict[int, list[float]]) -> tuple[list[float], str]:
+    """Return the means of `cells` and the difference, paired by seed."""
+    two, one = ({seed: numbers[at] for seed, numbers in found.items()} for at in (-2, -1))
+    return [fmean(column) for column in zip(*found.values(), strict=True)], difference(two, one)
+
+
+def row(name: str, numbers: list[float], of_both: str) -> str:
+    return f"| {name} | " + " | ".join(f"{number:.3f}" for number in numbers) + f" | {of_both} |"
+
+
 def main() -> None:
-    found = {seed: cells(seed) for seed in map(int, sys.argv[1:])}
+    seeds = sorted(map(int, sys.argv[1:]), key=lambda seed: (seed % STARTS, seed))
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
-    for seed, (numbers, by_prompt) in found.items():
-        print(f"| {seed} | " + " | ".join(f"{number:.3f}" for number in numbers) + f" | {by_prompt} |")
-    means = [fmean(column) for column in zip(*(numbers for numbers, _ in found.values()), strict=True)]
-    two, one = ({seed: numbers[at] for seed, (numbers, _) in found.items()} for at in (-2, -1))
-    print("| mean | " + " | ".join(f"{number:.3f}" for number in means) + f" | {difference(two, one)} |")
+    means = {}
+    for start, own in groupby(seeds, key=lambda seed: seed % STARTS):
+        trainings = {}
+        for seed in own:
+            trainings[seed], by_prompt = cells(seed)
+            print(row(f"{start}, {seed}", trainings[seed], by_prompt))
+        means[start], of_trainings = mean(trainings)
+        if len(trainings) > 1:
+            print(row(f"{start}, mean of {len(trainings)}", means[start], of_trainings))
+    print(row("mean of the starts", *mean(means)))
 
 
 if __name__ == "__main__":

@@ -82,17 +82,33 @@ def test_the_table_compares_two_rounds_with_one_training_by_prompt(
     monkeypatch.setattr(summary, "FOLDER", tmp_path)
     monkeypatch.setattr(summary, "auc", lambda model, _: 0.75 if "start" in str(model) else 0.5)
     # of the prompts 0 to 3: one right at the start, two after round 1, three after round 2, two after one
-    # training
-    rounds = {("two", 1, 0): "0999", ("two", 1, 8): "0199", ("two", 2, 8): "0129", ("one", 1, 16): "0993"}
-    for (run, number, step), answers in rounds.items():
-        folder = tmp_path / f"{run}-seed-7" / f"round-{number}" / "policy" / "validation"
-        validation(folder, step, answers)
-    monkeypatch.setattr("sys.argv", ["iterate_answers_summary.py", "7"])
-    summary.main()
-    _, _, seed, mean = capsys.readouterr().out.splitlines()
-    assert seed.startswith("| 7 | 0.750 | 0.500 | 0.250 | 0.500 | 0.750 | 0.500 | +0.250 (")
+    # training; with seed 107 three, and with start 8 none
+    rounds = {("two", 1, 0): "0999", ("two", 1, 8): "0199", ("two", 2, 8): "0129"}
+    for seed, after_one in {7: "0993", 107: "0923", 8: "9999"}.items():
+        for (run, number, step), answers in (rounds | {("one", 1, 16): after_one}).items():
+            folder = tmp_path / f"{run}-seed-{seed}" / f"round-{number}" / "policy" / "validation"
+            validation(folder, step, answers)
+
+    def table(*seeds: str) -> list[str]:
+        monkeypatch.setattr("sys.argv", ["iterate_answers_summary.py", *seeds])
+        summary.main()
+        return capsys.readouterr().out.splitlines()[2:]
+
+    seed, mean = table("7")
+    assert seed.startswith("| 7, 7 | 0.750 | 0.500 | 0.250 | 0.500 | 0.750 | 0.500 | +0.250 (")
     # differences 0, 1, 1, −1: mean ¼, std √(11/12), t₃ = 3.182446
     half = 3.182446 * (11 / 12) ** 0.5 / 2
     assert f"+0.250 ({0.25 - half:.3f} … {0.25 + half:.3f})" in seed
-    # an interval over seeds needs two
+    # an interval over starts needs two
     assert mean.endswith("| 0.500 | +0.250 |")
+
+    *_, of_trainings, start, of_starts = table("8", "7", "107")
+    # differences ¼ and 0: mean ⅛, std ¼/√2, t₁ = 12.706205
+    half = 12.706205 * 0.25 / 2
+    assert of_trainings.startswith("| 7, mean of 2 | 0.750 | 0.500 |")
+    assert of_trainings.endswith(f"| 0.750 | 0.625 | +0.125 ({0.125 - half:.3f} … {0.125 + half:.3f}) |")
+    assert start.startswith("| 8, 8 |")
+    # ⅛ and ¾: mean 0.4375, std ⅝/√2; the two trainings of start 7 count once
+    half = 12.706205 * 0.625 / 2
+    assert of_starts.startswith("| mean of the starts |")
+    assert of_starts.endswith(f"| +0.438 ({0.4375 - half:.3f} … {0.4375 + half:.3f}) |")

@@ -55,11 +55,11 @@ def test_the_example_for_gpus_composes_in_every_round(monkeypatch: pytest.Monkey
     assert the_rule(example)("#### 4", "4") == 1.0
 
 
-def test_the_examples_of_right_answers_compose_and_fit_each_other() -> None:
+def test_the_examples_of_right_answers_compose_and_fit_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     examples = Path(__file__).parents[2] / "examples"
-    start, rounds = (
-        read_settings(examples / f"iterate_answers{name}.yaml", ["seed=3"]) for name in ("_start", "")
-    )
+    monkeypatch.setenv("START", "3")
+    start = read_settings(examples / "iterate_answers_start.yaml", ["seed=3"])
+    rounds = read_settings(examples / "iterate_answers.yaml", ["seed=103"])
     assert rounds.reward_model.start == f"{start.folder}/round-1/reward_model"
     assert the_rule(start) is the_rule(rounds) is correctness
     one = read_settings(examples / "iterate_answers.yaml", ["rounds=1", "policy.steps=16"])
