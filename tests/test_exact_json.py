@@ -12,10 +12,15 @@ keys = (
     st.text(max_size=3)
     | st.integers()
     | st.tuples(st.integers())
-    | st.sampled_from(["__tuple__", "__pairs__"])
+    | st.sampled_from(["__tuple__", "__pairs__", "__fraction__"])
 )
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.fractions()
+    | st.text(max_size=3),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.lists(inner, max_size=3).map(tuple)

@@ -66,6 +66,15 @@ def test_the_right_answer_has_the_verifiers_best_and_the_rows_are_the_same_again
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
 
 
+def test_entries_with_fractions_are_rows_too(tmp_path: Path) -> None:
+    """gsm_symbolic keeps some of its numbers as fractions, which plain JSON has not."""
+    train, test = drawn(tmp_path / "rows", settings("gsm_symbolic", train=64, test=32))
+    entries = [row["extra_info"]["entry"] for row in (*train, *test)]
+    assert any("__fraction__" in entry for entry in entries)
+    for row in (*train, *test):
+        assert scored(row, f"<answer>{row['reward_model']['ground_truth']}</answer>")["acc"] == 1.0
+
+
 def test_no_question_comes_twice_nor_with_the_neighbouring_seed(tmp_path: Path) -> None:
     """reasoning-gym gives entry i the seed + i: seeds 1 and 2 as they are would share all but one."""
     train, test = drawn(tmp_path / "one", settings("countdown"))
