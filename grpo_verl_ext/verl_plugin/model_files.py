@@ -137,17 +137,17 @@ def model_shape(path: object) -> ModelShape | None:
 
 def tensor_sizes(path: object) -> list[int]:
     """Return the number of weights of each tensor in the ``.safetensors`` files, read from their headers."""
-    folder = local_folder(path) if isinstance(path, str) else None
-    if folder is None:
-        return []
-    files = sorted(folder.glob("*.safetensors"))
-    return [size for file in files for size in _sizes_in(file)]
+    return [size for file in _weight_files(path) for size in _sizes_in(file)]
 
 
 def bytes_of_weights(path: object) -> int:
     """Return the bytes of the ``.safetensors`` files, in the precision in which they hold the weights."""
+    return sum(file.stat().st_size for file in _weight_files(path))
+
+
+def _weight_files(path: object) -> list[Path]:
     folder = local_folder(path) if isinstance(path, str) else None
-    return 0 if folder is None else sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return [] if folder is None else sorted(folder.glob("*.safetensors"))
 
 
 def _sizes_in(file: Path) -> list[int]:

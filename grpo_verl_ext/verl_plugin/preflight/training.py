@@ -59,6 +59,7 @@ def _option(config: DictConfig, name: str) -> Any:
 
 
 def _takes_history(stored_responses: Any) -> bool:
+    """Whether a history is kept: with a share of 0 there is none."""
     if not isinstance(stored_responses, Mapping):
         return False
     return stored_responses.get("source") == "history" and bool(stored_responses.get("share"))
