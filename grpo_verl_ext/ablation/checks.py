@@ -19,6 +19,7 @@ from grpo_verl_ext.tasks.chain_sum.prepared import (
 )
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
+from grpo_verl_ext.verl_plugin.usage import own_task
 
 
 def compose(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
@@ -60,8 +61,8 @@ def check_starts(runs: Sequence[GridRun], configs: dict[str, DictConfig]) -> Non
     """
     outside, seeds = {}, set()
     for run in runs:
-        task = configs[run.name].get("task")
-        if task is None or task.get("name") not in TASKS:
+        task = own_task(configs[run.name])
+        if task is None or task.name not in TASKS:
             continue
         try:
             manifest = read_checked(Path(task.folder))
@@ -92,11 +93,11 @@ def _without(outside: set[int], seeds: Sequence[int]) -> str:
 
 def tasks_to_prepare(configs: dict[str, DictConfig]) -> list[tuple[str, int]]:
     """Names and seeds of the embedded tasks that runs need and that have not been prepared."""
-    tasks = (config.get("task") for config in configs.values())
+    tasks = map(own_task, configs.values())
     return sorted(
         {
             (str(task.name), int(task.seed))
             for task in tasks
-            if task is not None and task.get("name") in TASKS and not Path(task.folder).exists()
+            if task is not None and task.name in TASKS and not Path(task.folder).exists()
         }
     )

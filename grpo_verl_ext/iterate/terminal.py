@@ -19,6 +19,7 @@ from grpo_verl_ext.iterate.settings import IterateSettings, Round
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.verl_plugin.usage import own_task
 
 TITLES = {
     "policy": "verl trains the policy",
@@ -114,8 +115,8 @@ def _progress(console: Console, settings: IterateSettings) -> Iterator[_Progress
 
 def _prepare_task(config: DictConfig) -> None:
     """Make the embedded task if the configuration uses it and its folder is missing."""
-    task = config.get("task")
-    if task is not None and task.get("name") in TASKS and not Path(task.folder).exists():
+    task = own_task(config)
+    if task is not None and task.name in TASKS and not Path(task.folder).exists():
         run_prepare(str(task.name), int(task.seed), force=False)
 
 

@@ -170,6 +170,11 @@ class StoredResponsesOptions:
 class Options:
     """The section ``algorithm.grpo_ext``; all keys have defaults."""
 
+    preset: str | None = key(
+        None,
+        Rule(lambda value: isinstance(value, str) and bool(value), "a preset's name", "null", nullable=True),
+        "the preset that `+algo=` names; values that replace its own are reported",
+    )
     scale_rewards: str | None = key(
         None,
         one_of("group", "batch", "none", nullable=True),

@@ -6,9 +6,9 @@ The presets are the one place that says so; `invariance` measures them and `anat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 NUMBERS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg")
 """Keys of verl's section ``actor`` that a loss reads, besides ``loss_agg_mode`` and ``loss_scale_factor``."""
@@ -21,6 +21,7 @@ class Algorithm:
     Attributes:
         scale_rewards: ``algorithm.grpo_ext.scale_rewards``, None for the estimator's own.
         numbers: those of `NUMBERS` that are set.
+        values: all that the preset sets, as in its file.
     """
 
     adv_estimator: str
@@ -28,6 +29,7 @@ class Algorithm:
     loss_agg_mode: str
     scale_rewards: str | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    values: DictConfig = field(default_factory=lambda: DictConfig({}), compare=False)
 
 
 def _read() -> dict[str, Algorithm]:
@@ -37,7 +39,7 @@ def _read() -> dict[str, Algorithm]:
 
 
 def _algorithm(text: str) -> Algorithm:
-    preset = OmegaConf.create(text)
+    preset = cast(DictConfig, OmegaConf.create(text))
     actor = preset.actor_rollout_ref.actor
     return Algorithm(
         preset.algorithm.adv_estimator,
@@ -45,6 +47,7 @@ def _algorithm(text: str) -> Algorithm:
         actor.loss_agg_mode,
         (preset.algorithm.get("grpo_ext") or {}).get("scale_rewards"),
         {name: actor[name] for name in NUMBERS if name in actor},
+        preset,
     )
 
 

@@ -1,29 +1,27 @@
 """Decide whether a training uses this package; all others get no check, no message and no patch.
 
 A training uses the package when its configuration names one of the package's estimators, losses, trainer
-modes, agent loops, reward managers or reward functions, sets ``algorithm.grpo_ext`` (every preset does), or
-asks for the CPU platform.
+modes, agent loops, reward managers, reward functions or tasks, misspells such a name, sets
+``algorithm.grpo_ext`` (every preset does), or asks for the CPU platform.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.verl_plugin.config import (
     ACTOR,
-    AGENT_LOOPS,
     RENAMED_AGENT_LOOPS,
     RENAMED_MODES,
     REWARD_MANAGER,
     ROLLOUT,
     RUNTIME_ENVIRONMENT,
     SECTION,
-    TRAINER_MODES,
 )
 from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE as PLATFORM_VARIABLE
 from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
@@ -33,16 +31,19 @@ PACKAGE = "grpo_verl_ext"
 PLATFORM_KEY = f"{RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
 """Key in which ``+platform=cpu`` sets the platform."""
 
-TASKS = (*prepared.TASKS, "gsm8k", "math")
-"""Names of the presets of the group ``task``."""
+PREFIX = "grpo_ext_"
+"""Begins the names of the package's trainer modes and agent loops."""
+
+EXTERNAL_LIB = "actor_rollout_ref.model.external_lib"
+"""Key of a module that only verl's workers import."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
-    "trainer.v1.trainer_mode": (*TRAINER_MODES, *RENAMED_MODES),
-    f"{ROLLOUT}.agent.default_agent_loop": (*AGENT_LOOPS.values(), *RENAMED_AGENT_LOOPS),
+    "trainer.v1.trainer_mode": tuple(RENAMED_MODES),
+    f"{ROLLOUT}.agent.default_agent_loop": tuple(RENAMED_AGENT_LOOPS),
     "reward.reward_manager.name": (REWARD_MANAGER,),
-    "task.name": TASKS,
+    "task.package": (PACKAGE,),
 }
-"""Settings that verl looks up in a registry, and the package's names in it."""
+"""Settings and the package's names among their values, besides those that begin with `PREFIX`."""
 
 PATHS = (f"{ACTOR}.policy_loss._target_", "reward.custom_reward_function.path")
 """Settings that name a module."""
@@ -57,11 +58,11 @@ def used_settings(config: DictConfig) -> Iterator[str]:
     """Yield the settings by which a training uses this package, as ``key=value``."""
     for key, names in NAMES.items():
         value = _selected(config, key)
-        if value in names:
+        if value in names or str(value).startswith(PREFIX):
             yield f"{key}={value}"
     for key, registry in _registries().items():
         value = _selected(config, key)
-        if isinstance(value, str) and is_ours(registry.get(value)):
+        if isinstance(value, str) and is_ours(registry.get(_meant(value, registry, config))):
             yield f"{key}={value}"
     for key in PATHS:
         value = _selected(config, key)
@@ -78,6 +79,12 @@ def asks_for_cpu(config: DictConfig) -> bool:
     return _selected(config, PLATFORM_KEY) == "cpu" or is_cpu_chosen()
 
 
+def own_task(config: DictConfig) -> DictConfig | None:
+    """Return the section ``task`` if a preset ``+task=`` of this package set it, and None for any other."""
+    task: DictConfig = _selected(config, "task")
+    return task if _selected(config, "task.package") == PACKAGE else None
+
+
 def is_ours(function: object) -> bool:
     """Whether a registered function or class is defined in this package."""
     return is_own_module(str(getattr(function, "__module__", "")))
@@ -86,6 +93,13 @@ def is_ours(function: object) -> bool:
 def is_own_module(name: str) -> bool:
     """Whether a module of this name is in this package."""
     return name.split(".", maxsplit=1)[0] == PACKAGE
+
+
+def _meant(name: str, registry: Mapping[str, Any], config: DictConfig) -> str:
+    """Return the nearest registered name where nothing of this name can be registered."""
+    if name in registry or _selected(config, EXTERNAL_LIB) is not None:
+        return name
+    return next(iter(get_close_matches(name, [str(each) for each in registry], n=1, cutoff=0.7)), name)
 
 
 def _registries() -> Mapping[str, Mapping[str, Any]]:

@@ -34,7 +34,8 @@ def prepared(monkeypatch: pytest.MonkeyPatch):
             for label in ("a", "b")
         ]
         seeds = {run.name: task_seed or run.seed for run in runs}
-        tasks = {run: {"name": name, "seed": seed, "folder": f"seed-{seed}"} for run, seed in seeds.items()}
+        ours = {"package": "grpo_verl_ext", "name": name}
+        tasks = {run: ours | {"seed": seed, "folder": f"seed-{seed}"} for run, seed in seeds.items()}
         return runs, {run: OmegaConf.create({"task": task}) for run, task in tasks.items()}
 
     return prepared

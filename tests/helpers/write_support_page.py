@@ -2,8 +2,15 @@
 
 from pathlib import Path
 
-from grpo_verl_ext.verl_plugin.preflight.support import EVERYWHERE, TABLE, Cell, Exact, Refused
-from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, ENGINES, FEATURES, ROLLOUTS, TRAINERS
+from grpo_verl_ext.verl_plugin.preflight.support import EVERYWHERE, PAIRS, TABLE, Cell, Exact, Refused
+from grpo_verl_ext.verl_plugin.preflight.training import (
+    CONTEXTS,
+    ENGINES,
+    FEATURES,
+    REWARDS,
+    ROLLOUTS,
+    TRAINERS,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 
@@ -20,7 +27,7 @@ DETAILS = """
 
 - *Exact*: value and gradient are the paper's at any split into micro-batches and ranks (`bnpo` depends on it
   by definition).
-- *The clipped losses*: all but `gvpo`.
+- *Losses of tokens*: all but `gvpo`, presets on verl's losses included.
 - *GVPO, one update per rollout*: `ppo_epochs=1`, one mini-batch per rollout, `parameter_sync_step=1` where
   the mode has it, no `bypass_mode`.
 - *Any other*: an engine of your own. `rollout_is`, `bypass_mode`: under `algorithm.rollout_correction`.
@@ -37,12 +44,16 @@ Several outputs per session: exact for outcome estimators in the `grpo_ext_…` 
 learn), else refused.
 """
 
-LINES = ("stored_responses", "history", "dynamic_sampling", "mask_truncated_completions")
+LINES = (
+    *("anchor_old", "stored_responses", "recorded", "history"),
+    *("dynamic_sampling", "mask_truncated_completions"),
+)
 """Features with the same cell in almost every context, written below the table."""
 MEASUREMENT = ("gold_responses", "seed_requests")
 """Features that are no algorithm, for which a sentence is enough."""
 COLUMNS = [name for name in FEATURES if name not in (*LINES, *MEASUREMENT)]
-SHOWN = [cell for context in CONTEXTS for name, cell in TABLE[context].items() if name not in MEASUREMENT]
+ROWS = [*(TABLE[context] for context in CONTEXTS), *PAIRS.values()]
+SHOWN = [cell for row in ROWS for name, cell in row.items() if name not in MEASUREMENT]
 TESTS = sorted({cell.test for cell in SHOWN if isinstance(cell, Exact)})
 REASONS = list(dict.fromkeys(cell.reason for cell in SHOWN if isinstance(cell, Refused)))
 
@@ -55,9 +66,11 @@ def page() -> str:
             "\n## The table\n\n",
             f"| | {' | '.join(FEATURES[name].title for name in COLUMNS)} |\n",
             f"{'|---' * (len(COLUMNS) + 1)}|\n",
-            *(_rows(kind) for kind in (TRAINERS, ENGINES, ROLLOUTS)),
+            *(_rows(kind) for kind in (TRAINERS, ENGINES, ROLLOUTS, REWARDS)),
             "\n",
             *(_line(name) for name in LINES),
+            "\nUnder two of these at once a feature is refused where one of the two refuses it, and besides:\n\n",
+            *(_pair(pair) for pair in PAIRS),
             "\n## Refusals\n\n",
             *(f"- **{_letter(reason)}**: {reason}\n" for reason in REASONS),
             DETAILS,
@@ -87,6 +100,16 @@ def _line(feature: str) -> str:
             others.setdefault(cell, []).append(context.title)
     but = "; ".join(f"{cell} under {', '.join(titles)}" for cell, titles in others.items())
     return f"- {FEATURES[feature].title}: {everywhere}; {but}\n"
+
+
+def _pair(pair: tuple[str, str]) -> str:
+    """What two contexts refuse together, as a sentence."""
+    titles = " and ".join(CONTEXTS[name].title for name in pair)
+    return (
+        f"- {titles}: "
+        + ", ".join(f"{FEATURES[name].title} {_cell(cell)}" for name, cell in PAIRS[pair].items())
+        + "\n"
+    )
 
 
 def _cell(cell: Cell) -> str:

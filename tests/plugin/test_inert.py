@@ -95,6 +95,13 @@ class TestDriver:
             ["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"],
             ["reward.reward_manager.name=dapo", "trainer.v1.trainer_mode=colocate_async"],
             ["actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent", "trainer.use_v1=false"],
+            ["+task.name=math", "+task.folder=/mine"],
+            ["+task.name=chain_sum", "+task.folder=/mine"],
+            ["algorithm.adv_estimator=my_own", "actor_rollout_ref.actor.policy_loss.loss_mode=my_own"],
+            [
+                "actor_rollout_ref.actor.policy_loss.loss_mode=my_grpo",
+                "actor_rollout_ref.model.external_lib=my_losses",
+            ],
             ["trainer.project_name=gvpo", "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM=nvidia"],
         ],
     )
@@ -126,7 +133,15 @@ class TestDriver:
             ),
             ("+algorithm.grpo_ext.ref_model_sync_steps=5", "algorithm.grpo_ext"),
             ("+algo=ppo", "algorithm.grpo_ext"),
-            ("+task=gsm8k", "task.name=gsm8k"),
+            ("+task=gsm8k", "task.package=grpo_verl_ext"),
+            ("+task=reasoning_gym", "task.package=grpo_verl_ext"),
+            ("+task=smollm2_max", "task.package=grpo_verl_ext"),
+            ("trainer.v1.trainer_mode=grpo_ext_synk", "trainer.v1.trainer_mode=grpo_ext_synk"),
+            ("algorithm.adv_estimator=gvop", "algorithm.adv_estimator=gvop"),
+            (
+                "actor_rollout_ref.actor.policy_loss.loss_mode=dapoo",
+                "actor_rollout_ref.actor.policy_loss.loss_mode=dapoo",
+            ),
             ("+platform=cpu", "VERL_PLATFORM=cpu"),
         ],
     )

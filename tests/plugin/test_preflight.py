@@ -187,7 +187,7 @@ def test_a_missing_queue(config: Config, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_an_unprepared_task(config: Config, tmp_path: Path) -> None:
     whole = config()
-    whole.task = {"name": "chain_sum", "folder": str(tmp_path / "seed-7")}
+    whole.task = {"package": "grpo_verl_ext", "name": "chain_sum", "folder": str(tmp_path / "seed-7")}
     message = refusal(whole)
     assert str(tmp_path / "seed-7") in message
     assert "grpo-verl-ext prepare chain_sum" in message
@@ -195,7 +195,8 @@ def test_an_unprepared_task(config: Config, tmp_path: Path) -> None:
 
 def test_an_unprepared_task_of_reasoning_gym(config: Config, tmp_path: Path) -> None:
     whole = config()
-    whole.task = {"name": "reasoning_gym", "dataset": "gcd", "seed": 7, "folder": str(tmp_path / "none")}
+    ours = {"package": "grpo_verl_ext", "name": "reasoning_gym", "folder": str(tmp_path / "none")}
+    whole.task = ours | {"dataset": "gcd", "seed": 7}
     message = refusal(whole)
     assert message == (
         f"{tmp_path / 'none'}: no such folder. Type: grpo-verl-ext prepare reasoning_gym --task gcd --seed 7"

@@ -23,7 +23,7 @@ from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.context import STEPS, Steps
-from grpo_verl_ext.verl_plugin.preflight.rewards import check_steps
+from grpo_verl_ext.verl_plugin.preflight.steps import check_steps
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
 from grpo_verl_ext.verl_plugin.trainer.estimators import grpo_process
 from grpo_verl_ext.verl_plugin.trainer.step_rewards import collected, dumped_columns, step_metrics

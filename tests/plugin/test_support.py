@@ -3,6 +3,7 @@
 import ast
 import functools
 import pickle
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,16 @@ from grpo_verl_ext.verl_plugin.context import GROUPS, STEPS, Steps, at_first_upd
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, Case, actor_config
 from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight.support import TABLE, Exact, Refused, check_support
+from grpo_verl_ext.verl_plugin.preflight.support import ENGINES as ENGINE_KIND
+from grpo_verl_ext.verl_plugin.preflight.support import (
+    PAIRS,
+    TABLE,
+    TRAINERS,
+    Exact,
+    Refused,
+    check_support,
+    rows_of,
+)
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, contexts, features
 from grpo_verl_ext.verl_plugin.ragged_batch import micro_batch, ragged_batch
 from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
@@ -45,13 +55,15 @@ GVPO = {"algorithm.adv_estimator": "gvpo", f"{ACTOR}.policy_loss.loss_mode": "gv
 GRPO = {"algorithm.adv_estimator": "grpo_outcome", f"{ACTOR}.policy_loss.loss_mode": "grpo"}
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "clipped": GRPO,
+    "token_loss": GRPO,
     "gvpo_one": GVPO,
     "gvpo_several": GVPO | {f"{ACTOR}.ppo_epochs": 2},
+    "anchor_old": GVPO | {"algorithm.grpo_ext.gvpo_anchor": "old"},
     "anchor_ref": GVPO | {"algorithm.grpo_ext.gvpo_anchor": "ref"},
     "process": GRPO | {"algorithm.adv_estimator": "grpo_process"},
     "refresh": GRPO | {"algorithm.grpo_ext.ref_model_sync_steps": 5},
     "stored_responses": GRPO | {"algorithm.grpo_ext.stored_responses": {"share": 0.5}},
+    "recorded": GRPO | {"algorithm.grpo_ext.stored_responses": {"share": 0.5, "old_log_probs": "recorded"}},
     "history": GRPO | {"algorithm.grpo_ext.stored_responses": {"share": 0.5, "source": "history"}},
     "dynamic_sampling": GRPO | {"algorithm.filter_groups": {"enable": True, "metric": "acc"}},
     "mask_truncated_completions": GRPO | {"algorithm.grpo_ext.mask_truncated_completions": True},
@@ -74,6 +86,15 @@ UNDER: dict[str, dict[str, Any]] = {
     "distillation": {"distillation.enabled": True},
     "distillation_top_k": {"distillation.enabled": True, f"{LOSS}.loss_mode": "forward_kl_topk"},
     "distillation_only": {"distillation.enabled": True, f"{LOSS}.use_task_rewards": False},
+    "kl_in_reward": {"algorithm.use_kl_in_reward": True},
+    "overlong": {
+        "reward.reward_manager.name": "dapo",
+        "reward.reward_kwargs": {"overlong_buffer_cfg": {"enable": True}},
+    },
+    "response_models": {
+        "reward.reward_manager.name": "rule_and_model",
+        "reward.reward_model.enable": True,
+    },
 }
 """Keys that put it under each context; a trainer mode, or nothing, where there are none."""
 
@@ -89,7 +110,10 @@ DRIVERS = {
 }
 """Folders of ``verl/experimental``, and the configuration that their programs compose."""
 
-READ = ["algorithm", "actor_rollout_ref", "data", "trainer", "distillation", "rollout", "async_training"]
+READ = [
+    *("algorithm", "actor_rollout_ref", "data", "trainer", "reward"),
+    *("distillation", "rollout", "async_training"),
+]
 """Sections that are kept of a configuration, so that copies of it take less time."""
 
 
@@ -109,11 +133,12 @@ def base(engine: str, driver: str) -> bytes:
     return pickle.dumps(whole)
 
 
-def training(context: str, feature: str) -> DictConfig:
-    """A training that uses the feature under the context, and nothing else that is refused."""
-    engine = ENGINES.get(context, "dp")
-    config = pickle.loads(base(engine, context if context in DRIVERS else ""))
-    mode = context if CONTEXTS[context].title.startswith("`trainer.v1") else "grpo_ext_sync"
+def training(feature: str, *under: str) -> DictConfig:
+    """A training that uses the feature under the contexts, and nothing else that is refused."""
+    engine = next((ENGINES[context] for context in under if context in ENGINES), "dp")
+    config = pickle.loads(base(engine, next((context for context in under if context in DRIVERS), "")))
+    modes = [context for context in under if CONTEXTS[context].title.startswith("`trainer.v1")]
+    mode = modes[0] if modes else "grpo_ext_sync"
     defaults = {
         "trainer.v1.trainer_mode": mode,
         "trainer.v1.separate_async.parameter_sync_step": 1,
@@ -122,7 +147,10 @@ def training(context: str, feature: str) -> DictConfig:
         f"{CORRECTION}.bypass_mode": False,
         **({f"{ACTOR}.strategy": "fsdp2"} if engine == "dp" else {}),
     }
-    for key, value in (defaults | SETTINGS[feature] | UNDER.get(context, {})).items():
+    settings = defaults | SETTINGS[feature]
+    for context in under:
+        settings |= UNDER.get(context, {})
+    for key, value in settings.items():
         OmegaConf.update(config, key, value)
     return config
 
@@ -132,7 +160,7 @@ CELLS = [(context, feature) for context in CONTEXTS for feature in FEATURES]
 
 @pytest.mark.parametrize(("context", "feature"), CELLS)
 def test_every_cell(context: str, feature: str) -> None:
-    config, cell = training(context, feature), TABLE[context][feature]
+    config, cell = training(feature, context), TABLE[context][feature]
     assert context in contexts(config)
     if not (feature == "gvpo_one" and context.startswith("bypass")):  # which makes it measure its drift
         assert feature in features(config)
@@ -155,10 +183,82 @@ def test_every_cell(context: str, feature: str) -> None:
 
 def messages(config: DictConfig) -> set[str]:
     """Everything that is refused of a training; a feature may need another, as an anchor needs its loss."""
-    cells = [TABLE[context][name] for context in contexts(config) for name in features(config)]
+    cells = [row.get(name) for row in rows_of(contexts(config)) for name in features(config)]
     return {
         str(cell.error(OmegaConf.select(config, cell.key))) for cell in cells if isinstance(cell, Refused)
     }
+
+
+def possible_pairs() -> list[tuple[str, str]]:
+    """Pairs of contexts that one training can have; the others exclude each other, as two engines do."""
+    found = []
+    for pair in combinations(CONTEXTS, 2):
+        drivers = [context for context in pair if CONTEXTS[context].kind == TRAINERS]
+        engines = [context for context in pair if CONTEXTS[context].kind == ENGINE_KIND]
+        if len(drivers) < 2 and len(engines) < 2 and {*pair} <= {*contexts(training("token_loss", *pair))}:
+            found.append(pair)
+    return found
+
+
+BETWEEN_MODES_AND_BYPASS = {
+    ("grpo_ext_colocate_async", "bypass"): {"gvpo_one", "gvpo_several", "anchor_old"},
+    ("grpo_ext_separate_async", "bypass"): {"gvpo_one", "gvpo_several", "anchor_old"},
+}
+"""Pairs → features that neither context refuses alone and both together do: GVPO with the anchor `old`."""
+
+
+@pytest.mark.long
+def test_every_pair_of_contexts() -> None:
+    """A feature is refused under two contexts where one of them refuses it, or the pair is listed above."""
+    pairs, cells = possible_pairs(), 0
+    for pair in pairs:
+        for feature in FEATURES:
+            config = training(feature, *pair)
+            alone = any(
+                isinstance(TABLE[context][name], Refused)
+                for context in contexts(config)
+                for name in features(config)
+            )
+            together = feature in BETWEEN_MODES_AND_BYPASS.get(pair, ())
+            assert bool(messages(config)) == (alone or together), (pair, feature)
+            cells += 1
+    assert BETWEEN_MODES_AND_BYPASS.keys() <= {*pairs}
+    assert cells == len(pairs) * len(FEATURES) > 3000
+    assert PAIRS.keys() == BETWEEN_MODES_AND_BYPASS.keys()
+
+
+@pytest.mark.parametrize("pair", BETWEEN_MODES_AND_BYPASS)
+def test_an_anchor_of_several_policies_is_refused(pair: tuple[str, str]) -> None:
+    """Responses of one prompt whose recorded log-probs are those of different policies have no anchor."""
+    config = training("gvpo_several", *pair)
+    with pytest.raises(
+        SettingError, match=r"bypass_mode is true, but .*no common anchor; valid is false"
+    ) as told:
+        check_support(config)
+    obeyed(config, str(told.value))
+    check_support(config)
+    check_support(training("gvpo_several", "grpo_ext_sync", "bypass"))
+    # log π_old cancels in the targets for the reference: β Δ_i − Ã_i has only π_θ and π_ref.
+    check_support(training("anchor_ref", *pair))
+
+
+VERLS_LOSSES = ("gspo", "cispo", "rloo", "sapo", "ppo")
+
+
+@pytest.mark.parametrize("algo", VERLS_LOSSES)
+@pytest.mark.parametrize("context", ["distillation_only", "bypassed_weights", "bypassed_rejection"])
+def test_presets_on_verls_losses_are_refused_where_ours_are(algo: str, context: str) -> None:
+    engine = "actor_rollout_ref.rollout.name=vllm"
+    config = composed([f"+algo={algo}", engine])
+    check_support(config)
+    ours, theirs = training("token_loss", context), config
+    for key, value in UNDER[context].items():
+        OmegaConf.update(theirs, key, value, force_add=True)
+    with pytest.raises(SettingError) as of_ours:
+        check_support(ours)
+    with pytest.raises(SettingError) as of_theirs:
+        check_support(theirs)
+    assert str(of_theirs.value) == str(of_ours.value)
 
 
 TO_MAIN_PPO = [*DRIVERS]
@@ -172,7 +272,7 @@ REFUSED = [
 @pytest.mark.parametrize(("context", "feature"), REFUSED)
 def test_what_is_to_type_is_enough(context: str, feature: str) -> None:
     """Whatever is typed first is told; a training has one thing wrong for each feature that it uses."""
-    config = training(context, feature)
+    config = training(feature, context)
     for _ in features(config):
         try:
             check_support(config)
@@ -191,9 +291,9 @@ def obeyed(config: DictConfig, message: str) -> None:
 @pytest.mark.parametrize("context", TO_MAIN_PPO)
 def test_what_other_drivers_cannot_do_main_ppo_can(context: str) -> None:
     with pytest.raises(SettingError, match=r"Type: python3 -m verl\.trainer\.main_ppo …") as refused:
-        check_support(training(context, "gvpo_several"))
+        check_support(training("gvpo_several", context))
     told = str(refused.value).rpartition(" … ")[2]
-    config = training("sync", "gvpo_several")
+    config = training("gvpo_several", "sync")
     obeyed(config, f" Type: {told}")
     check_support(config)
 
@@ -280,11 +380,11 @@ class TestTheFirstCallRefuses:
         module = SimpleNamespace(run_ppo=lambda config, task_runner_class: started.append(config))
         driver.patch_start(module)
         with pytest.raises(SystemExit, match=r"grpo_verl_ext: the driver is verl\.experimental\."):
-            module.run_ppo(training(context, "gvpo_several"), task_runner_class=None)
+            module.run_ppo(training("gvpo_several", context), task_runner_class=None)
         assert not started
-        clipped = training(context, "clipped")
-        clipped.actor_rollout_ref.actor.loss_agg_mode = "seq-mean-token-mean"
-        module.run_ppo(clipped, task_runner_class=None)
+        grpo = training("token_loss", context)
+        grpo.actor_rollout_ref.actor.loss_agg_mode = "seq-mean-token-mean"
+        module.run_ppo(grpo, task_runner_class=None)
         assert len(started) == 1
         assert "failed itself" not in capsys.readouterr().err
 

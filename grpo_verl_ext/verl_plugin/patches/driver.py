@@ -113,19 +113,17 @@ def settle_ray(config: DictConfig) -> WhichRay:
 
 
 def refuse_or_warn(config: DictConfig) -> None:
-    """Exit with the first error, or print the warnings.
+    """Print the warnings and exit with the first error, which only a replaced preset's warning precedes.
 
     Raises:
         SystemExit: with the message of the error.
     """
     from grpo_verl_ext.verl_plugin import preflight
 
-    found = list(preflight.findings(config))
-    for error in found:
-        if error.severity is Severity.ERROR:
-            sys.exit(f"grpo_verl_ext: {error.problem} {_silence(error.check)}")
-    for warning in found:
-        message = f"grpo_verl_ext: warning: {warning.problem} {_silence(warning.check)}"
+    for found in preflight.findings(config):
+        if found.severity is Severity.ERROR:
+            sys.exit(f"grpo_verl_ext: {found.problem} {_silence(found.check)}")
+        message = f"grpo_verl_ext: warning: {found.problem} {_silence(found.check)}"
         print(message, file=sys.stderr, flush=True)
 
 

@@ -21,8 +21,11 @@ from grpo_verl_ext.verl_plugin.errors import Finding, Problem, SettingError, Sev
 from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files, rewards
 from grpo_verl_ext.verl_plugin.preflight.groups import advise_groups, check_group_size, check_groups
 from grpo_verl_ext.verl_plugin.preflight.measurement import check_gold_responses, check_seeds
+from grpo_verl_ext.verl_plugin.preflight.names import check_names
+from grpo_verl_ext.verl_plugin.preflight.preset import advise_preset, check_preset
 from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
 from grpo_verl_ext.verl_plugin.preflight.step_reward_model import check_step_reward_model
+from grpo_verl_ext.verl_plugin.preflight.steps import check_steps
 from grpo_verl_ext.verl_plugin.preflight.stored_responses import check_stored_responses
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
 from grpo_verl_ext.verl_plugin.preflight.verls_losses import advise_verls_losses, check_verls_aggregation
@@ -37,8 +40,9 @@ Advise = Callable[[DictConfig], Iterator[Problem]]
 
 CHECKS: Mapping[str, Refuse] = {
     "options": algorithm.check_options,
+    "preset-name": check_preset,
     "device": environment.check_device,
-    "names": algorithm.check_names,
+    "names": check_names,
     "support": check_support,
     "task": files.check_task,
     "settings": algorithm.check_settings,
@@ -49,7 +53,7 @@ CHECKS: Mapping[str, Refuse] = {
     "gold-responses": check_gold_responses,
     "seeds": check_seeds,
     "stored-responses": check_stored_responses,
-    "steps": rewards.check_steps,
+    "steps": check_steps,
     "reward-weights": rewards.check_rewards,
     "reward-model": rewards.check_reward_model,
     "step-reward-model": check_step_reward_model,
@@ -59,11 +63,13 @@ CHECKS: Mapping[str, Refuse] = {
 """Refusals by name, all about this package's own settings."""
 
 ADVICE: Mapping[str, Advise] = {
+    "preset": advise_preset,
     "sampling": advise_groups,
     "constant-length": algorithm.advise_constant_length,
     "verls-losses": advise_verls_losses,
     "kl-gradient": algorithm.advise_kl_gradient,
     "gvpo-kl": algorithm.advise_gvpo_kl,
+    "batch-scale": algorithm.advise_batch_scale,
     "unread-options": algorithm.advise_unread_options,
     "dynamic-sampling": rewards.advise_dynamic_sampling,
     "budgets": rewards.advise_budgets,
@@ -92,15 +98,19 @@ def warnings(config: DictConfig) -> Iterator[Finding]:
     return (found for found in findings(config) if found.severity is Severity.WARNING)
 
 
+FIRST = "preset"
+"""The warning that comes before the refusals, since what it reports is often their cause."""
+
+
 def findings(config: DictConfig) -> Iterator[Finding]:
-    """Yield all refusals, then all warnings, without silenced checks and repeated messages."""
+    """Yield `FIRST`, all refusals and all other warnings, without silenced checks and repeated messages."""
     try:
         silenced = _silenced(config)
     except SettingError as error:
         yield Finding("silence", Severity.ERROR, error.problem)
         silenced = []
     said = set[str]()
-    for name in (*CHECKS, *ADVICE):
+    for name in dict.fromkeys((FIRST, *CHECKS, *ADVICE)):
         if name not in silenced:
             for found in _run_check(name, config):
                 if str(found.problem) not in said:

@@ -1,24 +1,16 @@
 """Check that estimator, loss and aggregation together make the algorithm that they name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from omegaconf import DictConfig, OmegaConf
-from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import (
-    ACTOR,
-    RENAMED_AGENT_LOOPS,
-    RENAMED_MODES,
-    ROLLOUT,
-    SECTION,
-    Options,
-    written,
-)
+from grpo_verl_ext.verl_plugin.config import ACTOR, SECTION, Options, written
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, check_loss, check_no_mask
 from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
+from grpo_verl_ext.verl_plugin.preflight.preset import replaced
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.usage import is_ours
+from grpo_verl_ext.verl_plugin.trainer.group_plan import parts_of_step
 
 GRPO_FAMILY = ("grpo", "grpo_vectorized", "grpo_outcome", "grpo_process")
 """Estimators of GRPO's paper, whose loss contains k3 and its gradient: arXiv 2402.03300, eq. 4."""
@@ -29,36 +21,6 @@ NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 def check_options(config: DictConfig) -> None:
     """Refuse unknown keys and wrong types in ``algorithm.grpo_ext``."""
     Options.from_config(config.algorithm)
-
-
-def check_names(config: DictConfig) -> None:
-    """Refuse a name of this package that another package registered, and names of earlier versions."""
-    for key, renamed in (
-        ("trainer.v1.trainer_mode", RENAMED_MODES),
-        (f"{ROLLOUT}.agent.default_agent_loop", RENAMED_AGENT_LOOPS),
-    ):
-        _refuse_renamed(key, OmegaConf.select(config, key), renamed)
-    for kind, key, ours, registry in (
-        ("advantage estimator", "algorithm.adv_estimator", ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
-        ("policy loss", f"{ACTOR}.policy_loss.loss_mode", LOSSES, POLICY_LOSS_REGISTRY),
-    ):
-        name = OmegaConf.select(config, key)
-        if name in ours and not is_ours(registry.get(name)):
-            raise SettingError(
-                key,
-                name,
-                why=f"the {kind} of this name is that of {registry[name].__module__}, not of grpo_verl_ext",
-                valid="one package for a name",
-                fix="VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …",
-            )
-
-
-def _refuse_renamed(key: str, value: object, renamed: Mapping[str, str]) -> None:
-    if isinstance(value, str) and value in renamed:
-        new = renamed[value]
-        raise SettingError(
-            key, value, seen=f"{key}={value} has another name now", valid=new, fix=f"{key}={new}"
-        )
 
 
 def check_settings(config: DictConfig) -> None:
@@ -144,31 +106,49 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
 
 
 def advise_gvpo_kl(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a KL beside GVPO's own, which moves the minimiser (arXiv 2504.19599)."""
+    """Warn of a KL beside GVPO's own, or an entropy bonus: both move the minimiser (arXiv 2504.19599)."""
     actor = config.actor_rollout_ref.actor
     if actor.policy_loss.loss_mode != "gvpo":
         return
     found = {
         f"{ACTOR}.kl_loss_coef": actor.use_kl_loss and actor.kl_loss_coef,
         "algorithm.use_kl_in_reward": config.algorithm.use_kl_in_reward,
+        f"{ACTOR}.entropy_coeff": actor.entropy_coeff,
     }
     for key, value in found.items():
         if value:
-            off = "0" if key.endswith("coef") else "false"
+            what = "an entropy bonus" if key.endswith("entropy_coeff") else "a KL beside GVPO's own"
             yield Problem(
                 key,
                 value,
-                why="a KL beside GVPO's own moves its minimiser away from π' e^{R/β} (arXiv 2504.19599, "
-                "Theorem 1, whose authors use none)",
-                fix=f"{key}={off}",
+                why=f"{what} moves its minimiser away from π' e^{{R/β}} (arXiv 2504.19599, Theorem 1, whose "
+                "authors use none)",
+                fix=f"{key}={'false' if value is True else 0}",
             )
 
 
+def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
+    """Warn of a batch's standard deviation where an estimator is shown parts of the batch."""
+    parts = parts_of_step(config)
+    if written(config.algorithm).get("scale_rewards") == "batch" and parts != 1:
+        yield Problem(
+            f"{SECTION}.scale_rewards",
+            "batch",
+            why=f"trainer.v1.….parameter_sync_step is {parts}, and advantages are computed for each of these "
+            "parts: the standard deviation is that of a part, not of the batch",
+            valid="batch with a parameter_sync_step of 1, or another scale",
+            fix=f"{SECTION}.scale_rewards=group",
+        )
+
+
 def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
-    """Warn of options of our estimators when another package's estimator is configured."""
+    """Warn of options of our estimators when another package's estimator is configured.
+
+    Where it replaces the named preset's, the options are the preset's, which `advise_preset` reports.
+    """
     estimator = config.algorithm.adv_estimator
     options = written(config.algorithm)
-    if estimator in ESTIMATORS:
+    if estimator in ESTIMATORS or "algorithm.adv_estimator" in replaced(config):
         return
     for name in ("mask_truncated_completions", "scale_rewards"):
         if options.get(name):

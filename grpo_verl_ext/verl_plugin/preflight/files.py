@@ -17,6 +17,7 @@ from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.verl_plugin.config import MODEL
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, local_folder, read_config
+from grpo_verl_ext.verl_plugin.usage import own_task
 
 COMMANDS = {
     "reasoning_gym": "reasoning_gym --task {dataset} --seed {seed}",
@@ -27,17 +28,17 @@ COMMANDS = {
 
 def check_task(config: DictConfig) -> None:
     """Refuse a task that ``grpo-verl-ext prepare`` makes and that is not prepared or not complete."""
-    task = config.get("task")
-    if task is not None and task.get("name") in prepared.TASKS:
+    task = own_task(config)
+    if task is not None and task.name in prepared.TASKS:
         try:
             prepared.check(task.folder)
         except prepared.PreparedTaskError as error:
             raise SettingError("task.folder", task.folder, seen=str(error)) from error
-    if task is not None and task.get("name") in COMMANDS:
+    if task is not None and task.name in COMMANDS:
         try:
             folders.checked(Path(task.folder))
         except folders.PreparedFolderError as error:
-            fix = f"grpo-verl-ext prepare {COMMANDS[task.name].format(**task)}"
+            fix = f"grpo-verl-ext prepare {COMMANDS[task.name].format_map(task)}"
             raise SettingError("task.folder", task.folder, seen=str(error), fix=fix) from error
 
 

@@ -8,11 +8,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
 from grpo_verl_ext.verl_plugin.config import (
-    AGENT_LOOPS,
     REWARD_MANAGER,
     SECTION,
     Options,
     asks_reward_model,
+    setting,
     written,
 )
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
@@ -70,26 +70,6 @@ def _load_unless_imports_are_missing(name: str) -> None:
     except functions.RewardFunctionError as error:
         if not isinstance(error.__cause__, ImportError):
             raise
-
-
-def check_steps(config: DictConfig) -> None:
-    """Refuse ``grpo_process`` with an agent loop that drops step rewards; `support` checks the trainer.
-
-    Raises:
-        SettingError: the agent loop is verl's own.
-    """
-    if config.algorithm.adv_estimator != "grpo_process":
-        return
-    key = "actor_rollout_ref.rollout.agent.default_agent_loop"
-    loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
-    if loop in AGENT_LOOPS:
-        raise SettingError(
-            key,
-            loop,
-            why="algorithm.adv_estimator=grpo_process needs an agent loop that keeps step rewards",
-            valid=(*AGENT_LOOPS.values(), "one of yours"),
-            fix=f"{key}={AGENT_LOOPS[loop]}",
-        )
 
 
 def check_reward_model(config: DictConfig) -> None:
@@ -182,7 +162,7 @@ def _new_home(key: str) -> str:
 
 def advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
     """Warn of dynamic sampling by a shaped reward; DAPO uses correctness, arXiv 2503.14476, eq. 11."""
-    groups, shaping = config.algorithm.get("filter_groups"), _overlong(config)
+    groups, shaping = config.algorithm.get("filter_groups"), overlong_punishment(config)
     if groups and groups.enable and groups.metric in SHAPED and shaping:
         key = "algorithm.filter_groups.metric"
         yield Problem(
@@ -201,7 +181,7 @@ def advise_budgets(config: DictConfig) -> Iterator[Problem]:
     told: dict[str, Any] = {}
     if options.get("mask_truncated_completions"):
         told["algorithm.grpo_ext.max_response_length"] = options.get("max_response_length")
-    if _overlong(config):
+    if overlong_punishment(config):
         told["reward.reward_kwargs.max_resp_len"] = config.reward.reward_kwargs.get("max_resp_len")
     for key, value in told.items():
         if value is not None and value != budget:
@@ -214,9 +194,10 @@ def advise_budgets(config: DictConfig) -> Iterator[Problem]:
             )
 
 
-def _overlong(config: DictConfig) -> bool:
-    shaping = (config.reward.get("reward_kwargs") or {}).get("overlong_buffer_cfg") or {}
-    return config.reward.reward_manager.name == "dapo" and bool(shaping.get("enable"))
+def overlong_punishment(config: DictConfig) -> bool:
+    """Whether verl's reward manager ``dapo`` punishes long responses."""
+    shaping = setting(config, "reward.reward_kwargs.overlong_buffer_cfg.enable", False)
+    return setting(config, "reward.reward_manager.name") == "dapo" and bool(shaping)
 
 
 def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:

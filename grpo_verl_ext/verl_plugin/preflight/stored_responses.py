@@ -8,6 +8,7 @@ from grpo_verl_ext.verl_plugin.config import (
     SINGLE_TURN_LOOPS,
     Options,
     StoredResponsesOptions,
+    setting,
 )
 from grpo_verl_ext.verl_plugin.errors import SettingError
 
@@ -63,7 +64,16 @@ def _check_age(options: StoredResponsesOptions) -> None:
 
 
 def _check_old_policy(options: StoredResponsesOptions, config: DictConfig) -> None:
+    bypasses = setting(config, "algorithm.rollout_correction.bypass_mode", False)
     if config.algorithm.adv_estimator != "gvpo":
+        if bypasses and options.share and options.old_log_probs == "actor":
+            raise SettingError(
+                f"{KEY}.old_log_probs",
+                "actor",
+                why="algorithm.rollout_correction.bypass_mode=true takes recorded log-probs for old ones",
+                valid="recorded",
+                fix=f"++{KEY}.old_log_probs=recorded, or algorithm.rollout_correction.bypass_mode=false",
+            )
         return
     if options.old_log_probs == "recorded":
         raise SettingError(
@@ -74,7 +84,7 @@ def _check_old_policy(options: StoredResponsesOptions, config: DictConfig) -> No
             valid="actor",
             fix=f"~{KEY}.old_log_probs",
         )
-    if (config.algorithm.get("rollout_correction") or {}).get("bypass_mode"):
+    if bypasses:
         raise SettingError(
             "algorithm.rollout_correction.bypass_mode",
             True,

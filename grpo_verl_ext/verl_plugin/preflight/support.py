@@ -1,12 +1,14 @@
 """Refuse features of this package under engines, trainers and rollouts of verl where they are not exact.
 
 `TABLE` has a cell for every feature and context of `training`: `Exact` with the test that shows it, or
-`Refused` with the line to type. ``docs/support.md`` is written from it. Where verl's driver does not run this
-check, `check_our_trainer`, `check_drift_engine` and the loss gvpo refuse at their first call.
+`Refused` with the line to type; `PAIRS` has what only two contexts together change. ``docs/support.md`` is
+written from them. Where verl's driver does not run this check, `check_our_trainer`, `check_drift_engine` and
+the loss gvpo refuse at their first call.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from omegaconf import DictConfig
 
@@ -27,6 +29,7 @@ from grpo_verl_ext.verl_plugin.preflight.training import (
     ENGINES,
     FEATURES,
     MODE,
+    REWARDS,
     ROLLOUTS,
     STRATEGY,
     TRAINERS,
@@ -71,11 +74,20 @@ def check_support(config: DictConfig) -> None:
         SettingError: the first refused cell.
     """
     used = features(config)
-    for context in contexts(config) if used else ():
+    rows = rows_of(contexts(config)) if used else ()
+    for row in rows:
         for feature in used:
-            cell = TABLE[context][feature]
+            cell = row.get(feature)
             if isinstance(cell, Refused):
                 raise cell.error(setting(config, cell.key))
+
+
+def rows_of(met: Sequence[str]) -> list[Row]:
+    """Return the rows of these contexts, then of their pairs."""
+    return [
+        *(TABLE[context] for context in met),
+        *(PAIRS[pair] for pair in combinations(met, 2) if pair in PAIRS),
+    ]
 
 
 # Tests. SAME_CALLS: verl's sources pass a loss or an estimator the same arguments (tests/contract/seams.py).
@@ -89,6 +101,7 @@ FSDP1 = Exact("tests/plugin/test_fsdp1_updates.py::test_losses_of_four_updates_u
 PROCESS = Exact("tests/plugin/test_step_rewards.py::test_equals_the_oracle")
 REFRESH = Exact("tests/plugin/test_reference.py::test_mixing_and_resuming_what_verls_engine_sharded")
 STORED = Exact("tests/plugin/test_stored_responses.py::test_gvpo_converges_to_its_optimum_and_grpo_does_not")
+RECORDED = Exact("tests/plugin/test_stored_responses.py::test_the_old_policy_of_stored_responses_is_chosen")
 KEPT = Exact("tests/plugin/test_stored_responses.py::test_a_prompt_meets_its_earlier_samples")
 MASKED = Exact("tests/plugin/test_estimators.py::test_mask_truncated")
 SAME_METHODS = Exact("tests/plugin/test_support.py::test_our_modes_share_what_makes_them_exact")
@@ -103,13 +116,15 @@ SEEDED = Exact("tests/plugin/test_request_seeds.py::test_each_request_has_a_seed
 DISTILLED = Exact("tests/plugin/test_support.py::test_distillation_is_added_to_the_loss")
 
 EVERYWHERE: Row = {
-    "clipped": ANY_SPLIT,
+    "token_loss": ANY_SPLIT,
     "gvpo_one": ONE_UPDATE,
     "gvpo_several": FOUR_UPDATES,
+    "anchor_old": FOUR_UPDATES,
     "anchor_ref": ANCHORED,
     "process": PROCESS,
     "refresh": REFRESH,
     "stored_responses": STORED,
+    "recorded": RECORDED,
     "history": KEPT,
     "dynamic_sampling": SAME_CALLS,
     "mask_truncated_completions": MASKED,
@@ -145,6 +160,7 @@ NEEDS: Mapping[str, str] = {
     "refresh": "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for is never refreshed there",
     "gold_responses": f"the responses of {GOLD_RESPONSES} are not measured there",
     "stored_responses": NOTHING_STORED,
+    "recorded": NOTHING_STORED,
     "history": NOTHING_STORED,
 }
 """Features that need a trainer mode of this package → why they are refused without one."""
@@ -176,7 +192,7 @@ def _other_driver(key: str, seen: str, fix: str) -> Row:
     without_sampling = Refused(key, NO_SAMPLING, valid, "algorithm.filter_groups.enable=false", seen)
     without_seeds = Refused(key, NOT_NUMBERED, valid, fix, seen)
     return _row(
-        {"clipped": SAME_CALLS, "dynamic_sampling": without_sampling, "seed_requests": without_seeds},
+        {"token_loss": SAME_CALLS, "dynamic_sampling": without_sampling, "seed_requests": without_seeds},
         _without_our_trainer(key, valid, fix, seen),
     )
 
@@ -228,7 +244,7 @@ NO_REFRESH = Refused(
 def _engine(name: str, loss: Exact) -> Row:
     """Return the row of an engine that passes a loss the mini-batch counts as FSDP's does."""
     return _row(
-        _all(("clipped", "gvpo_one"), loss),
+        _all(("token_loss", "gvpo_one"), loss),
         {} if name in DRIFT_ENGINES else {"gvpo_several": NO_DRIFT},
         {} if name in REFRESH_ENGINES else {"refresh": NO_REFRESH},
     )
@@ -248,7 +264,7 @@ ENGINE_ROWS: Mapping[str, Row] = {
 def _bypassed(key: str, what: str) -> Row:
     return _row(
         _all(
-            ("clipped", *GVPO),
+            ("token_loss", *GVPO),
             Refused(
                 key,
                 f"with {CORRECTION}.bypass_mode=true {what} by verl's loss bypass_mode alone, not by yours",
@@ -286,7 +302,7 @@ LOST_LAST_TOKEN = Refused(
 )
 
 ROLLOUT_ROWS: Mapping[str, Row] = {
-    "weights": _row({"clipped": WEIGHTS}, _all(GVPO, WEIGHTS_UNREAD)),
+    "weights": _row({"token_loss": WEIGHTS}, _all(GVPO, WEIGHTS_UNREAD)),
     "token_rejection": _row(
         _all((*GVPO, "anchor_ref"), WHOLE_RESPONSES),
         {"process": REJECTED_TOKENS, "mask_truncated_completions": LOST_LAST_TOKEN},
@@ -295,21 +311,81 @@ ROLLOUT_ROWS: Mapping[str, Row] = {
     "bypass": _row(_all(GVPO, FOUR_UPDATES)),
     "bypassed_weights": _bypassed(f"{CORRECTION}.rollout_is", "importance weights are applied"),
     "bypassed_rejection": _bypassed(f"{CORRECTION}.rollout_rs", "rejection is done"),
-    "distillation": _row(_all(("clipped", *GVPO), DISTILLED)),
-    "distillation_top_k": _row({"clipped": DISTILLED}, _all(GVPO, TOP_K)),
+    "distillation": _row(_all(("token_loss", *GVPO), DISTILLED)),
+    "distillation_top_k": _row({"token_loss": DISTILLED}, _all(GVPO, TOP_K)),
     "distillation_only": _row(
         _all(EVERYWHERE, TASK_REWARDS),
         {"dynamic_sampling": SAME_CALLS, "gold_responses": MEASURED, "seed_requests": SEEDED},
     ),
 }
 
-TABLE: Mapping[str, Row] = {**TRAINER_ROWS, **ENGINE_ROWS, **ROLLOUT_ROWS}
+STEPS_ALONE = "algorithm.adv_estimator=grpo_process learns from step rewards alone, and "
+REWARD_ROWS: Mapping[str, Row] = {
+    "kl_in_reward": _row(
+        {
+            "process": Refused(
+                "algorithm.use_kl_in_reward",
+                f"{STEPS_ALONE}this KL is subtracted from the reward of whole responses; the paper has it in "
+                "the loss (arXiv 2402.03300, §4.1.1)",
+                "false",
+                f"algorithm.use_kl_in_reward=false {ACTOR}.use_kl_loss=true",
+            ),
+            "recorded": Refused(
+                "algorithm.use_kl_in_reward",
+                "algorithm.grpo_ext.stored_responses.old_log_probs is recorded, and verl then takes the KL "
+                "of the policy that wrote a response",
+                "false",
+                f"algorithm.use_kl_in_reward=false {ACTOR}.use_kl_loss=true, or "
+                "algorithm.grpo_ext.stored_responses.old_log_probs=actor",
+            ),
+        }
+    ),
+    "overlong": _row(
+        {
+            "process": Refused(
+                "reward.reward_kwargs.overlong_buffer_cfg.enable",
+                f"{STEPS_ALONE}verl's punishment of long responses is added to the reward of whole responses",
+                "false, and steps of yours that punish",
+                "reward.reward_kwargs.overlong_buffer_cfg.enable=false",
+            )
+        }
+    ),
+    "response_models": _row(
+        {
+            "process": Refused(
+                "reward.reward_manager.name",
+                f"{STEPS_ALONE}the models of algorithm.grpo_ext.reward_model and …reward_models, or of "
+                "verl's server, score whole responses",
+                "a weight of 0 for each of them, which only reports its score",
+                "reward.reward_manager.name=naive, or ++algorithm.grpo_ext.reward_model.weight=0",
+            )
+        }
+    ),
+}
+
+TABLE: Mapping[str, Row] = {**TRAINER_ROWS, **ENGINE_ROWS, **ROLLOUT_ROWS, **REWARD_ROWS}
 """Context → feature → cell."""
+
+NO_ANCHOR = Refused(
+    f"{CORRECTION}.bypass_mode",
+    f"with {MODE}=grpo_ext_colocate_async or grpo_ext_separate_async the responses of a prompt, and the "
+    "tokens of one response, may be sampled from different policies; their recorded log-probs are then no "
+    "common anchor",
+    "false",
+    f"{CORRECTION}.bypass_mode=false",
+)
+PAIRS: Mapping[tuple[str, str], Row] = {
+    (mode, "bypass"): {"anchor_old": NO_ANCHOR}
+    for mode in ("grpo_ext_colocate_async", "grpo_ext_separate_async")
+}
+"""Two contexts, in the order of `CONTEXTS` → cells that neither has alone; all others are in `TABLE`."""
 
 __all__ = [
     "CONTEXTS",
     "ENGINES",
     "FEATURES",
+    "PAIRS",
+    "REWARDS",
     "ROLLOUTS",
     "TABLE",
     "TRAINERS",

@@ -6,8 +6,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, setting, written
+from grpo_verl_ext.verl_plugin.config import ACTOR, REWARD_MANAGER, Options, setting, written
 from grpo_verl_ext.verl_plugin.losses import clipped
+from grpo_verl_ext.verl_plugin.preflight.rewards import overlong_punishment
+from grpo_verl_ext.verl_plugin.reward_config import RewardModelOptions
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.trainer.group_plan import policy_moves
 
@@ -15,6 +17,7 @@ MODE = "trainer.v1.trainer_mode"
 STRATEGY = f"{ACTOR}.strategy"
 CORRECTION = "algorithm.rollout_correction"
 DISTILLATION = "distillation.distillation_loss"
+KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
 
 Check = Callable[[DictConfig], bool]
 
@@ -58,6 +61,23 @@ def _option(config: DictConfig, name: str) -> Any:
     return written(config.algorithm).get(name)
 
 
+def _by_tokens(config: DictConfig) -> bool:
+    """Whether the loss is not GVPO's, and the loss, the estimator or the preset is this package's."""
+    loss = _loss(config)
+    if loss in clipped.VARIANTS:
+        return True
+    return loss != "gvpo" and (_estimator(config) in ESTIMATORS or _option(config, "preset") is not None)
+
+
+def _anchor(config: DictConfig) -> Any:
+    """Return ``gvpo_anchor`` in a training of GVPO, else None."""
+    return _option(config, "gvpo_anchor") or "old" if _estimator(config) == "gvpo" else None
+
+
+def _takes_recorded(stored_responses: Any) -> bool:
+    return isinstance(stored_responses, Mapping) and stored_responses.get("old_log_probs") == "recorded"
+
+
 def _takes_history(stored_responses: Any) -> bool:
     """Whether a history is kept: with a share of 0 there is none."""
     if not isinstance(stored_responses, Mapping):
@@ -70,7 +90,7 @@ def _filters_groups(config: DictConfig) -> bool:
 
 
 FEATURES: Mapping[str, Feature] = {
-    "clipped": Feature("The clipped losses", lambda config: _loss(config) in clipped.VARIANTS),
+    "token_loss": Feature("Losses of tokens", _by_tokens),
     "gvpo_one": Feature(
         "GVPO, one update per rollout",
         lambda config: _loss(config) == "gvpo" and not policy_moves(config),
@@ -78,16 +98,18 @@ FEATURES: Mapping[str, Feature] = {
     "gvpo_several": Feature(
         "GVPO, several updates", lambda config: _loss(config) == "gvpo" and policy_moves(config)
     ),
-    "anchor_ref": Feature(
-        "`gvpo_anchor=ref`",
-        lambda config: _estimator(config) == "gvpo" and _option(config, "gvpo_anchor") == "ref",
-    ),
+    "anchor_old": Feature("`gvpo_anchor=old`", lambda config: _anchor(config) == "old"),
+    "anchor_ref": Feature("`gvpo_anchor=ref`", lambda config: _anchor(config) == "ref"),
     "process": Feature("Process supervision", lambda config: _estimator(config) == "grpo_process"),
     "refresh": Feature(
         "Reference refresh", lambda config: _option(config, "ref_model_sync_steps") is not None
     ),
     "stored_responses": Feature(
         "`stored_responses`", lambda config: _option(config, "stored_responses") is not None
+    ),
+    "recorded": Feature(
+        "`stored_responses.old_log_probs=recorded`",
+        lambda config: _takes_recorded(_option(config, "stored_responses")),
     ),
     "history": Feature(
         "`stored_responses.source=history`",
@@ -118,7 +140,7 @@ def _stages(config: DictConfig) -> Any:
     return setting(config, f"{ACTOR}.megatron.pipeline_model_parallel_size", 1)
 
 
-def _driver(config: DictConfig) -> str:
+def driver(config: DictConfig) -> str:
     """Return which of verl's programs composed this; two have a section that ``main_ppo`` lacks."""
     if "async_training" in config:
         return "fully async"
@@ -128,11 +150,11 @@ def _driver(config: DictConfig) -> str:
 
 
 def _under(mode: str) -> Check:
-    return lambda config: _driver(config) == "v1" and setting(config, MODE) == mode
+    return lambda config: driver(config) == "v1" and setting(config, MODE) == mode
 
 
-def _driven_by(driver: str) -> Check:
-    return lambda config: _driver(config) == driver
+def _driven_by(name: str) -> Check:
+    return lambda config: driver(config) == name
 
 
 def _bypasses(config: DictConfig) -> bool:
@@ -169,7 +191,23 @@ def _distils_top_k(config: DictConfig) -> bool:
     return bool(setting(config, f"{DISTILLATION}.loss_mode") == "forward_kl_topk")
 
 
-ENGINES, TRAINERS, ROLLOUTS = "Engines", "Trainers", "Rollouts and other losses"
+def _subtracts_kl(config: DictConfig) -> bool:
+    return bool(setting(config, "algorithm.use_kl_in_reward") and setting(config, KL_COEFFICIENT))
+
+
+def _scores_responses(config: DictConfig) -> bool:
+    """Whether a reward model of whole responses has a part in the reward."""
+    if setting(config, "reward.reward_manager.name") != REWARD_MANAGER:
+        return False
+    options = Options.from_config(config.algorithm)
+    first = options.reward_model or RewardModelOptions()
+    is_there = first.path is not None or bool(setting(config, "reward.reward_model.enable"))
+    return bool(is_there and first.weight) or any(
+        model.weight for model in (options.reward_models or {}).values()
+    )
+
+
+ENGINES, TRAINERS, ROLLOUTS, REWARDS = "Engines", "Trainers", "Rollouts and other losses", "Rewards"
 KNOWN_ENGINES = ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan")
 
 CONTEXTS: Mapping[str, Context] = {
@@ -241,6 +279,11 @@ CONTEXTS: Mapping[str, Context] = {
         ROLLOUTS,
         "distillation only",
         lambda config: _distils(config) and not _has_task_rewards(config),
+    ),
+    "kl_in_reward": Context(REWARDS, "KL in the reward: `use_kl_in_reward`", _subtracts_kl),
+    "overlong": Context(REWARDS, "overlong punishment: `reward_manager.name=dapo`", overlong_punishment),
+    "response_models": Context(
+        REWARDS, f"reward models of responses: `reward_manager.name={REWARD_MANAGER}`", _scores_responses
     ),
 }
 """Trainers come first, so that their refusal is reported first."""

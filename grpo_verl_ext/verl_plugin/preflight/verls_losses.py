@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 
+import verl
 from omegaconf import DictConfig
+from packaging.version import Version
 
 from grpo_verl_ext.verl_plugin.config import ACTOR
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.losses import LOSSES
 from grpo_verl_ext.verl_plugin.presets import PRESETS
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.trainer.group_plan import several_updates
 
 AGGREGATION, LOSS = f"{ACTOR}.loss_agg_mode", f"{ACTOR}.policy_loss.loss_mode"
 
@@ -22,6 +25,9 @@ DEPENDS_ON_CUT = {
 }
 """Losses of verl → (why the gradient depends on how the batch is cut, what to type)."""
 
+WITHOUT_RATIO = ("gpg",)
+"""Losses of verl without π_θ/π_old, which are right for one update on a rollout alone."""
+
 
 def check_verls_aggregation(config: DictConfig) -> None:
     """Refuse an estimator of ours and a loss of verl's, which a preset puts together, with another average.
@@ -31,22 +37,31 @@ def check_verls_aggregation(config: DictConfig) -> None:
     """
     estimator, actor = config.algorithm.adv_estimator, config.actor_rollout_ref.actor
     loss, mode = actor.policy_loss.loss_mode, actor.loss_agg_mode
-    if estimator not in ESTIMATORS or loss in LOSSES:
+    if estimator not in ESTIMATORS or loss in LOSSES or not _follows_key(loss):
         return
-    for name, preset in PRESETS.items():
-        if (preset.adv_estimator, preset.loss_mode) == (estimator, loss) and mode != preset.loss_agg_mode:
-            raise SettingError(
-                AGGREGATION,
-                mode,
-                why=f"algorithm.adv_estimator={estimator} and policy_loss.loss_mode={loss} are +algo={name}, "
-                "whose paper averages otherwise",
-                valid=preset.loss_agg_mode,
-                fix=f"{AGGREGATION}={preset.loss_agg_mode}",
-            )
+    named = {
+        f"+algo={name}": preset.loss_agg_mode
+        for name, preset in PRESETS.items()
+        if (preset.adv_estimator, preset.loss_mode) == (estimator, loss)
+    }
+    if named and mode not in named.values():
+        raise SettingError(
+            AGGREGATION,
+            mode,
+            why=f"algorithm.adv_estimator={estimator} and policy_loss.loss_mode={loss} are "
+            f"{' or '.join(named)}, whose paper averages otherwise",
+            valid=tuple(named.values()),
+            fix=f"{AGGREGATION}={next(iter(named.values()))}",
+        )
+
+
+def _follows_key(loss: str) -> bool:
+    """Whether verl's loss averages as ``loss_agg_mode`` says; 0.9.0's gspo always averages over responses."""
+    return loss != "gspo" or Version(verl.__version__) >= Version("0.9.1")
 
 
 def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:
-    """Warn of verl's defaults for gspo and cispo, and of its losses that depend on the cut."""
+    """Warn of verl's defaults for gspo and cispo, of losses that depend on the cut or have no ratio."""
     actor = config.actor_rollout_ref.actor
     loss = actor.policy_loss.loss_mode
     if loss == "gspo":
@@ -69,11 +84,23 @@ def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:
             fix=fix,
         )
 
+    if loss in WITHOUT_RATIO and several_updates(config):
+        yield Problem(
+            f"{ACTOR}.ppo_mini_batch_size",
+            actor.ppo_mini_batch_size,
+            why=f"with data.train_batch_size={config.data.train_batch_size} and {ACTOR}.ppo_epochs="
+            f"{actor.ppo_epochs} a rollout is used for several updates, and policy_loss.loss_mode={loss} has "
+            "no ratio that corrects for a policy that has moved",
+            valid="one update on a rollout",
+            fix=f"'{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}' {ACTOR}.ppo_epochs=1",
+        )
+
 
 def _advise_gspo(config: DictConfig) -> Iterator[Problem]:
     actor = config.actor_rollout_ref.actor
     wanted = PRESETS["gspo"].loss_agg_mode
-    if actor.loss_agg_mode != wanted and config.algorithm.adv_estimator not in ESTIMATORS:
+    ours = config.algorithm.adv_estimator in ESTIMATORS
+    if actor.loss_agg_mode != wanted and not ours and _follows_key("gspo"):
         yield Problem(
             AGGREGATION,
             actor.loss_agg_mode,

@@ -14,6 +14,7 @@ pass, Δ̄ comes from that pass; else a forward pass before the update measures 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -150,15 +151,24 @@ def _fixed(cut: Cut, rows: int) -> Plan:
 
 def policy_moves(config: DictConfig) -> bool:
     """Whether an update of GVPO may see another policy than that of the old log-probs; else Δ̄ is 0."""
-    mode = str(setting(config, "trainer.v1.trainer_mode")).removeprefix("grpo_ext_")
+    return several_updates(config) or bool(setting(config, "algorithm.rollout_correction.bypass_mode", False))
+
+
+def several_updates(config: DictConfig) -> bool:
+    """Whether more than one update may use a rollout."""
     numbers = [
         setting(config, "data.train_batch_size"),
         setting(config, f"{ACTOR}.ppo_mini_batch_size"),
         setting(config, f"{ACTOR}.ppo_epochs"),
-        setting(config, f"trainer.v1.{mode}.parameter_sync_step", 1),
+        parts_of_step(config),
     ]
     if not all(is_count(number) for number in numbers):
         return True
     prompts, mini_batch, epochs, parts = numbers
-    bypasses = bool(setting(config, "algorithm.rollout_correction.bypass_mode", False))
-    return parts > 1 or epochs > 1 or prompts // parts > mini_batch or bypasses
+    return bool(parts > 1 or epochs > 1 or prompts // parts > mini_batch)
+
+
+def parts_of_step(config: DictConfig) -> Any:
+    """Return the number of parts of a training step; each has advantages and updates of its own."""
+    mode = str(setting(config, "trainer.v1.trainer_mode")).removeprefix("grpo_ext_")
+    return setting(config, f"trainer.v1.{mode}.parameter_sync_step", 1)

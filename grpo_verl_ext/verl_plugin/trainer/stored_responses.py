@@ -118,35 +118,37 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         return PromptResponses(prompt=prompt, responses=[*self._history.of(prompt, self.global_steps)])
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Log both kinds, keep sampled responses, and take recorded log-probs for old ones if asked to."""
+        """Log both kinds, and keep sampled responses for later steps."""
         batch = super()._compute_old_log_prob(batch, metrics)
-        options = self._stored_options()
-        if options is None:
+        if self._stored_options() is None:
             return batch
         has_log_probs = self.config.actor_rollout_ref.rollout.calculate_log_probs
         wanted = [COLUMN] * (self._history is not None) + [SAMPLED_LOG_PROBS] * has_log_probs
         data = nested(batch, *WRITTEN, *wanted)
-        member = torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
-        origins = [
-            extra.get(ORIGIN) if counts else None
-            for extra, counts in zip(tu.get(data, "extra_fields"), member.tolist(), strict=True)
-        ]
-        recorded = _behaviour(data, origins)
+        member, origins = _members(batch), _origins(batch, data)
         metrics.update(
             by_origin(
                 data,
                 origins=origins,
                 prompts=prompt_ids(batch),
                 member=member,
-                behaviour=recorded,
+                behaviour=_behaviour(data, origins),
                 step=self.global_steps,
             )
         )
         if self._history is not None:
             self._keep_sampled(batch.keys, data, origins, member)
-        if options.old_log_probs == "actor":
-            return batch
-        return put(batch, {"old_log_probs": _where_stored(data["old_log_probs"], recorded, origins)})
+        return batch
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Take recorded log-probs for old ones if asked to, after the policy's KL was measured."""
+        options = self._stored_options()
+        if options is not None and options.old_log_probs == "recorded":
+            data = nested(batch, "response_mask", "old_log_probs", "extra_fields")
+            origins = _origins(batch, data)
+            old = _where_stored(data["old_log_probs"], _behaviour(data, origins), origins)
+            batch = put(batch, {"old_log_probs": old})
+        return super()._compute_advantage(batch, metrics)
 
     def _keep_sampled(
         self, keys: list[str], data: TensorDict, origins: list[Origin | None], member: Tensor
@@ -179,6 +181,19 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
 
     def _stored_options(self) -> StoredResponsesOptions | None:
         return Options.from_config(self.config.algorithm).stored_responses
+
+
+def _members(batch: Any) -> Tensor:
+    """Return which rows are responses and not verl's padding: (B,) bool."""
+    return torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
+
+
+def _origins(batch: Any, data: TensorDict) -> list[Origin | None]:
+    """Return the origin of each row's response; None for sampled ones and padding."""
+    return [
+        extra.get(ORIGIN) if counts else None
+        for extra, counts in zip(tu.get(data, "extra_fields"), _members(batch).tolist(), strict=True)
+    ]
 
 
 def _behaviour(data: Any, origins: list[Origin | None]) -> Tensor:

@@ -1,0 +1,92 @@
+"""Report the values of a preset that the command line or a configuration file replaces.
+
+Hydra lets ``key=value`` win over ``+algo=``, wherever they stand, so a preset in front of a script that sets
+estimator, loss or KL itself would train the script's algorithm under the preset's name.
+"""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from grpo_verl_ext.verl_plugin.config import ACTOR, SECTION, setting, written
+from grpo_verl_ext.verl_plugin.errors import Problem, SettingError, as_typed
+from grpo_verl_ext.verl_plugin.presets import PRESETS
+
+KEY, LOSS = f"{SECTION}.preset", f"{ACTOR}.policy_loss.loss_mode"
+SECTIONS = ("algorithm", ACTOR, "reward")
+"""Sections in which a preset says what its algorithm is; elsewhere it makes the training able to run it."""
+FREE = frozenset(
+    {
+        *(
+            "preset",
+            "_target_",
+            "max_response_length",
+            "step_rewards",
+            "max_resp_len",
+            "len",
+            "log",
+            "metric",
+        ),
+        *("gvpo_anchor", "gvpo_beta", "gvpo_terms", "ppo_mini_batch_size"),
+    }
+)
+"""Last names of keys that the algorithm leaves to the user, or that other checks report."""
+
+
+def check_preset(config: DictConfig) -> None:
+    """Refuse an ``algorithm.grpo_ext.preset`` that is none of the package's.
+
+    Raises:
+        SettingError: an unknown name.
+    """
+    name = written(config.algorithm).get("preset")
+    if name is not None and name not in PRESETS:
+        nearest = next(iter(get_close_matches(str(name), PRESETS, n=1)), None)
+        raise SettingError(KEY, name, valid=tuple(PRESETS), fix=f"+algo={nearest}" if nearest else f"~{KEY}")
+
+
+def advise_preset(config: DictConfig) -> Iterator[Problem]:
+    """Warn, once for all of them, of values that replace those of the named preset."""
+    found = replaced(config)
+    if not found:
+        return
+    name = written(config.algorithm)["preset"]
+    estimator, loss = setting(config, "algorithm.adv_estimator"), setting(config, LOSS)
+    pairs = "; ".join(
+        f"{key} is {as_typed(now)}, in the preset {as_typed(own)}" for key, (own, now) in found.items()
+    )
+    lines = " ".join(f"{key}={as_typed(now)}" for key, (_, now) in found.items())
+    yield Problem(
+        KEY,
+        name,
+        seen=f"+algo={name} does not name what will be trained, the estimator {estimator} with the loss "
+        f"{loss}, since the command or its configuration replaces values of the preset: {pairs}",
+        fix=f"the same command without {lines}",
+    )
+
+
+def replaced(config: DictConfig) -> dict[str, tuple[Any, Any]]:
+    """Return key → (the preset's value, the configured one) where they differ; {} without a known preset."""
+    preset = PRESETS.get(str(written(config.algorithm).get("preset")))
+    if preset is None:
+        return {}
+    with open_dict(config):
+        as_preset = cast(DictConfig, OmegaConf.merge(config, preset.values))
+    pairs = {key: (setting(as_preset, key), setting(config, key)) for key in _defining(preset.values)}
+    return {key: (own, now) for key, (own, now) in pairs.items() if own != now}
+
+
+def _defining(values: DictConfig) -> Iterator[str]:
+    """Yield the dotted keys of a preset that make its algorithm."""
+    for section in SECTIONS:
+        yield from _leaves(OmegaConf.select(values, section), section)
+
+
+def _leaves(values: Any, name: str) -> Iterator[str]:
+    if isinstance(values, DictConfig):
+        for key in values:
+            yield from _leaves(values._get_node(key), f"{name}.{key!s}")
+    elif values is not None and name.rpartition(".")[2] not in FREE:
+        yield name
