@@ -69,7 +69,7 @@ def page() -> str:
             *(_rows(kind) for kind in (TRAINERS, ENGINES, ROLLOUTS, REWARDS)),
             "\n",
             *(_line(name) for name in LINES),
-            "\nUnder two of these at once a feature is refused where one of the two refuses it, and besides:\n\n",
+            "\nUnder two of these at once a feature is refused where one of them refuses it, and also:\n\n",
             *(_pair(pair) for pair in PAIRS),
             "\n## Refusals\n\n",
             *(f"- **{_letter(reason)}**: {reason}\n" for reason in REASONS),

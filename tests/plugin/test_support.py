@@ -148,8 +148,8 @@ def training(feature: str, *under: str) -> DictConfig:
         **({f"{ACTOR}.strategy": "fsdp2"} if engine == "dp" else {}),
     }
     settings = defaults | SETTINGS[feature]
-    for context in under:
-        settings |= UNDER.get(context, {})
+    for name in under:
+        settings |= UNDER.get(name, {})
     for key, value in settings.items():
         OmegaConf.update(config, key, value)
     return config
@@ -214,11 +214,8 @@ def test_every_pair_of_contexts() -> None:
     for pair in pairs:
         for feature in FEATURES:
             config = training(feature, *pair)
-            alone = any(
-                isinstance(TABLE[context][name], Refused)
-                for context in contexts(config)
-                for name in features(config)
-            )
+            cells_alone = [TABLE[each][name] for each in contexts(config) for name in features(config)]
+            alone = any(isinstance(cell, Refused) for cell in cells_alone)
             together = feature in BETWEEN_MODES_AND_BYPASS.get(pair, ())
             assert bool(messages(config)) == (alone or together), (pair, feature)
             cells += 1

@@ -4,11 +4,12 @@ Hydra lets ``key=value`` win over ``+algo=``, wherever they stand, so a preset i
 estimator, loss or KL itself would train the script's algorithm under the preset's name.
 """
 
+import copy
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.verl_plugin.config import ACTOR, SECTION, setting, written
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError, as_typed
@@ -72,21 +73,22 @@ def replaced(config: DictConfig) -> dict[str, tuple[Any, Any]]:
     preset = PRESETS.get(str(written(config.algorithm).get("preset")))
     if preset is None:
         return {}
-    with open_dict(config):
-        as_preset = cast(DictConfig, OmegaConf.merge(config, preset.values))
-    pairs = {key: (setting(as_preset, key), setting(config, key)) for key in _defining(preset.values)}
+    written_there, as_preset = dict(_defining(preset.values)), copy.deepcopy(config)
+    for key, value in written_there.items():
+        OmegaConf.update(as_preset, key, value, force_add=True)
+    pairs = {key: (setting(as_preset, key), setting(config, key)) for key in written_there}
     return {key: (own, now) for key, (own, now) in pairs.items() if own != now}
 
 
-def _defining(values: DictConfig) -> Iterator[str]:
-    """Yield the dotted keys of a preset that make its algorithm."""
+def _defining(values: DictConfig) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys of a preset that make its algorithm, with their values as written."""
     for section in SECTIONS:
         yield from _leaves(OmegaConf.select(values, section), section)
 
 
-def _leaves(values: Any, name: str) -> Iterator[str]:
+def _leaves(values: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(values, DictConfig):
         for key in values:
             yield from _leaves(values._get_node(key), f"{name}.{key!s}")
     elif values is not None and name.rpartition(".")[2] not in FREE:
-        yield name
+        yield name, values._value()
