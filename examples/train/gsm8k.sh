@@ -33,8 +33,8 @@ fi
 
 # epochs and frequencies are those of verl's examples/grpo_trainer/run_qwen2-7b_seq_balance.sh
 python3 -m verl.trainer.main_ppo \
-  +algo="$ALGO" \
   +task=gsm8k \
+  +algo="$ALGO" \
   task.folder="$DATA" \
   task.model="$MODEL" \
   "${REWARD[@]}" \

@@ -37,8 +37,8 @@ fi
 
 # epochs and frequencies are those of verl's examples/grpo_trainer/run_qwen2-7b_math.sh
 python3 -m verl.trainer.main_ppo \
-  +algo="$ALGO" \
   +task=math \
+  +algo="$ALGO" \
   task.folder="$DATA" \
   task.model="$MODEL" \
   actor_rollout_ref.actor.fsdp_config.param_offload="$OFFLOAD" \

@@ -118,14 +118,23 @@ def test_a_loss_of_ones_own_is_known_in_every_process_that_imports_verl(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.usefixtures("registries")
 def test_every_command_is_one(page: Path) -> None:
     for command in commands(page):
+        register_own_loss(command)
         examine(command)
     for code in inline_code(page):
         words = words_of(code)
         if len(words) > 1 and words[0] in PROGRAMS:
             with contextlib.suppress(typer.BadParameter):  # a command may be named without its arguments
                 examine(code)
+
+
+def register_own_loss(command: str) -> None:
+    """A command with a module of the reader's also has the loss that this module registers."""
+    if "VERL_USE_EXTERNAL_MODULES=" in command:
+        for name in re.findall(r"policy_loss\.loss_mode=(\w+)", command):
+            core_algos.POLICY_LOSS_REGISTRY.setdefault(name, examine)
 
 
 def examine(command: str) -> None:
