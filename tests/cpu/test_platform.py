@@ -1,6 +1,7 @@
 """Test that the CPU platform is active only when chosen, and fits into verl's registries."""
 
 import sys
+import textwrap
 from importlib.metadata import version
 
 import psutil
@@ -58,6 +59,44 @@ class TestChoice:
         assert found.stdout.split() == ["PlatformCPU", "cpu", "gloo", "cpu", "False"], found.stderr
 
 
+PLATFORM_OF_VLLM = "from vllm.platforms import current_platform; print(type(current_platform).__name__)"
+PROCESSES = {
+    "of a training": ("import verl", {"VERL_PLATFORM": "cpu"}),
+    "driver": (
+        """
+        import verl
+        from grpo_verl_ext.verl_plugin.compose import composed
+        from grpo_verl_ext.verl_plugin.patches.driver import choose_platform
+        choose_platform(composed(["+algo=grpo", "+platform=cpu"]))
+        """,
+        {},
+    ),
+    "server of forked workers": (
+        """
+        from grpo_verl_ext.verl_plugin.cpu.forked_worker.__main__ import import_all
+        import_all(["verl"])
+        """,
+        {"VERL_PLATFORM": "cpu"},
+    ),
+    "doctor": (
+        """
+        from grpo_verl_ext.doctor.configuration import findings
+        list(findings(["+algo=grpo", "+platform=cpu", "actor_rollout_ref.model.lora_rank=8"]))
+        """,
+        {},
+    ),
+}
+"""What a process does before it imports vLLM, and its environment."""
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_vllm_chooses_its_cpu_platform(process: str, python: Python) -> None:
+    """On any other it loads its kernels for AVX-512, of which a processor without AVX-512 dies (SIGILL)."""
+    code, environment = PROCESSES[process]
+    found = python(f"{textwrap.dedent(code)}\n{PLATFORM_OF_VLLM}", VLLM_TARGET_DEVICE=None, **environment)
+    assert found.stdout.splitlines()[-1:] == ["CpuPlatform"], found.stderr
+
+
 def test_every_call_that_verl_makes_on_a_device_module_is_there() -> None:
     """Names collected from verl's sources: ``get_torch_device().<name>``."""
     memory = "memory_allocated max_memory_allocated memory_reserved max_memory_reserved mem_get_info"
@@ -88,6 +127,7 @@ class TestDistributionAlias:
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+        monkeypatch.setenv("VLLM_TARGET_DEVICE", "cuda")  # and restore it
         patches.install_vllm_alias()
 
     def test_vllm_is_answered_by_the_cpu_build(self) -> None:

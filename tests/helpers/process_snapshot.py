@@ -30,6 +30,8 @@ class CpuVllm(DistributionFinder):
 
 def snapshot(modules: Sequence[str]) -> dict[str, object]:
     sys.meta_path.append(CpuVllm())
+    # Under that name vLLM does not see that it is the CPU build, and would load its kernels for AVX-512.
+    os.environ["VLLM_TARGET_DEVICE"] = "cpu"
     import verl  # noqa: F401
 
     attributes = {}
@@ -37,8 +39,11 @@ def snapshot(modules: Sequence[str]) -> dict[str, object]:
         attributes |= dict(_attributes(importlib.import_module(name)))
     from verl.plugin.platform import PlatformRegistry, get_platform
 
+    from vllm.platforms import current_platform
+
     return {
         "attributes": attributes,
+        "vllm": type(current_platform).__name__,
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "platform": type(get_platform()).__name__,
         "platforms": PlatformRegistry.registered_names(),

@@ -37,8 +37,6 @@ MODULES = (
     "verl.experimental.agent_loop",
 )
 """The modules that the workers of a training import, all kinds of workers together."""
-VLLM_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
-"""vLLM chooses its platform when it is imported; verl sets this only for the process of its server."""
 READ_BY_IMPORTS = ("PYTHONPATH", "VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "GRPO_VERL_EXT_PATCHES")
 """A worker with another value of one of these environment variables cannot be a fork of this server."""
 STANDARD_STREAMS = (0, 1, 2)
@@ -120,7 +118,6 @@ def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
 
 def import_all(modules: Sequence[str]) -> None:
     """Import the modules for all forks; print the error of one that fails, and leave it to its workers."""
-    os.environ.update(VLLM_ENVIRONMENT)
     # Garbage collection would take a quarter of the time, and write to pages that forks share.
     gc.disable()
     with no_identifiers_drawn():
