@@ -1,5 +1,6 @@
 """Test that the CPU platform is active only when chosen, and fits into verl's registries."""
 
+import os
 import sys
 import textwrap
 from importlib.metadata import version
@@ -7,10 +8,13 @@ from importlib.metadata import version
 import psutil
 import pytest
 import torch
+from omegaconf import OmegaConf
 from processes import Python
 
+from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.cpu import patches, platform
 from grpo_verl_ext.verl_plugin.cpu.platform import DEVICE_MODULE
+from grpo_verl_ext.verl_plugin.patches.driver import settle_ray
 
 
 class TestChoice:
@@ -95,6 +99,38 @@ def test_vllm_chooses_its_cpu_platform(process: str, python: Python) -> None:
     code, environment = PROCESSES[process]
     found = python(f"{textwrap.dedent(code)}\n{PLATFORM_OF_VLLM}", VLLM_TARGET_DEVICE=None, **environment)
     assert found.stdout.splitlines()[-1:] == ["CpuPlatform"], found.stderr
+
+
+RAY_WORKER = """
+import os, ray
+ray.init("local", include_dashboard=False, num_cpus=1, _system_config={system!r})
+print(ray.get(ray.remote(lambda: os.nice(0)).remote()))
+"""
+
+
+class TestPriority:
+    @staticmethod
+    def system_config(*overrides: str) -> dict[str, object]:
+        config = composed(["+platform=cpu", *overrides])
+        settle_ray(config)
+        section = OmegaConf.select(config, "ray_kwargs.ray_init._system_config")
+        return {} if section is None else OmegaConf.to_container(section)
+
+    @pytest.mark.long
+    def test_in_its_own_ray_workers_have_the_priority_of_the_training(self, interpreter: Python) -> None:
+        found = interpreter(RAY_WORKER.format(system=self.system_config()))
+        assert found.stdout.split()[-1] == str(os.nice(0)), found.stderr
+
+    @pytest.mark.long
+    def test_ray_still_gives_them_a_lower_one(self, interpreter: Python) -> None:
+        found = interpreter(RAY_WORKER.format(system={}))
+        assert int(found.stdout.split()[-1]) > os.nice(0), "is worker_niceness in platform/cpu.yaml needed?"
+
+    def test_it_can_be_set_and_another_ray_keeps_its_own(self) -> None:
+        key = "ray_kwargs.ray_init._system_config.worker_niceness"
+        assert self.system_config()["worker_niceness"] == 0
+        assert self.system_config(f"{key}=15")["worker_niceness"] == 15
+        assert self.system_config("+ray_kwargs.ray_init.address=other:6379") == {}
 
 
 def test_every_call_that_verl_makes_on_a_device_module_is_there() -> None:
