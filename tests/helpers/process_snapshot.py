@@ -38,7 +38,6 @@ def snapshot(modules: Sequence[str]) -> dict[str, object]:
     for name in modules:
         attributes |= dict(_attributes(importlib.import_module(name)))
     from verl.plugin.platform import PlatformRegistry, get_platform
-
     from vllm.platforms import current_platform
 
     return {
