@@ -76,9 +76,10 @@ class Worker:
         Raises:
             ValueError: it is something else.
         """
-        match json.loads(message):
-            case {"arguments": [_, *_] as words, "environment": {**variables}, "folder": str(folder)} if all(
-                isinstance(word, str) for word in [*words, *variables.values()]
+        said: Any = json.loads(message)
+        match said:
+            case {"arguments": [_, *_] as words, "environment": dict(variables), "folder": str(folder)} if (
+                all(isinstance(word, str) for word in [*words, *variables.values()])
             ):
                 return cls(words, variables, folder)
         raise ValueError("it has not the arguments, environment and folder of a worker")
