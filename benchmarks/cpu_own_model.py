@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from grpo_verl_ext.utils.ending import ending
+
 WORDS, PROMPTS, STEPS = 49152, 64, 3
 REPORTED = (
     "critic/score/mean",
@@ -138,7 +140,7 @@ def train(folder: Path, overrides: list[str]) -> None:
             ended += [time.time() - started] * (lines - len(ended))
             time.sleep(2)
     if trainer.returncode != 0:
-        sys.exit((folder / "verl.log").read_text()[-3000:])
+        sys.exit((folder / "verl.log").read_text()[-3000:] + f"\nended with {ending(trainer.returncode)}")
     records = [json.loads(line)["data"] for line in metrics.read_text().splitlines()]
     steps = [round(record["timing_s/step"], 1) for record in records]
     print(f"first step ended after {ended[0]:.0f} s, the last after {ended[-1]:.0f} s; steps: {steps} s")

@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from grpo_verl_ext.utils.ending import ending
+
 PARTS = ("gen", "old_log_prob", "ref", "adv", "update_actor", "update_weights")
 
 
@@ -45,7 +47,7 @@ def run(steps: int, overrides: list[str], folder: Path) -> tuple[float, float, l
             time.sleep(0.1)
     ended = time.time()
     if process.returncode != 0 or first_logged is None:
-        sys.exit((folder / "verl.log").read_text()[-3000:])
+        sys.exit((folder / "verl.log").read_text()[-3000:] + f"\nended with {ending(process.returncode)}")
     records = [json.loads(line)["data"] for line in metrics.read_text().splitlines()]
     return first_logged - started, ended - started, records
 

@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.utils.ending import ending
 from grpo_verl_ext.utils.files import locked
 
 
@@ -65,7 +66,10 @@ def in_use(out: Path, lock: Path, example: Example) -> str:
 def prepare(*arguments: str) -> None:
     """Run ``grpo-verl-ext prepare …``, which does nothing if the cache has it; exit if it fails."""
     program = str(Path(sys.executable).with_name("grpo-verl-ext"))
-    if subprocess.run([program, "prepare", *arguments], check=False).returncode != 0:
+    status = subprocess.run([program, "prepare", *arguments], check=False).returncode
+    if status < 0:
+        sys.exit(f"grpo-verl-ext prepare ended with {ending(status)}")
+    if status > 0:
         sys.exit(1)  # the command has printed why
 
 

@@ -1,5 +1,6 @@
 """Fixtures shared by all tests; they restore the global state that they change."""
 
+import os
 from pathlib import Path
 
 import processes
@@ -7,6 +8,9 @@ import pytest
 from processes import Python
 
 ALL = "--all"
+
+# Where a process makes the CPU build known as vllm, vLLM would otherwise load its kernels for AVX-512.
+os.environ["VLLM_TARGET_DEVICE"] = "cpu"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

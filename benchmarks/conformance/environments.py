@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.conformance.frameworks import BASE, FRAMEWORKS
+from grpo_verl_ext.utils.ending import ending
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,5 +55,5 @@ def _site_packages(python: Path) -> Path:
 def _run(*command: str) -> None:
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if finished.returncode:
-        last = (finished.stderr.strip().splitlines() or ["no message"])[-1]
+        last = (finished.stderr.strip().splitlines() or [ending(finished.returncode)])[-1]
         raise InstallationError(f"{' '.join(command)} failed: {last}")

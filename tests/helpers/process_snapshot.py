@@ -36,9 +36,11 @@ def snapshot(modules: Sequence[str]) -> dict[str, object]:
     for name in modules:
         attributes |= dict(_attributes(importlib.import_module(name)))
     from verl.plugin.platform import PlatformRegistry, get_platform
+    from vllm.platforms import current_platform
 
     return {
         "attributes": attributes,
+        "vllm": type(current_platform).__name__,
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "platform": type(get_platform()).__name__,
         "platforms": PlatformRegistry.registered_names(),

@@ -43,14 +43,20 @@ _FORKED.set_forkserver_preload(PRELOADED)
 
 
 def run_interpreter(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run ``python -c CODE`` with more environment variables; a failure is in the result."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env={**os.environ, **env},
-        check=False,
+    """Run ``python -c CODE`` with more environment variables; a failure is in the result.
+
+    Raises:
+        AssertionError: it died of a signal.
+    """
+    return _not_killed(
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            env={**os.environ, **env},
+            check=False,
+        )
     )
 
 
@@ -63,7 +69,16 @@ def run_forked(code: str, **env: str | None) -> subprocess.CompletedProcess[str]
             process.kill()
             process.join()
         said = [(Path(folder) / name).read_text() for name in ("stdout", "stderr")]
-    return subprocess.CompletedProcess([sys.executable, "-c", code], process.exitcode, *said)
+    return _not_killed(subprocess.CompletedProcess([sys.executable, "-c", code], process.exitcode, *said))
+
+
+def _not_killed(finished: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    # Processes are forked from one that has not imported this package, and import this module.
+    from grpo_verl_ext.utils.ending import ending
+
+    last = "\n".join((finished.stdout + finished.stderr).splitlines()[-15:])
+    assert finished.returncode >= 0, f"the process died of {ending(finished.returncode)}, after:\n{last}"
+    return finished
 
 
 def run_ranks(run_rank: Callable[..., None], size: int, *args: Any, folder: Path, **env: str) -> None:
@@ -80,7 +95,10 @@ def run_ranks(run_rank: Callable[..., None], size: int, *args: Any, folder: Path
     process.join(3 * SECONDS)
     if process.is_alive():
         process.kill()
-    assert process.exitcode == 0, (folder / "stderr").read_text()[-4000:]
+    from grpo_verl_ext.utils.ending import ending
+
+    ended = f"it ended with {ending(process.exitcode or 0)}, after:\n"
+    assert process.exitcode == 0, ended + (folder / "stderr").read_text()[-4000:]
 
 
 def start(

@@ -60,6 +60,7 @@ def test_a_process_looks_the_same_with_and_without_the_package(process: str) -> 
     assert changed <= HOOK, changed
     assert installed.pop("finders")[1:] == without.pop("finders"), "wrapt's finder waits for verl's imports"
     assert installed == without
+    assert installed["vllm"] == "CpuPlatform"
 
 
 class TestAsked:

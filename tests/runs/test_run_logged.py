@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from grpo_verl_ext.runs.child_process import ProcessFailedError, last_lines, run_logged
+from grpo_verl_ext.utils.ending import ending
 
 
 def test_output_goes_to_the_log_and_the_environment_is_the_given_one(tmp_path: Path) -> None:
@@ -31,6 +32,17 @@ def test_a_failure_shows_status_log_and_last_lines(tmp_path: Path) -> None:
     with pytest.raises(ProcessFailedError, match=r"(?s)the reason.*status 3; its whole output is in .*/log"):
         run_logged([sys.executable, "-c", code], tmp_path / "log", environment=os.environ)
     assert last_lines(tmp_path / "log") == "the reason"
+
+
+def test_a_child_that_dies_of_a_signal_is_reported_with_its_name(tmp_path: Path) -> None:
+    code = "import os; print('the last line', flush=True); os.kill(os.getpid(), 4)"
+    said = r"(?s)the last line.* ended with SIGILL \(Illegal instruction\); its whole output is in "
+    with pytest.raises(ProcessFailedError, match=said):
+        run_logged([sys.executable, "-c", code], tmp_path / "log", environment=os.environ)
+
+
+def test_a_signal_without_a_name_of_its_own() -> None:
+    assert ending(-(signal.SIGRTMIN + 1)).startswith(f"signal {signal.SIGRTMIN + 1} (Real-time signal")
 
 
 def test_only_warnings_are_left_out_of_the_last_lines(tmp_path: Path) -> None:

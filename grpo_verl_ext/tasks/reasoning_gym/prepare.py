@@ -16,6 +16,7 @@ from typing import Any
 from grpo_verl_ext.rewards.reasoning_gym import library, make_dataset
 from grpo_verl_ext.tasks import folders
 from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
+from grpo_verl_ext.utils.ending import ending
 from grpo_verl_ext.utils.files import cache_root
 
 
@@ -97,6 +98,9 @@ def _draw(folder: Path, settings: GymSettings) -> dict[str, Any]:
         check=False,
     )
     if finished.returncode:
-        raise PreparedFolderError(finished.stderr.strip().rpartition("\n")[2])
+        last = finished.stderr.strip().rpartition("\n")[2]
+        raise PreparedFolderError(
+            last or f"the process that draws them ended with {ending(finished.returncode)}"
+        )
     left_out: dict[str, Any] = json.loads(finished.stdout.strip().rpartition("\n")[2])
     return {"left_out": left_out}

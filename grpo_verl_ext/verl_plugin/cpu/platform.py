@@ -14,6 +14,8 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 VARIABLE = "VERL_PLATFORM"
 """verl's environment variable for the platform of a process; if unset, verl looks for an accelerator."""
+VLLM_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
+"""Makes vLLM choose its CPU platform; every process of the platform has it before it imports vLLM."""
 
 
 def chosen_platform() -> str:
@@ -184,7 +186,7 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl ships no types
         vLLM starts a separate process for a CPU worker unless its multiprocessing is off; with one worker per
         replica that only costs start-up time. The engine has its own process either way.
         """
-        return {"VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+        return {**VLLM_ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
     def cudart(self) -> Any:
         """Return None: there is no CUDA runtime."""

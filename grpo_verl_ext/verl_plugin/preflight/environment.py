@@ -2,13 +2,17 @@
 
 import importlib.metadata
 import importlib.util
+import os
+import platform as host
 from collections.abc import Iterator
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 from packaging.version import Version
 
 from grpo_verl_ext.verl_plugin import usage
-from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE, chosen_platform
+from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
+from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 
@@ -47,9 +51,31 @@ def advise_packages(config: DictConfig) -> Iterator[Problem]:
 
 def _vllm(config: DictConfig) -> Iterator[Problem]:
     key = "actor_rollout_ref.rollout.name"
-    if config.actor_rollout_ref.rollout.name == "vllm" and importlib.util.find_spec("vllm") is None:
+    if config.actor_rollout_ref.rollout.name != "vllm":
+        return
+    if importlib.util.find_spec("vllm") is None:
         package = "'grpo-verl-ext[cpu]'" if usage.asks_for_cpu(config) else "vllm"
         yield Problem(key, "vllm", why="vLLM is not installed here", fix=f"pip install {package}")
+    elif not usage.asks_for_cpu(config) and dies_unasked():
+        yield Problem(
+            key,
+            "vllm",
+            why=f"vLLM is {CPU_BUILD} here, which verl finds only on the CPU platform (else it says: vllm "
+            "version None not supported); where something else answers for the name vllm, its processes die "
+            "of SIGILL (Illegal instruction), for this processor has no AVX-512",
+            fix=f"+platform=cpu, or {VARIABLE}=nvidia in front of the command if it is for another machine",
+        )
+
+
+def dies_unasked() -> bool:
+    """Whether vLLM's CPU build would take kernels that this x86 processor does not have.
+
+    They are for AVX-512, and vLLM takes them where nothing chooses its CPU platform. A platform that is named
+    means that the training is for such a machine.
+    """
+    nothing_chosen = not chosen_platform() and not VLLM_ENVIRONMENT.items() <= os.environ.items()
+    lacks_avx512 = host.machine() == "x86_64" and not torch.cpu._is_avx512_supported()
+    return nothing_chosen and lacks_avx512 and is_installed(CPU_BUILD)
 
 
 def _trl(config: DictConfig) -> Iterator[Problem]:

@@ -5,7 +5,8 @@ The first process of a Ray imports the modules of all workers, forks the worker 
 stays as a server; later processes ask it for a fork and end. A worker then starts in 0.5 s instead of 5 to 9.
 
 Where that is not possible (no server, another search path for modules), this process prints why and becomes
-a normal Python that does its own imports.
+a normal Python that does its own imports. The server has an abstract socket, whose name any process of the
+machine can find or take: both ends refuse another user's process before they send or read a word.
 
 Nothing of this package is imported here: verl loads it as a plugin, with the other modules.
 """
@@ -20,6 +21,7 @@ import os
 import runpy
 import signal
 import socket
+import struct
 import sys
 import time
 import traceback
@@ -37,8 +39,6 @@ MODULES = (
     "verl.experimental.agent_loop",
 )
 """The modules that the workers of a training import, all kinds of workers together."""
-VLLM_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
-"""vLLM chooses its platform when it is imported; verl sets this only for the process of its server."""
 READ_BY_IMPORTS = ("PYTHONPATH", "VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "GRPO_VERL_EXT_PATCHES")
 """A worker with another value of one of these environment variables cannot be a fork of this server."""
 STANDARD_STREAMS = (0, 1, 2)
@@ -46,6 +46,10 @@ RAYLET = "--raylet-name="
 """The argument with the socket of the node's raylet."""
 PATIENCE = 5.0
 """Seconds to wait for a server that has bound its address to begin to listen."""
+REQUEST_SECONDS = 10.0
+"""Time limit for a worker that asks; others wait meanwhile."""
+ANSWER_SECONDS = 600.0
+"""Time limit for a server that still imports: as long as Ray waits for a worker (platform/cpu.yaml)."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,24 @@ class Worker:
         """Return the worker that Ray asked of this process."""
         return cls(list(arguments), dict(os.environ), os.getcwd())
 
+    @classmethod
+    def from_json(cls, message: bytes) -> Worker:
+        """Read what `ask` sends.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        said: Any = json.loads(message)
+        match said:
+            case {"arguments": [_, *_] as words, "environment": dict(variables), "folder": str(folder)} if (
+                all(isinstance(word, str) for word in [*words, *variables.values()])
+            ):
+                return cls(words, variables, folder)
+        raise ValueError("it has not the arguments, environment and folder of a worker")
+
     @property
     def address(self) -> str:
-        """Path of the server's socket, next to that of the node's raylet.
+        """Name of the server's abstract socket, after the path of the node's raylet.
 
         Raises:
             OSError: the worker's arguments do not name the raylet's socket.
@@ -75,7 +94,7 @@ class Worker:
         found = [word.removeprefix(RAYLET) for word in self.arguments if word.startswith(RAYLET)]
         if not found:
             raise OSError(errno.EINVAL, f"no {RAYLET} among the arguments")
-        return f"{found[0]}.fork"
+        return f"\0{found[0]}.fork"
 
     def reads_as(self, other: Worker) -> bool:
         """Whether imports find the same modules in both environments."""
@@ -120,7 +139,6 @@ def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
 
 def import_all(modules: Sequence[str]) -> None:
     """Import the modules for all forks; print the error of one that fails, and leave it to its workers."""
-    os.environ.update(VLLM_ENVIRONMENT)
     # Garbage collection would take a quarter of the time, and write to pages that forks share.
     gc.disable()
     with no_identifiers_drawn():
@@ -167,9 +185,11 @@ def ask(worker: Worker) -> None:
     """Have the server fork the worker, which takes over this process's standard streams.
 
     Raises:
-        OSError: there is no server, or it refuses.
+        OSError: there is no server, it does not answer, it refuses, or it is another user's.
     """
     with connected(worker.address) as connection:
+        if (user := other_user(connection)) is not None:
+            raise OSError(errno.EPERM, f"the server is of user {user}")
         message = json.dumps(asdict(worker)).encode() + b"\n"
         sent = socket.send_fds(connection, [message], STANDARD_STREAMS)
         if sent < len(message):  # else the server may have closed, and even an empty send would fail
@@ -183,15 +203,24 @@ def connected(address: str) -> socket.socket:
     end = time.monotonic() + PATIENCE
     while True:
         connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(ANSWER_SECONDS)
         try:
             connection.connect(address)
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, BlockingIOError):  # it does not listen yet, or many are waiting
             connection.close()
             if time.monotonic() > end:
                 raise
             time.sleep(0.05)
         else:
             return connection
+
+
+def other_user(connection: socket.socket) -> int | None:
+    """Return the number of the user at the other end, or None if that is this process's own."""
+    credentials = struct.Struct("iII")  # process, user, group
+    sent = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    user: int = credentials.unpack(sent)[1]
+    return None if user == os.geteuid() else user
 
 
 def serve(listener: socket.socket, first: Worker) -> Worker:
@@ -212,17 +241,10 @@ def serve(listener: socket.socket, first: Worker) -> Worker:
         except TimeoutError:
             continue
         with connection:
-            worker, streams = received(connection)
-            if worker and worker.reads_as(first):
-                if is_fork():
-                    listener.close()
-                    for stream, number in zip(streams, STANDARD_STREAMS, strict=True):
-                        os.dup2(stream, number)
-                        os.close(stream)
-                    return worker
-                connection.sendall(b"\n")
-            for stream in streams:
-                os.close(stream)
+            worker = forked(connection, first)
+        if worker is not None:
+            listener.close()
+            return worker
     os._exit(0)
 
 
@@ -234,13 +256,48 @@ def is_fork() -> bool:
     return True
 
 
-def received(connection: socket.socket) -> tuple[Worker | None, list[int]]:
-    """Receive what `ask` sent: the worker (None if its process has ended) and its standard streams."""
-    connection.settimeout(None)
-    message, streams, _, _ = socket.recv_fds(connection, 2**16, len(STANDARD_STREAMS))
-    while part := connection.recv(2**16) if not message.endswith(b"\n") else b"":
+def forked(connection: socket.socket, first: Worker) -> Worker | None:
+    """Fork for the worker that is asked for; print why if the request is not one that `ask` sends.
+
+    Returns:
+        The worker, in the fork, with the standard streams of the process that asked; None in the server.
+    """
+    streams: list[int] = []
+    try:
+        if (user := other_user(connection)) is not None:
+            raise OSError(errno.EPERM, f"a process of user {user} asked for a worker, and is refused")
+        worker = Worker.from_json(received(connection, streams))
+        if worker.reads_as(first):
+            connection.sendall(b"\n")  # fails if the process that asked has ended or imports for itself
+            if is_fork():
+                for stream, number in zip(streams, STANDARD_STREAMS, strict=True):
+                    os.dup2(stream, number)
+                return worker
+    except (OSError, ValueError, RecursionError) as error:
+        print(f"grpo_verl_ext: no worker for a request: {error}", file=sys.stderr, flush=True)
+    finally:
+        for stream in streams:
+            os.close(stream)
+    return None
+
+
+def received(connection: socket.socket, streams: list[int]) -> bytes:
+    """Receive what `ask` sends, and add the standard streams to ``streams``.
+
+    Raises:
+        OSError: it does not come in time.
+        ValueError: it ends early, or has other streams.
+    """
+    end = time.monotonic() + REQUEST_SECONDS
+    connection.settimeout(REQUEST_SECONDS)
+    message, received_streams, _, _ = socket.recv_fds(connection, 2**16, len(STANDARD_STREAMS))
+    streams += received_streams
+    while part := b"" if message.endswith(b"\n") else connection.recv(2**16):
         message += part
-    return (Worker(**json.loads(message)) if message.endswith(b"\n") else None), streams
+        connection.settimeout(max(end - time.monotonic(), 1e-3))
+    if not message.endswith(b"\n") or len(streams) != len(STANDARD_STREAMS):
+        raise ValueError(f"{len(message)} bytes and {len(streams)} streams, and then the end")
+    return message
 
 
 if __name__ == "__main__":
