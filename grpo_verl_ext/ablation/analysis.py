@@ -130,9 +130,9 @@ def _of_changed_sources(results: Results) -> list[str]:
     changed = sum(str(record["git_revision"]).endswith(CHANGED) for record in records)
     if not changed:
         return []
-    rests = "every verdict here rests on them" if results.settings.is_declared else "they show no finding"
+    rests = "the verdicts rest on them" if results.settings.is_declared else "they show no finding"
     return [
-        f"{changed} of {len(records)} runs were begun from sources that differ from their commit: what ran "
+        f"{changed} of {len(records)} runs were begun from a checkout that differs from its commit: what ran "
         f"cannot be known, and {rests}"
     ]
 

@@ -266,7 +266,7 @@ class TestChangedSources:
         nothing = {"expect": [], "control": None, "primary": None, "margin": None, "starts": None}
         assert run("out", "--jobs", "1", seeds=[1], **nothing).exit_code == 0
         assert all_warnings(read_results(tmp_path / "out")) == [
-            "4 of 4 runs were begun from sources that differ from their commit: what ran cannot be known, "
+            "4 of 4 runs were begun from a checkout that differs from its commit: what ran cannot be known, "
             "and they show no finding"
         ]
 
