@@ -21,7 +21,7 @@ Logged = Mapping[str, float]
 """Metric → value of a step."""
 VARIANTS = {"gvpo-lr2e-4": "lr 2e-4", "gvpo-lr5e-4": "5e-4", "gvpo-lr1e-3": "1e-3, too high"}
 PANELS: dict[str, Callable[[Logged], float]] = {
-    "right on held-out prompts": lambda logged: logged["gold_response/right"],
+    "gold_response/right": lambda logged: logged["gold_response/right"],
     "actor/gvpo_drift, nats": lambda logged: logged["actor/gvpo_drift"],
     # the share by which a step's updates have changed its loss
     "(var_term + cov_term) / reward_term": lambda logged: (

@@ -25,6 +25,7 @@ from grpo_verl_ext.ablation.statistics import (
     summarize,
 )
 from grpo_verl_ext.ablation.verdicts import CheckResult, Verdict
+from grpo_verl_ext.runs.provenance import CHANGED
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def rows_of(results: Results) -> list[Row]:
 
 
 def all_warnings(results: Results) -> list[str]:
-    """Files that cannot be read, and runs that are not finished."""
+    """Files that cannot be read, runs that are not finished, and runs of changed sources."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     wanted = starts_by_rule(results)
     if results.settings.expect and (finished := finished_starts(results, wanted)) < wanted:
@@ -121,7 +122,19 @@ def all_warnings(results: Results) -> list[str]:
     if unfinished:
         names = ", ".join(f"{run.variant}/seed-{run.seed} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
-    return warnings
+    return warnings + _of_changed_sources(results)
+
+
+def _of_changed_sources(results: Results) -> list[str]:
+    records = [run.record for run in results.runs if run.record is not None]
+    changed = sum(str(record["git_revision"]).endswith(CHANGED) for record in records)
+    if not changed:
+        return []
+    rests = "the verdicts rest on them" if results.settings.is_declared else "they show no finding"
+    return [
+        f"{changed} of {len(records)} runs were begun from a checkout that differs from its commit: what ran "
+        f"cannot be known, and {rests}"
+    ]
 
 
 def runs_asked_for(results: Results) -> list[Result]:

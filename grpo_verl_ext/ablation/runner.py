@@ -20,7 +20,7 @@ from grpo_verl_ext.ablation.run_state import (
 )
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
-from grpo_verl_ext.runs.provenance import git_revision, versions
+from grpo_verl_ext.runs.provenance import CHANGED, git_revision, versions
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.files import alone_in
 
@@ -103,11 +103,13 @@ def go(
     retry_failed: bool,
     executor: Executor = LOCAL,
     accepted: Callable[[], None] = lambda: None,
+    before_each: Callable[[GridRun], None] = lambda _: None,
 ) -> list[GridRun]:
     """Train the runs that are to do, and return those that have failed.
 
     Args:
         accepted: called when nothing speaks against the runs, before the first one starts.
+        before_each: called before each attempt, and may refuse it.
 
     Raises:
         AblationError: a run was begun with other overrides or may be running elsewhere, another process
@@ -121,8 +123,27 @@ def go(
         submitted = [run for run in runs if noted_job(run.training.folder)]
         left = [run for run in runs if run not in submitted]
         new = [run for run in left if status_of(run).is_to_do(retry_failed=retry_failed)]
-        _train([*submitted, *new], watcher, executor)
+        _train([*submitted, *new], watcher, executor, before_each)
     return [run for run in runs if failure_of(run) is not None]
+
+
+def check_clean(run: GridRun | None = None) -> None:
+    """Refuse to begin a run of a declared comparison from changed sources; its record could not say what ran.
+
+    Args:
+        run: if a cluster has it already, it is only watched.
+
+    Raises:
+        AblationError: says what to type.
+    """
+    revision = git_revision() or ""
+    if not revision.endswith(CHANGED) or (run is not None and noted_job(run.training.folder)):
+        return
+    raise AblationError(
+        f"the checkout of grpo_verl_ext differs from its commit {revision.removesuffix(CHANGED)[:12]}, and "
+        f"no record could say what ran; valid for a declared comparison is a commit without changes. Commit "
+        f"them, or type: git worktree add ../clean HEAD, and run it there"
+    )
 
 
 def check_records(runs: Sequence[GridRun]) -> None:
@@ -159,10 +180,13 @@ def _by_key(overrides: Sequence[str]) -> dict[str, list[str]]:
     return values
 
 
-def _train(runs: Sequence[GridRun], watcher: Watcher, executor: Executor) -> None:
+def _train(
+    runs: Sequence[GridRun], watcher: Watcher, executor: Executor, before_each: Callable[[GridRun], None]
+) -> None:
     waiting, at_work = deque(runs), list[Iterator[None]]()
     while waiting or at_work:
         while waiting and len(at_work) < executor.at_once:
+            before_each(waiting[0])
             at_work.append(_attempt(waiting.popleft(), watcher, executor))
         at_work = [attempt for attempt in at_work if next(attempt, "over") != "over"]
         if at_work:

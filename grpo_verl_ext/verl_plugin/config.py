@@ -248,7 +248,7 @@ class Options:
     watch: bool = key(
         True,
         ON_OR_OFF,
-        "end the training when one of its Ray actors or vLLM engines died; verl may wait forever",
+        "end the training when a Ray actor or vLLM engine died, or a reward server; verl may wait or go on",
     )
     own_queue: bool = key(
         False,

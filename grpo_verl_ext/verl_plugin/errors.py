@@ -83,6 +83,10 @@ class SettingError(ValueError):
         )
 
 
+class RewardServerError(RuntimeError):
+    """A reward server gave no score; the same command resumes the training from its last checkpoint."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """A problem found by one check."""

@@ -1,10 +1,11 @@
 """The sections of ``algorithm.grpo_ext`` that name reward models, read by the manager ``rule_and_model``."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_verl_ext.verl_plugin.rules import FACTOR, ON_OR_OFF, Rule, key, one_of
+from grpo_verl_ext.verl_plugin.rules import FACTOR, ON_OR_OFF, POSITIVE, Rule, is_number, key, one_of
 
 PATH = Rule(
     lambda value: isinstance(value, str) and value != "",
@@ -12,6 +13,19 @@ PATH = Rule(
     "<folder>",
     nullable=True,
 )
+URL = Rule(
+    lambda value: isinstance(value, str) and bool(re.fullmatch(r"https?://[^/\s].*", value)),
+    "an address that begins with https:// or http://",
+    "https://HOST:8000",
+    nullable=True,
+)
+VARIABLE = Rule(
+    lambda value: isinstance(value, str) and value.isidentifier(),
+    "the name of an environment variable",
+    "REWARD_TOKEN",
+    nullable=True,
+)
+RETRIES = Rule(lambda value: is_number(value) and value in range(101), "an integer from 0 to 100", "5")
 DTYPE = one_of("float32", "auto")
 DTYPE_DESCRIPTION = "precision of the model at `path`; auto: its files'"
 
@@ -28,6 +42,14 @@ class ClassifierOptions:
         False, ON_OR_OFF, "the model reads the chat in its own template; false: text without special tokens"
     )
     dtype: str = key("float32", DTYPE, DTYPE_DESCRIPTION)
+    url: str | None = key(
+        None, URL, "a server that speaks vLLM's `/classify` and has the model; null: it is loaded"
+    )
+    token_env: str | None = key(
+        None, VARIABLE, "its value is sent to `url`: `Authorization: Bearer <value>`; null: no header"
+    )
+    timeout: float = key(300.0, POSITIVE, "seconds that a server may take for one score")
+    retries: int = key(5, RETRIES, "attempts after the first, with pauses of 1, 2, 4, … at most 30 seconds")
 
 
 @dataclass(frozen=True)

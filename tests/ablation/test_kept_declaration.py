@@ -1,16 +1,16 @@
 """Test that a declaration cannot change, appear or disappear once a run of the grid has begun."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.compact import read_compact, write_compact
-from grpo_verl_ext.ablation.declaration import Check, Control, Expectation, Primary, Starts
+from grpo_verl_ext.ablation.declaration import Check, Control, Declaration, Expectation, Primary, Starts
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings, runs_of
-from grpo_verl_ext.ablation.results import GRID, keep_grid, read_results
+from grpo_verl_ext.ablation.results import FIXED, GRID, keep_grid, read_results
 from grpo_verl_ext.ablation.runner import go
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -73,6 +73,11 @@ def test_a_changed_key_is_named_with_both_values(declared, key: str, value: obje
         keep_grid(replace(declared, **{key: value}))
     assert (Path(declared.folder) / GRID).read_bytes() == before
     keep_grid(declared)
+
+
+def test_no_field_of_a_declaration_is_forgotten() -> None:
+    """Of the others, variants follow from the axes, whose overrides each run's record has."""
+    assert {field.name for field in fields(Declaration)} - {*FIXED} == {"variants", "seeds"}
 
 
 def test_it_cannot_disappear(declared: GridSettings) -> None:

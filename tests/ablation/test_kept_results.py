@@ -3,15 +3,16 @@
 import json
 import re
 import shutil
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 import grpo_verl_ext.config
 from grpo_verl_ext.ablation.compact import read_compact
+from grpo_verl_ext.ablation.grid import GridSettings, read_grid
 from grpo_verl_ext.cli import app
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ablations"
@@ -45,7 +46,10 @@ def test_the_report_is_made_anew_and_is_the_same(kept: Path, reports: dict[str, 
     "kept", [kept for kept in KEPT if kept.parent.name not in EARLIER], ids=lambda file: file.parent.name
 )
 def test_the_grid_beside_it_is_the_one_that_was_run(kept: Path) -> None:
-    assert declared(EXAMPLES / f"{kept.parent.name}.yaml") == ran(kept)
+    """In every key: what ran, what is compared, and all that was declared."""
+    beside = read_grid(EXAMPLES / f"{kept.parent.name}.yaml").as_dict()
+    assert beside == read_compact(kept).settings.as_dict()
+    assert beside.keys() == {field.name for field in fields(GridSettings)} - {"folder"}
 
 
 def test_every_number_of_every_table_is_theirs(reports: dict[str, Path]) -> None:
@@ -95,20 +99,6 @@ def test_the_family_has_learnt_as_its_table_says() -> None:
 def test_names_that_every_file_system_takes() -> None:
     kept = [path for path in (EXAMPLES / "results").rglob("*") if path.name != ".gitignore"]
     assert [path.name for path in kept if not path.name.replace("_", "").replace(".", "").isalnum()] == []
-
-
-DECLARED = ("steps", "base", "axes", "seeds", "seed_overrides", "baseline", "metrics", "primary", "margin")
-
-
-def declared(file: Path) -> dict[str, Any]:
-    """What a grid's file says of its runs and their comparison."""
-    return {name: value for name, value in yaml.safe_load(file.read_text()).items() if name in DECLARED}
-
-
-def ran(kept: Path) -> dict[str, Any]:
-    """The same of the grid that a compact file is of, without what was never given."""
-    grid = json.loads(kept.read_text())["grid"]
-    return {name: grid[name] for name in DECLARED if grid[name] is not None}
 
 
 def compared(text: str) -> list[tuple[tuple[str, str, str, str], list[str]]]:

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from statsmodels.stats.power import TTestPower
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks, runner
-from grpo_verl_ext.ablation.analysis import analyse
+from grpo_verl_ext.ablation import checks, runner, terminal
+from grpo_verl_ext.ablation.analysis import all_warnings, analyse
 from grpo_verl_ext.ablation.results import read_results
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.child_process import ProcessFailedError
@@ -213,3 +213,69 @@ def test_a_changed_declaration_is_refused_before_anything_is_prepared(run, verl:
     refused = run(margin=0.2)
     assert refused.exit_code == 1
     assert "begun with margin: 0.1, and now it is 0.2" in refused.stderr
+
+
+CHANGED_SOURCES = "0123456789ab" + "0" * 28 + "+changes"
+
+
+class TestChangedSources:
+    def test_no_run_of_a_declared_comparison_begins(
+        self, run, verl: Verl, tmp_path: Path, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(runner, "git_revision", lambda: CHANGED_SOURCES)
+        refused = run()
+        assert refused.exit_code == 1
+        assert re.search(
+            r"ablate: the checkout of grpo_verl_ext differs from its commit 0123456789ab, .*valid for a "
+            r"declared comparison is a commit without changes\. Commit them, or type: git worktree add",
+            refused.stderr,
+        )
+        assert verl.trained == []
+        assert not (tmp_path / "out" / "base").exists()
+
+    def test_nothing_is_prepared(self, run, verl: Verl, monkeypatch) -> None:
+        monkeypatch.setattr(runner, "git_revision", lambda: CHANGED_SOURCES)
+        monkeypatch.setattr(checks, "tasks_to_prepare", lambda _: [("chain_sum", 1)])
+        monkeypatch.setattr(terminal, "run_prepare", lambda *_, **__: pytest.fail("a task is prepared"))
+        assert "a commit without changes" in run().stderr
+
+    def test_sources_that_change_between_runs_end_the_grid_which_goes_on_later(
+        self, run, verl: Verl, monkeypatch
+    ) -> None:
+        revision = lambda: CHANGED_SOURCES if len(verl.trained) >= 3 else "0" * 40  # noqa: E731
+        monkeypatch.setattr(runner, "git_revision", revision)
+        refused = run()
+        assert refused.exit_code == 1
+        assert "a commit without changes" in refused.stderr
+        assert len(verl.trained) == 3
+        monkeypatch.setattr(runner, "git_revision", lambda: "0" * 40)
+        assert run().exit_code == 0
+        assert len(verl.trained) == len(set(verl.trained)) >= 16
+
+    def test_a_finished_grid_shows_its_verdicts(self, run, verl: Verl, monkeypatch) -> None:
+        run()
+        monkeypatch.setattr(runner, "git_revision", lambda: CHANGED_SOURCES)
+        again = run()
+        assert again.exit_code == 0, again.output
+        assert sentences(again.output)
+
+    def test_an_exploratory_grid_is_trained_and_its_report_says_so(
+        self, run, verl: Verl, tmp_path: Path, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(runner, "git_revision", lambda: CHANGED_SOURCES)
+        nothing = {"expect": [], "control": None, "primary": None, "margin": None, "starts": None}
+        assert run("out", "--jobs", "1", seeds=[1], **nothing).exit_code == 0
+        assert all_warnings(read_results(tmp_path / "out")) == [
+            "4 of 4 runs were begun from a checkout that differs from its commit: what ran cannot be known, "
+            "and they show no finding"
+        ]
+
+    def test_without_a_checkout_a_line_says_that_no_commit_is_recorded(
+        self, run, verl: Verl, monkeypatch
+    ) -> None:
+        said = "grpo_verl_ext is no checkout of git here: the records have versions and no commit"
+        for revision, is_said in ((None, True), ("0" * 40, False)):
+            monkeypatch.setattr(terminal, "git_revision", lambda revision=revision: revision)
+            trained = run(str(revision))
+            assert trained.exit_code == 0
+            assert (said in trained.output) is is_said

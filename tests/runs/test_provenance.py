@@ -1,5 +1,10 @@
 """Test the record of the software that a result was made with."""
 
+import subprocess
+from pathlib import Path
+
+import pytest
+
 from grpo_verl_ext.runs.provenance import git_revision, versions
 
 
@@ -7,3 +12,52 @@ def test_what_decides_the_numbers_is_recorded() -> None:
     assert {"python", "grpo-verl-ext", "verl", "torch", "transformers", "trl"} <= versions().keys()
     revision = git_revision()
     assert revision is None or len(revision.removesuffix("+changes")) == 40
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    made = subprocess.run(
+        ["git", "-C", folder, *identity, *words], check=True, capture_output=True, text=True
+    )
+    return made.stdout.strip()
+
+
+class TestRevision:
+    @pytest.fixture
+    def sources(self, tmp_path: Path) -> Path:
+        """A package in a checkout with one commit."""
+        package = tmp_path / "checkout" / "package"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package.parent / ".gitignore").write_text("__pycache__/\n")
+        git(package.parent, "init")
+        git(package.parent, "add", ".")
+        git(package.parent, "commit", "-m", "first")
+        return package
+
+    def test_a_clean_checkout_is_its_commit(self, sources: Path) -> None:
+        (sources / "__pycache__").mkdir()
+        (sources / "__pycache__" / "ignored.pyc").touch()
+        (sources.parent / "notes.txt").touch()
+        assert git_revision(sources) == git(sources, "rev-parse", "HEAD")
+
+    @pytest.mark.parametrize("change", ["package/__init__.py", "package/new.py", ".gitignore"])
+    def test_a_change_is_marked(self, sources: Path, change: str) -> None:
+        """Of tracked files anywhere; a new file in the package can be imported, so it counts, too."""
+        (sources.parent / change).write_text("changed")
+        assert git_revision(sources) == git(sources, "rev-parse", "HEAD") + "+changes"
+
+    def test_a_staged_change_is_marked(self, sources: Path) -> None:
+        (sources / "new.py").touch()
+        git(sources, "add", ".")
+        assert git_revision(sources) == git(sources, "rev-parse", "HEAD") + "+changes"
+
+    def test_without_a_checkout_or_git_there_is_none(
+        self, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        installed = sources.parent / "site-packages" / "package"
+        installed.mkdir(parents=True)
+        (installed / "__init__.py").touch()
+        assert git_revision(installed) is None, "inside a checkout of something else"
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert git_revision(sources) is None

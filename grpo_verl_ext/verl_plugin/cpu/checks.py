@@ -152,8 +152,11 @@ def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int
 def _reward_model_bytes(config: DictConfig) -> int:
     """Return the bytes of this package's reward models, which each of verl's reward processes loads."""
     options = Options.from_config(config.algorithm)
-    models = [options.reward_model, options.step_reward_model, *(options.reward_models or {}).values()]
-    size = sum(_loaded_bytes(model.path, model.dtype) for model in models if model is not None)
+    of_responses = [options.reward_model, *(options.reward_models or {}).values()]
+    loaded = [(each.path, each.dtype) for each in of_responses if each is not None and each.url is None]
+    if (steps := options.step_reward_model) is not None:
+        loaded.append((steps.path, steps.dtype))
+    size = sum(_loaded_bytes(path, dtype) for path, dtype in loaded)
     return int(-(-config.reward.num_workers // config.trainer.nnodes) * size)
 
 

@@ -1,4 +1,4 @@
-"""Stop a training when a Ray actor it depends on has died; verl would wait forever.
+"""Stop a training when a Ray actor it depends on has died, or a reward server; verl would wait or go on.
 
 Patch of ``PPOTrainer.fit``. verl does not restart actors. Where it waits for an answer of the dead actor
 itself, Ray raises, and verl ends with that error. Where the answer comes by another way (the responses of an
@@ -6,7 +6,8 @@ agent loop's worker come through TransferQueue), verl waits forever. verl has no
 
 While ``fit`` runs, a thread of the trainer's process asks Ray every `SECONDS` which of the training's actors
 have died. If one has, and verl has not raised by itself `PATIENCE` seconds later, ``fit`` raises
-`LostActorError`, which names the actor.
+`LostActorError`, which names the actor. A reward process that has given up its server reports that
+(`rollout.failures`), and ``fit`` raises `RewardServerError`: verl would train on the other responses.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
+
+from grpo_verl_ext.verl_plugin.errors import RewardServerError
+from grpo_verl_ext.verl_plugin.rollout import failures
 
 SECONDS = 5.0
 """Between two questions to Ray."""
@@ -55,15 +59,17 @@ def watched() -> Iterator[None]:
 
     Actors that died before the block belong to another training. The main thread is interrupted by a signal
     whose handler raises KeyboardInterrupt, the only exception that ``ray.get`` lets through.
+    `RewardServerError` is raised likewise, and where verl first ends with an error that follows from it.
     """
     done = threading.Event()
-    found: list[str] = []
+    found: list[RuntimeError] = []
 
     def interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
     try:
         earlier = set(lost_actors())
+        failures.forget()
         handler = signal.signal(signal.SIGUSR1, interrupt)
     except Exception as error:  # noqa: BLE001  # a training must not end because it cannot be watched
         _warn_unwatched(error)
@@ -76,29 +82,42 @@ def watched() -> Iterator[None]:
     except KeyboardInterrupt:
         if not found:
             raise
-        raise LostActorError(
-            f"{'; '.join(found)} verl does not start it again and would wait for it; the training ends "
-            f"here. Type the same command again: it goes on from the last checkpoint"
-        ) from None
+        raise found[0] from None
+    except RuntimeError as error:
+        _raise_reported(error)
+        raise
+    else:
+        _raise_reported()
     finally:
         done.set()
         signal.signal(signal.SIGUSR1, handler)
 
 
-def _look(earlier: set[str], done: threading.Event, found: list[str]) -> None:
+def _raise_reported(consequence: Exception | None = None) -> None:
+    if (failed := failures.reported()) is not None:
+        raise RewardServerError(failed) from consequence
+
+
+def _look(earlier: set[str], done: threading.Event, found: list[RuntimeError]) -> None:
     while not done.wait(SECONDS):
         try:
-            lost = {actor: words for actor, words in lost_actors().items() if actor not in earlier}
+            failed = failures.reported()
+            lost = [words for actor, words in lost_actors().items() if actor not in earlier]
         except Exception as error:  # noqa: BLE001  # as above
             _warn_unwatched(error)
             return
-        if not lost:
+        if failed is None and (not lost or done.wait(PATIENCE)):
             continue
-        if done.wait(PATIENCE):
-            return
-        found.extend(lost.values())
+        found.append(_lost(lost) if failed is None else RewardServerError(failed))
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         return
+
+
+def _lost(actors: Sequence[str]) -> LostActorError:
+    return LostActorError(
+        f"{'; '.join(actors)} verl does not start it again and would wait for it; the training ends "
+        f"here. Type the same command again: it goes on from the last checkpoint"
+    )
 
 
 def _warn_unwatched(error: Exception) -> None:

@@ -1,6 +1,6 @@
 """Check that the configured reward reaches the algorithm in the form that it needs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -75,7 +75,6 @@ def _load_unless_imports_are_missing(name: str) -> None:
 def check_reward_model(config: DictConfig) -> None:
     """Refuse ``rule_and_model`` without a usable reward model, or a reward model without that manager."""
     manager = config.reward.reward_manager.name
-    section = f"{SECTION}.reward_model"
     set_here = Options.from_config(config.algorithm)
     if manager != REWARD_MANAGER:
         for name in ("reward_model", "reward_models", "step_reward_model"):
@@ -101,37 +100,56 @@ def check_reward_model(config: DictConfig) -> None:
         )
     for name, model in (set_here.reward_models or {}).items():
         _check_classifier(f"{SECTION}.reward_models.{name}", model)
-    options = set_here.reward_model or RewardModelOptions()
+    _check_first_model(set_here, server=server)
+
+
+def _check_first_model(set_here: Options, *, server: bool) -> None:
+    section, options = f"{SECTION}.reward_model", set_here.reward_model or RewardModelOptions()
+    fix = f"+{section}.path=<folder of a reward model>"
     if not asks_reward_model(set_here, server=server):
-        _check_unread(section, options)
+        why = f"{section}.path is null and reward.reward_model.enable is false, so no model has it"
+        unread, valid = ("weight", "chat_template", "dtype", *OF_SERVER), f"only {section}.rule_weight"
+        _check_unread(section, options, unread, why=why, valid=f"{valid} without a path", fix=fix)
     elif options.path is not None:
         _check_classifier(section, options)
-    elif not server:
+    elif server:
+        why = f"{section}.path is null, so that verl's own server inside the cluster is asked"
+        names = ("url", "token_env", "dtype")
+        _check_unread(section, options, names, why=why, valid="only with a path", fix=fix)
+    else:
         raise SettingError(
             "reward.reward_manager.name",
             REWARD_MANAGER,
             why=f"there is no reward model: {section}.path is null and reward.reward_model.enable is false",
-            fix=f"+{section}.path=<folder of a reward model>",
+            fix=fix,
         )
 
 
-def _check_unread(section: str, options: RewardModelOptions) -> None:
-    """Refuse settings of a model that is not there; ``rule_weight`` alone is read without one."""
-    default = RewardModelOptions()
-    for name in ("weight", "chat_template", "dtype"):
+OF_SERVER = ("url", "token_env", "timeout", "retries")
+"""Options about a server."""
+
+
+def _check_unread(
+    section: str, options: ClassifierOptions, names: Sequence[str], *, why: str, valid: str, fix: str
+) -> None:
+    """Refuse settings of a model or server that is not there."""
+    default = type(options)()
+    for name in names:
         if (value := getattr(options, name)) != getattr(default, name):
-            raise SettingError(
-                f"{section}.{name}",
-                value,
-                why=f"{section}.path is null and reward.reward_model.enable is false, so no model has it",
-                valid=f"only {section}.rule_weight without a path",
-                fix=f"+{section}.path=<folder of a reward model>, or ~{section}.{name}",
-            )
+            key = f"{section}.{name}"
+            raise SettingError(key, value, why=why, valid=valid, fix=f"{fix}, or ~{key}")
 
 
 def _check_classifier(section: str, model: ClassifierOptions) -> None:
     key, what = f"{section}.path", "sequence classifier with one output"
     assert model.path is not None
+    if model.url is None:
+        why = f"{section}.url is null, so that the model is loaded and no server is asked"
+        fix = f"+{section}.url=https://HOST:8000"
+        _check_unread(section, model, OF_SERVER, why=why, valid="only with a url", fix=fix)
+    else:
+        why = "the server at url has the model, in its own precision"
+        _check_unread(section, model, ("dtype",), why=why, valid="only without a url", fix=f"~{section}.url")
     folder = check_head(model.path, key=key, head="ForSequenceClassification", outputs=1, what=what)
     if folder is not None and model.chat_template and not has_chat_template(folder):
         off = f"{section}.chat_template"

@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
-
 from grpo_verl_ext.rewards.learned import LearnedReward, chat_text, judged_text
 from grpo_verl_ext.verl_plugin.reward_config import ClassifierOptions
+from grpo_verl_ext.verl_plugin.rollout.reward_server import RewardServer
 
 Chat = Sequence[Mapping[str, str]]
 
@@ -62,29 +61,22 @@ def loaded(options: ClassifierOptions) -> Score:
     return asked
 
 
-def served(options: ClassifierOptions, *, address: str, name: str, tokenizer: Any) -> Score:
-    """Return what asks verl's server.
+def served(server: RewardServer, *, name: str, tokenizer: Any) -> Score:
+    """Return what asks a server.
 
     Args:
-        address: host and port of verl's reward router.
         name: of the model there.
         tokenizer: the model's.
     """
 
     def text(judged: Judged) -> str:
-        if not options.chat_template:
+        if not server.options.chat_template:
             return judged_text(judged.prompt, judged.response, tokenizer.eos_token)
         # as in verl's own request: the server's tokenizer adds the beginning of sequence
         return chat_text(judged.chat, judged.response, tokenizer).removeprefix(tokenizer.bos_token or "")
 
     async def asked(judged: Judged) -> float:
         # As in verl's own request: the score itself, not its sigmoid.
-        request = {"model": name, "input": text(judged), "use_activation": False}
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
-            session.post(f"http://{address}/classify", json=request) as answer,
-        ):
-            answer.raise_for_status()
-            return float((await answer.json())["data"][-1]["probs"][-1])
+        return await server.score({"model": name, "input": text(judged), "use_activation": False})
 
     return asked

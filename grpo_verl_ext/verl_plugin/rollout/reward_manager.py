@@ -6,14 +6,16 @@ from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig
+from transformers import AutoTokenizer
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
 from grpo_verl_ext.rewards.learned import weighted
-from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, asks_reward_model
-from grpo_verl_ext.verl_plugin.reward_config import RewardModelOptions
+from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, SECTION, Options, asks_reward_model
+from grpo_verl_ext.verl_plugin.reward_config import ClassifierOptions, RewardModelOptions
 from grpo_verl_ext.verl_plugin.rollout.response_scores import Judged, Score, loaded, served
+from grpo_verl_ext.verl_plugin.rollout.reward_server import RewardServer
 from grpo_verl_ext.verl_plugin.rollout.step_scores import StepScorer
 
 RULE, MODEL = "rule_score", "reward_model_score"
@@ -40,7 +42,7 @@ class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # ve
         if asks_reward_model(options, server=config.reward.reward_model.enable):
             self._add(MODEL, first.weight, self._first_model(first, config))
         for name, model in (options.reward_models or {}).items():
-            self._add(f"{MODEL}.{name}", model.weight, loaded(model))
+            self._add(f"{MODEL}.{name}", model.weight, _of_path(model, f"{SECTION}.reward_models.{name}"))
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         """Score one response by the rule and by the models, and its steps."""
@@ -71,11 +73,11 @@ class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # ve
         self._weights[name], self._models[name] = weight, model
 
     def _first_model(self, options: RewardModelOptions, config: DictConfig) -> Score:
+        section = f"{SECTION}.reward_model"
         if options.path is not None:
-            return loaded(options)
+            return _of_path(options, section)
         return served(
-            options,
-            address=self.reward_router_address,
+            RewardServer(f"http://{self.reward_router_address}", options, section),
             name=config.reward.reward_model.model_path,
             tokenizer=self.reward_model_tokenizer,
         )
@@ -99,3 +101,11 @@ class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # ve
         prompt = row.batch["prompts"][is_token[:width]]
         response = row.batch["responses"][is_token[width:]]
         return prompt.tolist(), response.tolist()
+
+
+def _of_path(options: ClassifierOptions, section: str) -> Score:
+    """Load the model at ``path``, or ask the server that has it."""
+    if options.url is None or options.path is None:
+        return loaded(options)
+    tokenizer = AutoTokenizer.from_pretrained(options.path)
+    return served(RewardServer(options.url, options, section), name=options.path, tokenizer=tokenizer)
