@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,7 +22,6 @@ def findings(
     """Yield the findings of our checks, and what verl itself says beyond them."""
     try:
         config = composed(overrides, config_path=config_path, config_name=config_name)
-        defaults = composed([], config_path=config_path, config_name=config_name)
     except CompositionError as error:
         problem = error.problem
         if not problem.key:
@@ -30,12 +30,18 @@ def findings(
         return
     found = list(preflight.findings(config))
     keys = {each.problem.key for each in found}
+    defaults = _defaults(config_path, config_name)
     found += (each for each in _not_numbers(config, defaults) if each.problem.key not in keys)
     yield from found
     names = {each.problem.key.rpartition(".")[2] for each in found if each.severity is Severity.ERROR} - {""}
     for each in verls_validation.findings(config):
         if not any(re.search(rf"\b{name}\b", each.problem.reason) for name in names):
             yield each
+
+
+@cache
+def _defaults(config_path: str, config_name: str) -> DictConfig:
+    return composed([], config_path=config_path, config_name=config_name)
 
 
 def _not_numbers(config: DictConfig, defaults: DictConfig) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 
@@ -32,7 +33,7 @@ Line = Callable[[re.Match[str], DictConfig], str]
 
 
 def findings(config: DictConfig) -> Iterator[Finding]:
-    """Yield verl's refusal, and what its validation only prints, imports vLLM for, or leaves to the trainer."""
+    """Yield verl's refusal, and what its validation leaves out or asks of this machine's vLLM."""
     try:
         _validate(_without_lora(config))
     except REFUSALS as error:
@@ -46,7 +47,9 @@ def _validate(config: DictConfig) -> None:
     """Run verl's validation without our checks, which run before it in a training."""
     verls: object = getattr(validate_config, "__wrapped__", validate_config)
     assert callable(verls)
-    verls(config, need_reference_policy(config), need_critic(config))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Disabled critic")  # as every algorithm but PPO does
+        verls(config, need_reference_policy(config), need_critic(config))
 
 
 def _without_lora(config: DictConfig) -> DictConfig:
