@@ -7,7 +7,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-MODULE = "verl.trainer.main_ppo"
+from grpo_verl_ext.runs.verl_run import TRAINER
+
+MODULE = TRAINER[1]
 FILE = "verl/trainer/main_ppo.py"
 END = re.compile(r"\d*>.*|&>.*|<.*|\|.*|&+|;")
 """Matches a word with which the shell's part of a line begins."""

