@@ -1,39 +1,46 @@
-"""GRPO and its relatives for verl; this module has their pure mathematics and does not import verl."""
+"""GRPO and its relatives for verl; this module has their pure mathematics and does not import verl.
 
-from grpo_verl_ext.algorithms import (
-    advantages,
-    aggregation,
-    groups,
-    gvpo,
-    gvpo_terms,
-    kl,
-    process,
-    surrogate,
-)
-from grpo_verl_ext.algorithms.advantages import (
-    batch_scaled,
-    centred,
-    group_scaled,
-    leave_one_out,
-    outcome_advantages,
-    per_prompt_token,
-    without_truncated,
-)
-from grpo_verl_ext.algorithms.aggregation import (
-    local_token_mean,
-    prompt_mean,
-    sequence_mean_constant_length,
-    sequence_mean_token_mean,
-    token_mean,
-)
-from grpo_verl_ext.algorithms.groups import dense_group_ids
-from grpo_verl_ext.algorithms.kl import k1, k2, k3, with_k2_gradient
-from grpo_verl_ext.algorithms.process import process_advantages
-from grpo_verl_ext.algorithms.surrogate import (
-    clipped_surrogate,
-    dual_clipped_surrogate,
-    geometric_mean_surrogate,
-)
+Its names are imported when they are first used (PEP 562), for torch takes seconds to import.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_verl_ext.algorithms import (
+        advantages,
+        aggregation,
+        groups,
+        gvpo,
+        gvpo_terms,
+        kl,
+        process,
+        surrogate,
+    )
+    from grpo_verl_ext.algorithms.advantages import (
+        batch_scaled,
+        centred,
+        group_scaled,
+        leave_one_out,
+        outcome_advantages,
+        per_prompt_token,
+        without_truncated,
+    )
+    from grpo_verl_ext.algorithms.aggregation import (
+        local_token_mean,
+        prompt_mean,
+        sequence_mean_constant_length,
+        sequence_mean_token_mean,
+        token_mean,
+    )
+    from grpo_verl_ext.algorithms.groups import dense_group_ids
+    from grpo_verl_ext.algorithms.kl import k1, k2, k3, with_k2_gradient
+    from grpo_verl_ext.algorithms.process import process_advantages
+    from grpo_verl_ext.algorithms.surrogate import (
+        clipped_surrogate,
+        dual_clipped_surrogate,
+        geometric_mean_surrogate,
+    )
 
 __version__ = "0.1.0"
 
@@ -68,3 +75,20 @@ __all__ = [
     "with_k2_gradient",
     "without_truncated",
 ]
+
+_MODULES = ("advantages", "aggregation", "groups", "gvpo", "gvpo_terms", "kl", "process", "surrogate")
+
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name: str) -> object:
+        """Import the mathematics and return the function or module of this name."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        modules = {each: import_module(f"{__name__}.algorithms.{each}") for each in _MODULES}
+        globals()[name] = modules.get(name) or next(
+            vars(each)[name] for each in modules.values() if name in vars(each)
+        )
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from grpo_verl_ext.tasks.commands import prepare
 from grpo_verl_ext.utils.command_line import one_message
@@ -106,7 +109,20 @@ def invariance(
         raise typer.Exit(1)
 
 
-@app.command()
+class _Line(TyperCommand):
+    """Takes a training's line as it stands in a script, and says which words are not the training's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Leave out what precedes verl's module, and what the shell has for itself."""
+        from grpo_verl_ext.doctor import pasted_line
+
+        line = pasted_line.read(args)
+        if line.left_out:
+            typer.echo(f"doctor: left out, not the training's: {shlex.join(line.left_out)}", err=True)
+        return super().parse_args(ctx, line.arguments)
+
+
+@app.command(cls=_Line)
 def doctor(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Check this training: the command line of verl's main_ppo.")
@@ -129,33 +145,51 @@ def doctor(
 ) -> None:
     """Check that the plugin is loaded, here and in a Ray worker; with a command line, check that training.
 
-    The command line may be pasted whole: python3 -m verl.trainer.main_ppo --config-name=… key=value …
+    The command line may be pasted whole: uv run python3 -m verl.trainer.main_ppo --config-name=… key=value …
 
     Exit status 0: nothing found, 1: warnings, 2: errors.
     """
-    from grpo_verl_ext.doctor.terminal import examine_configuration, examine_environment
+    from grpo_verl_ext.doctor.pasted_line import MODULE
 
-    words = _without_program(overrides or [], module)
+    if module not in (None, MODULE):
+        raise typer.BadParameter(f"-m is {module}; valid is {MODULE}. Type: -m {MODULE}")
     options = {
         name: value
         for name, value in (("config_path", config_path), ("config_name", config_name))
         if value is not None
     }
-    asked = words or options or module
-    status = (
-        examine_configuration(words, as_json=as_json, **options) if asked else examine_environment(as_json)
-    )
+    with _failure_is_an_error(), _without_collections():
+        if overrides or options or module:
+            typer.echo("doctor: importing verl: seconds, or half a minute the first time", err=True)
+            from grpo_verl_ext.doctor.terminal import examine_configuration
+
+            status = examine_configuration(overrides or [], as_json=as_json, **options)
+        else:
+            typer.echo("doctor: importing verl, here and in a Ray worker: up to minutes", err=True)
+            from grpo_verl_ext.doctor.terminal import examine_environment
+
+            status = examine_environment(as_json)
     raise typer.Exit(status)
 
 
-def _without_program(words: list[str], module: str | None) -> list[str]:
-    """The words of a training's command line that follow ``python3 -m verl.trainer.main_ppo``."""
-    from grpo_verl_ext.runs.verl_run import TRAINER
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Switch Python's garbage collector off, which takes a third of the time in which verl is imported."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
-    trainer = TRAINER[1]
-    if module not in (None, trainer):
-        raise typer.BadParameter(f"-m is {module}; valid is {trainer}. Type: -m {trainer}")
-    return words[1:] if module and words and Path(words[0]).name.startswith("python") else words
+
+@contextmanager
+def _failure_is_an_error() -> Iterator[None]:
+    """Give an unforeseen exception the exit status of an error; Python's is 1, which means warnings."""
+    try:
+        yield
+    except Exception as error:
+        traceback.print_exc()
+        raise typer.Exit(2) from error
 
 
 ConfigFile = Annotated[

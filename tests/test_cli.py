@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import typer.main
+from processes import Python
 from typer.testing import CliRunner
 
 import grpo_verl_ext
@@ -18,6 +19,20 @@ def test_the_version() -> None:
 
 def test_the_help_says_so() -> None:
     assert "--version" in CliRunner().invoke(app, ["--help"]).stdout
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["doctor", "--help"], ["prepare", "--help"]])
+def test_help_is_printed_without_importing_torch(words: list[str], interpreter: Python) -> None:
+    finished = interpreter(
+        f"""
+        import sys
+        from grpo_verl_ext.cli import app
+        app({words}, standalone_mode=False)
+        print(sorted({{"torch", "numpy", "verl", "ray", "hydra", "transformers"}} & set(sys.modules)))
+        """
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(

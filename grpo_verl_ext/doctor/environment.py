@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import ray
 
 from grpo_verl_ext.utils.which_ray import which_ray
+from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
 from grpo_verl_ext.verl_plugin.versions import TESTED
 
 WORKER_SECONDS = 180
@@ -38,7 +39,9 @@ class Version:
 
 def versions() -> list[Version]:
     """Return the installed versions beside those that the tests run with."""
-    return [Version(name, _version(name), tested) for name, tested in TESTED.items()]
+    return [
+        Version(_installed_as(name), _version(_installed_as(name)), tested) for name, tested in TESTED.items()
+    ]
 
 
 def python_version() -> str:
@@ -81,6 +84,11 @@ def _owners(registry: Mapping[object, object]) -> dict[str, str]:
         str(getattr(name, "value", name)): getattr(function, "__module__", type(function).__module__)
         for name, function in registry.items()
     }
+
+
+def _installed_as(name: str) -> str:
+    """Return the name of the distribution; vLLM's CPU build has another one."""
+    return CPU_BUILD if name == "vllm" and _version(CPU_BUILD) is not None else name
 
 
 def _version(name: str) -> str | None:

@@ -42,7 +42,7 @@ def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options:
 
         found = list(findings(overrides, **options))
     if as_json:
-        print(json.dumps({"findings": [_plain(each) for each in found]}, indent=2, ensure_ascii=False))
+        print(json.dumps({"findings": [_plain(each) for each in found]}, indent=2))
     else:
         _print_findings(found)
     return _status(found)
@@ -79,13 +79,13 @@ def _asked_worker() -> tuple[Seen | None, str | None]:
 def _differences(here: Seen, worker: Seen | None) -> str | None:
     if not any(is_own_module(owner) for owner in here.estimators.values()):
         return (
-            "verl did not load the plugin in this process. Type: pip install grpo-verl-ext, into the "
-            "environment of verl, and unset VERL_USE_EXTERNAL_PLUGINS"
+            "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in a "
+            "checkout, with the Python of verl: pip install ."
         )
     if worker is not None and worker != here:
         return (
             "a Ray worker sees other estimators, losses or another platform than this process; is the "
-            "package installed in the environment of every node? Type there: pip install grpo-verl-ext"
+            "package installed in the environment of every node? Type there, in a checkout: pip install ."
         )
     return None
 

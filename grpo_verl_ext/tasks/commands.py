@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, PreparedTaskError
 from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
@@ -126,6 +125,8 @@ def smollm2_max(
 ) -> None:
     """Write prompts such as max(47,35)= as data, and warm-start the converted SmolLM2 on them."""
     # transformers takes seconds to import, and `--help` must not
+    from rich.progress import Progress
+
     from grpo_verl_ext.tasks.smollm2 import maxima
     from grpo_verl_ext.tasks.smollm2 import prepare as converted
 

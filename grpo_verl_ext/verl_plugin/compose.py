@@ -2,24 +2,31 @@
 
 import importlib.util
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from grpo_verl_ext.verl_plugin.config import SECTION, Options
 from grpo_verl_ext.verl_plugin.errors import Problem
 from grpo_verl_ext.verl_plugin.registration import register
 
 CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
 PACKAGE = "pkg://"
+OPTIONS = [f"{SECTION}.{each.name}" for each in fields(Options)]
+UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
+"""Matches Hydra's message for a key that the configuration lacks."""
 
 
 class CompositionError(ValueError):
@@ -56,7 +63,44 @@ def composed(
                 raise _no_such_training(config_path, config_name)
             return config
     except (HydraException, OmegaConfBaseException) as error:
+        if unknown := UNKNOWN_KEY.search(str(error)):
+            known, typed = _split(overrides, unknown["key"])
+            config = composed(known, config_path=config_path, config_name=config_name)
+            raise CompositionError(_no_such_key(config, unknown["key"], typed)) from error
         raise CompositionError(Problem("", None, seen=str(error))) from error
+
+
+def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:
+    """Return the overrides without those of a key, and the value that the last one gives it."""
+    mine = [word for word in overrides if word.partition("=")[0] == key]
+    return [word for word in overrides if word not in mine], [key, *mine][-1].partition("=")[2]
+
+
+def _no_such_key(config: DictConfig, key: str, value: str) -> Problem:
+    seen = f"verl refuses the command line: {key}={value}, but neither verl nor a preset has this key"
+    line = nearest_line(config, key, value)
+    return Problem(key, value, seen=seen, fix=line or f"+{key}={value} if some code of yours reads it")
+
+
+def nearest_line(config: DictConfig, key: str, value: object) -> str:
+    """Return the override that sets the key which was probably meant; empty where none is near.
+
+    That is a key of the same name in a section below, or one of a similar name in the same section.
+    """
+    section, _, name = key.rpartition(".")
+    keys = [*_keys(OmegaConf.to_container(config, resolve=False), "")]
+    below = [each for each in keys if each.startswith(f"{section}.") and each.endswith(f".{name}")]
+    beside = [each for each in (*keys, *OPTIONS) if each.rpartition(".")[0] == section and each != key]
+    names = get_close_matches(name, [each.rpartition(".")[2] for each in beside], n=1, cutoff=0.75)
+    near = [each for each in below if each != key] or [f"{section}.{each}" for each in names]
+    return f"{'' if near[0] in keys else '++'}{near[0]}={value}" if near else ""
+
+
+def _keys(section: Any, prefix: str) -> Iterator[str]:
+    for name, value in section.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, dict):
+            yield from _keys(value, f"{prefix}{name}.")
 
 
 def _hydra_at(config_path: str) -> AbstractContextManager[None]:
@@ -79,7 +123,7 @@ def _folder(config_path: str) -> Path:
 
 def _no_such_preset(missing: str, valid: Sequence[str]) -> CompositionError:
     group, _, name = missing.rpartition("/")
-    nearest = next(iter(get_close_matches(name, valid, n=1)), valid[0])
+    nearest = next(iter(get_close_matches(name.lower().replace("-", "_"), valid, n=1)), "<one of them>")
     return CompositionError(Problem(f"+{group}", name, valid=valid, fix=f"+{group}={nearest}"))
 
 

@@ -7,6 +7,7 @@ fields.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -379,9 +380,10 @@ def _unknown(key: str, value: object, valid: list[str]) -> SettingError:
         return SettingError(
             key, value, seen=f"{key}={value!r} has another name now", valid=new, fix=f"~{key} ++{new}={value}"
         )
-    return SettingError(
-        key, value, seen=f"{key}={value!r} is not an option", valid=valid, fix=f"~{key} to remove it"
-    )
+    section, _, name = key.rpartition(".")
+    near = get_close_matches(name, valid, n=1)
+    fix = f"~{key} ++{section}.{near[0]}={value}" if near else f"~{key} to remove it"
+    return SettingError(key, value, seen=f"{key}={value!r} is not an option", valid=valid, fix=fix)
 
 
 def _without_path(key: str) -> SettingError:

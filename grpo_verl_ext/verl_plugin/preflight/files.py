@@ -1,6 +1,6 @@
 """Check that the data and model files named by a configuration are readable.
 
-A path that does not exist here is not checked: on a cluster perhaps only the workers see it.
+A path that is missing here is a warning: on a cluster perhaps only the workers see it.
 """
 
 from collections.abc import Iterator
@@ -14,11 +14,13 @@ from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.tasks import folders
 from grpo_verl_ext.tasks.chain_sum import prepared
-from grpo_verl_ext.verl_plugin.config import MODEL
+from grpo_verl_ext.verl_plugin.config import MODEL, setting
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, local_folder, read_config
 from grpo_verl_ext.verl_plugin.usage import own_task
 
+LOCAL = ("/", "~", "./", "../")
+"""Beginnings of a path on a machine, unlike those of a hub or of a module."""
 COMMANDS = {
     "reasoning_gym": "reasoning_gym --task {dataset} --seed {seed}",
     "smollm2_max": "smollm2_max --seed {seed}",
@@ -47,8 +49,13 @@ def advise_files(config: DictConfig) -> Iterator[Problem]:
     if not (config.data.get("custom_cls") or {}).get("path"):
         for key in ("train_files", "val_files"):
             for name in _as_list(config.data.get(key)):
+                yield from _missing(f"data.{key}", name)
                 yield from _data_file(f"data.{key}", home_resolved(name))
-    folder = local_folder(str(config.actor_rollout_ref.model.path))
+    reward = "reward.custom_reward_function.path"
+    yield from _missing(reward, str(setting(config, reward, "")))
+    name = str(config.actor_rollout_ref.model.path)
+    yield from _missing(MODEL, name)
+    folder = local_folder(name)
     if folder is not None and (folder / "config.json").is_file():
         yield from _model(folder)
 
@@ -57,6 +64,12 @@ def _as_list(value: Any) -> list[str]:
     if value is None:
         return []
     return [str(item) for item in value] if OmegaConf.is_list(value) else [str(value)]
+
+
+def _missing(key: str, name: str) -> Iterator[Problem]:
+    if name.startswith(LOCAL) and not home_resolved(name).exists():
+        why = "that is not on this machine, which is wrong unless the workers see it"
+        yield Problem(key, name, f"{key}=<a path that exists>", why)
 
 
 def _data_file(key: str, file: Path) -> Iterator[Problem]:
