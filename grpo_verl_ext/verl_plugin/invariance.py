@@ -175,16 +175,16 @@ def value_and_gradient(
 
     With an entropy term, the gradient with respect to the entropies follows: (twice all tokens,).
     """
-    mini_batch = mini_batch.with_fresh_gradients()
+    mini_batch, with_entropy = mini_batch.with_fresh_gradients(), config.entropy_coeff != 0
     value = torch.zeros((), dtype=mini_batch.log_prob[0].dtype)
     for rows in (rows for rank in ranks for rows in rank):
-        model_output, data = micro_batch(mini_batch, rows, dp_size=len(ranks))
+        model_output, data = micro_batch(mini_batch, rows, len(ranks), with_entropy=with_entropy)
         with context.GROUPS.set(mini_batch.groups(rows)):
             loss, _ = ppo_loss(config, model_output, data)
         if loss.requires_grad:
             (loss / len(ranks)).backward()
         value += loss.detach() / len(ranks)
-    leaves = mini_batch.log_prob + (mini_batch.entropy if config.entropy_coeff else [])
+    leaves = mini_batch.log_prob + (mini_batch.entropy if with_entropy else [])
     return value, torch.cat([_gradient(row) for row in leaves])
 
 

@@ -113,7 +113,9 @@ def _written(log_prob: list[Tensor], prompt_lengths: list[int]) -> list[Tensor]:
     return [row[prompt - 1 : -1] for row, prompt in zip(log_prob, prompt_lengths, strict=True)]
 
 
-def micro_batch(mini_batch: RaggedBatch, rows: Rows, dp_size: int) -> tuple[dict[str, Tensor], TensorDict]:
+def micro_batch(
+    mini_batch: RaggedBatch, rows: Rows, dp_size: int, *, with_entropy: bool = False
+) -> tuple[dict[str, Tensor], TensorDict]:
     """Return (model output, data) of some rows, nested as verl's engine passes them to ``ppo_loss``."""
 
     def nested(values: list[Tensor]) -> Tensor:
@@ -134,4 +136,5 @@ def micro_batch(mini_batch: RaggedBatch, rows: Rows, dp_size: int) -> tuple[dict
     )
     counts = {"batch_num_tokens": mini_batch.num_tokens, "global_batch_size": len(mini_batch)}
     tu.assign_non_tensor(data, dp_size=dp_size, **counts)
-    return {"log_probs": nested(mini_batch.log_prob), "entropy": nested(mini_batch.entropy)}, data
+    entropy = {"entropy": nested(mini_batch.entropy)} if with_entropy else {}
+    return {"log_probs": nested(mini_batch.log_prob)} | entropy, data
