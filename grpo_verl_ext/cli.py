@@ -85,6 +85,7 @@ def main(
 
 @app.command()
 def invariance(
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print every measurement as JSON.")] = False,
     include_verl: Annotated[bool, typer.Option("--verl", help="Also measure verl's own losses.")] = False,
     seed: Annotated[int, typer.Option(help="Draw the random mini-batch with this seed.")] = 0,

@@ -48,7 +48,7 @@ COVERED = (
 NOT_COVERED = (
     "the first update, where old_log_prob is log_prob",
     "dropout, rounding in bf16, packing: log-probs are given, no model computes them",
-    "the advantages and the mean log-ratio of GVPO's groups: they are given, no trainer or worker computes them",
+    "advantages and the mean log-ratio of GVPO's groups: given, no trainer or worker computes them",
     "weights and rejection by algorithm.rollout_correction, distillation",
     "other values of a loss's options than a preset's or, with --loss, verl's defaults",
     "metrics",
@@ -252,8 +252,8 @@ def summary(measurements: Iterable[Measurement]) -> Table:
     table = Table(loss, "dtype", "value", "gradient", "worst cut", "verdict")
     table.title = "Largest relative errors"
     table.caption = (
-        "worst cut: micro-batches × ranks; by definition: a mean over the local micro-batch; CONSTANT: without "
-        "KL and entropy terms no gradient reaches log_prob"
+        "worst cut: micro-batches × ranks; by definition: a mean over the local micro-batch; "
+        "CONSTANT: without KL and entropy terms no gradient reaches log_prob"
     )
     for m in worst.values():
         table.add_row(

@@ -172,7 +172,7 @@ def test_a_loss_without_numbers_or_gradient_fails(probe, fault, split_dependent)
     assert fault == "NaN in a cut" or not any(m.passed for m in measurements)
 
 
-@pytest.mark.parametrize("case", (*OUR_CASES, *PRESET_CASES), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*OUR_CASES, *PRESET_CASES], ids=lambda case: case.name)
 def test_no_preset_is_taken_for_a_constant(case):
     """GSPO's clip range of 3e-4 leaves most responses of this mini-batch without a gradient, but not all."""
     assert not any(is_constant(case, ragged_batch(torch.float64, seed)) for seed in range(8))
