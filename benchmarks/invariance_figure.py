@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from grpo_verl_ext.utils import plotting
+from grpo_verl_ext.utils.measured import largest
 from grpo_verl_ext.verl_plugin.invariance import (
     OUR_CASES,
     PRESET_CASES,
@@ -39,7 +40,7 @@ def worst(cases: Iterable[Case]) -> Errors:
     """Measure each loss; the largest error comes first."""
     errors = {
         case.name.removeprefix("verl ") + ", by definition" * case.split_dependent: 100
-        * max(m.gradient_error for m in measure([case], [torch.float64]))
+        * largest(m.gradient_error for m in measure([case], [torch.float64]))
         for case in cases
     }
     return dict(sorted(errors.items(), key=lambda item: -item[1]))
@@ -54,9 +55,9 @@ def draw(errors: dict[str, Errors]) -> Figure:
         bars = axes.barh(list(depending), list(depending.values()), color=COLOURS[owner])
         axes.bar_label(bars, [f"{error:.0f} %" for error in depending.values()], padding=4)
         add_names(axes, owner, [name for name, error in own.items() if error <= EXACT])
-    largest = max(error for own in errors.values() for error in own.values())
+    highest = max(error for own in errors.values() for error in own.values())
     axes.set(
-        xlim=(0, 1.15 * largest),
+        xlim=(0, 1.15 * highest),
         xlabel="largest relative error of the gradient over 18 cuts of one mini-batch, %",
     )
     axes.invert_yaxis()

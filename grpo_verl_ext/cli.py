@@ -88,24 +88,34 @@ def main(
 
 @app.command()
 def invariance(
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print every measurement as JSON.")] = False,
     include_verl: Annotated[bool, typer.Option("--verl", help="Also measure verl's own losses.")] = False,
     seed: Annotated[int, typer.Option(help="Draw the random mini-batch with this seed.")] = 0,
     loss: Annotated[str | None, typer.Option(help="Measure this policy_loss.loss_mode.")] = None,
     loss_agg_mode: Annotated[
-        str, typer.Option(help="Use this actor.loss_agg_mode with --loss.")
-    ] = "token-mean",
+        str | None,
+        typer.Option(help="Use this actor.loss_agg_mode with --loss; token-mean, verl's default, without."),
+    ] = None,
+    loss_scale_factor: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Use this actor.loss_scale_factor with --loss; null, verl's default, without."
+        ),
+    ] = None,
 ) -> None:
     """Measure whether micro-batches, ranks or dynamic batching change a loss or its gradient.
 
-    Exit status 1: they change one of this package's losses, or the one given by --loss.
+    Exit status 1: they change one of this package's losses, or the one given by --loss; or it is constant,
+    or NaN.
     """
     # verl takes seconds to import
     from grpo_verl_ext.verl_plugin.invariance import own_case, report
 
     with one_message("invariance", ValueError):
-        own = None if loss is None else own_case(loss, loss_agg_mode)
-    if not report(as_json=as_json, include_verl=include_verl, seed=seed, own=own):
+        own = own_case(loss, loss_agg_mode, loss_scale_factor)
+        passed = report(as_json=as_json, include_verl=include_verl, seed=seed, own=own)
+    if not passed:
         raise typer.Exit(1)
 
 

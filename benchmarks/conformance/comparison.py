@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from benchmarks.conformance.batch import Batch, Floats
 from benchmarks.conformance.oracle import ALGORITHMS, kl
+from grpo_verl_ext.utils.measured import largest
 
 EXACT = 1e-6
 """Largest error that float32 inside a framework explains; a wrong denominator is wrong by per cents."""
@@ -23,6 +25,7 @@ class Cell:
 
     Attributes:
         error: max |g − g_whole| / max |g_whole| over cuts and ranks; g_whole: one micro-batch on one rank.
+        Infinite with NaN, with g_whole = 0, and where there is no other cut.
         worst_cut: where: micro-batches × ranks.
         distance: max |g_whole − paper| / max |paper|.
         scale: s that minimises |g_whole − s·paper|²; a distance of |s − 1| is a constant, not another
@@ -75,10 +78,14 @@ def references(algorithm: str, kind: str, batch: Batch) -> dict[str, Floats]:
 def cell(own: dict[str, Floats], paper: Floats) -> Cell:
     """Compare the gradients of all cuts with ``own["whole × 1"]``, and that one with the paper's."""
     reference = own["whole × 1"]
-    errors = {cut: relative_error(gradient, reference) for cut, gradient in own.items()}
-    worst = max(errors, key=lambda cut: errors[cut])
+    errors = {
+        cut: largest([relative_error(gradient, reference)])
+        for cut, gradient in own.items()
+        if gradient is not reference
+    }
+    worst = max(errors, key=lambda cut: errors[cut], default="no other cut")
     return Cell(
-        error=errors[worst],
+        error=errors.get(worst, math.inf),
         worst_cut=worst,
         distance=relative_error(reference, paper),
         scale=float((reference * paper).sum() / (paper * paper).sum()),
@@ -86,23 +93,38 @@ def cell(own: dict[str, Floats], paper: Floats) -> Cell:
 
 
 def relative_error(found: Floats, expected: Floats) -> float:
-    """max |found − expected| / max |expected|."""
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
+    """max |found − expected| / max |expected|; NaN if one of them has it, or ``expected`` is 0."""
+    scale = np.abs(expected).max()
+    return float(np.abs(found - expected).max() / scale) if scale else math.nan
 
 
 def failures(frameworks: dict[str, dict[str, Any]]) -> list[str]:
-    """Return what makes a table untrustworthy: a control that passes, or a row of ours that is not exact."""
-    wrong = []
+    """Return what makes a table untrustworthy: numbers that are missing, a control that passes, a row of ours
+    that is not exact.
+    """
+    wrong = [] if frameworks else ["no framework was measured"]
     for name, framework in frameworks.items():
+        if not framework["rows"]:
+            wrong.append(f"{name}: no row was measured")
         for row in framework["rows"]:
-            error = row["cells"]["ragged/" + next(iter(ALGORITHMS[row["algorithm"]].readings))]["error"]
-            if row["control"] and error <= EXACT:
-                wrong.append(
-                    f"{name}, {row['settings']}: a failing control, but it does not depend on the cut"
-                )
-            if name == "grpo_verl_ext" and not row["control"] and error > EXACT:
-                wrong.append(f"{name}, {row['settings']}: depends on the cut ({error:.1e})")
+            fault = _fault(row, ours=name == "grpo_verl_ext")
+            wrong += [f"{name}, {row['settings']}: {fault}"] if fault else []
     return wrong
+
+
+def _fault(row: dict[str, Any], *, ours: bool) -> str:
+    first = row["cells"].get("ragged/" + next(iter(ALGORITHMS[row["algorithm"]].readings)))
+    if first is None:
+        return "no gradient was measured"
+    if first.get("scale") == 0:
+        return "its gradient is 0: the loss is a constant"
+    for kind, cell in row["cells"].items():
+        if not all(math.isfinite(number) for number in cell.values() if isinstance(number, float)):
+            return f"{kind} has NaN, no gradient, or no other cut than the whole"
+    if row["control"] and first["error"] <= EXACT:
+        return "a failing control, but it does not depend on the cut"
+    error = largest(cell["error"] for cell in row["cells"].values())
+    return f"depends on the cut ({error:.1e})" if ours and not row["control"] and error > EXACT else ""
 
 
 def drift(framework: dict[str, Any], kept: dict[str, Any] | None, version: str) -> list[str]:

@@ -7,6 +7,8 @@ from tensordict import TensorDict
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
 
+from grpo_verl_ext.algorithms import gvpo
+from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.splits import Rows
 
 GROUP_SIZE = 4
@@ -18,16 +20,20 @@ MAX_RESPONSE_LENGTH = 24
 class RaggedBatch:
     """Rows of different lengths, as in verl's workers; one list entry per row, and the last row is padding.
 
+    `GROUP_SIZE` rows in order answer one prompt; the last prompt has one response less.
+
     Attributes:
         prompt_lengths: tokens of each prompt, ≥ 1.
         response_mask: (T_i,) int64; some responses contain tokens that the policy did not write.
         log_prob: (prompt + response,) each, the model's output before it is cut to the response; nats.
+        entropy: the same of the distribution at each token.
         old_log_prob: (T_i,) each, as are ``ref_log_prob`` and ``advantages``.
     """
 
     prompt_lengths: list[int]
     response_mask: list[Tensor]
     log_prob: list[Tensor]
+    entropy: list[Tensor]
     old_log_prob: list[Tensor]
     ref_log_prob: list[Tensor]
     advantages: list[Tensor]
@@ -46,8 +52,29 @@ class RaggedBatch:
         return sum(int(mask.sum()) for mask in self.response_mask)
 
     def with_fresh_gradients(self) -> "RaggedBatch":
-        """Return a copy whose ``log_prob`` are leaves without a gradient."""
-        return replace(self, log_prob=[row.detach().clone().requires_grad_() for row in self.log_prob])
+        """Return a copy whose ``log_prob`` and ``entropy`` are leaves without a gradient."""
+        return replace(self, log_prob=_leaves(self.log_prob), entropy=_leaves(self.entropy))
+
+    def groups(self, rows: Rows) -> context.GroupRows:
+        """Return the groups of some rows, with Δ̄ at the mini-batch's policy, as a worker tells the loss."""
+        index = torch.arange(len(self)) // GROUP_SIZE
+        member = torch.stack([mask.any() for mask in self.response_mask])
+        log_ratio = torch.stack(
+            [
+                ((log_prob.detach() - old) * mask).sum()
+                for log_prob, old, mask in zip(
+                    _written(self.log_prob, self.prompt_lengths),
+                    self.old_log_prob,
+                    self.response_mask,
+                    strict=True,
+                )
+            ]
+        )
+        size = index.bincount(weights=member)[index].long()
+        sums = gvpo.drift_sums(log_ratio, index, member, NUM_PROMPTS)
+        drift = gvpo.mean_drift(sums, index, member, size)[rows]
+        of_metrics = torch.zeros_like(drift)
+        return context.GroupRows(index[rows], size[rows], lambda *_: drift, of_metrics, of_metrics)
 
 
 def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:
@@ -61,11 +88,11 @@ def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:
     prompts = torch.randint(1, 6, (rows,), generator=generator).tolist()
     lengths = torch.randint(1, MAX_RESPONSE_LENGTH + 1, (rows,), generator=generator).tolist()
     masks = [torch.ones(length, dtype=torch.int64) for length in lengths]
-    longest = max(masks, key=len)
-    longest[len(longest) // 3 : len(longest) // 2] = 0  # tokens of a tool
     masks[-1][:] = 0  # padding
+    for third, mask in enumerate(sorted(masks[:-1], key=len)[-3:]):
+        mask.tensor_split(3)[third].zero_()  # tokens of a tool: at the start, in the middle, at the end
     log_prob = [-1 + normal(p + t, 0.5) for p, t in zip(prompts, lengths, strict=True)]
-    written = [row[p - 1 : -1] for row, p in zip(log_prob, prompts, strict=True)]
+    written = _written(log_prob, prompts)
     return RaggedBatch(
         prompt_lengths=prompts,
         response_mask=masks,
@@ -73,10 +100,22 @@ def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:
         old_log_prob=[row + normal(len(row), 0.3) for row in written],
         ref_log_prob=[row + normal(len(row), 0.3) for row in written],
         advantages=[normal(1, 1.0) * mask for mask in masks],
+        entropy=[normal(len(row), 1.0).abs() for row in log_prob],
     )
 
 
-def micro_batch(mini_batch: RaggedBatch, rows: Rows, dp_size: int) -> tuple[dict[str, Tensor], TensorDict]:
+def _leaves(rows: list[Tensor]) -> list[Tensor]:
+    return [row.detach().clone().requires_grad_() for row in rows]
+
+
+def _written(log_prob: list[Tensor], prompt_lengths: list[int]) -> list[Tensor]:
+    """Cut the model's output to the response: (T_i,) each."""
+    return [row[prompt - 1 : -1] for row, prompt in zip(log_prob, prompt_lengths, strict=True)]
+
+
+def micro_batch(
+    mini_batch: RaggedBatch, rows: Rows, dp_size: int, *, with_entropy: bool = False
+) -> tuple[dict[str, Tensor], TensorDict]:
     """Return (model output, data) of some rows, nested as verl's engine passes them to ``ppo_loss``."""
 
     def nested(values: list[Tensor]) -> Tensor:
@@ -97,4 +136,5 @@ def micro_batch(mini_batch: RaggedBatch, rows: Rows, dp_size: int) -> tuple[dict
     )
     counts = {"batch_num_tokens": mini_batch.num_tokens, "global_batch_size": len(mini_batch)}
     tu.assign_non_tensor(data, dp_size=dp_size, **counts)
-    return {"log_probs": nested(mini_batch.log_prob)}, data
+    entropy = {"entropy": nested(mini_batch.entropy)} if with_entropy else {}
+    return {"log_probs": nested(mini_batch.log_prob)} | entropy, data

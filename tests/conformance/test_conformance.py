@@ -5,6 +5,7 @@ Not covered: that an adapter calls its framework well, which its row in docs/con
 
 import copy
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from benchmarks.conformance.batch import CUTS, GROUP_SIZE, Batch, batches, rank_
 from benchmarks.conformance.frameworks import FRAMEWORKS
 from benchmarks.conformance.oracle import ALGORITHMS, KL_COEF, kl
 from benchmarks.conformance.page import page
+from grpo_verl_ext.utils.measured import largest
 
 KEPT = json.loads(command.RESULTS.read_text())
 BATCHES = batches()
@@ -126,7 +128,7 @@ def test_the_papers_gradients_are_those_of_the_papers_losses(algorithm: str, rea
     log_prob = torch.tensor(BATCHES[kind].log_prob, requires_grad=True)
     paper_loss(algorithm, reading, BATCHES[kind], log_prob).backward()
     found = ALGORITHMS[algorithm].gradient(reading, BATCHES[kind])
-    np.testing.assert_allclose(found, log_prob.grad.numpy(), rtol=1e-12, atol=1e-17)
+    np.testing.assert_allclose(found, log_prob.grad.numpy(), rtol=1e-12, atol=1e-17, equal_nan=False)
 
 
 def test_the_kl_term_is_k3_averaged_over_each_response() -> None:
@@ -136,7 +138,7 @@ def test_the_kl_term_is_k3_averaged_over_each_response() -> None:
     k3 = difference.exp() - difference - 1
     loss = sum(k3[i][torch.tensor(batch.mask[i]) > 0].mean() for i in range(16)) / 16
     (0.04 * loss).backward()
-    np.testing.assert_allclose(kl(batch), log_prob.grad.numpy(), rtol=1e-12, atol=1e-17)
+    np.testing.assert_allclose(kl(batch), log_prob.grad.numpy(), rtol=1e-12, atol=1e-17, equal_nan=False)
     assert KL_COEF == 0.04
 
 
@@ -170,12 +172,14 @@ def mean_of_means(task: Task) -> np.ndarray:
     return gradient
 
 
-def measured(adapter: ModuleType, of: dict[str, Batch] = BATCHES) -> list[dict[str, Any]]:
+def measured(
+    adapter: ModuleType, of: dict[str, Batch] = BATCHES, ranks: tuple[int, ...] = (1, 2)
+) -> list[dict[str, Any]]:
     found = {
         world_size: comparison.averaged(
             [harness.gradients(adapter, of, rank, world_size) for rank in range(world_size)]
         )
-        for world_size in (1, 2)
+        for world_size in ranks
     }
     return [comparison.cells(i, row.algorithm, of, found) for i, row in enumerate(adapter.ROWS)]
 
@@ -230,6 +234,68 @@ def test_a_constant_is_another_thing_than_another_direction() -> None:
     assert other.distance > 2 * abs(other.scale - 1)
 
 
+NAN_AT = {
+    "one rank's whole mini-batch": lambda task: task.world_size == 1 and len(task.micro_batches) == 1,
+    "a cut": lambda task: len(task.micro_batches) == 2,
+    "one of the later cuts": lambda task: task.world_size == 2 and len(task.micro_batches) > 3,
+}
+
+
+@pytest.mark.parametrize("where", NAN_AT)
+@pytest.mark.parametrize("control", [False, True])
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_nan_in_one_entry_of_a_gradient_stops_the_command(where: str, control: bool) -> None:
+    def sometimes(task: Task) -> np.ndarray:
+        gradient = exact(task)
+        gradient[3, 1] = math.nan if NAN_AT[where](task) else gradient[3, 1]
+        return gradient
+
+    for name in ("grpo_verl_ext", "trl"):
+        [wrong] = faults_of(sometimes, name, control=control)
+        assert wrong.startswith(f"{name}, faulty: ragged/mini-batch has NaN"), wrong
+
+
+@pytest.mark.parametrize("control", [False, True])
+def test_a_gradient_of_0_stops_the_command(control: bool) -> None:
+    def constant(task: Task) -> np.ndarray:
+        return np.zeros_like(task.batch.mask)
+
+    for name in ("grpo_verl_ext", "trl"):
+        assert faults_of(constant, name, control=control) == [
+            f"{name}, faulty: its gradient is 0: the loss is a constant"
+        ]
+
+
+@pytest.mark.parametrize("control", [False, True])
+def test_a_single_cut_is_no_measurement(control: bool) -> None:
+    [wrong] = faults_of(exact, "grpo_verl_ext", control=control, cuts=("whole",), ranks=(1,))
+    assert (
+        wrong
+        == "grpo_verl_ext, faulty: ragged/mini-batch has NaN, no gradient, or no other cut than the whole"
+    )
+
+
+def test_an_exact_framework_stops_nothing() -> None:
+    assert faults_of(exact, "grpo_verl_ext") == []
+
+
+def faults_of(
+    gradient: Any,
+    name: str,
+    *,
+    control: bool = False,
+    cuts: tuple[str, ...] = tuple(CUTS),
+    ranks: Any = (1, 2),
+) -> list[str]:
+    adapter = toy(gradient, Row("dapo", "faulty", control=control))
+    adapter.CUTS = cuts
+    rows = [
+        {"algorithm": "dapo", "settings": "faulty", "control": control, "cells": cells}
+        for cells in measured(adapter, ranks=ranks)
+    ]
+    return comparison.failures({name: {"rows": rows}})
+
+
 # What stops the command
 
 
@@ -259,6 +325,20 @@ def test_a_millionth_is_rounding_and_two_are_not() -> None:
     assert comparison.failures({"trl": of(1e-6, control=True), "grpo_verl_ext": of(2e-6)}) == [
         "trl, s: a failing control, but it does not depend on the cut",
         "grpo_verl_ext, s: depends on the cut (2.0e-06)",
+    ]
+
+
+def test_nothing_measured_is_named() -> None:
+    assert comparison.failures({}) == ["no framework was measured"]
+    assert comparison.failures({"trl": framework() | {"rows": []}}) == ["trl: no row was measured"]
+    assert comparison.failures({"trl": framework(row={"cells": {}})}) == ["trl, s: no gradient was measured"]
+
+
+def test_each_cell_of_ours_is_looked_at() -> None:
+    cells = {"ragged/paper": {"error": 0.0}, "kl/paper": {"error": 0.5}}
+    assert comparison.failures({"trl": framework(row={"cells": cells})}) == []
+    assert comparison.failures({"grpo_verl_ext": framework(row={"cells": cells})}) == [
+        "grpo_verl_ext, s: depends on the cut (5.0e-01)"
     ]
 
 
@@ -360,7 +440,7 @@ def test_our_preset_of_every_algorithm_has_a_row_that_equals_its_paper() -> None
         reading = next(iter(algorithm.readings))
         for kind in ("ragged", "masked"):
             cell = rows[f"+algo={name}"]["cells"][f"{kind}/{reading}"]
-            assert max(cell["error"], cell["distance"], abs(cell["scale"] - 1)) < 1e-12, (name, kind)
+            assert largest([cell["error"], cell["distance"], abs(cell["scale"] - 1)]) < 1e-12, (name, kind)
 
 
 def test_the_kept_results_are_worth_trusting() -> None:

@@ -33,8 +33,10 @@ class Run:
         return (said[crash.start() : crash.start() + 8000] + "\n…\n" if crash else "") + said[-4000:]
 
     def series(self, key: str) -> list[float]:
-        """Values of one metric in the order of steps."""
-        return [values[key] for _, values in sorted(self.metrics.items()) if key in values]
+        """Values of one metric in the order of steps; at least one."""
+        found = [values[key] for _, values in sorted(self.metrics.items()) if key in values]
+        assert found, f"no step has {key}"
+        return found
 
 
 PRESETS = ("+platform=cpu", "+task=chain_sum")

@@ -7,6 +7,7 @@ prompt from the updates themselves or from forward passes before them. A diction
 which needs Ray; the end-to-end tests run the real one.
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from torch import Tensor
 from transfer_queue import KVBatchMeta
 
 from grpo_verl_ext.algorithms import gvpo_terms
+from grpo_verl_ext.utils.measured import largest
 from grpo_verl_ext.verl_plugin.workers import group_drift
 from grpo_verl_ext.verl_plugin.workers.group_drift import (
     DRIFT_SOURCE,
@@ -369,8 +371,8 @@ def variant(micro_batch: int | None, source: str = BEFORE, **changes: Any) -> di
 
 
 def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    scale = max(tensor.abs().max() for tensor in expected.values())
-    return float(max((found[name] - expected[name]).abs().max() for name in expected) / scale)
+    scale = largest(tensor.abs().max() for tensor in expected.values())
+    return largest((found[name] - expected[name]).abs().max() for name in expected) / scale
 
 
 MICRO_BATCH, RANKS = "micro-batch", "ranks"
@@ -420,7 +422,7 @@ def test_gradients_and_parameters_of_four_updates(
         errors = [
             relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)
         ]
-        assert max(errors) <= 1e-12, (name, errors)
+        assert largest(errors) <= 1e-12, (name, errors)
         assert relative_error(result["parameters"], wanted["parameters"]) <= 1e-10, name
         assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12), name
         metrics = result["metrics"]
@@ -431,8 +433,8 @@ def test_gradients_and_parameters_of_four_updates(
             assert metrics[key] == pytest.approx(values, rel=1e-9, abs=1e-12), (name, key)
         assert metrics["actor/gvpo_drift"][0] == 0
         assert metrics["actor/gvpo_drift"] == pytest.approx(wanted["drifts"], rel=1e-10, abs=1e-15), name
-        assert min(metrics["actor/gvpo_drift"][1:]) > 1e-4
-        assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6, name
+        assert all(drift > 1e-4 for drift in metrics["actor/gvpo_drift"][1:])
+        assert largest(metrics["actor/gvpo_weight_sum"]) <= 1e-6, name
         passes = 3 if variants[name]["source"] == BEFORE else 0
         assert result["forward_passes"] == passes, f"{name}: the first update never needs one"
 
@@ -448,9 +450,9 @@ def test_with_dropout_the_mean_log_ratio_is_that_of_the_update(
         "dynamic": variant(None, MICRO_BATCH),
     }
     results = trained(tmp_path, monkeypatch, 2, variants, dropout=0.2)
-    sums = {name: max(result["metrics"]["actor/gvpo_weight_sum"]) for name, result in results.items()}
-    assert sums.pop("before") > 1e-2
-    assert max(sums.values()) <= 1e-6, sums
+    sums = {name: largest(result["metrics"]["actor/gvpo_weight_sum"]) for name, result in results.items()}
+    assert 1e-2 < sums.pop("before") < math.inf
+    assert largest(sums.values()) <= 1e-6, sums
 
 
 @pytest.mark.parametrize("dp_size", [1, 2, pytest.param(4, marks=pytest.mark.long)])
@@ -470,9 +472,9 @@ def test_old_log_probs_of_another_policy(
         errors = [
             relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)
         ]
-        assert max(errors) <= 1e-12, (anchor, errors)
+        assert largest(errors) <= 1e-12, (anchor, errors)
         assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12), anchor
-        assert min(result["metrics"]["actor/gvpo_drift"]) > 1e-4
+        assert all(drift > 1e-4 for drift in result["metrics"]["actor/gvpo_drift"])
         for key in wanted["metrics"][0]:
             values = [update[key] for update in wanted["metrics"]]
             assert result["metrics"][key] == pytest.approx(values, rel=1e-9, abs=1e-12), (anchor, key)
@@ -488,7 +490,7 @@ def test_without_one_of_the_terms(
         errors = [
             relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)
         ]
-        assert max(errors) <= 1e-12, (terms, errors)
+        assert largest(errors) <= 1e-12, (terms, errors)
         assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12)
         whole = relative_error(result["gradients"][0], expected["gradients"][0])
         assert whole > 0.01, f"{terms} is another loss"
@@ -534,18 +536,18 @@ def test_in_bf16_the_first_update_has_no_log_ratio_and_later_ones_that_of_their_
 
         # Later the error of Δ is the rounding of one pass, as in the gap, at a policy that has moved little.
         exact = exact_log_ratios(result["policies"], batches[name]["ranks"][0])
-        assert max(log_ratio.abs().max() for log_ratio in exact[1:]) > 0.05, "it has moved"
+        assert 0.05 < largest(log_ratio.abs().max() for log_ratio in exact[1:]) < math.inf, "it has moved"
         errors = torch.stack(used[1:]) - torch.stack(exact[1:])
         assert errors.abs().mean() <= 2 * metrics["actor/gvpo_log_prob_gap"][0]
         # Σ_i w_i = −β Σ_i e_i, with e_i what the update differs by from the pass that gave the mean: nothing
         # in the same pass, and with the same cut on a CPU.
-        assert max(metrics["actor/gvpo_weight_sum"]) <= 1e-6
+        assert largest(metrics["actor/gvpo_weight_sum"]) <= 1e-6
         # A few roundings to 8 bits, 2^−8 each, in a row; AdamW then divides the gradient by its own size, so
         # that later policies differ by those roundings as well.
         gradients = zip(result["gradients"], expected["gradients"], strict=True)
         found = [relative_error(*pair) for pair in gradients]
         assert found[0] <= 4 * 2**-8, found
-        assert max(found) <= 16 * 2**-8, found
+        assert largest(found) <= 16 * 2**-8, found
 
 
 @pytest.mark.parametrize(
@@ -629,9 +631,9 @@ def test_an_adapter_is_trained_by_the_same_formula(tmp_path: Path, monkeypatch: 
         wanted = trained_by_the_formula(model)
         gradients = zip(result["gradients"], wanted["gradients"], strict=True)
         errors = [relative_error(*pair) for pair in gradients]
-        assert max(errors) <= 1e-12, errors
+        assert largest(errors) <= 1e-12, errors
         assert relative_error(result["parameters"], wanted["parameters"]) <= 1e-10
-        assert min(result["metrics"]["actor/gvpo_drift"][1:]) > 1e-5
+        assert all(drift > 1e-5 for drift in result["metrics"]["actor/gvpo_drift"][1:])
         ends = result["parameters"].items()
         changed = [name for name, end in ends if not torch.equal(end, result["start"][name])]
         assert changed
@@ -644,8 +646,8 @@ def test_without_the_drift_only_the_first_update_is_exact(
     result = trained(tmp_path, monkeypatch, 1, {"no drift": variant(2, worker="no drift")})["no drift"]
     errors = [relative_error(*pair) for pair in zip(result["gradients"], expected["gradients"], strict=True)]
     assert errors[0] <= 1e-12
-    assert min(errors[1:]) > 1e-6
-    assert max(result["metrics"]["actor/gvpo_weight_sum"]) > 1e-4, "and the metric shows it"
+    assert all(1e-6 < error < math.inf for error in errors[1:])
+    assert 1e-4 < largest(result["metrics"]["actor/gvpo_weight_sum"]) < math.inf, "and the metric shows it"
 
 
 def test_a_loss_that_does_not_look_at_groups_is_verls_own(

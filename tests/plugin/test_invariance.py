@@ -1,18 +1,35 @@
 """Test that value and gradient of every loss are the same for every split, number of ranks and dtype.
 
-Measured through verl's ``ppo_loss`` with its KL term. bnpo, split-dependent by definition, is tested in
-tests/algorithms/test_aggregation.py and test_losses.py.
+Measured through verl's ``ppo_loss`` with KL and entropy terms. bnpo, split-dependent by definition, is tested
+in tests/algorithms/test_aggregation.py and test_losses.py.
 """
 
+import dataclasses
 import json
+import math
+import re
 
 import pytest
 import torch
+from torch import Tensor
 from typer.testing import CliRunner
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.cli import app
+from grpo_verl_ext.utils.measured import largest
 from grpo_verl_ext.verl_plugin import invariance
-from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, PRESET_CASES, VERL_CASES, Case, measure
+from grpo_verl_ext.verl_plugin.invariance import (
+    COVERED,
+    NOT_COVERED,
+    OUR_CASES,
+    PRESET_CASES,
+    VERL_CASES,
+    Case,
+    actor_config,
+    is_constant,
+    measure,
+    value_and_gradient,
+)
 from grpo_verl_ext.verl_plugin.presets import PRESETS
 from grpo_verl_ext.verl_plugin.ragged_batch import ragged_batch
 from grpo_verl_ext.verl_plugin.splits import SPLITS, cut
@@ -40,13 +57,13 @@ def test_bnpo_is_not_and_is_not_held_to_it():
     (case,) = [case for case in OUR_CASES if case.split_dependent]
     measurements = list(measure([case], [torch.float64]))
     assert case.name == "bnpo"
-    assert max(m.gradient_error for m in measurements) > 0.1
+    assert 0.1 < largest(m.gradient_error for m in measurements) < math.inf
     assert all(m.passed for m in measurements)
 
 
 def test_verls_dr_grpo_with_the_factor_left_null_is_not():
     # The documented settings: the length is then that of the micro-batch's longest response.
-    assert max(m.gradient_error for m in measure([FACTOR_NULL], [torch.float64])) > 0.1
+    assert 0.1 < largest(m.gradient_error for m in measure([FACTOR_NULL], [torch.float64])) < math.inf
 
 
 def test_verls_dr_grpo_with_the_factor_set_is():
@@ -69,12 +86,108 @@ def test_the_random_batch_has_what_makes_splits_differ():
     lengths = [int(mask.sum()) for mask in batch.response_mask]
     assert min(lengths) == 0
     assert len(set(lengths)) > 8
-    assert any(0 < int(mask.sum()) < len(mask) for mask in batch.response_mask)
+    holed = [mask.tolist() for mask in batch.response_mask if 0 < int(mask.sum()) < len(mask)]
+    assert {(mask[0], mask[len(mask) // 2], mask[-1]) for mask in holed} == {(0, 1, 1), (1, 0, 1), (1, 1, 0)}
+
+
+def test_gvpo_is_measured_at_a_later_update_with_groups_of_four_and_three():
+    batch = ragged_batch(torch.float64)
+    sums = [
+        sum(
+            n - o
+            for n, o, m in zip(new.tolist()[prompt - 1 : -1], old.tolist(), mask.tolist(), strict=True)
+            if m
+        )
+        for new, old, mask, prompt in zip(
+            batch.log_prob, batch.old_log_prob, batch.response_mask, batch.prompt_lengths, strict=True
+        )
+    ]
+    means = [sum(sums[i : i + 4]) / size for i, size in ((0, 4), (4, 4), (8, 4), (12, 3))]
+    rows = [5, 0, 15, 13]  # 15 is padding
+    groups = batch.groups(rows)
+    assert groups.size.tolist() == [4, 4, 3, 3]
+    drift = groups.drift(torch.zeros(4), torch.ones(4))
+    assert drift.tolist() == pytest.approx([means[1], means[0], 0.0, means[3]], rel=1e-12)
+    assert all(abs(mean) > 1e-2 for mean in means)
+
+
+def test_the_entropy_term_is_measured_beside_the_loss():
+    # token-mean: a token's entropy has the gradient −coefficient/N, and 0 under the mask.
+    batch, case = ragged_batch(torch.float64), VERL["verl token-mean"]
+    config = actor_config(case, entropy_coeff=0.5)
+    _, gradient = value_and_gradient(config, batch, cut(batch.lengths, "whole", 1))
+    of_entropy = gradient[sum(batch.lengths) :]
+    assert len(of_entropy) == sum(batch.lengths)
+    counts = torch.unique(of_entropy, return_counts=True)
+    assert counts[0].tolist() == pytest.approx([-0.5 / batch.num_tokens, 0.0], rel=1e-12)
+    assert counts[1][0] == batch.num_tokens
+
+
+def right(log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config) -> Tensor:
+    """−(D/N) Σ A log π, the same at every cut."""
+    counts = config.global_batch_info
+    summed = (advantages * log_prob * response_mask).sum()
+    return -summed * counts["dp_size"] / counts["batch_num_tokens"]
+
+
+WRONG = {
+    "NaN in the value": lambda loss, log_prob: loss + (log_prob.detach() * math.nan).sum(),
+    "NaN in the gradient": lambda loss, log_prob: loss + (log_prob - log_prob.detach()).abs().sqrt().sum(),
+    "NaN in a cut": lambda loss, log_prob: loss * (math.nan if len(log_prob) == 1 else 1),
+    "infinite": lambda loss, log_prob: loss * math.inf,
+    "a constant": lambda loss, log_prob: log_prob.new_tensor(1.0),
+    "a constant of the data": lambda loss, log_prob: loss.detach(),
+    "a gradient of 0": lambda loss, log_prob: 0 * loss,
+}
+
+
+@pytest.fixture
+def probe(monkeypatch):
+    """Register ``right`` changed by a function as the policy loss ``probe``; return its case."""
+
+    def registered(change):
+        def loss(*, log_prob, advantages, response_mask, config, **_):
+            return change(right(log_prob, advantages, response_mask, config), log_prob), {}
+
+        monkeypatch.setitem(POLICY_LOSS_REGISTRY, "probe", loss)
+        return Case("probe", "probe", "token-mean")
+
+    return registered
+
+
+def test_the_probe_without_a_fault_is_invariant(probe):
+    case = probe(lambda loss, log_prob: loss)
+    assert {m.verdict for m in measure([case], dp_sizes=(1,))} == {"invariant"}
+
+
+@pytest.mark.parametrize("split_dependent", [False, True])
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_loss_without_numbers_or_gradient_fails(probe, fault, split_dependent):
+    case = dataclasses.replace(probe(WRONG[fault]), split_dependent=split_dependent)
+    measurements = list(measure([case], [torch.float64], dp_sizes=(1,)))
+    worst = max(measurements, key=lambda m: m.error)
+    assert worst.error == math.inf
+    assert worst.verdict == ("NaN or infinite" if "NaN" in fault or fault == "infinite" else "CONSTANT")
+    assert not worst.passed
+    assert fault == "NaN in a cut" or not any(m.passed for m in measurements)
+
+
+@pytest.mark.parametrize("case", [*OUR_CASES, *PRESET_CASES], ids=lambda case: case.name)
+def test_no_preset_is_taken_for_a_constant(case):
+    """GSPO's clip range of 3e-4 leaves most responses of this mini-batch without a gradient, but not all."""
+    assert not any(is_constant(case, ragged_batch(torch.float64, seed)) for seed in range(8))
+
+
+@pytest.mark.parametrize("nothing", [{"cases": []}, {"dtypes": []}, {"dp_sizes": ()}])
+def test_nothing_measured_is_an_error(nothing):
+    with pytest.raises(ValueError, match="nothing to measure"):
+        list(measure(**nothing))
 
 
 @pytest.mark.parametrize("name", ["geo_mean", "clip_cov", "kl_cov"])
 def test_losses_of_verl_without_a_preset_are_not(name):
-    assert max(m.gradient_error for m in measure([VERL[f"verl {name}"]], [torch.float64])) > 0.01
+    errors = [m.gradient_error for m in measure([VERL[f"verl {name}"]], [torch.float64])]
+    assert 0.01 < largest(errors) < math.inf
 
 
 def test_every_preset_has_a_line():
@@ -91,7 +204,10 @@ def test_the_command_passes_when_ours_are_invariant(monkeypatch):
     monkeypatch.setattr(invariance, "OUR_CASES", OUR_CASES[:1])
     result = CliRunner().invoke(app, ["invariance", "--json"])
     assert result.exit_code == 0
-    rows = json.loads(result.stdout)
+    found = json.loads(result.stdout)
+    assert found["passed"]
+    assert (found["covered"], found["not_covered"]) == (list(COVERED), list(NOT_COVERED))
+    rows = found["measurements"]
     assert len(rows) == len(DTYPES) * len(SPLITS) * 3
     assert all(row["passed"] for row in rows)
 
@@ -102,12 +218,83 @@ def test_the_command_fails_and_says_so_when_one_is_not(monkeypatch):
     monkeypatch.setattr(invariance, "OUR_CASES", (broken,))
     result = CliRunner().invoke(app, ["invariance"])
     assert result.exit_code == 1
-    assert "NOT" in result.stdout
+    assert "NOT invariant" in result.stdout
+    said = " ".join(result.stdout.split())
+    assert all(line in said for line in (*COVERED, *NOT_COVERED))
+
+
+@pytest.mark.parametrize("fault", ["NaN in the gradient", "a constant"])
+def test_the_command_fails_and_names_the_fault(probe, fault):
+    probe(WRONG[fault])
+    result = CliRunner().invoke(app, ["invariance", "--loss", "probe"])
+    assert result.exit_code == 1
+    assert ("NaN or infinite" if "NaN" in fault else "CONSTANT") in result.stdout.split("worst cut:")[0]
+
+
+def test_json_has_null_for_nan(probe):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    probe(WRONG["NaN in the gradient"])
+    result = CliRunner().invoke(app, ["invariance", "--loss", "probe", "--json"])
+    assert result.exit_code == 1
+    found = json.loads(result.stdout, parse_constant=refuse)
+    assert not found["passed"]
+    assert {row["gradient_error"] for row in found["measurements"]} == {None}
+
+
+@pytest.mark.usefixtures("no_presets")
+def test_the_command_fails_where_nothing_is_measured(monkeypatch):
+    monkeypatch.setattr(invariance, "OUR_CASES", ())
+    result = CliRunner().invoke(app, ["invariance"])
+    assert result.exit_code == 1
+    assert "nothing to measure" in result.stderr
+
+
+OWN_NORM = ("--loss", "vanilla", "--loss-agg-mode", "seq-mean-token-sum-norm")
+
+
+def test_the_scale_factor_of_an_own_loss_is_verls_default():
+    result = CliRunner().invoke(app, ["invariance", *OWN_NORM])
+    assert result.exit_code == 1
+    assert "NOT invariant" in result.stdout
+
+
+def test_the_scale_factor_of_an_own_loss_can_be_given():
+    result = CliRunner().invoke(app, ["invariance", *OWN_NORM, "--loss-scale-factor", "24"])
+    assert result.exit_code == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--loss-scale-factor", "24"), "--loss-scale-factor is 24, but presets have their own"),
+        (("--loss-agg-mode", "token-mean"), "--loss-agg-mode is token-mean, but presets have their own"),
+        (("--loss", "vanilla", "--loss-agg-mode", "mean"), "Invalid loss_agg_mode: mean"),
+        (("--loss", "grpo"), "actor.loss_agg_mode is token-mean, but .*valid is seq-mean-token-mean"),
+        (
+            ("--loss", "dr_grpo", "--loss-agg-mode", "seq-mean-token-sum-norm"),
+            "actor.loss_scale_factor is null, but .*valid is a number > 0",
+        ),
+    ],
+)
+def test_what_a_training_would_not_take_is_one_message(arguments, message):
+    result = CliRunner().invoke(app, ["invariance", *arguments])
+    assert result.exit_code == 1
+    assert re.search(message, result.stderr)
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("factor", ["0", "-1", "x"])
+def test_a_scale_factor_is_a_number_of_tokens(factor):
+    result = CliRunner().invoke(app, ["invariance", *OWN_NORM, "--loss-scale-factor", factor])
+    assert result.exit_code == 2
+    assert "--loss-scale-factor" in result.stderr
 
 
 @pytest.mark.usefixtures("no_presets")
 def test_verls_own_losses_are_told_but_fail_nothing(monkeypatch):
-    monkeypatch.setattr(invariance, "OUR_CASES", ())
+    monkeypatch.setattr(invariance, "OUR_CASES", OUR_CASES[:1])
     monkeypatch.setattr(invariance, "VERL_CASES", (FACTOR_NULL,))
     result = CliRunner().invoke(app, ["invariance", "--verl"])
     assert result.exit_code == 0

@@ -149,8 +149,8 @@ def test_gmpo_equals_the_paper():
     batch = ragged_batch(F64)
     total = 0.0
     for log_ratios, advantages, mask in rows_of(batch):
-        own = [x for x, m in zip(log_ratios, mask, strict=True) if m]
-        total += oracles.gmpo_response_loss(own, advantages[0], 0.4) if own else 0.0
+        own = [(x, a) for x, a, m in zip(log_ratios, advantages, mask, strict=True) if m]
+        total += oracles.gmpo_response_loss([x for x, _ in own], own[0][1], 0.4) if own else 0.0
     value, _ = whole_batch(CASES["gmpo"], batch, clip_ratio_low=0.4, clip_ratio_high=0.4)
     assert value.item() == pytest.approx(total / len(batch), rel=1e-12)
 

@@ -36,7 +36,7 @@ def registered() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_it_is_invariant_in_every_mode_without_a_word_about_it(registry, mode: str) -> None:
     registered()
-    measured = list(measure([own_case("reinforce", mode)]))
+    measured = list(measure([own_case("reinforce", mode, 24 if mode == "seq-mean-token-sum-norm" else None)]))
     assert len(measured) == 36
     assert all(each.passed for each in measured)
 
@@ -132,9 +132,15 @@ class TestExample:
     def test_verl_loads_it_and_its_invariance_is_measured(self) -> None:
         found = self.command("--loss", "soft_ratio", "--loss-agg-mode", "seq-mean-token-mean", "--json")
         assert found.returncode == 0, found.stderr
-        measured = json.loads(found.stdout)
+        measured = json.loads(found.stdout)["measurements"]
         assert {each["loss"] for each in measured} == {"soft_ratio"}
         assert all(each["passed"] for each in measured)
+
+    def test_an_average_that_lacks_its_constant_is_one_message(self) -> None:
+        found = self.command("--loss", "soft_ratio", "--loss-agg-mode", "seq-mean-token-sum-norm")
+        assert found.returncode == 1
+        assert "loss_scale_factor is None; valid is a number > 0" in found.stderr
+        assert "Traceback" not in found.stderr
 
     def test_an_unknown_loss_says_what_to_type(self) -> None:
         found = self.command("--loss", "nowhere")

@@ -187,7 +187,7 @@ def by_trl(trainer: type, options: dict[str, object], batch: RaggedBatch) -> tup
     inputs = {
         **dict.fromkeys(("prompt_ids", "prompt_mask", "completion_ids"), torch.zeros_like(mask)),
         "completion_mask": mask,
-        "advantages": advantages[:, 0],  # the same at each token
+        "advantages": advantages.sum(1) / mask.sum(1).clamp(min=1),  # the same at each token of the policy's
         "old_per_token_logps": old,
         "num_items_in_batch": mask.sum(),
     }

@@ -60,7 +60,12 @@ ROWS = (
         "seq-mean-token-sum-norm, loss_scale_factor=L",
         _NORM | {"loss_scale_factor": MAX_RESPONSE_LENGTH},
     ),
-    Row("gspo", "loss_mode=gspo, token-mean (default)", _TOKEN_MEAN | {"loss_mode": "gspo"}),
+    Row(
+        "gspo",
+        "loss_mode=gspo, token-mean (default)",
+        _TOKEN_MEAN | {"loss_mode": "gspo"},
+        "0.9.1 averages as the key says; 0.9.0 always by responses, as in the next row",
+    ),
     Row("gspo", "loss_mode=gspo, seq-mean-token-mean", _SEQUENCE_MEAN | {"loss_mode": "gspo"}),
     Row(
         "cispo",
