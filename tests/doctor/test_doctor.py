@@ -530,6 +530,11 @@ def test_the_largest_rank_is_verls_and_vllms() -> None:
         assert max(map(int, ranks.split(","))) == LARGEST_RANK
 
 
+def test_a_task_that_is_not_prepared_is_one_finding(tmp_path: Path) -> None:
+    task = ["+task=chain_sum", f"task.folder={tmp_path}/none"]
+    assert [each.check for each in findings(["+algo=grpo", CPU, *task])] == ["task"]
+
+
 def test_paths_of_a_hub_or_a_module_are_not_looked_up(whole: list[str]) -> None:
     names = [
         "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B",

@@ -45,7 +45,14 @@ def check_task(config: DictConfig) -> None:
 
 
 def advise_files(config: DictConfig) -> Iterator[Problem]:
-    """Warn of unreadable data, model configuration or weights on this machine."""
+    """Warn of data, model and reward function that are missing or unreadable on this machine."""
+    prepared_folder = f"{setting(config, 'task.folder', '')}/"  # of which `check_task` speaks
+    for problem in _unreadable(config):
+        if prepared_folder == "/" or not str(problem.value).startswith(prepared_folder):
+            yield problem
+
+
+def _unreadable(config: DictConfig) -> Iterator[Problem]:
     if not (config.data.get("custom_cls") or {}).get("path"):
         for key in ("train_files", "val_files"):
             for name in _as_list(config.data.get(key)):
