@@ -5,8 +5,8 @@ python -m benchmarks.conformance [NAMES…] [--environments FOLDER] [--checkout 
 
 Without names: all that install from packages, and all that a checkout is given for. Rows of frameworks that
 are not run stay as they are kept. Fails if a framework is missing or differs from the one that was tested,
-if a failing control passes, or if a row of ours depends on the cut. `--accept`: keep the new versions and
-hashes.
+if a failing control passes, if a row of ours depends on the cut, or if a row has NaN, no gradient or no cut
+to compare. `--accept`: keep the new versions and hashes.
 """
 
 from __future__ import annotations

@@ -230,14 +230,19 @@ def is_constant(case: Case, mini_batch: RaggedBatch) -> bool:
 def _errors(
     case: Case, mini_batch: RaggedBatch, dp_sizes: Iterable[int]
 ) -> Iterator[tuple[int, str, float, float]]:
-    """Return number of ranks, split, and the errors of value and gradient, with KL and entropy terms."""
+    """Return number of ranks, split, and the errors of value and gradient, with KL and entropy terms.
+
+    Tokens' losses can cancel in a value, and rounding is then large beside it. Its scale is at least Σ |g|,
+    the sum of the sizes of these losses where they are −ρA.
+    """
     terms, lengths = {"entropy_coeff": ENTROPY_COEFF}, mini_batch.lengths
-    reference = value_and_gradient(actor_config(case, **terms), mini_batch, cut(lengths, "whole", 1))
+    value, gradient = value_and_gradient(actor_config(case, **terms), mini_batch, cut(lengths, "whole", 1))
+    scales = torch.maximum(value.abs(), gradient.abs().sum()), gradient.abs().max()
     for dp_size in dp_sizes:
         for split in SPLITS:
             config = actor_config(case, use_dynamic_bsz=split == "dynamic", **terms)
             found = value_and_gradient(config, mini_batch, cut(lengths, split, dp_size))
-            value_error, gradient_error = map(_relative_error, found, reference)
+            value_error, gradient_error = map(_relative_error, found, (value, gradient), scales)
             yield dp_size, split, value_error, gradient_error
 
 
@@ -327,6 +332,6 @@ def _gradient(leaf: Tensor) -> Tensor:
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
-def _relative_error(found: Tensor, expected: Tensor) -> float:
-    """max |found − expected| / max |expected|; NaN if one of them has it, or ``expected`` is 0."""
-    return float((found - expected).abs().max() / expected.abs().max())
+def _relative_error(found: Tensor, expected: Tensor, scale: Tensor) -> float:
+    """max |found − expected| / scale; NaN if one of them has it, or ``scale`` is 0."""
+    return float((found - expected).abs().max() / scale)
