@@ -189,9 +189,11 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             f"{CORE}.ADV_ESTIMATOR_REGISTRY",
             Name(),
-            *(".registration", ".usage", ".preflight.algorithm", "doctor.environment"),
+            *(".registration", ".usage", ".preflight.names", "doctor.environment"),
         ),
-        seam(f"{CORE}.POLICY_LOSS_REGISTRY", Name(), ".usage", ".preflight.algorithm"),
+        seam(f"{CORE}.POLICY_LOSS_REGISTRY", Name(), ".usage", ".preflight.names"),
+        seam("verl.trainer.ppo.v1", Name(), ".preflight.names"),
+        seam("verl.trainer.ppo.v1.trainer_base.TRAINER_REGISTRY", Name(), ".preflight.names"),
         seam(
             f"{CORE}.POLICY_LOSS_REGISTRY",
             Name(),
@@ -466,6 +468,7 @@ SEAMS: dict[str, list[Seam]] = {
             Overridden("batch", "metrics"),
             ".trainer.group_batching",
             ".trainer.process_supervision",
+            ".trainer.stored_responses",
             ".trainer.modes",
         ),
         seam(f"{TRAINER}._update_actor", Overridden("batch", "metrics"), ".trainer.group_batching"),
@@ -700,6 +703,12 @@ SEAMS: dict[str, list[Seam]] = {
             f"{TRAINER}._build_replay_buffer",
             Has("filter_groups_metric=filter_groups_metric"),
             ".preflight.support",
+        ),
+        # Else a loss that verl registers as "gpg" would have a ratio.
+        seam(
+            f"{CORE}.compute_policy_loss_gpg",
+            Has("pg_losses = -log_prob * advantages"),
+            ".preflight.verls_losses",
         ),
         # Else rollout weights and rejection would be left out, or applied twice.
         seam(
@@ -1185,6 +1194,9 @@ SEAMS: dict[str, list[Seam]] = {
                 "actor_rollout_ref.actor.clip_ratio",
                 "actor_rollout_ref.actor.clip_ratio_low",
                 "actor_rollout_ref.actor.clip_ratio_high",
+                "actor_rollout_ref.actor.ppo_epochs",
+                "actor_rollout_ref.actor.ppo_mini_batch_size",
+                "data.train_batch_size",
             ),
             ".preflight.verls_losses",
         ),
@@ -1201,6 +1213,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "actor_rollout_ref.actor.use_kl_loss",
                 "actor_rollout_ref.actor.kl_loss_coef",
                 "actor_rollout_ref.actor.kl_loss_type",
+                "actor_rollout_ref.actor.entropy_coeff",
                 "algorithm.use_kl_in_reward",
             ),
             ".preflight.algorithm",
@@ -1386,7 +1399,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "trainer.v1.trainer_mode",
                 "actor_rollout_ref.rollout.agent.default_agent_loop",
             ),
-            ".preflight.rewards",
+            ".preflight.steps",
             ".trainer.process_supervision",
         ),
         seam(

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import verl
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.verl_plugin import preflight, presets
@@ -136,6 +135,6 @@ def test_gspo_of_verl_0_9_0_averages_over_responses_whatever_the_key(monkeypatch
     )
     keys = [problem.key for problem in advise_verls_losses(verls)]
     assert f"{ACTOR}.loss_agg_mode" in keys
-    monkeypatch.setattr(verl, "__version__", "0.9.0")
+    monkeypatch.setattr(verls_losses, "version", {"verl": "0.9.0"}.__getitem__)
     check_verls_aggregation(config)
     assert [problem.key for problem in advise_verls_losses(verls)] == keys[1:]

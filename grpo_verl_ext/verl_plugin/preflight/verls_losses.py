@@ -1,8 +1,8 @@
 """Check verl's own losses where its defaults are not their papers', or where they depend on the cut."""
 
 from collections.abc import Iterator
+from importlib.metadata import version
 
-import verl
 from omegaconf import DictConfig
 from packaging.version import Version
 
@@ -57,7 +57,7 @@ def check_verls_aggregation(config: DictConfig) -> None:
 
 def _follows_key(loss: str) -> bool:
     """Whether verl's loss averages as ``loss_agg_mode`` says; 0.9.0's gspo always averages over responses."""
-    return loss != "gspo" or Version(verl.__version__) >= Version("0.9.1")
+    return loss != "gspo" or Version(version("verl")) >= Version("0.9.1")
 
 
 def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:
