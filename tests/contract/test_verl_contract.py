@@ -82,6 +82,7 @@ BROKEN = {
         f"{TRAINER}._compute_advantage has lost its parameter metrics; "
         f"grpo_verl_ext.verl_plugin.trainer.group_batching overrides it, "
         f"grpo_verl_ext.verl_plugin.trainer.process_supervision overrides it, "
+        f"grpo_verl_ext.verl_plugin.trainer.stored_responses overrides it, "
         f"grpo_verl_ext.verl_plugin.trainer.modes overrides it",
     ),
     "an override's parameter is new": (
