@@ -11,10 +11,11 @@ from typing import Protocol
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.ablation.ray_jobs import check_jobs, noted_job
 from grpo_verl_ext.ablation.run_state import (
-    failure_of,
+    State,
     forget_failure,
     note_failure,
     read_record,
+    state_of,
     status_of,
     write_record,
 )
@@ -22,7 +23,7 @@ from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.files import alone_in
+from grpo_verl_ext.utils.files import alone_in, in_one_sentence
 
 
 class Executor(Protocol):
@@ -91,6 +92,9 @@ class Watcher(Protocol):
     def metrics(self, run: GridRun, metrics: Metrics) -> None:
         """The run's metrics so far; called about once a second."""
 
+    def trouble(self, run: GridRun, reason: str) -> None:
+        """A file of the run cannot be read or written, not even to note the reason."""
+
     def end(self, run: GridRun) -> None:
         """The run has finished or failed."""
 
@@ -122,7 +126,7 @@ def go(
         left = [run for run in runs if run not in submitted]
         new = [run for run in left if status_of(run).is_to_do(retry_failed=retry_failed)]
         _train([*submitted, *new], watcher, executor)
-    return [run for run in runs if failure_of(run) is not None]
+    return [run for run in runs if state_of(run) is State.FAILED]
 
 
 def check_records(runs: Sequence[GridRun]) -> None:
@@ -170,6 +174,21 @@ def _train(runs: Sequence[GridRun], watcher: Watcher, executor: Executor) -> Non
 
 
 def _attempt(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[None]:
+    """Train one run; neither its failure nor a file that cannot be written ends the others."""
+    try:
+        yield from _noted(run, watcher, executor)
+    except OSError as error:
+        failure = error.__context__ if isinstance(error.__context__, ProcessFailedError) else ""
+        watcher.trouble(run, f"{failure}\n{in_one_sentence(error, 'folder=<another>') or error}".lstrip())
+    watcher.end(run)
+
+
+def _noted(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[None]:
+    """Train one run, and note in its folder what it is made with, and why it failed.
+
+    Raises:
+        OSError: a file of the run cannot be written; its context is the failure that could not be noted.
+    """
     forget_failure(run)
     write_record(
         run,
@@ -190,4 +209,3 @@ def _attempt(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[Non
         note_failure(run, str(error))
     except CorruptMetricsError:  # `status_of` names the file, and the other runs go on
         pass
-    watcher.end(run)
