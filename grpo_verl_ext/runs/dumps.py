@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -50,22 +51,23 @@ def read_dump(file: Path) -> list[Response]:
     Raises:
         CorruptDumpError: it cannot be read, or a line is not a record that verl wrote. It is left in place.
     """
-    responses: list[Response] = []
+    responses = []
     try:
         # As bytes: verl does not escape Unicode line separators, at which text mode would split a line.
-        with file.open("rb") as lines:
-            for line in lines:
-                responses.append(_response(json.loads(line)))
+        lines = io.BytesIO(file.read_bytes())
     except OSError as error:
         raise CorruptDumpError(
-            f"{file} cannot be read as verl's dump ({error.strerror}). It was left in place; move it away to "
-            f"continue without it"
+            f"{file} cannot be read as verl's dump ({error.strerror}). It was left in place; move it away "
+            f"to continue without it"
         ) from error
-    except PARSE_ERRORS as error:
-        raise CorruptDumpError(
-            f"{file}, line {len(responses) + 1}, is no response of verl's dump ({error!r}); valid is an object "
-            f"with {', '.join(FIELDS)}. It was left in place; move it away to continue without it"
-        ) from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            responses.append(_response(json.loads(line)))
+        except PARSE_ERRORS as error:
+            raise CorruptDumpError(
+                f"{file}, line {number}, is no response of verl's dump ({error!r}); valid is an object "
+                f"with {', '.join(FIELDS)}. It was left in place; move it away to continue without it"
+            ) from error
     return [response for response in responses if not _PADDING.fullmatch(response.prompt_id)]
 
 
