@@ -51,7 +51,7 @@ class Progress:
         self.live.update(Group(runs_table(statuses, self.metric), line))
 
     def trouble(self, run: GridRun, reason: str) -> None:
-        """Print the reason, which no file has."""
+        """Print what no file has."""
         self.live.console.print(f"{run.name}: {reason}", markup=False, style="red")
 
     def end(self, run: GridRun) -> None:

@@ -93,7 +93,7 @@ class Watcher(Protocol):
         """The run's metrics so far; called about once a second."""
 
     def trouble(self, run: GridRun, reason: str) -> None:
-        """A file of the run cannot be read or written, not even to note the reason."""
+        """What no file of the run could take: why it failed, or that the file cannot be written."""
 
     def end(self, run: GridRun) -> None:
         """The run has finished or failed."""
@@ -178,8 +178,7 @@ def _attempt(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[Non
     try:
         yield from _noted(run, watcher, executor)
     except OSError as error:
-        failure = error.__context__ if isinstance(error.__context__, ProcessFailedError) else ""
-        watcher.trouble(run, f"{failure}\n{in_one_sentence(error, 'folder=<another>') or error}".lstrip())
+        watcher.trouble(run, in_one_sentence(error, "folder=<another>") or str(error))
     watcher.end(run)
 
 
@@ -187,7 +186,7 @@ def _noted(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[None]
     """Train one run, and note in its folder what it is made with, and why it failed.
 
     Raises:
-        OSError: a file of the run cannot be written; its context is the failure that could not be noted.
+        OSError: a file of the run cannot be written.
     """
     forget_failure(run)
     write_record(
@@ -206,6 +205,10 @@ def _noted(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[None]
     try:
         yield from executor.train(run.training, lambda metrics: watcher.metrics(run, metrics))
     except ProcessFailedError as error:
-        note_failure(run, str(error))
+        try:
+            note_failure(run, str(error))
+        except OSError:
+            watcher.trouble(run, str(error))
+            raise
     except CorruptMetricsError:  # `status_of` names the file, and the other runs go on
         pass

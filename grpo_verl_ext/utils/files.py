@@ -129,7 +129,7 @@ def write_bytes_whole(path: Path, content: bytes) -> None:
     except BaseException as error:
         with suppress(OSError):  # the first error is the one to report
             unfinished.unlink()
-        if isinstance(error, OSError) and error.errno and error.filename is None:
+        if isinstance(error, OSError) and error.errno:
             error.filename = str(path)  # a full disk is noticed while writing, where no name is known
         raise
 
