@@ -139,4 +139,5 @@ def described(metrics: Metrics) -> dict[str, str]:
     accuracy = list(accuracy_by_step(metrics).values())
     last = metrics[max(metrics)]
     score = f", score {last[TRAIN_SCORE]:.2f}" if TRAIN_SCORE in last else ""
-    return {"description": f"training{score}" + f", test accuracy {accuracy[-1]:.3f}" * bool(accuracy)}
+    measured = f", test accuracy {accuracy[-1]:.3f}" if accuracy else ""
+    return {"description": f"training{score}{measured}"}
