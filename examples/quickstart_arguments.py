@@ -5,6 +5,7 @@ Standard library only: the scripts start this file before anything is installed.
 
 import argparse
 import itertools
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,7 +76,11 @@ def check_out(out: Path, example: Example = QUICKSTART) -> Path:
         refuse_out(folder, "which holds the current directory", example)
     if not_a_folder := next((path for path in (folder, *folder.parents) if path.is_file()), None):
         refuse_out(folder, f"but {not_a_folder} is a file", example)
-    if folder.is_dir() and any(folder.iterdir()) and not is_run(folder):
+    try:
+        others = folder.is_dir() and any(folder.iterdir()) and not is_run(folder)
+    except OSError as error:
+        refuse_out(folder, f"which cannot be read ({error.strerror})", example)
+    if others:
         refuse_out(folder, "which has other files in it", example)
     return folder
 
@@ -97,7 +102,7 @@ def refuse_out(folder: Path, reason: str, example: Example) -> NoReturn:
 def another(folder: Path, example: Example = QUICKSTART) -> str:
     """Return another folder to suggest."""
     names = (f"outputs/{example.name}-{number}" for number in itertools.count(2))
-    return next(name for name in names if not Path(name).exists() and Path(name).resolve() != folder)
+    return next(name for name in names if not os.path.exists(name) and Path(name).resolve() != folder)
 
 
 if __name__ == "__main__":

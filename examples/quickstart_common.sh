@@ -3,6 +3,7 @@
 #
 #   bash examples/quickstart_common.sh EXAMPLE EXTRAS [options] [verl overrides]
 set -euo pipefail
+trap 'printf "\nInterrupted. Run the same command again to resume.\n" >&2; exit 130' INT
 started=$(date +%s)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 example=$1 extras=$2

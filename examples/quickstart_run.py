@@ -7,8 +7,8 @@ to it keeps a second run out of the folder.
 
 import argparse
 import os
-import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -19,9 +19,11 @@ from quickstart_stages import Stages
 from quickstart_summary import TRAIN_SCORE, accuracy_by_step
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from grpo_verl_ext.runs.child_process import ProcessFailedError
-from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.child_process import ProcessFailedError, run_to_its_end
+from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.utils.command_line import interruptible, one_message
+from grpo_verl_ext.utils.console import print_any_character
 from grpo_verl_ext.utils.ending import ending
 from grpo_verl_ext.utils.files import locked
 
@@ -30,15 +32,16 @@ def run_example(
     example: Example, prepare_and_train: Callable[[argparse.Namespace, list[str], Path], str]
 ) -> None:
     """Read the command line, hold the run folder, and print what ``prepare_and_train`` returns."""
+    print_any_character()
     options, overrides = parse_arguments(example)
     out = check_out(options.out, example)
-    try:
-        with alone_in(out, example):
-            report = prepare_and_train(options, overrides, out)
-    except KeyboardInterrupt:
-        sys.exit("\nInterrupted. Run the same command again to resume from the last checkpoint.")
-    except ProcessFailedError as error:
-        sys.exit(str(error))
+    errors = (ProcessFailedError, CorruptMetricsError)
+    with (
+        interruptible(),
+        one_message(example.script, *errors, elsewhere="--out <another folder>"),
+        alone_in(out, example),
+    ):
+        report = prepare_and_train(options, overrides, out)
     print(f"Done.\n\n{report}")
 
 
@@ -66,7 +69,10 @@ def in_use(out: Path, lock: Path, example: Example) -> str:
 def prepare(*arguments: str) -> None:
     """Run ``grpo-verl-ext prepare …``, which does nothing if the cache has it; exit if it fails."""
     program = str(Path(sys.executable).with_name("grpo-verl-ext"))
-    status = subprocess.run([program, "prepare", *arguments], check=False).returncode
+    with tempfile.TemporaryFile("w+") as said:  # shown at the end: after Ctrl-C both would say how to resume
+        status = run_to_its_end([program, "prepare", *arguments], stderr=said)
+        said.seek(0)
+        sys.stderr.write(said.read())
     if status < 0:
         sys.exit(f"grpo-verl-ext prepare ended with {ending(status)}")
     if status > 0:
@@ -136,4 +142,5 @@ def described(metrics: Metrics) -> dict[str, str]:
     accuracy = list(accuracy_by_step(metrics).values())
     last = metrics[max(metrics)]
     score = f", score {last[TRAIN_SCORE]:.2f}" if TRAIN_SCORE in last else ""
-    return {"description": f"training{score}" + f", test accuracy {accuracy[-1]:.3f}" * bool(accuracy)}
+    measured = f", test accuracy {accuracy[-1]:.3f}" if accuracy else ""
+    return {"description": f"training{score}{measured}"}

@@ -16,11 +16,22 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from grpo_verl_ext.tasks.commands import prepare
-from grpo_verl_ext.utils.command_line import one_message
+from grpo_verl_ext.utils.command_line import interruptible, one_message
+from grpo_verl_ext.utils.console import print_any_character
 
 
 class _Commands(TyperGroup):
-    """Answers a command line of the time before ``plan`` and ``run`` with the line to type now."""
+    """Answers Ctrl-C, and command lines of the time before ``plan`` and ``run``, with what to type now."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line of this process."""
+        print_any_character()
+        return super().main(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; Ctrl-C ends it with status 130 and a line that says how to resume."""
+        with interruptible():
+            return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse ``report FOLDER``, and ``ablate`` or ``iterate`` followed by a file instead of a command."""
@@ -207,6 +218,7 @@ ConfigFile = Annotated[
 ]
 GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
+ANOTHER_FOLDER = "folder=<another>"
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
 
 
@@ -216,7 +228,7 @@ def iterate_plan(config: ConfigFile, overrides: Overrides = None) -> None:
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
     from grpo_verl_ext.iterate.terminal import print_plan
 
-    with one_message("iterate", IterateError):
+    with one_message("iterate", IterateError, elsewhere=ANOTHER_FOLDER):
         print_plan(read_settings(config, overrides or []))
 
 
@@ -229,8 +241,10 @@ def iterate_run(config: ConfigFile, overrides: Overrides = None) -> None:
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
     from grpo_verl_ext.iterate.terminal import run_iterate
     from grpo_verl_ext.runs.child_process import ProcessFailedError
+    from grpo_verl_ext.runs.metrics import CorruptMetricsError
 
-    with one_message("iterate", IterateError, ProcessFailedError):
+    errors = (IterateError, ProcessFailedError, CorruptMetricsError)
+    with one_message("iterate", *errors, elsewhere=ANOTHER_FOLDER):
         run_iterate(read_settings(config, overrides or []))
 
 
@@ -250,7 +264,7 @@ def ablate_plan(
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
     from grpo_verl_ext.ablation.grid import AblationError, read_grid
 
-    with one_message("ablate", AblationError, extra="ablation"):
+    with one_message("ablate", AblationError, extra="ablation", elsewhere=ANOTHER_FOLDER):
         from grpo_verl_ext.ablation.planning import Sources
         from grpo_verl_ext.ablation.terminal import print_plan
 
@@ -281,7 +295,7 @@ def ablate_run(
     """
     from grpo_verl_ext.ablation.grid import AblationError, read_grid
 
-    with one_message("ablate", AblationError, extra="ablation"):
+    with one_message("ablate", AblationError, extra="ablation", elsewhere=ANOTHER_FOLDER):
         from grpo_verl_ext.ablation.terminal import run_grid
 
         settings = read_grid(grid, overrides or [])
@@ -309,14 +323,17 @@ def ablate_report(
     compact: Annotated[
         Path | None, typer.Option(help="Write all that the report reads into this one JSON file.")
     ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the report into this folder instead of the one that is read.")
+    ] = None,
 ) -> None:
     """Compare the finished runs: means, differences paired by seed, intervals, figures."""
     from grpo_verl_ext.ablation.grid import AblationError
 
-    with one_message("ablate", AblationError, extra="ablation"):
+    with one_message("ablate", AblationError, extra="ablation", elsewhere="--output <another folder>"):
         from grpo_verl_ext.ablation.terminal import print_report
 
-        print_report(source, threshold=threshold, compact=compact)
+        print_report(source, threshold=threshold, compact=compact, output=output)
 
 
 @app.command()

@@ -4,8 +4,9 @@ import os
 import threading
 
 import pytest
+from limits import full, largest_file, read_only
 
-from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256, write_whole
+from grpo_verl_ext.utils.files import appearing, in_one_sentence, locked, move_aside, sha256, write_whole
 
 
 def test_a_folder_appears_whole_when_the_block_ends(tmp_path):
@@ -108,3 +109,40 @@ def test_sha256_of_a_known_file(tmp_path):
     # the digest of "abc" in FIPS 180-4's examples
     (tmp_path / "file").write_bytes(b"abc")
     assert sha256(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.mark.parametrize("size", [3, 5000])
+def test_a_full_disk_is_named_and_gets_its_space_back(tmp_path, size):
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(OSError, match=r"File too large: '.*/file'") as found, largest_file(size):
+        write_whole(tmp_path / "file", "new" * 5000)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "old"
+    assert in_one_sentence(found.value) == (
+        f"{tmp_path}/file: File too large. Free space there, and run the same command again; what was "
+        f"finished is kept"
+    )
+
+
+def test_a_full_device_is_named(tmp_path):
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file'"):
+        write_whole(full(tmp_path / "file"), "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_has_a_line_to_type(tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(cache))
+    with read_only(tmp_path):
+        with pytest.raises(PermissionError) as outside:
+            write_whole(tmp_path / "file", "new")
+        with pytest.raises(PermissionError) as inside:
+            (cache / "chain_sum").mkdir()
+    said = "Permission denied; valid is a place that this user may read and write"
+    assert in_one_sentence(outside.value) == f"{tmp_path}/file: {said}"
+    assert in_one_sentence(outside.value, "--output x") == f"{tmp_path}/file: {said}. Type: --output x"
+    assert in_one_sentence(inside.value, "--output x") == (
+        f"{cache}/chain_sum: {said}. Type: export GRPO_VERL_EXT_CACHE=<another folder>"
+    )
+    assert in_one_sentence(ConnectionResetError("a server")) is None

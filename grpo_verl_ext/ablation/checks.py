@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
@@ -19,7 +19,12 @@ from grpo_verl_ext.tasks.chain_sum.prepared import (
 )
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.rules import Rule, is_count
 from grpo_verl_ext.verl_plugin.usage import own_task
+
+RESPONSES = Rule(is_count, "an integer ≥ 1", "8")
+SEED = Rule(lambda value: value == 0 or is_count(value), "an integer ≥ 0", "1")
 
 
 def compose(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
@@ -29,15 +34,26 @@ def compose(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
         Name of the run → configuration.
 
     Raises:
-        AblationError: verl refuses the overrides; the message names the run.
+        AblationError: verl refuses the overrides, or would at its first step; the message names the run.
     """
     configs = {}
     for run in runs:
         try:
             configs[run.name] = composed(run.training.arguments())
+            _check_integers(configs[run.name])
         except CompositionError as error:
             raise AblationError(f"{run.name}: verl refuses its overrides: {error}") from error
+        except (SettingError, OmegaConfBaseException) as error:
+            raise AblationError(f"{run.name}: {error}") from error
     return configs
+
+
+def _check_integers(config: DictConfig) -> None:
+    """Refuse 8.0 and other text where verl, once it has loaded everything, or `tasks_to_prepare` counts."""
+    RESPONSES.check("actor_rollout_ref.rollout.n", OmegaConf.select(config, "actor_rollout_ref.rollout.n"))
+    task = own_task(config)
+    if task is not None and task.name in TASKS:
+        SEED.check("task.seed", OmegaConf.select(config, "task.seed"))
 
 
 def check(configs: dict[str, DictConfig]) -> None:

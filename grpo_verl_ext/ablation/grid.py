@@ -18,6 +18,8 @@ from grpo_verl_ext.utils.typed_yaml import read_typed_yaml
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """A label becomes part of a folder's name, which every file system and tool must take."""
+LONGEST = 255
+"""Largest number of bytes, here also of characters, in a folder's name."""
 
 
 class AblationError(ValueError):
@@ -155,9 +157,14 @@ def _check_baseline(settings: GridSettings) -> None:
 
 
 def _check_variants(settings: GridSettings) -> None:
-    """Refuse two variants with one folder; some file systems ignore case."""
+    """Refuse two variants with one folder, as some file systems ignore case, and names that none takes."""
     taken: dict[str, tuple[str, ...]] = {}
     for labels in product(*settings.axes.values()):
+        if len(variant_name(labels)) > LONGEST:
+            raise AblationError(
+                f"the labels {', '.join(labels)} name a folder with {len(variant_name(labels))} characters; "
+                f"valid are {LONGEST} when joined by {SEPARATOR}. Shorten them"
+            )
         other = taken.setdefault(variant_name(labels).casefold(), labels)
         if other != labels:
             raise AblationError(
@@ -196,7 +203,12 @@ class GridRun:
     @property
     def name(self) -> str:
         """``<variant>/seed-<seed>``, the run's folder within the grid's."""
-        return f"{self.variant}/seed-{self.seed}"
+        return run_name(self.labels, self.seed)
+
+
+def run_name(labels: tuple[str, ...], seed: int) -> str:
+    """``<variant>/seed-<seed>``."""
+    return f"{variant_name(labels)}/seed-{seed}"
 
 
 def variant_name(labels: tuple[str, ...] | list[str]) -> str:
@@ -214,5 +226,7 @@ def _run(settings: GridSettings, variant: tuple[tuple[str, list[str]], ...], see
     labels = tuple(label for label, _ in variant)
     of_variant = [override for _, overrides in variant for override in overrides]
     of_seed = [override.replace("{seed}", str(seed)) for override in settings.seed_overrides]
-    folder = Path(settings.folder) / variant_name(labels) / f"seed-{seed}"
-    return GridRun(labels, seed, VerlRun(folder, [*settings.base, *of_variant, *of_seed], settings.steps))
+    grid, name = Path(settings.folder), run_name(labels, seed)
+    overrides = [*settings.base, *of_variant, *of_seed]
+    tracked_as = (grid.resolve().name, name)
+    return GridRun(labels, seed, VerlRun(grid / name, overrides, settings.steps, tracked_as))

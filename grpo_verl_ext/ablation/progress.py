@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grpo_verl_ext.ablation.grid import GridRun
-from grpo_verl_ext.ablation.run_state import RunStatus, state_of, status_of
+from grpo_verl_ext.ablation.run_state import RunStatus, status_of
 from grpo_verl_ext.ablation.statistics import STEP_SECONDS, curve, final
 from grpo_verl_ext.runs.metrics import Metrics
 
@@ -50,11 +50,15 @@ class Progress:
         line = Text(f"now {now}; {estimate(statuses, left, self.at_once)}")
         self.live.update(Group(runs_table(statuses, self.metric), line))
 
+    def trouble(self, run: GridRun, reason: str) -> None:
+        """Print what no file has."""
+        self.live.console.print(f"{run.name}: {reason}", markup=False, style="red")
+
     def end(self, run: GridRun) -> None:
         """Print how the run ended."""
-        del self.steps[run.name]
-        self.statuses[run.name] = status_of(run)
-        self.live.console.print(f"{time.strftime('%H:%M:%S')} {escape(run.name)}: {state_of(run).value}")
+        self.steps.pop(run.name, None)  # one whose folder cannot be made has not begun
+        self.statuses[run.name] = status = status_of(run)
+        self.live.console.print(f"{time.strftime('%H:%M:%S')} {escape(run.name)}: {status.state.value}")
 
 
 def statuses_of(runs: Sequence[GridRun]) -> list[RunStatus]:

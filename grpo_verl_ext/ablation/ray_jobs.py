@@ -215,11 +215,11 @@ def noted_job(folder: Path) -> Job | None:
         AblationError: the note cannot be read; it is left in place.
     """
     file = folder / NOTE
-    if not file.exists():
-        return None
     try:
+        if not file.exists():
+            return None
         return made(Job, json.loads(file.read_bytes()))
-    except PARSE_ERRORS as error:
+    except (*PARSE_ERRORS, OSError) as error:
         raise AblationError(
             f"{file} is not the note of a job ({error!r}). It was left in place; check with "
             f"`ray job list` whether the run's job is there, and move the file away"

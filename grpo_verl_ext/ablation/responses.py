@@ -79,7 +79,13 @@ def read_responses(run: VerlRun, measure: Callable[[], Measure], *, right_above:
             return kept
     read = _read_dumps(run, measure(), right_above)
     if not read.warnings and (read.metrics or read.samples):
-        _keep(read, [measure().unit, right_above], file)
+        try:
+            _keep(read, [measure().unit, right_above], file)
+        except OSError as error:
+            read.warnings.append(
+                f"{file} cannot be written ({error.strerror}): keep the dumps, from which these numbers are "
+                f"read again for each report"
+            )
     return read
 
 
@@ -177,7 +183,7 @@ def _read_kept(file: Path) -> tuple[Responses, list[object]]:
         metrics = {int(step): values for step, values in content["metrics"].items()}
         samples = [made(Response, sample) for sample in content["samples"]]
         return Responses(metrics, samples, []), content["measure"]
-    except PARSE_ERRORS as error:
+    except (*PARSE_ERRORS, OSError) as error:
         warning = (
             f"{file} is not what `ablate report` kept ({error!r}). It was left in place; "
             f"move it away to read the dumps again"

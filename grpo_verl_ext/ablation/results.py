@@ -171,7 +171,7 @@ def _read_grid(folder: Path) -> GridSettings:
         settings = made(GridSettings, {**content, "folder": str(folder)})
         runs_of(settings)
         check_declaration(settings)
-    except PARSE_ERRORS as error:
+    except (*PARSE_ERRORS, OSError) as error:
         raise AblationError(f"{file} is not a grid ({error!r}). It was left in place") from error
     return settings
 

@@ -32,7 +32,7 @@ class State(str, Enum):
     FAILED = "failed"
     FINISHED = "finished"
     UNREADABLE = "unreadable"
-    """Its metrics are corrupt: it is neither started nor compared until the file is mended or moved."""
+    """A file of it cannot be read: it is neither started nor compared until that is mended or moved."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,17 @@ class RunStatus:
 
 def status_of(run: GridRun) -> RunStatus:
     """Read a run's files: it is finished once its last step is logged, with or without checkpoints."""
+    metrics: Metrics = {}
     try:
         metrics = run.training.metrics()
+        if run.training.has_ended(metrics):
+            return RunStatus(run, State.FINISHED, metrics)
+        failure = failure_of(run)
     except CorruptMetricsError as error:
         return RunStatus(run, State.UNREADABLE, {}, str(error))
-    if run.training.has_ended(metrics):
-        return RunStatus(run, State.FINISHED, metrics)
-    failure = failure_of(run)
+    except OSError as error:
+        why = f"{error.filename} cannot be read ({error.strerror}). It was left in place; move it away"
+        return RunStatus(run, State.UNREADABLE, metrics, why)
     if failure is not None:
         return RunStatus(run, State.FAILED, metrics, failure)
     return RunStatus(run, State.BEGUN if run.training.folder.is_dir() else State.WAITING, metrics)
@@ -77,7 +81,7 @@ def state_of(run: GridRun) -> State:
 def failure_of(run: GridRun) -> str | None:
     """Why the last attempt failed; None if it did not."""
     file = run.training.folder / FAILURE
-    return file.read_text(encoding="utf-8") if file.exists() else None
+    return file.read_text(encoding="utf-8", errors="replace") if file.exists() else None
 
 
 def note_failure(run: GridRun, reason: str) -> None:
@@ -106,12 +110,12 @@ def read_record(run: GridRun) -> dict[str, Any] | None:
         AblationError: the file is not a record. It is left in place.
     """
     file = run.training.folder / RECORD
-    if not file.exists():
-        return None
     try:
+        if not file.exists():
+            return None
         record = typed(json.loads(file.read_bytes()), RECORD_FIELDS)
         return {key: record[key] for key in RECORD_FIELDS}
-    except PARSE_ERRORS as error:
+    except (*PARSE_ERRORS, OSError) as error:
         raise AblationError(
             f"{file} is not the record of a run ({error!r}). It was left in place; type folder=<another>"
         ) from error

@@ -11,10 +11,11 @@ from typing import Protocol
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.ablation.ray_jobs import check_jobs, noted_job
 from grpo_verl_ext.ablation.run_state import (
-    failure_of,
+    State,
     forget_failure,
     note_failure,
     read_record,
+    state_of,
     status_of,
     write_record,
 )
@@ -22,7 +23,7 @@ from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 from grpo_verl_ext.runs.provenance import CHANGED, git_revision, versions
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.files import alone_in
+from grpo_verl_ext.utils.files import alone_in, in_one_sentence
 
 
 class Executor(Protocol):
@@ -91,6 +92,9 @@ class Watcher(Protocol):
     def metrics(self, run: GridRun, metrics: Metrics) -> None:
         """The run's metrics so far; called about once a second."""
 
+    def trouble(self, run: GridRun, reason: str) -> None:
+        """What no file of the run could take: why it failed, or that the file cannot be written."""
+
     def end(self, run: GridRun) -> None:
         """The run has finished or failed."""
 
@@ -124,7 +128,7 @@ def go(
         left = [run for run in runs if run not in submitted]
         new = [run for run in left if status_of(run).is_to_do(retry_failed=retry_failed)]
         _train([*submitted, *new], watcher, executor, before_each)
-    return [run for run in runs if failure_of(run) is not None]
+    return [run for run in runs if state_of(run) is State.FAILED]
 
 
 def check_clean(run: GridRun | None = None) -> None:
@@ -194,6 +198,20 @@ def _train(
 
 
 def _attempt(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[None]:
+    """Train one run; neither its failure nor a file that cannot be written ends the others."""
+    try:
+        yield from _noted(run, watcher, executor)
+    except OSError as error:
+        watcher.trouble(run, in_one_sentence(error, "folder=<another>") or str(error))
+    watcher.end(run)
+
+
+def _noted(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[None]:
+    """Train one run, and note in its folder what it is made with, and why it failed.
+
+    Raises:
+        OSError: a file of the run cannot be written.
+    """
     forget_failure(run)
     write_record(
         run,
@@ -211,7 +229,10 @@ def _attempt(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[Non
     try:
         yield from executor.train(run.training, lambda metrics: watcher.metrics(run, metrics))
     except ProcessFailedError as error:
-        note_failure(run, str(error))
+        try:
+            note_failure(run, str(error))
+        except OSError:
+            watcher.trouble(run, str(error))
+            raise
     except CorruptMetricsError:  # `status_of` names the file, and the other runs go on
         pass
-    watcher.end(run)

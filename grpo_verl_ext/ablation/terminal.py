@@ -137,17 +137,20 @@ def _train(
     return all(status.state is State.FINISHED for status in statuses)
 
 
-def print_report(source: Path, *, threshold: float | None, compact: Path | None = None) -> None:
+def print_report(
+    source: Path, *, threshold: float | None, compact: Path | None = None, output: Path | None = None
+) -> None:
     """Compare a grid's finished runs on the terminal and in files.
 
     Args:
         source: the grid's folder, which takes the files; or its compact file, whose folder takes them.
         compact: also write this compact file.
+        output: take the files into this folder instead.
 
     Raises:
         AblationError: the source cannot be read, or the compact file not be written.
     """
-    results, folder = read_any(source)
+    results, of_source = read_any(source)
     analysis = analyse(results, threshold=threshold)
     console = make_console(at_least=WIDTH)
     for line in analysis.missing:
@@ -161,6 +164,8 @@ def print_report(source: Path, *, threshold: float | None, compact: Path | None 
         console.print(_table_of_text(shown))  # the box ends with a blank line
     for line in [*summary.thresholds(analysis), *analysis.warnings]:
         console.print(line, markup=False)
+    folder = output or of_source
+    folder.mkdir(parents=True, exist_ok=True)
     written = [
         *documents.write(analysis, folder),
         *plots.draw(analysis, folder),

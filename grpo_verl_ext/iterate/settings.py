@@ -264,7 +264,8 @@ class Round:
 
     def run(self) -> VerlRun:
         """Return the policy's training."""
-        return VerlRun(self.folder / "policy", self.overrides(), self.settings.policy.steps)
+        tracked_as = (self.folder.resolve().parent.name, self.folder.name)
+        return VerlRun(self.folder / "policy", self.overrides(), self.settings.policy.steps, tracked_as)
 
     def _policy_overrides(self) -> list[str]:
         # The reference is loaded from the same folder: each round begins with π_ref = π_θ.

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -17,6 +18,8 @@ from grpo_verl_ext.utils.ending import ending
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.5
+_ENDS_WITHIN = 60.0
+"""Seconds that a child may take to end after Ctrl-C."""
 
 
 class ProcessFailedError(RuntimeError):
@@ -32,8 +35,6 @@ def run_logged(
 ) -> None:
     """Run ``command`` to its end, with its output in ``log``.
 
-    If this process is killed, so is the child. After Ctrl-C the child has time to end by itself.
-
     Args:
         while_running: called twice a second.
 
@@ -42,27 +43,47 @@ def run_logged(
         KeyboardInterrupt: raised again after the child has ended.
     """
     with log.open("w") as output:
-        process = subprocess.Popen(
+        status = run_to_its_end(
             command,
+            while_running=while_running,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=dict(environment),
-            # Only two system calls, which take no lock that another thread could hold.
-            preexec_fn=_prepare_child,  # noqa: PLW1509
         )
-        try:
-            while process.poll() is None:
-                while_running()
-                time.sleep(_POLL_SECONDS)
-        except BaseException:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-            raise
-    if process.returncode != 0:
+    if status != 0:
         raise ProcessFailedError(
-            f"{last_lines(log)}\n{' '.join(command[:3])} … ended with {ending(process.returncode)}; its "
+            f"{last_lines(log)}\n{' '.join(command[:3])} … ended with {ending(status)}; its "
             f"whole output is in {log}. Run the same command again to resume"
         )
+
+
+def run_to_its_end(
+    command: Sequence[str], *, while_running: Callable[[], None] = lambda: None, **options: Any
+) -> int:
+    """Run ``command`` and return its exit status.
+
+    If this process is killed, so is the child. After Ctrl-C the child has time to end by itself; a second
+    Ctrl-C ends it.
+
+    Args:
+        while_running: called twice a second.
+        options: of `subprocess.Popen`.
+    """
+    # Only two system calls, which take no lock that another thread could hold.
+    process = subprocess.Popen(command, preexec_fn=_prepare_child, **options)  # noqa: PLW1509
+    try:
+        while process.poll() is None:
+            while_running()
+            time.sleep(_POLL_SECONDS)
+    except BaseException:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_ENDS_WITHIN)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.kill()
+            process.wait()
+        raise
+    return process.returncode
 
 
 _WARNING = re.compile(r"(?:\(.*?\) )?(?:\S+:\d+: \w*Warning: |WARNING\b|\s*warnings\.warn\()")
@@ -100,12 +121,19 @@ def marked(value: str) -> list[psutil.Process]:
 
 
 def end_leftovers(value: str, *, patience: float) -> list[str]:
-    """Wait ``patience`` seconds for marked processes to end by themselves, then end them.
+    """Wait ``patience`` seconds, or until Ctrl-C, for marked processes to end by themselves, then end them.
 
     Returns:
         Names of the processes that had to be ended.
     """
-    _, alive = psutil.wait_procs(marked(value), timeout=patience)
+    try:
+        psutil.wait_procs(marked(value), timeout=patience)
+    finally:
+        names = _end(marked(value))
+    return names
+
+
+def _end(alive: list[psutil.Process]) -> list[str]:
     names = [_name(process) for process in alive]
     for end in (psutil.Process.terminate, psutil.Process.kill):
         for process in alive:

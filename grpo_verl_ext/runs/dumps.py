@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -19,7 +20,7 @@ _PADDING = re.compile(r"pad[0-9a-f]{32}")
 
 
 class CorruptDumpError(ValueError):
-    """A line of a dump is not a response that verl wrote; the message names file and line."""
+    """A dump cannot be read, or a line is not a response that verl wrote; the message names file and line."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +49,25 @@ def read_dump(file: Path) -> list[Response]:
     """Return the responses in a file, in verl's order, without padding.
 
     Raises:
-        CorruptDumpError: a line is not a record that verl wrote. The file is left in place.
+        CorruptDumpError: it cannot be read, or a line is not a record that verl wrote. It is left in place.
     """
     responses = []
-    # As bytes: verl does not escape Unicode line separators, at which text mode would split a line.
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                responses.append(_response(json.loads(line)))
-            except PARSE_ERRORS as error:
-                raise CorruptDumpError(
-                    f"{file}, line {number}, is no response of verl's dump ({error!r}); valid is an object "
-                    f"with {', '.join(FIELDS)}. It was left in place; move it away to continue without it"
-                ) from error
+    try:
+        # As bytes: verl does not escape Unicode line separators, at which text mode would split a line.
+        lines = io.BytesIO(file.read_bytes())
+    except OSError as error:
+        raise CorruptDumpError(
+            f"{file} cannot be read as verl's dump ({error.strerror}). It was left in place; move it away "
+            f"to continue without it"
+        ) from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            responses.append(_response(json.loads(line)))
+        except PARSE_ERRORS as error:
+            raise CorruptDumpError(
+                f"{file}, line {number}, is no response of verl's dump ({error!r}); valid is an object "
+                f"with {', '.join(FIELDS)}. It was left in place; move it away to continue without it"
+            ) from error
     return [response for response in responses if not _PADDING.fullmatch(response.prompt_id)]
 
 

@@ -21,7 +21,7 @@ LARGEST = 1e150
 
 
 class CorruptMetricsError(ValueError):
-    """A complete line of a metrics file is not a record that verl wrote; the message names file and line."""
+    """A metrics file cannot be read, or has a complete line that is not verl's; the message says where."""
 
 
 def read_metrics(files: Iterable[Path]) -> Metrics:
@@ -31,8 +31,8 @@ def read_metrics(files: Iterable[Path]) -> Metrics:
     `LARGEST`. Values that are not numbers, such as lists, are left out.
 
     Raises:
-        CorruptMetricsError: a complete line is not a record. A last line without a line end is skipped: verl
-            was killed, or is still writing.
+        CorruptMetricsError: a file cannot be read, or a complete line is not a record. A last line without a
+            line end is skipped: verl was killed, or is still writing.
     """
     metrics: Metrics = {}
     for file in files:
@@ -42,7 +42,13 @@ def read_metrics(files: Iterable[Path]) -> Metrics:
 
 
 def _records(file: Path) -> Iterator[dict[str, Any]]:
-    whole_lines = file.read_bytes().split(b"\n")[:-1]
+    try:
+        whole_lines = file.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise CorruptMetricsError(
+            f"{file} cannot be read as verl's metrics ({error.strerror}). It was left in place; move it "
+            f"away to continue without it"
+        ) from error
     for number, line in enumerate(whole_lines, start=1):
         try:
             record = typed(json.loads(line), {"step": int, "data": dict})

@@ -28,6 +28,17 @@ def hydra_value(text: str | Path) -> str:
     return f"'{escaped}'"
 
 
+_LOGGERS = re.compile(r"\+*trainer\.logger=\s*\[?(?P<names>.*?)\]?\s*")
+
+
+def _also_into_a_file(overrides: Sequence[str]) -> list[str]:
+    """The override that adds verl's file logger, from which a run is resumed, to the loggers chosen last."""
+    chosen = [found["names"] for found in map(_LOGGERS.fullmatch, overrides) if found]
+    if not chosen or "file" in re.findall(r"\w+", chosen[-1]):
+        return []
+    return [f"trainer.logger=[{','.join(filter(None, (chosen[-1], 'file')))}]"]
+
+
 TRAINER = ("-m", "verl.trainer.main_ppo")
 """Arguments with which Python starts verl's trainer."""
 METRICS_FILE = "VERL_FILE_LOGGER_PATH"
@@ -43,11 +54,15 @@ class VerlRun:
     ``attempt-N.log`` has verl's output and ``attempt-N.jsonl`` its metrics (verl overwrites that file
     whenever it starts). ``checkpoints/`` is where a later attempt resumes; ``rollouts/`` and ``validation/``
     have the responses.
+
+    Attributes:
+        tracked_as: project and experiment for a tracker such as wandb; None: as the overrides say.
     """
 
     folder: Path
     overrides: Sequence[str]
     steps: int
+    tracked_as: tuple[str, str] | None = None
 
     @property
     def checkpoints(self) -> Path:
@@ -71,11 +86,14 @@ class VerlRun:
 
     def arguments(self) -> list[str]:
         """Return the arguments of ``main_ppo``; ours win where an override would lose track of the run."""
+        names = zip(("project_name", "experiment_name"), self.tracked_as or (), strict=False)
         return [
             "trainer.logger=[console,file]",
+            *(f"trainer.{key}={hydra_value(name)}" for key, name in names),
             f"trainer.rollout_data_dir={hydra_value(self.rollouts.resolve())}",
             f"trainer.validation_data_dir={hydra_value(self.validation.resolve())}",
             *self.overrides,
+            *_also_into_a_file(self.overrides),
             f"trainer.total_training_steps={self.steps}",
             f"trainer.default_local_dir={hydra_value(self.checkpoints.resolve())}",
             "trainer.resume_mode=auto",

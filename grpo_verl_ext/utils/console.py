@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 from rich.console import Console
 from rich.table import Table
 
 UNLIMITED = 10_000
 """Columns of a console that is not a terminal."""
+
+
+def print_any_character() -> None:
+    """Let a terminal without Unicode show codes such as ``\\u2212`` in place of raising an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def make_console(*, at_least: int = 0) -> Console:

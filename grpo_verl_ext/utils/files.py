@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_IMODE
 
@@ -119,11 +120,49 @@ def write_whole(path: Path, text: str) -> None:
 def write_bytes_whole(path: Path, content: bytes) -> None:
     """Do the same as `write_whole` for bytes."""
     unfinished = path.with_name(f".{path.name}.unfinished")
-    with unfinished.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    try:
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException as error:
+        with suppress(OSError):  # the first error is the one to report
+            unfinished.unlink()
+        if isinstance(error, OSError) and error.errno:
+            error.filename = str(path)  # a full disk is noticed while writing, where no name is known
+        raise
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of the errors that freeing space mends."""
+
+
+def in_one_sentence(error: OSError, elsewhere: str | None = None) -> str | None:
+    """Say which file or folder cannot be read or written, why, and what to type.
+
+    Args:
+        elsewhere: what to type for another place; for the cache folder it is known.
+
+    Returns:
+        None for an error that names no file, such as that of a connection.
+    """
+    if error.errno in FULL:
+        return (
+            f"{error.filename or 'a file'}: {error.strerror}. Free space there, and run the same command "
+            f"again; what was finished is kept"
+        )
+    if error.filename is None:
+        return None
+    if error.errno == errno.ENOENT:
+        return f"{error.filename}: {error.strerror}"
+    cache = cache_root()
+    if cache in (file := Path(os.fsdecode(error.filename)), *file.parents):
+        elsewhere = "export GRPO_VERL_EXT_CACHE=<another folder>"
+    return (
+        f"{error.filename}: {error.strerror}; valid is a place that this user may read and write"
+        + f". Type: {elsewhere}" * bool(elsewhere)
+    )
 
 
 def cache_root() -> Path:

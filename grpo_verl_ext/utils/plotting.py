@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+
+from grpo_verl_ext.utils.files import write_bytes_whole
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 """Okabe and Ito's palette, which colour-blind readers can tell apart; in grey, dashes and marks differ."""
@@ -42,17 +43,18 @@ def key(number: int) -> Figure:
 
 def save(figure: Figure, file: Path) -> Path:
     """Write a figure as PNG or SVG atomically, with the same bytes for the same numbers."""
-    unfinished = file.with_name(f".{file.stem}.unfinished{file.suffix}")
-    without_date = {"Date": None} if file.suffix == ".svg" else {"Software": None}
-    with mpl.rc_context(_SAME_EACH_TIME):
-        figure.savefig(unfinished, dpi=150, metadata=without_date)
-    os.replace(unfinished, file)
+    write_bytes_whole(file, _drawn(figure, file.suffix.removeprefix(".")))
     return file
 
 
 def svg(figure: Figure) -> bytes:
     """Return the SVG that `save` would write."""
+    return _drawn(figure, "svg")
+
+
+def _drawn(figure: Figure, kind: str) -> bytes:
     written = io.BytesIO()
+    without_date = {"Date": None} if kind == "svg" else {"Software": None}
     with mpl.rc_context(_SAME_EACH_TIME):
-        figure.savefig(written, format="svg", metadata={"Date": None})
+        figure.savefig(written, format=kind, dpi=150, metadata=without_date)
     return written.getvalue()

@@ -55,7 +55,7 @@ def test_every_loss_is_invariant(case, dtype, seed):
 
 @pytest.mark.parametrize("name", ["gmpo", "gspo", "grpo"])
 def test_losses_that_cancel_in_a_value_are_not_held_against_it(name):
-    """With seed 4 the value is a fortieth to a 220th of the sum of its parts, which float32 rounds to 1e-7."""
+    """With seed 4 the value is a fortieth to a 220th of the sum of its parts, rounded to 1e-7 each."""
     cases = [case for case in (*OUR_CASES, *PRESET_CASES) if case.name == name]
     assert all(m.passed for m in measure(cases, [torch.float32], dp_sizes=(2,), seed=4))
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from grpo_verl_ext.ablation.grid import read_grid, runs_of
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.verl_plugin.compose import composed
 
 
 def test_the_folder_decides_where_verl_keeps_what_the_run_needs(tmp_path: Path) -> None:
@@ -22,6 +24,43 @@ def test_the_folder_decides_where_verl_keeps_what_the_run_needs(tmp_path: Path) 
         "trainer.resume_mode=auto",
         f"hydra.run.dir={tmp_path}/hydra",
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([], ["console", "file"]),
+        (["trainer.logger=[console,wandb]"], ["console", "wandb", "file"]),
+        (['trainer.logger=["console", "wandb"]'], ["console", "wandb", "file"]),
+        (["++trainer.logger=wandb"], ["wandb", "file"]),
+        (["trainer.logger=[]"], ["file"]),
+        (["trainer.logger=[file,mlflow]"], ["file", "mlflow"]),
+        (["trainer.logger=[file]", "trainer.logger=[console,swanlab]"], ["console", "swanlab", "file"]),
+    ],
+)
+def test_a_tracker_never_takes_the_place_of_the_file(
+    tmp_path: Path, given: list[str], found: list[str]
+) -> None:
+    """A run is resumed, and a grid reported, from the file; the names are those of the grid and the run."""
+    run = VerlRun(tmp_path, given, steps=2, tracked_as=("grid,lr", "grpo/seed-1"))
+    trainer = composed([word for word in run.arguments() if not word.startswith("hydra.")]).trainer
+    assert list(trainer.logger) == found
+    assert (trainer.project_name, trainer.experiment_name) == ("grid,lr", "grpo/seed-1")
+
+
+def test_the_grid_and_the_run_name_a_tracked_run(tmp_path: Path) -> None:
+    grid = {
+        "folder": str(tmp_path / "lengths"),
+        "steps": 2,
+        "base": [],
+        "axes": {"algo": {"grpo": ["+algo=grpo"]}},
+        "seeds": [3],
+        "baseline": ["grpo"],
+        "metrics": ["acc"],
+    }
+    (tmp_path / "grid.yaml").write_text(json.dumps(grid))
+    (run,) = runs_of(read_grid(tmp_path / "grid.yaml"))
+    assert run.training.tracked_as == ("lengths", "grpo/seed-3")
 
 
 def test_finished_is_the_last_step_saved_and_logged(tmp_path: Path) -> None:
@@ -60,7 +99,7 @@ def test_a_last_step_that_was_saved_and_not_logged_is_trained_again(
     fake: VerlRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_KILL", "5")
-    with pytest.raises(ProcessFailedError, match="status -9"):
+    with pytest.raises(ProcessFailedError, match="SIGKILL (Killed)"):
         fake.go()
     assert (fake.last_checkpoint.is_dir(), fake.is_finished(), max(fake.metrics())) == (True, False, 4)
     monkeypatch.delenv("FAKE_KILL")

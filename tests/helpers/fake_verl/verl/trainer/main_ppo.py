@@ -1,8 +1,9 @@
 """Stand-in for verl's trainer where a test needs the same numbers twice; vLLM's depend on the load.
 
 It writes what verl writes, in its order: rollouts, a checkpoint every second step and after the last one,
-metrics; it resumes like it. Environment: FAKE_KILL=N ends it before it logs step N, FAKE_END=N after that
-step with status 0, as trainer.total_epochs does.
+metrics, if one of its loggers is `file`; it resumes like it. Environment: FAKE_KILL=N ends it before it logs
+step N, FAKE_END=N after that step with status 0, as trainer.total_epochs does. With FAKE_WAIT=N it waits
+after that step, and makes the file FAKE_WAITS; 0 is before the first.
 """
 
 import json
@@ -19,6 +20,15 @@ rollouts = Path(settings["trainer.rollout_data_dir"])
 tracker = checkpoints / "latest_checkpointed_iteration.txt"
 last = int(tracker.read_text()) if tracker.exists() else 0
 steps = int(settings["trainer.total_training_steps"])
+
+
+def wait_after(step: int) -> None:
+    if os.environ.get("FAKE_WAIT") == str(step):
+        Path(os.environ["FAKE_WAITS"]).touch()
+        time.sleep(300)
+
+
+wait_after(last)
 
 for step in range(last + 1, steps + 1):
     time.sleep(0.15)
@@ -41,8 +51,10 @@ for step in range(last + 1, steps + 1):
         tracker.write_text(str(step))
     if os.environ.get("FAKE_KILL") == str(step):
         os.kill(os.getpid(), signal.SIGKILL)
-    with Path(os.environ["VERL_FILE_LOGGER_PATH"]).open("w" if step == last + 1 else "a") as file:
-        data = {"acc": rng.random(), "timing_s/step": 0.125, "training/global_step": step}
-        file.write(json.dumps({"step": step, "data": data}) + "\n")
+    if "file" in settings["trainer.logger"]:
+        with Path(os.environ["VERL_FILE_LOGGER_PATH"]).open("w" if step == last + 1 else "a") as file:
+            data = {"acc": rng.random(), "timing_s/step": 0.125, "training/global_step": step}
+            file.write(json.dumps({"step": step, "data": data}) + "\n")
+    wait_after(step)
     if os.environ.get("FAKE_END") == str(step):
         sys.exit(0)

@@ -1,0 +1,253 @@
+"""Test grids on full disks, in read-only folders, and with files that are not what they should be.
+
+One sentence each, the other runs go on, and nothing that was there is lost.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from limits import full, largest_file, read_only
+from omegaconf import OmegaConf
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation import checks
+from grpo_verl_ext.ablation.grid import GridRun, read_grid, runs_of
+from grpo_verl_ext.ablation.results import GRID
+from grpo_verl_ext.ablation.run_state import FAILURE, State, state_of, status_of
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.runs.child_process import ProcessFailedError
+from grpo_verl_ext.runs.metrics import TRAINED, Metrics
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+
+def written(folder: Path, **changes: object) -> Path:
+    """A grid of three variants and a seed, whose results are in ``folder/out``."""
+    grid = {
+        "folder": str(folder / "out"),
+        "steps": 2,
+        "base": [],
+        "axes": {"algo": {label: [] for label in "abc"}},
+        "seeds": [1],
+        "baseline": ["a"],
+        "metrics": ["acc"],
+    }
+    (folder / "grid.yaml").write_text(json.dumps(grid | changes))
+    return folder / "grid.yaml"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return written(tmp_path)
+
+
+@pytest.fixture
+def verl(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """A stand-in for verl's process and for what it checks; the variants in the set fail."""
+    failing: set[str] = set()
+
+    def go_(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
+        if run.folder.parent.name in failing:
+            raise ProcessFailedError("the disk is full, says verl\nended with status 1")
+        line = {"step": 2, "data": {TRAINED: 2, "acc": 0.5}}
+        (run.folder / "attempt-1.jsonl").write_text(json.dumps(line) + "\n")
+        on_metrics(run.metrics())
+
+    monkeypatch.setattr(VerlRun, "go", go_)
+    nothing = OmegaConf.create({})
+    monkeypatch.setattr(checks, "compose", lambda runs: {run.name: nothing for run in runs})
+    monkeypatch.setattr(checks, "check", lambda configs: None)
+    return failing
+
+
+@pytest.fixture
+def runs(file: Path) -> list[GridRun]:
+    return runs_of(read_grid(file))
+
+
+def ablate(*words: Any) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error; no traceback."""
+    ended = CliRunner().invoke(app, ["ablate", *map(str, words)])
+    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+    return ended.exit_code, ended.stdout, ended.stderr
+
+
+def states(runs: list[GridRun]) -> list[State]:
+    return [state_of(run) for run in runs]
+
+
+class TestRuns:
+    def test_a_folder_that_cannot_be_written_stops_one_run(self, file, verl, runs) -> None:
+        runs[1].training.folder.mkdir(parents=True)
+        with read_only(runs[1].training.folder):
+            status, printed, _ = ablate("run", file)
+            assert states(runs) == [State.FINISHED, State.BEGUN, State.FINISHED]
+        assert status == 1
+        assert f"b/seed-1: {runs[1].training.folder}/run.json: Permission denied; valid is a place" in printed
+        assert ablate("run", file)[0] == 0
+        assert states(runs) == [State.FINISHED] * 3
+
+    def test_a_file_in_the_place_of_a_folder_stops_one_run(self, file, verl, runs, tmp_path) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "b").write_text("mine")
+        status, printed, _ = ablate("run", file)
+        assert status == 1
+        assert f"b/seed-1: {tmp_path}/out/b" in printed
+        assert states(runs)[::2] == [State.FINISHED] * 2
+        assert (tmp_path / "out" / "b").read_text() == "mine"
+
+    def test_a_failure_that_no_file_can_take_is_printed(self, file, verl, runs) -> None:
+        verl.add("b")
+        full(runs[1].training.folder / FAILURE)
+        status, printed, _ = ablate("run", file)
+        assert status == 1
+        assert "b/seed-1: the disk is full, says verl\nended with status 1\n" in printed
+        assert (
+            f"{FAILURE}: No space left on device. Free space there, and run the same command again" in printed
+        )
+        assert states(runs) == [State.FINISHED, State.BEGUN, State.FINISHED]
+
+    def test_a_full_disk_before_the_first_run(self, file, verl, runs, tmp_path) -> None:
+        full(tmp_path / "out" / GRID)
+        status, _, error = ablate("run", file)
+        assert status == 1
+        assert error == (
+            f"ablate: {tmp_path}/out/{GRID}: No space left on device. Free space there, and run the same "
+            f"command again; what was finished is kept\n"
+        )
+        assert ablate("run", file)[0] == 0
+
+    @pytest.mark.parametrize("command", ["plan", "run"])
+    def test_a_folder_in_which_nothing_can_be_made(self, file, verl, tmp_path, command: str) -> None:
+        (tmp_path / "closed").mkdir()
+        words = [command, file, f"folder={tmp_path}/closed/out"]
+        with read_only(tmp_path / "closed"):
+            status, _, error = ablate(*words)
+        if command == "plan":
+            assert status == 0
+        else:
+            assert status == 1
+            assert error == (
+                f"ablate: {tmp_path}/closed/out: Permission denied; valid is a place that this user may read "
+                f"and write. Type: folder=<another>\n"
+            )
+
+
+class TestFilesThatAreSomethingElse:
+    def test_a_reason_that_is_not_utf_8(self, file, verl, runs) -> None:
+        runs[0].training.folder.mkdir(parents=True)
+        (runs[0].training.folder / FAILURE).write_bytes(b"caf\xe9 ended with status 1\n")
+        status, printed, _ = ablate("plan", file)
+        assert status == 0
+        assert "a/seed-1 failed:\ncaf� ended with status 1" in printed
+        assert ablate("run", file, "--retry-failed")[0] == 0
+        assert states(runs) == [State.FINISHED] * 3
+
+    @pytest.mark.parametrize("name", [FAILURE, "attempt-1.jsonl"])
+    def test_a_folder_in_its_place_stops_one_run(self, file, verl, runs, name: str) -> None:
+        place = runs[0].training.folder / name
+        place.mkdir(parents=True)
+        for command in ("plan", "run"):
+            status, printed, _ = ablate(command, file)
+            assert "a/seed-1 unreadable:\n" in printed
+            assert f"{place} cannot be read" in printed
+            assert status == (command == "run")
+        assert states(runs) == [State.UNREADABLE, State.FINISHED, State.FINISHED]
+        place.rmdir()
+        assert ablate("run", file)[0] == 0
+
+    @pytest.mark.parametrize("name", ["run.json", "job.json"])
+    def test_a_folder_in_the_place_of_a_record_is_named(self, file, verl, runs, name: str) -> None:
+        (runs[0].training.folder / name).mkdir(parents=True)
+        status, _, error = ablate("run", file)
+        assert status == 1
+        assert error.startswith(f"ablate: {runs[0].training.folder / name} is not the ")
+        assert error.count("\n") == 1
+
+
+class TestReport:
+    @pytest.fixture
+    def trained(self, file, verl, runs, tmp_path) -> Path:
+        """A finished grid, with the responses of a step in each run."""
+        assert ablate("run", file)[0] == 0
+        row = {"input": "?", "output": "x", "gts": 1, "score": 1.0, "step": 1, "uid": "p_0_0"}
+        for run in runs:
+            run.training.rollouts.mkdir()
+            (run.training.rollouts / "1.jsonl").write_text(json.dumps(row) + "\n")
+        return tmp_path / "out"
+
+    def test_of_a_folder_that_cannot_be_written(self, trained: Path, tmp_path: Path) -> None:
+        before = sorted(trained.rglob("*"))
+        with read_only(trained):
+            status, printed, error = ablate("report", trained)
+            assert status == 1
+            assert error == (
+                f"ablate: {trained}/report.json: Permission denied; valid is a place that this user may read "
+                f"and write. Type: --output <another folder>\n"
+            )
+            assert "b − a" in printed
+            other = tmp_path / "new" / "folder"
+            status, printed, _ = ablate("report", trained, "--output", other)
+        assert status == 0
+        assert (other / "report.html").is_file()
+        assert f"{other}/report.html" in printed
+        assert "a/seed-1/responses.json cannot be written (Permission denied): keep the dumps" in printed
+        assert sorted(trained.rglob("*")) == before
+
+    def test_of_a_full_disk(self, trained: Path) -> None:
+        assert ablate("report", trained)[0] == 0
+        before = {path: path.read_bytes() for path in trained.iterdir() if path.is_file()}
+        with largest_file(500):
+            status, _, error = ablate("report", trained)
+        assert status == 1
+        assert error.startswith(f"ablate: {trained}/report.json: File too large. Free space there, and run ")
+        assert {path: path.read_bytes() for path in trained.iterdir() if path.is_file()} == before
+
+    def test_of_a_dump_and_numbers_that_are_folders(self, trained: Path) -> None:
+        (trained / "a" / "seed-1" / "rollouts" / "2.jsonl").mkdir()
+        (trained / "b" / "seed-1" / "responses.json").mkdir()
+        status, printed, _ = ablate("report", trained)
+        assert status == 0
+        assert "a/seed-1/rollouts/2.jsonl cannot be read as verl's dump (Is a directory)" in printed
+        assert "b/seed-1/responses.json is not what `ablate report` kept" in printed
+
+
+class TestPlan:
+    @pytest.mark.parametrize("sizes", [(255,), (127, 127)])
+    def test_the_longest_labels(self, tmp_path: Path, sizes: tuple[int, ...]) -> None:
+        (run,) = runs_of(read_grid(written(tmp_path, **of_labels(*sizes))))
+        run.training.folder.mkdir(parents=True)
+        assert status_of(run).state is State.BEGUN
+
+    @pytest.mark.parametrize("sizes", [(256,), (127, 128)])
+    def test_longer_ones_are_refused(self, tmp_path: Path, sizes: tuple[int, ...]) -> None:
+        status, _, error = ablate("plan", written(tmp_path, **of_labels(*sizes)))
+        assert status == 1
+        assert "name a folder with 256 characters; valid are 255 when joined by -. Shorten them" in error
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ("actor_rollout_ref.rollout.n=8.0", "rollout.n is 8.0; valid is an integer ≥ 1. Type: "),
+            ("actor_rollout_ref.rollout.n=0", "rollout.n is 0; valid is an integer ≥ 1. Type: "),
+            ("task.seed=one", "task.seed is one; valid is an integer ≥ 0. Type: task.seed=1"),
+        ],
+    )
+    def test_numbers_with_which_verl_counts(self, tmp_path: Path, override: str, message: str) -> None:
+        """Also where no estimator of ours compares responses."""
+        base = ["+platform=cpu", "+task=chain_sum", override]
+        file = written(tmp_path, axes={"algo": {"ppo": ["+algo=ppo"]}}, baseline=["ppo"], base=base)
+        for command in ("plan", "run"):
+            status, _, error = ablate(command, file)
+            assert status == 1
+            assert error.startswith("ablate: ppo/seed-1: ")
+            assert message in error
+        assert not (tmp_path / "out").exists()
+
+
+def of_labels(*sizes: int) -> dict[str, object]:
+    """An axis for each size, with one label."""
+    axes: dict[str, dict[str, list[str]]] = {f"x{at}": {"x" * size: []} for at, size in enumerate(sizes)}
+    return {"axes": axes, "baseline": ["x" * size for size in sizes]}
