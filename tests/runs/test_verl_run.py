@@ -99,7 +99,7 @@ def test_a_last_step_that_was_saved_and_not_logged_is_trained_again(
     fake: VerlRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_KILL", "5")
-    with pytest.raises(ProcessFailedError, match="SIGKILL (Killed)"):
+    with pytest.raises(ProcessFailedError, match=r"SIGKILL \(Killed\)"):
         fake.go()
     assert (fake.last_checkpoint.is_dir(), fake.is_finished(), max(fake.metrics())) == (True, False, 4)
     monkeypatch.delenv("FAKE_KILL")
