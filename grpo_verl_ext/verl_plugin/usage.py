@@ -34,8 +34,12 @@ PLATFORM_KEY = f"{RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
 PREFIX = "grpo_ext_"
 """Begins the names of the package's trainer modes and agent loops."""
 
-EXTERNAL_LIB = "actor_rollout_ref.model.external_lib"
-"""Key of a module that only verl's workers import."""
+ELSEWHERE = (
+    "actor_rollout_ref.model.external_lib",
+    f"{RUNTIME_ENVIRONMENT}.VERL_USE_EXTERNAL_MODULES",
+    "ray_kwargs.ray_init.runtime_env.worker_process_setup_hook",
+)
+"""Keys of modules that other processes import and the driver does not; they may register names."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "trainer.v1.trainer_mode": tuple(RENAMED_MODES),
@@ -79,6 +83,11 @@ def asks_for_cpu(config: DictConfig) -> bool:
     return _selected(config, PLATFORM_KEY) == "cpu" or is_cpu_chosen()
 
 
+def registers_elsewhere(config: DictConfig) -> bool:
+    """Whether other processes may know more estimators, losses and trainers than this one."""
+    return any(_selected(config, key) is not None for key in ELSEWHERE)
+
+
 def own_task(config: DictConfig) -> DictConfig | None:
     """Return the section ``task`` if a preset ``+task=`` of this package set it, and None for any other."""
     task: DictConfig = _selected(config, "task")
@@ -97,7 +106,7 @@ def is_own_module(name: str) -> bool:
 
 def _meant(name: str, registry: Mapping[str, Any], config: DictConfig) -> str:
     """Return the nearest registered name where nothing of this name can be registered."""
-    if name in registry or _selected(config, EXTERNAL_LIB) is not None:
+    if name in registry or registers_elsewhere(config):
         return name
     return next(iter(get_close_matches(name, [str(each) for each in registry], n=1, cutoff=0.7)), name)
 

@@ -103,6 +103,10 @@ class TestDriver:
                 "actor_rollout_ref.actor.policy_loss.loss_mode=my_grpo",
                 "actor_rollout_ref.model.external_lib=my_losses",
             ],
+            [
+                "algorithm.adv_estimator=grpo_custom",
+                "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES=my_estimators",
+            ],
             ["trainer.project_name=gvpo", "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM=nvidia"],
         ],
     )

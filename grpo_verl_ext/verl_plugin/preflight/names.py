@@ -20,7 +20,7 @@ from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.losses import LOSSES
 from grpo_verl_ext.verl_plugin.preflight.training import MODE, driver
 from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.usage import EXTERNAL_LIB, PREFIX, is_ours
+from grpo_verl_ext.verl_plugin.usage import PREFIX, is_ours, registers_elsewhere
 
 ESTIMATOR, LOSS = "algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode"
 AGENT_LOOP = f"{ROLLOUT}.agent.default_agent_loop"
@@ -70,15 +70,14 @@ def _refuse_renamed(key: str, value: object, renamed: Mapping[str, str]) -> None
 
 def _unknown(config: DictConfig) -> Iterator[tuple[str, str, list[str]]]:
     """Yield key, value and registered names of settings whose value is not registered."""
-    loop = setting(config, AGENT_LOOP)
-    # Loops of a user's own are registered in a file that only the workers read.
+    loop, mode = setting(config, AGENT_LOOP), setting(config, MODE)
+    # Agent loops of a user's own are registered in a file that only the workers read.
     if isinstance(loop, str) and loop.startswith(PREFIX):
         yield from _missing(AGENT_LOOP, loop, (*AGENT_LOOPS.values(), STORED_AGENT_LOOP))
+    if registers_elsewhere(config):
+        return
     yield from _missing(ESTIMATOR, setting(config, ESTIMATOR), ADV_ESTIMATOR_REGISTRY)
-    # A library that only the workers import may register losses.
-    if setting(config, EXTERNAL_LIB) is None:
-        yield from _missing(LOSS, setting(config, LOSS), POLICY_LOSS_REGISTRY)
-    mode = setting(config, MODE)
+    yield from _missing(LOSS, setting(config, LOSS), POLICY_LOSS_REGISTRY)
     if driver(config) == "v1" and mode not in (*VERLS_MODES, *TRAINER_MODES):
         yield from _missing(MODE, mode, _trainer_modes())
 
