@@ -74,7 +74,7 @@ def start(
 
 
 def interrupt(process: BaseProcess, folder: Path) -> None:
-    """Wait for the stage, press Ctrl-C, and check how it ends: status, one line, and no process of its own."""
+    """Wait for the stage, press Ctrl-C, and check status, the one line, and that no process is left."""
     until(lambda: (folder / "here").exists() or HERE in printed(folder / "stdout"), process)
     session = processes_of(process.pid)
     os.killpg(process.pid, signal.SIGINT)

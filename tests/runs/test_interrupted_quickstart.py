@@ -1,4 +1,4 @@
-"""Test Ctrl-C at each stage of the quick start: status 130, one line, no process left; the next start resumes."""
+"""Test Ctrl-C at each stage of the quick start: status 130, one line, no process left, and a resume."""
 
 import json
 import os

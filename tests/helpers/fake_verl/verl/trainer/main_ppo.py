@@ -2,8 +2,8 @@
 
 It writes what verl writes, in its order: rollouts, a checkpoint every second step and after the last one,
 metrics, if one of its loggers is `file`; it resumes like it. Environment: FAKE_KILL=N ends it before it logs
-step N, FAKE_END=N after that step with status 0, as trainer.total_epochs does. With FAKE_WAIT=N it waits after
-that step, and says so by the file FAKE_WAITS; 0 is before the first.
+step N, FAKE_END=N after that step with status 0, as trainer.total_epochs does. With FAKE_WAIT=N it waits
+after that step, and makes the file FAKE_WAITS; 0 is before the first.
 """
 
 import json
