@@ -1,0 +1,82 @@
+"""Test how the command line ends after Ctrl-C, in closed folders, and on terminals without Unicode."""
+
+import json
+from pathlib import Path
+
+import pytest
+from limits import read_only
+from processes import Python
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation import grid
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.tasks import gsm8k_tags
+
+RESUME = "\nInterrupted. Run the same command again to resume.\n"
+
+
+def test_ctrl_c_is_status_130_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grid, "read_grid", pressed)
+    ended = CliRunner().invoke(app, ["ablate", "plan", "grid.yaml"])
+    assert (ended.exit_code, ended.stdout, ended.stderr) == (130, "", RESUME)
+
+
+@pytest.fixture
+def gsm8k(tmp_path: Path) -> Path:
+    (tmp_path / "source").mkdir()
+    for split in ("train", "test"):
+        row = {"question": f"{split} 1+1=?", "answer": "so #### 2"}
+        (tmp_path / "source" / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
+    return tmp_path / "source"
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, gsm8k: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path / "closed"))
+    (tmp_path / "closed").mkdir()
+    words = ["prepare", "gsm8k_tags", "--source", str(gsm8k)]
+    with read_only(tmp_path / "closed"):
+        refused = CliRunner().invoke(app, words)
+    place = gsm8k_tags.folder_of()
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith(f"gsm8k_tags: {place.parent}")
+    assert refused.stderr.endswith(
+        ": Permission denied; valid is a place that this user may read and write. Type: export "
+        "GRPO_VERL_EXT_CACHE=<another folder>\n"
+    )
+    assert refused.stderr.count("\n") == 1
+    assert CliRunner().invoke(app, words).exit_code == 0
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_that_lacks_characters(tmp_path: Path, encoding: str, interpreter: Python) -> None:
+    """Status 1 would mean warnings, or runs that are not finished."""
+    kept = {
+        "grid": {
+            "steps": 1,
+            "base": [],
+            "axes": {"algo": {"a": [], "b": []}},
+            "seeds": [1],
+            "baseline": ["a"],
+            "metrics": ["acc"],
+        },
+        "runs": [
+            {
+                "variant": variant,
+                "seed": 1,
+                "state": "finished",
+                "record": None,
+                "metrics": [{"steps": [1], "values": {"acc": [acc]}}],
+                "samples": [],
+                "warnings": [],
+            }
+            for variant, acc in (("a", 0.5), ("b", 0.25))
+        ],
+    }
+    (tmp_path / "runs.json").write_text(json.dumps(kept))
+    code = f"from grpo_verl_ext.cli import app\napp(['ablate', 'report', {str(tmp_path)!r}])"
+    ended = interpreter(code, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert {"ascii": "b \\u2212 a", "latin-1": "b \\u2212 a", "utf-8": "b − a"}[encoding] in ended.stdout
