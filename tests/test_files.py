@@ -4,7 +4,9 @@ import os
 import threading
 
 import pytest
+import torch
 from limits import full, largest_file, read_only
+from safetensors.torch import save_file
 
 from grpo_verl_ext.utils.files import appearing, in_one_sentence, locked, move_aside, sha256, write_whole
 
@@ -122,6 +124,15 @@ def test_a_full_disk_is_named_and_gets_its_space_back(tmp_path, size):
         f"{tmp_path}/file: File too large. Free space there, and run the same command again; what was "
         f"finished is kept"
     )
+
+
+def test_a_full_disk_is_named_where_safetensors_fills_it(tmp_path):
+    """Its own error has neither number nor name."""
+    weights = {"weight": torch.zeros(50_000)}
+    with pytest.raises(OSError, match=r"File too large: '.*/model'"), largest_file(5000):  # noqa: SIM117
+        with appearing(tmp_path / "model") as folder:
+            save_file(weights, folder / "model.safetensors")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_device_is_named(tmp_path):

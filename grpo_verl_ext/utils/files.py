@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -79,9 +80,15 @@ def appearing(target: Path) -> Iterator[Path]:
         folder.chmod(0o755)  # mkdtemp's 0o700 would hide the folder from others who share the cache
         _allow_what_umask_allows(folder)
         folder.rename(target)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(folder)
+        if number := _NUMBER.search(str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(target)) from error
         raise
+
+
+_NUMBER = re.compile(r"\(os error (\d+)\)")
+"""How an error of safetensors, which is no ``OSError``, says that of the system; here a disk that is full."""
 
 
 def _allow_what_umask_allows(folder: Path) -> None:
