@@ -18,6 +18,7 @@ from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.iterate.step_examples import StepRule, example_kind, labelled
 from grpo_verl_ext.iterate.step_reward_training import step_reward_config
 from grpo_verl_ext.rewards import functions
+from grpo_verl_ext.utils.extras import line_to_install
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model
@@ -124,7 +125,7 @@ def check_trainer(settings: IterateSettings) -> None:
     if importlib.util.find_spec("trl") is None:
         raise IterateError(
             "the reward model is trained by trl, which is not installed. "
-            "Type: pip install 'grpo-verl-ext[iterate]'"
+            f"Type: {line_to_install('iterate')}"
         )
     given = settings.reward_model.trainer
     if settings.reward_model.step_label is None:

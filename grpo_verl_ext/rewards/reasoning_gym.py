@@ -20,6 +20,7 @@ from typing import Any
 
 from grpo_verl_ext.rewards.rules import answer_of
 from grpo_verl_ext.utils import exact_json
+from grpo_verl_ext.utils.extras import line_to_install
 
 Verifier = Callable[[str | None, Mapping[str, Any]], float]
 """(answer or None, the task's entry) → 0 … 1."""
@@ -71,7 +72,7 @@ def library() -> Any:
     try:
         import reasoning_gym
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{error}. Type: pip install 'grpo-verl-ext[tasks]'") from error
+        raise ModuleNotFoundError(f"{error}. Type: {line_to_install('tasks')}") from error
     return reasoning_gym
 
 

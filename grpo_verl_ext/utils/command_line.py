@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
+from grpo_verl_ext.utils.extras import line_to_install
 from grpo_verl_ext.utils.files import in_one_sentence
 
 INTERRUPTED = 130
@@ -34,7 +35,7 @@ def one_message(
     except ModuleNotFoundError as error:
         if extra is None:
             raise
-        typer.echo(f"{who}: {error}. Type: pip install 'grpo-verl-ext[{extra}]'", err=True)
+        typer.echo(f"{who}: {error}. Type: {line_to_install(extra)}", err=True)
         raise SystemExit(1) from error
     except OSError as error:
         sentence = in_one_sentence(error, elsewhere)

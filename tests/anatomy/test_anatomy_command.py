@@ -223,7 +223,7 @@ class TestRefused:
         assert result.returncode == 1
         assert result.stderr.count("\n") == 1
         assert result.stderr.startswith("anatomy: ")
-        assert result.stderr.endswith("Type: pip install 'grpo-verl-ext[ablation]'\n")
+        assert result.stderr.endswith("Type: pip install '.[ablation]', in a checkout of grpo_verl_ext\n")
 
 
 def test_the_embedded_tasks_own_dump_as_verl_writes_it(tmp_path: Path, policy: Path) -> None:

@@ -411,7 +411,8 @@ class TestRewards:
         assert preflight.check(whole) is None
         monkeypatch.setattr(rewards, "find_spec", lambda _: None)
         assert refusal(whole).endswith(
-            "but the package reasoning-gym is missing. Type: pip install 'grpo-verl-ext[tasks]'"
+            "but the package reasoning-gym is missing. Type: pip install '.[tasks]', in a "
+            "checkout of grpo_verl_ext"
         )
 
     def test_somebody_elses_reward_is_left_to_verl(self, config: Config) -> None:

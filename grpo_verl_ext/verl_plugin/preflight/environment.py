@@ -11,6 +11,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from packaging.version import Version
 
+from grpo_verl_ext.utils.extras import line_to_install
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.config import ROLLOUT
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
@@ -81,8 +82,8 @@ def _rollout(config: DictConfig) -> Iterator[Problem]:
 
 def _vllm(config: DictConfig, key: str) -> Iterator[Problem]:
     if importlib.util.find_spec("vllm") is None:
-        package = "'.[cpu]', in a checkout of grpo_verl_ext" if usage.asks_for_cpu(config) else "vllm"
-        yield Problem(key, "vllm", why="vLLM is not installed here", fix=f"pip install {package}")
+        fix = line_to_install("cpu") if usage.asks_for_cpu(config) else "pip install vllm"
+        yield Problem(key, "vllm", why="vLLM is not installed here", fix=fix)
     elif not usage.asks_for_cpu(config) and dies_unasked():
         yield Problem(
             key,

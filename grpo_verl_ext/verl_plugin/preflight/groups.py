@@ -14,11 +14,12 @@ def check_group_size(config: DictConfig) -> None:
     """Refuse our estimators, which compare the responses of a prompt, with fewer than two."""
     estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
     if estimator in ESTIMATORS and not (is_count(n) and n >= 2):
+        one = "and one has nothing to be compared with: every advantage would be 0"
         raise SettingError(
             f"{ROLLOUT}.n",
             n,
             why=f"algorithm.adv_estimator={estimator} compares the responses of a prompt with each other, "
-            "and one has nothing to be compared with: every advantage would be 0",
+            + (one if n == 1 else "whose number this is to be"),
             valid="an integer ≥ 2",
             fix=f"{ROLLOUT}.n=8",
         )

@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
+from grpo_verl_ext.utils.extras import line_to_install
 from grpo_verl_ext.verl_plugin.config import (
     REWARD_MANAGER,
     SECTION,
@@ -60,7 +61,7 @@ def check_rewards(config: DictConfig) -> None:
             "reward.custom_reward_function.path",
             reward.path,
             why="the package reasoning-gym is missing",
-            fix="pip install 'grpo-verl-ext[tasks]'",
+            fix=line_to_install("tasks"),
         )
 
 
