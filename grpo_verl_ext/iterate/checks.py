@@ -124,8 +124,7 @@ def check_trainer(settings: IterateSettings) -> None:
     """Refuse settings if TRL is missing or does not know a key of ``reward_model.trainer``."""
     if importlib.util.find_spec("trl") is None:
         raise IterateError(
-            "the reward model is trained by trl, which is not installed. "
-            f"Type: {line_to_install('iterate')}"
+            f"the reward model is trained by trl, which is not installed. Type: {line_to_install('iterate')}"
         )
     given = settings.reward_model.trainer
     if settings.reward_model.step_label is None:
