@@ -117,7 +117,7 @@ def test_a_field_that_trl_does_not_know(tmp_path: Path) -> None:
 
 def test_no_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(IterateError, match=r"Type: pip install 'grpo-verl-ext\[iterate\]'"):
+    with pytest.raises(IterateError, match=r"Type: pip install '\.\[iterate\]'"):
         check_trainer(settings(tmp_path))
 
 

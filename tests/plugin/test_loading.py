@@ -185,7 +185,7 @@ def test_a_name_that_another_package_had_before_stays_its_own(python: Python) ->
         from verl.trainer.ppo.core_algos import get_policy_loss_fn
         print(get_policy_loss_fn("vanilla").__module__, get_policy_loss_fn("grpo").__module__)
         from omegaconf import OmegaConf
-        from grpo_verl_ext.verl_plugin.preflight.algorithm import check_names
+        from grpo_verl_ext.verl_plugin.preflight.names import check_names
         actor = {"policy_loss": {"loss_mode": "vanilla"}}
         try:
             check_names(OmegaConf.create({"actor_rollout_ref": {"actor": actor}, "algorithm": {}}))

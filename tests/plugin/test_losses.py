@@ -469,7 +469,8 @@ def test_a_clip_range_that_is_none_is_refused(side, value, shown):
 def test_gvpo_needs_its_beta(beta):
     options = LossConfig(loss_mode="gvpo", gvpo_beta=beta)
     config = counted(actor_config(CASES["gvpo"], policy_loss=options))
-    with pytest.raises(ValueError, match=r"gvpo_beta is .*finite number > 0.*Type: \+algo=gvpo"):
+    line = r"\+algo=gvpo" if beta is None else r"\S+\.policy_loss\.gvpo_beta=0\.1$"
+    with pytest.raises(ValueError, match=rf"gvpo_beta is .*finite number > 0.*Type: {line}"):
         check("gvpo", config)
 
 

@@ -309,7 +309,7 @@ def test_an_option_that_cannot_be_read_is_named(word: str) -> None:
 
 def test_the_message_where_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(ModuleNotFoundError, match=r"Type: pip install 'grpo-verl-ext\[tasks\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"Type: pip install '\.\[tasks\]'"):
         reasoning_gym.library()
 
 
