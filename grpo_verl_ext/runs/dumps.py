@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -51,24 +50,26 @@ def read_dump(file: Path) -> list[Response]:
     Raises:
         CorruptDumpError: it cannot be read, or a line is not a record that verl wrote. It is left in place.
     """
-    responses = []
     try:
         # As bytes: verl does not escape Unicode line separators, at which text mode would split a line.
-        lines = io.BytesIO(file.read_bytes())
+        with file.open("rb") as lines:
+            responses = [_parsed(file, number, line) for number, line in enumerate(lines, start=1)]
     except OSError as error:
         raise CorruptDumpError(
             f"{file} cannot be read as verl's dump ({error.strerror}). It was left in place; move it away "
             f"to continue without it"
         ) from error
-    for number, line in enumerate(lines, start=1):
-        try:
-            responses.append(_response(json.loads(line)))
-        except PARSE_ERRORS as error:
-            raise CorruptDumpError(
-                f"{file}, line {number}, is no response of verl's dump ({error!r}); valid is an object "
-                f"with {', '.join(FIELDS)}. It was left in place; move it away to continue without it"
-            ) from error
     return [response for response in responses if not _PADDING.fullmatch(response.prompt_id)]
+
+
+def _parsed(file: Path, number: int, line: bytes) -> Response:
+    try:
+        return _response(json.loads(line))
+    except PARSE_ERRORS as error:
+        raise CorruptDumpError(
+            f"{file}, line {number}, is no response of verl's dump ({error!r}); valid is an object "
+            f"with {', '.join(FIELDS)}. It was left in place; move it away to continue without it"
+        ) from error
 
 
 def _response(content: Any) -> Response:

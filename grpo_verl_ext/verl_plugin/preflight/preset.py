@@ -20,16 +20,8 @@ SECTIONS = ("algorithm", ACTOR, "reward")
 """Sections in which a preset says what its algorithm is; elsewhere it makes the training able to run it."""
 FREE = frozenset(
     {
-        *(
-            "preset",
-            "_target_",
-            "max_response_length",
-            "step_rewards",
-            "max_resp_len",
-            "len",
-            "log",
-            "metric",
-        ),
+        *("preset", "_target_", "step_rewards", "metric", "log"),
+        *("max_response_length", "max_resp_len", "len"),
         *("gvpo_anchor", "gvpo_beta", "gvpo_terms", "ppo_mini_batch_size"),
     }
 )
