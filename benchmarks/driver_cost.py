@@ -43,14 +43,14 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
-from grpo_verl_ext.verl_plugin.context import STEPS
-from grpo_verl_ext.verl_plugin.trainer import rollout_batch
-from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.trainer.group_batching import GroupBatchingMixin
-from grpo_verl_ext.verl_plugin.trainer.kv_batch import KEYS, rows_of
-from grpo_verl_ext.verl_plugin.trainer.process_supervision import ProcessSupervisionMixin
-from grpo_verl_ext.verl_plugin.trainer.reference_sync import ReferenceSyncTrainerMixin
-from grpo_verl_ext.verl_plugin.trainer.step_rewards import collected
+from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
+from grpo_verl_ext.verl_plugin.batch.sessions import KEYS, rows_of
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.gvpo.trainer import GroupBatchingMixin
+from grpo_verl_ext.verl_plugin.reference.trainer import ReferenceSyncTrainerMixin
+from grpo_verl_ext.verl_plugin.steps.collect import collected
+from grpo_verl_ext.verl_plugin.steps.trainer import ProcessSupervisionMixin
+from grpo_verl_ext.verl_plugin.wire import STEPS
 
 SIZES = ((8192, 8192), (16384, 4096))
 GROUP_SIZE, STEPS_EACH, MINI_BATCHES = 8, 16, 4

@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.table import Table
 from tensordict import TensorDict
 
-from grpo_verl_ext.verl_plugin.context import DriftSource
-from grpo_verl_ext.verl_plugin.trainer.group_packing import (
+from grpo_verl_ext.verl_plugin.gvpo.packing import (
     balanced_over_ranks,
     blocks_over_ranks,
     whole_groups,
 )
-from grpo_verl_ext.verl_plugin.trainer.group_plan import Cut, Plan, choose
+from grpo_verl_ext.verl_plugin.gvpo.plan import Cut, Plan, choose
+from grpo_verl_ext.verl_plugin.wire import DriftSource
 
 PROMPT, VOCABULARY = 32, 4096
 MIB = 2**20
@@ -162,9 +162,9 @@ def make_worker(folder: str, loss: str, case: Case, options: argparse.Namespace)
     )
     from verl.workers.utils.losses import ppo_loss
 
+    from grpo_verl_ext.verl_plugin.gvpo.drift import GroupTrainingWorker
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
     from grpo_verl_ext.verl_plugin.losses import VARIANTS
-    from grpo_verl_ext.verl_plugin.workers.group_drift import GroupTrainingWorker
 
     fp32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
     worker = GroupTrainingWorker(

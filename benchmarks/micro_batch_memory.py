@@ -20,8 +20,8 @@ import psutil
 import torch
 from gvpo_update import Case, make_batch, make_worker
 
-from grpo_verl_ext.verl_plugin.context import DriftSource
 from grpo_verl_ext.verl_plugin.cpu import sizes
+from grpo_verl_ext.verl_plugin.wire import DriftSource
 
 OPTIONS = argparse.Namespace(prompts=2, responses=4, tokens=96)
 CASE = Case(ranks=1, micro_batch=None, updates=1, aim=0)

@@ -121,7 +121,7 @@ def invariance(
     or NaN.
     """
     # verl takes seconds to import
-    from grpo_verl_ext.verl_plugin.invariance import own_case, report
+    from grpo_verl_ext.verl_plugin.invariance.report import own_case, report
 
     with one_message("invariance", ValueError):
         own = own_case(loss, loss_agg_mode, loss_scale_factor)

@@ -28,7 +28,7 @@ from grpo_verl_ext.anatomy.weights import (
     token_weights,
 )
 from grpo_verl_ext.runs.dumps import Response
-from grpo_verl_ext.verl_plugin.trainer.estimators import LARGEST_REWARD
+from grpo_verl_ext.verl_plugin.estimators import LARGEST_REWARD
 
 SCORES_NAMED = 8
 """If there are more different scores, a message names only the first and the last."""

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
-from grpo_verl_ext.verl_plugin.context import GROUPS, GroupRows, no_drift
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
 from grpo_verl_ext.verl_plugin.presets import PRESETS, Algorithm
-from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.wire import GROUPS, GroupRows, no_drift
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.algorithms.advantages import OUTCOME_BASELINES
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.reward_config import (
+from grpo_verl_ext.verl_plugin.reward_options import (
     ClassifierOptions,
     RewardModelOptions,
     StepRewardModelOptions,

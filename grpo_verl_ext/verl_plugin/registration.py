@@ -42,8 +42,7 @@ def register() -> None:
 
 
 def _register_algorithms(core_algos: ModuleType) -> None:
-    from grpo_verl_ext.verl_plugin import losses
-    from grpo_verl_ext.verl_plugin.trainer import estimators
+    from grpo_verl_ext.verl_plugin import estimators, losses
 
     _enter_free_names(core_algos.ADV_ESTIMATOR_REGISTRY, estimators.ESTIMATORS)
     _enter_free_names(core_algos.POLICY_LOSS_REGISTRY, losses.LOSSES)
@@ -62,17 +61,17 @@ def _enter_free_names(
 
 def _register_trainers(_v1: ModuleType) -> None:
     # By verl's own decorator, which refuses a name that is taken.
-    import grpo_verl_ext.verl_plugin.trainer.modes  # noqa: F401
+    import grpo_verl_ext.verl_plugin.trainer_modes  # noqa: F401
 
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:
     import grpo_verl_ext.verl_plugin.rollout.agent_loops
-    import grpo_verl_ext.verl_plugin.rollout.stored_responses  # noqa: F401
+    import grpo_verl_ext.verl_plugin.stored.rollout  # noqa: F401
 
 
 def _register_reward_manager(_reward_manager: ModuleType) -> None:
     # Registering twice is verl's error for a name that is taken.
-    import grpo_verl_ext.verl_plugin.rollout.reward_manager  # noqa: F401
+    import grpo_verl_ext.verl_plugin.rewards.manager  # noqa: F401
 
 
 class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships no types

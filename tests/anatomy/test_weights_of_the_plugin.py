@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from grpo_verl_ext.anatomy.weights import ALGORITHMS, StepResponses, token_weights
-from grpo_verl_ext.verl_plugin import context
-from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
+from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
 from grpo_verl_ext.verl_plugin.presets import PRESETS
-from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 GROUPS = ["a", "b", "b", "a", "a", "c", "b", "c", "a", "c", "b", "c"]
 SCORES = [0.0, 1.0, 0.5, 2.0, 0.0, 1.0, 1.0, 1.0, 0.25, 1.0, 0.0, 1.0]
@@ -40,7 +40,7 @@ def test_the_gradient_of_the_registered_loss_with_the_registered_advantages(case
     log_prob = torch.randn(mask.shape, generator=torch.Generator().manual_seed(1)).requires_grad_()
     config = actor_config(case)
     config.global_batch_info.update(dp_size=1, batch_num_tokens=step.tokens, global_batch_size=step.size)
-    with context.GROUPS.set(context.at_first_update(step.size, config.rollout_n)):
+    with wire.GROUPS.set(wire.at_first_update(step.size, config.rollout_n)):
         loss, _ = LOSSES[case.name](
             old_log_prob=log_prob.detach(),
             log_prob=log_prob,

@@ -27,7 +27,7 @@ requirements. A test that fails says what moved, and who relies on it. Where the
 
 ```text
 verl.trainer.ppo.v1.trainer_base.PPOTrainer._update_actor has lost its parameter metrics;
-grpo_verl_ext.verl_plugin.trainer.group_batching overrides it
+grpo_verl_ext.verl_plugin.gvpo.trainer overrides it
 ```
 
 That the checks before a training leave verl's own users in peace is asked of verl's example scripts:

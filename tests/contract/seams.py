@@ -197,16 +197,22 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             f"{CORE}.POLICY_LOSS_REGISTRY",
             Name(),
-            *(".registration", ".invariance", ".losses.custom", "anatomy.weights", "doctor.environment"),
+            *(
+                ".registration",
+                ".invariance.report",
+                ".losses.custom",
+                "anatomy.weights",
+                "doctor.environment",
+            ),
         ),
-        seam("verl.trainer.ppo.v1.trainer_base.register_trainer", Called(("name",)), ".trainer.modes"),
+        seam("verl.trainer.ppo.v1.trainer_base.register_trainer", Called(("name",)), ".trainer_modes"),
         seam(
             f"{AGENT_LOOP}.agent_loop.register",
             Called(("agent_name",)),
             ".rollout.agent_loops",
-            ".rollout.stored_responses",
+            ".stored.rollout",
         ),
-        seam(f"{REWARD_LOOP}.reward_manager.register", Called(("name",)), ".rollout.reward_manager"),
+        seam(f"{REWARD_LOOP}.reward_manager.register", Called(("name",)), ".rewards.manager"),
         seam(
             "verl.workers.engine.base.EngineRegistry.register",
             Called(by_name=("model_type", "backend", "device")),
@@ -221,7 +227,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             "verl.trainer.ppo.rollout_corr_helper.compute_rollout_correction_and_add_to_batch",
             Has("batch.batch['response_mask'] = modified_response_mask"),
-            ".trainer.estimators",
+            ".estimators",
         ),
         seam(
             f"{TRAINER}._compute_advantage",
@@ -230,29 +236,29 @@ SEAMS: dict[str, list[Seam]] = {
                 by_place=1,
                 by_name=("batch_keys", "adv_estimator", "config"),
             ),
-            ".trainer.estimators",
+            ".estimators",
         ),
         # Else the estimator would take defaults for our options.
         seam(
             f"{TRAINER}._compute_advantage",
             Has("config=self.config.algorithm"),
-            ".trainer.estimators",
-            ".trainer.group_batching",
+            ".estimators",
+            ".gvpo.trainer",
         ),
         # Else verl would choose among a session's outputs before our estimators do.
         seam(
             "verl.trainer.ppo.v1.utils.compute_advantage_for_multi_trajectories",
             Has("if adv_estimator != core_algos.AdvantageEstimator.GRPO:"),
-            ".trainer.estimators",
-            ".trainer.kv_batch",
+            ".estimators",
+            ".batch.sessions",
         ),
         # Else our options would be defaults, and the groups other rows.
         seam(
             "verl.trainer.ppo.ray_trainer.compute_advantage",
             Has("'config': config", "adv_kwargs['index'] = data.non_tensor_batch['uid']"),
-            ".trainer.estimators",
+            ".estimators",
         ),
-        seam(LOSS, Called(("config", "model_output", "data")), ".invariance"),
+        seam(LOSS, Called(("config", "model_output", "data")), ".invariance.report"),
         seam(
             LOSS,
             Hands(
@@ -268,7 +274,7 @@ SEAMS: dict[str, list[Seam]] = {
                 ),
             ),
             ".losses.clipped",
-            ".losses.gvpo",
+            ".gvpo.loss",
         ),
         # Else verl would train with its own loss, vanilla.
         seam(
@@ -304,18 +310,18 @@ SEAMS: dict[str, list[Seam]] = {
             LOSS,
             Has("Metric.from_dict(pg_metrics, aggregation=AggregationType.MEAN)"),
             ".losses.normalization",
-            ".workers.group_drift",
+            ".gvpo.drift",
         ),
-        seam("verl.utils.metric.AggregationType", Members("MEAN", "SUM"), ".workers.group_drift"),
-        seam("verl.utils.metric.Metric", Members("aggregation"), ".workers.group_drift"),
+        seam("verl.utils.metric.AggregationType", Members("MEAN", "SUM"), ".gvpo.drift"),
+        seam("verl.utils.metric.Metric", Members("aggregation"), ".gvpo.drift"),
         # Else the losses' metrics would be weighted wrongly over ranks.
         seam(
             "verl.utils.metric.Metric.aggregate_dp",
             Has("values=np.mean(value_arrays, axis=0)"),
             ".losses.normalization",
-            ".workers.group_drift",
+            ".gvpo.drift",
         ),
-        seam("verl.utils.metric.Metric.aggregate_dp", Called(("metric_lists",)), ".workers.group_drift"),
+        seam("verl.utils.metric.Metric.aggregate_dp", Called(("metric_lists",)), ".gvpo.drift"),
         seam("verl.workers.config.PolicyLossConfig", Members("loss_mode", "get"), ".loss_config"),
         seam(
             "verl.workers.config.ActorConfig",
@@ -339,68 +345,65 @@ SEAMS: dict[str, list[Seam]] = {
             ),
             ".losses.normalization",
             ".losses.clipped",
-            ".losses.gvpo",
-            ".invariance",
+            ".gvpo.loss",
+            ".invariance.report",
             ".losses.custom",
             "anatomy.weights",
         ),
     ],
     "Trainers": [
-        seam("verl.trainer.ppo.v1.trainer_sync.PPOTrainerSync", Derived(TRAINER), ".trainer.modes"),
+        seam("verl.trainer.ppo.v1.trainer_sync.PPOTrainerSync", Derived(TRAINER), ".trainer_modes"),
         seam(
             "verl.trainer.ppo.v1.trainer_colocate_async.PPOTrainerColocateAsync",
             Derived(TRAINER),
-            ".trainer.modes",
+            ".trainer_modes",
         ),
-        seam(SEPARATE, Derived(TRAINER), ".trainer.modes"),
+        seam(SEPARATE, Derived(TRAINER), ".trainer_modes"),
         seam(
             TRAINER,
             Members("config", "global_steps", "actor_rollout_wg"),
-            ".trainer.reference_sync",
-            ".trainer.process_supervision",
+            ".reference.trainer",
+            ".steps.trainer",
         ),
         seam(
             TRAINER,
             Members("config", "actor_rollout_wg", "tokenizer", "local_trigger_step"),
-            ".trainer.group_batching",
+            ".gvpo.trainer",
         ),
-        seam(TRAINER, Members("config", "global_steps", "actor_rollout_wg"), ".trainer.gold_responses"),
-        seam(TRAINER, Members("config", "role_worker_mapping"), ".trainer.modes"),
-        seam(f"{TRAINER}.__init__", Overridden("config"), ".trainer.modes"),
-        seam(f"{TRAINER}._init_resource_pool_mgr", Overridden(), ".trainer.modes"),
+        seam(TRAINER, Members("config", "global_steps", "actor_rollout_wg"), ".measure.gold_responses"),
+        seam(TRAINER, Members("config", "role_worker_mapping"), ".trainer_modes"),
+        seam(f"{TRAINER}.__init__", Overridden("config"), ".trainer_modes"),
+        seam(f"{TRAINER}._init_resource_pool_mgr", Overridden(), ".trainer_modes"),
         # Else we would replace another worker class of verl.
         seam(
             f"{TRAINER}._init_resource_pool_mgr",
             Has("self.role_worker_mapping[role] = ray.remote(ActorRolloutRefWorker)"),
-            ".trainer.modes",
+            ".trainer_modes",
         ),
-        seam(f"{SEPARATE}.__init__", Overridden("config"), ".trainer.modes"),
-        seam(f"{SEPARATE}._init_resource_pool_mgr", Overridden(), ".trainer.modes"),
+        seam(f"{SEPARATE}.__init__", Overridden("config"), ".trainer_modes"),
+        seam(f"{SEPARATE}._init_resource_pool_mgr", Overridden(), ".trainer_modes"),
         # Else we would replace another worker class of verl.
-        seam(f"{SEPARATE}._init_resource_pool_mgr", Has("ray.remote(DetachActorWorker)"), ".trainer.modes"),
+        seam(f"{SEPARATE}._init_resource_pool_mgr", Has("ray.remote(DetachActorWorker)"), ".trainer_modes"),
         seam(
             "verl.trainer.ppo.utils.Role",
             Members("Actor", "ActorRollout", "ActorRolloutRef"),
-            ".trainer.modes",
+            ".trainer_modes",
         ),
-        *(
-            seam(f"{trainer}._setup", Overridden(), ".trainer.group_batching")
-            for trainer in (TRAINER, SEPARATE)
-        ),
+        *(seam(f"{trainer}._setup", Overridden(), ".gvpo.trainer") for trainer in (TRAINER, SEPARATE)),
         seam(
             f"{TRAINER}.step",
             Overridden("metrics", "timing_raw"),
-            ".trainer.reference_sync",
-            ".trainer.gold_responses",
-            ".trainer.training_rewards",
+            ".reference.trainer",
+            ".measure.gold_responses",
+            ".measure.training_rewards",
         ),
         seam(
             f"{TRAINER}._val_metrics_update",
             Overridden("data_sources", "sample_uids", "reward_extra_infos_dict", ANY_MORE),
-            ".trainer.training_rewards",
+            ".measure.training_rewards",
         ),
         seam(
-            f"{TRAINER}._validate", Hands("self._val_metrics_update", by_place=4), ".trainer.training_rewards"
+            f"{TRAINER}._validate", Hands("self._val_metrics_update", by_place=4), ".measure.training_rewards"
         ),
         # Else a key's values would not be those of the responses in their order.
         seam(
@@ -408,29 +411,29 @@ SEAMS: dict[str, list[Seam]] = {
             Has(
                 "reward_extra_infos_dict[key] = [None] * n_prior", "reward_extra_infos_dict[key].append(None)"
             ),
-            ".trainer.training_rewards",
+            ".measure.training_rewards",
         ),
         # Else GVPO would take the drift of a later update for zero.
-        seam(f"{TRAINER}.step", Has("self.local_trigger_step = trigger_idx"), ".trainer.group_batching"),
+        seam(f"{TRAINER}.step", Has("self.local_trigger_step = trigger_idx"), ".gvpo.trainer"),
         # Else a checkpoint would have the old reference, or a run be complete before its last checkpoint.
         seam(
             f"{TRAINER}.fit",
             InOrder(
                 "self.step", "self._save_checkpoint", "self._log_rollout_data", "self.logger.log(data=metrics"
             ),
-            ".trainer.reference_sync",
+            ".reference.trainer",
             "runs.verl_run",
         ),
         seam(
             f"{TRAINER}.fit",
             Hands("self.step", by_place=2),
-            ".trainer.reference_sync",
-            ".trainer.gold_responses",
-            ".trainer.training_rewards",
+            ".reference.trainer",
+            ".measure.gold_responses",
+            ".measure.training_rewards",
         ),
         # Without it every run of a grid would count as one that ended before its last step.
         seam(f"{TRAINER}._compute_metrics", Has("'training/global_step': global_steps"), "runs.verl_run"),
-        seam(f"{TRAINER}.fit", Hands("self._log_rollout_data", by_place=3), ".trainer.process_supervision"),
+        seam(f"{TRAINER}.fit", Hands("self._log_rollout_data", by_place=3), ".steps.trainer"),
         # Else a mini-batch would cut groups, or its rows lack what GVPO's targets are made of.
         seam(
             f"{TRAINER}._step_once",
@@ -441,37 +444,37 @@ SEAMS: dict[str, list[Seam]] = {
                 "self._compute_advantage",
                 "self._update_actor",
             ),
-            ".trainer.group_batching",
+            ".gvpo.trainer",
         ),
         seam(
             f"{TRAINER}._balance_batch",
             Overridden("batch", "metrics", "logging_prefix", "keep_minibatch"),
-            ".trainer.group_batching",
+            ".gvpo.trainer",
         ),
-        seam(f"{TRAINER}._get_required_batch_multiple", Called(("dp_size",)), ".trainer.group_batching"),
+        seam(f"{TRAINER}._get_required_batch_multiple", Called(("dp_size",)), ".gvpo.trainer"),
         # Else GVPO would take a drift for zero that is not.
         seam(
             f"{TRAINER}._compute_old_log_prob",
             Has("self.actor_rollout_wg.compute_log_prob(batch)"),
-            ".trainer.group_batching",
-            ".trainer.reference_sync",
+            ".gvpo.trainer",
+            ".reference.trainer",
         ),
         # Else GVPO would take a drift for zero that is not.
         seam(
             f"{SEPARATE}._compute_old_log_prob",
             Has("self.local_trigger_step == 0"),
-            ".trainer.group_batching",
+            ".gvpo.trainer",
         ),
-        seam(f"{TRAINER}._compute_ref_log_prob", Overridden("batch", "metrics"), ".trainer.reference_sync"),
+        seam(f"{TRAINER}._compute_ref_log_prob", Overridden("batch", "metrics"), ".reference.trainer"),
         seam(
             f"{TRAINER}._compute_advantage",
             Overridden("batch", "metrics"),
-            ".trainer.group_batching",
-            ".trainer.process_supervision",
-            ".trainer.stored_responses",
-            ".trainer.modes",
+            ".gvpo.trainer",
+            ".steps.trainer",
+            ".stored.trainer",
+            ".trainer_modes",
         ),
-        seam(f"{TRAINER}._update_actor", Overridden("batch", "metrics"), ".trainer.group_batching"),
+        seam(f"{TRAINER}._update_actor", Overridden("batch", "metrics"), ".gvpo.trainer"),
         # Else a mini-batch would cut groups.
         seam(
             f"{TRAINER}._update_actor",
@@ -479,117 +482,117 @@ SEAMS: dict[str, list[Seam]] = {
                 "'mini_batch_size': ppo_mini_batch_size",
                 "'dataloader_kwargs': {'shuffle': self.config.actor_rollout_ref.actor.shuffle}",
             ),
-            ".trainer.group_batching",
-            ".trainer.group_packing",
+            ".gvpo.trainer",
+            ".gvpo.packing",
         ),
         seam(
             f"{TRAINER}._save_checkpoint",
             Overridden(),
-            ".trainer.reference_sync",
-            ".trainer.stored_responses",
+            ".reference.trainer",
+            ".stored.trainer",
         ),
         # Else a killed run would resume from half a checkpoint.
         seam(
             f"{TRAINER}._save_checkpoint",
             InOrder("self.actor_rollout_wg.save_checkpoint", "f.write"),
-            ".trainer.reference_sync",
-            ".trainer.stored_responses",
+            ".reference.trainer",
+            ".stored.trainer",
         ),
         seam(
             f"{TRAINER}._load_checkpoint",
             Overridden(),
-            ".trainer.reference_sync",
-            ".trainer.stored_responses",
+            ".reference.trainer",
+            ".stored.trainer",
         ),
-        seam(f"{TRAINER}._init_dataloader", Overridden(), ".trainer.gold_responses"),
-        seam(f"{TRAINER}._log_rollout_data", Overridden("batch", ANY_MORE), ".trainer.process_supervision"),
+        seam(f"{TRAINER}._init_dataloader", Overridden(), ".measure.gold_responses"),
+        seam(f"{TRAINER}._log_rollout_data", Overridden("batch", ANY_MORE), ".steps.trainer"),
         seam(
             f"{TRAINER}._dump_generations",
             Overridden("inputs", "outputs", "gts", "scores", "reward_extra_infos_dict", "dump_path"),
-            ".trainer.process_supervision",
+            ".steps.trainer",
         ),
         seam(
             f"{TRAINER}._log_rollout_data",
             Hands("self._dump_generations", by_name=("reward_extra_infos_dict", "dump_path")),
-            ".trainer.process_supervision",
+            ".steps.trainer",
         ),
         seam(
             f"{TRAINER}._validate",
             Hands("self._dump_generations", by_name=("reward_extra_infos_dict", "dump_path")),
-            ".trainer.process_supervision",
+            ".steps.trainer",
         ),
     ],
     "Rows of a batch": [
         seam(
             "transfer_queue.kv_batch_get",
             Called(by_name=("keys", "partition_id", "select_fields")),
-            ".trainer.rollout_batch",
+            ".batch.fields",
         ),
         seam(
             "transfer_queue.kv_batch_put",
             Called(by_name=("keys", "partition_id", "fields", "tags")),
-            ".trainer.rollout_batch",
+            ".batch.fields",
         ),
-        seam("transfer_queue.kv_clear", Called(by_name=("keys", "partition_id")), ".trainer.rollout_batch"),
+        seam("transfer_queue.kv_clear", Called(by_name=("keys", "partition_id")), ".batch.fields"),
         seam(
             "transfer_queue.KVBatchMeta",
             Members("keys", "partition_id", "tags", "extra_info", "reorder"),
-            ".trainer.rollout_batch",
-            ".trainer.group_batching",
-            ".trainer.step_rewards",
+            ".batch.fields",
+            ".gvpo.trainer",
+            ".steps.collect",
         ),
-        seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".trainer.group_batching"),
+        seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".gvpo.trainer"),
         seam(
-            "transfer_queue.KVBatchMeta.select_keys", Called(("keys_to_select",)), ".trainer.gold_responses"
+            "transfer_queue.KVBatchMeta.select_keys", Called(("keys_to_select",)), ".measure.gold_responses"
         ),
-        seam("transfer_queue.get_client", Called(), ".trainer.kv_batch"),
-        seam("transfer_queue.kv_list", Called(("partition_id",)), ".trainer.kv_batch"),
+        seam("transfer_queue.get_client", Called(), ".batch.sessions"),
+        seam("transfer_queue.kv_list", Called(("partition_id",)), ".batch.sessions"),
         # Else rows would be put into wrong groups.
         seam(
             POSTPROCESS,
             Has("keys.append(f'{uid}_{session_id}_{i}')"),
-            ".trainer.rollout_batch",
-            ".trainer.kv_batch",
+            ".batch.fields",
+            ".batch.sessions",
         ),
         # Else several outputs of a session, a list, would not fail here and go unnoticed.
         seam(
             f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._agent_loop_postprocess",
             Has("output.extra_fields['raw_prompt']"),
-            ".trainer.kv_batch",
+            ".batch.sessions",
         ),
-        seam(UPSAMPLE, Called(("batch", "batch_multiple", "eos_token_id")), ".trainer.group_batching"),
+        seam(UPSAMPLE, Called(("batch", "batch_multiple", "eos_token_id")), ".gvpo.trainer"),
         # Else padding would count as responses.
         seam(
             UPSAMPLE,
             Has("pad_uid = f'pad{uuid.uuid4().hex}'"),
-            ".trainer.rollout_batch",
-            ".trainer.kv_batch",
+            ".batch.fields",
+            ".batch.sessions",
             "runs.dumps",
         ),
         # Else the steps of padding would count.
         seam(
             "verl.trainer.ppo.padding_utils.construct_minimal_padding_template",
             Has("is_padding=True"),
-            ".trainer.step_rewards",
+            ".steps.collect",
         ),
-        seam(f"{BALANCING}.calculate_workload", Called(("seqlen_list",)), ".trainer.group_batching"),
+        seam(f"{BALANCING}.calculate_workload", Called(("seqlen_list",)), ".gvpo.trainer"),
         seam(
             f"{BALANCING}.log_seqlen_unbalance",
             Called(("seqlen_list", "partitions", "prefix")),
-            ".trainer.group_batching",
+            ".gvpo.trainer",
         ),
         seam(
             f"{BALANCING}.get_seqlen_balanced_partitions",
             Called(("seqlen_list",), ("k_partitions", "equal_size")),
-            ".trainer.group_packing",
+            ".gvpo.packing",
         ),
-        seam(f"{PADDING}.response_from_nested", Called(("tensor", "response_mask")), ".workers.group_drift"),
-        seam("transfer_queue.KVBatchMeta.chunk", Called(("chunks",)), ".trainer.group_packing"),
+        seam(f"{PADDING}.response_from_nested", Called(("tensor", "response_mask")), ".gvpo.drift"),
+        seam("transfer_queue.KVBatchMeta.chunk", Called(("chunks",)), ".gvpo.packing"),
         # Else a mini-batch would cut groups.
         seam(
             f"{ROWS}.make_iterator",
             Has("idx_lst = torch.arange(tensordict.shape[0])", "dataset=idx_lst, batch_size=mini_batch_size"),
-            ".trainer.group_packing",
+            ".gvpo.packing",
         ),
         # Else GVPO would stop at its second update, whose micro-batches hold parts of groups.
         seam(
@@ -599,29 +602,29 @@ SEAMS: dict[str, list[Seam]] = {
                 "force_group_size=force_group_size",
                 "tu.chunk_tensordict(data, total_data_size // (micro_batch_size_per_gpu * force_group_size))",
             ),
-            ".trainer.group_plan",
+            ".gvpo.plan",
         ),
         seam(
             f"{ENGINE}.forward_backward_batch",
             Has("prepare_micro_batches(data=data, dp_group=self.get_data_parallel_group()"),
-            ".trainer.group_plan",
+            ".gvpo.plan",
         ),
         seam(
             f"{ROWS}.get",
             Called(("tensordict", "key"), ("default",)),
-            ".workers.group_drift",
-            ".trainer.step_rewards",
-            ".trainer.training_rewards",
-            ".trainer.rollout_batch",
-            ".trainer.stored_responses",
+            ".gvpo.drift",
+            ".steps.collect",
+            ".measure.training_rewards",
+            ".batch.fields",
+            ".stored.trainer",
         ),
-        seam(f"{ROWS}.list_of_dict_to_tensordict", Called(("list_of_dicts",)), ".trainer.rollout_batch"),
-        seam(f"{ROWS}.pop", Called(("tensordict",), ("key", "default")), ".workers.group_drift"),
+        seam(f"{ROWS}.list_of_dict_to_tensordict", Called(("list_of_dicts",)), ".batch.fields"),
+        seam(f"{ROWS}.pop", Called(("tensordict",), ("key", "default")), ".gvpo.drift"),
         seam(
             f"{ROWS}.assign_non_tensor",
             Called(("tensor_dict",), ("use_dynamic_bsz",)),
-            ".workers.group_drift",
-            ".ragged_batch",
+            ".gvpo.drift",
+            ".invariance.batch",
         ),
     ],
     "Where the losses hold": [
@@ -733,19 +736,19 @@ SEAMS: dict[str, list[Seam]] = {
         ),
     ],
     "Workers and engines": [
-        seam(f"{TRAINING_WORKER}.set_loss_fn", Overridden("loss_fn"), ".workers.group_drift"),
-        seam(f"{TRAINING_WORKER}.train_mini_batch", Overridden("data"), ".workers.group_drift"),
+        seam(f"{TRAINING_WORKER}.set_loss_fn", Overridden("loss_fn"), ".gvpo.drift"),
+        seam(f"{TRAINING_WORKER}.train_mini_batch", Overridden("data"), ".gvpo.drift"),
         seam(
             f"{TRAINING_WORKER}.train_mini_batch",
             Hands("self.train_batch", by_place=1),
-            ".workers.group_drift",
+            ".gvpo.drift",
         ),
-        seam(f"{TRAINING_WORKER}.train_batch", Overridden("data"), ".workers.group_drift"),
+        seam(f"{TRAINING_WORKER}.train_batch", Overridden("data"), ".gvpo.drift"),
         seam(
             TRAINING_WORKER,
             Members("engine", "engine_config", "model_config"),
-            ".workers.group_drift",
-            ".workers.reference_sync",
+            ".gvpo.drift",
+            ".reference.worker",
         ),
         seam(
             "verl.workers.config.engine.EngineConfig",
@@ -756,52 +759,52 @@ SEAMS: dict[str, list[Seam]] = {
                 "use_fused_kernels",
                 "forward_only",
             ),
-            ".workers.group_drift",
+            ".gvpo.drift",
             ".cpu.engines",
         ),
         seam(
             ACTOR_WORKER,
             Members("actor_worker_cls", "actor", "ref"),
-            ".workers.group_drift",
-            ".workers.reference_sync",
+            ".gvpo.drift",
+            ".reference.worker",
         ),
         seam(
             "verl.experimental.separation.engine_workers.DetachActorWorker",
             Derived(ACTOR_WORKER),
-            ".workers.group_drift",
+            ".gvpo.drift",
         ),
         seam(
             "verl.single_controller.base.decorator.register",
             Called(by_name=("dispatch_mode",)),
-            ".workers.reference_sync",
+            ".reference.worker",
         ),
-        seam("verl.single_controller.base.decorator.Dispatch", Name(), ".workers.reference_sync"),
+        seam("verl.single_controller.base.decorator.Dispatch", Name(), ".reference.worker"),
         seam(
             "verl.single_controller.base.worker_group.WorkerGroup",
             Members("_dispatch_info"),
-            ".trainer.rollout_batch",
+            ".batch.fields",
         ),
         seam(
             "verl.single_controller.base.worker.Worker._query_dispatch_info",
             Called(("mesh_name",)),
-            ".trainer.rollout_batch",
+            ".batch.fields",
         ),
-        seam("verl.utils.device.get_device_id", Called(), ".workers.group_drift"),
-        seam("verl.workers.engine.base.BaseEngine.infer_batch", Called(("data",)), ".workers.group_drift"),
-        seam(f"{ENGINE}.eval_mode", Called(by_name=("disable_auto_offload",)), ".workers.group_drift"),
-        seam(f"{ENGINE}.get_data_parallel_group", Called(), ".workers.group_drift"),
-        seam(ENGINE, Members("module"), ".workers.reference_sync"),
+        seam("verl.utils.device.get_device_id", Called(), ".gvpo.drift"),
+        seam("verl.workers.engine.base.BaseEngine.infer_batch", Called(("data",)), ".gvpo.drift"),
+        seam(f"{ENGINE}.eval_mode", Called(by_name=("disable_auto_offload",)), ".gvpo.drift"),
+        seam(f"{ENGINE}.get_data_parallel_group", Called(), ".gvpo.drift"),
+        seam(ENGINE, Members("module"), ".reference.worker"),
         # Else a refresh would write to shards that no forward pass reads.
         seam(
             "verl.utils.fsdp_utils.offload_fsdp_model_to_cpu",
             Has("flat_param._local_shard = flat_param.data"),
-            ".workers.reference_sync",
+            ".reference.worker",
         ),
-        seam("verl.utils.device.get_torch_device", Called(), ".workers.reference_sync"),
+        seam("verl.utils.device.get_torch_device", Called(), ".reference.worker"),
         seam(
             f"{ENGINE}WithLMHead.forward_step",
             Hands("loss_function", by_name=("model_output", "data", "dp_group")),
-            ".workers.group_drift",
+            ".gvpo.drift",
         ),
     ],
     "Step rewards": [
@@ -809,7 +812,7 @@ SEAMS: dict[str, list[Seam]] = {
             f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
             Overridden(ANY_MORE),
             ".rollout.agent_loops",
-            ".rollout.stored_responses",
+            ".stored.rollout",
         ),
         seam(
             f"{AGENT_LOOP}.tool_agent_loop.ToolAgentLoop.run",
@@ -834,7 +837,7 @@ SEAMS: dict[str, list[Seam]] = {
             seam(
                 where,
                 Hands("self.server_manager.generate", by_name=("prompt_ids", "sampling_params")),
-                ".rollout.request_seeds",
+                ".measure.request_seeds",
             )
             for where in (
                 f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
@@ -845,7 +848,7 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ._run_prompt",
             Has("session_id=i"),
-            ".rollout.request_seeds",
+            ".measure.request_seeds",
         ),
         # Else the turns of one response would count on in the next.
         seam(
@@ -857,48 +860,48 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             f"{VLLM_SERVER}.generate",
             Has("SamplingParams(max_tokens=max_tokens, **sampling_params)"),
-            ".rollout.request_seeds",
+            ".measure.request_seeds",
         ),
         # Else prompts would have other tokens than in a rollout.
         seam(
             "verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder._render_tokens",
             Has("apply_chat_template(self.tokenizer, messages", "return normalize_token_ids(tokenized)"),
-            ".trainer.gold_responses",
+            ".measure.gold_responses",
         ),
         seam(
             "verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder.build_initial_tokens",
             Has("self._render_tokens(messages, add_generation_prompt=True"),
-            ".trainer.gold_responses",
+            ".measure.gold_responses",
         ),
         seam(
             "verl.utils.tokenizer.chat_template.apply_chat_template",
             Called(("processor", "messages")),
-            ".trainer.gold_responses",
+            ".measure.gold_responses",
         ),
         seam(
             "verl.utils.tokenizer.normalize_token_ids",
             Called(("tokenized_output",)),
-            ".trainer.gold_responses",
+            ".measure.gold_responses",
         ),
         seam(
             "verl.trainer.ppo.utils.create_rl_dataset",
             Called(("data_paths", "data_config", "tokenizer", "processor"), ("is_train", "max_samples")),
-            ".trainer.gold_responses",
+            ".measure.gold_responses",
         ),
         # Else rows would be left out, or others measured than the first.
         seam(
             "verl.utils.dataset.rl_dataset.RLHFDataset.__init__",
             Has("config.get('filter_overlong_prompts', True)", "config.get('shuffle', False)"),
-            ".trainer.gold_responses",
+            ".measure.gold_responses",
         ),
-        seam("verl.utils.config.omega_conf_to_dataclass", Called(("config",)), ".trainer.gold_responses"),
+        seam("verl.utils.config.omega_conf_to_dataclass", Called(("config",)), ".measure.gold_responses"),
         seam(
             "verl.workers.config.HFModelConfig",
             Members("tokenizer", "processor", "hf_config"),
-            ".trainer.gold_responses",
+            ".measure.gold_responses",
         ),
-        seam("verl.utils.debug.marked_timer", Called(("name", "timing_raw")), ".trainer.gold_responses"),
-        seam(f"{ACTOR_WORKER}.compute_log_prob", Called(("data",)), ".trainer.gold_responses"),
+        seam("verl.utils.debug.marked_timer", Called(("name", "timing_raw")), ".measure.gold_responses"),
+        seam(f"{ACTOR_WORKER}.compute_log_prob", Called(("data",)), ".measure.gold_responses"),
         # Else the log-probs would be of another temperature, or of other tokens.
         seam(
             f"{TRAINER}._compute_ref_log_prob",
@@ -908,23 +911,23 @@ SEAMS: dict[str, list[Seam]] = {
                 "'temperature': self.config.actor_rollout_ref.rollout.temperature",
                 "response_from_nested(data.pop('log_probs'), data['response_mask'])",
             ),
-            ".trainer.gold_responses",
+            ".measure.gold_responses",
         ),
         seam(
-            f"{PADDING}.response_from_nested", Called(("tensor", "response_mask")), ".trainer.gold_responses"
+            f"{PADDING}.response_from_nested", Called(("tensor", "response_mask")), ".measure.gold_responses"
         ),
         # Else no number of the reward function would be logged.
         seam(
             f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._compute_score",
             Has("final_output.extra_fields['reward_extra_info'] = result['reward_extra_info']"),
-            ".trainer.training_rewards",
+            ".measure.training_rewards",
         ),
     ],
     "Stored responses": [
         seam(
             TRAINER,
             Members("config", "global_steps", "tokenizer", "train_dataset"),
-            ".trainer.stored_responses",
+            ".stored.trainer",
         ),
         seam(
             CONFIGURATION,
@@ -936,53 +939,51 @@ SEAMS: dict[str, list[Seam]] = {
                 "algorithm.rollout_correction.bypass_mode",
                 "data.max_response_length",
             ),
-            ".preflight.stored_responses",
-            ".trainer.stored_responses",
+            ".stored.checks",
+            ".stored.trainer",
         ),
-        seam(f"{TRAINER}._init_dataloader", Overridden(), ".trainer.stored_responses"),
+        seam(f"{TRAINER}._init_dataloader", Overridden(), ".stored.trainer"),
         seam(
             f"{TRAINER}._init_dataloader",
             Has("self.train_dataset = create_rl_dataset("),
-            ".trainer.stored_responses",
+            ".stored.trainer",
         ),
         # Else a wrong response would be named after workers and servers were started.
         seam(
             f"{TRAINER}._setup",
             InOrder("self._init_tokenizer", "self._init_dataloader", "self.actor_rollout_wg.init_model"),
-            ".trainer.stored_responses",
+            ".stored.trainer",
         ),
-        seam(f"{TRAINER}._next_train_batch", Overridden("num_prompts"), ".trainer.stored_responses"),
+        seam(f"{TRAINER}._next_train_batch", Overridden("num_prompts"), ".stored.trainer"),
         # Else prompts would get no stored responses.
         *(
-            seam(f"{TRAINER}.{method}", Has("self._next_train_batch("), ".trainer.stored_responses")
+            seam(f"{TRAINER}.{method}", Has("self._next_train_batch("), ".stored.trainer")
             for method in ("_add_prompts_to_generate", "_add_batch_to_generate")
         ),
         seam(
             f"{ROWS}.assign_non_tensor_stack",
             Called(("tensor_dict", "key", "val")),
-            ".trainer.stored_responses",
+            ".stored.trainer",
         ),
         # Else a prompt would be unknown to the history.
         seam(
             "verl.utils.dataset.rl_dataset.RLHFDataset.__getitem__",
             Has("row_dict['raw_prompt'] = self._build_messages(row_dict, key=self.prompt_key)"),
-            ".trainer.stored_responses",
+            ".stored.trainer",
         ),
-        seam(f"{TRAINER}._compute_old_log_prob", Overridden("batch", "metrics"), ".trainer.stored_responses"),
-        seam(
-            f"{SEPARATE}._compute_old_log_prob", Overridden("batch", "metrics"), ".trainer.stored_responses"
-        ),
+        seam(f"{TRAINER}._compute_old_log_prob", Overridden("batch", "metrics"), ".stored.trainer"),
+        seam(f"{SEPARATE}._compute_old_log_prob", Overridden("batch", "metrics"), ".stored.trainer"),
         # Else verl's default agent loop would run, and sample everything.
         seam(
             f"{AGENT_LOOP_WORKER}.generate_sequences",
             Has("if 'agent_name' not in batch"),
-            ".trainer.stored_responses",
+            ".stored.trainer",
         ),
         # Else sessions would not know which sample they are, or not see the column.
         seam(
             f"{AGENT_LOOP_WORKER}._run_prompt",
             Has("session_id=i, **prompt"),
-            ".rollout.stored_responses",
+            ".stored.rollout",
         ),
         # Else the server would be asked for what is stored, or the origin of a response be lost.
         seam(
@@ -992,30 +993,28 @@ SEAMS: dict[str, list[Seam]] = {
                 "sampling_params=sampling_params",
                 "extra_fields=output.extra_fields",
             ),
-            ".rollout.stored_responses",
+            ".stored.rollout",
         ),
         seam(
             "verl.workers.rollout.replica.TokenOutput",
             Members("token_ids", "log_probs", "extra_fields"),
-            ".rollout.stored_responses",
+            ".stored.rollout",
         ),
         # Else verl's staleness of stored responses would be that of another step.
         seam(
             POSTPROCESS,
             Has("field['extra_fields'].get('min_global_steps')"),
-            ".rollout.stored_responses",
+            ".stored.rollout",
         ),
     ],
     "Rewards": [
-        seam(
-            "verl.DataProto", Members("batch", "non_tensor_batch", "__getitem__"), ".rollout.reward_manager"
-        ),
-        seam(f"{NAIVE}.__init__", Overridden("config", "tokenizer", ANY_MORE), ".rollout.reward_manager"),
-        seam(f"{NAIVE}.run_single", Overridden("data"), ".rollout.reward_manager"),
+        seam("verl.DataProto", Members("batch", "non_tensor_batch", "__getitem__"), ".rewards.manager"),
+        seam(f"{NAIVE}.__init__", Overridden("config", "tokenizer", ANY_MORE), ".rewards.manager"),
+        seam(f"{NAIVE}.run_single", Overridden("data"), ".rewards.manager"),
         seam(
             NAIVE,
             Members("loop", "tokenizer", "reward_router_address", "reward_model_tokenizer"),
-            ".rollout.reward_manager",
+            ".rewards.manager",
         ),
         seam(
             f"{NAIVE}.run_single",
@@ -1029,13 +1028,13 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             "verl.trainer.ppo.reward.load_reward_manager",
             Hands("reward_manager_cls", by_name=("config", "tokenizer", "compute_score")),
-            ".rollout.reward_manager",
+            ".rewards.manager",
         ),
         # Else the reward would be another function of the model's score than verl's.
         seam(
             f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score_disrm",
             Has("{'model': model_name, 'input': disrm_prompt, 'use_activation': False}"),
-            ".rollout.response_scores",
+            ".rewards.response_scores",
         ),
         # Else a model that reads the chat in its own template would read another text than on verl's server.
         seam(
@@ -1045,16 +1044,16 @@ SEAMS: dict[str, list[Seam]] = {
                 "chat.append({'role': 'assistant', 'content': rollout_response})",
                 "rm_prompt[len(self.reward_model_tokenizer.bos_token):]",
             ),
-            ".rollout.response_scores",
+            ".rewards.response_scores",
         ),
         # Else the reward model alone would pay, though our check has passed.
         seam(
             f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score",
             Has("self.config.reward.custom_reward_function.path is not None"),
-            ".preflight.rewards",
+            ".rewards.checks",
         ),
-        seam("verl.utils.import_utils.PKG_PATH_PREFIX", Name(), ".preflight.rewards"),
-        seam("verl.utils.reward_score.default_compute_score", Name(), ".preflight.rewards"),
+        seam("verl.utils.import_utils.PKG_PATH_PREFIX", Name(), ".rewards.checks"),
+        seam("verl.utils.reward_score.default_compute_score", Name(), ".rewards.checks"),
         seam(
             "verl.workers.rollout.replica.RolloutReplicaRegistry",
             Members("_registry"),
@@ -1150,7 +1149,7 @@ SEAMS: dict[str, list[Seam]] = {
             f"{TRAINER}._log_rollout_data",
             Has("reward_extra_infos_dict = {'uid': [batch.keys[i] for i in sorted_indices]}"),
             "runs.dumps",
-            ".trainer.process_supervision",
+            ".steps.trainer",
         ),
         seam("verl.model_merger", Program(), "iterate.rounds"),
     ],
@@ -1165,13 +1164,13 @@ SEAMS: dict[str, list[Seam]] = {
                 "trainer.v1.trainer_mode",
                 values={"trainer.use_v1": True, "actor_rollout_ref.hybrid_engine": True},
             ),
-            ".trainer.modes",
+            ".trainer_modes",
         ),
         seam(
             CONFIGURATION,
             Keys("algorithm.adv_estimator", values={"algorithm.norm_adv_by_std_in_grpo": True}),
             ".config",
-            ".trainer.estimators",
+            ".estimators",
         ),
         seam(
             CONFIGURATION,
@@ -1265,7 +1264,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "actor_rollout_ref.rollout.agent.default_agent_loop",
                 "data.custom_cls.path",
             ),
-            ".preflight.measurement",
+            ".measure.checks",
         ),
         seam(
             CONFIGURATION,
@@ -1280,7 +1279,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "data.max_prompt_length",
                 "data.max_response_length",
             ),
-            ".trainer.gold_responses",
+            ".measure.gold_responses",
         ),
         seam(
             CONFIGURATION,
@@ -1296,7 +1295,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "algorithm.filter_groups.enable",
                 "algorithm.filter_groups.metric",
             ),
-            ".preflight.rewards",
+            ".rewards.checks",
         ),
         seam(
             CONFIGURATION,
@@ -1317,7 +1316,7 @@ SEAMS: dict[str, list[Seam]] = {
                 values={"actor_rollout_ref.actor.shuffle": False},
             ),
             ".preflight.groups",
-            ".trainer.group_batching",
+            ".gvpo.trainer",
         ),
         seam(
             CONFIGURATION,
@@ -1337,7 +1336,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "actor_rollout_ref.actor.use_dynamic_bsz",
                 "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
             ),
-            ".trainer.group_plan",
+            ".gvpo.plan",
         ),
         seam(
             CONFIGURATION,
@@ -1375,9 +1374,9 @@ SEAMS: dict[str, list[Seam]] = {
                 "actor_rollout_ref.model.lora.rank",
                 "algorithm.use_kl_in_reward",
             ),
-            ".preflight.reference",
-            ".trainer.checkpoints",
-            ".trainer.reference_sync",
+            ".reference.checks",
+            ".batch.checkpoints",
+            ".reference.trainer",
         ),
         seam(
             CONFIGURATION,
@@ -1390,7 +1389,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "actor_rollout_ref.ref.fsdp_config.fsdp_size",
                 "actor_rollout_ref.ref.fsdp_config.use_orig_params",
             ),
-            ".preflight.reference",
+            ".reference.checks",
         ),
         seam(
             CONFIGURATION,
@@ -1399,13 +1398,13 @@ SEAMS: dict[str, list[Seam]] = {
                 "trainer.v1.trainer_mode",
                 "actor_rollout_ref.rollout.agent.default_agent_loop",
             ),
-            ".preflight.steps",
-            ".trainer.process_supervision",
+            ".steps.checks",
+            ".steps.trainer",
         ),
         seam(
             CONFIGURATION,
             Keys("algorithm.adv_estimator", "reward.custom_reward_function.path"),
-            ".preflight.step_reward_model",
+            ".steps.reward_model_checks",
         ),
         seam(
             CONFIGURATION,
@@ -1415,8 +1414,8 @@ SEAMS: dict[str, list[Seam]] = {
                 "reward.reward_model.model_path",
                 "reward.custom_reward_function.path",
             ),
-            ".preflight.rewards",
-            ".rollout.reward_manager",
+            ".rewards.checks",
+            ".rewards.manager",
         ),
         seam(
             CONFIGURATION,
@@ -1515,14 +1514,14 @@ SEAMS: dict[str, list[Seam]] = {
             Has("reward_fn_config.get('reward_kwargs', {})"),
             "config/task/chain_sum.yaml",
             "config/task/gsm8k_tags.yaml",
-            ".preflight.rewards",
+            ".rewards.checks",
         ),
         # Else overlong responses would cost nothing.
         seam(
             f"{REWARD_LOOP}.reward_manager.dapo.DAPORewardManager.__init__",
             Has("config.reward.get('reward_kwargs', {}).get('overlong_buffer_cfg', None)"),
             "config/algo/dapo.yaml",
-            ".preflight.rewards",
+            ".rewards.checks",
         ),
     ],
 }

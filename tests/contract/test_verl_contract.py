@@ -80,26 +80,26 @@ BROKEN = {
         "def _compute_advantage(self, batch: KVBatchMeta, metrics: dict)",
         "def _compute_advantage(self, batch: KVBatchMeta)",
         f"{TRAINER}._compute_advantage has lost its parameter metrics; "
-        f"grpo_verl_ext.verl_plugin.trainer.group_batching overrides it, "
-        f"grpo_verl_ext.verl_plugin.trainer.process_supervision overrides it, "
-        f"grpo_verl_ext.verl_plugin.trainer.stored_responses overrides it, "
-        f"grpo_verl_ext.verl_plugin.trainer.modes overrides it",
+        f"grpo_verl_ext.verl_plugin.gvpo.trainer overrides it, "
+        f"grpo_verl_ext.verl_plugin.steps.trainer overrides it, "
+        f"grpo_verl_ext.verl_plugin.stored.trainer overrides it, "
+        f"grpo_verl_ext.verl_plugin.trainer_modes overrides it",
     ),
     "an override's parameter is new": (
         BASE,
         "def _update_actor(self, batch: KVBatchMeta, metrics: dict)",
         "def _update_actor(self, batch: KVBatchMeta, metrics: dict, timing: dict)",
         f"{TRAINER}._update_actor has a new parameter timing; "
-        f"grpo_verl_ext.verl_plugin.trainer.group_batching overrides it",
+        f"grpo_verl_ext.verl_plugin.gvpo.trainer overrides it",
     ),
     "an override's parameters changed places": (
         BASE,
         "def step(self, metrics: dict, timing_raw: dict)",
         "def step(self, timing_raw: dict, metrics: dict)",
         f"{TRAINER}.step has its parameters in another order, timing_raw, metrics; "
-        f"grpo_verl_ext.verl_plugin.trainer.reference_sync overrides it, "
-        f"grpo_verl_ext.verl_plugin.trainer.gold_responses overrides it, "
-        f"grpo_verl_ext.verl_plugin.trainer.training_rewards overrides it",
+        f"grpo_verl_ext.verl_plugin.reference.trainer overrides it, "
+        f"grpo_verl_ext.verl_plugin.measure.gold_responses overrides it, "
+        f"grpo_verl_ext.verl_plugin.measure.training_rewards overrides it",
     ),
     "a patched function's first parameter is gone": (
         "verl.utils.config",
@@ -113,7 +113,7 @@ BROKEN = {
         "POLICY_LOSS_REGISTRY",
         "POLICY_LOSSES",
         f"{CORE}.POLICY_LOSS_REGISTRY is gone; grpo_verl_ext.verl_plugin.registration imports it, "
-        "grpo_verl_ext.verl_plugin.invariance imports it, "
+        "grpo_verl_ext.verl_plugin.invariance.report imports it, "
         "grpo_verl_ext.verl_plugin.losses.custom imports it, "
         "grpo_verl_ext.anatomy.weights imports it, "
         "grpo_verl_ext.doctor.environment imports it",
@@ -123,28 +123,28 @@ BROKEN = {
         "class BaseEngine:",
         "class Engine:",
         "verl.workers.engine.base.BaseEngine.infer_batch is gone; "
-        "grpo_verl_ext.verl_plugin.workers.group_drift calls it",
+        "grpo_verl_ext.verl_plugin.gvpo.drift calls it",
     ),
     "a called function's parameter has another name": (
         "verl.utils.seqlen_balancing",
         "def get_seqlen_balanced_partitions(seqlen_list: list[int], k_partitions: int,",
         "def get_seqlen_balanced_partitions(seqlen_list: list[int], parts: int,",
         "verl.utils.seqlen_balancing.get_seqlen_balanced_partitions has lost its parameter k_partitions; "
-        "grpo_verl_ext.verl_plugin.trainer.group_packing calls it",
+        "grpo_verl_ext.verl_plugin.gvpo.packing calls it",
     ),
     "a called function asks for more": (
         "verl.workers.utils.padding",
         "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor)",
         "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor, width: int)",
         "verl.workers.utils.padding.response_from_nested now asks for width; "
-        "grpo_verl_ext.verl_plugin.workers.group_drift calls it",
+        "grpo_verl_ext.verl_plugin.gvpo.drift calls it",
     ),
     "a called function takes its arguments in another order": (
         "verl.workers.utils.padding",
         "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor)",
         "def response_from_nested(response_mask: torch.Tensor, tensor: torch.Tensor)",
         "verl.workers.utils.padding.response_from_nested takes response_mask where it took tensor; "
-        "grpo_verl_ext.verl_plugin.workers.group_drift calls it",
+        "grpo_verl_ext.verl_plugin.gvpo.drift calls it",
     ),
     "a call hands less": (
         "verl.workers.utils.losses",
@@ -152,21 +152,21 @@ BROKEN = {
         "",
         "verl.workers.utils.losses.ppo_loss does not hand policy_loss_fn its argument rollout_is_weights; "
         "grpo_verl_ext.verl_plugin.losses.clipped answers that call, "
-        "grpo_verl_ext.verl_plugin.losses.gvpo answers that call",
+        "grpo_verl_ext.verl_plugin.gvpo.loss answers that call",
     ),
     "a call hands by place what it named": (
         BASE,
         "self._dump_generations(\n                inputs=inputs,",
         "self._dump_generations(\n                inputs,",
         f"{TRAINER}._log_rollout_data hands self._dump_generations 1 arguments by place, where it handed 0; "
-        f"grpo_verl_ext.verl_plugin.trainer.process_supervision answers that call",
+        f"grpo_verl_ext.verl_plugin.steps.trainer answers that call",
     ),
     "a call is not made": (
         "verl.workers.engine_workers",
         "actor_output = self.train_batch(mini_batch_td)",
         "actor_output = self.engine.train(mini_batch_td)",
         "verl.workers.engine_workers.TrainingWorker.train_mini_batch does not call self.train_batch; "
-        "grpo_verl_ext.verl_plugin.workers.group_drift answers that call",
+        "grpo_verl_ext.verl_plugin.gvpo.drift answers that call",
     ),
     "calls changed places": (
         "verl.trainer.main_ppo",
@@ -179,8 +179,7 @@ BROKEN = {
         BASE,
         "self.local_trigger_step",
         "self.local_step",
-        f"{TRAINER} has lost its local_trigger_step; "
-        "grpo_verl_ext.verl_plugin.trainer.group_batching uses it",
+        f"{TRAINER} has lost its local_trigger_step; grpo_verl_ext.verl_plugin.gvpo.trainer uses it",
     ),
     "a dataclass's field is gone": (
         "verl.workers.config.actor",
@@ -189,7 +188,7 @@ BROKEN = {
         "verl.workers.config.ActorConfig has lost its loss_scale_factor; "
         "grpo_verl_ext.verl_plugin.losses.normalization uses it, "
         "grpo_verl_ext.verl_plugin.losses.clipped uses it, "
-        "grpo_verl_ext.verl_plugin.losses.gvpo uses it, grpo_verl_ext.verl_plugin.invariance uses it, "
+        "grpo_verl_ext.verl_plugin.gvpo.loss uses it, grpo_verl_ext.verl_plugin.invariance.report uses it, "
         "grpo_verl_ext.verl_plugin.losses.custom uses it, grpo_verl_ext.anatomy.weights uses it",
     ),
     "an interface asks for another method": (
@@ -211,7 +210,7 @@ BROKEN = {
         "class PPOTrainerSync(PPOTrainer):",
         "class PPOTrainerSync:",
         "verl.trainer.ppo.v1.trainer_sync.PPOTrainerSync is no PPOTrainer any more; "
-        "grpo_verl_ext.verl_plugin.trainer.modes derives from it",
+        "grpo_verl_ext.verl_plugin.trainer_modes derives from it",
     ),
     "a file has another format": (
         "verl.utils.tracking",
@@ -255,7 +254,7 @@ def test_a_moved_key_is_told(
     moved = [sentence for seam in all_seams() for sentence in seam.moved(broken)]
     assert moved == [
         f"verl.trainer.config.ppo_trainer {phrase}; grpo_verl_ext.verl_plugin.preflight.groups reads it, "
-        f"grpo_verl_ext.verl_plugin.trainer.group_batching reads it"
+        f"grpo_verl_ext.verl_plugin.gvpo.trainer reads it"
     ]
 
 
@@ -264,28 +263,28 @@ def test_a_moved_key_is_told(
     [
         (
             "verl.utils.device.get_device_id",
-            "verl_plugin.workers.group_drift",
+            "verl_plugin.gvpo.drift",
             "names verl.utils.device.get_device_id, which",
         ),
         ("verl.utils.model", "verl_plugin.cpu", "verl_plugin.cpu names verl.utils.model, which"),
         (
             "transfer_queue.kv_batch_put",
-            "verl_plugin.trainer.rollout_batch",
+            "verl_plugin.batch.fields",
             "names transfer_queue.kv_batch_put, which",
         ),
         (
             f"{TRAINER}._get_required_batch_multiple",
-            "verl_plugin.trainer.group_batching",
+            "verl_plugin.gvpo.trainer",
             "uses _get_required_batch_mu",
         ),
         (
             "verl.workers.engine_workers.TrainingWorker",
-            "verl_plugin.workers.group_drift",
+            "verl_plugin.gvpo.drift",
             "uses engine_config of",
         ),
         (
             f"{TRAINER}._save_checkpoint",
-            "verl_plugin.trainer.reference_sync",
+            "verl_plugin.reference.trainer",
             "overrides _save_checkpoint of",
         ),
         ("verl.plugin.platform.PlatformBase", "verl_plugin.cpu.platform", "overrides ray_resource_name of"),

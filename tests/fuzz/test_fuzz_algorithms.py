@@ -17,13 +17,13 @@ from torch import Tensor
 import grpo_verl_ext as ours
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.validation import TensorError
-from grpo_verl_ext.verl_plugin import context
-from grpo_verl_ext.verl_plugin.context import STEPS, Steps
+from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, actor_config
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 from grpo_verl_ext.verl_plugin.losses import LOSSES
-from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.wire import STEPS, Steps
 
 NAN, INF = float("nan"), float("inf")
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -357,7 +357,7 @@ def test_losses(case, batch: dict[str, Tensor] | None, changed, policy_loss) -> 
         options = {"loss_mode": case.loss_mode, "gvpo_beta": 0.1} | policy_loss
         object.__setattr__(config, "policy_loss", LossConfig(**options))
         check_loss(case.loss_mode, case.loss_agg_mode, config)
-        with context.GROUPS.set(context.at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)):
+        with wire.GROUPS.set(wire.at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)):
             loss, metrics = LOSSES[case.loss_mode](
                 old_log_prob=batch["old_log_prob"],
                 log_prob=batch["log_prob"],

@@ -141,7 +141,7 @@ def make_worker(model: str, variant: dict[str, Any]) -> Any:
     )
     from verl.workers.engine_workers import TrainingWorker
 
-    from grpo_verl_ext.verl_plugin.workers.group_drift import GroupTrainingWorker
+    from grpo_verl_ext.verl_plugin.gvpo.drift import GroupTrainingWorker
 
     class WithoutDrift(GroupTrainingWorker):
         """What verl's own trainer amounts to: the drift taken for zero."""

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grpo_verl_ext.verl_plugin import context
+from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
 
 ROWS, WIDTH, VOCABULARY, FEATURES = 8, 5, 7, 3
@@ -66,7 +66,7 @@ def gradient(name: str, parts: Sequence[list[int]], dp_size: int) -> Tensor:
         own = {key: value[part] for key, value in batch.items()}
         logits = model(own.pop("features")).log_softmax(-1)
         log_prob = logits.gather(-1, own.pop("tokens")).squeeze(-1)
-        with context.GROUPS.set(context.at_first_update(len(part), config.rollout_n)):
+        with wire.GROUPS.set(wire.at_first_update(len(part), config.rollout_n)):
             LOSSES[name](log_prob=log_prob, config=config, **own)[0].backward()
     return model.weight.grad
 

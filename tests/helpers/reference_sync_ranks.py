@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
-from grpo_verl_ext.verl_plugin.workers import reference_sync as refresh
+from grpo_verl_ext.verl_plugin.reference import worker as refresh
 
 WORLD_SIZE = 2
 Weights = dict[str, Tensor]

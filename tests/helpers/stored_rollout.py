@@ -30,9 +30,9 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.utils.losses import ppo_loss
 
-from grpo_verl_ext.verl_plugin import preflight
+from grpo_verl_ext.verl_plugin import preflight, trainer_modes
+from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
 
 LETTERS = ("a", "b", "c", "d")
 END = "<end>"
@@ -186,7 +186,7 @@ class Rollout:
 
     def made_trainer(self) -> Any:
         """As after verl's ``__init__``, on one rank."""
-        trainer = object.__new__(modes.GroupTrainerSync)
+        trainer = object.__new__(trainer_modes.GroupTrainerSync)
         trainer.config, trainer.tokenizer, trainer.processor = self.config, self.tokenizer, None
         trainer.trainer_mode, trainer.global_steps, trainer.local_trigger_step = "sync", 1, 0
         trainer.use_critic, trainer.parameter_sync_step = False, 1

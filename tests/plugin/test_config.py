@@ -17,7 +17,7 @@ from grpo_verl_ext.verl_plugin.config import (
 )
 from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-from grpo_verl_ext.verl_plugin.reward_config import RewardModelOptions
+from grpo_verl_ext.verl_plugin.reward_options import RewardModelOptions
 from grpo_verl_ext.verl_plugin.rules import DESCRIPTION, RULE
 
 VERLS = {field.name for field in fields(PolicyLossConfig)}

@@ -26,13 +26,15 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from grpo_verl_ext.tasks.chain_sum.problems import row, wanted_response, write_rows
+from grpo_verl_ext.verl_plugin import trainer_modes
+from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.preflight.measurement import check_gold_responses
-from grpo_verl_ext.verl_plugin.trainer import gold_responses, modes, rollout_batch
-from grpo_verl_ext.verl_plugin.trainer.gold_responses import PARTITION, GoldRow, read_rows
-from grpo_verl_ext.verl_plugin.trainer.training_rewards import means, right_by_other_responses, stds_by_source
+from grpo_verl_ext.verl_plugin.measure import gold_responses
+from grpo_verl_ext.verl_plugin.measure.checks import check_gold_responses
+from grpo_verl_ext.verl_plugin.measure.gold_responses import PARTITION, GoldRow, read_rows
+from grpo_verl_ext.verl_plugin.measure.training_rewards import means, right_by_other_responses, stds_by_source
 
 PROBLEMS = [(3, 4), (1, 2, 9), (7, 7, 7, 7), (0, 5), (9, 9, 9)]
 SECTION = "algorithm.grpo_ext.gold_responses"
@@ -212,7 +214,7 @@ def stepped(plain: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
         tags = [{"is_padding": False} for _ in keys]
         batch = KVBatchMeta(partition_id="train", keys=keys, tags=tags)
         monkeypatch.setattr(PPOTrainer, "step", lambda *_: batch)
-        trainer = object.__new__(modes.GroupTrainerSync)
+        trainer = object.__new__(trainer_modes.GroupTrainerSync)
         trainer.config, trainer.global_steps = changed(plain, **changes), step
         trainer.actor_rollout_wg = SimpleNamespace(
             _dispatch_info={"actor": [*range(ranks)]}, compute_log_prob=lambda batch: compute(queue, batch)
@@ -377,7 +379,7 @@ class TestTrainingRewards:
         tags = [{"is_padding": key.startswith("pad")} for key in scores]
         batch = KVBatchMeta(partition_id="train", keys=[*scores], tags=tags)
         monkeypatch.setattr(PPOTrainer, "step", lambda *_: batch)
-        trainer = object.__new__(modes.GroupTrainerSync)
+        trainer = object.__new__(trainer_modes.GroupTrainerSync)
         trainer.config = OmegaConf.create({"algorithm": {}})
         metrics: dict[str, Any] = {}
         trainer.step(metrics, {})
@@ -391,7 +393,7 @@ class TestTrainingRewards:
     def test_a_validation_gets_the_spread_over_each_sources_responses(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        trainer = object.__new__(modes.GroupTrainerSync)
+        trainer = object.__new__(trainer_modes.GroupTrainerSync)
         sources, uids = ["a", "b", "a", "b", "a"], ["p", "q", "p", "r", "s"]
         values = {
             "reward": [1.0, 5.0, 3.0, 5.0, 5.0],

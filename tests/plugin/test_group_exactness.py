@@ -27,8 +27,8 @@ from transfer_queue import KVBatchMeta
 
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.utils.measured import largest
-from grpo_verl_ext.verl_plugin.workers import group_drift
-from grpo_verl_ext.verl_plugin.workers.group_drift import (
+from grpo_verl_ext.verl_plugin.gvpo import drift as group_drift
+from grpo_verl_ext.verl_plugin.gvpo.drift import (
     DRIFT_SOURCE,
     NUM_GROUPS,
     OLD,
@@ -273,7 +273,9 @@ def batch_for_workers(
     from verl.trainer.ppo import padding_utils
     from verl.trainer.ppo.v1 import trainer_base
 
-    from grpo_verl_ext.verl_plugin.trainer import group_plan, modes, rollout_batch
+    from grpo_verl_ext.verl_plugin import trainer_modes
+    from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
+    from grpo_verl_ext.verl_plugin.gvpo import plan as group_plan
 
     store = Store()
     for module in (trainer_base, padding_utils, rollout_batch):
@@ -283,7 +285,7 @@ def batch_for_workers(
     monkeypatch.setattr(group_plan, "PADDING_TOKENS", 8)
     store.rows = rollout()
     config = composed(*overrides)
-    trainer = object.__new__(modes.GroupTrainerSync)
+    trainer = object.__new__(trainer_modes.GroupTrainerSync)
     trainer.config, trainer.global_steps, trainer.use_critic = config, 1, False
     trainer.local_trigger_step = local_trigger_step
     trainer.tokenizer = SimpleNamespace(eos_token_id=0)
@@ -599,10 +601,10 @@ def test_the_plan_is_said_before_the_first_rollout(
 ) -> None:
     from verl.trainer.ppo.v1 import trainer_base
 
-    from grpo_verl_ext.verl_plugin.trainer import modes
+    from grpo_verl_ext.verl_plugin import trainer_modes
 
     monkeypatch.setattr(trainer_base.PPOTrainer, "_setup", lambda self: None)
-    trainer = object.__new__(modes.GroupTrainerSync)
+    trainer = object.__new__(trainer_modes.GroupTrainerSync)
     trainer.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": [0, 1]})
     for overrides, said in (
         (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"], "from the update itself: "),

@@ -14,14 +14,14 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 
-from grpo_verl_ext.verl_plugin.context import DriftSource
-from grpo_verl_ext.verl_plugin.trainer.group_packing import (
+from grpo_verl_ext.verl_plugin.gvpo.packing import (
     balanced_over_ranks,
     blocks_over_ranks,
     filled,
     whole_groups,
 )
-from grpo_verl_ext.verl_plugin.trainer.group_plan import Cut, Plan, choose, policy_moves
+from grpo_verl_ext.verl_plugin.gvpo.plan import Cut, Plan, choose, policy_moves
+from grpo_verl_ext.verl_plugin.wire import DriftSource
 
 ACTOR = "actor_rollout_ref.actor"
 MICRO_BATCH, RANKS, FORWARD_PASS = DriftSource.MICRO_BATCH, DriftSource.RANKS, DriftSource.FORWARD_PASS

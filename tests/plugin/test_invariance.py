@@ -17,8 +17,9 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.utils.measured import largest
-from grpo_verl_ext.verl_plugin import invariance
-from grpo_verl_ext.verl_plugin.invariance import (
+from grpo_verl_ext.verl_plugin.invariance.batch import ragged_batch
+from grpo_verl_ext.verl_plugin.invariance.cuts import SPLITS, cut
+from grpo_verl_ext.verl_plugin.invariance.report import (
     COVERED,
     NOT_COVERED,
     OUR_CASES,
@@ -30,9 +31,8 @@ from grpo_verl_ext.verl_plugin.invariance import (
     measure,
     value_and_gradient,
 )
+from grpo_verl_ext.verl_plugin.invariance.report import report as invariance
 from grpo_verl_ext.verl_plugin.presets import PRESETS
-from grpo_verl_ext.verl_plugin.ragged_batch import ragged_batch
-from grpo_verl_ext.verl_plugin.splits import SPLITS, cut
 
 DTYPES = (torch.float32, torch.float64)
 VERL = {case.name: case for case in VERL_CASES}

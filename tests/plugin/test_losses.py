@@ -20,15 +20,20 @@ from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import gvpo_terms, k1, k2, k3
-from grpo_verl_ext.verl_plugin import context, losses
+from grpo_verl_ext.verl_plugin import losses, wire
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, Case, actor_config, value_and_gradient
+from grpo_verl_ext.verl_plugin.gvpo.loss import WEIGHT_SUM
+from grpo_verl_ext.verl_plugin.invariance.batch import (
+    MAX_RESPONSE_LENGTH,
+    RaggedBatch,
+    micro_batch,
+    ragged_batch,
+)
+from grpo_verl_ext.verl_plugin.invariance.cuts import cut
+from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config, value_and_gradient
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 from grpo_verl_ext.verl_plugin.losses import VARIANTS
-from grpo_verl_ext.verl_plugin.losses.gvpo import WEIGHT_SUM
 from grpo_verl_ext.verl_plugin.preflight.algorithm import check_pair
-from grpo_verl_ext.verl_plugin.ragged_batch import MAX_RESPONSE_LENGTH, RaggedBatch, micro_batch, ragged_batch
-from grpo_verl_ext.verl_plugin.splits import cut
 
 F64 = torch.float64
 CASES = {case.name: case for case in OUR_CASES}
@@ -189,8 +194,8 @@ def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[
         "loss_agg_mode": VARIANTS[name].loss_agg_mode,
         "rollout_is_weights": None,
     }
-    groups = context.GROUPS.get() or context.at_first_update(2, group_size=4)
-    with context.GROUPS.set(groups):
+    groups = wire.GROUPS.get() or wire.at_first_update(2, group_size=4)
+    with wire.GROUPS.set(groups):
         return losses.LOSSES[name](config=config, **(arguments | changes))
 
 
@@ -273,7 +278,7 @@ def metrics_through_verl(
     for rank in cut(batch.lengths, split, dp_size):
         collected: dict[str, Metric] = {}
         for rows in rank:
-            with context.GROUPS.set(context.at_first_update(len(rows), config.rollout_n)):
+            with wire.GROUPS.set(wire.at_first_update(len(rows), config.rollout_n)):
                 metrics = ppo_loss(config, *micro_batch(batch, rows, dp_size))[1]
             for key, metric in metrics.items():
                 collected.setdefault(key, metric.init_list()).append(metric)
@@ -474,10 +479,10 @@ def test_gvpo_needs_its_beta(beta):
         check("gvpo", config)
 
 
-def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> context.GroupRows:
+def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> wire.GroupRows:
     nothing = torch.zeros(len(index), dtype=F64)
     known = torch.tensor(drift, dtype=F64)
-    return context.GroupRows(
+    return wire.GroupRows(
         torch.tensor(index),
         torch.tensor(size),
         lambda *_: known,
@@ -490,7 +495,7 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     # β = 0.1, Δ = (3, 1); d = 0.1 (Δ − drift) − A = (−0.9, 1.2) and k = (3, 2).
     log_prob = torch.tensor([[1.0, 2.0], [1.0, 9.0]], dtype=F64)
     groups = gvpo_groups([1, 0], [3, 2], [2.0, -1.0])
-    with context.GROUPS.set(groups):
+    with wire.GROUPS.set(groups):
         loss, metrics = call("gvpo", log_prob=log_prob)
     expected = (0.5 * 0.9**2 / 2 + 0.5 * 1.2**2 / 1) / (2 / 4)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
@@ -499,7 +504,7 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     assert metrics["actor/gvpo_drift"].item() == pytest.approx((2 / 3 + 1 / 2) / (2 / 4), rel=1e-12)
     sums = [metrics[f"{WEIGHT_SUM}{prompt}"].item() for prompt in (0, 1)]
     assert sums == pytest.approx([-1.2, 0.9], rel=1e-6)
-    assert context.GROUPS.get() is None
+    assert wire.GROUPS.get() is None
 
 
 def test_gvpo_reports_covariances_of_the_log_probs_themselves():
@@ -508,7 +513,7 @@ def test_gvpo_reports_covariances_of_the_log_probs_themselves():
     groups = dataclasses.replace(
         gvpo_groups([1, 0], [3, 2], [2.0, -1.0]), old_deviation=old, anchor_deviation=anchor
     )
-    with context.GROUPS.set(groups):
+    with wire.GROUPS.set(groups):
         _, metrics = call("gvpo", log_prob=torch.tensor([[1.0, 2.0], [1.0, 9.0]], dtype=F64))
     # log π deviates by (1 + 3, 2 − 2), R by A + β (log π_old − log π') = (1.2, −1.25); k − 1 = (2, 1).
     found = {name: metrics[f"actor/gvpo_{name}"].item() * (2 / 4) for name in gvpo_terms.Moments._fields}
@@ -528,7 +533,7 @@ def test_gvpo_reports_covariances_of_the_log_probs_themselves():
 def test_a_rejected_response_counts_in_no_metric_of_gvpo():
     """No token is left, so that its log-ratio is 0, and the drift of its prompt is not."""
     mask = torch.tensor([[True, True], [False, False]])
-    with context.GROUPS.set(gvpo_groups([0, 0], [2, 2], [2.0, 2.0])):
+    with wire.GROUPS.set(gvpo_groups([0, 0], [2, 2], [2.0, 2.0])):
         loss, metrics = call("gvpo", response_mask=mask)
     expected = 0.5 * (0.1 * (0 - 2) - 1) ** 2 / (2 / 4)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
@@ -568,7 +573,7 @@ def test_gvpo_takes_its_own_log_probs_for_old_ones_while_the_policy_has_not_move
     # Δ = 0 in value and d = −A, whatever another pass wrote down; it differs by 3 and by 1 nat.
     log_prob = torch.tensor([[1.0, 2.0], [1.0, math.nan]], dtype=F64, requires_grad=True)
     groups = dataclasses.replace(gvpo_groups([1, 0], [3, 2], [0.0, 0.0]), old_is_current=True)
-    with context.GROUPS.set(groups):
+    with wire.GROUPS.set(groups):
         loss, metrics = call("gvpo", log_prob=log_prob)
     loss.backward()
     assert metrics["actor/gvpo_var_term"].item() == 0

@@ -16,7 +16,8 @@ from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.errors import Finding, Problem, Severity
 from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight import environment, rewards
+from grpo_verl_ext.verl_plugin.preflight import environment
+from grpo_verl_ext.verl_plugin.rewards import checks as rewards
 
 
 @pytest.fixture
@@ -282,7 +283,7 @@ class TestGroups:
     def test_the_modes_are_those_that_exist(self) -> None:
         from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
-        from grpo_verl_ext.verl_plugin.trainer.modes import GroupTrainer
+        from grpo_verl_ext.verl_plugin.trainer_modes import GroupTrainer
 
         ours = [name for name, trainer in TRAINER_REGISTRY.items() if issubclass(trainer, GroupTrainer)]
         assert tuple(ours) == TRAINER_MODES

@@ -15,9 +15,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
-from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, PRESET_CASES, actor_config, value_and_gradient
-from grpo_verl_ext.verl_plugin.ragged_batch import RaggedBatch, ragged_batch
-from grpo_verl_ext.verl_plugin.splits import cut
+from grpo_verl_ext.verl_plugin.invariance.batch import RaggedBatch, ragged_batch
+from grpo_verl_ext.verl_plugin.invariance.cuts import cut
+from grpo_verl_ext.verl_plugin.invariance.report import (
+    OUR_CASES,
+    PRESET_CASES,
+    actor_config,
+    value_and_gradient,
+)
 
 F64 = torch.float64
 CASES = {case.name: case for case in (*OUR_CASES, *PRESET_CASES)}

@@ -14,11 +14,12 @@ from tensordict import TensorDict
 from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from grpo_verl_ext.verl_plugin import trainer_modes
+from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
-from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
-from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.workers import reference_sync as refresh
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.reference import worker as refresh
+from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 
 
 def test_mixing_and_resuming_what_verls_engine_sharded(tmp_path):
@@ -154,7 +155,7 @@ class TestMetrics:
 
         monkeypatch.setattr(rollout_batch, "tq", SimpleNamespace(kv_batch_get=kv_batch_get))
         monkeypatch.setattr(PPOTrainer, "_compute_ref_log_prob", lambda _self, batch, metrics: batch)
-        trainer = object.__new__(modes.GroupTrainerSync)
+        trainer = object.__new__(trainer_modes.GroupTrainerSync)
         trainer.config = OmegaConf.create({"algorithm": {"grpo_ext": options}})
         batch, metrics = SimpleNamespace(keys=["a", "b", "c"], partition_id="train"), {}
         assert trainer._compute_ref_log_prob(batch, metrics) is batch

@@ -22,12 +22,13 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
+from grpo_verl_ext.verl_plugin import trainer_modes
+from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.preflight.measurement import check_seeds
+from grpo_verl_ext.verl_plugin.measure.checks import check_seeds
+from grpo_verl_ext.verl_plugin.measure.request_seeds import SeededServer, request_seed
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import ExtendedSingleTurnAgentLoop, ExtendedToolAgentLoop
-from grpo_verl_ext.verl_plugin.rollout.request_seeds import SeededServer, request_seed
-from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
 
 TOKENIZER = build_tokenizer()
 OPTION = "algorithm.grpo_ext.seed_requests"
@@ -171,7 +172,7 @@ def balanced(monkeypatch: pytest.MonkeyPatch, config: DictConfig, keys: tuple[st
         store.rows[key] = {
             "uid": key[0], "index": index, "prompts": torch.tensor(prompt), "responses": torch.tensor([1]),
         }  # fmt: skip
-    trainer = object.__new__(modes.GroupTrainerSync)
+    trainer = object.__new__(trainer_modes.GroupTrainerSync)
     trainer.config = config
     trainer.global_steps, trainer.use_critic = 1, False
     trainer.tokenizer = SimpleNamespace(eos_token_id=0)

@@ -19,9 +19,9 @@ from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model
-from grpo_verl_ext.verl_plugin.reward_config import RewardModelOptions
-from grpo_verl_ext.verl_plugin.rollout.response_scores import Judged
+from grpo_verl_ext.verl_plugin.reward_options import RewardModelOptions
+from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model
+from grpo_verl_ext.verl_plugin.rewards.response_scores import Judged
 
 BYTES = build_tokenizer()
 MANAGER = "reward.reward_manager.name=rule_and_model"

@@ -20,10 +20,10 @@ from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.cpu import checks
 from grpo_verl_ext.verl_plugin.errors import RewardServerError, SettingError
-from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model
-from grpo_verl_ext.verl_plugin.reward_config import ClassifierOptions
-from grpo_verl_ext.verl_plugin.rollout import reward_server
-from grpo_verl_ext.verl_plugin.rollout.reward_server import RewardServer
+from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions
+from grpo_verl_ext.verl_plugin.rewards import server as reward_server
+from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model
+from grpo_verl_ext.verl_plugin.rewards.server import RewardServer
 
 SECTION = "algorithm.grpo_ext.reward_models.judge"
 MANAGER = "reward.reward_manager.name=rule_and_model"
@@ -176,8 +176,8 @@ class TestToken:
 ASK = """
 import asyncio, sys
 from grpo_verl_ext.verl_plugin.errors import RewardServerError
-from grpo_verl_ext.verl_plugin.reward_config import ClassifierOptions
-from grpo_verl_ext.verl_plugin.rollout.reward_server import RewardServer
+from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions
+from grpo_verl_ext.verl_plugin.rewards.server import RewardServer
 
 server = RewardServer("URL", ClassifierOptions(retries=0), "section")
 try:
@@ -316,8 +316,8 @@ import asyncio
 import ray
 from grpo_verl_ext.verl_plugin.errors import RewardServerError
 from grpo_verl_ext.verl_plugin.patches import watchdog
-from grpo_verl_ext.verl_plugin.reward_config import ClassifierOptions
-from grpo_verl_ext.verl_plugin.rollout.reward_server import RewardServer
+from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions
+from grpo_verl_ext.verl_plugin.rewards.server import RewardServer
 
 @ray.remote(num_cpus=0)
 class RewardWorker:

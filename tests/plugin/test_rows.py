@@ -26,9 +26,10 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from grpo_verl_ext.verl_plugin.context import KEYS, STEPS, Steps
-from grpo_verl_ext.verl_plugin.trainer import estimators, modes, rollout_batch
-from grpo_verl_ext.verl_plugin.trainer.kv_batch import is_padding, last_outputs
+from grpo_verl_ext.verl_plugin import estimators, trainer_modes
+from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
+from grpo_verl_ext.verl_plugin.batch.sessions import is_padding, last_outputs
+from grpo_verl_ext.verl_plugin.wire import KEYS, STEPS, Steps
 
 F64 = torch.float64
 EPS = 1e-6
@@ -242,7 +243,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Any:
                     *("actor_rollout_ref.actor.ppo_mini_batch_size=2", *overrides),
                 ],
             )
-        trainer = object.__new__(modes.GroupTrainerSync)
+        trainer = object.__new__(trainer_modes.GroupTrainerSync)
         trainer.config, trainer.global_steps, trainer.use_critic = config, 1, False
         trainer.tokenizer = SimpleNamespace(eos_token_id=0)
         trainer.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": [0]})

@@ -32,11 +32,11 @@ from transfer_queue.utils.serial_utils import decode, encode
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.preflight.stored_responses import check_stored_responses
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
-from grpo_verl_ext.verl_plugin.rollout.stored_responses import COLUMN, ORIGIN, StoredResponse
-from grpo_verl_ext.verl_plugin.trainer.given_responses import Counts, GivenResponses
-from grpo_verl_ext.verl_plugin.trainer.response_history import FILE, ResponseHistory, prompt_id
+from grpo_verl_ext.verl_plugin.stored.checks import check_stored_responses
+from grpo_verl_ext.verl_plugin.stored.data import Counts, GivenResponses
+from grpo_verl_ext.verl_plugin.stored.history import FILE, ResponseHistory, prompt_id
+from grpo_verl_ext.verl_plugin.stored.rollout import COLUMN, ORIGIN, StoredResponse
 
 F64 = torch.float64
 N = "actor_rollout_ref__rollout__n"

@@ -23,12 +23,16 @@ from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 from verl.workers.utils.losses import ppo_loss
 
-from grpo_verl_ext.verl_plugin import context
+from grpo_verl_ext.verl_plugin import trainer_modes, wire
+from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES, TRAINER_MODES
-from grpo_verl_ext.verl_plugin.context import GROUPS, STEPS, Steps, at_first_update
 from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.invariance import OUR_CASES, Case, actor_config
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.gvpo import drift as worker
+from grpo_verl_ext.verl_plugin.gvpo.drift import check_drift_engine
+from grpo_verl_ext.verl_plugin.invariance.batch import micro_batch, ragged_batch
+from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config
 from grpo_verl_ext.verl_plugin.patches import driver
 from grpo_verl_ext.verl_plugin.preflight.support import ENGINES as ENGINE_KIND
 from grpo_verl_ext.verl_plugin.preflight.support import (
@@ -41,11 +45,7 @@ from grpo_verl_ext.verl_plugin.preflight.support import (
     rows_of,
 )
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, contexts, features
-from grpo_verl_ext.verl_plugin.ragged_batch import micro_batch, ragged_batch
-from grpo_verl_ext.verl_plugin.trainer import modes, rollout_batch
-from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.workers import group_drift as worker
-from grpo_verl_ext.verl_plugin.workers.group_drift import check_drift_engine
+from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, Steps, at_first_update
 
 ROOT = Path(__file__).parents[2]
 ACTOR = "actor_rollout_ref.actor"
@@ -162,7 +162,7 @@ CELLS = [(context, feature) for context in CONTEXTS for feature in FEATURES]
 def test_every_cell(context: str, feature: str) -> None:
     config, cell = training(feature, context), TABLE[context][feature]
     assert context in contexts(config)
-    if not (feature == "gvpo_one" and context.startswith("bypass")):  # which makes it measure its drift
+    if not (feature == "gvpo_one" and wire.startswith("bypass")):  # which makes it measure its drift
         assert feature in features(config)
     told = messages(config)
     if told:
@@ -357,7 +357,7 @@ class TestTheFirstCallRefuses:
             self.estimate(name, gold_responses={"files": "a.parquet"})
 
     def test_under_our_trainer_neither(self) -> None:
-        with context.OUR_TRAINER.set(True):
+        with wire.OUR_TRAINER.set(True):
             self.estimate("gvpo", gvpo_anchor="ref")
             self.estimate("dapo", ref_model_sync_steps=5)
             self.estimate("dr_grpo", gold_responses={"files": "a.parquet"})
@@ -387,13 +387,13 @@ class TestTheFirstCallRefuses:
 
 
 def test_our_modes_share_what_makes_them_exact() -> None:
-    """What the tests of ``grpo_ext_sync`` show of trainer and workers holds for the other modes."""
+    """What the tests of ``grpo_ext_sync`` show of trainer and workers holds for the other trainer_modes."""
     classes = [get_trainer_cls(mode) for mode in TRAINER_MODES]
     names = ("_balance_batch", "_compute_advantage", "_update_actor", "_compute_ref_log_prob", "step")
     of_data = ("_init_dataloader", "_next_train_batch", "_compute_old_log_prob")
     for name in (*names, *of_data, "_save_checkpoint", "_load_checkpoint", "_init_resource_pool_mgr"):
         methods = [getattr(each, name) for each in classes]
-        assert methods == [getattr(modes.GroupTrainerSync, name)] * len(methods)
+        assert methods == [getattr(trainer_modes.GroupTrainerSync, name)] * len(methods)
         assert methods[0].__module__.startswith("grpo_verl_ext."), f"ours comes first for {name}"
     for each in classes:
         assert each.worker_cls.actor_worker_cls is worker.GroupTrainingWorker
@@ -425,7 +425,7 @@ def targets(monkeypatch: pytest.MonkeyPatch, rejected: str = "", **changes: Any)
                 "ref_log_prob": -torch.rand(length, generator=generator),
                 "rollout_log_probs": old + 3 * (key == rejected),
             }
-    trainer = object.__new__(modes.GroupTrainerSync)
+    trainer = object.__new__(trainer_modes.GroupTrainerSync)
     trainer.config = composed(["+algo=gvpo", f"actor_rollout_ref.actor.policy_loss.gvpo_beta={BETA}"])
     for key, value in changes.items():
         OmegaConf.update(trainer.config, key.replace("__", "."), value)

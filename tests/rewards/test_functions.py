@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from grpo_verl_ext.rewards.functions import RewardFunctionError, load
 from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
-from grpo_verl_ext.verl_plugin.preflight.rewards import check_rewards
+from grpo_verl_ext.verl_plugin.rewards.checks import check_rewards
 
 RIGHT = "<reasoning>…</reasoning><answer>9</answer>"
 OURS = {

@@ -17,8 +17,8 @@ registered estimator no log-probs:
   ``actor/ref_kl_k1``, ``…_k2`` and ``…_k3`` of the policy before the update.
 """
 
+from grpo_verl_ext.verl_plugin.gvpo.loss import gvpo
 from grpo_verl_ext.verl_plugin.losses import clipped
-from grpo_verl_ext.verl_plugin.losses.gvpo import gvpo
 from grpo_verl_ext.verl_plugin.losses.normalization import PolicyLoss, Variant
 
 VARIANTS: dict[str, Variant] = {

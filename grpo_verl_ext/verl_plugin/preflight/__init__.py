@@ -18,17 +18,18 @@ from grpo_verl_ext.verl_plugin.cpu.checks import (
     check_cache,
 )
 from grpo_verl_ext.verl_plugin.errors import Finding, Problem, SettingError, Severity
-from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files, rewards
+from grpo_verl_ext.verl_plugin.measure.checks import check_gold_responses, check_seeds
+from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files
 from grpo_verl_ext.verl_plugin.preflight.groups import advise_groups, check_group_size, check_groups
-from grpo_verl_ext.verl_plugin.preflight.measurement import check_gold_responses, check_seeds
 from grpo_verl_ext.verl_plugin.preflight.names import check_names
 from grpo_verl_ext.verl_plugin.preflight.preset import advise_preset, check_preset
-from grpo_verl_ext.verl_plugin.preflight.reference import check_reference
-from grpo_verl_ext.verl_plugin.preflight.step_reward_model import check_step_reward_model
-from grpo_verl_ext.verl_plugin.preflight.steps import check_steps
-from grpo_verl_ext.verl_plugin.preflight.stored_responses import check_stored_responses
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
 from grpo_verl_ext.verl_plugin.preflight.verls_losses import advise_verls_losses, check_verls_aggregation
+from grpo_verl_ext.verl_plugin.reference.checks import check_reference
+from grpo_verl_ext.verl_plugin.rewards import checks as rewards
+from grpo_verl_ext.verl_plugin.steps.checks import check_steps
+from grpo_verl_ext.verl_plugin.steps.reward_model_checks import check_step_reward_model
+from grpo_verl_ext.verl_plugin.stored.checks import check_stored_responses
 
 SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""

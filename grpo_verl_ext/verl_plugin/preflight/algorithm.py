@@ -6,11 +6,11 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.config import ACTOR, SECTION, Options, written
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.gvpo.plan import parts_of_step
 from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, check_loss, check_no_mask
 from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
 from grpo_verl_ext.verl_plugin.preflight.preset import replaced
-from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.trainer.group_plan import parts_of_step
 
 GRPO_FAMILY = ("grpo", "grpo_vectorized", "grpo_outcome", "grpo_process")
 """Estimators of GRPO's paper, whose loss contains k3 and its gradient: arXiv 2402.03300, eq. 4."""

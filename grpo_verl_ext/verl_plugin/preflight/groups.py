@@ -6,8 +6,8 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.config import ACTOR, ROLLOUT, TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.rules import is_count
-from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 
 
 def check_group_size(config: DictConfig) -> None:

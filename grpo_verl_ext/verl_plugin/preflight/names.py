@@ -17,9 +17,9 @@ from grpo_verl_ext.verl_plugin.config import (
     setting,
 )
 from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.losses import LOSSES
 from grpo_verl_ext.verl_plugin.preflight.training import MODE, driver
-from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.usage import PREFIX, is_ours, registers_elsewhere
 
 ESTIMATOR, LOSS = "algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode"

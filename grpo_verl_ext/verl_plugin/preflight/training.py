@@ -7,11 +7,11 @@ from typing import Any
 from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.config import ACTOR, REWARD_MANAGER, Options, setting, written
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.gvpo.plan import policy_moves
 from grpo_verl_ext.verl_plugin.losses import clipped
-from grpo_verl_ext.verl_plugin.preflight.rewards import overlong_punishment
-from grpo_verl_ext.verl_plugin.reward_config import RewardModelOptions
-from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.trainer.group_plan import policy_moves
+from grpo_verl_ext.verl_plugin.reward_options import RewardModelOptions
+from grpo_verl_ext.verl_plugin.rewards.checks import overlong_punishment
 
 MODE = "trainer.v1.trainer_mode"
 STRATEGY = f"{ACTOR}.strategy"

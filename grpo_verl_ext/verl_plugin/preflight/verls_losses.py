@@ -8,10 +8,10 @@ from packaging.version import Version
 
 from grpo_verl_ext.verl_plugin.config import ACTOR
 from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
+from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.gvpo.plan import several_updates
 from grpo_verl_ext.verl_plugin.losses import LOSSES
 from grpo_verl_ext.verl_plugin.presets import PRESETS
-from grpo_verl_ext.verl_plugin.trainer.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.trainer.group_plan import several_updates
 
 AGGREGATION, LOSS = f"{ACTOR}.loss_agg_mode", f"{ACTOR}.policy_loss.loss_mode"
 

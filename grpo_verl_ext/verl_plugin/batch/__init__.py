@@ -1,0 +1,1 @@
+"""Fields of verl's rollout batch, sessions and checkpoints, which the features' trainers share."""

@@ -1,0 +1,131 @@
+"""Find the rows of a rollout batch that are responses: no padding, and the last output of each session.
+
+verl's keys are ``{uid}_{session}_{index}``: an agent loop may return several outputs for one of a prompt's
+``rollout.n`` sessions, each a row with the session's reward. verl's own ``grpo`` computes advantages from the
+last output of each session and copies them to the others; any other estimator gets every row and no keys.
+The trainers of this package pass the keys (`KEYS`). Under verl's own, sessions are read from the queue, and
+one with several outputs is refused.
+
+An empty mask does not mean padding: rollout rejection (``algorithm.rollout_correction.rollout_rs``) empties
+the mask of a response whose reward still counts.
+"""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
+from grpo_verl_ext.verl_plugin.wire import KEYS
+
+ONE_OUTPUT = {
+    "gvpo": "its loss is of log π(y), and several outputs of a session are no single y",
+    "grpo_process": "the ends of steps are positions in one output",
+}
+"""Estimators that refuse several outputs of a session → why; the others do as verl's ``grpo``."""
+
+_PADDING = re.compile(r"pad[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The role of each row of a batch, (B,) each.
+
+    Attributes:
+        member: whether the row is a response: no padding, and the last output of its session.
+        last: int64, the row with the last output of its session.
+    """
+
+    member: Tensor
+    last: Tensor
+
+
+def rows_of(name: str, prompts: Sequence[object], device: torch.device) -> Rows:
+    """Return the roles of the current batch's rows, with prompt ids ``prompts``, for the estimator ``name``.
+
+    Raises:
+        ValueError: a session has several outputs, and the estimator refuses them or no keys are set.
+    """
+    padding = torch.tensor([is_padding(prompt) for prompt in prompts], dtype=torch.bool, device=device)
+    own = torch.arange(len(prompts), device=device)
+    keys = KEYS.get()
+    if keys is None:
+        _refuse_outputs_in_queue(name, set(prompts))
+        return Rows(member=~padding, last=own)
+    refuse_several_outputs(name, keys)
+    last = torch.tensor(last_outputs(keys), dtype=torch.int64, device=device)
+    return Rows(member=~padding & (last == own), last=last)
+
+
+def is_padding(prompt: object) -> bool:
+    """Whether this is a prompt id of verl's padding rows: ``pad`` and a UUID."""
+    return isinstance(prompt, str) and _PADDING.fullmatch(prompt) is not None
+
+
+def last_outputs(keys: Sequence[str]) -> list[int]:
+    """Return for each row the row with the last output of its session."""
+    sessions, outputs = zip(*map(_session_and_output, keys), strict=True) if keys else ((), ())
+    last: dict[str, int] = {}
+    for row, session in enumerate(sessions):
+        if session not in last or outputs[last[session]] < outputs[row]:
+            last[session] = row
+    return [last[session] for session in sessions]
+
+
+def refuse_several_outputs(name: str, keys: Sequence[str]) -> None:
+    """Refuse a session of several outputs where the estimator is one of `ONE_OUTPUT`.
+
+    Raises:
+        ValueError: names the session.
+    """
+    if name not in ONE_OUTPUT:
+        return
+    for session, outputs in _several(keys):
+        raise ValueError(
+            f"algorithm.adv_estimator={name}: the agent loop answered session {session} "
+            f"({{prompt}}_{{session}}) by {outputs} outputs; valid is one, for {ONE_OUTPUT[name]}. "
+            f"Type: +algo=grpo trainer.v1.trainer_mode=grpo_ext_sync, or take an agent loop that returns "
+            f"one: actor_rollout_ref.rollout.agent.default_agent_loop=<its name>"
+        )
+
+
+def _refuse_outputs_in_queue(name: str, prompts: set[object]) -> None:
+    keys = _keys_in_queue(prompts)
+    refuse_several_outputs(name, keys)
+    for session, outputs in _several(keys):
+        raise ValueError(
+            f"algorithm.adv_estimator={name}: the agent loop answered session {session} "
+            f"({{prompt}}_{{session}}) by {outputs} outputs, and verl's own trainer does not show its "
+            f"estimators which rows are one session; valid are trainer.v1.trainer_mode="
+            f"{', '.join(TRAINER_MODES)}. Type: trainer.v1.trainer_mode=grpo_ext_sync"
+        )
+
+
+def _keys_in_queue(prompts: set[object]) -> list[str]:
+    """Return the keys of these prompts' rows; none in a process without a queue.
+
+    Only verl's v1 trainers have a queue; with the others, agent loops return one output each.
+    """
+    queue = sys.modules.get("transfer_queue")
+    if queue is None:
+        return []
+    try:
+        queue.get_client()  # `kv_list` would create one
+    except AssertionError:
+        return []
+    rows = queue.kv_list("train").get("train", {})
+    return [key for key in rows if key.count("_") >= 2 and key.rsplit("_", 2)[0] in prompts]
+
+
+def _several(keys: Sequence[str]) -> list[tuple[str, int]]:
+    counts = Counter(_session_and_output(key)[0] for key in keys)
+    return [(session, outputs) for session, outputs in counts.items() if outputs > 1]
+
+
+def _session_and_output(key: str) -> tuple[str, int]:
+    session, _, output = key.rpartition("_")
+    return session, int(output)

@@ -1,0 +1,1 @@
+"""GVPO in a training: whole groups in each update, their drift, and the loss."""

@@ -1,0 +1,192 @@
+"""verl's actor worker, extended by the groups of responses: GVPO's drift Δ̄ of each prompt, and its metrics.
+
+Δ̄ comes from the training pass where the trainer has put whole groups together (`wire.DriftSource`): from
+the rows of a micro-batch, or from those of all ranks, which add up two numbers for each prompt of the rollout
+batch, the log-ratios and the number of responses. Elsewhere a forward pass before the update measures it. An
+update whose policy has not moved since the rollout needs neither, and the loss gets
+`wire.GroupRows.old_is_current`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from torch import Tensor
+from verl.experimental.separation.engine_workers import DetachActorWorker
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id
+from verl.utils.metric import AggregationType, Metric
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.utils.padding import response_from_nested
+
+from grpo_verl_ext.algorithms import gvpo, gvpo_terms, ragged
+from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin.config import ACTOR, DRIFT_ENGINES
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.gvpo.loss import FIT_MOMENTS, SUMMED_METRICS, WEIGHT_SUM
+from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
+
+NUM_GROUPS = "num_groups"
+"""Field that the trainer adds to the batch: number of prompts of the rollout batch, padding included."""
+OLD_IS_CURRENT = "old_log_probs_are_current"
+"""Field that the trainer adds to the batch: the policy to be updated is the one of ``old_log_probs``."""
+ANCHOR = "anchor_log_probs"
+"""Field that the trainer adds to the batch: the field with the log-probs of GVPO's anchor, `OLD` or `REF`."""
+OLD, REF = "old_log_probs", "ref_log_prob"
+
+DRIFT_SOURCE = "drift_source"
+"""Field that the trainer adds to the batch: the value of a `wire.DriftSource`."""
+
+LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
+
+
+class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships no types
+    """Training worker that gives the loss the groups and their drift, if the batch has groups."""
+
+    _old_is_current = False
+    _weight_sums: Tensor
+
+    def set_loss_fn(self, loss_fn: LossFunction) -> None:
+        """Wrap verl's loss function, so that the loss can read `wire.GROUPS`."""
+        super().set_loss_fn(partial(self._with_groups, loss_fn))
+
+    def train_mini_batch(self, data: TensorDict) -> TensorDict:
+        """Do all updates on the batch of one rollout; at the first, the policy may be that of the rollout."""
+        self._old_is_current = tu.pop(data, key=OLD_IS_CURRENT, default=False)
+        return super().train_mini_batch(data)
+
+    def train_batch(self, data: TensorDict) -> TensorDict:
+        """Do one update: the drift, where the update itself does not give it, verl's update, the metrics."""
+        if wire.GROUP_INDEX not in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
+            return super().train_batch(data)
+        if _source(data) is wire.DriftSource.FORWARD_PASS and not self._old_is_current:
+            data[wire.GROUP_DRIFT] = self._mean(data, *self._log_ratio(data), over_ranks=True)
+        old, anchor = self._deviation(data, OLD), tu.get(data, key=ANCHOR)
+        data[wire.OLD_DEVIATION] = old
+        data[wire.ANCHOR_DEVIATION] = old if anchor == OLD else self._deviation(data, anchor)
+        self._weight_sums = torch.zeros(tu.get(data, key=NUM_GROUPS), device=get_device_id())
+        output = super().train_batch(data)
+        self._old_is_current = False
+        self._add_over_ranks(self._weight_sums)
+        if output is not None:
+            metrics = tu.get(output, key="metrics")
+            metrics["actor/gvpo_weight_sum"] = self._weight_sums.abs().max().item()
+            metrics["actor/gvpo_fit_slope"], metrics["actor/gvpo_fit_r2"] = gvpo_terms.fit(
+                *(_over_ranks(metrics.pop(name)) for name in FIT_MOMENTS)
+            )
+        return output
+
+    def _deviation(self, data: TensorDict, log_probs: str) -> Tensor:
+        """Return log π(y_i) of this rank's rows minus their prompt's mean, 0 without tokens: (rows,)."""
+        mask = data["response_mask"]
+        rows = (mask.values(), mask.offsets())
+        log_prob = ragged.sequence_sums(data[log_probs].values(), *rows)
+        return log_prob - self._mean(data, log_prob, ragged.has_tokens(*rows), over_ranks=True)
+
+    def _log_ratio(self, data: TensorDict) -> tuple[Tensor, Tensor]:
+        """Return Δ_i of this rank's rows and which of them are responses, (rows,) each, by a forward pass."""
+        check_drift_engine(self.engine_config.strategy)
+        view = data.copy()
+        # verl's inference sizes need not divide a mini-batch, but its training sizes do. They also cut the
+        # rows as the update will, so that both passes round equally.
+        tu.assign_non_tensor(
+            view,
+            use_remove_padding=self.model_config.get("use_remove_padding", False),
+            use_dynamic_bsz=self.engine_config.use_dynamic_bsz,
+            max_token_len_per_gpu=self.engine_config.max_token_len_per_gpu,
+            micro_batch_size_per_gpu=self.engine_config.micro_batch_size_per_gpu,
+            use_fused_kernels=self.engine_config.use_fused_kernels,
+            calculate_entropy=False,
+        )
+        with self.engine.eval_mode(disable_auto_offload=tu.get(data, "disable_auto_offload", default=False)):
+            output = self.engine.infer_batch(view)
+        mask, old_log_prob = data["response_mask"], data["old_log_probs"].values()
+        log_prob = response_from_nested(output["model_output"]["log_probs"].to(mask.device), mask).values()
+        rows = (mask.values(), mask.offsets())
+        return ragged.sequence_log_ratio(log_prob, old_log_prob, *rows), ragged.has_tokens(*rows)
+
+    def _mean(self, data: TensorDict, values: Tensor, member: Tensor, *, over_ranks: bool) -> Tensor:
+        """Return the mean of each row's prompt over the rows here, or on all ranks: (rows,)."""
+        index = data[wire.GROUP_INDEX]
+        sums = gvpo.drift_sums(values, index, member, tu.get(data, key=NUM_GROUPS))
+        if over_ranks:
+            sums = sums.to(get_device_id())
+            self._add_over_ranks(sums)
+        return gvpo.mean_drift(sums.to(index.device), index, member, data[wire.GROUP_SIZE])
+
+    def _add_over_ranks(self, values: Tensor) -> None:
+        dist.all_reduce(values, group=self.engine.get_data_parallel_group())
+
+    def _drift_of(self, data: TensorDict) -> wire.Drift:
+        """Return what gives the loss the drift of the rows of a micro-batch."""
+        if self._old_is_current:
+            return wire.no_drift
+        if wire.GROUP_DRIFT in data.keys():  # noqa: SIM118
+            measured = data[wire.GROUP_DRIFT]
+            return lambda *_: measured
+        return partial(self._mean, data, over_ranks=_source(data) is wire.DriftSource.RANKS)
+
+    def _with_groups(
+        self, loss_fn: LossFunction, *, data: TensorDict, **arguments: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        if wire.GROUP_INDEX not in data.keys():  # noqa: SIM118
+            return loss_fn(data=data, **arguments)
+        groups = wire.GroupRows(
+            index=data[wire.GROUP_INDEX],
+            size=data[wire.GROUP_SIZE],
+            drift=self._drift_of(data),
+            old_deviation=data[wire.OLD_DEVIATION],
+            anchor_deviation=data[wire.ANCHOR_DEVIATION],
+            old_is_current=self._old_is_current,
+        )
+        with wire.GROUPS.set(groups):
+            loss, metrics = loss_fn(data=data, **arguments)
+        for name in [name for name in metrics if name.startswith(WEIGHT_SUM)]:
+            self._weight_sums[int(name.removeprefix(WEIGHT_SUM))] += metrics.pop(name).aggregate()
+        # verl marks all metrics of a registered loss as means over micro-batches; these are parts of a sum.
+        for name in metrics.keys() & set(SUMMED_METRICS):
+            metrics[name].aggregation = AggregationType.SUM
+        return loss, metrics
+
+
+def _over_ranks(metric: Metric | list[Metric]) -> float:
+    """Return the value of a metric as verl's worker has it: one for each rank, or its own."""
+    return float(Metric.aggregate_dp(metric if isinstance(metric, list) else [metric]))
+
+
+class GroupActorRolloutRefWorker(ReferenceSyncWorkerMixin, ActorRolloutRefWorker):  # type: ignore[misc]
+    """verl's worker, with `GroupTrainingWorker` as its actor and a reference that can be synchronised."""
+
+    actor_worker_cls = GroupTrainingWorker
+
+
+class GroupDetachActorWorker(ReferenceSyncWorkerMixin, DetachActorWorker):  # type: ignore[misc]
+    """The same for the trainer mode whose rollout runs on separate machines."""
+
+    actor_worker_cls = GroupTrainingWorker
+
+
+def check_drift_engine(strategy: str) -> None:
+    """Refuse GVPO's forward pass between updates on an engine where it was never tried.
+
+    Megatron's last pipeline stage alone has log-probs; torchtitan and veomni need accelerators to be tried.
+
+    Raises:
+        SettingError: the drift would have to be measured there.
+    """
+    if strategy not in DRIFT_ENGINES:
+        key = f"{ACTOR}.strategy"
+        raise SettingError(
+            key,
+            strategy,
+            why="GVPO's drift between updates is not measured there",
+            valid=(*DRIFT_ENGINES, "one update per rollout"),
+            fix=f"{key}=fsdp2",
+        )
+
+
+def _source(data: TensorDict) -> wire.DriftSource:
+    return wire.DriftSource(tu.get(data, key=DRIFT_SOURCE))

@@ -1,0 +1,127 @@
+"""GVPO as a loss registered with verl: a squared error per response, `algorithms.gvpo.squared_error`.
+
+In a trainer mode of this package (``trainer.v1.trainer_mode=grpo_ext_sync`` etc.) the worker passes the loss
+the size of each response's group and a function for its drift Δ̄; value and gradient are then exact at every
+update. Without them the loss raises: verl's own trainers leave a group incomplete when a session fails, and
+spread groups over updates.
+
+**Low precision.** ``old_log_probs`` come from a separate forward pass with other micro-batches, hence other
+rounding: in bf16 some hundredths of a nat per token, which add up over a response to a spurious Δ. Where the
+worker knows that the policy has not moved, the current log-probs, detached, serve as the old ones: Δ is 0 in
+value, and its gradient is unchanged. With anchor ``ref`` the targets keep the log-ratio of ``old_log_probs``
+to the reference, both from passes without gradient, so that d_i = β Δ_i − Ã_i holds and its only error is the
+rounding of that log-ratio.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from grpo_verl_ext.algorithms import advantages as adv
+from grpo_verl_ext.algorithms import aggregation, gvpo_terms
+from grpo_verl_ext.algorithms import gvpo as formulas
+from grpo_verl_ext.verl_plugin.config import ALL_TERMS, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, metrics_of
+from grpo_verl_ext.verl_plugin.wire import GROUPS, GroupRows
+
+if TYPE_CHECKING:
+    from verl.workers.config import ActorConfig
+
+TERMS = (
+    "actor/gvpo_loss",
+    "actor/gvpo_reward_term",
+    "actor/gvpo_var_term",
+    "actor/gvpo_cov_term",
+)
+DRIFT = "actor/gvpo_drift"
+MOMENTS = tuple(f"actor/gvpo_{name}" for name in gvpo_terms.Moments._fields)
+FIT_MOMENTS = MOMENTS[3:]
+"""Of these the worker makes slope and R² of implicit reward on reward, `gvpo_terms.fit`."""
+LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
+SUMMED_METRICS = (*TERMS, *MOMENTS, DRIFT, LOG_PROB_GAP)
+"""Metrics that verl adds up: each micro-batch reports its share of the mini-batch's value."""
+WEIGHT_SUM = "actor/gvpo_weight_sum/"
+"""Prefix of a prompt's number: the sum of its responses' weights in this micro-batch. The worker removes
+these from the metrics and adds them up; over the mini-batch they are 0."""
+
+
+def gvpo(
+    *,
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    config: "ActorConfig",
+    **_: object,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1), with P = ``ppo_mini_batch_size`` prompts and D ranks.
+
+    ``advantages`` are the targets Ã of the estimator of the same name. ``rollout_is_weights`` is not read:
+    the minimiser is the same for every sampling distribution (Theorem 2). ``policy_loss.gvpo_terms`` replaces
+    ½ d_i² / (k_i − 1) by a loss of the paper's ablation, `gvpo_terms.LOSSES`.
+
+    Raises:
+        SettingError: the groups of the responses are not set (`wire.GROUPS`).
+    """
+    beta = float(config.policy_loss["gvpo_beta"])
+    mini_batch, groups = MiniBatch.from_config(config), _known_groups()
+    log_ratio = formulas.sequence_log_ratio(
+        log_prob, log_prob.detach() if groups.old_is_current else old_log_prob, response_mask
+    )
+    targets = adv.per_response(advantages, response_mask).to(log_ratio.dtype)
+    is_member = adv.has_tokens(response_mask)  # a rejected response is none
+    size = torch.where(is_member, groups.size, 0)
+    drift = groups.drift(log_ratio.detach(), is_member)
+    residual = formulas.residual(log_ratio, targets, drift, beta)
+    rewards = formulas.centred_rewards(targets, groups.old_deviation, groups.anchor_deviation, beta)
+    moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
+    per_response = _loss_of(config.policy_loss["gvpo_terms"], residual, size, moments, beta)
+    parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
+    summed = (per_response, *parts, *moments, formulas.share_of_prompt(drift.abs(), size))
+    loss, *others = (_mini_batch_mean(value, mini_batch) for value in summed)
+    names = (*TERMS, *MOMENTS, DRIFT)
+    metrics = {name: value.detach() for name, value in zip(names, (loss, *others), strict=True)}
+    if groups.old_is_current:
+        gap = formulas.sequence_log_ratio(log_prob.detach(), old_log_prob, response_mask).abs()
+        metrics[LOG_PROB_GAP] = aggregation.response_prompt_mean(
+            gap, mini_batch.global_batch_size, group_size=1, dp_size=mini_batch.dp_size
+        )
+    of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
+    per_prompt = _weight_sums(torch.where(is_member, formulas.weights(residual), 0), groups.index)
+    return loss, metrics | per_prompt | metrics_of(of_tokens, response_mask, config, mini_batch)
+
+
+def _loss_of(terms: str, residual: Tensor, size: Tensor, moments: gvpo_terms.Moments, beta: float) -> Tensor:
+    """Return what each response adds to the loss: (B,)."""
+    if terms == ALL_TERMS:
+        return formulas.squared_error(residual, size)
+    return gvpo_terms.LOSSES[terms](moments, beta)
+
+
+def _weight_sums(weights: Tensor, index: Tensor) -> dict[str, Tensor]:
+    prompts, row = torch.unique(index, return_inverse=True)
+    sums = weights.new_zeros(len(prompts)).index_add_(0, row, weights).cpu()
+    return {f"{WEIGHT_SUM}{prompt}": sums[i] for i, prompt in enumerate(prompts.tolist())}
+
+
+def _known_groups() -> GroupRows:
+    groups = GROUPS.get()
+    if groups is None:
+        key = "trainer.v1.trainer_mode"
+        raise SettingError(
+            key,
+            None,
+            seen="policy_loss.loss_mode=gvpo was called without the groups of its responses, which verl's "
+            "own trainers and workers do not tell a loss",
+            valid=TRAINER_MODES,
+            fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {key}=grpo_ext_sync",
+        )
+    return groups
+
+
+def _mini_batch_mean(per_response: Tensor, mini_batch: MiniBatch) -> Tensor:
+    return aggregation.response_prompt_mean(
+        per_response, mini_batch.global_batch_size, mini_batch.group_size, mini_batch.dp_size
+    )

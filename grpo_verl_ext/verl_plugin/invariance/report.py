@@ -1,0 +1,337 @@
+"""Measure how much a loss changes when the mini-batch is cut differently, through verl's own ``ppo_loss``.
+
+A random mini-batch of responses of different lengths is cut into data-parallel ranks and micro-batches in
+many ways. For each, value and gradient are combined as verl does (sum over micro-batches, average over ranks)
+and compared with the uncut mini-batch on one rank. `COVERED` says what the mini-batch has, `NOT_COVERED` what
+it cannot show.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from rich.table import Column, Table
+from torch import Tensor
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+from verl.workers.config import ActorConfig
+from verl.workers.utils.losses import ppo_loss
+
+from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.measured import largest
+from grpo_verl_ext.utils.typed_json import numbers_as_text
+from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin.invariance.batch import (
+    GROUP_SIZE,
+    MAX_RESPONSE_LENGTH,
+    RaggedBatch,
+    micro_batch,
+    ragged_batch,
+)
+from grpo_verl_ext.verl_plugin.invariance.cuts import SPLITS, Rows, cut
+from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, LossConfig, check_loss
+from grpo_verl_ext.verl_plugin.losses import VARIANTS
+from grpo_verl_ext.verl_plugin.presets import PRESETS
+
+GVPO_BETA = 0.1
+ENTROPY_COEFF = 0.01
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+"""Largest relative error that rounding explains; a wrong denominator is wrong by at least per cents."""
+
+COVERED = (
+    "a later update: old_log_prob is not log_prob, and ratios lie inside and outside of the clip range",
+    "KL and entropy terms beside the loss",
+    "padding, and tokens of a tool at the start, in the middle and at the end of a response",
+    "groups of four and of three responses",
+)
+NOT_COVERED = (
+    "the first update, where old_log_prob is log_prob",
+    "dropout, rounding in bf16, packing: log-probs are given, no model computes them",
+    "advantages and the mean log-ratio of GVPO's groups: given, no trainer or worker computes them",
+    "weights and rejection by algorithm.rollout_correction, distillation",
+    "other values of a loss's options than a preset's or, with --loss, verl's defaults",
+    "metrics",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss as it is chosen in verl's configuration.
+
+    Attributes:
+        name: its name in the report.
+        loss_mode: ``actor.policy_loss.loss_mode``.
+        loss_agg_mode: ``actor.loss_agg_mode``.
+        loss_scale_factor: ``actor.loss_scale_factor``.
+        numbers: other keys of ``actor`` that the loss reads, such as clip ranges.
+        split_dependent: the loss depends on the split by its definition, so a difference is not a failure.
+    """
+
+    name: str
+    loss_mode: str
+    loss_agg_mode: str
+    loss_scale_factor: int | None = None
+    split_dependent: bool = False
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+
+OUR_CASES = tuple(
+    Case(
+        name=loss_mode,
+        loss_mode=loss_mode,
+        loss_agg_mode=variant.loss_agg_mode,
+        loss_scale_factor=MAX_RESPONSE_LENGTH if variant.loss_agg_mode == CONSTANT_LENGTH else None,
+        split_dependent=variant.depends_on_split,
+    )
+    for loss_mode, variant in VARIANTS.items()
+)
+
+PRESET_CASES = tuple(
+    Case(name, preset.loss_mode, preset.loss_agg_mode, numbers=preset.numbers)
+    for name, preset in PRESETS.items()
+    if name not in VARIANTS
+)
+"""Presets on a loss of verl's, or on one of ours under another name."""
+
+VERL_CASES = (
+    Case("verl token-mean", "vanilla", "token-mean"),
+    Case("verl seq-mean-token-sum", "vanilla", "seq-mean-token-sum"),
+    Case("verl seq-mean-token-mean", "vanilla", "seq-mean-token-mean"),
+    Case("verl seq-mean-token-sum-norm, null", "vanilla", "seq-mean-token-sum-norm"),
+    Case("verl seq-mean-token-sum-norm, set", "vanilla", "seq-mean-token-sum-norm", 24),
+    Case("verl gspo", "gspo", "seq-mean-token-mean"),
+    Case("verl gspo, token-mean", "gspo", "token-mean"),
+    Case("verl cispo", "cispo", "token-mean"),
+    Case("verl sapo", "sapo", "seq-mean-token-mean"),
+    Case("verl gpg", "gpg", "token-mean"),
+    Case("verl dppo_tv", "dppo_tv", "token-mean"),
+    Case("verl dppo_kl", "dppo_kl", "token-mean"),
+    Case("verl geo_mean", "geo_mean", "seq-mean-token-mean"),
+    Case("verl clip_cov", "clip_cov", "token-mean"),
+    Case("verl kl_cov", "kl_cov", "token-mean"),
+)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Relative errors of one cut against the uncut mini-batch.
+
+    Attributes:
+        constant: no gradient of the loss, without the terms beside it, reaches ``log_prob``.
+    """
+
+    loss: str
+    dtype: str
+    split: str
+    dp_size: int
+    value_error: float
+    gradient_error: float
+    tolerance: float
+    split_dependent: bool
+    constant: bool
+
+    @property
+    def error(self) -> float:
+        """The larger of the two errors; infinite for NaN and for a constant loss."""
+        return math.inf if self.constant else largest((self.value_error, self.gradient_error))
+
+    @property
+    def verdict(self) -> str:
+        """Why it has passed or failed."""
+        if self.constant:
+            return "CONSTANT"
+        if not math.isfinite(self.error):
+            return "NaN or infinite"
+        if self.error <= self.tolerance:
+            return "invariant"
+        return "by definition" if self.split_dependent else "NOT invariant"
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is within tolerance, or the loss split-dependent by definition."""
+        return self.verdict in ("invariant", "by definition")
+
+
+def actor_config(case: Case, **overrides: Any) -> ActorConfig:
+    """Return verl's actor configuration for a case, with the KL term on."""
+    options: dict[str, Any] = {
+        "strategy": "fsdp",
+        "rollout_n": GROUP_SIZE,
+        "ppo_micro_batch_size_per_gpu": 1,
+        "policy_loss": LossConfig(loss_mode=case.loss_mode, gvpo_beta=GVPO_BETA),
+        "loss_agg_mode": case.loss_agg_mode,
+        "loss_scale_factor": case.loss_scale_factor,
+        "use_kl_loss": True,
+        "kl_loss_coef": 0.04,
+    }
+    return ActorConfig(**{**options, **case.numbers, **overrides})
+
+
+def value_and_gradient(
+    config: ActorConfig, mini_batch: RaggedBatch, ranks: list[list[Rows]]
+) -> tuple[Tensor, Tensor]:
+    """Return value () and gradient (all tokens,) of the mini-batch, combined from its parts as verl does.
+
+    With an entropy term, the gradient with respect to the entropies follows: (twice all tokens,).
+    """
+    mini_batch, with_entropy = mini_batch.with_fresh_gradients(), config.entropy_coeff != 0
+    value = torch.zeros((), dtype=mini_batch.log_prob[0].dtype)
+    for rows in (rows for rank in ranks for rows in rank):
+        model_output, data = micro_batch(mini_batch, rows, len(ranks), with_entropy=with_entropy)
+        with wire.GROUPS.set(mini_batch.groups(rows)):
+            loss, _ = ppo_loss(config, model_output, data)
+        if loss.requires_grad:
+            (loss / len(ranks)).backward()
+        value += loss.detach() / len(ranks)
+    leaves = mini_batch.log_prob + (mini_batch.entropy if with_entropy else [])
+    return value, torch.cat([_gradient(row) for row in leaves])
+
+
+def measure(
+    cases: Iterable[Case] = OUR_CASES,
+    dtypes: Iterable[torch.dtype] = (torch.float32, torch.float64),
+    dp_sizes: tuple[int, ...] = (1, 2, 4),
+    seed: int = 0,
+) -> Iterator[Measurement]:
+    """Compare each case × dtype × split × number of ranks with the uncut mini-batch of the same dtype.
+
+    Raises:
+        ValueError: there is nothing to measure.
+    """
+    cases, dtypes = tuple(cases), tuple(dtypes)
+    if not (cases and dtypes and dp_sizes):
+        raise ValueError(f"nothing to measure: {len(cases)} losses, dtypes {dtypes}, ranks {dp_sizes}")
+    for dtype in dtypes:
+        mini_batch = ragged_batch(dtype, seed)
+        for case in cases:
+            constant = is_constant(case, mini_batch)
+            for dp_size, split, value_error, gradient_error in _errors(case, mini_batch, dp_sizes):
+                yield Measurement(
+                    loss=case.name,
+                    dtype=str(dtype).removeprefix("torch."),
+                    split=split,
+                    dp_size=dp_size,
+                    value_error=value_error,
+                    gradient_error=gradient_error,
+                    tolerance=TOLERANCE[dtype],
+                    split_dependent=case.split_dependent,
+                    constant=constant,
+                )
+
+
+def is_constant(case: Case, mini_batch: RaggedBatch) -> bool:
+    """Return whether no gradient of the loss alone reaches a log-prob of the uncut mini-batch."""
+    alone = actor_config(case, use_kl_loss=False)
+    _, gradient = value_and_gradient(alone, mini_batch, cut(mini_batch.lengths, "whole", 1))
+    return not gradient.any()
+
+
+def _errors(
+    case: Case, mini_batch: RaggedBatch, dp_sizes: Iterable[int]
+) -> Iterator[tuple[int, str, float, float]]:
+    """Return number of ranks, split, and the errors of value and gradient, with KL and entropy terms.
+
+    Tokens' losses can cancel in a value, and rounding is then large beside it. Its scale is at least Σ |g|,
+    the sum of the sizes of these losses where they are −ρA.
+    """
+    terms, lengths = {"entropy_coeff": ENTROPY_COEFF}, mini_batch.lengths
+    value, gradient = value_and_gradient(actor_config(case, **terms), mini_batch, cut(lengths, "whole", 1))
+    scales = torch.maximum(value.abs(), gradient.abs().sum()), gradient.abs().max()
+    for dp_size in dp_sizes:
+        for split in SPLITS:
+            config = actor_config(case, use_dynamic_bsz=split == "dynamic", **terms)
+            found = value_and_gradient(config, mini_batch, cut(lengths, split, dp_size))
+            value_error, gradient_error = map(_relative_error, found, (value, gradient), scales)
+            yield dp_size, split, value_error, gradient_error
+
+
+def summary(measurements: Iterable[Measurement]) -> Table:
+    """Return a table with a row per loss and dtype: the worst errors, their split × ranks, the verdict."""
+    worst: dict[tuple[str, str], Measurement] = {}
+    for m in measurements:
+        seen = worst.setdefault((m.loss, m.dtype), m)
+        if m.error > seen.error:
+            worst[m.loss, m.dtype] = m
+    loss = Column("loss", overflow="fold")  # a narrow terminal must not cut names to the same beginning
+    table = Table(loss, "dtype", "value", "gradient", "worst cut", "verdict")
+    table.title = "Largest relative errors"
+    table.caption = (
+        "worst cut: micro-batches × ranks; by definition: a mean over the local micro-batch; "
+        "CONSTANT: without KL and entropy terms no gradient reaches log_prob"
+    )
+    for m in worst.values():
+        table.add_row(
+            m.loss,
+            m.dtype,
+            f"{m.value_error:.1e}",
+            f"{m.gradient_error:.1e}",
+            f"{m.split} × {m.dp_size}",
+            m.verdict,
+        )
+    return table
+
+
+def own_case(
+    loss_mode: str | None, loss_agg_mode: str | None = None, loss_scale_factor: int | None = None
+) -> Case | None:
+    """Return the case of a user's own loss, by its names in verl's configuration; None without a loss.
+
+    Args:
+        loss_agg_mode: None for verl's default, ``token-mean``; ``loss_scale_factor`` likewise.
+
+    Raises:
+        ValueError: no such loss is registered with verl, or a training would refuse the configuration.
+    """
+    if loss_mode is None:
+        options = {"--loss-agg-mode": loss_agg_mode, "--loss-scale-factor": loss_scale_factor}
+        for option, value in options.items():
+            if value is not None:
+                raise ValueError(
+                    f"{option} is {value}, but presets have their own; valid is the option together with "
+                    f"--loss. Type: grpo-verl-ext invariance --loss <name> {option} {value}"
+                )
+        return None
+    if loss_mode not in POLICY_LOSS_REGISTRY:
+        raise ValueError(
+            f"--loss is {loss_mode}, which is not registered; valid are {', '.join(POLICY_LOSS_REGISTRY)}. "
+            f"Type: VERL_USE_EXTERNAL_MODULES=<your module> grpo-verl-ext invariance --loss {loss_mode}"
+        )
+    case = Case(loss_mode, loss_mode, loss_agg_mode or "token-mean", loss_scale_factor)
+    config = actor_config(case)
+    if loss_mode in VARIANTS:
+        check_loss(loss_mode, VARIANTS[loss_mode].loss_agg_mode, config)
+    return case
+
+
+def report(*, as_json: bool, include_verl: bool, seed: int, own: Case | None = None) -> bool:
+    """Measure and print; return False if one of our losses fails, as `Measurement.passed` says.
+
+    Args:
+        own: a user's loss to measure instead of ours.
+
+    Raises:
+        ValueError: there is nothing to measure.
+    """
+    ours = list(measure((*OUR_CASES, *PRESET_CASES) if own is None else (own,), seed=seed))
+    verls = list(measure(VERL_CASES, seed=seed)) if include_verl else []
+    passed = all(m.passed for m in ours)
+    if as_json:
+        rows = [asdict(m) | {"verdict": m.verdict, "passed": m.passed} for m in ours + verls]
+        content = {"passed": passed, "covered": COVERED, "not_covered": NOT_COVERED, "measurements": rows}
+        print(numbers_as_text(content), end="")
+    else:
+        console = make_console()
+        print_table(console, summary(ours + verls))
+        for name, lines in (("Covered", COVERED), ("Not covered", NOT_COVERED)):
+            console.print("\n- ".join([f"{name}:", *lines]))
+    return passed
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+def _relative_error(found: Tensor, expected: Tensor, scale: Tensor) -> float:
+    """max |found − expected| / scale; NaN if one of them has it, or ``scale`` is 0."""
+    return float((found - expected).abs().max() / scale)

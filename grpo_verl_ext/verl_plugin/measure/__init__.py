@@ -1,0 +1,1 @@
+"""Measurements beside a training: wanted responses, training rewards, seeds of requests."""

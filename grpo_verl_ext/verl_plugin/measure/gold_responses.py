@@ -1,0 +1,180 @@
+"""Measure how probable wanted responses are under the policy: ``algorithm.grpo_ext.gold_responses``.
+
+Teacher forcing gives the exact probability of one response, where sampling estimates it; right answers by
+other responses are missing from it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import cycle, islice
+from math import ceil
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.utils import create_rl_dataset
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.debug import marked_timer
+from verl.utils.tokenizer import normalize_token_ids
+from verl.utils.tokenizer.chat_template import apply_chat_template
+from verl.workers.utils.padding import response_from_nested
+
+from grpo_verl_ext.algorithms import ragged
+from grpo_verl_ext.verl_plugin.batch.fields import clear, data_parallel_size, nested, put_rows
+from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, MODEL, GoldResponseOptions, Options
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.measure.training_rewards import reported, right_by_other_responses
+
+PARTITION = "grpo_ext_gold_responses"
+"""Partition of TransferQueue in which the rows lie during a measurement."""
+
+
+@dataclass(frozen=True)
+class GoldRow:
+    """The tokens of a prompt and of its wanted response, which ends with the end of turn."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields that verl's agent loop stores of a response and the actor reads."""
+        prompts, responses = torch.tensor(self.prompt_ids), torch.tensor(self.response_ids)
+        input_ids, mask = torch.cat([prompts, responses]), torch.ones_like(responses)
+        return {
+            "prompts": prompts,
+            "responses": responses,
+            "response_mask": mask,
+            "loss_mask": mask,
+            "input_ids": input_ids,
+            "position_ids": torch.arange(len(input_ids)),
+            "multi_modal_inputs": {},
+        }
+
+
+class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+    """Log ``gold_response/…`` after the updates of every ``freq``-th step.
+
+    ``probability`` is the mean over rows of exp Σ_t log π(y_t), ``log_prob`` that of Σ_t log π(y_t), in nats,
+    both at ``rollout.temperature``. ``right``, where the reward function reports ``acc`` and ``gold``, is
+    ``probability`` plus the share of the step's training responses that are right and not the wanted one: an
+    estimate of the probability of a right answer.
+    """
+
+    def _init_dataloader(self) -> None:
+        """Read the rows next to verl's data, so that a wrong one is named before models are loaded."""
+        super()._init_dataloader()
+        options = self._gold_options()
+        self.gold_rows = [] if options is None else read_rows(options, self.config)
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        """Run verl's step, then measure."""
+        batch = super().step(metrics, timing_raw)
+        options = self._gold_options()
+        if options is None or self.global_steps % options.freq:
+            return batch
+        with marked_timer("gold_response", timing_raw):
+            probability, log_prob = self._measure_gold_rows()
+        metrics.update({"gold_response/probability": probability, "gold_response/log_prob": log_prob})
+        otherwise = right_by_other_responses(reported(batch))
+        if otherwise is not None:
+            metrics["gold_response/right"] = probability + otherwise
+        return batch
+
+    def _gold_options(self) -> GoldResponseOptions | None:
+        return Options.from_config(self.config.algorithm).gold_responses
+
+    def _measure_gold_rows(self) -> tuple[float, float]:
+        """Compute the rows' log-probs by the actor, as verl does those of its rollouts.
+
+        Rows are repeated until every rank has equally many full micro-batches; only the first ones count.
+        """
+        rollout = self.config.actor_rollout_ref.rollout
+        unit = data_parallel_size(self.actor_rollout_wg)
+        if not rollout.log_prob_use_dynamic_bsz:
+            unit *= rollout.log_prob_micro_batch_size_per_gpu
+        count = ceil(len(self.gold_rows) / unit) * unit
+        batch = put_rows(PARTITION, [row.fields() for row in islice(cycle(self.gold_rows), count)])
+        batch.extra_info.update(
+            {"calculate_entropy": False, "compute_loss": False, "temperature": rollout.temperature}
+        )
+        self.actor_rollout_wg.compute_log_prob(batch)
+        measured = nested(batch.select_keys(batch.keys[: len(self.gold_rows)]), "log_probs", "response_mask")
+        clear(batch)
+        mask = measured["response_mask"]
+        log_prob = response_from_nested(measured["log_probs"], mask)
+        means = ragged.response_probability(log_prob.values(), mask.values(), mask.offsets())
+        return means[0].item(), means[1].item()
+
+
+def read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow]:
+    """Read the first rows of the files and tokenize them as verl does in a rollout of one turn.
+
+    Raises:
+        SettingError: no row, a row without the wanted response, a row beyond the budgets of the rollout, or a
+            model that takes more than text.
+    """
+    model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+    if model.processor is not None:
+        raise SettingError(
+            MODEL,
+            config.actor_rollout_ref.model.path,
+            why=f"it takes more than text, for which {GOLD_RESPONSES} has no positions",
+            valid="a model of text",
+            fix=f"~{GOLD_RESPONSES}",
+        )
+    # As verl reads its data, but for what would leave rows out or take others than the first.
+    data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
+    data.filter_overlong_prompts = data.shuffle = False
+    dataset = create_rl_dataset(
+        options.names, data, model.tokenizer, None, is_train=False, max_samples=options.samples or -1
+    )
+    count = min(len(dataset), options.samples or len(dataset))
+    template = config.data.get("apply_chat_template_kwargs", {})
+    rows = []
+    for number in range(count):
+        row = dataset[number]
+        text = _wanted_response(row, number, options.response_key)
+        prompt = apply_chat_template(model.tokenizer, row["raw_prompt"], **template)
+        ids = model.tokenizer.encode(text, add_special_tokens=False)
+        rows.append(GoldRow(normalize_token_ids(prompt), [*ids, model.tokenizer.eos_token_id]))
+    _check_rows(rows, options, config.data)
+    return rows
+
+
+def _wanted_response(row: Mapping[str, Any], number: int, response_key: str) -> str:
+    value: Any = row
+    for name in response_key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if not isinstance(value, str):
+        key = f"{GOLD_RESPONSES}.response_key"
+        raise SettingError(
+            key,
+            response_key,
+            why=f"row {number} of {GOLD_RESPONSES}.files has {value!r} there",
+            valid="a text in every row",
+            fix=f"{key}=<another key>",
+        )
+    return value
+
+
+def _check_rows(rows: list[GoldRow], options: GoldResponseOptions, data: DictConfig) -> None:
+    if not rows:
+        key = f"{GOLD_RESPONSES}.files"
+        raise SettingError(
+            key, ", ".join(options.names), why="there is no row to measure", fix=f"{key}=<another file>"
+        )
+    for name, lengths in (
+        ("prompt", [len(row.prompt_ids) for row in rows]),
+        ("response", [len(row.response_ids) for row in rows]),
+    ):
+        key = f"max_{name}_length"
+        if max(lengths) > data[key]:
+            number = next(row for row, length in enumerate(lengths) if length > data[key])
+            raise SettingError(
+                f"data.{key}",
+                data[key],
+                why=f"row {number} of {GOLD_RESPONSES}.files has a {name} of {lengths[number]} tokens",
+                valid=f"at least {max(lengths)}",
+                fix=f"data.{key}={max(lengths)}, or ~{GOLD_RESPONSES}",
+            )

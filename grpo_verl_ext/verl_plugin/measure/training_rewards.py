@@ -1,0 +1,111 @@
+"""Log mean and spread of all that the reward function reports about the responses of a training step.
+
+verl logs of a training step only the mean of the reward itself; of a validation the means, and the spread
+between the responses to a prompt, to which the spread over all responses is added here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from numbers import Real
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils import tensordict_utils as tu
+
+from grpo_verl_ext.verl_plugin.batch.fields import nested
+from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
+
+Reported = Mapping[str, Any]
+"""verl's ``reward_extra_info`` of one response."""
+
+
+class TrainingRewardMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+    """Add for every numeric key ``training_reward/<key>``, the mean over the step's responses.
+
+    ``training_reward_std/<key>`` is their standard deviation, ``training_reward_group_std/<key>`` the mean
+    over prompts of the standard deviation between the responses to one; both divide by their number.
+    """
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        """Run verl's step, then read what was reported."""
+        batch = super().step(metrics, timing_raw)
+        by_prompt = reported_by_prompt(batch)
+        reports = list(chain.from_iterable(by_prompt.values()))
+        metrics.update({f"training_reward/{key}": mean for key, mean in means(reports).items()})
+        metrics.update({f"training_reward_std/{key}": std for key, std in stds(reports).items()})
+        groups = means(map(stds, by_prompt.values()))
+        metrics.update({f"training_reward_group_std/{key}": std for key, std in groups.items()})
+        return batch
+
+    def _val_metrics_update(
+        self,
+        data_sources: Sequence[str],
+        sample_uids: Sequence[str],
+        reward_extra_infos_dict: Mapping[str, Sequence[Any]],
+        *more: Any,
+        **named: Any,
+    ) -> dict[str, float]:
+        """Add ``validation_reward_std/<data source>/<key>``, the standard deviation over its responses."""
+        by_verl: dict[str, float] = super()._val_metrics_update(
+            data_sources, sample_uids, reward_extra_infos_dict, *more, **named
+        )
+        spread = stds_by_source(data_sources, reward_extra_infos_dict)
+        return by_verl | {f"validation_reward_std/{name}": std for name, std in spread.items()}
+
+
+def stds_by_source(sources: Sequence[str], values: Mapping[str, Sequence[Any]]) -> dict[str, float]:
+    """Return ``<source>/<key>`` → `stds` over its responses; each key has a value or None for every one.
+
+    A key with more values is left out: verl mixes a reward function's own ``reward`` with the score.
+    """
+    whole = {key: own for key, own in values.items() if len(own) == len(sources)}
+    by_source: dict[str, list[Reported]] = {}
+    for source, *row in zip(sources, *whole.values(), strict=True):
+        by_source.setdefault(str(source), []).append(dict(zip(whole, row, strict=True)))
+    return {f"{source}/{key}": std for source, own in by_source.items() for key, std in stds(own).items()}
+
+
+def reported(batch: Any) -> list[Reported]:
+    """Return the reward function's report on each response: no padding, and the last output of a session."""
+    return list(chain.from_iterable(reported_by_prompt(batch).values()))
+
+
+def reported_by_prompt(batch: Any) -> dict[str, list[Reported]]:
+    """Return the same by prompt, the ``uid`` in verl's keys ``{uid}_{session}_{index}``."""
+    extra_fields = tu.get(nested(batch, "extra_fields"), "extra_fields")
+    last = last_outputs(batch.keys)
+    reports: dict[str, list[Reported]] = {}
+    for row, (key, extra, tag) in enumerate(zip(batch.keys, extra_fields, batch.tags, strict=True)):
+        if last[row] == row and not tag.get("is_padding", False):
+            reports.setdefault(key.rsplit("_", 2)[0], []).append(extra.get("reward_extra_info") or {})
+    return reports
+
+
+def means(reports: Iterable[Reported]) -> dict[str, float]:
+    """Return the mean of every numeric key over the reports that have it; true counts as 1."""
+    return {key: fmean(own) for key, own in _numbers(reports).items()}
+
+
+def stds(reports: Iterable[Reported]) -> dict[str, float]:
+    """Return the standard deviation of every numeric key over the reports that have it; 0 for one report."""
+    return {key: float(np.std(own)) for key, own in _numbers(reports).items()}
+
+
+def _numbers(reports: Iterable[Reported]) -> dict[str, list[float]]:
+    values: dict[str, list[float]] = {}
+    for report in reports:
+        for key, value in report.items():
+            if isinstance(value, Real | np.bool_):
+                values.setdefault(key, []).append(float(value))
+    return values
+
+
+def right_by_other_responses(reports: Sequence[Reported]) -> float | None:
+    """Return the share of responses that are right and not the wanted one: the mean of acc · (1 − gold).
+
+    Only reports with both keys count; None without one.
+    """
+    known = [(report["acc"], report["gold"]) for report in reports if {"acc", "gold"} <= report.keys()]
+    return fmean(acc * (1 - gold) for acc, gold in known) if known else None

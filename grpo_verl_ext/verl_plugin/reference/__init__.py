@@ -1,0 +1,1 @@
+"""Refresh the reference during a training, and check that there is one."""

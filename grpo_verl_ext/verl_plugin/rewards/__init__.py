@@ -1,0 +1,1 @@
+"""The package's reward manager, its servers and their checks."""

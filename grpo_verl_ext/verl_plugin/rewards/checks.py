@@ -1,0 +1,227 @@
+"""Check that the configured reward reaches the algorithm in the form that it needs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
+from grpo_verl_ext.utils.extras import line_to_install
+from grpo_verl_ext.verl_plugin.config import (
+    REWARD_MANAGER,
+    SECTION,
+    Options,
+    asks_reward_model,
+    setting,
+    written,
+)
+from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
+from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template
+from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions, RewardModelOptions
+
+LEGACY: Mapping[str, str] = {
+    "reward_model.num_workers": "reward.num_workers",
+    "reward_model.reward_manager": "reward.reward_manager.name",
+    "reward_model.reward_loop_source": "reward.reward_manager.source",
+    "reward_model.reward_loop_module_path": "reward.reward_manager.module.path",
+    "reward_model.reward_loop_class_name": "reward.reward_manager.module.name",
+    "reward_model.model.path": "reward.reward_model.model_path",
+    "reward_model.reward_kwargs": "reward.reward_kwargs",
+    "reward_model": "reward.reward_model",
+    "custom_reward_function": "reward.custom_reward_function",
+    "sandbox_fusion": "reward.sandbox_fusion",
+}
+"""Keys and sections of older verl → their new places, as in verl's ``migrate_legacy_reward_impl``.
+
+verl 0.9's ``main_ppo`` accepts the old keys without migrating them. The longest matching key applies.
+"""
+SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
+"""Metrics of dynamic sampling that are the shaped reward, not the correctness of the answer."""
+
+
+def check_rewards(config: DictConfig) -> None:
+    """Refuse weights that name no part of our reward, functions that fail to load, and a missing package.
+
+    In a rollout verl only logs the error. A function whose file, package or imports are missing here is not
+    checked: on a cluster perhaps only the workers have them.
+    """
+    reward = config.reward.custom_reward_function
+    weights = (reward.get("reward_kwargs") or {}).get("weights")
+    if reward.path == f"pkg://{weighted_sum.__name__}" and weights is not None:
+        try:
+            weighted_sum.check_weights(weights)
+            for name in filter(functions.is_here, weighted_sum.functions_in(weights)):
+                _load_unless_imports_are_missing(name)
+        except ValueError as error:
+            key = "reward.custom_reward_function.reward_kwargs.weights"
+            raise SettingError(key, weights, seen=str(error)) from error
+    if reward.path == f"pkg://{reasoning_gym.__name__}" and find_spec("reasoning_gym") is None:
+        raise SettingError(
+            "reward.custom_reward_function.path",
+            reward.path,
+            why="the package reasoning-gym is missing",
+            fix=line_to_install("tasks"),
+        )
+
+
+def _load_unless_imports_are_missing(name: str) -> None:
+    try:
+        functions.load(name)
+    except functions.RewardFunctionError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+
+
+def check_reward_model(config: DictConfig) -> None:
+    """Refuse ``rule_and_model`` without a usable reward model, or a reward model without that manager."""
+    manager = config.reward.reward_manager.name
+    set_here = Options.from_config(config.algorithm)
+    if manager != REWARD_MANAGER:
+        for name in ("reward_model", "reward_models", "step_reward_model"):
+            if getattr(set_here, name) is not None:
+                raise SettingError(
+                    "reward.reward_manager.name",
+                    manager,
+                    why=f"{SECTION}.{name} is set, and this manager asks no reward model",
+                    valid=REWARD_MANAGER,
+                    fix=f"reward.reward_manager.name={REWARD_MANAGER}",
+                )
+        return
+    server = config.reward.reward_model.enable
+    if server and config.reward.custom_reward_function.path is None:
+        raise SettingError(
+            "reward.custom_reward_function.path",
+            None,
+            why=f"with reward.reward_model.enable verl then asks the reward model itself and never calls "
+            f"reward.reward_manager.name={REWARD_MANAGER}",
+            valid="a file or module with your rules, or verl's own rules",
+            fix="reward.custom_reward_function.path=pkg://verl.utils.reward_score "
+            "reward.custom_reward_function.name=default_compute_score",
+        )
+    for name, model in (set_here.reward_models or {}).items():
+        _check_classifier(f"{SECTION}.reward_models.{name}", model)
+    _check_first_model(set_here, server=server)
+
+
+def _check_first_model(set_here: Options, *, server: bool) -> None:
+    section, options = f"{SECTION}.reward_model", set_here.reward_model or RewardModelOptions()
+    fix = f"+{section}.path=<folder of a reward model>"
+    if not asks_reward_model(set_here, server=server):
+        why = f"{section}.path is null and reward.reward_model.enable is false, so no model has it"
+        unread, valid = ("weight", "chat_template", "dtype", *OF_SERVER), f"only {section}.rule_weight"
+        _check_unread(section, options, unread, why=why, valid=f"{valid} without a path", fix=fix)
+    elif options.path is not None:
+        _check_classifier(section, options)
+    elif server:
+        why = f"{section}.path is null, so that verl's own server inside the cluster is asked"
+        names = ("url", "token_env", "dtype")
+        _check_unread(section, options, names, why=why, valid="only with a path", fix=fix)
+    else:
+        raise SettingError(
+            "reward.reward_manager.name",
+            REWARD_MANAGER,
+            why=f"there is no reward model: {section}.path is null and reward.reward_model.enable is false",
+            fix=fix,
+        )
+
+
+OF_SERVER = ("url", "token_env", "timeout", "retries")
+"""Options about a server."""
+
+
+def _check_unread(
+    section: str, options: ClassifierOptions, names: Sequence[str], *, why: str, valid: str, fix: str
+) -> None:
+    """Refuse settings of a model or server that is not there."""
+    default = type(options)()
+    for name in names:
+        if (value := getattr(options, name)) != getattr(default, name):
+            key = f"{section}.{name}"
+            raise SettingError(key, value, why=why, valid=valid, fix=f"{fix}, or ~{key}")
+
+
+def _check_classifier(section: str, model: ClassifierOptions) -> None:
+    key, what = f"{section}.path", "sequence classifier with one output"
+    assert model.path is not None
+    if model.url is None:
+        why = f"{section}.url is null, so that the model is loaded and no server is asked"
+        fix = f"+{section}.url=https://HOST:8000"
+        _check_unread(section, model, OF_SERVER, why=why, valid="only with a url", fix=fix)
+    else:
+        why = "the server at url has the model, in its own precision"
+        _check_unread(section, model, ("dtype",), why=why, valid="only without a url", fix=f"~{section}.url")
+    folder = check_head(model.path, key=key, head="ForSequenceClassification", outputs=1, what=what)
+    if folder is not None and model.chat_template and not has_chat_template(folder):
+        off = f"{section}.chat_template"
+        raise SettingError(
+            key, model.path, why=f"{off} is true, and its tokenizer has no chat template", fix=f"{off}=false"
+        )
+
+
+def advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
+    """Warn of keys of older verl, which verl ignores: it would train with another reward."""
+    for section in ("custom_reward_function", "reward_model", "sandbox_fusion"):
+        for key, value in _leaves(config.get(section), section):
+            if value is not None:
+                home = _new_home(key)
+                yield Problem(
+                    key,
+                    value,
+                    why="verl 0.9's main_ppo accepts this key and never reads it",
+                    valid=home,
+                    fix=f"{home}={value}",
+                )
+
+
+def _new_home(key: str) -> str:
+    moved = max((old for old in LEGACY if key == old or key.startswith(f"{old}.")), key=len)
+    return LEGACY[moved] + key.removeprefix(moved)
+
+
+def advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
+    """Warn of dynamic sampling by a shaped reward; DAPO uses correctness, arXiv 2503.14476, eq. 11."""
+    groups, shaping = config.algorithm.get("filter_groups"), overlong_punishment(config)
+    if groups and groups.enable and groups.metric in SHAPED and shaping:
+        key = "algorithm.filter_groups.metric"
+        yield Problem(
+            key,
+            groups.metric,
+            why="the overlong punishment changes it: a prompt whose answers are all right, but differ in "
+            "length, would be kept; DAPO's condition is 0 < #correct < G (arXiv 2503.14476, eq. 11)",
+            fix=f"{key}=acc",
+        )
+
+
+def advise_budgets(config: DictConfig) -> Iterator[Problem]:
+    """Warn where punishment or masking of truncated responses uses another budget than truncation."""
+    budget = config.data.max_response_length
+    options = written(config.algorithm)
+    told: dict[str, Any] = {}
+    if options.get("mask_truncated_completions"):
+        told["algorithm.grpo_ext.max_response_length"] = options.get("max_response_length")
+    if overlong_punishment(config):
+        told["reward.reward_kwargs.max_resp_len"] = config.reward.reward_kwargs.get("max_resp_len")
+    for key, value in told.items():
+        if value is not None and value != budget:
+            yield Problem(
+                key,
+                value,
+                why=f"data.max_response_length is {budget}, where responses are truncated: truncated ones "
+                "would be missed, or whole ones taken for truncated",
+                fix=f"'{key}=${{data.max_response_length}}'",
+            )
+
+
+def overlong_punishment(config: DictConfig) -> bool:
+    """Whether verl's reward manager ``dapo`` punishes long responses."""
+    shaping = setting(config, "reward.reward_kwargs.overlong_buffer_cfg.enable", False)
+    return setting(config, "reward.reward_manager.name") == "dapo" and bool(shaping)
+
+
+def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if OmegaConf.is_dict(section):
+        for key in section:
+            yield from _leaves(section[key], f"{name}.{key}")
+    else:
+        yield name, section

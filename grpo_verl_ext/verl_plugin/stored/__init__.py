@@ -1,0 +1,1 @@
+"""Train on stored responses beside sampled ones."""

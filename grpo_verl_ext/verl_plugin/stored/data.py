@@ -1,0 +1,184 @@
+"""Responses given with the training data: ``extra_info.responses`` of a prompt, texts or token ids.
+
+A response is a text, a list of token ids, or ``{token_ids, log_probs}`` with the log-probs of its tokens
+under the policy that wrote it. A text gets the tokenizer's end of turn; token ids are taken as they are.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
+
+KEY = "algorithm.grpo_ext.stored_responses.key"
+VALID = "a text, a list of token ids, or {token_ids, log_probs}"
+
+
+class ResponseError(ValueError):
+    """A response that cannot be trained on."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the training data have: prompts, those with responses, all responses, and those that are used."""
+
+    prompts: int
+    with_responses: int
+    responses: int
+    used: int
+
+
+class GivenResponses:
+    """Reads and checks the responses of a prompt.
+
+    Args:
+        key: name in ``extra_info``.
+        count: the number of samples that are taken from them, share · n.
+        samples: n, samples of a prompt.
+        budget: greatest length in tokens.
+        tokenizer: that of the policy.
+        with_log_probs: whether each response needs log-probs.
+    """
+
+    def __init__(
+        self, key: str, *, count: int, samples: int, budget: int, tokenizer: Any, with_log_probs: bool
+    ) -> None:
+        self._key = key
+        self._count = count
+        self._samples = samples
+        self._budget = budget
+        self._tokenizer = tokenizer
+        self._with_log_probs = with_log_probs
+
+    def of(self, extra_info: Mapping[str, Any] | None) -> list[StoredResponse]:
+        """Return the first responses of a prompt, at most ``count``.
+
+        Raises:
+            ResponseError: a response that cannot be trained on.
+        """
+        return [self._read(each) for each in self._given(extra_info)[: self._count]]
+
+    def check(self, rows: Iterable[Mapping[str, Any]]) -> Counts:
+        """Check the responses of all rows of the training data.
+
+        Raises:
+            SettingError: the first response that cannot be trained on, by row; a prompt with more responses
+                than samples; or no responses at all.
+        """
+        prompts, counts = 0, []
+        for prompts, row in enumerate(rows, start=1):
+            try:
+                given = self._given(row.get("extra_info"))
+            except ResponseError as error:
+                raise self._wrong(f"extra_info.{self._key} of row {prompts - 1}", error) from error
+            if len(given) > self._samples:
+                raise self._too_many(prompts - 1, len(given))
+            for number, each in enumerate(given):
+                try:
+                    self._read(each)
+                except ResponseError as error:
+                    where = f"response {number} in extra_info.{self._key} of row {prompts - 1}"
+                    raise self._wrong(where, error) from error
+            counts.append(len(given))
+        if not any(counts):
+            raise self._none(prompts)
+        used = sum(min(count, self._count) for count in counts)
+        return Counts(prompts, sum(count > 0 for count in counts), sum(counts), used)
+
+    def _given(self, extra_info: Mapping[str, Any] | None) -> Sequence[Any]:
+        responses = (extra_info or {}).get(self._key)
+        return [] if responses is None else _listed(responses, "a list of responses, or null")
+
+    def _read(self, given: Any) -> StoredResponse:
+        if isinstance(given, str):
+            token_ids, log_probs = self._tokens_of(given), None
+        elif isinstance(given, Mapping):
+            written = given.get("token_ids")
+            token_ids = [] if written is None else _listed(written, "{token_ids} with a list of numbers")
+            log_probs = given.get("log_probs")
+        else:
+            token_ids, log_probs = _listed(given, VALID), None
+        self._check_tokens(token_ids)
+        if log_probs is None and self._with_log_probs:
+            raise ResponseError(
+                "has no log_probs, and actor_rollout_ref.rollout.calculate_log_probs is true; type "
+                "actor_rollout_ref.rollout.calculate_log_probs=false, or give {token_ids, log_probs}"
+            )
+        return StoredResponse(
+            token_ids=np.array(token_ids, dtype=np.int32),
+            log_probs=None if log_probs is None else _log_probs(log_probs, len(token_ids)),
+            step=None,
+        )
+
+    def _tokens_of(self, text: str) -> list[int]:
+        end = self._tokenizer.eos_token
+        text = text.removesuffix(end or "")
+        if not text:
+            raise ResponseError("is empty")
+        token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+        decoded = self._tokenizer.decode(
+            token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        if decoded != text:
+            raise ResponseError(
+                f"does not survive the tokenizer, which makes {decoded[:40]!r}… of {text[:40]!r}…; valid are "
+                "a text that it gives back, or token ids"
+            )
+        return [*token_ids, *([] if end is None else [self._tokenizer.eos_token_id])]
+
+    def _check_tokens(self, token_ids: Sequence[Any]) -> None:
+        if not token_ids:
+            raise ResponseError("is empty")
+        vocabulary = len(self._tokenizer)
+        for token in token_ids:
+            if isinstance(token, bool) or not isinstance(token, int | np.integer):
+                raise ResponseError(f"has {token!r}; valid is {VALID}")
+            if not 0 <= token < vocabulary:
+                raise ResponseError(
+                    f"has token {token}, which is of another tokenizer; valid is 0 … {vocabulary - 1}"
+                )
+        if len(token_ids) > self._budget:
+            raise ResponseError(
+                f"has {len(token_ids)} tokens; valid are at most {self._budget}, data.max_response_length"
+            )
+
+    def _wrong(self, where: str, error: ResponseError) -> SettingError:
+        return SettingError(KEY, self._key, seen=f"{where} {error}")
+
+    def _too_many(self, row: int, found: int) -> SettingError:
+        return SettingError(
+            KEY,
+            self._key,
+            seen=f"extra_info.{self._key} of row {row} has {found} responses, and a prompt {self._samples} "
+            "samples",
+            valid=f"at most {self._samples}",
+            fix=f"actor_rollout_ref.rollout.n={found}, or give fewer",
+        )
+
+    def _none(self, prompts: int) -> SettingError:
+        return SettingError(
+            KEY,
+            self._key,
+            seen=f"none of the {prompts} rows of data.train_files has a response in extra_info.{self._key}",
+            valid="a list of texts or of token ids there, null for a prompt without",
+            fix=f"{KEY}=<name in extra_info>, or algorithm.grpo_ext.stored_responses.share=0",
+        )
+
+
+def _listed(value: object, valid: str) -> list[Any]:
+    if not isinstance(value, list | tuple | np.ndarray):
+        raise ResponseError(f"is {str(value)[:40]!r}; valid is {valid}")
+    return list(value)
+
+
+def _log_probs(given: object, tokens: int) -> Any:
+    try:
+        log_probs = np.array(given, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise ResponseError(f"has log_probs that are not numbers: {error}") from error
+    if log_probs.shape != (tokens,) or not (np.isfinite(log_probs) & (log_probs <= 0)).all():
+        raise ResponseError(f"has log_probs that are not {tokens} finite numbers ≤ 0, one for each token")
+    return log_probs

@@ -1,0 +1,228 @@
+"""Train on stored responses beside sampled ones: the part in the trainer."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils import tensordict_utils as tu
+
+from grpo_verl_ext.verl_plugin.batch.checkpoints import actor_folder
+from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
+from grpo_verl_ext.verl_plugin.config import (
+    ROLLOUT,
+    SINGLE_TURN_LOOPS,
+    STORED_AGENT_LOOP,
+    Options,
+    StoredResponsesOptions,
+)
+from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.stored.data import GivenResponses
+from grpo_verl_ext.verl_plugin.stored.history import ResponseHistory, prompt_id
+from grpo_verl_ext.verl_plugin.stored.metrics import by_origin
+from grpo_verl_ext.verl_plugin.stored.rollout import (
+    COLUMN,
+    ORIGIN,
+    Origin,
+    PromptResponses,
+    StoredResponse,
+)
+
+WRITTEN = ("responses", "response_mask", "rm_scores", "old_log_probs", "extra_fields")
+SAMPLED_LOG_PROBS = "rollout_log_probs"
+"""Fields of a rollout batch that are read here; the last one if the rollout reports log-probs."""
+
+
+class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+    """Give stored responses to the agent loop, log both kinds, and keep sampled ones for later steps."""
+
+    _given: GivenResponses | None = None
+    _history: ResponseHistory | None = None
+    _known_prompts: set[str]
+
+    def _init_dataloader(self) -> None:
+        """Check the responses of the training data, before anything else is started."""
+        super()._init_dataloader()
+        options, samples = self._stored_options(), self.config.actor_rollout_ref.rollout.n
+        count = round(options.share * samples) if options else 0
+        if options is None or count == 0:
+            return
+        if options.source == "history":
+            assert options.max_age is not None  # `check_stored_responses` refused null
+            self._history = ResponseHistory(count, options.max_age)
+            self._known_prompts = {prompt_id(row["raw_prompt"]) for row in self._rows_of_data()}
+            where = f"responses of this training, at most {options.max_age} steps old"
+        else:
+            self._given = self._given_responses(options, count, samples)
+            found = self._given.check(self._rows_of_data())
+            where = (
+                f"extra_info.{options.key}: {found.responses} responses to {found.with_responses} of "
+                f"{found.prompts} prompts, {found.used} of them within the share"
+            )
+        said = f"{count} of {samples} samples of a prompt are taken from {where}. {self._meaning(options)}"
+        print(f"grpo_verl_ext: {said}", file=sys.stderr, flush=True)
+
+    def _given_responses(self, options: StoredResponsesOptions, count: int, samples: int) -> GivenResponses:
+        return GivenResponses(
+            options.key,
+            count=count,
+            samples=samples,
+            budget=self.config.data.max_response_length,
+            tokenizer=self.tokenizer,
+            with_log_probs=self.config.actor_rollout_ref.rollout.calculate_log_probs,
+        )
+
+    def _meaning(self, options: StoredResponsesOptions) -> str:
+        estimator = self.config.algorithm.adv_estimator
+        if estimator == "gvpo":
+            return (
+                "gvpo: nothing to correct, its minimiser is the same for every sampling distribution "
+                "(arXiv 2504.19599, Theorem 2)"
+            )
+        if options.old_log_probs == "recorded":
+            return (
+                f"{estimator}: π_old of a stored response is the policy that wrote it, where its log-probs "
+                "are recorded; ratios are clipped as those of sampled responses are"
+            )
+        return (
+            f"{estimator}: π_old of a stored response is the policy before the update, as if it had written "
+            "it: the first ratio is 1, and nothing corrects for the policy that did (choose its log-probs by "
+            "algorithm.grpo_ext.stored_responses.old_log_probs=recorded)"
+        )
+
+    def _rows_of_data(self) -> Iterator[Mapping[str, Any]]:
+        for number in range(len(self.train_dataset)):
+            row = self.train_dataset[number]
+            _refuse_other_loop(row)
+            yield row
+
+    def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
+        """Add the stored responses of each prompt, and the agent loop that takes them."""
+        batch = super()._next_train_batch(num_prompts)
+        if self._given is None and self._history is None:
+            return batch
+        prompts = tu.get(batch, "raw_prompt"), tu.get(batch, "extra_info")
+        stored = [self._responses_to(*prompt) for prompt in zip(*prompts, strict=True)]
+        tu.assign_non_tensor_stack(batch, COLUMN, stored)
+        tu.assign_non_tensor_stack(batch, "agent_name", [STORED_AGENT_LOOP] * len(stored))
+        return batch
+
+    def _responses_to(self, messages: Any, extra_info: Mapping[str, Any] | None) -> PromptResponses:
+        if self._history is None:
+            assert self._given is not None
+            return PromptResponses(prompt="", responses=[*self._given.of(extra_info)])
+        prompt = prompt_id(messages)
+        return PromptResponses(prompt=prompt, responses=[*self._history.of(prompt, self.global_steps)])
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Log both kinds, and keep sampled responses for later steps."""
+        batch = super()._compute_old_log_prob(batch, metrics)
+        if self._stored_options() is None:
+            return batch
+        has_log_probs = self.config.actor_rollout_ref.rollout.calculate_log_probs
+        wanted = [COLUMN] * (self._history is not None) + [SAMPLED_LOG_PROBS] * has_log_probs
+        data = nested(batch, *WRITTEN, *wanted)
+        member, origins = _members(batch), _origins(batch, data)
+        metrics.update(
+            by_origin(
+                data,
+                origins=origins,
+                prompts=prompt_ids(batch),
+                member=member,
+                behaviour=_behaviour(data, origins),
+                step=self.global_steps,
+            )
+        )
+        if self._history is not None:
+            self._keep_sampled(batch.keys, data, origins, member)
+        return batch
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Take recorded log-probs for old ones if asked to, after the policy's KL was measured."""
+        options = self._stored_options()
+        if options is not None and options.old_log_probs == "recorded":
+            data = nested(batch, "response_mask", "old_log_probs", "extra_fields")
+            origins = _origins(batch, data)
+            old = _where_stored(data["old_log_probs"], _behaviour(data, origins), origins)
+            batch = put(batch, {"old_log_probs": old})
+        return super()._compute_advantage(batch, metrics)
+
+    def _keep_sampled(
+        self, keys: list[str], data: TensorDict, origins: list[Origin | None], member: Tensor
+    ) -> None:
+        """Add the sampled responses to the history, sessions in order: rows are ordered by length."""
+        assert self._history is not None
+        stored_for = tu.get(data, COLUMN)
+        token_ids, log_probs = data["responses"].unbind(), data["old_log_probs"].unbind()
+        sessions = sorted(range(len(keys)), key=lambda row: int(keys[row].rsplit("_", 2)[1]))
+        for row in sessions:
+            if member[row] and origins[row] is None and len(token_ids[row]):
+                response = StoredResponse(
+                    token_ids=token_ids[row].int().numpy(),
+                    log_probs=log_probs[row].float().numpy(),
+                    step=self.global_steps,
+                )
+                self._history.add(stored_for[row]["prompt"], response)
+        self._history.forget(self.global_steps)
+
+    def _save_checkpoint(self) -> None:
+        """Save the history beside the actor's shards, before verl's marker of a complete step."""
+        if self._history is not None:
+            self._history.save(actor_folder(self.config.trainer, self.global_steps))
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self._history is not None and self.global_steps > 0:
+            self._history.load(actor_folder(self.config.trainer, self.global_steps), self._known_prompts)
+
+    def _stored_options(self) -> StoredResponsesOptions | None:
+        return Options.from_config(self.config.algorithm).stored_responses
+
+
+def _members(batch: Any) -> Tensor:
+    """Return which rows are responses and not verl's padding: (B,) bool."""
+    return torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
+
+
+def _origins(batch: Any, data: TensorDict) -> list[Origin | None]:
+    """Return the origin of each row's response; None for sampled ones and padding."""
+    return [
+        extra.get(ORIGIN) if counts else None
+        for extra, counts in zip(tu.get(data, "extra_fields"), _members(batch).tolist(), strict=True)
+    ]
+
+
+def _behaviour(data: Any, origins: list[Origin | None]) -> Tensor:
+    """Return log-probs under the policies that wrote the tokens, NaN where not recorded: (N,)."""
+    offsets = data["response_mask"].offsets().tolist()
+    if SAMPLED_LOG_PROBS in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
+        behaviour = data[SAMPLED_LOG_PROBS].values().to(data["old_log_probs"].dtype, copy=True)
+    else:
+        behaviour = torch.full_like(data["old_log_probs"].values(), torch.nan)
+    for row, origin in enumerate(origins):
+        if origin is not None and origin["log_probs"] is not None:
+            behaviour[offsets[row] : offsets[row + 1]] = torch.tensor(origin["log_probs"])
+    return torch.as_tensor(behaviour)
+
+
+def _where_stored(old: Any, recorded: Tensor, origins: list[Origin | None]) -> Tensor:
+    """Return old log-probs, with recorded ones in the rows of stored responses that have them; ragged."""
+    has_record = torch.tensor([origin is not None and origin["log_probs"] is not None for origin in origins])
+    chosen = has_record.repeat_interleave(old.offsets().diff())
+    return like(old, torch.where(chosen, recorded, old.values()))
+
+
+def _refuse_other_loop(row: Mapping[str, Any]) -> None:
+    name = row.get("agent_name")
+    if name is not None and name not in SINGLE_TURN_LOOPS:
+        raise SettingError(
+            f"{ROLLOUT}.agent.default_agent_loop",
+            name,
+            seen=f"the training data ask for agent_name={name}, and a stored response is one turn",
+            valid=SINGLE_TURN_LOOPS[:2],
+            fix="~algorithm.grpo_ext.stored_responses, or data without agent_name",
+        )

@@ -1,1 +1,0 @@
-"""Code that runs in verl's trainer process."""

@@ -1,0 +1,73 @@
+"""The trainer modes of this package, verl's with additions: ``trainer.v1.trainer_mode=grpo_ext_sync`` etc."""
+
+from typing import Any, ClassVar
+
+import ray
+from omegaconf import DictConfig, open_dict
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+from grpo_verl_ext.verl_plugin.gvpo.drift import GroupActorRolloutRefWorker, GroupDetachActorWorker
+from grpo_verl_ext.verl_plugin.gvpo.trainer import GroupBatchingMixin
+from grpo_verl_ext.verl_plugin.measure.gold_responses import GoldResponseMixin
+from grpo_verl_ext.verl_plugin.measure.training_rewards import TrainingRewardMixin
+from grpo_verl_ext.verl_plugin.reference.trainer import ReferenceSyncTrainerMixin
+from grpo_verl_ext.verl_plugin.steps.trainer import ProcessSupervisionMixin
+from grpo_verl_ext.verl_plugin.stored.trainer import StoredResponsesMixin
+from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER
+
+
+class GroupTrainer(
+    GroupBatchingMixin,
+    ProcessSupervisionMixin,
+    GoldResponseMixin,
+    TrainingRewardMixin,
+    ReferenceSyncTrainerMixin,
+    StoredResponsesMixin,
+):
+    """All additions to a trainer of verl, mixed in before its class."""
+
+    verl_mode: ClassVar[str]
+    worker_cls: ClassVar[type] = GroupActorRolloutRefWorker
+
+    def __init__(self, config: DictConfig) -> None:
+        # verl picks its replay buffer and section of settings by the name of its own mode.
+        with open_dict(config):
+            config.trainer.v1.trainer_mode = self.verl_mode
+        super().__init__(config)
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
+            if role in self.role_worker_mapping:
+                self.role_worker_mapping[role] = ray.remote(self.worker_cls)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Set `OUR_TRAINER` for the estimators."""
+        with OUR_TRAINER.set(True):
+            return super()._compute_advantage(batch, metrics)
+
+
+@register_trainer("grpo_ext_sync")
+class GroupTrainerSync(GroupTrainer, PPOTrainerSync):  # type: ignore[misc]  # verl ships no types
+    """verl's ``sync`` with the additions: rollout and training take turns."""
+
+    verl_mode = "sync"
+
+
+@register_trainer("grpo_ext_colocate_async")
+class GroupTrainerColocateAsync(GroupTrainer, PPOTrainerColocateAsync):  # type: ignore[misc]
+    """verl's ``colocate_async`` with the additions: unfinished responses continue in the next step."""
+
+    verl_mode = "colocate_async"
+
+
+@register_trainer("grpo_ext_separate_async")
+class GroupTrainerSeparateAsync(GroupTrainer, PPOTrainerSeparateAsync):  # type: ignore[misc]
+    """verl's ``separate_async`` with the additions: the rollout runs on machines of its own."""
+
+    verl_mode = "separate_async"
+    worker_cls = GroupDetachActorWorker
