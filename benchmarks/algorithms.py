@@ -26,10 +26,9 @@ from torch.profiler import ProfilerActivity, profile
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.workers.config import ActorConfig
 
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS, LOSSES
 from grpo_verl_ext.verl_plugin.invariance.batch import GROUP_SIZE
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config
-from grpo_verl_ext.verl_plugin.losses import LOSSES
 
 QUICK_SHAPES = [(1024, 1024), (4096, 1024), (4096, 4096)]
 SHAPES = [(responses, tokens) for responses in (1024, 4096, 16384, 65536) for tokens in (1024, 2048, 4096)]

@@ -162,9 +162,9 @@ def make_worker(folder: str, loss: str, case: Case, options: argparse.Namespace)
     )
     from verl.workers.utils.losses import ppo_loss
 
+    from grpo_verl_ext.catalogue import LOSSES, mode_of
     from grpo_verl_ext.verl_plugin.gvpo.drift import GroupTrainingWorker
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-    from grpo_verl_ext.verl_plugin.losses import VARIANTS
 
     fp32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
     worker = GroupTrainingWorker(
@@ -189,7 +189,7 @@ def make_worker(folder: str, loss: str, case: Case, options: argparse.Namespace)
         rollout_n=options.responses,
         ppo_micro_batch_size_per_gpu=1,  # read by checks alone
         policy_loss=LossConfig(loss_mode=loss, gvpo_beta=0.1),
-        loss_agg_mode=VARIANTS[loss].loss_agg_mode,
+        loss_agg_mode=mode_of(LOSSES[loss]),
     )
     worker.set_loss_fn(partial(ppo_loss, config=actor))
     return worker

@@ -17,10 +17,10 @@ from grpo_verl_ext.tasks.chain_sum.prepared import (
     PreparedTaskError,
     read_checked,
 )
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.rules import Rule, is_count
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
-from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.rules import Rule, is_count
 from grpo_verl_ext.verl_plugin.usage import own_task
 
 RESPONSES = Rule(is_count, "an integer ≥ 1", "8")

@@ -19,27 +19,25 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
-from grpo_verl_ext.verl_plugin.presets import PRESETS, Algorithm
+from grpo_verl_ext.catalogue import PRESETS, Algorithm, Estimator, Preset
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS, LOSSES
 from grpo_verl_ext.verl_plugin.wire import GROUPS, GroupRows, no_drift
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
 
-    from grpo_verl_ext.verl_plugin.losses.normalization import PolicyLoss
+    from grpo_verl_ext.verl_plugin.losses.custom import PolicyLoss
 
+catalogue.enter_foreign()
 ALGORITHMS: Mapping[str, Algorithm] = {
-    **{name: Algorithm(loss.adv_estimator, name, loss.loss_agg_mode) for name, loss in VARIANTS.items()},
-    **{
-        name: preset
-        for name, preset in PRESETS.items()
-        if preset.adv_estimator in ESTIMATORS and preset.adv_estimator != "grpo_process"
-    },
+    name: algorithm
+    for name, algorithm in catalogue.ALGORITHMS.items()
+    if isinstance(algorithm.estimator, Estimator) and not algorithm.estimator.needs_steps
 }
-"""Losses and presets whose advantages follow from a dump's scores, without a critic or step rewards."""
+"""Algorithms whose advantages follow from a dump's scores, without a critic or step rewards."""
 
 MICRO_BATCH_SIZE = 8
 """Responses in a local batch of bnpo: TRL's default ``per_device_train_batch_size``."""
@@ -123,8 +121,9 @@ def _advantages(algorithm: Algorithm, step: StepResponses) -> Tensor:
     mask = step.mask()
     rewards = torch.zeros(mask.shape)
     rewards[torch.arange(step.size), step.lengths - 1] = step.rewards
-    options = {"grpo_ext": {"scale_rewards": algorithm.scale_rewards}}
-    estimator = ESTIMATORS[algorithm.adv_estimator]
+    preset = PRESETS.get(algorithm.name)
+    options = {"grpo_ext": {"scale_rewards": preset.scale_rewards if preset else None}}
+    estimator = ESTIMATORS[algorithm.estimator.name]
     advantages, _ = estimator(rewards, mask.long(), index=step.group.numpy(), config=options)
     return advantages
 
@@ -132,7 +131,7 @@ def _advantages(algorithm: Algorithm, step: StepResponses) -> Tensor:
 def _loss(algorithm: Algorithm) -> PolicyLoss:
     from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
-    loss: PolicyLoss = {**POLICY_LOSS_REGISTRY, **LOSSES}[algorithm.loss_mode]
+    loss: PolicyLoss = {**POLICY_LOSS_REGISTRY, **LOSSES}[algorithm.loss.name]
     return loss
 
 
@@ -141,14 +140,15 @@ def _config(algorithm: Algorithm, step: StepResponses) -> ActorConfig:
 
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 
+    preset = PRESETS.get(algorithm.name) or Preset()
     config = ActorConfig(
         strategy="fsdp",
         rollout_n=1,
         ppo_micro_batch_size_per_gpu=1,
-        policy_loss=LossConfig(loss_mode=algorithm.loss_mode, gvpo_beta=1.0),
+        policy_loss=LossConfig(loss_mode=algorithm.loss.name, **preset.options),
         loss_agg_mode=algorithm.loss_agg_mode,
         loss_scale_factor=1,
-        **algorithm.numbers,
+        **preset.numbers,
     )
     config.global_batch_info.update(dp_size=1, batch_num_tokens=step.tokens, global_batch_size=step.size)
     return config

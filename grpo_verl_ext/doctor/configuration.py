@@ -11,9 +11,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.doctor import verls_validation
+from grpo_verl_ext.utils.errors import Finding, Problem, Severity, as_typed
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, CompositionError, composed
-from grpo_verl_ext.verl_plugin.errors import Finding, Problem, Severity, as_typed
 
 
 def findings(

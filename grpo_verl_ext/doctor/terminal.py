@@ -21,8 +21,8 @@ from grpo_verl_ext.doctor.environment import (
     versions,
 )
 from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.errors import Finding, Severity
 from grpo_verl_ext.utils.which_ray import which_ray
-from grpo_verl_ext.verl_plugin.errors import Finding, Severity
 from grpo_verl_ext.verl_plugin.usage import is_own_module
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 

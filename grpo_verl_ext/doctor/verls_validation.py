@@ -14,9 +14,9 @@ from omegaconf.errors import OmegaConfBaseException
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
+from grpo_verl_ext.utils.errors import Finding, Problem, Severity
+from grpo_verl_ext.utils.keys import ACTOR, setting
 from grpo_verl_ext.verl_plugin.compose import nearest_line
-from grpo_verl_ext.verl_plugin.config import ACTOR, setting
-from grpo_verl_ext.verl_plugin.errors import Finding, Problem, Severity
 
 REFUSALS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
 """Exceptions that verl's own validation raises."""

@@ -17,8 +17,9 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.verl_plugin.config import SECTION, Options
-from grpo_verl_ext.verl_plugin.errors import Problem
+from grpo_verl_ext.utils.errors import Problem
+from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.registration import register
 
 CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"

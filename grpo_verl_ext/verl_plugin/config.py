@@ -10,17 +10,10 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, cast
 
-from omegaconf import DictConfig, OmegaConf
-
-from grpo_verl_ext.algorithms.advantages import OUTCOME_BASELINES
-from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.reward_options import (
-    ClassifierOptions,
-    RewardModelOptions,
-    StepRewardModelOptions,
-    are_named_sections,
-)
-from grpo_verl_ext.verl_plugin.rules import (
+from grpo_verl_ext.catalogue import ESTIMATORS
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.utils.rules import (
     ON_OR_OFF,
     RULE,
     SECTION_OR_NULL,
@@ -32,17 +25,15 @@ from grpo_verl_ext.verl_plugin.rules import (
     key,
     one_of,
 )
+from grpo_verl_ext.verl_plugin.reward_options import (
+    ClassifierOptions,
+    RewardModelOptions,
+    StepRewardModelOptions,
+    are_named_sections,
+)
 
-# Sections, keys and values of verl's configuration that messages name.
+# Sections and values of verl's configuration that messages name.
 
-ACTOR = "actor_rollout_ref.actor"
-ROLLOUT = "actor_rollout_ref.rollout"
-MODEL = "actor_rollout_ref.model.path"
-RUNTIME_ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
-"""Environment variables that verl passes to every process of a training."""
-
-SECTION = "algorithm.grpo_ext"
-"""The section of `Options`."""
 GOLD_RESPONSES = f"{SECTION}.gold_responses"
 """The section of `GoldResponseOptions`."""
 SEED_REQUESTS = f"{SECTION}.seed_requests"
@@ -62,42 +53,12 @@ SINGLE_TURN_LOOPS = ("single_turn_agent", AGENT_LOOPS["single_turn_agent"], STOR
 REWARD_MANAGER = "rule_and_model"
 """Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""
 
-ALL_TERMS = "all"
-"""Value of ``policy_loss.gvpo_terms`` for GVPO itself; the others are those of `gvpo_terms.LOSSES`."""
-
 DRIFT_ENGINES = ("fsdp", "fsdp2")
 """Values of ``actor.strategy`` with which GVPO's later updates on a rollout were tested."""
 REFRESH_ENGINES = ("fsdp", "fsdp2")
 """Values of ``actor.strategy`` with which the reference refresh was tested."""
 SEEDED_ROLLOUTS = ("vllm",)
 """Values of ``rollout.name`` whose requests take a seed: SGLang's do not, TensorRT-LLM's were not tested."""
-
-RENAMED = {
-    f"{SECTION}.ref_sync_steps": f"{SECTION}.ref_model_sync_steps",
-    f"{SECTION}.ref_mixup_alpha": f"{SECTION}.ref_model_mixup_alpha",
-    f"{SECTION}.mask_truncated": f"{SECTION}.mask_truncated_completions",
-    f"{SECTION}.gvpo_beta": f"{ACTOR}.policy_loss.gvpo_beta",
-}
-"""Keys of earlier development versions → their new names."""
-RENAMED_MODES = {
-    "group_sync": "grpo_ext_sync",
-    "group_colocate_async": "grpo_ext_colocate_async",
-    "group_separate_async": "grpo_ext_separate_async",
-}
-"""Values of ``trainer.v1.trainer_mode`` in earlier development versions → their new names."""
-
-RENAMED_AGENT_LOOPS = {
-    "step_single_turn_agent": "grpo_ext_single_turn_agent",
-    "step_tool_agent": "grpo_ext_tool_agent",
-}
-"""Values of ``rollout.agent.default_agent_loop`` in earlier development versions → their new names."""
-
-
-def setting(config: DictConfig, key: str, default: Any = None) -> Any:
-    """Return the value of a dotted key; ``default`` where it is null or missing."""
-    value = OmegaConf.select(config, key, throw_on_resolution_failure=False)
-    return default if value is None else value
-
 
 BUDGET = Rule(is_count, "an integer ≥ 1", "${data.max_response_length}", nullable=True)
 
@@ -303,7 +264,7 @@ class Options:
         name = estimator or section.get("adv_estimator")
         options = cls.from_config(algorithm)
         if options.scale_rewards is None:
-            options = replace(options, scale_rewards="none" if name in OUTCOME_BASELINES else "group")
+            options = replace(options, scale_rewards="none" if _only_centres(name) else "group")
         _check_budget(options)
         _check_estimator(options, name, section.get("norm_adv_by_std_in_grpo", True))
         return options
@@ -375,11 +336,6 @@ def _read_named(cls: type[Value], sections: Mapping[str, Any], prefix: str) -> M
 
 
 def _unknown(key: str, value: object, valid: list[str]) -> SettingError:
-    if key in RENAMED:
-        new = RENAMED[key]
-        return SettingError(
-            key, value, seen=f"{key}={value!r} has another name now", valid=new, fix=f"~{key} ++{new}={value}"
-        )
     section, _, name = key.rpartition(".")
     near = get_close_matches(name, valid, n=1)
     fix = f"~{key} ++{section}.{near[0]}={value}" if near else f"~{key} to remove it"
@@ -413,8 +369,14 @@ def _check_budget(options: Options) -> None:
         )
 
 
+def _only_centres(estimator: str | None) -> bool:
+    """Whether an estimator has a baseline of its own, which divides by no standard deviation."""
+    record = ESTIMATORS.get(str(estimator))
+    return record is not None and record.baseline is not None
+
+
 def _check_estimator(options: Options, estimator: str | None, norm_adv_by_std_in_grpo: bool) -> None:
-    if estimator in OUTCOME_BASELINES and options.scale_rewards != "none":
+    if _only_centres(estimator) and options.scale_rewards != "none":
         key = f"{SECTION}.scale_rewards"
         raise SettingError(
             key,
@@ -423,13 +385,14 @@ def _check_estimator(options: Options, estimator: str | None, norm_adv_by_std_in
             valid="none",
             fix=f"{key}=none, or for the scaled estimator: algorithm.adv_estimator=grpo_outcome",
         )
-    if estimator == "gvpo" and options.mask_truncated_completions:
+    record = ESTIMATORS.get(str(estimator))
+    if record is not None and record.sums_to_zero and options.mask_truncated_completions:
         key = f"{SECTION}.mask_truncated_completions"
         raise SettingError(
             key,
             True,
-            why="with algorithm.adv_estimator=gvpo a response that left the loss would unbalance its group, "
-            "whose weights must sum to zero",
+            why=f"with algorithm.adv_estimator={estimator} a response that left the loss would unbalance its "
+            "group, whose weights must sum to zero",
             valid="false",
             fix=f"{key}=false, and shape the reward instead: reward.reward_manager.name=dapo",
         )

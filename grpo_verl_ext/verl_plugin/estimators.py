@@ -1,13 +1,13 @@
-"""Advantage estimators with verl's signature; `ESTIMATORS` names them for ``algorithm.adv_estimator``.
+"""Advantage estimators with verl's signature, made from records of the catalogue.
 
 verl calls one in the driver with the whole rollout batch: ``token_level_rewards`` and ``response_mask``
 (B, T), ``index`` the prompt id of each row, ``config`` verl's ``algorithm`` section. All return
 ``(advantages, returns)``, (B, T) each and equal, as verl's own outcome estimators do.
 
 **Which rewards count.** As with verl's ``grpo``, every response counts in mean and standard deviation, even
-with no token in ``response_mask`` (all rejected, or none written); `WITH_TOKENS` lists the exceptions.
-Padding rows never count. Of a session with several outputs the last counts, and all get its advantage
-(`kv_batch`).
+with no token in ``response_mask`` (all rejected, or none written), except where a record's weights must sum
+to zero (`Estimator.sums_to_zero`). Padding rows never count. Of a session with several outputs the last
+counts, and all get its advantage (`batch.sessions`).
 """
 
 from collections.abc import Callable, Mapping
@@ -22,9 +22,10 @@ from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.validation import check_rows, check_same_shape
+from grpo_verl_ext.catalogue import Estimator
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.batch.sessions import Rows, rows_of
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
-from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, STEPS
 
 BASELINES: dict[str, adv.Baseline] = {
@@ -34,104 +35,52 @@ BASELINES: dict[str, adv.Baseline] = {
 }
 """``algorithm.grpo_ext.scale_rewards`` → its function."""
 
-WITH_TOKENS = frozenset({"gvpo"})
-"""Estimators whose groups are the responses that still have tokens, over which the loss of that name sums.
-
-GVPO's weights must sum to zero over these log-likelihoods (`algorithms.gvpo`).
-"""
-
-PER_PROMPT_TOKEN = frozenset({"dapo_per_prompt"})
-"""Estimators whose advantages carry 1/N_x: `advantages.per_prompt_token`."""
-
 LARGEST_REWARD = 1e15
 """Largest |reward|: sums of many squares still fit fp32."""
 
 Result = tuple[Tensor, Tensor]
-Estimator = Callable[..., Result]
+VerlsCall = Callable[..., Result]
 
 
-def unscaled(name: str) -> Estimator:
-    """Return an estimator of `advantages.OUTCOME_BASELINES` with verl's signature.
+def as_verl_calls_it(estimator: Estimator) -> VerlsCall:
+    """Return an estimator with verl's signature: (B, T) rewards and mask, prompt ids → advantages, returns.
 
     With ``gvpo_anchor=ref`` the trainer, which has the reference's log-probs, subtracts β (ℓ − mean ℓ).
     """
+    compute = _process if estimator.needs_steps else _outcome
 
-    def estimator(
+    def function(
         token_level_rewards: Tensor,
         response_mask: Tensor,
         index: npt.ArrayLike | None = None,
         config: Mapping[str, Any] | None = None,
         **_: object,
     ) -> Result:
-        return _outcome(name, token_level_rewards, response_mask, index, config)
+        return compute(estimator, token_level_rewards, response_mask, index, config)
 
-    estimator.__name__ = estimator.__qualname__ = name
-    estimator.__doc__ = adv.OUTCOME_BASELINES[name].__doc__
-    return estimator
-
-
-def grpo_outcome(
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    index: npt.ArrayLike | None = None,
-    config: Mapping[str, Any] | None = None,
-    **_: object,
-) -> Result:
-    """Compute GRPO's outcome advantages Â = (r − mean r)/(std r + ε): `advantages.group_scaled`."""
-    return _outcome("grpo_outcome", token_level_rewards, response_mask, index, config)
-
-
-def dapo(
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    index: npt.ArrayLike | None = None,
-    config: Mapping[str, Any] | None = None,
-    **_: object,
-) -> Result:
-    """Compute DAPO's advantages, GRPO's Â (arXiv 2503.14476 eq. 9); verl's ``filter_groups`` filters."""
-    return _outcome("dapo", token_level_rewards, response_mask, index, config)
-
-
-def dapo_per_prompt(
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    index: npt.ArrayLike | None = None,
-    config: Mapping[str, Any] | None = None,
-    **_: object,
-) -> Result:
-    """Compute DAPO's advantages Â/N_x for the paper's mean per prompt: `advantages.per_prompt_token`.
-
-    N_x counts the prompt's tokens left by rollout rejection, over which the loss of the same name sums.
-    verl's ``critic/advantages/*`` then show Â/N_x.
-    """
-    return _outcome("dapo_per_prompt", token_level_rewards, response_mask, index, config)
+    function.__name__ = function.__qualname__ = estimator.name
+    function.__doc__ = estimator.doc
+    return function
 
 
 @torch.no_grad()
-def grpo_process(
+def _process(
+    estimator: Estimator,
     token_level_rewards: Tensor,
     response_mask: Tensor,
-    index: npt.ArrayLike | None = None,
-    config: Mapping[str, Any] | None = None,
-    **_: object,
+    index: npt.ArrayLike | None,
+    config: Mapping[str, Any] | None,
 ) -> Result:
-    """Compute GRPO's advantages with process supervision, arXiv 2402.03300 §4.1.3: `process_advantages`.
-
-    The trainer sets the steps (`wire.STEPS`); ``token_level_rewards``, the outcome, gives the dtype.
-    The steps of a rejected response stay in mean and standard deviation.
-
-    Raises:
-        ValueError: no steps are set: the trainer mode or the agent loop is verl's own.
-    """
-    options = Options.for_estimator(config, "grpo_process")
+    name = estimator.name
+    options = Options.for_estimator(config, name)
     check_our_trainer(options)
-    group = _group_ids("grpo_process", index, token_level_rewards)
-    _rows("grpo_process", index, token_level_rewards)  # refuses several outputs of a session
+    group = _group_ids(name, index, token_level_rewards)
+    _rows(estimator, index, token_level_rewards)  # refuses several outputs of a session
     steps = STEPS.get()
     if steps is None:
         raise ValueError(
-            "algorithm.adv_estimator=grpo_process has no step rewards to learn from; valid are a trainer "
-            "mode and an agent loop of this package. Type: +algo=grpo_process"
+            f"algorithm.adv_estimator={name} has no step rewards to learn from; valid are a trainer "
+            f"mode and an agent loop of this package. Type: +algo={name}"
         )
     check_rows(response_mask, group)
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
@@ -141,23 +90,15 @@ def grpo_process(
     return advantages, advantages
 
 
-ESTIMATORS: dict[str, Estimator] = {
-    "grpo_outcome": grpo_outcome,
-    "grpo_process": grpo_process,
-    "dapo": dapo,
-    "dapo_per_prompt": dapo_per_prompt,
-    **{name: unscaled(name) for name in adv.OUTCOME_BASELINES},
-}
-
-
 @torch.no_grad()
 def _outcome(
-    name: str,
+    estimator: Estimator,
     token_level_rewards: Tensor,
     response_mask: Tensor,
     index: npt.ArrayLike | None,
     config: Mapping[str, Any] | None,
 ) -> Result:
+    name = estimator.name
     options = Options.for_estimator(config, name)
     check_our_trainer(options)
     group = _group_ids(name, index, token_level_rewards)
@@ -165,12 +106,12 @@ def _outcome(
     check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
-    rewards, rows = adv.response_rewards(token_level_rewards), _rows(name, index, token_level_rewards)
-    member = rows.member & adv.has_tokens(learnt) if name in WITH_TOKENS else rows.member
+    rewards, rows = adv.response_rewards(token_level_rewards), _rows(estimator, index, token_level_rewards)
+    member = rows.member & adv.has_tokens(learnt) if estimator.sums_to_zero else rows.member
     _refuse_bad_rewards(name, rewards, member)
-    baseline = adv.OUTCOME_BASELINES.get(name, BASELINES[str(options.scale_rewards)])
+    baseline = estimator.baseline or BASELINES[str(options.scale_rewards)]
     of_session = baseline(rewards, group, member)[rows.last].to(token_level_rewards.dtype)
-    if name in PER_PROMPT_TOKEN:
+    if estimator.per_prompt_token:
         of_session = adv.per_prompt_token(of_session.unsqueeze(-1), response_mask, group).squeeze(-1)
     advantages = adv.on_tokens(of_session, learnt)
     return advantages, advantages
@@ -191,8 +132,8 @@ def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tens
     return group
 
 
-def _rows(name: str, index: npt.ArrayLike | None, like: Tensor) -> Rows:
-    return rows_of(name, np.asarray(index).tolist(), like.device)
+def _rows(estimator: Estimator, index: npt.ArrayLike | None, like: Tensor) -> Rows:
+    return rows_of(estimator, np.asarray(index).tolist(), like.device)
 
 
 def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:

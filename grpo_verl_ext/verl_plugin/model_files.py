@@ -10,10 +10,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import MODEL
+from grpo_verl_ext.utils.rules import is_count
 from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, is_a, typed
-from grpo_verl_ext.verl_plugin.config import MODEL
-from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.rules import is_count
 
 FIX = f"{MODEL}=<folder of a Hugging Face model>"
 """The line to type where the policy's model is wrong."""

@@ -1,15 +1,14 @@
 """Register everything the package adds to verl, once per process; registering twice is harmless."""
 
 import functools
-from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
-from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from wrapt import register_post_import_hook
 
+from grpo_verl_ext.utils.foreign import foreign_algorithms, presets_of
 from grpo_verl_ext.verl_plugin import patches, resolvers
 from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
 from grpo_verl_ext.verl_plugin.patches import driver
@@ -41,22 +40,8 @@ def register() -> None:
     patches.install()
 
 
-def _register_algorithms(core_algos: ModuleType) -> None:
-    from grpo_verl_ext.verl_plugin import estimators, losses
-
-    _enter_free_names(core_algos.ADV_ESTIMATOR_REGISTRY, estimators.ESTIMATORS)
-    _enter_free_names(core_algos.POLICY_LOSS_REGISTRY, losses.LOSSES)
-
-
-def _enter_free_names(
-    registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]]
-) -> None:
-    """Add the functions whose names are free; a taken name stays with its package, whose trainings need it.
-
-    A training that means our function of that name is refused by the check ``names``.
-    """
-    for name, function in functions.items():
-        registry.setdefault(name, function)
+def _register_algorithms(_core_algos: ModuleType) -> None:
+    import grpo_verl_ext.verl_plugin.algorithms  # noqa: F401
 
 
 def _register_trainers(_v1: ModuleType) -> None:
@@ -75,11 +60,13 @@ def _register_reward_manager(_reward_manager: ModuleType) -> None:
 
 
 class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships no types
-    """Append ``grpo_verl_ext/config`` to Hydra's search path, after verl's folder, which keeps precedence."""
+    """Append ``grpo_verl_ext/config``, then other packages', to Hydra's search path, after verl's folder."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Add the folder; called by Hydra when it composes a configuration."""
         search_path.append(provider="grpo_verl_ext", path="pkg://grpo_verl_ext.config")
+        for entry in foreign_algorithms():
+            search_path.append(provider=entry.name, path=f"pkg://{presets_of(entry)}")
 
 
 def install_search_path() -> None:

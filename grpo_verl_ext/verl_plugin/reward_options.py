@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_verl_ext.verl_plugin.rules import FACTOR, ON_OR_OFF, POSITIVE, Rule, is_number, key, one_of
+from grpo_verl_ext.utils.rules import FACTOR, ON_OR_OFF, POSITIVE, Rule, is_number, key, one_of
 
 PATH = Rule(
     lambda value: isinstance(value, str) and value != "",

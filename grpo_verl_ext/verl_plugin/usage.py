@@ -14,15 +14,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.verl_plugin.config import (
-    ACTOR,
-    RENAMED_AGENT_LOOPS,
-    RENAMED_MODES,
-    REWARD_MANAGER,
-    ROLLOUT,
-    RUNTIME_ENVIRONMENT,
-    SECTION,
-)
+from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, RUNTIME_ENVIRONMENT, SECTION
+from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
 from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE as PLATFORM_VARIABLE
 from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
 
@@ -42,8 +35,8 @@ ELSEWHERE = (
 """Keys of modules that other processes import and the driver does not; they may register names."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
-    "trainer.v1.trainer_mode": tuple(RENAMED_MODES),
-    f"{ROLLOUT}.agent.default_agent_loop": tuple(RENAMED_AGENT_LOOPS),
+    "trainer.v1.trainer_mode": (),
+    f"{ROLLOUT}.agent.default_agent_loop": (),
     "reward.reward_manager.name": (REWARD_MANAGER,),
     "task.package": (PACKAGE,),
 }

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 from packaging.version import Version
 
-from grpo_verl_ext.verl_plugin.errors import Problem
+from grpo_verl_ext.utils.errors import Problem
 
 VERL_FROM, VERL_BELOW = "0.9", "0.10"
 

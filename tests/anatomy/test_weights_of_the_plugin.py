@@ -4,27 +4,26 @@ import pytest
 import torch
 
 from grpo_verl_ext.anatomy.weights import ALGORITHMS, StepResponses, token_weights
+from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS, LOSSES
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, actor_config
-from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
-from grpo_verl_ext.verl_plugin.presets import PRESETS
 
 GROUPS = ["a", "b", "b", "a", "a", "c", "b", "c", "a", "c", "b", "c"]
 SCORES = [0.0, 1.0, 0.5, 2.0, 0.0, 1.0, 1.0, 1.0, 0.25, 1.0, 0.0, 1.0]
 LENGTHS = [3, 7, 1, 2, 9, 4, 4, 5, 6, 1, 2, 8]
 
 
-WEIGHED = [case for case in OUR_CASES if case.name in VARIANTS]
+WEIGHED = [case for case in OUR_CASES if case.name in LOSSES]
 
 
 def test_every_variant_is_a_registered_loss() -> None:
-    assert [case.name for case in WEIGHED] == list(VARIANTS)
+    assert [case.name for case in WEIGHED] == list(LOSSES)
 
 
 def test_every_preset_is_weighed_but_those_that_need_more_than_scores() -> None:
     assert set(PRESETS) - set(ALGORITHMS) == {"grpo_process", "ppo", "ppo_kl"}
-    assert set(VARIANTS) <= set(ALGORITHMS)
+    assert set(LOSSES) <= set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("case", WEIGHED, ids=lambda case: case.name)

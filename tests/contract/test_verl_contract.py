@@ -186,7 +186,7 @@ BROKEN = {
         "    loss_scale_factor: Optional[int] = None",
         "    loss_scale: Optional[int] = None",
         "verl.workers.config.ActorConfig has lost its loss_scale_factor; "
-        "grpo_verl_ext.verl_plugin.losses.normalization uses it, "
+        "grpo_verl_ext.verl_plugin.losses.metrics uses it, "
         "grpo_verl_ext.verl_plugin.losses.clipped uses it, "
         "grpo_verl_ext.verl_plugin.gvpo.loss uses it, grpo_verl_ext.verl_plugin.invariance.report uses it, "
         "grpo_verl_ext.verl_plugin.losses.custom uses it, grpo_verl_ext.anatomy.weights uses it",

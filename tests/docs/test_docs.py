@@ -31,10 +31,9 @@ from verl.trainer.ppo import core_algos
 from grpo_verl_ext.algorithms.advantages import OUTCOME_BASELINES
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.verl_plugin import preflight
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS, LOSSES
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.config import NESTED, Options
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.losses import LOSSES
 
 SITE_PACKAGES = Path(verl.__file__).parents[1]
 OF_THE_MACHINE = ("device", "rollout-engine", "queue", "task", "data", "model")

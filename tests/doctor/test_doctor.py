@@ -29,9 +29,9 @@ from grpo_verl_ext.doctor.verls_validation import LARGEST_RANK
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskManifest, TaskSettings
+from grpo_verl_ext.utils.errors import Severity
 from grpo_verl_ext.utils.files import sha256
 from grpo_verl_ext.verl_plugin import versions as requirements
-from grpo_verl_ext.verl_plugin.errors import Severity
 from grpo_verl_ext.verl_plugin.versions import TESTED
 
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"

@@ -24,9 +24,9 @@ from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.results import keep_grid
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.errors import SettingError
 
 MODEL = "actor_rollout_ref.model.path"
 

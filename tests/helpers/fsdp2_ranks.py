@@ -181,8 +181,8 @@ def make_worker(model: str, variant: dict[str, Any]) -> Any:
 def actor_config(job: dict[str, Any], variant: dict[str, Any]) -> Any:
     from verl.workers.config import ActorConfig
 
+    from grpo_verl_ext.catalogue import LOSSES, mode_of
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-    from grpo_verl_ext.verl_plugin.losses import VARIANTS
 
     return ActorConfig(
         strategy="fsdp2",
@@ -190,7 +190,7 @@ def actor_config(job: dict[str, Any], variant: dict[str, Any]) -> Any:
         ppo_micro_batch_size_per_gpu=1,
         use_dynamic_bsz=variant["micro_batch"] is None,
         policy_loss=LossConfig(loss_mode=variant["loss"], gvpo_beta=job["beta"], gvpo_terms=variant["terms"]),
-        loss_agg_mode=VARIANTS[variant["loss"]].loss_agg_mode,
+        loss_agg_mode=mode_of(LOSSES[variant["loss"]]),
     )
 
 

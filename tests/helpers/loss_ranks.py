@@ -8,8 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue import mode_of
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
+from grpo_verl_ext.verl_plugin.algorithms import LOSSES
 
 ROWS, WIDTH, VOCABULARY, FEATURES = 8, 5, 7, 3
 LENGTHS = (5, 1, 3, 2, 5, 4, 0, 1)
@@ -46,7 +48,7 @@ class Config(dict[str, Any]):
 
 def actor_config(name: str, dp_size: int) -> Config:
     return Config(
-        loss_agg_mode=VARIANTS[name].loss_agg_mode,
+        loss_agg_mode=mode_of(catalogue.LOSSES[name]),
         loss_scale_factor=WIDTH,
         clip_ratio=0.2,
         clip_ratio_low=0.2,

@@ -1,26 +1,23 @@
 """Write docs/settings.md from the fields of the settings: ``python tests/helpers/write_settings_page.py``."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from verl.workers.config import PolicyLossConfig
-
+from grpo_verl_ext.utils.errors import as_typed
+from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, SECTION
+from grpo_verl_ext.utils.options import said_of
+from grpo_verl_ext.utils.rules import DESCRIPTION, RULE, Rule
 from grpo_verl_ext.verl_plugin.config import (
-    ACTOR,
     AGENT_LOOPS,
     NESTED,
     NESTED_BY_NAME,
     REWARD_MANAGER,
-    ROLLOUT,
-    SECTION,
     TRAINER_MODES,
     Options,
 )
-from grpo_verl_ext.verl_plugin.errors import as_typed
-from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-from grpo_verl_ext.verl_plugin.rules import DESCRIPTION, RULE, Rule
+from grpo_verl_ext.verl_plugin.loss_config import LossConfig, option_models
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -42,7 +39,6 @@ Keys of `{ACTOR}.policy_loss`. verl's own class refuses them, so presets set
 
 def page() -> str:
     """The text of the page."""
-    verls = {field.name for field in fields(PolicyLossConfig)}
     parts = [
         INTRODUCTION,
         "## Values of verl's keys\n",
@@ -50,7 +46,7 @@ def page() -> str:
         f"## `{SECTION}`\n",
         _keys(_rows(Options)),
         OF_THE_LOSS,
-        _keys(_rows(LossConfig, without=verls)),
+        _keys(_rows_of_losses()),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -87,22 +83,33 @@ def _keys(rows: Iterator[tuple[str, str, str]]) -> str:
     return _table(("key", "default, other values", "what it does"), rows)
 
 
-def _rows(settings: Any, section: str = "", without: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
+def _rows_of_losses() -> Iterator[tuple[str, str, str]]:
+    """Key, values and description of each option of a loss."""
+    for model in option_models():
+        for name, field in model.model_fields.items():
+            yield (
+                f"`{name}`",
+                _valid(as_typed(field.default), said_of(field)["valid"]),
+                field.description or "",
+            )
+
+
+def _rows(settings: Any, section: str = "") -> Iterator[tuple[str, str, str]]:
     """Key, values and description of each field; the keys of a nested section follow it."""
     for field in fields(settings):
-        if field.name in without:
-            continue
         rule: Rule = field.metadata[RULE]
         default = as_typed([*field.default] if isinstance(field.default, tuple) else field.default)
-        if isinstance(rule.valid, str):
-            valid = f"`{default}`; {rule.valid.removesuffix(', or null')}"
-        else:
-            valid = _names((default, *(name for name in rule.valid if name != default)))
-        yield f"`{section}{field.name}`", valid, field.metadata[DESCRIPTION]
+        yield f"`{section}{field.name}`", _valid(default, rule.valid), field.metadata[DESCRIPTION]
         if settings is Options and field.name in NESTED:
             yield from _rows(NESTED[field.name], f"{field.name}.")
         if settings is Options and field.name in NESTED_BY_NAME:
             yield from _rows(NESTED_BY_NAME[field.name], f"{field.name}.<name>.")
+
+
+def _valid(default: str, valid: str | tuple[str, ...]) -> str:
+    if isinstance(valid, str):
+        return f"`{default}`; {valid.removesuffix(', or null')}"
+    return _names((default, *(name for name in valid if name != default)))
 
 
 def _names(names: Any) -> str:

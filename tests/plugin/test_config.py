@@ -6,21 +6,15 @@ from typing import Any
 import pytest
 import write_settings_page
 from omegaconf import OmegaConf
-from verl.workers.config import PolicyLossConfig
 
-from grpo_verl_ext.verl_plugin.config import (
-    NESTED,
-    NESTED_BY_NAME,
-    RENAMED,
-    SECTION,
-    Options,
-)
-from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.utils.options import read
+from grpo_verl_ext.utils.rules import DESCRIPTION, RULE
+from grpo_verl_ext.verl_plugin.config import NESTED, NESTED_BY_NAME, Options
+from grpo_verl_ext.verl_plugin.loss_config import option_models
 from grpo_verl_ext.verl_plugin.reward_options import RewardModelOptions
-from grpo_verl_ext.verl_plugin.rules import DESCRIPTION, RULE
 
-VERLS = {field.name for field in fields(PolicyLossConfig)}
 KEYS = [
     *((f"{SECTION}.{field.name}", field) for field in fields(Options)),
     *((f"{SECTION}.{name}.{field.name}", field) for name, read in NESTED.items() for field in fields(read)),
@@ -29,7 +23,6 @@ KEYS = [
         for of, read in NESTED_BY_NAME.items()
         for field in fields(read)
     ),
-    *((f"policy_loss.{field.name}", field) for field in fields(LossConfig) if field.name not in VERLS),
 ]
 
 
@@ -40,8 +33,7 @@ def test_the_page_is_written_from_the_keys() -> None:
 
 @pytest.mark.parametrize(("name", "field"), KEYS, ids=[name for name, _ in KEYS])
 def test_a_key_has_a_rule_that_its_default_obeys_and_a_description(name: str, field: Any) -> None:
-    if name != "policy_loss.gvpo_beta":  # the one key without a default: the loss needs it
-        field.metadata[RULE].check(name, field.default)
+    field.metadata[RULE].check(name, field.default)
     assert field.metadata[DESCRIPTION]
 
 
@@ -56,6 +48,25 @@ def test_what_a_key_does_not_take_is_refused_by_its_full_name(name: str, field: 
     assert f"{name}=" in refused.value.problem.fix
 
 
+OF_LOSSES = [(model, name) for model in option_models() for name in model.model_fields]
+
+
+@pytest.mark.parametrize(("model", "name"), OF_LOSSES, ids=[name for _, name in OF_LOSSES])
+def test_a_key_of_a_loss_has_a_default_that_it_takes_a_description_and_a_refusal(
+    model: Any, name: str
+) -> None:
+    field = model.model_fields[name]
+    default = 0.1 if name == "gvpo_beta" else field.default  # the one key without: the loss needs it
+    others = {"gvpo_beta": 0.1} if "gvpo_beta" in model.model_fields else {}
+    assert getattr(read(model, others | {name: default}, "policy_loss"), name) == default
+    assert field.description
+    with pytest.raises(SettingError) as refused:
+        read(model, others | {name: object()}, "policy_loss")
+    assert refused.value.problem.key == f"policy_loss.{name}"
+    assert refused.value.problem.valid
+    assert f"policy_loss.{name}=" in refused.value.problem.fix
+
+
 def test_no_section_means_all_defaults() -> None:
     assert Options.from_config(None) == Options.from_config({}) == Options()
     assert Options.from_config({"grpo_ext": None}) == Options()
@@ -67,11 +78,3 @@ def test_a_section_of_omegaconf_is_read_like_a_plain_one() -> None:
     assert read == Options.from_config({"grpo_ext": section})
     assert read.reward_model == RewardModelOptions(weight=0.5)
     assert is_dataclass(read.reward_model)
-
-
-@pytest.mark.parametrize("old", RENAMED)
-def test_an_old_name_names_the_new_one(old: str) -> None:
-    with pytest.raises(SettingError) as refused:
-        Options.from_config({"grpo_ext": {old.removeprefix(f"{SECTION}."): 1}})
-    assert (refused.value.problem.key, refused.value.problem.valid) == (old, RENAMED[old])
-    assert refused.value.problem.fix == f"~{old} ++{RENAMED[old]}=1"

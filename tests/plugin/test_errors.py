@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from grpo_verl_ext.verl_plugin.errors import Problem, SettingError, as_typed
+from grpo_verl_ext.utils.errors import Problem, SettingError, as_typed
 
 
 @pytest.mark.parametrize(

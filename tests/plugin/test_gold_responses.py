@@ -26,11 +26,11 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from grpo_verl_ext.tasks.chain_sum.problems import row, wanted_response, write_rows
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
-from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.measure import gold_responses
 from grpo_verl_ext.verl_plugin.measure.checks import check_gold_responses
 from grpo_verl_ext.verl_plugin.measure.gold_responses import PARTITION, GoldRow, read_rows

@@ -26,7 +26,7 @@ def test_importing_verl_registers_estimators_and_losses(python: Python) -> None:
     )
     assert found.stdout.split() == [
         "grpo_verl_ext.verl_plugin.estimators",
-        "grpo_verl_ext.verl_plugin.losses.clipped",
+        "grpo_verl_ext.catalogue.clipped",
     ], found.stderr
 
 
@@ -115,7 +115,7 @@ def test_every_module_can_be_the_first_one_imported(module: str, python: Python)
         print(get_policy_loss_fn("grpo").__module__)
         """
     )
-    assert found.stdout.strip() == "grpo_verl_ext.verl_plugin.losses.clipped", found.stderr
+    assert found.stdout.strip() == "grpo_verl_ext.catalogue.clipped", found.stderr
     assert "did not load" not in found.stderr
 
 
@@ -180,8 +180,10 @@ def test_a_name_that_another_package_had_before_stays_its_own(python: Python) ->
     found = python(
         """
         import json, verl
-        from grpo_verl_ext.verl_plugin import losses
-        losses.LOSSES["vanilla"] = json.loads  # a name that verl itself registers
+        from grpo_verl_ext import catalogue
+        from grpo_verl_ext.catalogue.clipped import clipped_loss
+        from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
+        catalogue.LOSSES["vanilla"] = clipped_loss("vanilla", TOKEN_MEAN)  # a name that verl itself registers
         from verl.trainer.ppo.core_algos import get_policy_loss_fn
         print(get_policy_loss_fn("vanilla").__module__, get_policy_loss_fn("grpo").__module__)
         from omegaconf import OmegaConf
@@ -194,5 +196,5 @@ def test_a_name_that_another_package_had_before_stays_its_own(python: Python) ->
         """
     )
     names, refused = found.stdout.splitlines()
-    assert names.split() == ["verl.trainer.ppo.core_algos", "grpo_verl_ext.verl_plugin.losses.clipped"]
+    assert names.split() == ["verl.trainer.ppo.core_algos", "grpo_verl_ext.catalogue.clipped"]
     assert "policy_loss.loss_mode is vanilla, but the policy loss of this name is that of verl." in refused

@@ -19,9 +19,11 @@ from verl.utils.metric import Metric
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from grpo_verl_ext import gvpo_terms, k1, k2, k3
-from grpo_verl_ext.verl_plugin import losses, wire
-from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext import catalogue, gvpo_terms, k1, k2, k3
+from grpo_verl_ext.catalogue import mode_of
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin.algorithms import LOSSES
 from grpo_verl_ext.verl_plugin.gvpo.loss import WEIGHT_SUM
 from grpo_verl_ext.verl_plugin.invariance.batch import (
     MAX_RESPONSE_LENGTH,
@@ -32,7 +34,6 @@ from grpo_verl_ext.verl_plugin.invariance.batch import (
 from grpo_verl_ext.verl_plugin.invariance.cuts import cut
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config, value_and_gradient
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
-from grpo_verl_ext.verl_plugin.losses import VARIANTS
 from grpo_verl_ext.verl_plugin.preflight.algorithm import check_pair
 
 F64 = torch.float64
@@ -66,8 +67,8 @@ def oracle_losses(batch: RaggedBatch, c: float | None) -> tuple[list[list[float]
 
 
 def test_the_names_are_those_that_settings_know():
-    assert set(losses.LOSSES) == set(VARIANTS)
-    assert {loss.__name__ for loss in losses.LOSSES.values()} == set(losses.LOSSES)
+    assert set(LOSSES) == set(catalogue.LOSSES)
+    assert {loss.__name__ for loss in LOSSES.values()} == set(LOSSES)
 
 
 @pytest.mark.parametrize("c", [3.0, None])
@@ -191,12 +192,12 @@ def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[
         "log_prob": torch.zeros(2, 2, dtype=F64),
         "advantages": torch.tensor([[1.0, 1.0], [-1.0, 0.0]], dtype=F64),
         "response_mask": torch.tensor([[True, True], [True, False]]),
-        "loss_agg_mode": VARIANTS[name].loss_agg_mode,
+        "loss_agg_mode": mode_of(catalogue.LOSSES[name]),
         "rollout_is_weights": None,
     }
     groups = wire.GROUPS.get() or wire.at_first_update(2, group_size=4)
     with wire.GROUPS.set(groups):
-        return losses.LOSSES[name](config=config, **(arguments | changes))
+        return LOSSES[name](config=config, **(arguments | changes))
 
 
 def counted(config, **changes: object):
@@ -327,7 +328,7 @@ def test_metrics_are_token_means_of_the_mini_batch(some_zero_advantages, split, 
         assert found[key] == pytest.approx(expected, rel=1e-6), key
 
 
-@pytest.mark.parametrize("name", losses.LOSSES)
+@pytest.mark.parametrize("name", LOSSES)
 def test_the_entropy_is_per_token_whatever_the_loss_averages(some_zero_advantages, name):
     found = metrics_through_verl(name, some_zero_advantages, "halves", 2)
     expected = expected_metrics(some_zero_advantages)
@@ -435,7 +436,7 @@ def test_verls_kl_loss_is_the_estimator_that_its_type_names(kl_loss_type, estima
 
 def check(loss_mode: str, config: ActorConfig) -> None:
     """As the driver does, before any rollout."""
-    check_loss(loss_mode, VARIANTS[loss_mode].loss_agg_mode, config)
+    check_loss(catalogue.LOSSES[loss_mode], config)
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum"])
@@ -467,7 +468,7 @@ def test_a_clip_range_that_is_none_is_refused(side, value, shown):
     with pytest.raises(
         ValueError, match=rf"\.{side} is {shown}; valid is a finite number ≥ 0\. Type: .*=0\.2"
     ):
-        check_loss("grpo", "seq-mean-token-mean", actor)
+        check_loss(catalogue.LOSSES["grpo"], actor)
 
 
 @pytest.mark.parametrize("beta", [None, 0, -0.1, math.inf, math.nan, "0.1"])
@@ -629,9 +630,9 @@ def test_the_driver_can_check_the_composed_configuration():
     mode = "seq-mean-token-sum-norm"
     actor = OmegaConf.create({"loss_agg_mode": mode, "loss_scale_factor": None, "clip_ratio_c": 3.0})
     with pytest.raises(ValueError, match="loss_scale_factor is null"):
-        check_loss("dr_grpo", mode, actor)
+        check_loss(catalogue.LOSSES["dr_grpo"], actor)
     actor.loss_scale_factor = 128
-    check_loss("dr_grpo", mode, actor)
+    check_loss(catalogue.LOSSES["dr_grpo"], actor)
 
 
 @pytest.mark.parametrize("name", ["dapo_per_prompt", "gvpo"])

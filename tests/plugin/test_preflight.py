@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from processes import Python
 from safetensors.torch import save_file
 
-from grpo_verl_ext.verl_plugin import preflight, usage, versions
+from grpo_verl_ext.utils.errors import Finding, Problem, Severity
+from grpo_verl_ext.verl_plugin import preflight, versions
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
-from grpo_verl_ext.verl_plugin.errors import Finding, Problem, Severity
 from grpo_verl_ext.verl_plugin.patches import driver
 from grpo_verl_ext.verl_plugin.preflight import environment
 from grpo_verl_ext.verl_plugin.rewards import checks as rewards
@@ -330,37 +330,6 @@ class TestGroups:
     def test_a_masked_response_would_unbalance_its_group(self, gvpo: Config) -> None:
         options = {"mask_truncated_completions": True, "max_response_length": 8}
         assert "weights must sum to zero" in refusal(gvpo(algorithm__grpo_ext=options))
-
-    @pytest.mark.parametrize(
-        ("old", "new"),
-        [
-            ("gvpo_beta", "actor_rollout_ref.actor.policy_loss.gvpo_beta"),
-            ("ref_sync_steps", "algorithm.grpo_ext.ref_model_sync_steps"),
-            ("ref_mixup_alpha", "algorithm.grpo_ext.ref_model_mixup_alpha"),
-            ("mask_truncated", "algorithm.grpo_ext.mask_truncated_completions"),
-        ],
-    )
-    def test_an_old_key_is_refused_with_the_new_one(self, gvpo: Config, old: str, new: str) -> None:
-        assert refusal(gvpo(**{f"algorithm__grpo_ext__{old}": 1})) == (
-            f"algorithm.grpo_ext.{old}=1 has another name now; valid is {new}. "
-            f"Type: ~algorithm.grpo_ext.{old} ++{new}=1"
-        )
-
-    @pytest.mark.parametrize("kind", ["sync", "colocate_async", "separate_async"])
-    def test_an_old_trainer_mode_is_refused_with_the_new_one(self, config: Config, kind: str) -> None:
-        old, new = f"trainer.v1.trainer_mode=group_{kind}", f"trainer.v1.trainer_mode=grpo_ext_{kind}"
-        plain = config(trainer__v1__trainer_mode=f"group_{kind}")
-        assert usage.uses_package(plain)
-        assert refusal(plain) == f"{old} has another name now; valid is grpo_ext_{kind}. Type: {new}"
-
-    @pytest.mark.parametrize("kind", ["single_turn_agent", "tool_agent"])
-    def test_an_old_agent_loop_is_refused_with_the_new_one(self, config: Config, kind: str) -> None:
-        key = "actor_rollout_ref.rollout.agent.default_agent_loop"
-        plain = config(**{key.replace(".", "__"): f"step_{kind}"})
-        assert usage.uses_package(plain)
-        assert refusal(plain) == (
-            f"{key}=step_{kind} has another name now; valid is grpo_ext_{kind}. Type: {key}=grpo_ext_{kind}"
-        )
 
     def test_the_reference_as_anchor_under_verls_trainer(self, gvpo: Config) -> None:
         message = refusal(gvpo(algorithm__grpo_ext__gvpo_anchor="ref", trainer__v1__trainer_mode="sync"))

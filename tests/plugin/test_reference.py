@@ -15,9 +15,9 @@ from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from grpo_verl_ext.verl_plugin import trainer_modes
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
 from grpo_verl_ext.verl_plugin.reference import worker as refresh
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.verl_plugin import preflight, presets
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.patches import driver
 from grpo_verl_ext.verl_plugin.preflight import verls_losses
 from grpo_verl_ext.verl_plugin.preflight.preset import advise_preset, check_preset
@@ -96,7 +97,7 @@ def test_looking_changes_nothing() -> None:
 
 
 def test_every_preset_says_its_own_name() -> None:
-    for name, preset in presets.PRESETS.items():
+    for name, preset in catalogue.PRESETS.items():
         assert preset.values.algorithm.grpo_ext.preset == name
 
 
@@ -112,8 +113,8 @@ class TestTwoPresetsOfOneEstimatorAndLoss:
 
     @pytest.fixture(autouse=True)
     def luspo(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        second = replace(presets.PRESETS["gspo"], loss_agg_mode="seq-mean-token-sum")
-        monkeypatch.setattr(verls_losses, "PRESETS", {**presets.PRESETS, "luspo": second})
+        second = replace(catalogue.ALGORITHMS["gspo"], name="luspo", average="seq-mean-token-sum")
+        monkeypatch.setattr(verls_losses, "ALGORITHMS", {**catalogue.ALGORITHMS, "luspo": second})
 
     @pytest.mark.parametrize("mode", ["seq-mean-token-mean", "seq-mean-token-sum"])
     def test_both_pass(self, mode: str) -> None:

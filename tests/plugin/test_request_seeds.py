@@ -22,10 +22,10 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.measure.checks import check_seeds
 from grpo_verl_ext.verl_plugin.measure.request_seeds import SeededServer, request_seed
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import ExtendedSingleTurnAgentLoop, ExtendedToolAgentLoop

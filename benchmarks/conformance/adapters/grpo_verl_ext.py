@@ -12,8 +12,8 @@ from benchmarks.conformance.adapter import Row, Task
 from benchmarks.conformance.adapters import verl
 from benchmarks.conformance.batch import MAX_RESPONSE_LENGTH, Floats
 from grpo_verl_ext.algorithms.advantages import per_prompt_token
+from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
-from grpo_verl_ext.verl_plugin.presets import PRESETS
 
 TITLE = "grpo_verl_ext, in verl"
 DISTRIBUTION = "verl"

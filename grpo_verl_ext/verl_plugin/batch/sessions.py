@@ -19,14 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grpo_verl_ext.catalogue import Estimator
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.wire import KEYS
-
-ONE_OUTPUT = {
-    "gvpo": "its loss is of log π(y), and several outputs of a session are no single y",
-    "grpo_process": "the ends of steps are positions in one output",
-}
-"""Estimators that refuse several outputs of a session → why; the others do as verl's ``grpo``."""
 
 _PADDING = re.compile(r"pad[0-9a-f]{32}")
 
@@ -44,8 +39,8 @@ class Rows:
     last: Tensor
 
 
-def rows_of(name: str, prompts: Sequence[object], device: torch.device) -> Rows:
-    """Return the roles of the current batch's rows, with prompt ids ``prompts``, for the estimator ``name``.
+def rows_of(estimator: Estimator, prompts: Sequence[object], device: torch.device) -> Rows:
+    """Return the roles of the current batch's rows, with prompt ids ``prompts``, for an estimator.
 
     Raises:
         ValueError: a session has several outputs, and the estimator refuses them or no keys are set.
@@ -54,9 +49,9 @@ def rows_of(name: str, prompts: Sequence[object], device: torch.device) -> Rows:
     own = torch.arange(len(prompts), device=device)
     keys = KEYS.get()
     if keys is None:
-        _refuse_outputs_in_queue(name, set(prompts))
+        _refuse_outputs_in_queue(estimator, set(prompts))
         return Rows(member=~padding, last=own)
-    refuse_several_outputs(name, keys)
+    refuse_several_outputs(estimator, keys)
     last = torch.tensor(last_outputs(keys), dtype=torch.int64, device=device)
     return Rows(member=~padding & (last == own), last=last)
 
@@ -76,29 +71,29 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
     return [last[session] for session in sessions]
 
 
-def refuse_several_outputs(name: str, keys: Sequence[str]) -> None:
-    """Refuse a session of several outputs where the estimator is one of `ONE_OUTPUT`.
+def refuse_several_outputs(estimator: Estimator | None, keys: Sequence[str]) -> None:
+    """Refuse a session of several outputs where the record says why; others do as verl's ``grpo``.
 
     Raises:
         ValueError: names the session.
     """
-    if name not in ONE_OUTPUT:
+    if estimator is None or not estimator.one_output:
         return
     for session, outputs in _several(keys):
         raise ValueError(
-            f"algorithm.adv_estimator={name}: the agent loop answered session {session} "
-            f"({{prompt}}_{{session}}) by {outputs} outputs; valid is one, for {ONE_OUTPUT[name]}. "
+            f"algorithm.adv_estimator={estimator.name}: the agent loop answered session {session} "
+            f"({{prompt}}_{{session}}) by {outputs} outputs; valid is one, for {estimator.one_output}. "
             f"Type: +algo=grpo trainer.v1.trainer_mode=grpo_ext_sync, or take an agent loop that returns "
             f"one: actor_rollout_ref.rollout.agent.default_agent_loop=<its name>"
         )
 
 
-def _refuse_outputs_in_queue(name: str, prompts: set[object]) -> None:
+def _refuse_outputs_in_queue(estimator: Estimator, prompts: set[object]) -> None:
     keys = _keys_in_queue(prompts)
-    refuse_several_outputs(name, keys)
+    refuse_several_outputs(estimator, keys)
     for session, outputs in _several(keys):
         raise ValueError(
-            f"algorithm.adv_estimator={name}: the agent loop answered session {session} "
+            f"algorithm.adv_estimator={estimator.name}: the agent loop answered session {session} "
             f"({{prompt}}_{{session}}) by {outputs} outputs, and verl's own trainer does not show its "
             f"estimators which rows are one session; valid are trainer.v1.trainer_mode="
             f"{', '.join(TRAINER_MODES)}. Type: trainer.v1.trainer_mode=grpo_ext_sync"

@@ -9,11 +9,12 @@ from typing import Any
 import psutil
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, MODEL, ROLLOUT, Options
+from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.utils.keys import ACTOR, MODEL, ROLLOUT
+from grpo_verl_ext.utils.rules import is_count
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.cpu import sizes
-from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.model_files import ModelShape, bytes_of_weights, model_shape, tensor_sizes
-from grpo_verl_ext.verl_plugin.rules import is_count
 
 CACHE = f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
 BUCKET = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"

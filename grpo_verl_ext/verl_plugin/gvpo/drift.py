@@ -23,9 +23,10 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.padding import response_from_nested
 
 from grpo_verl_ext.algorithms import gvpo, gvpo_terms, ragged
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.config import ACTOR, DRIFT_ENGINES
-from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES
 from grpo_verl_ext.verl_plugin.gvpo.loss import FIT_MOMENTS, SUMMED_METRICS, WEIGHT_SUM
 from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
 

@@ -21,9 +21,14 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation, gvpo_terms
 from grpo_verl_ext.algorithms import gvpo as formulas
-from grpo_verl_ext.verl_plugin.config import ALL_TERMS, TRAINER_MODES
-from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, metrics_of
+from grpo_verl_ext.catalogue.averages import MiniBatch
+from grpo_verl_ext.catalogue.gvpo import ALL_TERMS, GvpoOptions
+from grpo_verl_ext.catalogue.record import GroupLoss
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
+from grpo_verl_ext.verl_plugin.loss_config import options_of
+from grpo_verl_ext.verl_plugin.losses.custom import PolicyLoss
+from grpo_verl_ext.verl_plugin.losses.metrics import metrics_of
 from grpo_verl_ext.verl_plugin.wire import GROUPS, GroupRows
 
 if TYPE_CHECKING:
@@ -47,25 +52,42 @@ WEIGHT_SUM = "actor/gvpo_weight_sum/"
 these from the metrics and adds them up; over the mini-batch they are 0."""
 
 
-def gvpo(
-    *,
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    config: "ActorConfig",
-    **_: object,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1), with P = ``ppo_mini_batch_size`` prompts and D ranks.
+def as_verl_calls_it(group_loss: GroupLoss) -> PolicyLoss:
+    """Return GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1) for verl: P = ``ppo_mini_batch_size`` prompts, D ranks.
 
     ``advantages`` are the targets Ã of the estimator of the same name. ``rollout_is_weights`` is not read:
     the minimiser is the same for every sampling distribution (Theorem 2). ``policy_loss.gvpo_terms`` replaces
     ½ d_i² / (k_i − 1) by a loss of the paper's ablation, `gvpo_terms.LOSSES`.
 
-    Raises:
-        SettingError: the groups of the responses are not set (`wire.GROUPS`).
+    The loss raises SettingError where the groups of the responses are not set (`wire.GROUPS`).
     """
-    beta = float(config.policy_loss["gvpo_beta"])
+
+    def loss_fn(
+        *,
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        config: "ActorConfig",
+        **_: object,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        options = options_of(group_loss, config.policy_loss)
+        return _loss_and_metrics(options, old_log_prob, log_prob, advantages, response_mask, config)
+
+    loss_fn.__name__ = loss_fn.__qualname__ = group_loss.name
+    loss_fn.__doc__ = as_verl_calls_it.__doc__
+    return loss_fn
+
+
+def _loss_and_metrics(  # noqa: PLR0917  # a loss's arguments
+    options: GvpoOptions,
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    config: "ActorConfig",
+) -> tuple[Tensor, dict[str, Tensor]]:
+    beta = float(options.gvpo_beta)
     mini_batch, groups = MiniBatch.from_config(config), _known_groups()
     log_ratio = formulas.sequence_log_ratio(
         log_prob, log_prob.detach() if groups.old_is_current else old_log_prob, response_mask
@@ -77,7 +99,7 @@ def gvpo(
     residual = formulas.residual(log_ratio, targets, drift, beta)
     rewards = formulas.centred_rewards(targets, groups.old_deviation, groups.anchor_deviation, beta)
     moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
-    per_response = _loss_of(config.policy_loss["gvpo_terms"], residual, size, moments, beta)
+    per_response = _loss_of(options.gvpo_terms, residual, size, moments, beta)
     parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
     summed = (per_response, *parts, *moments, formulas.share_of_prompt(drift.abs(), size))
     loss, *others = (_mini_batch_mean(value, mini_batch) for value in summed)

@@ -18,8 +18,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, DRIFT_ENGINES, setting
-from grpo_verl_ext.verl_plugin.rules import is_count
+from grpo_verl_ext.utils.keys import ACTOR, setting
+from grpo_verl_ext.utils.rules import is_count
+from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES
 from grpo_verl_ext.verl_plugin.wire import DriftSource
 
 PADDING_TOKENS = 128

@@ -17,6 +17,7 @@ from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 
+from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import gvpo, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
 from grpo_verl_ext.verl_plugin import wire
@@ -47,9 +48,6 @@ from grpo_verl_ext.verl_plugin.gvpo.packing import (
 )
 from grpo_verl_ext.verl_plugin.wire import KEYS, DriftSource
 
-GROUP_LOSSES = ("gvpo",)
-"""Losses that need the group of every response."""
-
 FOR_TARGETS = (OLD, REF, "advantages")
 """Fields from which the targets for the anchor π_ref are computed."""
 
@@ -68,7 +66,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
 
     @property
     def _has_group_loss(self) -> bool:
-        return self.config.actor_rollout_ref.actor.policy_loss.loss_mode in GROUP_LOSSES
+        return catalogue.has_groups(self.config)
 
     @property
     def _needs_drift(self) -> bool:
@@ -95,7 +93,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
 
         With ``seed_requests`` two runs with the same responses have the same mini-batches.
         """
-        refuse_several_outputs(self.config.algorithm.adv_estimator, batch.keys)
+        refuse_several_outputs(catalogue.estimator_of(self.config), batch.keys)
         if Options.from_config(self.config.algorithm).seed_requests is not None:
             batch.reorder(in_fixed_order(batch))
         dp_size, capacity = data_parallel_size(self.actor_rollout_wg), self._capacity

@@ -18,6 +18,12 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, TokenLoss, verls
+from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
+from grpo_verl_ext.catalogue.cispo import CISPO_LOSS
+from grpo_verl_ext.catalogue.gspo import GSPO_LOSS
+from grpo_verl_ext.catalogue.sapo import SAPO_LOSS
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.measured import largest
 from grpo_verl_ext.utils.typed_json import numbers_as_text
@@ -30,11 +36,8 @@ from grpo_verl_ext.verl_plugin.invariance.batch import (
     ragged_batch,
 )
 from grpo_verl_ext.verl_plugin.invariance.cuts import SPLITS, Rows, cut
-from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, LossConfig, check_loss
-from grpo_verl_ext.verl_plugin.losses import VARIANTS
-from grpo_verl_ext.verl_plugin.presets import PRESETS
+from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 
-GVPO_BETA = 0.1
 ENTROPY_COEFF = 0.01
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Largest relative error that rounding explains; a wrong denominator is wrong by at least per cents."""
@@ -65,6 +68,7 @@ class Case:
         loss_agg_mode: ``actor.loss_agg_mode``.
         loss_scale_factor: ``actor.loss_scale_factor``.
         numbers: other keys of ``actor`` that the loss reads, such as clip ranges.
+        options: the loss's own keys of ``actor.policy_loss``.
         split_dependent: the loss depends on the split by its definition, so a difference is not a failure.
     """
 
@@ -74,42 +78,52 @@ class Case:
     loss_scale_factor: int | None = None
     split_dependent: bool = False
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
-OUR_CASES = tuple(
-    Case(
-        name=loss_mode,
-        loss_mode=loss_mode,
-        loss_agg_mode=variant.loss_agg_mode,
-        loss_scale_factor=MAX_RESPONSE_LENGTH if variant.loss_agg_mode == CONSTANT_LENGTH else None,
-        split_dependent=variant.depends_on_split,
+def _case_of(algorithm: Algorithm) -> Case:
+    """Return an algorithm with its preset's options; a loss of its own with verl's default clip range."""
+    preset = PRESETS.get(algorithm.name)
+    mode = algorithm.loss_agg_mode
+    return Case(
+        name=algorithm.name,
+        loss_mode=algorithm.loss.name,
+        loss_agg_mode=mode,
+        loss_scale_factor=MAX_RESPONSE_LENGTH if mode == CONSTANT_LENGTH.mode else None,
+        split_dependent=isinstance(algorithm.loss, TokenLoss)
+        and algorithm.loss.average is not None
+        and algorithm.loss.average.depends_on_split,
+        numbers=preset.numbers if preset and algorithm.name not in LOSSES else {},
+        options=preset.options if preset else {},
     )
-    for loss_mode, variant in VARIANTS.items()
-)
 
-PRESET_CASES = tuple(
-    Case(name, preset.loss_mode, preset.loss_agg_mode, numbers=preset.numbers)
-    for name, preset in PRESETS.items()
-    if name not in VARIANTS
-)
+
+catalogue.enter_foreign()
+OUR_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.loss.name == each.name in LOSSES)
+"""Algorithms with a loss of their own."""
+PRESET_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.name not in LOSSES)
 """Presets on a loss of verl's, or on one of ours under another name."""
 
-VERL_CASES = (
-    Case("verl token-mean", "vanilla", "token-mean"),
-    Case("verl seq-mean-token-sum", "vanilla", "seq-mean-token-sum"),
-    Case("verl seq-mean-token-mean", "vanilla", "seq-mean-token-mean"),
-    Case("verl seq-mean-token-sum-norm, null", "vanilla", "seq-mean-token-sum-norm"),
-    Case("verl seq-mean-token-sum-norm, set", "vanilla", "seq-mean-token-sum-norm", 24),
-    Case("verl gspo", "gspo", "seq-mean-token-mean"),
-    Case("verl gspo, token-mean", "gspo", "token-mean"),
-    Case("verl cispo", "cispo", "token-mean"),
-    Case("verl sapo", "sapo", "seq-mean-token-mean"),
-    Case("verl gpg", "gpg", "token-mean"),
-    Case("verl dppo_tv", "dppo_tv", "token-mean"),
-    Case("verl dppo_kl", "dppo_kl", "token-mean"),
-    Case("verl geo_mean", "geo_mean", "seq-mean-token-mean"),
-    Case("verl clip_cov", "clip_cov", "token-mean"),
-    Case("verl kl_cov", "kl_cov", "token-mean"),
+NULL = "seq-mean-token-sum-norm"
+VERL_CASES = tuple(
+    Case(f"verl {title}", loss.name, mode, factor)
+    for title, loss, mode, factor in (
+        ("token-mean", verls.VANILLA, "token-mean", None),
+        ("seq-mean-token-sum", verls.VANILLA, "seq-mean-token-sum", None),
+        ("seq-mean-token-mean", verls.VANILLA, "seq-mean-token-mean", None),
+        (f"{NULL}, null", verls.VANILLA, NULL, None),
+        (f"{NULL}, set", verls.VANILLA, NULL, 24),
+        (GSPO_LOSS.name, GSPO_LOSS, "seq-mean-token-mean", None),
+        ("gspo, token-mean", GSPO_LOSS, "token-mean", None),
+        (CISPO_LOSS.name, CISPO_LOSS, "token-mean", None),
+        (SAPO_LOSS.name, SAPO_LOSS, "seq-mean-token-mean", None),
+        ("gpg", verls.GPG, "token-mean", None),
+        ("dppo_tv", verls.DPPO_TV, "token-mean", None),
+        ("dppo_kl", verls.DPPO_KL, "token-mean", None),
+        ("geo_mean", verls.GEO_MEAN, "seq-mean-token-mean", None),
+        ("clip_cov", verls.CLIP_COV, "token-mean", None),
+        ("kl_cov", verls.KL_COV, "token-mean", None),
+    )
 )
 
 
@@ -159,7 +173,7 @@ def actor_config(case: Case, **overrides: Any) -> ActorConfig:
         "strategy": "fsdp",
         "rollout_n": GROUP_SIZE,
         "ppo_micro_batch_size_per_gpu": 1,
-        "policy_loss": LossConfig(loss_mode=case.loss_mode, gvpo_beta=GVPO_BETA),
+        "policy_loss": LossConfig(loss_mode=case.loss_mode, **case.options),
         "loss_agg_mode": case.loss_agg_mode,
         "loss_scale_factor": case.loss_scale_factor,
         "use_kl_loss": True,
@@ -297,10 +311,11 @@ def own_case(
             f"--loss is {loss_mode}, which is not registered; valid are {', '.join(POLICY_LOSS_REGISTRY)}. "
             f"Type: VERL_USE_EXTERNAL_MODULES=<your module> grpo-verl-ext invariance --loss {loss_mode}"
         )
-    case = Case(loss_mode, loss_mode, loss_agg_mode or "token-mean", loss_scale_factor)
+    options = PRESETS[loss_mode].options if loss_mode in PRESETS else {}
+    case = Case(loss_mode, loss_mode, loss_agg_mode or "token-mean", loss_scale_factor, options=options)
     config = actor_config(case)
-    if loss_mode in VARIANTS:
-        check_loss(loss_mode, VARIANTS[loss_mode].loss_agg_mode, config)
+    if loss_mode in LOSSES:
+        check_loss(LOSSES[loss_mode], config)
     return case
 
 

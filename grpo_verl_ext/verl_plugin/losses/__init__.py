@@ -1,4 +1,4 @@
-"""Policy losses with verl's signature; `LOSSES` names them for ``actor.policy_loss.loss_mode``.
+"""Losses of tokens with verl's signature, made from records of the catalogue.
 
 verl's ``ppo_loss`` calls one per micro-batch, with (B, T) tensors and ``config`` the ActorConfig, whose
 ``global_batch_info`` holds the counts of the whole mini-batch. Each loss aggregates its tokens itself, so
@@ -16,16 +16,3 @@ registered estimator no log-probs:
 - The trainer modes of this package (``trainer.v1.trainer_mode=grpo_ext_sync`` etc.) report
   ``actor/ref_kl_k1``, ``…_k2`` and ``…_k3`` of the policy before the update.
 """
-
-from grpo_verl_ext.verl_plugin.gvpo.loss import gvpo
-from grpo_verl_ext.verl_plugin.losses import clipped
-from grpo_verl_ext.verl_plugin.losses.normalization import PolicyLoss, Variant
-
-VARIANTS: dict[str, Variant] = {
-    **clipped.VARIANTS,
-    "gvpo": Variant(gvpo, loss_agg_mode="seq-mean-token-sum", adv_estimator="gvpo", paired=True),
-}
-"""All variants by ``policy_loss.loss_mode``; checks, `invariance`, `anatomy`, pages and tests read it."""
-
-LOSSES: dict[str, PolicyLoss] = {name: variant.loss for name, variant in VARIANTS.items()}
-"""Losses to register with verl."""

@@ -12,7 +12,8 @@
     grpo-verl-ext invariance --loss reinforce --loss-agg-mode token-mean
 
 How tokens are averaged is what ``actor.loss_agg_mode`` says; each mode divides by a number of the whole
-mini-batch, so that value and gradient do not depend on micro-batches or ranks.
+mini-batch, so that value and gradient do not depend on micro-batches or ranks. The package's own losses of
+tokens are made by the same `as_verl_calls_it`.
 """
 
 from __future__ import annotations
@@ -24,38 +25,42 @@ import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
-from grpo_verl_ext.algorithms import aggregation, surrogate
-from grpo_verl_ext.verl_plugin.config import ACTOR
-from grpo_verl_ext.verl_plugin.losses.normalization import MiniBatch, PolicyLoss, metrics_of
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.algorithms import surrogate
+from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
+from grpo_verl_ext.catalogue.record import PerToken, TokenLoss
+from grpo_verl_ext.verl_plugin.losses.metrics import metrics_of
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
 
-TokenLoss = Callable[[Tensor, Tensor, Tensor, Tensor, "ActorConfig"], Tensor]
-"""(log_prob, old_log_prob, advantages, response_mask, config), (B, T) each → (B, T), to be minimised.
-
-What stands under the mask does not count, NaN included. Gradient flows through ``log_prob``.
-"""
+PolicyLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
+"""A function that verl calls for each micro-batch: (loss (), metrics)."""
 
 
 class NameTakenError(ValueError):
     """Another package has already registered a function under one of our names."""
 
 
-def token_loss(per_token: TokenLoss) -> TokenLoss:
+def token_loss(per_token: PerToken) -> PerToken:
     """Register a loss of tokens with verl, under the function's name, for ``policy_loss.loss_mode``.
 
-    It gets verl's rollout weights, where they are on, and the metrics ``actor/ppo_kl``,
-    ``actor/entropy_per_token``, ``actor/frac_zero_advantage`` and, with a budget, ``actor/frac_truncated``.
+    It gets verl's rollout weights, where they are on, ``policy_loss.off_policy_mask_threshold``, and the
+    metrics ``actor/ppo_kl``, ``actor/entropy_per_token``, ``actor/frac_zero_advantage`` and, with a budget,
+    ``actor/frac_truncated``.
 
     Raises:
         NameTakenError: another package's loss has that name.
     """
-    claim(POLICY_LOSS_REGISTRY, {per_token.__name__: _as_verl_calls_it(per_token)}, "policy loss")
+    loss = TokenLoss(per_token.__name__, per_token)
+    claim(POLICY_LOSS_REGISTRY, {loss.name: as_verl_calls_it(loss)}, "policy loss")
+    catalogue.LOSSES[loss.name] = loss
     return per_token
 
 
-def _as_verl_calls_it(per_token: TokenLoss) -> PolicyLoss:
+def as_verl_calls_it(loss: TokenLoss) -> PolicyLoss:
+    """Return a loss of tokens with verl's signature, averaged over the mini-batch, with our metrics."""
+
     def loss_fn(
         *,
         old_log_prob: Tensor,
@@ -67,54 +72,63 @@ def _as_verl_calls_it(per_token: TokenLoss) -> PolicyLoss:
         **_: object,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         mini_batch = MiniBatch.from_config(config)
-        loss = per_token(log_prob, old_log_prob, advantages, response_mask, config)
-        if loss.shape != log_prob.shape:
-            raise ValueError(
-                f"the loss {per_token.__name__} returned shape {tuple(loss.shape)}; valid is one number per "
-                f"token, {tuple(log_prob.shape)}, not yet averaged. Type: return -advantages * log_prob"
-            )
-        if rollout_is_weights is not None:
-            loss = surrogate.reweighted(loss, rollout_is_weights, response_mask)
-        values = {
-            "actor/ppo_kl": -surrogate.token_log_ratio(log_prob.detach(), old_log_prob, response_mask),
-            "actor/entropy_per_token": -old_log_prob,
-            "actor/frac_zero_advantage": torch.eq(advantages, 0),
-        }
-        reduced = averaged(loss, response_mask, config.loss_agg_mode, mini_batch)
-        return reduced, metrics_of(values, response_mask, config, mini_batch)
+        tokens = (log_prob, old_log_prob, advantages, response_mask)
+        of_tokens = loss.per_token(*tokens, config)
+        _refuse_shape(loss.name, of_tokens, log_prob)
+        kept = _on_policy(*tokens, config)
+        for weights in (kept, rollout_is_weights):
+            if weights is not None:
+                of_tokens = surrogate.reweighted(of_tokens, weights, response_mask)
+        log_ratio = surrogate.token_log_ratio(log_prob.detach(), old_log_prob, response_mask)
+        values = _events(loss, log_ratio, advantages, response_mask, config)
+        values |= {"actor/ppo_kl": -log_ratio, "actor/entropy_per_token": -old_log_prob}
+        if kept is not None:
+            values["actor/frac_off_policy_masked"] = ~kept
+        metrics = metrics_of(values, response_mask, config, mini_batch)
+        if loss.average is None:
+            return averaged(of_tokens, response_mask, config.loss_agg_mode, mini_batch), metrics
+        return loss.average.reduce(of_tokens, response_mask, mini_batch), metrics
 
     # `claim` tells owners by module and name: importing the same file twice is harmless.
-    loss_fn.__module__, loss_fn.__name__ = per_token.__module__, per_token.__name__
-    loss_fn.__qualname__, loss_fn.__doc__ = per_token.__qualname__, per_token.__doc__
+    loss_fn.__module__ = loss.per_token.__module__
+    loss_fn.__name__ = loss_fn.__qualname__ = loss.name
+    loss_fn.__doc__ = loss.per_token.__doc__
     return loss_fn
 
 
-def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch: MiniBatch) -> Tensor:
-    """verl's ``loss_agg_mode`` with denominators of the whole mini-batch: (B, T) → ().
+def _refuse_shape(name: str, loss: Tensor, like: Tensor) -> None:
+    if loss.shape != like.shape:
+        raise ValueError(
+            f"the loss {name} returned shape {tuple(loss.shape)}; valid is one number per "
+            f"token, {tuple(like.shape)}, not yet averaged. Type: return -advantages * log_prob"
+        )
 
-    Raises:
-        ValueError: an unknown mode, or ``seq-mean-token-sum-norm`` without its constant.
-    """
-    responses, dp_size = mini_batch.global_batch_size, mini_batch.dp_size
-    if loss_agg_mode == "token-mean":
-        return aggregation.token_mean(loss, response_mask, mini_batch.batch_num_tokens, dp_size)
-    if loss_agg_mode == "seq-mean-token-mean":
-        return aggregation.sequence_mean_token_mean(loss, response_mask, responses, dp_size)
-    if loss_agg_mode == "seq-mean-token-sum":
-        return aggregation.sequence_mean_constant_length(loss, response_mask, responses, 1.0, dp_size)
-    if loss_agg_mode != "seq-mean-token-sum-norm":
-        raise ValueError(
-            f"{ACTOR}.loss_agg_mode is {loss_agg_mode!r}; valid are token-mean, seq-mean-token-mean, "
-            f"seq-mean-token-sum, seq-mean-token-sum-norm. Type: {ACTOR}.loss_agg_mode=token-mean"
-        )
-    if mini_batch.loss_scale_factor is None:
-        raise ValueError(
-            f"{ACTOR}.loss_agg_mode is seq-mean-token-sum-norm, but {ACTOR}.loss_scale_factor is None; "
-            f"valid is a number > 0. Type: '{ACTOR}.loss_scale_factor=${{data.max_response_length}}'"
-        )
-    return aggregation.sequence_mean_constant_length(
-        loss, response_mask, responses, mini_batch.loss_scale_factor, dp_size
+
+def _on_policy(
+    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config: ActorConfig
+) -> Tensor | None:
+    threshold = config.policy_loss.get("off_policy_mask_threshold")
+    if threshold is None:
+        return None
+    return surrogate.off_policy_mask(
+        log_prob, old_log_prob, advantages, response_mask, threshold=float(threshold)
     )
+
+
+def _events(
+    loss: TokenLoss, log_ratio: Tensor, advantages: Tensor, response_mask: Tensor, config: ActorConfig
+) -> dict[str, Tensor]:
+    """Return 1 for each token that the loss's clip cut off, or that has no advantage: (B, T) each."""
+    if loss.events is None:
+        return {"actor/frac_zero_advantage": torch.eq(advantages, 0)}
+    events = loss.events(log_ratio, advantages, response_mask, config)
+    return {
+        "actor/pg_clipfrac": events.clipped_low | events.clipped_high,
+        "actor/pg_clipfrac_lower": events.dual_clipped,
+        "actor/clip_ratio_low": events.clipped_low,
+        "actor/clip_ratio_high": events.clipped_high,
+        "actor/frac_zero_advantage": events.zero_advantage,
+    }
 
 
 def claim(registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]], kind: str) -> None:

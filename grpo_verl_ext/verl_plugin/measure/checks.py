@@ -9,16 +9,15 @@ import pyarrow
 import pyarrow.parquet
 from omegaconf import DictConfig, OmegaConf
 
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT
 from grpo_verl_ext.verl_plugin.config import (
-    ACTOR,
     AGENT_LOOPS,
     GOLD_RESPONSES,
-    ROLLOUT,
     SEED_REQUESTS,
     SEEDED_ROLLOUTS,
     Options,
 )
-from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
 
 

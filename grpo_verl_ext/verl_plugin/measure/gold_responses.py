@@ -21,9 +21,10 @@ from verl.utils.tokenizer.chat_template import apply_chat_template
 from verl.workers.utils.padding import response_from_nested
 
 from grpo_verl_ext.algorithms import ragged
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.verl_plugin.batch.fields import clear, data_parallel_size, nested, put_rows
-from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, MODEL, GoldResponseOptions, Options
-from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, GoldResponseOptions, Options
 from grpo_verl_ext.verl_plugin.measure.training_rewards import reported, right_by_other_responses
 
 PARTITION = "grpo_ext_gold_responses"

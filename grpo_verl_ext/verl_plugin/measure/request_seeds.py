@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.config import SEED_REQUESTS
-from grpo_verl_ext.verl_plugin.errors import SettingError
 
 
 def request_seed(

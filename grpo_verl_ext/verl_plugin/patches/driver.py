@@ -22,10 +22,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from grpo_verl_ext.utils.errors import SettingError, Severity
+from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT
 from grpo_verl_ext.utils.which_ray import OWN, WhichRay, by_address
 from grpo_verl_ext.verl_plugin import patches
-from grpo_verl_ext.verl_plugin.config import RUNTIME_ENVIRONMENT
-from grpo_verl_ext.verl_plugin.errors import SettingError, Severity
 
 PREPARED = f"{RUNTIME_ENVIRONMENT}.{patches.VARIABLE}"
 """Key that is set in the configuration of a training that was prepared."""

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from grpo_verl_ext.verl_plugin.errors import RewardServerError
+from grpo_verl_ext.utils.errors import RewardServerError
 from grpo_verl_ext.verl_plugin.rollout import failures
 
 SECONDS = 5.0

@@ -5,22 +5,26 @@ else, verl's own settings included, is a warning. ``algorithm.grpo_ext.silence=[
 A check that raises an unexpected error is reported and refuses nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from grpo_verl_ext.verl_plugin.config import ROLLOUT, SECTION, written
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue.record import Advise, Refuse
+from grpo_verl_ext.utils.errors import Finding, Problem, SettingError, Severity
+from grpo_verl_ext.utils.keys import ROLLOUT, SECTION
+from grpo_verl_ext.verl_plugin.config import written
 from grpo_verl_ext.verl_plugin.cpu.checks import (
     advise_memory,
     advise_shared_memory,
     check_bucket,
     check_cache,
 )
-from grpo_verl_ext.verl_plugin.errors import Finding, Problem, SettingError, Severity
 from grpo_verl_ext.verl_plugin.measure.checks import check_gold_responses, check_seeds
 from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files
-from grpo_verl_ext.verl_plugin.preflight.groups import advise_groups, check_group_size, check_groups
+from grpo_verl_ext.verl_plugin.preflight.groups import check_group_size, check_groups
 from grpo_verl_ext.verl_plugin.preflight.names import check_names
 from grpo_verl_ext.verl_plugin.preflight.preset import advise_preset, check_preset
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
@@ -34,10 +38,13 @@ from grpo_verl_ext.verl_plugin.stored.checks import check_stored_responses
 SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
 
-Refuse = Callable[[DictConfig], None]
-"""A check that raises `SettingError` on a wrong setting."""
-Advise = Callable[[DictConfig], Iterator[Problem]]
-"""A check that yields warnings and refuses nothing."""
+Check = TypeVar("Check", Refuse, Advise)
+
+
+def _no_advice(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `Advise`
+    """Keep the place of warnings that records of the catalogue bring."""
+    yield from ()
+
 
 CHECKS: Mapping[str, Refuse] = {
     "options": algorithm.check_options,
@@ -65,11 +72,11 @@ CHECKS: Mapping[str, Refuse] = {
 
 ADVICE: Mapping[str, Advise] = {
     "preset": advise_preset,
-    "sampling": advise_groups,
+    "sampling": _no_advice,
     "constant-length": algorithm.advise_constant_length,
     "verls-losses": advise_verls_losses,
     "kl-gradient": algorithm.advise_kl_gradient,
-    "gvpo-kl": algorithm.advise_gvpo_kl,
+    "gvpo-kl": _no_advice,
     "batch-scale": algorithm.advise_batch_scale,
     "unread-options": algorithm.advise_unread_options,
     "dynamic-sampling": rewards.advise_dynamic_sampling,
@@ -122,10 +129,10 @@ def findings(config: DictConfig) -> Iterator[Finding]:
 def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
     """Yield the findings of one check; an unexpected error in it becomes a warning."""
     try:
-        if name in CHECKS:
-            CHECKS[name](config)
-        else:
-            for problem in ADVICE[name](config):
+        for check in _named(name, CHECKS, dict(catalogue.checks(config, "checks"))):
+            check(config)
+        for advise in _named(name, ADVICE, dict(catalogue.checks(config, "advice"))):
+            for problem in advise(config):
                 yield Finding(name, Severity.WARNING, problem)
     except SettingError as error:
         yield Finding(name, Severity.ERROR, error.problem)
@@ -143,6 +150,11 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
             f"nothing is known of what it looks at; the training goes on"
         )
         yield Finding(name, Severity.WARNING, Problem("", None, f"++{SILENCE}=[{name}]", seen=seen))
+
+
+def _named(name: str, *tables: Mapping[str, Check]) -> list[Check]:
+    """Return the functions of this name, those of every algorithm before those of the configured one."""
+    return [table[name] for table in tables if name in table]
 
 
 def _missing(key: str) -> Problem:

@@ -4,16 +4,17 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, SECTION, Options, written
-from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, VerlsLoss, verls
+from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
+from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
+from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.utils.keys import ACTOR, LOSS, SCALE_FACTOR, SECTION, setting
+from grpo_verl_ext.verl_plugin.config import Options, written
 from grpo_verl_ext.verl_plugin.gvpo.plan import parts_of_step
-from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, check_loss, check_no_mask
-from grpo_verl_ext.verl_plugin.losses import LOSSES, VARIANTS
+from grpo_verl_ext.verl_plugin.loss_config import check_loss, check_no_mask
 from grpo_verl_ext.verl_plugin.preflight.preset import replaced
 
-GRPO_FAMILY = ("grpo", "grpo_vectorized", "grpo_outcome", "grpo_process")
-"""Estimators of GRPO's paper, whose loss contains k3 and its gradient: arXiv 2402.03300, eq. 4."""
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
 
@@ -25,15 +26,14 @@ def check_options(config: DictConfig) -> None:
 
 def check_settings(config: DictConfig) -> None:
     """Refuse options of our estimators and losses that are invalid or contradict each other."""
-    actor = config.actor_rollout_ref.actor
     if config.algorithm.adv_estimator in ESTIMATORS:
         Options.for_estimator(config.algorithm)
-    loss = actor.policy_loss.loss_mode
-    if loss in VARIANTS:
-        check_loss(loss, VARIANTS[loss].loss_agg_mode, actor)
+    actor, loss = config.actor_rollout_ref.actor, catalogue.loss_of(config)
+    if loss is None or isinstance(loss, VerlsLoss):
+        check_no_mask(actor.policy_loss.loss_mode, actor)
     else:
-        check_no_mask(loss, actor)
-    check_pair(config.algorithm.adv_estimator, loss)
+        check_loss(loss, actor)
+    check_pair(config.algorithm.adv_estimator, actor.policy_loss.loss_mode)
 
 
 def check_pair(adv_estimator: str, loss_mode: str) -> None:
@@ -44,7 +44,7 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
     Raises:
         SettingError: one of the two is configured without the other.
     """
-    for name in (name for name, variant in VARIANTS.items() if variant.paired):
+    for name in (name for name, algorithm in ALGORITHMS.items() if algorithm.paired):
         if (adv_estimator == name) != (loss_mode == name):
             raise SettingError(
                 "algorithm.adv_estimator",
@@ -57,27 +57,16 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
 
 
 def advise_constant_length(config: DictConfig) -> Iterator[Problem]:
-    """Warn where Dr. GRPO's constant is not the response budget, or verl's own form has no constant."""
-    actor, budget = config.actor_rollout_ref.actor, config.data.max_response_length
-    key, factor = f"{ACTOR}.loss_scale_factor", config.actor_rollout_ref.actor.loss_scale_factor
-    loss = actor.policy_loss.loss_mode
-    if loss == "dr_grpo" and factor not in (None, budget):
+    """Warn where verl's own form of Dr. GRPO has no constant."""
+    actor, loss = config.actor_rollout_ref.actor, setting(config, LOSS)
+    if loss not in LOSSES and actor.loss_agg_mode == CONSTANT_LENGTH.mode and actor.loss_scale_factor is None:
         yield Problem(
-            key,
-            factor,
-            why=f"data.max_response_length is {budget}, which Dr. GRPO divides by (arXiv 2503.20783, §3.1 "
-            "and its code); another constant scales the learning rate",
-            fix=f"'{key}=${{data.max_response_length}}'",
-        )
-    verls_own = loss not in LOSSES
-    if verls_own and actor.loss_agg_mode == CONSTANT_LENGTH and factor is None:
-        yield Problem(
-            key,
+            SCALE_FACTOR,
             None,
             why="with loss_agg_mode=seq-mean-token-sum-norm verl then divides by the longest response of "
             "each micro-batch, and the gradient depends on how the batch is cut (`grpo-verl-ext invariance "
             "--verl` measures it)",
-            fix=f"'{key}=${{data.max_response_length}}', or +algo=dr_grpo",
+            fix=f"'{SCALE_FACTOR}=${{data.max_response_length}}', or +algo={DR_GRPO.name}",
         )
 
 
@@ -95,7 +84,7 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
             "Schulman, Approximating KL Divergence; docs/anatomy.md measures it)",
             fix=f"{key}=k3+, the value of k3 with the gradient of k2",
         )
-    elif kind in BIASED_GRADIENT and config.algorithm.adv_estimator not in GRPO_FAMILY:
+    elif kind in BIASED_GRADIENT and not _has_kl_in_loss(config):
         yield Problem(
             key,
             kind,
@@ -105,26 +94,10 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-def advise_gvpo_kl(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a KL beside GVPO's own, or an entropy bonus: both move the minimiser (arXiv 2504.19599)."""
-    actor = config.actor_rollout_ref.actor
-    if actor.policy_loss.loss_mode != "gvpo":
-        return
-    found = {
-        f"{ACTOR}.kl_loss_coef": actor.use_kl_loss and actor.kl_loss_coef,
-        "algorithm.use_kl_in_reward": config.algorithm.use_kl_in_reward,
-        f"{ACTOR}.entropy_coeff": actor.entropy_coeff,
-    }
-    for key, value in found.items():
-        if value:
-            what = "an entropy bonus" if key.endswith("entropy_coeff") else "a KL beside GVPO's own"
-            yield Problem(
-                key,
-                value,
-                why=f"{what} moves its minimiser away from π' e^{{R/β}} (arXiv 2504.19599, Theorem 1, whose "
-                "authors use none)",
-                fix=f"{key}={'false' if value is True else 0}",
-            )
+def _has_kl_in_loss(config: DictConfig) -> bool:
+    """Whether the loss of the estimator's paper contains k3 and its gradient: arXiv 2402.03300, eq. 4."""
+    known = (*verls.ESTIMATORS, *ESTIMATORS.values())
+    return any(each.kl_in_loss for each in known if each.name == config.algorithm.adv_estimator)
 
 
 def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:

@@ -11,12 +11,12 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from packaging.version import Version
 
+from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.extras import line_to_install
+from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin import usage
-from grpo_verl_ext.verl_plugin.config import ROLLOUT
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
 from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE, VLLM_ENVIRONMENT, chosen_platform
-from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 
 TRL_WITHOUT_VALUE_HEAD = Version("1.13")

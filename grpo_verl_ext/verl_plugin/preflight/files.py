@@ -14,8 +14,8 @@ from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.tasks import folders
 from grpo_verl_ext.tasks.chain_sum import prepared
-from grpo_verl_ext.verl_plugin.config import MODEL, setting
-from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
+from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.utils.keys import MODEL, setting
 from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, local_folder, read_config
 from grpo_verl_ext.verl_plugin.usage import own_task
 

@@ -1,46 +1,34 @@
 """Check the names that verl looks up in its registries: estimator, loss, trainer mode and agent loop."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
 from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
-from grpo_verl_ext.verl_plugin.config import (
-    ACTOR,
-    AGENT_LOOPS,
-    RENAMED_AGENT_LOOPS,
-    RENAMED_MODES,
-    ROLLOUT,
-    STORED_AGENT_LOOP,
-    TRAINER_MODES,
-    setting,
-)
-from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
-from grpo_verl_ext.verl_plugin.losses import LOSSES
-from grpo_verl_ext.verl_plugin.preflight.training import MODE, driver
-from grpo_verl_ext.verl_plugin.usage import PREFIX, is_ours, registers_elsewhere
+from grpo_verl_ext.catalogue import ESTIMATORS, LOSSES
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import AGENT_LOOP, ESTIMATOR, LOSS, MODE, setting
+from grpo_verl_ext.verl_plugin.algorithms import is_of
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.preflight.training import driver
+from grpo_verl_ext.verl_plugin.usage import PREFIX, registers_elsewhere
 
-ESTIMATOR, LOSS = "algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode"
-AGENT_LOOP = f"{ROLLOUT}.agent.default_agent_loop"
 VERLS_MODES = ("sync", "colocate_async", "separate_async")
 
 
 def check_names(config: DictConfig) -> None:
-    """Refuse names that are in no registry, names of ours that another package took, and former names.
+    """Refuse names that are in no registry, and names of ours that another package took.
 
     Raises:
         SettingError: the first such name.
     """
-    for key, renamed in ((MODE, RENAMED_MODES), (AGENT_LOOP, RENAMED_AGENT_LOOPS)):
-        _refuse_renamed(key, setting(config, key), renamed)
     for kind, key, ours, registry in (
         ("advantage estimator", ESTIMATOR, ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
         ("policy loss", LOSS, LOSSES, POLICY_LOSS_REGISTRY),
     ):
         name = setting(config, key)
-        if name in ours and not is_ours(registry.get(name)):
+        if name in ours and not is_of(registry.get(name), ours[name]):
             raise SettingError(
                 key,
                 name,
@@ -57,14 +45,6 @@ def check_names(config: DictConfig) -> None:
             "by VERL_USE_EXTERNAL_MODULES)",
             valid=tuple(sorted(valid)),
             fix=f"{key}={nearest}",
-        )
-
-
-def _refuse_renamed(key: str, value: object, renamed: Mapping[str, str]) -> None:
-    if isinstance(value, str) and value in renamed:
-        new = renamed[value]
-        raise SettingError(
-            key, value, seen=f"{key}={value} has another name now", valid=new, fix=f"{key}={new}"
         )
 
 

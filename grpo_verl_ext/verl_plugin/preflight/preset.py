@@ -5,24 +5,25 @@ estimator, loss or KL itself would train the script's algorithm under the preset
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, SECTION, setting, written
-from grpo_verl_ext.verl_plugin.errors import Problem, SettingError, as_typed
-from grpo_verl_ext.verl_plugin.presets import PRESETS
+from grpo_verl_ext.catalogue import ALGORITHMS, FAILED, PRESETS
+from grpo_verl_ext.utils.errors import Problem, SettingError, as_typed
+from grpo_verl_ext.utils.keys import ACTOR, LOSS, SECTION, setting
+from grpo_verl_ext.verl_plugin.config import written
 
-KEY, LOSS = f"{SECTION}.preset", f"{ACTOR}.policy_loss.loss_mode"
+KEY = f"{SECTION}.preset"
 SECTIONS = ("algorithm", ACTOR, "reward")
 """Sections in which a preset says what its algorithm is; elsewhere it makes the training able to run it."""
 FREE = frozenset(
     {
         *("preset", "_target_", "step_rewards", "metric", "log"),
         *("max_response_length", "max_resp_len", "len"),
-        *("gvpo_anchor", "gvpo_beta", "gvpo_terms", "ppo_mini_batch_size"),
+        *("gvpo_anchor", "ppo_mini_batch_size"),
     }
 )
 """Last names of keys that the algorithm leaves to the user, or that other checks report."""
@@ -35,6 +36,14 @@ def check_preset(config: DictConfig) -> None:
         SettingError: an unknown name.
     """
     name = written(config.algorithm).get("preset")
+    if name in FAILED:
+        raise SettingError(
+            KEY,
+            name,
+            why=f"this algorithm of another package could not be loaded: {FAILED[name]}",
+            valid=tuple(PRESETS),
+            fix="the same command after that package was mended or removed",
+        )
     if name is not None and name not in PRESETS:
         nearest = next(iter(get_close_matches(str(name), PRESETS, n=1)), None)
         raise SettingError(KEY, name, valid=tuple(PRESETS), fix=f"+algo={nearest}" if nearest else f"~{KEY}")
@@ -62,25 +71,27 @@ def advise_preset(config: DictConfig) -> Iterator[Problem]:
 
 def replaced(config: DictConfig) -> dict[str, tuple[Any, Any]]:
     """Return key → (the preset's value, the configured one) where they differ; {} without a known preset."""
-    preset = PRESETS.get(str(written(config.algorithm).get("preset")))
-    if preset is None:
+    name = str(written(config.algorithm).get("preset"))
+    if name not in PRESETS:
         return {}
-    written_there, as_preset = dict(_defining(preset.values)), copy.deepcopy(config)
+    written_there, as_preset = dict(_defining(name)), copy.deepcopy(config)
     for key, value in written_there.items():
         OmegaConf.update(as_preset, key, value, force_add=True)
     pairs = {key: (setting(as_preset, key), setting(config, key)) for key in written_there}
     return {key: (own, now) for key, (own, now) in pairs.items() if own != now}
 
 
-def _defining(values: DictConfig) -> Iterator[tuple[str, Any]]:
+def _defining(name: str) -> Iterator[tuple[str, Any]]:
     """Yield the dotted keys of a preset that make its algorithm, with their values as written."""
+    options = ALGORITHMS[name].loss.options
+    free = {*FREE, *(options.model_fields if options else ())}
     for section in SECTIONS:
-        yield from _leaves(OmegaConf.select(values, section), section)
+        yield from _leaves(OmegaConf.select(PRESETS[name].values, section), section, free)
 
 
-def _leaves(values: Any, name: str) -> Iterator[tuple[str, Any]]:
+def _leaves(values: Any, name: str, free: Collection[str]) -> Iterator[tuple[str, Any]]:
     if isinstance(values, DictConfig):
         for key in values:
-            yield from _leaves(values._get_node(key), f"{name}.{key!s}")
-    elif values is not None and name.rpartition(".")[2] not in FREE:
+            yield from _leaves(values._get_node(key), f"{name}.{key!s}", free)
+    elif values is not None and name.rpartition(".")[2] not in free:
         yield name, values._value()

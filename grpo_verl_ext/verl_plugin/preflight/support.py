@@ -12,16 +12,15 @@ from itertools import combinations
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import ACTOR, setting
 from grpo_verl_ext.verl_plugin.config import (
-    ACTOR,
     DRIFT_ENGINES,
     GOLD_RESPONSES,
     REFRESH_ENGINES,
     SEED_REQUESTS,
     TRAINER_MODES,
-    setting,
 )
-from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.preflight.training import (
     CONTEXTS,
     CORRECTION,

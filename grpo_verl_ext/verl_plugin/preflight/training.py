@@ -6,14 +6,14 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, REWARD_MANAGER, Options, setting, written
-from grpo_verl_ext.verl_plugin.estimators import ESTIMATORS
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue import ESTIMATORS, TokenLoss
+from grpo_verl_ext.utils.keys import ACTOR, MODE, setting
+from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, written
 from grpo_verl_ext.verl_plugin.gvpo.plan import policy_moves
-from grpo_verl_ext.verl_plugin.losses import clipped
 from grpo_verl_ext.verl_plugin.reward_options import RewardModelOptions
 from grpo_verl_ext.verl_plugin.rewards.checks import overlong_punishment
 
-MODE = "trainer.v1.trainer_mode"
 STRATEGY = f"{ACTOR}.strategy"
 CORRECTION = "algorithm.rollout_correction"
 DISTILLATION = "distillation.distillation_loss"
@@ -49,10 +49,6 @@ def contexts(config: DictConfig) -> list[str]:
     return [name for name, context in CONTEXTS.items() if context.is_used(config)]
 
 
-def _loss(config: DictConfig) -> str:
-    return str(setting(config, f"{ACTOR}.policy_loss.loss_mode"))
-
-
 def _estimator(config: DictConfig) -> str:
     return str(setting(config, "algorithm.adv_estimator"))
 
@@ -63,15 +59,20 @@ def _option(config: DictConfig, name: str) -> Any:
 
 def _by_tokens(config: DictConfig) -> bool:
     """Whether the loss is not GVPO's, and the loss, the estimator or the preset is this package's."""
-    loss = _loss(config)
-    if loss in clipped.VARIANTS:
+    if isinstance(catalogue.loss_of(config), TokenLoss):
         return True
-    return loss != "gvpo" and (_estimator(config) in ESTIMATORS or _option(config, "preset") is not None)
+    ours = _estimator(config) in ESTIMATORS or _option(config, "preset") is not None
+    return ours and not catalogue.has_groups(config)
+
+
+def _is_anchored(config: DictConfig) -> bool:
+    estimator = catalogue.estimator_of(config)
+    return estimator is not None and estimator.sums_to_zero
 
 
 def _anchor(config: DictConfig) -> Any:
     """Return ``gvpo_anchor`` in a training of GVPO, else None."""
-    return _option(config, "gvpo_anchor") or "old" if _estimator(config) == "gvpo" else None
+    return _option(config, "gvpo_anchor") or "old" if _is_anchored(config) else None
 
 
 def _takes_recorded(stored_responses: Any) -> bool:
@@ -93,14 +94,14 @@ FEATURES: Mapping[str, Feature] = {
     "token_loss": Feature("Losses of tokens", _by_tokens),
     "gvpo_one": Feature(
         "GVPO, one update per rollout",
-        lambda config: _loss(config) == "gvpo" and not policy_moves(config),
+        lambda config: catalogue.has_groups(config) and not policy_moves(config),
     ),
     "gvpo_several": Feature(
-        "GVPO, several updates", lambda config: _loss(config) == "gvpo" and policy_moves(config)
+        "GVPO, several updates", lambda config: catalogue.has_groups(config) and policy_moves(config)
     ),
     "anchor_old": Feature("`gvpo_anchor=old`", lambda config: _anchor(config) == "old"),
     "anchor_ref": Feature("`gvpo_anchor=ref`", lambda config: _anchor(config) == "ref"),
-    "process": Feature("Process supervision", lambda config: _estimator(config) == "grpo_process"),
+    "process": Feature("Process supervision", catalogue.learns_from_steps),
     "refresh": Feature(
         "Reference refresh", lambda config: _option(config, "ref_model_sync_steps") is not None
     ),

@@ -5,8 +5,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import SECTION, Options
-from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.verl_plugin.config import Options
 
 KEY = f"{SECTION}.ref_model_sync_steps"
 

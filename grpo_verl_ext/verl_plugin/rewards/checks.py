@@ -6,17 +6,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from grpo_verl_ext.catalogue.verls import OVERLONG_MANAGER
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
+from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.extras import line_to_install
-from grpo_verl_ext.verl_plugin.config import (
-    REWARD_MANAGER,
-    SECTION,
-    Options,
-    asks_reward_model,
-    setting,
-    written,
-)
-from grpo_verl_ext.verl_plugin.errors import Problem, SettingError
+from grpo_verl_ext.utils.keys import SECTION, setting
+from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, asks_reward_model, written
 from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template
 from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions, RewardModelOptions
 
@@ -216,7 +211,7 @@ def advise_budgets(config: DictConfig) -> Iterator[Problem]:
 def overlong_punishment(config: DictConfig) -> bool:
     """Whether verl's reward manager ``dapo`` punishes long responses."""
     shaping = setting(config, "reward.reward_kwargs.overlong_buffer_cfg.enable", False)
-    return setting(config, "reward.reward_manager.name") == "dapo" and bool(shaping)
+    return setting(config, "reward.reward_manager.name") == OVERLONG_MANAGER and bool(shaping)
 
 
 def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -2,13 +2,11 @@
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import ACTOR, AGENT_LOOPS, ROLLOUT, setting
-from grpo_verl_ext.verl_plugin.errors import SettingError
-
-AGENT_LOOP = f"{ROLLOUT}.agent.default_agent_loop"
-LOSS = f"{ACTOR}.policy_loss.loss_mode"
-ONE_ADVANTAGE = ("gmpo", "geo_mean")
-"""Losses with one advantage for a response; tokens with different ones all get their mean."""
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import AGENT_LOOP, LOSS, setting
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 
 
 def check_steps(config: DictConfig) -> None:
@@ -17,11 +15,11 @@ def check_steps(config: DictConfig) -> None:
     `support` checks trainers and rewards.
 
     Raises:
-        SettingError: the agent loop is verl's own, or the loss is one of `ONE_ADVANTAGE`.
+        SettingError: the agent loop is verl's own, or the loss has one advantage for a response.
     """
-    if config.algorithm.adv_estimator != "grpo_process":
+    if not catalogue.learns_from_steps(config):
         return
-    loop, loss = setting(config, AGENT_LOOP), setting(config, LOSS)
+    loop, loss = setting(config, AGENT_LOOP), catalogue.loss_of(config)
     if loop in AGENT_LOOPS:
         raise SettingError(
             AGENT_LOOP,
@@ -30,12 +28,12 @@ def check_steps(config: DictConfig) -> None:
             valid=(*AGENT_LOOPS.values(), "one of yours"),
             fix=f"{AGENT_LOOP}={AGENT_LOOPS[loop]}",
         )
-    if loss in ONE_ADVANTAGE:
+    if loss is not None and loss.one_advantage:
         raise SettingError(
             LOSS,
-            loss,
+            loss.name,
             why="algorithm.adv_estimator=grpo_process has an advantage for each token, and this loss gives "
             "all tokens of a response their mean",
             valid="a loss of tokens",
-            fix=f"{LOSS}=grpo",
+            fix=f"{LOSS}={GRPO_LOSS.name}",
         )

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.algorithms import ragged
-from grpo_verl_ext.verl_plugin.config import ROLLOUT
+from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import SINGLE_TURN, STEP_ERROR, STEPS
 from grpo_verl_ext.verl_plugin.wire import Steps
 

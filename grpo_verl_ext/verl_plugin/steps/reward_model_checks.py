@@ -2,9 +2,12 @@
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
 from grpo_verl_ext.rewards import weighted_sum
-from grpo_verl_ext.verl_plugin.config import SECTION, Options
-from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.model_files import check_head
 from grpo_verl_ext.verl_plugin.reward_options import StepRewardModelOptions
 
@@ -37,13 +40,13 @@ def check_step_use(config: DictConfig) -> None:
 
 def _check_estimator(config: DictConfig) -> None:
     estimator = config.algorithm.adv_estimator
-    if estimator != "grpo_process":
+    if not catalogue.learns_from_steps(config):
         raise SettingError(
             "algorithm.adv_estimator",
             estimator,
             why=f"{STEP_SECTION} is set, and this estimator reads no step rewards",
-            valid="grpo_process",
-            fix="+algo=grpo_process",
+            valid=GRPO_PROCESS.estimator.name,
+            fix=f"+algo={GRPO_PROCESS.name}",
         )
 
 

@@ -4,11 +4,10 @@ from typing import Any
 
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from grpo_verl_ext import catalogue
 from grpo_verl_ext.verl_plugin.batch.fields import nested
 from grpo_verl_ext.verl_plugin.steps.collect import collected, dumped_columns, step_metrics
 from grpo_verl_ext.verl_plugin.wire import DUMPED_COLUMNS, STEPS
-
-ESTIMATOR = "grpo_process"
 
 
 class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -16,7 +15,7 @@ class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships n
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Set the steps while verl calls the estimator."""
-        if self.config.algorithm.adv_estimator != ESTIMATOR:
+        if not catalogue.learns_from_steps(self.config):
             return super()._compute_advantage(batch, metrics)
         steps = collected(batch, nested(batch, "extra_fields"))
         metrics.update(step_metrics(steps, responses=len(batch)))
@@ -25,7 +24,7 @@ class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships n
 
     def _log_rollout_data(self, batch: Any, *args: Any, **kwargs: Any) -> None:
         """Set the steps' columns while verl dumps a training step."""
-        if self.config.algorithm.adv_estimator != ESTIMATOR:
+        if not catalogue.learns_from_steps(self.config):
             super()._log_rollout_data(batch, *args, **kwargs)
             return
         with DUMPED_COLUMNS.set(dumped_columns(batch, nested(batch, "extra_fields", "advantages"))):

@@ -2,15 +2,10 @@
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.verl_plugin.config import (
-    ROLLOUT,
-    SECTION,
-    SINGLE_TURN_LOOPS,
-    Options,
-    StoredResponsesOptions,
-    setting,
-)
-from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
+from grpo_verl_ext.verl_plugin.config import SINGLE_TURN_LOOPS, Options, StoredResponsesOptions
 
 KEY = f"{SECTION}.stored_responses"
 
@@ -65,7 +60,7 @@ def _check_age(options: StoredResponsesOptions) -> None:
 
 def _check_old_policy(options: StoredResponsesOptions, config: DictConfig) -> None:
     bypasses = setting(config, "algorithm.rollout_correction.bypass_mode", False)
-    if config.algorithm.adv_estimator != "gvpo":
+    if not catalogue.has_groups(config):
         if bypasses and options.share and options.old_log_probs == "actor":
             raise SettingError(
                 f"{KEY}.old_log_probs",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
 
 KEY = "algorithm.grpo_ext.stored_responses.key"

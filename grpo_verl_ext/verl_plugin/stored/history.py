@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.files import write_bytes_whole
-from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
 
 FILE = "response_history.npz"

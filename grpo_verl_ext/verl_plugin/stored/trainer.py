@@ -10,16 +10,17 @@ from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin.batch.checkpoints import actor_folder
 from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import (
-    ROLLOUT,
     SINGLE_TURN_LOOPS,
     STORED_AGENT_LOOP,
     Options,
     StoredResponsesOptions,
 )
-from grpo_verl_ext.verl_plugin.errors import SettingError
 from grpo_verl_ext.verl_plugin.stored.data import GivenResponses
 from grpo_verl_ext.verl_plugin.stored.history import ResponseHistory, prompt_id
 from grpo_verl_ext.verl_plugin.stored.metrics import by_origin
@@ -77,9 +78,9 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
 
     def _meaning(self, options: StoredResponsesOptions) -> str:
         estimator = self.config.algorithm.adv_estimator
-        if estimator == "gvpo":
+        if catalogue.has_groups(self.config):
             return (
-                "gvpo: nothing to correct, its minimiser is the same for every sampling distribution "
+                f"{estimator}: nothing to correct, its minimiser is the same for every sampling distribution "
                 "(arXiv 2504.19599, Theorem 2)"
             )
         if options.old_log_probs == "recorded":

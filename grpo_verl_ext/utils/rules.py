@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar, cast
 
-from grpo_verl_ext.verl_plugin.errors import SettingError
+from grpo_verl_ext.utils.errors import SettingError
 
 LARGEST = 1e30
 """Largest |value| of a numeric setting: products of settings must fit fp32, which ends at 3.4e38."""

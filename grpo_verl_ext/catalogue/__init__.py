@@ -1,0 +1,187 @@
+"""All algorithms, one record each: the files of this folder, and those that other packages enter.
+
+Another package names its record by an entry point of the group ``grpo_verl_ext.algorithms``,
+``NAME = "package.module:RECORD"``, and has the preset in ``package/config/algo/NAME.yaml``. A module that
+verl imports by ``VERL_USE_EXTERNAL_MODULES`` calls `enter`.
+"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig
+
+from grpo_verl_ext.catalogue import verls
+from grpo_verl_ext.catalogue.presets import Preset, read_preset
+from grpo_verl_ext.catalogue.record import (
+    Algorithm,
+    Estimator,
+    GroupLoss,
+    Loss,
+    RecordError,
+    TokenLoss,
+    VerlsEstimator,
+    VerlsLoss,
+    mode_of,
+)
+from grpo_verl_ext.utils.foreign import foreign_algorithms, presets_of
+from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, setting
+
+OWN_PRESETS = f"{__name__.partition('.')[0]}.config"
+
+ALGORITHMS: dict[str, Algorithm] = {}
+"""All algorithms by name."""
+PRESETS: dict[str, Preset] = {}
+"""What the preset of each algorithm sets, by name."""
+ESTIMATORS: dict[str, Estimator] = {}
+"""Estimators of records by name; verl's own are not among them."""
+LOSSES: dict[str, Loss] = {}
+"""Losses of records by name; verl's own are not among them."""
+VERLS_LOSSES: dict[str, VerlsLoss] = {
+    each.name: each for each in vars(verls).values() if isinstance(each, VerlsLoss)
+}
+"""Losses of verl of which something is known."""
+FAILED: dict[str, str] = {}
+"""Algorithms of other packages that could not be entered → why."""
+
+_listeners: list[Callable[[Estimator | Loss], None]] = []
+Named = TypeVar("Named", Estimator, Loss)
+
+
+def enter(algorithm: Algorithm, presets: str = OWN_PRESETS) -> None:
+    """Add an algorithm to the catalogue.
+
+    Args:
+        algorithm: its record.
+        presets: the package whose folder ``algo`` has its preset.
+
+    Raises:
+        RecordError: the name is taken, or the preset says something else than the record.
+    """
+    if algorithm.name in ALGORITHMS:
+        raise RecordError(
+            algorithm.name, "name", algorithm.name, "an algorithm of this name is there already"
+        )
+    preset = None
+    if algorithm.has_preset:
+        preset = read_preset(algorithm, presets)
+    _refuse_taken(algorithm)
+    if isinstance(algorithm.estimator, Estimator):
+        enter_function(ESTIMATORS, algorithm.estimator)
+    if isinstance(algorithm.loss, VerlsLoss):
+        VERLS_LOSSES.setdefault(algorithm.loss.name, algorithm.loss)
+    else:
+        enter_function(LOSSES, algorithm.loss)
+    ALGORITHMS[algorithm.name] = algorithm
+    if preset is not None:
+        PRESETS[algorithm.name] = preset
+
+
+def enter_function(table: dict[str, Named], record: Named) -> None:
+    """Add an estimator or a loss, which several algorithms may share."""
+    if record.name not in table:
+        table[record.name] = record
+        for listener in _listeners:
+            listener(record)
+
+
+def listen(listener: Callable[[Estimator | Loss], None]) -> None:
+    """Call a function with every estimator and loss of the catalogue, those to come included."""
+    _listeners.append(listener)
+    for record in (*ESTIMATORS.values(), *LOSSES.values()):
+        listener(record)
+
+
+def estimator_of(config: DictConfig) -> Estimator | None:
+    """Return the record of the configured estimator; None for one of verl's or of nobody's."""
+    return ESTIMATORS.get(str(setting(config, ESTIMATOR)))
+
+
+def loss_of(config: DictConfig) -> Loss | None:
+    """Return the record of the configured loss, verl's included; None if nothing is known of it."""
+    name = str(setting(config, LOSS))
+    return LOSSES.get(name) or VERLS_LOSSES.get(name)
+
+
+def has_groups(config: DictConfig) -> bool:
+    """Whether the configured loss needs whole groups."""
+    return isinstance(loss_of(config), GroupLoss)
+
+
+def learns_from_steps(config: DictConfig) -> bool:
+    """Whether the configured estimator learns from the rewards of steps."""
+    estimator = estimator_of(config)
+    return estimator is not None and estimator.needs_steps
+
+
+def checks(config: DictConfig, kind: str) -> Iterator[tuple[str, Any]]:
+    """Yield name and function of each ``checks`` or ``advice`` of the configured estimator and loss."""
+    for record in (estimator_of(config), loss_of(config)):
+        if record is not None:
+            yield from getattr(record, kind).items()
+
+
+def _refuse_taken(algorithm: Algorithm) -> None:
+    """Refuse an estimator or loss under the name of another record's."""
+    found: tuple[tuple[str, Mapping[str, Any], Any], ...] = (
+        ("estimator", ESTIMATORS, algorithm.estimator),
+        ("loss", {**LOSSES, **VERLS_LOSSES}, algorithm.loss),
+    )
+    for field, table, record in found:
+        if table.get(record.name, record) is not record:
+            raise RecordError(algorithm.name, field, record.name, "another record has one of this name")
+
+
+def _own() -> Iterator[Algorithm]:
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        for value in vars(import_module(module.name)).values():
+            if isinstance(value, Algorithm):
+                yield value
+
+
+def _enter_foreign(entry: EntryPoint) -> None:
+    try:
+        record = entry.load()
+        if not isinstance(record, Algorithm) or record.name != entry.name:
+            raise RecordError(
+                entry.name, "entry point", entry.value, f"it must name the Algorithm {entry.name}"
+            )
+        enter(record, presets_of(entry))
+    except Exception as error:  # noqa: BLE001  # another package's fault must cost its own algorithm alone
+        FAILED[entry.name] = f"{entry.value} ({type(error).__name__}: {error})"
+
+
+@functools.cache
+def enter_foreign() -> None:
+    """Enter the algorithms of other packages, once; one that fails is in `FAILED`."""
+    for entry in foreign_algorithms():
+        _enter_foreign(entry)
+
+
+for _algorithm in sorted(_own(), key=lambda each: each.name):
+    enter(_algorithm)
+
+__all__ = [
+    "ALGORITHMS",
+    "ESTIMATORS",
+    "FAILED",
+    "LOSSES",
+    "PRESETS",
+    "VERLS_LOSSES",
+    "Algorithm",
+    "Estimator",
+    "GroupLoss",
+    "Loss",
+    "Preset",
+    "RecordError",
+    "TokenLoss",
+    "VerlsEstimator",
+    "VerlsLoss",
+    "enter",
+    "mode_of",
+]

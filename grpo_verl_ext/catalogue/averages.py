@@ -1,0 +1,127 @@
+"""How a loss averages its tokens over the whole mini-batch, however that is cut.
+
+Each average is a function of `algorithms.aggregation` with the counts of the mini-batch that verl's
+``ppo_loss`` puts into the actor's configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from grpo_verl_ext.algorithms import aggregation
+from grpo_verl_ext.utils.keys import AGGREGATION, SCALE_FACTOR
+
+COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
+"""Keys of ``config.global_batch_info`` that every loss needs."""
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """Counts of the mini-batch over all ranks and micro-batches, and the number of ranks ``dp_size``."""
+
+    dp_size: int
+    batch_num_tokens: int
+    global_batch_size: int
+    group_size: int
+    loss_scale_factor: float | None
+
+    @classmethod
+    def from_config(cls, config: Any) -> MiniBatch:
+        """Read the counts that verl's ``ppo_loss`` puts into ``config.global_batch_info``.
+
+        Raises:
+            ValueError: a count is missing; a local one instead would make the loss split-dependent.
+        """
+        counts = {key: config.global_batch_info.get(key) for key in COUNTS}
+        for key, value in counts.items():
+            if value is None:
+                raise ValueError(
+                    f"config.global_batch_info[{key!r}] is None; valid is the number for the whole "
+                    f"mini-batch over all ranks, which verl's ppo_loss fills in. "
+                    f"Type: config.global_batch_info[{key!r}] = <number>"
+                )
+        return cls(**counts, group_size=config.rollout_n, loss_scale_factor=config.loss_scale_factor)
+
+
+Reduce = Callable[[Tensor, Tensor, MiniBatch], Tensor]
+"""(loss (B, T), response_mask (B, T), counts) → ()."""
+
+
+@dataclass(frozen=True)
+class Average:
+    """An average of tokens' losses.
+
+    Attributes:
+        mode: the ``actor.loss_agg_mode`` by which verl must aggregate KL and entropy; where verl has no
+            exact counterpart, the nearest.
+        depends_on_split: by definition, it depends on micro-batches and ranks.
+    """
+
+    mode: str
+    reduce: Reduce
+    depends_on_split: bool = False
+
+
+def _token_mean(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
+    return aggregation.token_mean(loss, mask, counts.batch_num_tokens, counts.dp_size)
+
+
+def _sequence_mean_token_mean(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
+    return aggregation.sequence_mean_token_mean(loss, mask, counts.global_batch_size, counts.dp_size)
+
+
+def _sequence_mean_token_sum(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
+    return aggregation.sequence_mean_constant_length(
+        loss, mask, counts.global_batch_size, 1.0, counts.dp_size
+    )
+
+
+def _constant_length(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
+    if counts.loss_scale_factor is None:
+        raise ValueError(
+            f"{AGGREGATION} is seq-mean-token-sum-norm, but {SCALE_FACTOR} is None; valid is a number > 0. "
+            f"Type: '{SCALE_FACTOR}=${{data.max_response_length}}'"
+        )
+    return aggregation.sequence_mean_constant_length(
+        loss, mask, counts.global_batch_size, counts.loss_scale_factor, counts.dp_size
+    )
+
+
+def _prompt_mean(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
+    return aggregation.prompt_mean(loss, mask, counts.global_batch_size, counts.group_size, counts.dp_size)
+
+
+def _local_token_mean(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
+    return aggregation.local_token_mean(loss, mask, counts.global_batch_size, counts.dp_size)
+
+
+TOKEN_MEAN = Average("token-mean", _token_mean)
+SEQUENCE_MEAN_TOKEN_MEAN = Average("seq-mean-token-mean", _sequence_mean_token_mean)
+SEQUENCE_MEAN_TOKEN_SUM = Average("seq-mean-token-sum", _sequence_mean_token_sum)
+CONSTANT_LENGTH = Average("seq-mean-token-sum-norm", _constant_length)
+PROMPT_MEAN = Average("token-mean", _prompt_mean)
+"""DAPO's as printed, for advantages that carry 1/N_x."""
+LOCAL_TOKEN_MEAN = Average("token-mean", _local_token_mean, depends_on_split=True)
+"""TRL's BNPO: the mean over the tokens of each micro-batch."""
+
+VERLS = (TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_SUM, CONSTANT_LENGTH)
+"""The averages that ``actor.loss_agg_mode`` names."""
+MODES = tuple(each.mode for each in VERLS)
+
+
+def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch: MiniBatch) -> Tensor:
+    """verl's ``loss_agg_mode`` with denominators of the whole mini-batch: (B, T) → ().
+
+    Raises:
+        ValueError: an unknown mode, or ``seq-mean-token-sum-norm`` without its constant.
+    """
+    for average in VERLS:
+        if average.mode == loss_agg_mode:
+            return average.reduce(loss, response_mask, mini_batch)
+    raise ValueError(
+        f"{AGGREGATION} is {loss_agg_mode!r}; valid are {', '.join(MODES)}. Type: {AGGREGATION}=token-mean"
+    )

@@ -1,0 +1,29 @@
+"""CISPO: MiniMax-M1, arXiv 2506.13585; verl's own loss."""
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
+from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
+from grpo_verl_ext.catalogue.verls import clip_ratio
+from grpo_verl_ext.utils.errors import Problem
+from grpo_verl_ext.utils.keys import ACTOR
+
+
+def advise_lower_bound(config: DictConfig) -> Iterator[Problem]:
+    """Warn of a lower bound on CISPO's weights, verl's default."""
+    low = clip_ratio(config, "low")
+    if low < 1:
+        yield Problem(
+            f"{ACTOR}.clip_ratio_low",
+            low,
+            why="CISPO's importance weights have no lower bound (arXiv 2506.13585, §3.1)",
+            valid="a number ≥ 1, which bounds nothing",
+            fix=f"{ACTOR}.clip_ratio_low=1.0",
+        )
+
+
+CISPO_LOSS = VerlsLoss("cispo", advice={"verls-losses": advise_lower_bound})
+
+CISPO = Algorithm("cispo", "arXiv 2506.13585", GRPO_OUTCOME, CISPO_LOSS, "token-mean")

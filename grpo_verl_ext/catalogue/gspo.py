@@ -1,0 +1,39 @@
+"""GSPO: Zheng et al., Group Sequence Policy Optimization, arXiv 2507.18071; verl's own loss."""
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
+from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
+from grpo_verl_ext.catalogue.verls import clip_ratio
+from grpo_verl_ext.utils.errors import Problem
+from grpo_verl_ext.utils.keys import ACTOR
+
+TOKENS_RANGE = 0.1
+"""From here on, a clip range is one of tokens' ratios: GSPO's paper has 3e-4 and 4e-4, GRPO's losses 0.2."""
+
+
+def advise_clip_range(config: DictConfig) -> Iterator[Problem]:
+    """Warn of a clip range that is one of tokens, verl's default."""
+    for side, papers in (("low", "3e-4"), ("high", "4e-4")):
+        if clip_ratio(config, side) >= TOKENS_RANGE:
+            key = f"{ACTOR}.clip_ratio_{side}"
+            yield Problem(
+                key,
+                clip_ratio(config, side),
+                why="GSPO clips the ratio of a whole response to the power 1/|y|, which is near 1, where "
+                "GRPO's range clips nothing (arXiv 2507.18071, §5.1)",
+                valid=f"the paper's {papers}",
+                fix=f"{key}={papers}",
+            )
+
+
+GSPO_LOSS = VerlsLoss(
+    "gspo",
+    papers_average=("seq-mean-token-mean", "GSPO is a mean over responses (arXiv 2507.18071, eq. 5)"),
+    reads_average="0.9.1",  # before, it always averages over responses
+    advice={"verls-losses": advise_clip_range},
+)
+
+GSPO = Algorithm("gspo", "arXiv 2507.18071", GRPO_OUTCOME, GSPO_LOSS, "seq-mean-token-mean")

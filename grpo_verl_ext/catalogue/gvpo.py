@@ -1,0 +1,135 @@
+"""GVPO: Zhang et al., Group Variance Policy Optimization, arXiv 2504.19599; its loss needs whole groups."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from omegaconf import DictConfig
+from pydantic import Field
+
+from grpo_verl_ext.algorithms import gvpo_terms
+from grpo_verl_ext.algorithms.advantages import centred
+from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss
+from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SECTION, setting
+from grpo_verl_ext.utils.options import LARGEST, Section, option
+
+NAME = "gvpo"
+ALL_TERMS = "all"
+"""Value of ``policy_loss.gvpo_terms`` for GVPO itself; the others are those of `gvpo_terms.LOSSES`."""
+TERMS = (ALL_TERMS, *gvpo_terms.LOSSES)
+
+BETA = f"{POLICY_LOSS}.gvpo_beta"
+WITHOUT_PRESET = f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig +{BETA}=0.1"
+
+
+class GvpoOptions(Section):
+    """GVPO's keys of ``actor.policy_loss``."""
+
+    gvpo_beta: Annotated[float, Field(gt=0, le=LARGEST)] = option(
+        None,
+        "β of GVPO, reward units per nat; larger stays nearer to the anchor",
+        "a finite number > 0",
+        "0.1",
+        why=f"policy_loss.loss_mode={NAME} needs its β",
+        fix=f"+algo={NAME}, or without the preset: {WITHOUT_PRESET}",
+    )
+    gvpo_terms: Literal[TERMS] = option(  # type: ignore[valid-type]
+        ALL_TERMS, "GVPO, or its paper's ablation", TERMS, ALL_TERMS
+    )
+    gvpo_terms_ablation: bool = option(False, "needed for the ablation", ("true", "false"), "true")
+
+
+def check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`
+    """Refuse GVPO without one of its terms, unless ``gvpo_terms_ablation`` says that this is meant.
+
+    Raises:
+        SettingError: it lacks a term.
+    """
+    policy_loss = actor["policy_loss"]
+    terms, acknowledged = policy_loss.get("gvpo_terms", ALL_TERMS), f"{POLICY_LOSS}.gvpo_terms_ablation"
+    if terms != ALL_TERMS and not policy_loss.get("gvpo_terms_ablation", False):
+        raise SettingError(
+            f"{POLICY_LOSS}.gvpo_terms",
+            terms,
+            why="without one of its terms the loss has another minimiser than π′ e^{R/β}, or none; it is the "
+            "paper's ablation, not an algorithm",
+            valid=ALL_TERMS,
+            fix=f"{POLICY_LOSS}.gvpo_terms={ALL_TERMS}, or in a grid that measures it: +{acknowledged}=true",
+        )
+
+
+def check_anchor(config: DictConfig) -> None:
+    """Refuse the anchor ``ref`` without a reference.
+
+    Raises:
+        SettingError: verl would load none.
+    """
+    if setting(config, f"{SECTION}.gvpo_anchor") != "ref":
+        return
+    if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
+        raise SettingError(
+            f"{ACTOR}.use_kl_loss",
+            False,
+            why="algorithm.grpo_ext.gvpo_anchor is ref, and verl then loads no reference",
+            valid="true",
+            fix=f"{ACTOR}.use_kl_loss=true {ACTOR}.kl_loss_coef=0",
+        )
+
+
+def advise_sampling(config: DictConfig) -> Iterator[Problem]:
+    """Warn of sampling outside the conditions of Theorem 2, and of weights that GVPO does not use."""
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        name = "top_p" if rollout.top_p < 1 else "top_k"
+        yield Problem(
+            f"{ROLLOUT}.{name}",
+            rollout[name],
+            why="some responses then have probability 0, and Theorem 2 of GVPO, whose condition is full "
+            "support, does not hold",
+            fix=f"{ROLLOUT}.top_p=1 {ROLLOUT}.top_k=-1",
+        )
+    if (config.algorithm.get("rollout_correction") or {}).get("rollout_is"):
+        yield Problem(
+            "algorithm.rollout_correction.rollout_is",
+            config.algorithm.rollout_correction.rollout_is,
+            why=f"the loss {NAME} does not use importance weights: by Theorem 2 the minimiser is the same "
+            "for every sampling distribution",
+            fix="algorithm.rollout_correction.rollout_is=null",
+        )
+
+
+def advise_kl(config: DictConfig) -> Iterator[Problem]:
+    """Warn of a KL beside GVPO's own, or an entropy bonus: both move the minimiser (arXiv 2504.19599)."""
+    actor = config.actor_rollout_ref.actor
+    found = {
+        f"{ACTOR}.kl_loss_coef": actor.use_kl_loss and actor.kl_loss_coef,
+        "algorithm.use_kl_in_reward": config.algorithm.use_kl_in_reward,
+        f"{ACTOR}.entropy_coeff": actor.entropy_coeff,
+    }
+    for key, value in found.items():
+        if value:
+            what = "an entropy bonus" if key.endswith("entropy_coeff") else "a KL beside GVPO's own"
+            yield Problem(
+                key,
+                value,
+                why=f"{what} moves its minimiser away from π' e^{{R/β}} (arXiv 2504.19599, Theorem 1, whose "
+                "authors use none)",
+                fix=f"{key}={'false' if value is True else 0}",
+            )
+
+
+GVPO = Algorithm(
+    NAME,
+    "arXiv 2504.19599",
+    Estimator(
+        NAME,
+        str(centred.__doc__),
+        centred,
+        sums_to_zero=True,
+        one_output="its loss is of log π(y), and several outputs of a session are no single y",
+        checks={"groups": check_anchor},
+        advice={"sampling": advise_sampling},
+    ),
+    GroupLoss(NAME, options=GvpoOptions, settings=(check_terms,), advice={"gvpo-kl": advise_kl}),
+    paired=True,
+)

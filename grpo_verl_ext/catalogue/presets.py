@@ -1,0 +1,71 @@
+"""Read the presets ``config/algo/NAME.yaml``, and refuse one that is not what its record says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from grpo_verl_ext.catalogue.record import Algorithm, RecordError
+from grpo_verl_ext.utils.keys import AGGREGATION, ESTIMATOR, LOSS, SECTION
+
+NUMBERS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg")
+"""Keys of verl's section ``actor`` that a loss reads, besides ``loss_agg_mode`` and ``loss_scale_factor``."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a preset sets.
+
+    Attributes:
+        scale_rewards: ``algorithm.grpo_ext.scale_rewards``, None for the estimator's own.
+        numbers: those of `NUMBERS` that are set.
+        options: the loss's own options that are set and do not depend on the training.
+        values: all that the preset sets, as in its file.
+    """
+
+    scale_rewards: str | None = None
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    values: DictConfig = field(default_factory=lambda: DictConfig({}), compare=False)
+
+
+def read_preset(algorithm: Algorithm, package: str) -> Preset:
+    """Return the preset ``algo/NAME.yaml`` of a package.
+
+    Raises:
+        RecordError: it is not there, cannot be read, or has another estimator, loss, average or name.
+    """
+    name = algorithm.name
+    try:
+        values = OmegaConf.create((files(package) / "algo" / f"{name}.yaml").read_text("utf-8"))
+        actor = values.actor_rollout_ref.actor
+    except Exception as error:
+        where = f"{package}/algo/{name}.yaml"
+        raise RecordError(name, "preset", where, f"it cannot be read: {error}") from error
+    for key, expected in (
+        (ESTIMATOR, algorithm.estimator.name),
+        (LOSS, algorithm.loss.name),
+        (AGGREGATION, algorithm.loss_agg_mode),
+        (f"{SECTION}.preset", name),
+    ):
+        found = OmegaConf.select(values, key)
+        if found != expected:
+            raise RecordError(name, f"preset's {key}", found, f"the record has {expected}")
+    return Preset(
+        (values.algorithm.get("grpo_ext") or {}).get("scale_rewards"),
+        {key: actor[key] for key in NUMBERS if key in actor},
+        dict(_options(algorithm, actor.policy_loss)),
+        cast(DictConfig, values),
+    )
+
+
+def _options(algorithm: Algorithm, policy_loss: DictConfig) -> Iterator[tuple[str, Any]]:
+    """Yield the loss's options that the preset sets and that depend on no other key."""
+    for key in algorithm.loss.options.model_fields if algorithm.loss.options else ():
+        value = OmegaConf.select(policy_loss, key, throw_on_resolution_failure=False)
+        if value is not None:
+            yield key, value

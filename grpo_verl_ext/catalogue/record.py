@@ -1,0 +1,202 @@
+"""What an algorithm is: an estimator of advantages, a loss, an average, options, needs, checks and a paper.
+
+A record is an `Algorithm` in a file of its own. Everything else asks it: registration with verl, the checks
+before a training, ``invariance``, ``anatomy``, the doctor and the pages of settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from grpo_verl_ext.catalogue.averages import MODES, Average
+from grpo_verl_ext.utils.options import Section
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from grpo_verl_ext.algorithms.advantages import Baseline
+    from grpo_verl_ext.algorithms.surrogate import TokenEvents
+    from grpo_verl_ext.utils.errors import Problem
+
+Refuse = Callable[["DictConfig"], None]
+"""A check of a composed configuration that raises `SettingError` on a wrong setting."""
+Advise = Callable[["DictConfig"], Iterator["Problem"]]
+"""A check that yields warnings and refuses nothing."""
+ActorCheck = Callable[[str, Mapping[str, Any]], None]
+"""A check of a loss's name and verl's section ``actor_rollout_ref.actor``, before any rollout."""
+Checks = Mapping[str, Refuse]
+Advice = Mapping[str, Advise]
+"""Checks by the names with which ``algorithm.grpo_ext.silence`` skips them."""
+
+PerToken = Callable[[Tensor, Tensor, Tensor, Tensor, Any], Tensor]
+"""(log_prob, old_log_prob, advantages, response_mask, config), (B, T) each → (B, T), to be minimised.
+
+What stands under the mask does not count, NaN included. Gradient flows through ``log_prob``. ``config`` is
+verl's ActorConfig; a loss with options reads them from ``config.policy_loss``.
+"""
+Events = Callable[[Tensor, Tensor, Tensor, Any], "TokenEvents"]
+"""(log-ratio, advantages, response_mask, config) → the tokens that the loss cut off, for the metrics."""
+
+
+class RecordError(ValueError):
+    """A record contradicts itself, or what is there already; the message names the field."""
+
+    def __init__(self, name: str, field_: str, value: object, why: str) -> None:
+        super().__init__(f"the algorithm {name}: its {field_} is {value!r}, but {why}")
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """What makes the advantages, for ``algorithm.adv_estimator``.
+
+    Attributes:
+        name: its name in verl's configuration.
+        doc: formula and source, the docstring of the function that verl calls.
+        baseline: rewards of a group → advantages; None: ``algorithm.grpo_ext.scale_rewards`` chooses.
+        per_prompt_token: advantages carry 1/N_x, N_x the tokens of the prompt's responses.
+        sums_to_zero: the advantages of a prompt are weights that must sum to zero, so that a response
+            without tokens is not counted and none may be left out.
+        one_output: why a session with several outputs is refused; empty if the last one counts.
+        needs_steps: learns from the rewards of steps, by `algorithms.process`.
+        kl_in_loss: its paper's loss contains k3 and k3's gradient.
+        checks: refusals of trainings with this estimator, by the name that silences them.
+        advice: warnings likewise.
+    """
+
+    name: str
+    doc: str
+    baseline: Baseline | None = None
+    per_prompt_token: bool = False
+    sums_to_zero: bool = False
+    one_output: str = ""
+    needs_steps: bool = False
+    kl_in_loss: bool = False
+    checks: Checks = field(default_factory=dict)
+    advice: Advice = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A policy loss, for ``actor.policy_loss.loss_mode``.
+
+    Attributes:
+        name: its name in verl's configuration.
+        options: its own keys of ``actor.policy_loss``.
+        one_advantage: gives all tokens of a response their mean advantage.
+        settings: refusals of values in verl's section ``actor``, each from the loss's name and the section.
+        checks: refusals of trainings with this loss, by the name that silences them.
+        advice: warnings likewise.
+    """
+
+    name: str
+    options: type[Section] | None = field(default=None, kw_only=True)
+    one_advantage: bool = field(default=False, kw_only=True)
+    settings: tuple[ActorCheck, ...] = field(default=(), kw_only=True)
+    checks: Checks = field(default_factory=dict, kw_only=True)
+    advice: Advice = field(default_factory=dict, kw_only=True)
+
+
+@dataclass(frozen=True)
+class TokenLoss(Loss):
+    """A loss of tokens, averaged over the whole mini-batch; masks, weights and metrics come with it.
+
+    Attributes:
+        per_token: the loss of each token.
+        average: how tokens are averaged; None: as ``actor.loss_agg_mode`` says.
+        events: which tokens its clip cut off; None: it has no clip.
+    """
+
+    per_token: PerToken
+    average: Average | None = None
+    events: Events | None = None
+
+
+@dataclass(frozen=True)
+class GroupLoss(Loss):
+    """A loss that needs all responses of a prompt, and their drift, in each optimizer step.
+
+    Attributes:
+        mode: the ``actor.loss_agg_mode`` by which verl must aggregate KL and entropy.
+    """
+
+    mode: str = "seq-mean-token-sum"
+
+
+@dataclass(frozen=True)
+class VerlsLoss(Loss):
+    """A loss of verl's own.
+
+    Attributes:
+        depends_on_cut: (why the gradient depends on how the batch is cut, what to type); empty if not.
+        has_ratio: corrects for a policy that has moved; without, only one update on a rollout is right.
+        papers_average: (its paper's ``actor.loss_agg_mode``, why another is wrong).
+        reads_average: the version of verl from which it averages as ``actor.loss_agg_mode`` says.
+    """
+
+    depends_on_cut: tuple[str, str] | None = None
+    has_ratio: bool = True
+    papers_average: tuple[str, str] | None = None
+    reads_average: str = "0"
+
+
+@dataclass(frozen=True)
+class VerlsEstimator:
+    """An estimator of verl's own, by its name."""
+
+    name: str
+    kl_in_loss: bool = False
+
+
+def mode_of(loss: Loss) -> str | None:
+    """Return the ``actor.loss_agg_mode`` that a loss needs; None where it averages as that key says."""
+    if isinstance(loss, TokenLoss):
+        return None if loss.average is None else loss.average.mode
+    return loss.mode if isinstance(loss, GroupLoss) else None
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm of a paper: what a training with its preset ``+algo=NAME`` consists of.
+
+    Attributes:
+        name: the preset's, and its file's in ``config/algo``.
+        paper: the source.
+        average: ``actor.loss_agg_mode`` for a loss that averages as this key says; others have their own.
+        paired: estimator and loss are each wrong without the other.
+        has_preset: whether ``+algo=NAME`` chooses it; without, estimator and loss are set by hand.
+
+    Raises:
+        RecordError: a field contradicts another.
+    """
+
+    name: str
+    paper: str
+    estimator: Estimator | VerlsEstimator
+    loss: Loss
+    average: str = ""
+    paired: bool = False
+    has_preset: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse an average that the loss does not have."""
+        own = mode_of(self.loss)
+        if own is None and self.average not in MODES:
+            raise RecordError(
+                self.name,
+                "average",
+                self.average,
+                f"the loss {self.loss.name} needs one of {', '.join(MODES)}",
+            )
+        if own is not None and self.average not in ("", own):
+            raise RecordError(
+                self.name, "average", self.average, f"the loss {self.loss.name} averages by {own}"
+            )
+
+    @property
+    def loss_agg_mode(self) -> str:
+        """``actor.loss_agg_mode``: by it verl aggregates KL and entropy, too."""
+        return mode_of(self.loss) or self.average

@@ -1,0 +1,13 @@
+"""RLOO: Ahmadian et al., Back to Basics, arXiv 2402.14740; the loss is verl's REINFORCE."""
+
+from grpo_verl_ext.algorithms.advantages import leave_one_out
+from grpo_verl_ext.catalogue.record import Algorithm, Estimator
+from grpo_verl_ext.catalogue.verls import GPG
+
+RLOO = Algorithm(
+    "rloo",
+    "arXiv 2402.14740",
+    Estimator("rloo_outcome", str(leave_one_out.__doc__), leave_one_out),
+    GPG,
+    "seq-mean-token-sum",
+)

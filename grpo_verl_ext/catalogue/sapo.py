@@ -1,0 +1,8 @@
+"""SAPO: Gao et al., Soft Adaptive Policy Optimization, arXiv 2511.20347; verl's own loss."""
+
+from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
+from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
+
+SAPO_LOSS = VerlsLoss("sapo")
+
+SAPO = Algorithm("sapo", "arXiv 2511.20347", GRPO_OUTCOME, SAPO_LOSS, "seq-mean-token-mean")

@@ -1,0 +1,32 @@
+"""Losses and estimators of verl's own that belong to no preset alone, and what is known of them."""
+
+from omegaconf import DictConfig
+
+from grpo_verl_ext.catalogue.record import VerlsEstimator, VerlsLoss
+from grpo_verl_ext.utils.keys import LOSS
+
+VANILLA = VerlsLoss("vanilla")
+GPG = VerlsLoss("gpg", has_ratio=False)
+GEO_MEAN = VerlsLoss(
+    "geo_mean",
+    one_advantage=True,
+    depends_on_cut=("averages over the responses of each micro-batch", "+algo=gmpo"),
+)
+CLIP_COV = VerlsLoss(
+    "clip_cov",
+    depends_on_cut=("ranks the tokens of each micro-batch, and draws among them", f"{LOSS}=vanilla"),
+)
+KL_COV = VerlsLoss("kl_cov", depends_on_cut=("ranks the tokens of each micro-batch", f"{LOSS}=vanilla"))
+DPPO_TV, DPPO_KL = VerlsLoss("dppo_tv"), VerlsLoss("dppo_kl")
+
+ESTIMATORS = (VerlsEstimator("grpo", kl_in_loss=True), VerlsEstimator("grpo_vectorized", kl_in_loss=True))
+
+OVERLONG_MANAGER = "dapo"
+"""verl's reward manager with DAPO's punishment of long responses."""
+
+
+def clip_ratio(config: DictConfig, side: str) -> float:
+    """Return the side ``low`` or ``high`` of the clip range as verl reads it: null is ``clip_ratio``."""
+    actor = config.actor_rollout_ref.actor
+    value = actor[f"clip_ratio_{side}"]
+    return float(actor.clip_ratio if value is None else value)

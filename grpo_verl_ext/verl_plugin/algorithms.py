@@ -1,0 +1,58 @@
+"""The functions that verl calls for the estimators and losses of the catalogue, by their names.
+
+Importing this module registers them with verl, and those of algorithms that are entered later.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue import Estimator, GroupLoss, Loss, TokenLoss
+from grpo_verl_ext.verl_plugin import estimators
+from grpo_verl_ext.verl_plugin.gvpo import loss as group_loss
+from grpo_verl_ext.verl_plugin.losses import custom
+
+RECORD = "grpo_ext_record"
+"""Attribute of a function with the record that it was made from."""
+
+ESTIMATORS: dict[str, estimators.VerlsCall] = {}
+LOSSES: dict[str, custom.PolicyLoss] = {}
+
+
+def function_of(record: Estimator | Loss) -> Callable[..., Any]:
+    """Return the function of verl's signature for an estimator or a loss."""
+    if isinstance(record, Estimator):
+        made: Callable[..., Any] = estimators.as_verl_calls_it(record)
+    elif isinstance(record, GroupLoss):
+        made = group_loss.as_verl_calls_it(record)
+    else:
+        assert isinstance(record, TokenLoss)
+        made = custom.as_verl_calls_it(record)
+    setattr(made, RECORD, record)
+    return made
+
+
+def is_of(function: object, record: Estimator | Loss) -> bool:
+    """Whether a registered function was made from this record."""
+    return getattr(function, RECORD, None) is record
+
+
+def _enter(record: Estimator | Loss) -> None:
+    """Register a record's function with verl.
+
+    A name that is taken stays with its package, whose trainings need it; a training that means our function
+    of that name is refused by the check ``names``.
+    """
+    function = function_of(record)
+    if isinstance(record, Estimator):
+        ESTIMATORS[record.name] = function
+        ADV_ESTIMATOR_REGISTRY.setdefault(record.name, function)
+    else:
+        LOSSES[record.name] = function
+        POLICY_LOSS_REGISTRY.setdefault(record.name, function)
+
+
+catalogue.enter_foreign()
+catalogue.listen(_enter)
