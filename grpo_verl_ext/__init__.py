@@ -3,7 +3,10 @@
 Its names are imported when they are first used (PEP 562), for torch takes seconds to import.
 """
 
+# ruff: noqa: F401  # the names of `__all__`, for type checkers
+
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,9 +47,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "advantages",
-    "aggregation",
+_INTERNAL = ("kl_bias", "ragged", "validation")
+_FILES = (file.stem for file in (Path(__file__).parent / "algorithms").glob("[!_]*.py"))
+_MODULES = sorted({*_FILES} - {*_INTERNAL})
+
+__all__ = [  # noqa: PLE0604  # of text alone
+    *_MODULES,
     "batch_scaled",
     "centred",
     "clipped_surrogate",
@@ -54,29 +60,21 @@ __all__ = [
     "dual_clipped_surrogate",
     "geometric_mean_surrogate",
     "group_scaled",
-    "groups",
-    "gvpo",
-    "gvpo_terms",
     "k1",
     "k2",
     "k3",
-    "kl",
     "leave_one_out",
     "local_token_mean",
     "outcome_advantages",
     "per_prompt_token",
-    "process",
     "process_advantages",
     "prompt_mean",
     "sequence_mean_constant_length",
     "sequence_mean_token_mean",
-    "surrogate",
     "token_mean",
     "with_k2_gradient",
     "without_truncated",
 ]
-
-_MODULES = ("advantages", "aggregation", "groups", "gvpo", "gvpo_terms", "kl", "process", "surrogate")
 
 if not TYPE_CHECKING:  # a type checker would accept every name
 

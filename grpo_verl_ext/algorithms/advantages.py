@@ -95,17 +95,6 @@ def batch_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     return group_deviation(rewards, group, member) / (batch_std + STD_EPS)
 
 
-OUTCOME_BASELINES: dict[str, Baseline] = {
-    "dr_grpo": centred,
-    "gvpo": centred,
-    "rloo_outcome": leave_one_out,
-}
-"""Outcome estimators that do not divide by a std: value of ``algorithm.adv_estimator`` → its baseline.
-
-One more line here registers one more estimator with verl (docs/new_algorithm.md).
-"""
-
-
 def outcome_advantages(
     token_level_rewards: Tensor,
     response_mask: Tensor,

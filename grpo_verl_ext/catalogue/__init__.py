@@ -12,6 +12,7 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig
@@ -32,7 +33,7 @@ from grpo_verl_ext.catalogue.record import (
 from grpo_verl_ext.utils.foreign import foreign_algorithms, presets_of
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, setting
 
-OWN_PRESETS = f"{__name__.partition('.')[0]}.config"
+OWN_PRESETS = Path(__file__).parents[1] / "config"
 
 ALGORITHMS: dict[str, Algorithm] = {}
 """All algorithms by name."""
@@ -53,12 +54,12 @@ _listeners: list[Callable[[Estimator | Loss], None]] = []
 Named = TypeVar("Named", Estimator, Loss)
 
 
-def enter(algorithm: Algorithm, presets: str = OWN_PRESETS) -> None:
+def enter(algorithm: Algorithm, presets: Path = OWN_PRESETS) -> None:
     """Add an algorithm to the catalogue.
 
     Args:
         algorithm: its record.
-        presets: the package whose folder ``algo`` has its preset.
+        presets: the folder in which ``algo/NAME.yaml`` is its preset.
 
     Raises:
         RecordError: the name is taken, or the preset says something else than the record.

@@ -1,10 +1,8 @@
 """PPO with a critic, verl's own estimator, for comparison: Schulman et al., arXiv 1707.06347."""
 
-from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsEstimator
 from grpo_verl_ext.catalogue.verls import VANILLA
 
 GAE = VerlsEstimator("gae")
 
 PPO = Algorithm("ppo", "arXiv 1707.06347", GAE, VANILLA, "token-mean")
-PPO_KL = Algorithm("ppo_kl", "arXiv 1909.08593", GAE, GRPO_LOSS)

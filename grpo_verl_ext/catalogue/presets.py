@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -33,19 +33,18 @@ class Preset:
     values: DictConfig = field(default_factory=lambda: DictConfig({}), compare=False)
 
 
-def read_preset(algorithm: Algorithm, package: str) -> Preset:
-    """Return the preset ``algo/NAME.yaml`` of a package.
+def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
+    """Return the preset ``algo/NAME.yaml`` of a folder.
 
     Raises:
         RecordError: it is not there, cannot be read, or has another estimator, loss, average or name.
     """
-    name = algorithm.name
+    name, file = algorithm.name, folder / "algo" / f"{algorithm.name}.yaml"
     try:
-        values = OmegaConf.create((files(package) / "algo" / f"{name}.yaml").read_text("utf-8"))
+        values = OmegaConf.create(file.read_text("utf-8"))
         actor = values.actor_rollout_ref.actor
     except Exception as error:
-        where = f"{package}/algo/{name}.yaml"
-        raise RecordError(name, "preset", where, f"it cannot be read: {error}") from error
+        raise RecordError(name, "preset", str(file), f"it cannot be read: {error}") from error
     for key, expected in (
         (ESTIMATOR, algorithm.estimator.name),
         (LOSS, algorithm.loss.name),

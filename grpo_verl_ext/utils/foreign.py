@@ -1,6 +1,8 @@
 """Algorithms that other packages name by an entry point, found without importing them."""
 
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 
 GROUP = "grpo_verl_ext.algorithms"
 """The group of the entry points, ``NAME = "package.module:RECORD"``."""
@@ -11,6 +13,8 @@ def foreign_algorithms() -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=GROUP))
 
 
-def presets_of(entry: EntryPoint) -> str:
-    """Return the package whose folder ``algo`` has the preset of an entry point."""
-    return f"{entry.module.partition('.')[0]}.config"
+def presets_of(entry: EntryPoint) -> Path:
+    """Return the folder ``config`` of an entry point's package, whose ``algo/NAME.yaml`` is the preset."""
+    package = find_spec(entry.module.partition(".")[0])
+    locations = package.submodule_search_locations if package else None
+    return Path(*list(locations or [])[:1]) / "config"

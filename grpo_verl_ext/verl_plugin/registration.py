@@ -66,7 +66,7 @@ class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships n
         """Add the folder; called by Hydra when it composes a configuration."""
         search_path.append(provider="grpo_verl_ext", path="pkg://grpo_verl_ext.config")
         for entry in foreign_algorithms():
-            search_path.append(provider=entry.name, path=f"pkg://{presets_of(entry)}")
+            search_path.append(provider=entry.name, path=f"file://{presets_of(entry)}")
 
 
 def install_search_path() -> None:

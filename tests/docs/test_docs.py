@@ -7,7 +7,6 @@ which are only parsed and composed.
 import ast
 import contextlib
 import importlib.util
-import inspect
 import io
 import itertools
 import re
@@ -28,7 +27,7 @@ from omegaconf import OmegaConf
 from processes import Python
 from verl.trainer.ppo import core_algos
 
-from grpo_verl_ext.algorithms.advantages import OUTCOME_BASELINES
+from grpo_verl_ext import catalogue
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS, LOSSES
@@ -370,15 +369,14 @@ OF_VERL = {"gae", "vanilla"}
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_each_algorithm_is_where_the_page_sends_the_author_of_the_next(name: str) -> None:
-    """Preset and page under its name; estimator and loss in the code and tests that the page links to."""
+    """Record, preset and page under its name; estimator and loss in the tests that the page links to."""
     places = re.findall(r"^\| `([\w/.]+/)NAME(\.\w+)`", NEW_ALGORITHM.read_text(encoding="utf-8"), re.M)
-    assert len(places) == 2
-    assert [(ROOT / f"{folder}{name}{ending}").is_file() for folder, ending in places] == [True, True]
+    assert [(ROOT / f"{folder}{name}{ending}").is_file() for folder, ending in places] == [True] * 3
     config = composed([f"+algo={name}"])
     estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.loss_mode
     linked = {(NEW_ALGORITHM.parent / target).resolve() for target, _ in links(NEW_ALGORITHM)}
-    code = {OUTCOME_BASELINES.get(estimator, ESTIMATORS.get(estimator)), LOSSES.get(loss)} - {None}
-    assert {Path(inspect.getfile(inspect.unwrap(each))) for each in code} <= linked
+    record = catalogue.ALGORITHMS[name]
+    assert (record.estimator.name, record.loss.name) == (estimator, loss)
     tests = "".join(file.read_text(encoding="utf-8") for file in linked if file.name.startswith("test_"))
     assert [each for each in {estimator, loss} - OF_VERL if not re.search(rf"\b{each}\b", tests)] == []
 

@@ -1,0 +1,7 @@
+"""PPO as GRPO's paper states it, DeepSeekMath, arXiv 2402.03300, eq. 1 and 2: a critic, the KL in the reward."""
+
+from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
+from grpo_verl_ext.catalogue.ppo import GAE
+from grpo_verl_ext.catalogue.record import Algorithm
+
+PPO_KL = Algorithm("ppo_kl", "arXiv 2402.03300, eq. 1", GAE, GRPO_LOSS)

@@ -1,0 +1,96 @@
+"""Test the records: none contradicts itself or another, and no other file knows an algorithm's name."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import grpo_verl_ext
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue import Algorithm, RecordError
+from grpo_verl_ext.catalogue.dapo import DAPO_LOSS
+from grpo_verl_ext.catalogue.grpo import GRPO, GRPO_LOSS, GRPO_OUTCOME
+from grpo_verl_ext.catalogue.gspo import GSPO
+
+PACKAGE = Path(grpo_verl_ext.__file__).parent
+PRESETS = {file.stem for file in (PACKAGE / "config" / "algo").glob("*.yaml")}
+ELSEWHERE = [
+    file
+    for file in sorted(PACKAGE.rglob("*.py"))
+    if not {"catalogue", "config"} & set(file.relative_to(PACKAGE).parts)
+]
+
+
+def test_every_preset_has_a_record_and_every_record_a_preset() -> None:
+    assert {name for name, each in catalogue.ALGORITHMS.items() if each.has_preset} == PRESETS
+    assert set(catalogue.PRESETS) == PRESETS
+
+
+@pytest.mark.parametrize("file", ELSEWHERE, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_no_other_file_has_the_name_of_an_algorithm(file: Path) -> None:
+    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    assert [node.value for node in nodes if isinstance(node, ast.Constant) and node.value in PRESETS] == []
+
+
+WRONG = {
+    "an average that the loss does not have": (
+        lambda: Algorithm("new", "", GRPO_OUTCOME, GRPO_LOSS, "token-mean"),
+        "its average is 'token-mean', but the loss grpo averages by seq-mean-token-mean",
+    ),
+    "a loss that needs an average": (
+        lambda: replace(GSPO, average=""),
+        "its average is '', but the loss gspo needs one of token-mean",
+    ),
+    "a name that is there": (
+        lambda: catalogue.enter(replace(GRPO)),
+        "its name is 'grpo', but an algorithm of this name is there already",
+    ),
+    "an estimator's name that another has": (
+        lambda: catalogue.enter(
+            replace(GRPO, name="new", estimator=replace(GRPO_OUTCOME, doc=""), has_preset=False)
+        ),
+        "its estimator is 'grpo_outcome', but another record has one of this name",
+    ),
+    "a loss's name that another has": (
+        lambda: catalogue.enter(
+            replace(GRPO, name="new", loss=replace(DAPO_LOSS, name="gspo"), has_preset=False)
+        ),
+        "its loss is 'gspo', but another record has one of this name",
+    ),
+    "no preset": (
+        lambda: catalogue.enter(replace(GRPO, name="new")),
+        "config/algo/new.yaml', but it cannot be read",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_record_that_contradicts_is_refused_with_the_field(what: str) -> None:
+    enter, message = WRONG[what]
+    before = dict(catalogue.ALGORITHMS)
+    with pytest.raises(RecordError) as refused:
+        enter()
+    assert message in str(refused.value)
+    assert before == catalogue.ALGORITHMS
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("loss_mode: gspo", "its preset's actor_rollout_ref.actor.policy_loss.loss_mode is 'gspo', but"),
+        ("loss_mode: grpo", "its preset's algorithm.grpo_ext.preset is None, but the record has new"),
+    ],
+)
+def test_a_preset_that_says_something_else_is_refused_with_the_key(
+    line: str, message: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "new_presets" / "algo"
+    folder.mkdir(parents=True)
+    actor = f"{{policy_loss: {{{line}}}, loss_agg_mode: seq-mean-token-mean}}"
+    (folder / "new.yaml").write_text(
+        f"algorithm: {{adv_estimator: grpo_outcome}}\nactor_rollout_ref: {{actor: {actor}}}\n"
+    )
+    with pytest.raises(RecordError) as refused:
+        catalogue.enter(replace(GRPO, name="new"), presets=tmp_path / "new_presets")
+    assert message in str(refused.value)
