@@ -1,4 +1,4 @@
-"""PPO as GRPO's paper states it, DeepSeekMath, arXiv 2402.03300, eq. 1 and 2: a critic, the KL in the reward."""
+"""PPO as GRPO's paper states it, arXiv 2402.03300, eq. 1 and 2: a critic, and the KL in the reward."""
 
 from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
 from grpo_verl_ext.catalogue.ppo import GAE

@@ -311,8 +311,8 @@ def own_case(
             f"--loss is {loss_mode}, which is not registered; valid are {', '.join(POLICY_LOSS_REGISTRY)}. "
             f"Type: VERL_USE_EXTERNAL_MODULES=<your module> grpo-verl-ext invariance --loss {loss_mode}"
         )
-    options = PRESETS[loss_mode].options if loss_mode in PRESETS else {}
-    case = Case(loss_mode, loss_mode, loss_agg_mode or "token-mean", loss_scale_factor, options=options)
+    own = PRESETS[loss_mode].options if loss_mode in PRESETS else {}
+    case = Case(loss_mode, loss_mode, loss_agg_mode or "token-mean", loss_scale_factor, options=own)
     config = actor_config(case)
     if loss_mode in LOSSES:
         check_loss(LOSSES[loss_mode], config)

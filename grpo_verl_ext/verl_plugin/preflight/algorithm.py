@@ -5,7 +5,15 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, VerlsLoss, verls
+from grpo_verl_ext.catalogue import (
+    ALGORITHMS,
+    ESTIMATORS,
+    LOSSES,
+    Estimator,
+    VerlsEstimator,
+    VerlsLoss,
+    verls,
+)
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.utils.errors import Problem, SettingError
@@ -96,7 +104,7 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
 
 def _has_kl_in_loss(config: DictConfig) -> bool:
     """Whether the loss of the estimator's paper contains k3 and its gradient: arXiv 2402.03300, eq. 4."""
-    known = (*verls.ESTIMATORS, *ESTIMATORS.values())
+    known: list[Estimator | VerlsEstimator] = [*verls.ESTIMATORS, *ESTIMATORS.values()]
     return any(each.kl_in_loss for each in known if each.name == config.algorithm.adv_estimator)
 
 

@@ -13,7 +13,7 @@ from itertools import combinations
 from omegaconf import DictConfig
 
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.keys import ACTOR, setting
+from grpo_verl_ext.utils.keys import ACTOR, MODE, setting
 from grpo_verl_ext.verl_plugin.config import (
     DRIFT_ENGINES,
     GOLD_RESPONSES,
@@ -27,7 +27,6 @@ from grpo_verl_ext.verl_plugin.preflight.training import (
     DISTILLATION,
     ENGINES,
     FEATURES,
-    MODE,
     REWARDS,
     ROLLOUTS,
     STRATEGY,
