@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, PreparedTaskError
-from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
+from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolderError
 from grpo_verl_ext.utils.command_line import one_message
 from grpo_verl_ext.utils.console import make_console
 
@@ -30,7 +30,7 @@ def _embedded(task: str) -> Callable[..., None]:
         # torch takes seconds to import, and `--help` must not
         from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 
-        with one_message(task, PreparedTaskError):
+        with one_message(task, PreparedFolderError):
             run_prepare(task, seed, force=force)
 
     return command
@@ -67,7 +67,8 @@ def reasoning_gym(
         instruction = SYSTEM_PROMPT if system is None else system
         settings = GymSettings(task, _options(config or []), train, test, seed, instruction)
         outcome = prepare_task(settings, folder or folder_of(task, seed), force=force, on_wait=_waiting)
-    left_out = [f"left out: {count} {what}" for what, count in outcome.found["left_out"].items() if count]
+    found = outcome.manifest.found["left_out"]
+    left_out = [f"left out: {count} {what}" for what, count in found.items() if count]
     _print(outcome, f"{train} training and {test} test prompts, no question twice", *left_out)
 
 
@@ -86,7 +87,7 @@ def gsm8k_tags(
 
     with one_message("gsm8k_tags", PreparedFolderError):
         outcome = task.prepare(source, folder or task.folder_of(), force=force, on_wait=_waiting)
-    _print(outcome, "{train} training and {test} test prompts".format(**outcome.found))
+    _print(outcome, "{train} training and {test} test prompts".format(**outcome.manifest.found))
 
 
 @prepare.command()
@@ -104,10 +105,10 @@ def smollm2(
 
     with one_message("smollm2", PreparedFolderError):
         outcome = model.prepare(folder or model.folder_of(), gguf=gguf, force=force, on_wait=_waiting)
-    found = outcome.found
-    lines = [f"largest difference from the file's own logits: {found['largest_logit_difference']:.1e}"]
+    found = outcome.manifest.found
+    lines = []
     if found["sha256"] != model.TESTED:
-        lines.append(f"the file is not the tested one: its sha256 is {found['sha256']}, not {model.TESTED}")
+        lines = [f"the file is not the tested one: its sha256 is {found['sha256']}, not {model.TESTED}"]
     _print(outcome, *lines, f"use it: actor_rollout_ref.model.path={outcome.folder}")
 
 
@@ -144,10 +145,11 @@ def smollm2_max(
             on_wait=_waiting,
             on_step=lambda done, total: progress.update(bar, completed=done, total=total),
         )
+    found = outcome.manifest.found
     _print(
         outcome,
-        "{train} training and {test} test prompts, no pair of numbers in both".format(**outcome.found),
-        "the right answer has the probability {probability:.3f} after {steps} steps".format(**outcome.found),
+        "{train} training and {test} test prompts, no pair of numbers in both".format(**found),
+        "the right answer has the probability {probability:.3f} after {steps} steps".format(**found),
     )
 
 
@@ -171,7 +173,7 @@ def _waiting() -> None:
     make_console().print("waiting: another process is preparing the same folder")
 
 
-def _print(outcome: Outcome, *lines: str) -> None:
+def _print(outcome: Outcome[FoundManifest], *lines: str) -> None:
     first = "made" if outcome.made else "already there, nothing to do"
     kept = [f"what was there before is kept in {outcome.moved_aside}"] if outcome.moved_aside else []
     text = "\n".join([f"{first}: {outcome.folder}", *(f"  {line}" for line in lines), *kept])

@@ -7,13 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.tasks import folders
-from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
+from grpo_verl_ext.tasks.folders import (
+    TEST,
+    TRAIN,
+    FoundManifest,
+    Outcome,
+    PreparedFolder,
+    PreparedFolderError,
+)
 from grpo_verl_ext.tasks.rows import SYSTEM_PROMPT, verl_row, write_rows
 from grpo_verl_ext.utils.files import cache_root, sha256
 
 NAME = "gsm8k_tags"
-SPLITS = {"train": folders.TRAIN, "test": folders.TEST}
+SPLITS = {"train": TRAIN, "test": TEST}
 
 
 def folder_of() -> Path:
@@ -45,7 +51,7 @@ def row(question: str, answer: str, *, split: str, index: int) -> dict[str, Any]
 
 def prepare(
     source: Path, folder: Path, *, force: bool, on_wait: Callable[[], None] = lambda: None
-) -> Outcome:
+) -> Outcome[FoundManifest]:
     """Make ``folder`` with both splits of ``source``, or do nothing if it is there.
 
     Args:
@@ -53,20 +59,20 @@ def prepare(
             ``answer``, or as ``.parquet`` with those columns or as verl's preprocessing writes it.
 
     Raises:
-        PreparedFolderError: a file is missing or not GSM8K; or see `folders.make`.
+        PreparedFolderError: a file is missing or not GSM8K; or see `PreparedFolder.make`.
     """
     files = {split: _file(source, split) for split in SPLITS}
     settings = {"system": SYSTEM_PROMPT, "sources": {split: sha256(file) for split, file in files.items()}}
 
-    def build(unfinished: Path) -> dict[str, int]:
+    def build(unfinished: Path) -> dict[str, Any]:
         counts = {}
         for split, file in files.items():
             rows = _rows(file, split)
             write_rows(unfinished / SPLITS[split], rows)
             counts[split] = len(rows)
-        return counts
+        return {"found": counts}
 
-    return folders.make(folder, settings, build, force=force, on_wait=on_wait)
+    return PreparedFolder(folder, FoundManifest).make(settings, build, force=force, on_wait=on_wait)
 
 
 def _file(source: Path, split: str) -> Path:

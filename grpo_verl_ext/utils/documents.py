@@ -1,4 +1,7 @@
-"""Read YAML and JSON files into dataclasses that declare their keys and types; every error is one message."""
+"""Read YAML and JSON files into dataclasses that declare their keys and types; every error is one message.
+
+pydantic and OmegaConf are imported when a file is read, for the command line must not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,13 @@ from inspect import formatannotation
 from keyword import iskeyword
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, TextIO, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf._utils import get_yaml_loader  # what OmegaConf.load uses; it reads 1e-6 as a number
-from omegaconf.errors import OmegaConfBaseException
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
-from yaml import MappingNode, Node, ScalarNode, SequenceNode, YAMLError
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic_core import ErrorDetails
+    from yaml import Node
 
 Kind = TypeVar("Kind")
 
@@ -39,12 +41,20 @@ class Document:
     base, ignores keys that it does not declare.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
-        extra="forbid", alias_generator=_written_key, coerce_numbers_to_str=True
-    )
+    __pydantic_config__: ClassVar[Any] = {
+        "extra": "forbid",
+        "alias_generator": _written_key,
+        "coerce_numbers_to_str": True,
+    }
 
 
-_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+def _new_adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(_new_adapter)
 
 
 def read_json(file: Path, kind: type[Kind]) -> Kind:
@@ -62,6 +72,8 @@ def read_json(file: Path, kind: type[Kind]) -> Kind:
 
 def parse_json(content: bytes | str, kind: type[Kind]) -> Kind:
     """Do the same for JSON that has been read."""
+    from pydantic import ValidationError
+
     try:
         return cast(Kind, _adapter(kind).validate_json(content, strict=True))
     except ValidationError as wrong:
@@ -155,6 +167,8 @@ def read_yaml(file: Path, kind: type[Kind], error: type[Exception], overrides: S
     Raises:
         error: no such file, invalid YAML, an unknown key, a missing value, or a value of the wrong type.
     """
+    from pydantic import ValidationError
+
     try:
         content = _merged(file, kind, error, overrides)
         return cast(Kind, _adapter(kind).validate_python(content))
@@ -171,6 +185,10 @@ def read_yaml(file: Path, kind: type[Kind], error: type[Exception], overrides: S
 
 def _merged(file: Path, kind: type, error: type[Exception], overrides: Sequence[str]) -> dict[str, Any]:
     """Return the plain values of the file and of the overrides, which win."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
     try:
         with file.open(encoding="utf-8") as stream:
             loaded = _load(stream, kind)
@@ -210,6 +228,8 @@ def _with_sections(content: dict[str, Any], kind: type) -> dict[str, Any]:
 
 def _from_command_line(overrides: Sequence[str], kind: type) -> DictConfig:
     """As ``OmegaConf.from_dotlist``, but text stays as it was typed."""
+    from omegaconf import OmegaConf
+
     given = OmegaConf.create()
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -218,14 +238,16 @@ def _from_command_line(overrides: Sequence[str], kind: type) -> DictConfig:
     return given
 
 
-BOOL, INT, FLOAT, TEXT, MERGE = (
+_BOOL, _INT, _FLOAT, _TEXT, _MERGE = (
     f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "str", "merge")
 )
-_AS_TYPED = {str: (BOOL, INT, FLOAT), int: (BOOL,), float: (BOOL,)}
+_AS_TYPED = {str: (_BOOL, _INT, _FLOAT), int: (_BOOL,), float: (_BOOL,)}
 """Declared type → what YAML would see in the text, and what stays text: ``on`` is no number."""
 
 
 def _load(source: str | TextIO, hint: Any) -> Any:
+    from omegaconf._utils import get_yaml_loader  # what OmegaConf.load uses; it reads 1e-6 as a number
+
     loader = get_yaml_loader()(source)
     try:
         node = loader.get_single_node()
@@ -239,17 +261,19 @@ def _load(source: str | TextIO, hint: Any) -> Any:
 
 def _keep_text(node: Node, hint: Any) -> None:
     """Mark keys, and scalars that the hint declares as text, as strings before YAML constructs them."""
+    from yaml import MappingNode, ScalarNode, SequenceNode
+
     hint = _without_none(hint)
     if isinstance(node, ScalarNode) and node.tag in _AS_TYPED.get(hint, ()):
-        node.tag = TEXT
+        node.tag = _TEXT
     elif isinstance(node, SequenceNode):
         for index, each in enumerate(node.value):
             _keep_text(each, _hint_of(hint, index))
     elif isinstance(node, MappingNode):
         for key, value in node.value:
-            if isinstance(key, ScalarNode) and key.tag != MERGE:
-                key.tag = TEXT
-            merged = key.tag == MERGE
+            if isinstance(key, ScalarNode) and key.tag != _MERGE:
+                key.tag = _TEXT
+            merged = key.tag == _MERGE
             _keep_text(value, hint if merged else _hint_of(hint, str(key.value)))
 
 

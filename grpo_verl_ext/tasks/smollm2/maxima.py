@@ -15,8 +15,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_verl_ext.tasks import folders
-from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
+from grpo_verl_ext.tasks.folders import (
+    TEST,
+    TRAIN,
+    FoundManifest,
+    Outcome,
+    PreparedFolder,
+    PreparedFolderError,
+)
 from grpo_verl_ext.tasks.rows import verl_row, write_rows
 from grpo_verl_ext.utils.files import cache_root
 
@@ -97,7 +103,7 @@ def prepare(
     force: bool,
     on_wait: Callable[[], None] = lambda: None,
     on_step: Callable[[int, int], None] = lambda *_: None,
-) -> Outcome:
+) -> Outcome[FoundManifest]:
     """Make ``folder`` with training and test data and the warm-started model, or do nothing if it is there.
 
     Args:
@@ -106,25 +112,25 @@ def prepare(
 
     Raises:
         PreparedFolderError: ``source`` is missing or changed, the warm start did not get as far as it should
-            in ``steps``; or see `folders.make`.
+            in ``steps``; or see `PreparedFolder.make`.
 
     Returns:
         Its ``found`` has the numbers of problems, and ``steps`` and ``probability`` of the warm start.
     """
     try:
-        origin = folders.checked(source)["settings"]
+        origin = PreparedFolder(source, FoundManifest).check().settings
     except PreparedFolderError as error:
         raise PreparedFolderError(f"{error}. Type: grpo-verl-ext prepare smollm2") from error
 
     def build(unfinished: Path) -> dict[str, Any]:
         train, test = draw(settings)
-        for name, split, problems in ((folders.TRAIN, "train", train), (folders.TEST, "test", test)):
+        for name, split, problems in ((TRAIN, "train", train), (TEST, "test", test)):
             write_rows(unfinished / name, [_row(each, n, split) for n, each in enumerate(problems)])
         started = _write_model(unfinished / MODEL, source, train, settings, on_step)
-        return {"train": len(train), "test": len(test), **started}
+        return {"found": {"train": len(train), "test": len(test), **started}}
 
     content = {**asdict(settings), "model": origin}
-    return folders.make(folder, content, build, force=force, on_wait=on_wait)
+    return PreparedFolder(folder, FoundManifest).make(content, build, force=force, on_wait=on_wait)
 
 
 def _row(numbers: Numbers, index: int, split: str) -> dict[str, Any]:
