@@ -16,8 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from grpo_verl_ext.tasks.commands import prepare
-from grpo_verl_ext.utils.command_line import interruptible, one_message
-from grpo_verl_ext.utils.console import print_any_character
+from grpo_verl_ext.utils.console import interruptible, one_message, print_any_character
 
 
 class _Commands(TyperGroup):

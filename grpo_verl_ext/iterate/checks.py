@@ -18,7 +18,7 @@ from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.iterate.step_examples import StepRule, example_kind, labelled
 from grpo_verl_ext.iterate.step_reward_training import step_reward_config
 from grpo_verl_ext.rewards import functions
-from grpo_verl_ext.utils.extras import line_to_install
+from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.preflight.rewards import check_reward_model

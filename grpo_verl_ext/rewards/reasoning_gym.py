@@ -20,7 +20,7 @@ from typing import Any
 
 from grpo_verl_ext.rewards.rules import answer_of
 from grpo_verl_ext.utils import exact_json
-from grpo_verl_ext.utils.extras import line_to_install
+from grpo_verl_ext.utils.console import line_to_install
 
 Verifier = Callable[[str | None, Mapping[str, Any]], float]
 """(answer or None, the task's entry) → 0 … 1."""

@@ -10,8 +10,7 @@ import typer
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolderError
-from grpo_verl_ext.utils.command_line import one_message
-from grpo_verl_ext.utils.console import make_console
+from grpo_verl_ext.utils.console import make_console, one_message
 
 prepare = typer.Typer(help="Make a task's data, or a model, in the cache folder.", no_args_is_help=True)
 

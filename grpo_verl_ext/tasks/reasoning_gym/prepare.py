@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_verl_ext.rewards.reasoning_gym import library, make_dataset
 from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolder, PreparedFolderError
-from grpo_verl_ext.utils.ending import ending
+from grpo_verl_ext.utils.console import ending
 from grpo_verl_ext.utils.files import cache_root
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
-from grpo_verl_ext.utils.extras import line_to_install
+from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.verl_plugin.config import (
     REWARD_MANAGER,
     SECTION,
