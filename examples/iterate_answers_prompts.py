@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
-from grpo_verl_ext.tasks.chain_sum.problems import draw_problems, write_rows
+from grpo_verl_ext.tasks.chain_sum.problems import draw_problems, write_problems
 from grpo_verl_ext.tasks.folders import TRAIN, FoundManifest, Outcome, PreparedFolder
 
 TASK = TASKS["chain_sum"]
@@ -27,7 +27,8 @@ def write(seed: int, folder: Path = FOLDER, prompts: int = PROMPTS) -> Outcome[F
     lengths = range(TASK.min_terms, TASK.max_terms + 1)
 
     def fill(unfinished: Path) -> Mapping[str, Any]:
-        write_rows(unfinished / TRAIN, draw_problems("train", prompts, lengths=lengths, seed=seed), "train")
+        drawn = draw_problems("train", prompts, lengths=lengths, seed=seed)
+        write_problems(unfinished / TRAIN, drawn, "train")
         return {"found": {}}
 
     folder.mkdir(parents=True, exist_ok=True)

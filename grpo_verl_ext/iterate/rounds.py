@@ -16,12 +16,14 @@ from typing import Any, Protocol
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.iterate import kl_to_initial, reward_training, step_reward_training
-from grpo_verl_ext.iterate.manifest import Manifest, Results, RoundRecord, read_manifest
-from grpo_verl_ext.iterate.preferences import (
+from grpo_verl_ext.iterate import kl_to_initial, reward_training
+from grpo_verl_ext.iterate.examples import (
     Example,
     Pair,
+    Steps,
+    example_kind,
     make_pairs,
+    make_step_examples,
     read_examples,
     read_responses,
     read_rollouts,
@@ -29,8 +31,8 @@ from grpo_verl_ext.iterate.preferences import (
     split_by_prompt,
     write_pairs,
 )
+from grpo_verl_ext.iterate.manifest import Manifest, Results, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
-from grpo_verl_ext.iterate.step_examples import example_kind, make_step_examples
 from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.provenance import git_revision, versions
@@ -167,10 +169,10 @@ def train_reward_model(this: Round, context: RoundContext) -> Results:
             target=str(target),
             seed=this.seed,
             trainer=dict(this.settings.reward_model.trainer),
+            steps=kind is Steps,
         )
         launcher = this.settings.reward_model.launcher
-        training = reward_training if kind is Pair else step_reward_training
-        _run_job(training.__name__, job, this.folder / "reward_training", launcher=launcher)
+        _run_job(reward_training.__name__, job, this.folder / "reward_training", launcher=launcher)
 
     _appear(this.own_reward_model, train)
     results: Results = json.loads((this.own_reward_model / reward_training.RESULTS).read_text())

@@ -58,9 +58,9 @@ def reasoning_gym(
     force: Force = False,
 ) -> None:
     """Write any task of reasoning-gym as training and test data; the reward is its own verifier."""
+    from grpo_verl_ext.tasks.folders import SYSTEM_PROMPT
     from grpo_verl_ext.tasks.reasoning_gym.prepare import GymSettings, folder_of
     from grpo_verl_ext.tasks.reasoning_gym.prepare import prepare as prepare_task
-    from grpo_verl_ext.tasks.rows import SYSTEM_PROMPT
 
     with one_message("reasoning_gym", PreparedFolderError, ModuleNotFoundError):
         instruction = SYSTEM_PROMPT if system is None else system

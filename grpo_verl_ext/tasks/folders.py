@@ -1,12 +1,13 @@
-"""Make a folder with a manifest, complete or not at all, and find it again only if nothing has changed.
+"""Prepared folders: rows as verl reads them, and a manifest by which a folder is found again.
 
-Imports neither torch nor transformers, so that the check before a run costs milliseconds.
+A folder is made complete or not at all, and is used only if nothing in it has changed. Imports neither torch
+nor transformers, so that the check before a run costs milliseconds.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -167,3 +168,53 @@ class PreparedFolder(Generic[AnyManifest]):
     def _again(self) -> str:
         how = f"type: {self.command} --force" if self.command else "add --force"
         return f"It is left in place; to move the folder aside and make it again, {how}"
+
+
+SYSTEM_PROMPT = """Respond in the following format:
+<reasoning>
+...
+</reasoning>
+<answer>
+...
+</answer>"""
+"""Asks for the tags that `rewards.rules` looks for."""
+
+
+def verl_row(
+    data_source: str,
+    question: str,
+    ground_truth: str,
+    *,
+    system: str,
+    ability: str,
+    extra_info: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return one row; an empty ``system`` leaves the system prompt out.
+
+    Args:
+        extra_info: values of the same types in every row, for the columns of a parquet file.
+    """
+    instruction = [{"role": "system", "content": system}] if system else []
+    return {
+        "data_source": data_source,
+        "prompt": [*instruction, {"role": "user", "content": question}],
+        "ability": ability,
+        "reward_model": {"style": "rule", "ground_truth": ground_truth},
+        "extra_info": dict(extra_info),
+    }
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the rows, in order, as one parquet file; the same rows give the same bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist([*rows]), path)
+
+
+def read_parquet(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a parquet file as dictionaries."""
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows

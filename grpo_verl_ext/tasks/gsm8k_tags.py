@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.tasks.folders import (
+    SYSTEM_PROMPT,
     TEST,
     TRAIN,
     FoundManifest,
     Outcome,
     PreparedFolder,
     PreparedFolderError,
+    read_parquet,
+    verl_row,
+    write_rows,
 )
-from grpo_verl_ext.tasks.rows import SYSTEM_PROMPT, verl_row, write_rows
 from grpo_verl_ext.utils.files import cache_root, sha256
 
 NAME = "gsm8k_tags"
@@ -101,7 +104,4 @@ def _rows(file: Path, split: str) -> list[dict[str, Any]]:
 def _read(file: Path) -> list[dict[str, Any]]:
     if file.suffix == ".jsonl":
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    import pyarrow.parquet as pq
-
-    rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
-    return rows
+    return read_parquet(file)

@@ -23,9 +23,8 @@ from typer.testing import CliRunner
 import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor import environment, terminal
-from grpo_verl_ext.doctor.configuration import findings
+from grpo_verl_ext.doctor.configuration import LARGEST_RANK, findings
 from grpo_verl_ext.doctor.environment import seen_here
-from grpo_verl_ext.doctor.verls_validation import LARGEST_RANK
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings

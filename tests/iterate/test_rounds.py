@@ -15,8 +15,8 @@ import pytest
 from filelock import FileLock
 from omegaconf import OmegaConf
 
+from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.iterate.manifest import RoundRecord, read_manifest
-from grpo_verl_ext.iterate.preferences import Pair, read_examples
 from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, go
 from grpo_verl_ext.iterate.settings import (
     IterateError,

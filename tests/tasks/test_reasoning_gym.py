@@ -15,10 +15,15 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.rewards import reasoning_gym
-from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolder, PreparedFolderError
+from grpo_verl_ext.tasks.folders import (
+    SYSTEM_PROMPT,
+    FoundManifest,
+    Outcome,
+    PreparedFolder,
+    PreparedFolderError,
+)
 from grpo_verl_ext.tasks.reasoning_gym import draw, prepare
 from grpo_verl_ext.tasks.reasoning_gym.prepare import GymSettings
-from grpo_verl_ext.tasks.rows import SYSTEM_PROMPT
 
 TASKS = {
     "chain_sum": {"max_terms": 3, "max_digits": 1},

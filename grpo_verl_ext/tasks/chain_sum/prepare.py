@@ -15,12 +15,10 @@ from rich.progress import Progress
 
 import grpo_verl_ext
 from grpo_verl_ext.tasks.chain_sum import prepared, problems
-from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
-from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy, standardise
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer, warm_start
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskManifest, TaskSettings
 from grpo_verl_ext.tasks.chain_sum.problems import Split, draw_problems
-from grpo_verl_ext.tasks.chain_sum.standard_start import standardise
-from grpo_verl_ext.tasks.chain_sum.warm_start import warm_start
 from grpo_verl_ext.tasks.folders import TEST, TRAIN, Outcome
 from grpo_verl_ext.utils.console import make_console
 
@@ -100,7 +98,7 @@ def _write_data(folder: Path, seed: int, settings: TaskSettings) -> None:
     ]
     for split, name, count in splits:
         drawn = draw_problems(split, count, lengths=lengths, seed=seed, by_set=settings.split_by_set)
-        problems.write_rows(folder / name, drawn, split, settings.name)
+        problems.write_problems(folder / name, drawn, split, settings.name)
 
 
 def _write_model(

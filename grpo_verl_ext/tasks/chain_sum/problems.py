@@ -137,16 +137,10 @@ def row(terms: Terms, *, split: Split, index: int, task: str = "chain_sum") -> d
     }
 
 
-def write_rows(path: Path, problems: list[Terms], split: Split, task: str = "chain_sum") -> None:
+def write_problems(path: Path, problems: list[Terms], split: Split, task: str = "chain_sum") -> None:
     """Write the problems, in order, as one parquet file."""
     rows = [row(terms, split=split, index=index, task=task) for index, terms in enumerate(problems)]
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a parquet file as dictionaries."""
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    return rows
 
 
 def _slip(result: int, rng: random.Random) -> int:

@@ -22,8 +22,9 @@ from grpo_verl_ext.tasks.folders import (
     Outcome,
     PreparedFolder,
     PreparedFolderError,
+    verl_row,
+    write_rows,
 )
-from grpo_verl_ext.tasks.rows import verl_row, write_rows
 from grpo_verl_ext.utils.files import cache_root
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _warm_start(
     on_step: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Train ``model`` in place until it answers right as often as it should; return ``found``'s entries."""
-    from grpo_verl_ext.tasks.supervised import Part, encode, fit, probability_of_responses
+    from grpo_verl_ext.tasks.causal_lm import Part, encode, fit, probability_of_responses
 
     rng = random.Random(f"warm start/{settings.seed}")
     measured = encode(tokenizer, [*map(_example, problems[:MEASURED])], MAX_RESPONSE_TOKENS)
