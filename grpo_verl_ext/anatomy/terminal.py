@@ -26,17 +26,17 @@ def run_anatomy(settings: AnatomySettings) -> None:
     """
     anatomy = anatomy_of(settings)
     console = make_console()
-    print_table(console, weight_table(anatomy.cells))
-    print_table(console, share_table(anatomy.cells))
+    print_table(console, _weight_table(anatomy.cells))
+    print_table(console, _share_table(anatomy.cells))
     if anatomy.kl is not None:
-        print_table(console, kl_table(anatomy.kl))
+        print_table(console, _kl_table(anatomy.kl))
     for line in lines(anatomy):
         console.print(line, markup=False)
-    for file in write_files(settings, anatomy):
+    for file in _write_files(settings, anatomy):
         console.print(str(file), markup=False)
 
 
-def weight_table(cells: Cells) -> Table:
+def _weight_table(cells: Cells) -> Table:
     """Return the table of token weights, with a row for each length and answer."""
     table = Table(title="Weight of a token, |−∂L/∂log π|; 1.00 is the average token of its variant")
     variants = alike(cells.by_both)
@@ -47,7 +47,7 @@ def weight_table(cells: Cells) -> Table:
     return table
 
 
-def share_table(cells: Cells) -> Table:
+def _share_table(cells: Cells) -> Table:
     """Return the table of gradient shares: a row for each length, then for right and for wrong answers."""
     table = Table(title="Share of the gradient, Σ|weight|, in %, next to that of responses and of tokens")
     variants = alike([*cells.by_length, *cells.by_answer])
@@ -64,7 +64,7 @@ def share_table(cells: Cells) -> Table:
     return table
 
 
-def kl_table(kl: KlReport) -> Table:
+def _kl_table(kl: KlReport) -> Table:
     """Return the table of KL estimators, in expectation over the vocabulary, with a row for each."""
     table = Table(title="KL estimators: mean value, and mean gradient in a loss")
     for name in ("", "nats per token", "bias, % of the KL", "gradient's error", "its cosine"):
@@ -93,7 +93,7 @@ def lines(anatomy: Anatomy) -> list[str]:
     return words + anatomy.warnings
 
 
-def write_files(settings: AnatomySettings, anatomy: Anatomy) -> list[Path]:
+def _write_files(settings: AnatomySettings, anatomy: Anatomy) -> list[Path]:
     """Write ``anatomy.json`` and the figures; return their paths."""
     settings.out.mkdir(parents=True, exist_ok=True)
     content = {"settings": asdict(settings), **asdict(anatomy)}
@@ -122,15 +122,15 @@ def _number(value: float | None, digits: int = 2) -> str:
 def draw(cells: Cells, folder: Path) -> list[Path]:
     """Write the figures ``anatomy-weight-by-length`` and ``anatomy-gradient-share``; return their paths."""
     figures = {
-        "anatomy-weight-by-length": weight_by_length(cells),
-        "anatomy-gradient-share": gradient_share(cells),
+        "anatomy-weight-by-length": _weight_by_length(cells),
+        "anatomy-gradient-share": _gradient_share(cells),
     }
     return [
         save(figure, folder / f"{name}.{kind}") for name, figure in figures.items() for kind in ("png", "svg")
     ]
 
 
-def weight_by_length(cells: Cells) -> Figure:
+def _weight_by_length(cells: Cells) -> Figure:
     """Draw the weight of a token over the response length, in one panel each for right and wrong answers."""
     figure = Figure(figsize=(8.5, 4.4), layout="constrained")
     panels = figure.subplots(1, 2)
@@ -156,7 +156,7 @@ def weight_by_length(cells: Cells) -> Figure:
     return figure
 
 
-def gradient_share(cells: Cells) -> Figure:
+def _gradient_share(cells: Cells) -> Figure:
     """Draw each length's share of responses and tokens (bars) and of each variant's gradient (marks)."""
     figure = Figure(figsize=(8, 4.4), layout="constrained")
     axes = figure.subplots()

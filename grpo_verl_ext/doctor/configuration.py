@@ -78,17 +78,17 @@ def _pairs(given: Any, default: Any, prefix: str) -> Iterator[tuple[str, Any, An
             yield f"{prefix}{name}", value, usual
 
 
-REFUSALS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
+_REFUSALS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
 """Exceptions that verl's own validation raises."""
 LARGEST_RANK = 512
 """Largest rank of a LoRA adapter in vLLM, as verl's ``get_vllm_max_lora_rank`` has it."""
-LORA_RANKS = ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank")
-INSTANTIATED = re.compile(
+_LORA_RANKS = ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank")
+_INSTANTIATED = re.compile(
     r"Error in call to target '[^']+':\s\w+\((['\"])(?P<said>.*)\1\)\sfull_key: (?P<key>\S+)", re.S
 )
 """Matches Hydra's message for what a configuration's class refuses."""
 
-Line = Callable[[re.Match[str], DictConfig], str]
+_Line = Callable[[re.Match[str], DictConfig], str]
 """(the match of verl's message, the configuration) → the line to type."""
 
 
@@ -96,7 +96,7 @@ def _findings_of_verl(config: DictConfig) -> Iterator[Finding]:
     """Yield verl's refusal, and what its validation leaves out or asks of this machine's vLLM."""
     try:
         _validate(_without_lora(config))
-    except REFUSALS as error:
+    except _REFUSALS as error:
         yield _refused(_refusal(str(error), config))
     yield from _two_kls(config)
     yield from _large_rank(config)
@@ -116,7 +116,7 @@ def _without_lora(config: DictConfig) -> DictConfig:
     """Return a copy without LoRA, for whose rank verl imports vLLM, which this machine may lack."""
     copy = deepcopy(config)
     with open_dict(copy):
-        for key in LORA_RANKS:
+        for key in _LORA_RANKS:
             if OmegaConf.select(copy, key) is not None:
                 OmegaConf.update(copy, key, 0)
     return copy
@@ -127,14 +127,14 @@ def _refused(problem: Problem) -> Finding:
 
 
 def _refusal(message: str, config: DictConfig) -> Problem:
-    built = INSTANTIATED.fullmatch(message.strip())
+    built = _INSTANTIATED.fullmatch(message.strip())
     key, said = (built["key"], built["said"]) if built else ("", message)
     seen = f"verl refuses the configuration: {' '.join(said.split())}"
     if unexpected := re.search(r"got an unexpected keyword argument '(?P<name>\w+)'", said):
         key = f"{key}.{unexpected['name']}"
         value = setting(config, key)
         return Problem(key, value, f"~{key} {nearest_line(config, key, value)}".strip(), seen=seen)
-    found = ((re.search(pattern, said), line) for pattern, line in LINES.items())
+    found = ((re.search(pattern, said), line) for pattern, line in _LINES.items())
     return Problem(key, None, next((line(match, config) for match, line in found if match), ""), seen=seen)
 
 
@@ -163,7 +163,7 @@ def _divisible(match: re.Match[str], config: DictConfig) -> str:
     return f"data.train_batch_size={math.ceil(config.data.train_batch_size / prompts) * prompts}"
 
 
-LINES: Mapping[str, Line] = {
+_LINES: Mapping[str, _Line] = {
     r"set at least one of '[\w.]+' or '(?P<key>[\w.]+)'": _micro_batch,
     r"Please remove '(?P<key>[\w.]+)'": _one_micro_batch,
     r"must be divisible by minimal possible batch size \((?P<least>\d+)\)": _divisible,
@@ -181,7 +181,7 @@ def _two_kls(config: DictConfig) -> Iterator[Finding]:
 
 def _large_rank(config: DictConfig) -> Iterator[Finding]:
     if setting(config, "actor_rollout_ref.rollout.name") == "vllm":
-        for key in LORA_RANKS:
+        for key in _LORA_RANKS:
             rank = setting(config, key)
             if isinstance(rank, int) and rank > LARGEST_RANK:
                 valid = f"at most {LARGEST_RANK} in vLLM"

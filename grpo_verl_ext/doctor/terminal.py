@@ -26,7 +26,7 @@ from grpo_verl_ext.verl_plugin.errors import Finding, Severity
 from grpo_verl_ext.verl_plugin.usage import is_own_module
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 
-CLEAN, WARNED, WRONG = 0, 1, 2
+_CLEAN, _WARNED, WRONG = 0, 1, 2
 
 
 def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options: str) -> int:
@@ -66,7 +66,7 @@ def examine_environment(as_json: bool) -> int:
         print(json.dumps(content, indent=2))
     else:
         _print_environment(here, worker, complaints)
-    return WRONG if complaints else CLEAN
+    return WRONG if complaints else _CLEAN
 
 
 def _asked_worker() -> tuple[Seen | None, str | None]:
@@ -111,7 +111,7 @@ def _plain(finding: Finding) -> dict[str, object]:
 def _status(found: Sequence[Finding]) -> int:
     if any(each.severity is Severity.ERROR for each in found):
         return WRONG
-    return WARNED if found else CLEAN
+    return _WARNED if found else _CLEAN
 
 
 def _print_findings(found: Sequence[Finding]) -> None:

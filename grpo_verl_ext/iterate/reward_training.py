@@ -14,7 +14,7 @@ from grpo_verl_ext.iterate.examples import Pair, Steps, read_examples
 RESULTS = "results.json"
 """File in the folder of the trained model."""
 
-Scores = Callable[[str, Sequence[str]], list[float]]
+_Scores = Callable[[str, Sequence[str]], list[float]]
 """(prompt, its response in steps) → P(right) of each step."""
 
 
@@ -44,7 +44,7 @@ def main(job: RewardJob) -> None:
     from datasets import Dataset
     from transformers import AutoTokenizer, set_seed
 
-    kind: type[Pair] | type[Steps] = Steps if job.steps else Pair
+    kind: type[Any] = Steps if job.steps else Pair
     train, held_out = (read_examples(Path(file), kind) for file in (job.train, job.held_out))
     tokenizer = AutoTokenizer.from_pretrained(job.start)
     set_seed(job.seed)  # a new head is drawn when the model is loaded
@@ -123,7 +123,7 @@ def _step_accuracy_of(model: Any, tokenizer: Any, examples: Sequence[Steps]) -> 
     return step_accuracy(LearnedStepReward(model, tokenizer).scores_of_pieces, examples)
 
 
-def step_accuracy(scores: Scores, examples: Sequence[Steps]) -> float | None:
+def step_accuracy(scores: _Scores, examples: Sequence[Steps]) -> float | None:
     """Return the share of steps with P(right) > ½ exactly where the label is right; None without a step."""
     hits = [
         (score > 0.5) == label

@@ -59,7 +59,7 @@ class RoundContext:
         return str(self.config.actor_rollout_ref.model.path)
 
 
-Part = Callable[[Round, RoundContext], Results]
+_Part = Callable[[Round, RoundContext], Results]
 
 
 def train_policy(this: Round, context: RoundContext) -> Results:
@@ -93,7 +93,7 @@ def merge_policy(this: Round, _context: RoundContext) -> Results:
     return {}
 
 
-def measure_policy(this: Round, context: RoundContext) -> Results:
+def _measure_policy(this: Round, context: RoundContext) -> Results:
     """Measure the KL to the first policy, in nats per response."""
     settings = this.settings.measure
     if settings.prompts == 0:
@@ -155,7 +155,7 @@ def _examples(this: Round, context: RoundContext) -> tuple[Sequence[Example], in
     return make_step_examples(responses, context.rule, **drawn), len(responses), missing
 
 
-def train_reward_model(this: Round, context: RoundContext) -> Results:
+def _train_reward_model(this: Round, context: RoundContext) -> Results:
     """Train the reward model of the round before with TRL's RewardTrainer, or PRMTrainer for steps."""
     kind = example_kind(this.settings.reward_model)
     if not read_examples(this.mixture, kind):
@@ -179,12 +179,12 @@ def train_reward_model(this: Round, context: RoundContext) -> Results:
     return results
 
 
-PARTS: dict[str, Part] = {
+PARTS: dict[str, _Part] = {
     "policy": train_policy,
     "model": merge_policy,
-    "measure": measure_policy,
+    "measure": _measure_policy,
     "pairs": collect_pairs,
-    "reward_model": train_reward_model,
+    "reward_model": _train_reward_model,
 }
 
 
@@ -202,7 +202,7 @@ def go(
     settings: IterateSettings,
     context: RoundContext,
     progress: Progress,
-    parts: Mapping[str, Part] = PARTS,
+    parts: Mapping[str, _Part] = PARTS,
 ) -> Manifest:
     """Run all parts of all rounds that are not done yet, and return the manifest.
 
@@ -216,7 +216,7 @@ def go(
         for number in range(1, settings.rounds + 1):
             this = Round(settings, number)
             this.folder.mkdir(exist_ok=True)
-            record = manifest.record(number, lambda this=this: new_record(this))  # type: ignore[misc]
+            record = manifest.record(number, lambda this=this: _new_record(this))  # type: ignore[misc]
             manifest.write(folder)  # the settings of a round that is killed are known when it is resumed
             for name, part in parts.items():
                 if name not in record.parts:
@@ -227,7 +227,7 @@ def go(
     return manifest
 
 
-def new_record(this: Round) -> RoundRecord:
+def _new_record(this: Round) -> RoundRecord:
     """Return the record of a round that begins."""
     return RoundRecord(
         round=this.number,

@@ -10,7 +10,7 @@ from typing import Any
 from grpo_verl_ext.runs.verl_run import VerlRun, hydra_value
 from grpo_verl_ext.utils.documents import Document, read_yaml
 
-SERVED = ("embedded", "server")
+_SERVED = ("embedded", "server")
 
 
 class IterateError(ValueError):
@@ -140,9 +140,9 @@ def _check_values(settings: IterateSettings) -> None:
             "reward_model.held_out is 0.0, and nothing would measure the reward model; valid is "
             "0 < share < 1. Type: reward_model.held_out=0.1"
         )
-    if reward.served not in SERVED:
+    if reward.served not in _SERVED:
         raise IterateError(
-            f"reward_model.served is {reward.served!r}; valid are {', '.join(SERVED)}. "
+            f"reward_model.served is {reward.served!r}; valid are {', '.join(_SERVED)}. "
             f"Type: reward_model.served=embedded"
         )
     _check_label(reward)
@@ -173,7 +173,7 @@ def _check_label(reward: RewardModelSettings) -> None:
         )
 
 
-SEEDS_PER_RUN = 1000
+_SEEDS_PER_RUN = 1000
 """Below this number of rounds, two runs with different seeds have no seed in common."""
 
 SECTION = "algorithm.grpo_ext"
@@ -194,7 +194,7 @@ class Round:
     @property
     def seed(self) -> int:
         """Seed of the order of prompts, sampling, pairs and the reward model's training."""
-        return self.settings.seed * SEEDS_PER_RUN + self.number
+        return self.settings.seed * _SEEDS_PER_RUN + self.number
 
     @property
     def folder(self) -> Path:

@@ -25,7 +25,7 @@ import numpy as np
 from grpo_verl_ext.rewards.rules import answer_of
 from grpo_verl_ext.utils.console import line_to_install
 
-Verifier = Callable[[str | None, Mapping[str, Any]], float]
+_Verifier = Callable[[str | None, Mapping[str, Any]], float]
 """(answer or None, the task's entry) → 0 … 1."""
 
 BEST = 1.0
@@ -113,8 +113,8 @@ def _finite(score: float) -> float:
 
 
 @cache
-def _verifier(task: str, config: str) -> Verifier:
-    verifier: Verifier = make_dataset(task, from_exact_text(config), seed=0, size=1).score_answer
+def _verifier(task: str, config: str) -> _Verifier:
+    verifier: _Verifier = make_dataset(task, from_exact_text(config), seed=0, size=1).score_answer
     return verifier
 
 

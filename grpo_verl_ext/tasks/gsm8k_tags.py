@@ -22,7 +22,7 @@ from grpo_verl_ext.tasks.folders import (
 from grpo_verl_ext.utils.files import cache_root, sha256
 
 NAME = "gsm8k_tags"
-SPLITS = {"train": TRAIN, "test": TEST}
+_SPLITS = {"train": TRAIN, "test": TEST}
 
 
 def folder_of() -> Path:
@@ -64,14 +64,14 @@ def prepare(
     Raises:
         PreparedFolderError: a file is missing or not GSM8K; or see `PreparedFolder.make`.
     """
-    files = {split: _file(source, split) for split in SPLITS}
+    files = {split: _file(source, split) for split in _SPLITS}
     settings = {"system": SYSTEM_PROMPT, "sources": {split: sha256(file) for split, file in files.items()}}
 
     def build(unfinished: Path) -> dict[str, Any]:
         counts = {}
         for split, file in files.items():
             rows = _rows(file, split)
-            write_rows(unfinished / SPLITS[split], rows)
+            write_rows(unfinished / _SPLITS[split], rows)
             counts[split] = len(rows)
         return {"found": counts}
 

@@ -24,8 +24,8 @@ from grpo_verl_ext.tasks.causal_lm import Part, encode, fit
 from grpo_verl_ext.tasks.chain_sum.prepared import SHORT_TERMS, TaskSettings
 from grpo_verl_ext.tasks.chain_sum.problems import Terms, every_problem, prompt, response
 
-END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-MARKS = (END_OF_TEXT, TURN_START, TURN_END)
+_END_OF_TEXT, _TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+MARKS = (_END_OF_TEXT, _TURN_START, TURN_END)
 """Special tokens, with ids 256, 257 and 258."""
 WORDS = ("user", "assistant", *TAGS)
 """Words of one token each, with ids 259 to 264."""
@@ -48,10 +48,10 @@ def build_tokenizer() -> Qwen2Tokenizer:
     tokenizer = Qwen2Tokenizer(
         vocab=letters | {mark: 256 + index for index, mark in enumerate(MARKS)},
         merges=[],
-        unk_token=END_OF_TEXT,
+        unk_token=_END_OF_TEXT,
         eos_token=TURN_END,
-        pad_token=END_OF_TEXT,
-        extra_special_tokens=[TURN_START],
+        pad_token=_END_OF_TEXT,
+        extra_special_tokens=[_TURN_START],
         chat_template=CHAT_TEMPLATE,
     )
     # Not special, so that they stay in a text decoded without special tokens.

@@ -42,7 +42,7 @@ class TaskSettings:
         slip_steps: number of the last steps, which are on responses with wrong additions.
         slip_share: probability that an addition in such a response is wrong on purpose.
         short_slip_share: the same for problems of at most `SHORT_TERMS` terms.
-        standardise: divide the logits afterwards so that it is a standard start (`standard_start`).
+        standardise: divide the logits afterwards so that it is a standard start (`accuracy.standardise`).
         workers: threads that share each batch; a setting because the weights depend on it.
     """
 
@@ -113,7 +113,7 @@ FORMAT = 2
 """Version of the layout of folder and manifest; a folder with another version has to be made again."""
 
 MODEL = "model"
-WEIGHTS = f"{MODEL}/model.safetensors"
+_WEIGHTS = f"{MODEL}/model.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +146,8 @@ class TaskManifest(Manifest):
 
     def fault(self) -> str | None:
         """Name a missing digest, or another version of the layout."""
-        if not {TRAIN, TEST, WEIGHTS} <= self.sha256.keys():
-            return f"it has no sha256 for each of {TRAIN}, {TEST} and {WEIGHTS}"
+        if not {TRAIN, TEST, _WEIGHTS} <= self.sha256.keys():
+            return f"it has no sha256 for each of {TRAIN}, {TEST} and {_WEIGHTS}"
         if self.format != FORMAT:
             return f"its format is {self.format}, this version reads {FORMAT}"
         return None

