@@ -68,7 +68,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
+def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
     """Yield the ids of each text, without special tokens."""
     for start in range(0, len(texts), _AT_ONCE):
         yield from tokenizer(texts[start : start + _AT_ONCE], add_special_tokens=False)["input_ids"]
@@ -82,7 +82,7 @@ def response_length(text_tokens: int, budget: int | None) -> int:
     return text_tokens + 1 if budget is None else min(text_tokens + 1, budget)
 
 
-def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int] | None:
+def ids_of_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int] | None:
     """Return the ids, special tokens included, of the chat whose decoded text is exactly ``prompt``.
 
     The user's message, or the system's and the user's, is the text between the words of the chat template,

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from grpo_verl_ext.algorithms import kl_bias
 from grpo_verl_ext.algorithms.kl import k1, k2, k3
-from grpo_verl_ext.anatomy.dump import AnatomyError, encode, prompt_ids, response_length
+from grpo_verl_ext.anatomy.dump import AnatomyError, ids_of_prompt, response_length, token_ids
 from grpo_verl_ext.runs.dumps import Response
 
 _ESTIMATORS: dict[str, kl_bias.Estimator] = {"k1": k1, "k2": k2, "k3": k3}
@@ -128,7 +128,7 @@ class Tally:
         }
 
 
-def measure(
+def measure_bias(
     policy: Path,
     reference: Path,
     tokenizer: PreTrainedTokenizerBase,
@@ -145,11 +145,11 @@ def measure(
     models = [_load(folder, option) for folder, option in ((policy, "--policy"), (reference, "--reference"))]
     tally, as_text, count = Tally(), 0, 0
     for response in responses:
-        prompt = prompt_ids(tokenizer, response.prompt)
+        prompt = ids_of_prompt(tokenizer, response.prompt)
         if prompt is None:
             as_text += 1
-            (prompt,) = encode(tokenizer, [response.prompt])
-        (written,) = encode(tokenizer, [response.output])
+            (prompt,) = token_ids(tokenizer, [response.prompt])
+        (written,) = token_ids(tokenizer, [response.output])
         length = response_length(len(written), budget)
         positions = _positions(length, seed=count)
         logits, ref_logits = (

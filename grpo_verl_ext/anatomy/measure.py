@@ -14,12 +14,12 @@ from grpo_verl_ext.anatomy.bins import Cells, Weighed, cells_of
 from grpo_verl_ext.anatomy.dump import (
     HOW_TO_DUMP,
     AnatomyError,
-    encode,
     load_tokenizer,
     read_steps,
     response_length,
+    token_ids,
 )
-from grpo_verl_ext.anatomy.kl_estimators import KlReport, measure
+from grpo_verl_ext.anatomy.kl_estimators import KlReport, measure_bias
 from grpo_verl_ext.anatomy.weights import (
     ALGORITHMS,
     MICRO_BATCH_SIZE,
@@ -114,7 +114,7 @@ def anatomy_of(settings: AnatomySettings) -> Anatomy:
     kl = None
     if policy is not None and reference is not None:
         drawn = _drawn_responses(settings.dump, seen.responses, settings.kl_responses)
-        kl = measure(policy, reference, tokenizer, drawn, settings.max_response_length)
+        kl = measure_bias(policy, reference, tokenizer, drawn, settings.max_response_length)
     cells = cells_of(_joined(seen.weighed))
     return Anatomy(seen.responses, seen.tokens, seen.steps, cells, kl, _warnings(seen, kl))
 
@@ -130,7 +130,7 @@ def _drawn_responses(dump: Path, responses: int, wanted: int) -> Iterator[Respon
 def _see(
     seen: _Seen, responses: list[Response], tokenizer: PreTrainedTokenizerBase, settings: AnatomySettings
 ) -> None:
-    text_tokens = [len(ids) for ids in encode(tokenizer, [response.output for response in responses])]
+    text_tokens = [len(ids) for ids in token_ids(tokenizer, [response.output for response in responses])]
     lengths = [response_length(count, settings.max_response_length) for count in text_tokens]
     scores = [response.score for response in responses]
     _refuse_huge_scores(scores, settings)

@@ -37,7 +37,7 @@ class Version:
     tested: str
 
 
-def versions() -> list[Version]:
+def versions_beside_tested() -> list[Version]:
     """Return the installed versions beside those that the tests run with."""
     return [
         Version(_installed_as(name), _version(_installed_as(name)), tested) for name, tested in TESTED.items()

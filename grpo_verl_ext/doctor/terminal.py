@@ -18,7 +18,7 @@ from grpo_verl_ext.doctor.environment import (
     python_version,
     seen_by_a_worker,
     seen_here,
-    versions,
+    versions_beside_tested,
 )
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import which_ray
@@ -58,7 +58,7 @@ def examine_environment(as_json: bool) -> int:
         content = {
             "python": python_version(),
             "ray": which_ray().words,
-            "versions": [asdict(each) for each in versions()],
+            "versions": [asdict(each) for each in versions_beside_tested()],
             "here": asdict(here),
             "worker": asdict(worker) if worker else None,
             "complaints": complaints,
@@ -127,7 +127,7 @@ def _print_findings(found: Sequence[Finding]) -> None:
 
 def _print_environment(here: Seen, worker: Seen | None, complaints: Sequence[str]) -> None:
     console = make_console()
-    print_table(console, _version_table(versions()))
+    print_table(console, _version_table(versions_beside_tested()))
     console.print(f"python {python_version()}; verl's platform: {here.platform}", markup=False)
     console.print(which_ray().words, markup=False)
     where = "here and in a Ray worker" if worker == here else "here"

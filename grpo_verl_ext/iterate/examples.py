@@ -129,12 +129,12 @@ class Sample:
 
 
 def read_rollouts(folder: Path, steps: int, rule: Rule) -> tuple[list[Sample], list[int]]:
-    """Return the labelled responses of `read_responses`, and the steps without a file.
+    """Return the labelled responses of `read_dumps`, and the steps without a file.
 
     Raises:
-        IterateError: as `read_responses`, or the rule returns something other than a number.
+        IterateError: as `read_dumps`, or the rule returns something other than a number.
     """
-    responses, missing = read_responses(folder, steps)
+    responses, missing = read_dumps(folder, steps)
     samples = [
         Sample(
             response.prompt,
@@ -148,7 +148,7 @@ def read_rollouts(folder: Path, steps: int, rule: Rule) -> tuple[list[Sample], l
     return samples, missing
 
 
-def read_responses(folder: Path, steps: int) -> tuple[list[tuple[int, Response]], list[int]]:
+def read_dumps(folder: Path, steps: int) -> tuple[list[tuple[int, Response]], list[int]]:
     """Return each response with its step, in the order in which verl wrote them, and steps without a file.
 
     A file is missing where a training was killed between its checkpoint and its dump.

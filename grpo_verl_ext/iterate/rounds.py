@@ -24,14 +24,14 @@ from grpo_verl_ext.iterate.examples import (
     example_kind,
     make_pairs,
     make_step_examples,
+    read_dumps,
     read_examples,
-    read_responses,
     read_rollouts,
     replayed,
     split_by_prompt,
     write_pairs,
 )
-from grpo_verl_ext.iterate.manifest import Manifest, Results, RoundRecord, read_manifest
+from grpo_verl_ext.iterate.manifest import Manifest, PartResults, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import Metrics
@@ -59,10 +59,10 @@ class RoundContext:
         return str(self.config.actor_rollout_ref.model.path)
 
 
-_Part = Callable[[Round, RoundContext], Results]
+_Part = Callable[[Round, RoundContext], PartResults]
 
 
-def train_policy(this: Round, context: RoundContext) -> Results:
+def train_policy(this: Round, context: RoundContext) -> PartResults:
     """Run verl's trainer for M steps from the policy of the round before, which is also the reference."""
     run = this.run()
     if not run.is_finished():
@@ -77,7 +77,7 @@ def train_policy(this: Round, context: RoundContext) -> Results:
     }
 
 
-def merge_policy(this: Round, _context: RoundContext) -> Results:
+def merge_policy(this: Round, _context: RoundContext) -> PartResults:
     """Convert the last checkpoint to a Hugging Face folder with verl's merger."""
     _appear(
         this.model,
@@ -93,7 +93,7 @@ def merge_policy(this: Round, _context: RoundContext) -> Results:
     return {}
 
 
-def _measure_policy(this: Round, context: RoundContext) -> Results:
+def _measure_policy(this: Round, context: RoundContext) -> PartResults:
     """Measure the KL to the first policy, in nats per response."""
     settings = this.settings.measure
     if settings.prompts == 0:
@@ -110,11 +110,11 @@ def _measure_policy(this: Round, context: RoundContext) -> Results:
         result=str(result),
     )
     _run_job(kl_to_initial.__name__, job, this.folder / "divergence")
-    measured: Results = json.loads(result.read_text())
+    measured: PartResults = json.loads(result.read_text())
     return measured
 
 
-def collect_pairs(this: Round, context: RoundContext) -> Results:
+def collect_pairs(this: Round, context: RoundContext) -> PartResults:
     """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds.
 
     ``replay_from`` counts as an earlier round. With ``step_label`` a "pair" is the labelled steps of one
@@ -151,11 +151,11 @@ def _examples(this: Round, context: RoundContext) -> tuple[Sequence[Example], in
     if example_kind(this.settings.reward_model) is Pair:
         samples, missing = read_rollouts(folder, steps, context.rule)
         return make_pairs(samples, **drawn), len(samples), missing
-    responses, missing = read_responses(folder, steps)
+    responses, missing = read_dumps(folder, steps)
     return make_step_examples(responses, context.rule, **drawn), len(responses), missing
 
 
-def _train_reward_model(this: Round, context: RoundContext) -> Results:
+def _train_reward_model(this: Round, context: RoundContext) -> PartResults:
     """Train the reward model of the round before with TRL's RewardTrainer, or PRMTrainer for steps."""
     kind = example_kind(this.settings.reward_model)
     if not read_examples(this.mixture, kind):
@@ -175,7 +175,7 @@ def _train_reward_model(this: Round, context: RoundContext) -> Results:
         _run_job(reward_training.__name__, job, this.folder / "reward_training", launcher=launcher)
 
     _appear(this.own_reward_model, train)
-    results: Results = json.loads((this.own_reward_model / reward_training.RESULTS).read_text())
+    results: PartResults = json.loads((this.own_reward_model / reward_training.RESULTS).read_text())
     return results
 
 
@@ -188,8 +188,8 @@ PARTS: dict[str, _Part] = {
 }
 
 
-class Progress(Protocol):
-    """Receives the progress of `go`."""
+class _Listener(Protocol):
+    """Receives the progress of `run_rounds`."""
 
     def begin(self, this: Round, part: str) -> None:
         """Note that a part begins."""
@@ -198,10 +198,10 @@ class Progress(Protocol):
         """Note that the part is finished and in the manifest."""
 
 
-def go(
+def run_rounds(
     settings: IterateSettings,
     context: RoundContext,
-    progress: Progress,
+    progress: _Listener,
     parts: Mapping[str, _Part] = PARTS,
 ) -> Manifest:
     """Run all parts of all rounds that are not done yet, and return the manifest.

@@ -176,7 +176,7 @@ def _check_label(reward: RewardModelSettings) -> None:
 _SEEDS_PER_RUN = 1000
 """Below this number of rounds, two runs with different seeds have no seed in common."""
 
-SECTION = "algorithm.grpo_ext"
+_SECTION = "algorithm.grpo_ext"
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class Round:
             return []
         own = self.number > 1 and asked != self.settings.reward_model.start
         path = hydra_value(Path(asked).resolve() if own or Path(asked).exists() else asked)
-        section = f"{SECTION}.{'reward_model' if reward.step_label is None else 'step_reward_model'}"
+        section = f"{_SECTION}.{'reward_model' if reward.step_label is None else 'step_reward_model'}"
         weights = [
             "reward.reward_manager.name=rule_and_model",
             f"++{section}.weight={reward.weight}",

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from grpo_verl_ext.iterate import checks
 from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
-from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, go
+from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, run_rounds
 from grpo_verl_ext.iterate.settings import IterateSettings, Round
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
@@ -61,7 +61,7 @@ def run_iterate(settings: IterateSettings) -> None:
     rule = checks.check(settings, config)
     console.print(Round(settings, 1).run().ray.words, markup=False)
     with _progress(console, settings) as shown:
-        manifest = go(settings, RoundContext(config, rule, shown.step), shown)
+        manifest = run_rounds(settings, RoundContext(config, rule, shown.step), shown)
     print_table(console, table(manifest))
     console.print(f"{Path(settings.folder) / 'manifest.json'}", markup=False)
 

@@ -130,7 +130,7 @@ def compute_score(
     return result
 
 
-def _reports(verdicts: Mapping[str, functions.Verdict]) -> dict[str, float]:
+def _reports(verdicts: Mapping[str, functions.FunctionResult]) -> dict[str, float]:
     """Return the score of each function under its name, and its other numbers behind that."""
     reports: dict[str, float] = {}
     for name, verdict in verdicts.items():
@@ -158,9 +158,9 @@ def check_weights(weights: Mapping[str, float]) -> None:
                 f"my_package.rewards.f or path/to/file.py:f; type {line}"
             )
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not is_number or not abs(weight) <= functions.LARGEST:
+        if not is_number or not abs(weight) <= functions.LARGEST_SCORE:
             raise ValueError(
-                f"{key}.{name}={weight!r} is not a finite number of at most {functions.LARGEST:g}; "
+                f"{key}.{name}={weight!r} is not a finite number of at most {functions.LARGEST_SCORE:g}; "
                 f"type +{key}.{name}=1.0"
             )
     reported = sorted(map(functions.reported_name, functions_in(weights)))

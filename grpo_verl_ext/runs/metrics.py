@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from grpo_verl_ext.utils.documents import parse_lines
 
-Kind = TypeVar("Kind")
+_Kind = TypeVar("_Kind")
 
 Metrics = dict[int, dict[str, float]]
 """Step → name → value."""
@@ -18,7 +18,7 @@ Metrics = dict[int, dict[str, float]]
 TRAINED = "training/global_step"
 """Metric that verl logs with every training step, and not with a validation alone."""
 
-LARGEST = 1e150
+_LARGEST = 1e150
 """The square of a larger number may overflow a float."""
 
 
@@ -30,7 +30,7 @@ def read_metrics(files: Iterable[Path]) -> Metrics:
     """Return metrics by step; a later file wins for a step that it repeats.
 
     verl's logger writes null for NaN and for infinities; here they are NaN, and so is a number larger than
-    `LARGEST`. Values that are not numbers, such as lists, are left out.
+    `_LARGEST`. Values that are not numbers, such as lists, are left out.
 
     Raises:
         CorruptMetricsError: a file cannot be read, or a complete line is not a record. A last line without a
@@ -58,8 +58,8 @@ class _Record:
 
 
 def verls_lines(
-    file: Path, kind: type[Kind], error: type[Exception], *, what: str, line: str, only_whole: bool
-) -> Iterator[Kind]:
+    file: Path, kind: type[_Kind], error: type[Exception], *, what: str, line: str, only_whole: bool
+) -> Iterator[_Kind]:
     """Yield what verl wrote into a file, a JSON object per line.
 
     Args:
@@ -84,7 +84,7 @@ def verls_lines(
 
 def _numbers(data: dict[str, Any]) -> dict[str, float]:
     return {
-        name: float(value) if value is not None and abs(value) <= LARGEST else math.nan
+        name: float(value) if value is not None and abs(value) <= _LARGEST else math.nan
         for name, value in data.items()
         if value is None or isinstance(value, int | float)
     }

@@ -106,8 +106,8 @@ def smollm2(
         outcome = model.prepare(folder or model.folder_of(), gguf=gguf, force=force, on_wait=_waiting)
     found = outcome.manifest.found
     lines = []
-    if found["sha256"] != model.TESTED:
-        lines = [f"the file is not the tested one: its sha256 is {found['sha256']}, not {model.TESTED}"]
+    if found["sha256"] != model.TESTED_FILE:
+        lines = [f"the file is not the tested one: its sha256 is {found['sha256']}, not {model.TESTED_FILE}"]
     _print(outcome, *lines, f"use it: actor_rollout_ref.model.path={outcome.folder}")
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
     from yaml import Node
 
-Kind = TypeVar("Kind")
+_Kind = TypeVar("_Kind")
 
 
 class DocumentError(ValueError):
@@ -57,7 +57,7 @@ def _new_adapter(kind: Any) -> TypeAdapter[Any]:
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(_new_adapter)
 
 
-def read_json(file: Path, kind: type[Kind]) -> Kind:
+def read_json(file: Path, kind: type[_Kind]) -> _Kind:
     """Read a JSON file; nothing is converted, for a program wrote it.
 
     Args:
@@ -70,12 +70,12 @@ def read_json(file: Path, kind: type[Kind]) -> Kind:
     return parse_json(file.read_bytes(), kind)
 
 
-def parse_json(content: bytes | str, kind: type[Kind]) -> Kind:
+def parse_json(content: bytes | str, kind: type[_Kind]) -> _Kind:
     """Do the same for JSON that has been read."""
     from pydantic import ValidationError
 
     try:
-        return cast(Kind, _adapter(kind).validate_json(content, strict=True))
+        return cast(_Kind, _adapter(kind).validate_json(content, strict=True))
     except ValidationError as wrong:
         raise DocumentError(_reason(wrong.errors(include_url=False)[0])) from wrong
     except (ValueError, OverflowError) as wrong:
@@ -85,12 +85,12 @@ def parse_json(content: bytes | str, kind: type[Kind]) -> Kind:
 def parse_lines(
     file: Path,
     lines: Iterable[bytes],
-    kind: type[Kind],
+    kind: type[_Kind],
     error: type[Exception],
     *,
     what: str,
     then: str = "",
-) -> Iterator[Kind]:
+) -> Iterator[_Kind]:
     """Parse lines of a file, each a JSON document.
 
     Args:
@@ -107,7 +107,7 @@ def parse_lines(
             raise error(f"{file}, line {number}, is {what} ({wrong}). It was left in place{then}") from wrong
 
 
-def from_plain(content: object, kind: type[Kind]) -> Kind:
+def from_plain(content: object, kind: type[_Kind]) -> _Kind:
     """Make a dataclass from plain values, such as `as_plain` returns.
 
     Raises:
@@ -154,7 +154,7 @@ def _path(location: Sequence[int | str]) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def read_yaml(file: Path, kind: type[Kind], error: type[Exception], overrides: Sequence[str] = ()) -> Kind:
+def read_yaml(file: Path, kind: type[_Kind], error: type[Exception], overrides: Sequence[str] = ()) -> _Kind:
     """Read a YAML file, apply ``key=value`` overrides, and check every key and type.
 
     Keys, and values declared ``str``, are the text that was typed: ``on``, ``0.1`` and ``1e-6`` are not
@@ -171,7 +171,7 @@ def read_yaml(file: Path, kind: type[Kind], error: type[Exception], overrides: S
 
     try:
         content = _merged(file, kind, error, overrides)
-        return cast(Kind, _adapter(kind).validate_python(content))
+        return cast(_Kind, _adapter(kind).validate_python(content))
     except ValidationError as wrong:
         details = _first(wrong)
         raise error(f"{file}: {_message(details, kind)}") from wrong

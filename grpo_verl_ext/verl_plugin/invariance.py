@@ -19,8 +19,8 @@ from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.measured import largest
-from grpo_verl_ext.utils.typed_json import numbers_as_text
 from grpo_verl_ext.verl_plugin import context
 from grpo_verl_ext.verl_plugin.loss_config import CONSTANT_LENGTH, LossConfig, check_loss
 from grpo_verl_ext.verl_plugin.losses import VARIANTS

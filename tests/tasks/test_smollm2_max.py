@@ -71,7 +71,7 @@ def learnt(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 
 def test_no_test_problem_is_a_training_problem_in_either_order() -> None:
-    train, test = maxima.draw(MaximaSettings(1))
+    train, test = maxima.draw_numbers(MaximaSettings(1))
     assert len(test) == 512
     # 90 · 89 / 2 = 4005 pairs of different numbers; those left have both orders
     assert len(train) == len(set(train)) == 2 * (4005 - 512)
@@ -82,8 +82,8 @@ def test_no_test_problem_is_a_training_problem_in_either_order() -> None:
 
 
 def test_the_seed_decides_the_problems() -> None:
-    assert maxima.draw(MaximaSettings(1)) == maxima.draw(MaximaSettings(1))
-    assert maxima.draw(MaximaSettings(1)) != maxima.draw(MaximaSettings(2))
+    assert maxima.draw_numbers(MaximaSettings(1)) == maxima.draw_numbers(MaximaSettings(1))
+    assert maxima.draw_numbers(MaximaSettings(1)) != maxima.draw_numbers(MaximaSettings(2))
 
 
 def test_a_row_asks_for_the_larger_number_and_its_right_answer_scores_one(made: Path) -> None:
@@ -134,10 +134,10 @@ def test_the_warm_start_ends_where_it_should(learnt: Outcome) -> None:
     assert found["steps"] % maxima.MEASURED_EVERY == 0
     tokenizer = AutoTokenizer.from_pretrained(learnt.folder / "model")
     model = AutoModelForCausalLM.from_pretrained(learnt.folder / "model").eval()
-    train, _ = maxima.draw(BY_HEART)
+    train, _ = maxima.draw_numbers(BY_HEART)
     probabilities = []
     for terms in train:
-        asked = tokenizer.encode(maxima.prompt(terms))
+        asked = tokenizer.encode(maxima.question(terms))
         wanted = [*tokenizer.encode(str(max(terms))), tokenizer.eos_token_id]
         with torch.inference_mode():
             log_probs = model(torch.tensor([asked + wanted])).logits[0].log_softmax(-1)

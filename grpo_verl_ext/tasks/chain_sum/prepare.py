@@ -71,7 +71,7 @@ def _fill(
             "transformers": transformers.__version__,
             "grpo_verl_ext": grpo_verl_ext.__version__,
         },
-        "sampled_accuracy": _accuracy(folder, settings, temperature=1.0, samples=prepared.SAMPLES),
+        "sampled_accuracy": _accuracy(folder, settings, temperature=1.0, samples=prepared.SAMPLES_PER_PROMPT),
         "greedy_accuracy": _accuracy(folder, settings, temperature=0.0, samples=1),
         "measured_prompts": settings.test_problems,
         "temperature": temperature,

@@ -106,7 +106,7 @@ TASKS: Mapping[str, TaskSettings] = {
 GREEDY_AT_LEAST, SAMPLED, SAMPLED_WITHIN = 0.95, 0.25, 0.03
 """A standard start: share of right answers by the most likely tokens, and sampled at temperature 1."""
 
-SAMPLES = 4
+SAMPLES_PER_PROMPT = 4
 """Responses to each prompt of which the sampled accuracy is the share; its standard error is 0.01."""
 
 FORMAT = 2
@@ -122,8 +122,8 @@ class TaskManifest(Manifest):
 
     Attributes:
         versions: versions of Python, torch, transformers and this package; recorded, not compared.
-        sampled_accuracy: share of right answers on ``measured_prompts`` test prompts, `SAMPLES` responses
-            each, at temperature 1.
+        sampled_accuracy: share of right answers on ``measured_prompts`` test prompts, with
+            `SAMPLES_PER_PROMPT` responses each, at temperature 1.
         greedy_accuracy: the same for the most likely tokens.
         temperature: what the logits were divided by to make the start a standard one; 1.0: nothing.
         seconds: wall-clock time of the whole preparation.

