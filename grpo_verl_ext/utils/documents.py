@@ -140,7 +140,9 @@ def _reason(wrong: ErrorDetails) -> str:
     if kind in _MISSING:
         return f"{key!r} is missing"
     seen = f"a {type(value).__name__}" if kind.endswith("_type") else _short(value)
-    return wrong["msg"] if kind == "json_invalid" else f"{key or 'it'} is {seen}: {wrong['msg']}"
+    if not key:
+        return f"it is {seen}" if kind.endswith("_type") else wrong["msg"]
+    return f"{key} is {seen}: {wrong['msg']}"
 
 
 def _short(value: object) -> str:
