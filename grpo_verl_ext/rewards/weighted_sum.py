@@ -97,6 +97,24 @@ def compute_score(
     Raises:
         ValueError: the settings are wrong, see `check_weights`, or a function returned another type.
     """
+    _check(weights, passed_by_verl)
+    row = extra_info or {}
+    named = [*weights, "steps"] if step_rewards else [*weights]
+    parts = {name: REWARDS[name](solution_str, ground_truth, row) for name in named if name in REWARDS}
+    asked = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
+    asked |= {"extra_info": row, **passed_by_verl}
+    verdicts = {name: functions.ask(name, **asked) for name in functions_in(weights)}
+    right = correctness(solution_str, ground_truth) > 0
+    result = _summed(weights, parts, verdicts, right=right)
+    if isinstance(gold_response := row.get("response"), str):
+        result["gold"] = float(is_gold(solution_str, gold_response))
+    if step_rewards:
+        steps = rewards_of_steps(solution_str, _terms(row), answer_is_right=right)
+        result["step_rewards"], result["step_ends"] = steps
+    return result
+
+
+def _check(weights: Mapping[str, float], passed_by_verl: Mapping[str, object]) -> None:
     check_weights(weights)
     unknown = sorted(passed_by_verl.keys() - _PASSED_BY_VERL)
     if unknown:
@@ -105,29 +123,22 @@ def compute_score(
             f"valid keys are 'weights' and 'step_rewards', so type "
             f"~reward.custom_reward_function.reward_kwargs.{unknown[0]}"
         )
-    row = extra_info or {}
-    named = [*weights, "steps"] if step_rewards else [*weights]
-    parts = {name: REWARDS[name](solution_str, ground_truth, row) for name in named if name in REWARDS}
-    asked = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
-    verdicts = {
-        name: functions.ask(name, **asked, extra_info=row, **passed_by_verl) for name in functions_in(weights)
-    }
-    scores = parts | {name: verdict.score for name, verdict in verdicts.items()}
-    right = correctness(solution_str, ground_truth) > 0
-    result: dict[str, Any] = {
+
+
+def _summed(
+    weights: Mapping[str, float],
+    parts: Mapping[str, float],
+    verdicts: Mapping[str, functions.FunctionResult],
+    *,
+    right: bool,
+) -> dict[str, Any]:
+    scores = {**parts, **{name: verdict.score for name, verdict in verdicts.items()}}
+    return {
         "score": math.fsum(weight * scores[name] for name, weight in weights.items()),
         "acc": next((each.acc for each in verdicts.values() if each.acc is not None), float(right)),
         **parts,
         **_reports(verdicts),
     }
-    gold_response = row.get("response")
-    if isinstance(gold_response, str):
-        result["gold"] = float(is_gold(solution_str, gold_response))
-    if step_rewards:
-        result["step_rewards"], result["step_ends"] = rewards_of_steps(
-            solution_str, _terms(row), answer_is_right=right
-        )
-    return result
 
 
 def _reports(verdicts: Mapping[str, functions.FunctionResult]) -> dict[str, float]:
