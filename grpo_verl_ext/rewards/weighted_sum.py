@@ -106,12 +106,15 @@ def compute_score(
     verdicts = {name: functions.ask(name, **asked) for name in functions_in(weights)}
     right = correctness(solution_str, ground_truth) > 0
     result = _summed(weights, parts, verdicts, right=right)
-    if isinstance(gold_response := row.get("response"), str):
-        result["gold"] = float(is_gold(solution_str, gold_response))
+    result |= _gold(solution_str, row.get("response"))
     if step_rewards:
         steps = rewards_of_steps(solution_str, _terms(row), answer_is_right=right)
         result["step_rewards"], result["step_ends"] = steps
     return result
+
+
+def _gold(solution_str: str, gold_response: object) -> dict[str, float]:
+    return {"gold": float(is_gold(solution_str, gold_response))} if isinstance(gold_response, str) else {}
 
 
 def _check(weights: Mapping[str, float], passed_by_verl: Mapping[str, object]) -> None:
