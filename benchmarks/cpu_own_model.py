@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from grpo_verl_ext.utils.ending import ending
+from grpo_verl_ext.utils.console import ending
 
 WORDS, PROMPTS, STEPS = 49152, 64, 3
 REPORTED = (

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from grpo_verl_ext.utils.ending import ending
+from grpo_verl_ext.utils.console import ending
 
 PARTS = ("gen", "old_log_prob", "ref", "adv", "update_actor", "update_weights")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
-from grpo_verl_ext.tasks.chain_sum.problems import draw_problems, write_rows
-from grpo_verl_ext.tasks.folders import TRAIN, Outcome, make
+from grpo_verl_ext.tasks.chain_sum.problems import draw_problems, write_problems
+from grpo_verl_ext.tasks.folders import TRAIN, FoundManifest, Outcome, PreparedFolder
 
 TASK = TASKS["chain_sum"]
 PROMPTS = 8192
@@ -22,17 +22,19 @@ PROMPTS = 8192
 FOLDER = Path("outputs/iterate_answers")
 
 
-def write(seed: int, folder: Path = FOLDER, prompts: int = PROMPTS) -> Outcome:
+def write(seed: int, folder: Path = FOLDER, prompts: int = PROMPTS) -> Outcome[FoundManifest]:
     """Make the folder with the prompts of a seed, or do nothing if it is there."""
     lengths = range(TASK.min_terms, TASK.max_terms + 1)
 
     def fill(unfinished: Path) -> Mapping[str, Any]:
-        write_rows(unfinished / TRAIN, draw_problems("train", prompts, lengths=lengths, seed=seed), "train")
-        return {}
+        drawn = draw_problems("train", prompts, lengths=lengths, seed=seed)
+        write_problems(unfinished / TRAIN, drawn, "train")
+        return {"found": {}}
 
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"seed": seed, "prompts": prompts, "task": asdict(TASK)}
-    return make(folder / f"prompts-seed-{seed}", settings, fill, force=False)
+    prompts_of_seed = PreparedFolder(folder / f"prompts-seed-{seed}", FoundManifest)
+    return prompts_of_seed.make(settings, fill, force=False)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from statistics import fmean
 from scipy.stats import mannwhitneyu
 
 from grpo_verl_ext.ablation.statistics import compare
-from grpo_verl_ext.iterate.preferences import Pair, read_examples
+from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.rewards.rules import correctness
 from grpo_verl_ext.runs.dumps import dump_file, read_dump

@@ -22,9 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from grpo_verl_ext.runs.child_process import ProcessFailedError, run_to_its_end
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.command_line import interruptible, one_message
-from grpo_verl_ext.utils.console import print_any_character
-from grpo_verl_ext.utils.ending import ending
+from grpo_verl_ext.utils.console import ending, interruptible, one_message, print_any_character
 from grpo_verl_ext.utils.files import locked
 
 

@@ -16,8 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from grpo_verl_ext.tasks.commands import prepare
-from grpo_verl_ext.utils.command_line import interruptible, one_message
-from grpo_verl_ext.utils.console import print_any_character
+from grpo_verl_ext.utils.console import interruptible, one_message, print_any_character
 
 
 class _Commands(TyperGroup):
@@ -174,11 +173,8 @@ def doctor(
 
     if module not in (None, MODULE):
         raise typer.BadParameter(f"-m is {module}; valid is {MODULE}. Type: -m {MODULE}")
-    options = {
-        name: value
-        for name, value in (("config_path", config_path), ("config_name", config_name))
-        if value is not None
-    }
+    named = {"config_path": config_path, "config_name": config_name}
+    options = {name: value for name, value in named.items() if value is not None}
     with _failure_is_an_error(), _without_collections():
         if overrides or options or module:
             typer.echo("doctor: importing verl: seconds, or half a minute the first time", err=True)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.conformance.frameworks import BASE, FRAMEWORKS
-from grpo_verl_ext.utils.ending import ending
+from grpo_verl_ext.utils.console import ending
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,9 +14,9 @@ from grpo_verl_ext.tasks.chain_sum.prepared import (
     SAMPLED,
     SAMPLED_WITHIN,
     TASKS,
-    PreparedTaskError,
     read_checked,
 )
+from grpo_verl_ext.tasks.folders import PreparedFolderError
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.rules import Rule, is_count
 from grpo_verl_ext.verl_plugin import preflight
@@ -82,7 +82,7 @@ def check_starts(runs: Sequence[GridRun], configs: dict[str, DictConfig]) -> Non
             continue
         try:
             manifest = read_checked(Path(task.folder))
-        except PreparedTaskError as error:
+        except PreparedFolderError as error:
             raise AblationError(f"{run.name}: {error}") from error
         if not manifest.is_standard:
             outside[f"task.seed={task.seed}"] = (

@@ -12,8 +12,8 @@ from typing import Any
 from grpo_verl_ext.ablation import summary
 from grpo_verl_ext.ablation.analysis import Analysis
 from grpo_verl_ext.ablation.summary import TextTable
+from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import numbers_as_text
 
 
 def write(analysis: Analysis, folder: Path) -> list[Path]:

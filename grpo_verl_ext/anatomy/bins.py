@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 MOST_BINS = 5
-ALIKE = 3
+_ALIKE = 3
 """Variants whose weights agree to this many decimals share a column, a line or a mark."""
 
 
@@ -89,7 +89,7 @@ def alike(cells: list[Cell]) -> list[list[str]]:
     """Group the variants that weight these responses equally."""
     groups: dict[tuple[float, ...], list[str]] = {}
     for name in cells[0].share:
-        key = tuple(round(cell.weight[name] or 0.0, ALIKE) for cell in cells)
+        key = tuple(round(cell.weight[name] or 0.0, _ALIKE) for cell in cells)
         groups.setdefault(key, []).append(name)
     return list(groups.values())
 

@@ -50,10 +50,10 @@ def _files(dump: Path) -> list[Path]:
     return sorted(files, key=lambda file: int(file.stem))
 
 
-AT_ONCE = 64
+_AT_ONCE = 64
 """Texts per call of the tokenizer: ids are Python lists, which take more memory than the texts."""
 
-ROLES = (("user",), ("system", "user"))
+_ROLES = (("user",), ("system", "user"))
 """Roles of the chats that are tried for a prompt."""
 
 
@@ -68,10 +68,10 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
+def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
     """Yield the ids of each text, without special tokens."""
-    for start in range(0, len(texts), AT_ONCE):
-        yield from tokenizer(texts[start : start + AT_ONCE], add_special_tokens=False)["input_ids"]
+    for start in range(0, len(texts), _AT_ONCE):
+        yield from tokenizer(texts[start : start + _AT_ONCE], add_special_tokens=False)["input_ids"]
 
 
 def response_length(text_tokens: int, budget: int | None) -> int:
@@ -82,7 +82,7 @@ def response_length(text_tokens: int, budget: int | None) -> int:
     return text_tokens + 1 if budget is None else min(text_tokens + 1, budget)
 
 
-def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int] | None:
+def ids_of_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int] | None:
     """Return the ids, special tokens included, of the chat whose decoded text is exactly ``prompt``.
 
     The user's message, or the system's and the user's, is the text between the words of the chat template,
@@ -91,7 +91,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int] | N
     """
     if tokenizer.chat_template is None:
         return None
-    for roles in ROLES:
+    for roles in _ROLES:
         try:
             chat = _chat(tokenizer, prompt, roles)
             ids = [] if chat is None else _rendered(tokenizer, chat)

@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from grpo_verl_ext.algorithms import kl_bias
 from grpo_verl_ext.algorithms.kl import k1, k2, k3
-from grpo_verl_ext.anatomy.dump import AnatomyError, encode, prompt_ids, response_length
+from grpo_verl_ext.anatomy.dump import AnatomyError, ids_of_prompt, response_length, token_ids
 from grpo_verl_ext.runs.dumps import Response
 
-ESTIMATORS: dict[str, kl_bias.Estimator] = {"k1": k1, "k2": k2, "k3": k3}
+_ESTIMATORS: dict[str, kl_bias.Estimator] = {"k1": k1, "k2": k2, "k3": k3}
 
 POSITIONS = 256
 """Positions drawn from a longer response; they then count for all of its positions."""
@@ -29,12 +29,12 @@ POSITIONS = 256
 LOGITS_AT_ONCE = 2**22
 """Positions times vocabulary in one evaluation of an estimator, which holds about ten such tensors."""
 
-NO_GRADIENT = 1e-6
+_NO_GRADIENT = 1e-6
 """Below this share of the true gradient's size, an estimator's gradient is rounding and has no direction."""
 
 
 @dataclass(frozen=True)
-class Bias:
+class _Bias:
     """An estimator compared with the KL; means over the tokens.
 
     Attributes:
@@ -64,7 +64,7 @@ class KlReport:
     positions: int
     prompts_as_text: int
     kl: float
-    estimators: dict[str, Bias]
+    estimators: dict[str, _Bias]
 
 
 @dataclass
@@ -82,11 +82,11 @@ class _Sums:
         self.size += weight * float(estimate.gradient.square().sum())
         self.inner += weight * float((estimate.gradient * truth.gradient).sum())
 
-    def bias(self, kl: float, gradient_size: float, tokens: float) -> Bias:
+    def bias(self, kl: float, gradient_size: float, tokens: float) -> _Bias:
         """Return the means, given the sums of the KL and of ‖∇KL‖² over the same tokens."""
         has_gradient = kl > 0  # else the models are equal, and any gradient is rounding
-        has_direction = has_gradient and self.size > NO_GRADIENT**2 * gradient_size
-        return Bias(
+        has_direction = has_gradient and self.size > _NO_GRADIENT**2 * gradient_size
+        return _Bias(
             value=(kl + self.value_bias) / tokens,
             value_bias=self.value_bias / tokens,
             gradient_error=(self.difference / gradient_size) ** 0.5 if has_gradient else None,
@@ -102,7 +102,7 @@ class Tally:
     tokens: float = 0.0
     kl: float = 0.0
     gradient_size: float = 0.0
-    estimators: dict[str, _Sums] = field(default_factory=lambda: {name: _Sums() for name in ESTIMATORS})
+    estimators: dict[str, _Sums] = field(default_factory=lambda: {name: _Sums() for name in _ESTIMATORS})
 
     def add(self, logits: Tensor, ref_logits: Tensor, weight: float = 1.0) -> None:
         """Add N positions, given the logits of both models, (N, V) each."""
@@ -117,10 +117,10 @@ class Tally:
             self.tokens += weight * len(some)
             self.kl += weight * float(truth.value.sum())
             self.gradient_size += weight * float(truth.gradient.square().sum())
-            for name, estimator in ESTIMATORS.items():
+            for name, estimator in _ESTIMATORS.items():
                 self.estimators[name].add(kl_bias.expected(estimator, wide, ref_wide), truth, weight)
 
-    def biases(self) -> dict[str, Bias]:
+    def biases(self) -> dict[str, _Bias]:
         """Return each estimator's means over the tokens."""
         return {
             name: sums.bias(self.kl, self.gradient_size, self.tokens)
@@ -128,7 +128,7 @@ class Tally:
         }
 
 
-def measure(
+def measure_bias(
     policy: Path,
     reference: Path,
     tokenizer: PreTrainedTokenizerBase,
@@ -145,11 +145,11 @@ def measure(
     models = [_load(folder, option) for folder, option in ((policy, "--policy"), (reference, "--reference"))]
     tally, as_text, count = Tally(), 0, 0
     for response in responses:
-        prompt = prompt_ids(tokenizer, response.prompt)
+        prompt = ids_of_prompt(tokenizer, response.prompt)
         if prompt is None:
             as_text += 1
-            (prompt,) = encode(tokenizer, [response.prompt])
-        (written,) = encode(tokenizer, [response.output])
+            (prompt,) = token_ids(tokenizer, [response.prompt])
+        (written,) = token_ids(tokenizer, [response.output])
         length = response_length(len(written), budget)
         positions = _positions(length, seed=count)
         logits, ref_logits = (

@@ -14,12 +14,12 @@ from grpo_verl_ext.anatomy.bins import Cells, Weighed, cells_of
 from grpo_verl_ext.anatomy.dump import (
     HOW_TO_DUMP,
     AnatomyError,
-    encode,
     load_tokenizer,
     read_steps,
     response_length,
+    token_ids,
 )
-from grpo_verl_ext.anatomy.kl_estimators import KlReport, measure
+from grpo_verl_ext.anatomy.kl_estimators import KlReport, measure_bias
 from grpo_verl_ext.anatomy.weights import (
     ALGORITHMS,
     MICRO_BATCH_SIZE,
@@ -30,7 +30,7 @@ from grpo_verl_ext.anatomy.weights import (
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.verl_plugin.estimators import LARGEST_REWARD
 
-SCORES_NAMED = 8
+_SCORES_NAMED = 8
 """If there are more different scores, a message names only the first and the last."""
 
 
@@ -57,7 +57,7 @@ class AnatomySettings:
 
 
 @dataclass(frozen=True)
-class StepGroups:
+class _StepGroups:
     """Number of prompts of a step, and of those with equal scores, from which no variant learns."""
 
     step: int
@@ -71,7 +71,7 @@ class Anatomy:
 
     responses: int
     tokens: int
-    steps: list[StepGroups]
+    steps: list[_StepGroups]
     cells: Cells
     kl: KlReport | None
     warnings: list[str]
@@ -85,7 +85,7 @@ class _Seen:
         weighed: one for each step that has a gradient.
     """
 
-    steps: list[StepGroups] = field(default_factory=list)
+    steps: list[_StepGroups] = field(default_factory=list)
     weighed: list[Weighed] = field(default_factory=list)
     scores: set[float] = field(default_factory=set)
     responses: int = 0
@@ -113,13 +113,13 @@ def anatomy_of(settings: AnatomySettings) -> Anatomy:
     _refuse_nothing_to_compare(seen, settings)
     kl = None
     if policy is not None and reference is not None:
-        drawn = drawn_responses(settings.dump, seen.responses, settings.kl_responses)
-        kl = measure(policy, reference, tokenizer, drawn, settings.max_response_length)
+        drawn = _drawn_responses(settings.dump, seen.responses, settings.kl_responses)
+        kl = measure_bias(policy, reference, tokenizer, drawn, settings.max_response_length)
     cells = cells_of(_joined(seen.weighed))
     return Anatomy(seen.responses, seen.tokens, seen.steps, cells, kl, _warnings(seen, kl))
 
 
-def drawn_responses(dump: Path, responses: int, wanted: int) -> Iterator[Response]:
+def _drawn_responses(dump: Path, responses: int, wanted: int) -> Iterator[Response]:
     """Yield ``wanted`` responses of the dump in its order, drawn at random but the same ones each time."""
     order = torch.randperm(responses, generator=torch.Generator().manual_seed(0))
     chosen = set(order[:wanted].tolist())
@@ -130,7 +130,7 @@ def drawn_responses(dump: Path, responses: int, wanted: int) -> Iterator[Respons
 def _see(
     seen: _Seen, responses: list[Response], tokenizer: PreTrainedTokenizerBase, settings: AnatomySettings
 ) -> None:
-    text_tokens = [len(ids) for ids in encode(tokenizer, [response.output for response in responses])]
+    text_tokens = [len(ids) for ids in token_ids(tokenizer, [response.output for response in responses])]
     lengths = [response_length(count, settings.max_response_length) for count in text_tokens]
     scores = [response.score for response in responses]
     _refuse_huge_scores(scores, settings)
@@ -140,7 +140,7 @@ def _see(
     seen.tokens += step.tokens
     seen.over_budget += sum(count > length for count, length in zip(text_tokens, lengths, strict=True))
     groups, without_signal = set(step.group.tolist()), set(step.group[step.has_no_signal()].tolist())
-    seen.steps.append(StepGroups(responses[0].step, len(groups), len(without_signal)))
+    seen.steps.append(_StepGroups(responses[0].step, len(groups), len(without_signal)))
     if without_signal != groups:
         right = torch.tensor([score > settings.right_above for score in scores])
         seen.weighed.append(Weighed(step.lengths, right, _weights(step, settings.micro_batch_size)))
@@ -190,7 +190,7 @@ def _refuse_nothing_to_compare(seen: _Seen, settings: AnatomySettings) -> None:
 
 
 def _named(scores: list[float]) -> str:
-    if len(scores) <= SCORES_NAMED:
+    if len(scores) <= _SCORES_NAMED:
         return ", ".join(f"{score:g}" for score in scores)
     return f"{scores[0]:g} … {scores[-1]:g}"
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+from matplotlib.figure import Figure
 from rich.console import JustifyMethod
 from rich.table import Table
 
 from grpo_verl_ext.anatomy.bins import Cell, Cells, alike
 from grpo_verl_ext.anatomy.kl_estimators import KlReport
 from grpo_verl_ext.anatomy.measure import Anatomy, AnatomySettings, anatomy_of
-from grpo_verl_ext.anatomy.plots import draw
 from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import numbers_as_text
+from grpo_verl_ext.utils.plotting import line_style, looks, save
 
 
 def run_anatomy(settings: AnatomySettings) -> None:
@@ -25,17 +26,17 @@ def run_anatomy(settings: AnatomySettings) -> None:
     """
     anatomy = anatomy_of(settings)
     console = make_console()
-    print_table(console, weight_table(anatomy.cells))
-    print_table(console, share_table(anatomy.cells))
+    print_table(console, _weight_table(anatomy.cells))
+    print_table(console, _share_table(anatomy.cells))
     if anatomy.kl is not None:
-        print_table(console, kl_table(anatomy.kl))
+        print_table(console, _kl_table(anatomy.kl))
     for line in lines(anatomy):
         console.print(line, markup=False)
-    for file in write_files(settings, anatomy):
+    for file in _write_files(settings, anatomy):
         console.print(str(file), markup=False)
 
 
-def weight_table(cells: Cells) -> Table:
+def _weight_table(cells: Cells) -> Table:
     """Return the table of token weights, with a row for each length and answer."""
     table = Table(title="Weight of a token, |−∂L/∂log π|; 1.00 is the average token of its variant")
     variants = alike(cells.by_both)
@@ -46,7 +47,7 @@ def weight_table(cells: Cells) -> Table:
     return table
 
 
-def share_table(cells: Cells) -> Table:
+def _share_table(cells: Cells) -> Table:
     """Return the table of gradient shares: a row for each length, then for right and for wrong answers."""
     table = Table(title="Share of the gradient, Σ|weight|, in %, next to that of responses and of tokens")
     variants = alike([*cells.by_length, *cells.by_answer])
@@ -63,7 +64,7 @@ def share_table(cells: Cells) -> Table:
     return table
 
 
-def kl_table(kl: KlReport) -> Table:
+def _kl_table(kl: KlReport) -> Table:
     """Return the table of KL estimators, in expectation over the vocabulary, with a row for each."""
     table = Table(title="KL estimators: mean value, and mean gradient in a loss")
     for name in ("", "nats per token", "bias, % of the KL", "gradient's error", "its cosine"):
@@ -92,13 +93,13 @@ def lines(anatomy: Anatomy) -> list[str]:
     return words + anatomy.warnings
 
 
-def write_files(settings: AnatomySettings, anatomy: Anatomy) -> list[Path]:
+def _write_files(settings: AnatomySettings, anatomy: Anatomy) -> list[Path]:
     """Write ``anatomy.json`` and the figures; return their paths."""
     settings.out.mkdir(parents=True, exist_ok=True)
     content = {"settings": asdict(settings), **asdict(anatomy)}
     file = settings.out / "anatomy.json"
     write_whole(file, numbers_as_text(content))
-    return [file, *draw(anatomy.cells, settings.out)]
+    return [file, *draw_figures(anatomy.cells, settings.out)]
 
 
 def _add_columns(table: Table, first: list[str], variants: list[list[str]]) -> None:
@@ -116,3 +117,74 @@ def _answer(cell: Cell) -> str:
 def _number(value: float | None, digits: int = 2) -> str:
     # Adding 0 removes the sign of a negative zero.
     return "–" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+def draw_figures(cells: Cells, folder: Path) -> list[Path]:
+    """Write the figures ``anatomy-weight-by-length`` and ``anatomy-gradient-share``; return their paths."""
+    figures = {
+        "anatomy-weight-by-length": _weight_by_length(cells),
+        "anatomy-gradient-share": _gradient_share(cells),
+    }
+    return [
+        save(figure, folder / f"{name}.{kind}") for name, figure in figures.items() for kind in ("png", "svg")
+    ]
+
+
+def _weight_by_length(cells: Cells) -> Figure:
+    """Draw the weight of a token over the response length, in one panel each for right and wrong answers."""
+    figure = Figure(figsize=(8.5, 4.4), layout="constrained")
+    panels = figure.subplots(1, 2)
+    variants = alike(cells.by_both)
+    for axes, right, word in zip(panels, (True, False), ("right", "wrong"), strict=True):
+        there = [cell for cell in cells.by_both if cell.right is right and cell.responses]
+        axes.axhline(1, color="0.6", linewidth=0.8)
+        for number, names in enumerate(variants):
+            axes.plot(
+                [cell.mean_length for cell in there],
+                [cell.weight[names[0]] for cell in there],
+                **looks(number),
+                linestyle=line_style(number),
+                markersize=5,
+                label=", ".join(names),
+            )
+        axes.set(title=f"{word} answers", xlabel="length of the response, tokens")
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("weight of a token (1: the average token)")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(variants), frameon=False
+    )
+    return figure
+
+
+def _gradient_share(cells: Cells) -> Figure:
+    """Draw each length's share of responses and tokens (bars) and of each variant's gradient (marks)."""
+    figure = Figure(figsize=(8, 4.4), layout="constrained")
+    axes = figure.subplots()
+    bins = cells.by_length
+    places = range(len(bins))
+    total = {what: sum(getattr(cell, what) for cell in bins) for what in ("responses", "tokens")}
+    for what, shift, colour in (("responses", -0.2, "0.88"), ("tokens", 0.2, "0.75")):
+        heights = [getattr(cell, what) / total[what] for cell in bins]
+        axes.bar([place + shift for place in places], heights, 0.4, color=colour, label=f"share of {what}")
+    variants = alike(cells.by_length)
+    for number, names in enumerate(variants):
+        shift = 0.64 * ((number + 0.5) / len(variants) - 0.5)
+        axes.plot(
+            [place + shift for place in places],
+            [cell.share[names[0]] for cell in bins],
+            **looks(number),
+            linestyle="",
+            markersize=8,
+            label=", ".join(names),
+        )
+    axes.set_xticks(list(places), [cell.lengths for cell in bins])
+    axes.set(
+        xlabel="length of the response, tokens",
+        ylabel="share",
+        title="marks: share of the gradient, Σ|weight|",
+    )
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    return figure

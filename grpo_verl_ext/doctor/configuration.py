@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
 
-from grpo_verl_ext.doctor import verls_validation
 from grpo_verl_ext.utils.errors import Finding, Problem, Severity, as_typed
+from grpo_verl_ext.utils.keys import ACTOR, setting
 from grpo_verl_ext.verl_plugin import preflight
-from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, CompositionError, composed
+from grpo_verl_ext.verl_plugin.compose import (
+    CONFIG_NAME,
+    CONFIG_PATH,
+    CompositionError,
+    composed,
+    nearest_line,
+)
 
 
 def findings(
@@ -34,7 +47,7 @@ def findings(
     found += (each for each in _not_numbers(config, defaults) if each.problem.key not in keys)
     yield from found
     names = {each.problem.key.rpartition(".")[2] for each in found if each.severity is Severity.ERROR} - {""}
-    for each in verls_validation.findings(config):
+    for each in _findings_of_verl(config):
         if not any(re.search(rf"\b{name}\b", each.problem.reason) for name in names):
             yield each
 
@@ -63,3 +76,125 @@ def _pairs(given: Any, default: Any, prefix: str) -> Iterator[tuple[str, Any, An
             yield from _pairs(value, usual, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value, usual
+
+
+_REFUSALS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
+"""Exceptions that verl's own validation raises."""
+LARGEST_RANK = 512
+"""Largest rank of a LoRA adapter in vLLM, as verl's ``get_vllm_max_lora_rank`` has it."""
+_LORA_RANKS = ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank")
+_INSTANTIATED = re.compile(
+    r"Error in call to target '[^']+':\s\w+\((['\"])(?P<said>.*)\1\)\sfull_key: (?P<key>\S+)", re.S
+)
+"""Matches Hydra's message for what a configuration's class refuses."""
+
+_Line = Callable[[re.Match[str], DictConfig], str]
+"""(the match of verl's message, the configuration) → the line to type."""
+
+
+def _findings_of_verl(config: DictConfig) -> Iterator[Finding]:
+    """Yield verl's refusal, and what its validation leaves out or asks of this machine's vLLM."""
+    try:
+        _validate(_without_lora(config))
+    except _REFUSALS as error:
+        yield _refused(_refusal(str(error), config))
+    yield from _two_kls(config)
+    yield from _large_rank(config)
+    yield from _separate_async(config)
+
+
+def _validate(config: DictConfig) -> None:
+    """Run verl's validation without our checks, which run before it in a training."""
+    verls: object = getattr(validate_config, "__wrapped__", validate_config)
+    assert callable(verls)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Disabled critic")  # as every algorithm but PPO does
+        verls(config, need_reference_policy(config), need_critic(config))
+
+
+def _without_lora(config: DictConfig) -> DictConfig:
+    """Return a copy without LoRA, for whose rank verl imports vLLM, which this machine may lack."""
+    copy = deepcopy(config)
+    with open_dict(copy):
+        for key in _LORA_RANKS:
+            if OmegaConf.select(copy, key) is not None:
+                OmegaConf.update(copy, key, 0)
+    return copy
+
+
+def _refused(problem: Problem) -> Finding:
+    return Finding("verl", Severity.ERROR, problem)
+
+
+def _refusal(message: str, config: DictConfig) -> Problem:
+    built = _INSTANTIATED.fullmatch(message.strip())
+    key, said = (built["key"], built["said"]) if built else ("", message)
+    seen = f"verl refuses the configuration: {' '.join(said.split())}"
+    if unexpected := re.search(r"got an unexpected keyword argument '(?P<name>\w+)'", said):
+        key = f"{key}.{unexpected['name']}"
+        value = setting(config, key)
+        return Problem(key, value, f"~{key} {nearest_line(config, key, value)}".strip(), seen=seen)
+    found = ((re.search(pattern, said), line) for pattern, line in _LINES.items())
+    return Problem(key, None, next((line(match, config) for match, line in found if match), ""), seen=seen)
+
+
+def _full(key: str) -> str:
+    """Return a key of verl's messages, which leave out the first section of the actor's."""
+    return f"actor_rollout_ref.{key}" if key.startswith("actor.") else key
+
+
+def _micro_batch(match: re.Match[str], _config: DictConfig) -> str:
+    key = _full(match["key"])
+    dynamic = "critic" if key.startswith("critic.") else ACTOR
+    return f"{key}=1, or {dynamic}.use_dynamic_bsz=true"
+
+
+def _one_micro_batch(match: re.Match[str], _config: DictConfig) -> str:
+    return f"{_full(match['key'])}=null"
+
+
+def _mini_batch(match: re.Match[str], _config: DictConfig) -> str:
+    return f"{_full(match['key'])}={match['prompts']}"
+
+
+def _divisible(match: re.Match[str], config: DictConfig) -> str:
+    least, n = int(match["least"]), int(config.actor_rollout_ref.rollout.n)
+    prompts = least // math.gcd(least, n)
+    return f"data.train_batch_size={math.ceil(config.data.train_batch_size / prompts) * prompts}"
+
+
+_LINES: Mapping[str, _Line] = {
+    r"set at least one of '[\w.]+' or '(?P<key>[\w.]+)'": _micro_batch,
+    r"Please remove '(?P<key>[\w.]+)'": _one_micro_batch,
+    r"must be divisible by minimal possible batch size \((?P<least>\d+)\)": _divisible,
+    r"train_batch_size \((?P<prompts>\d+)\) must be >= (?P<key>[\w.]+) ": _mini_batch,
+}
+"""verl's commonest refusals → what to type."""
+
+
+def _two_kls(config: DictConfig) -> Iterator[Finding]:
+    key = "algorithm.use_kl_in_reward"
+    if setting(config, key) and setting(config, f"{ACTOR}.use_kl_loss"):
+        why = f"{ACTOR}.use_kl_loss is true, too, so the KL counts twice"
+        yield Finding("verl", Severity.WARNING, Problem(key, True, f"{key}=false", why))
+
+
+def _large_rank(config: DictConfig) -> Iterator[Finding]:
+    if setting(config, "actor_rollout_ref.rollout.name") == "vllm":
+        for key in _LORA_RANKS:
+            rank = setting(config, key)
+            if isinstance(rank, int) and rank > LARGEST_RANK:
+                valid = f"at most {LARGEST_RANK} in vLLM"
+                yield _refused(Problem(key, rank, f"{key}={LARGEST_RANK}", valid=valid))
+
+
+def _separate_async(config: DictConfig) -> Iterator[Finding]:
+    """Yield what verl's trainer asserts when it starts."""
+    if not str(setting(config, "trainer.v1.trainer_mode")).endswith("separate_async"):
+        return
+    key, steps = f"{ACTOR}.ppo_mini_batch_size", config.trainer.v1.separate_async.parameter_sync_step
+    prompts, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if prompts != steps * mini_batch:
+        why = f"verl's separate_async trainer wants {key} · parameter_sync_step, {mini_batch} · {steps}"
+        fix = f"data.train_batch_size={steps * mini_batch}"
+        yield _refused(Problem("data.train_batch_size", prompts, fix, why=why))

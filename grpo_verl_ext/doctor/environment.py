@@ -13,7 +13,7 @@ from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
 from grpo_verl_ext.verl_plugin.versions import TESTED
 
-WORKER_SECONDS = 180
+_WORKER_SECONDS = 180
 """Time limit for a Ray worker to start and to import verl."""
 
 
@@ -37,7 +37,7 @@ class Version:
     tested: str
 
 
-def versions() -> list[Version]:
+def versions_beside_tested() -> list[Version]:
     """Return the installed versions beside those that the tests run with."""
     return [
         Version(_installed_as(name), _version(_installed_as(name)), tested) for name, tested in TESTED.items()
@@ -73,7 +73,7 @@ def seen_by_a_worker() -> Seen:
     address = which_ray().address
     ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
     try:
-        found: Seen = ray.get(ray.remote(num_cpus=0)(seen_here).remote(), timeout=WORKER_SECONDS)
+        found: Seen = ray.get(ray.remote(num_cpus=0)(seen_here).remote(), timeout=_WORKER_SECONDS)
     finally:
         ray.shutdown()
     return found

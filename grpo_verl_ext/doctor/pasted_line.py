@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from grpo_verl_ext.runs.verl_run import TRAINER
 
 MODULE = TRAINER[1]
-FILE = "verl/trainer/main_ppo.py"
-END = re.compile(r"\d*>.*|&>.*|<.*|\|.*|&+|;")
+_FILE = "verl/trainer/main_ppo.py"
+_END = re.compile(r"\d*>.*|&>.*|<.*|\|.*|&+|;")
 """Matches a word with which the shell's part of a line begins."""
-ARGUMENTS = re.compile(r"\"?\$\{?[@*].*")
+_ARGUMENTS = re.compile(r"\"?\$\{?[@*].*")
 """Matches a script's own arguments, such as ``"$@"``."""
 
 
@@ -32,13 +32,13 @@ def read(words: Sequence[str]) -> PastedLine:
     out, except options of the doctor.
     """
     line = [part for word in words for part in _parts(word)]
-    module = next((at for at, word in enumerate(line) if word == MODULE or word.endswith(FILE)), None)
+    module = next((at for at, word in enumerate(line) if word == MODULE or word.endswith(_FILE)), None)
     if module is None:
         return PastedLine(list(words), [])
-    end = next((at for at, word in enumerate(line) if at > module and END.fullmatch(word)), len(line))
+    end = next((at for at, word in enumerate(line) if at > module and _END.fullmatch(word)), len(line))
     before, after = line[:module], line[module + 1 : end]
     own = [word for word in before if word == "--json" or word.startswith("--config-")]
-    foreign = [word for word in after if ARGUMENTS.fullmatch(word)]
+    foreign = [word for word in after if _ARGUMENTS.fullmatch(word)]
     kept = [word for word in after if word.strip("\\ \n") and word not in foreign]
     left_out = [*(word for word in before if word not in own), *foreign, *line[end:]]
     return PastedLine([*own, "-m", MODULE, *kept], left_out)
@@ -46,7 +46,7 @@ def read(words: Sequence[str]) -> PastedLine:
 
 def _parts(word: str) -> Iterator[str]:
     """Split a word that is a whole line, as the shell would."""
-    if not re.search(rf"({re.escape(MODULE)}|{re.escape(FILE)})\s", word):
+    if not re.search(rf"({re.escape(MODULE)}|{re.escape(_FILE)})\s", word):
         yield word
         return
     try:

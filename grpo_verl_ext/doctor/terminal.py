@@ -18,7 +18,7 @@ from grpo_verl_ext.doctor.environment import (
     python_version,
     seen_by_a_worker,
     seen_here,
-    versions,
+    versions_beside_tested,
 )
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.errors import Finding, Severity
@@ -26,7 +26,7 @@ from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.usage import is_own_module
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 
-CLEAN, WARNED, WRONG = 0, 1, 2
+_CLEAN, _WARNED, WRONG = 0, 1, 2
 
 
 def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options: str) -> int:
@@ -58,7 +58,7 @@ def examine_environment(as_json: bool) -> int:
         content = {
             "python": python_version(),
             "ray": which_ray().words,
-            "versions": [asdict(each) for each in versions()],
+            "versions": [asdict(each) for each in versions_beside_tested()],
             "here": asdict(here),
             "worker": asdict(worker) if worker else None,
             "complaints": complaints,
@@ -66,7 +66,7 @@ def examine_environment(as_json: bool) -> int:
         print(json.dumps(content, indent=2))
     else:
         _print_environment(here, worker, complaints)
-    return WRONG if complaints else CLEAN
+    return WRONG if complaints else _CLEAN
 
 
 def _asked_worker() -> tuple[Seen | None, str | None]:
@@ -111,7 +111,7 @@ def _plain(finding: Finding) -> dict[str, object]:
 def _status(found: Sequence[Finding]) -> int:
     if any(each.severity is Severity.ERROR for each in found):
         return WRONG
-    return WARNED if found else CLEAN
+    return _WARNED if found else _CLEAN
 
 
 def _print_findings(found: Sequence[Finding]) -> None:
@@ -127,7 +127,7 @@ def _print_findings(found: Sequence[Finding]) -> None:
 
 def _print_environment(here: Seen, worker: Seen | None, complaints: Sequence[str]) -> None:
     console = make_console()
-    print_table(console, _version_table(versions()))
+    print_table(console, _version_table(versions_beside_tested()))
     console.print(f"python {python_version()}; verl's platform: {here.platform}", markup=False)
     console.print(which_ray().words, markup=False)
     where = "here and in a Ray worker" if worker == here else "here"

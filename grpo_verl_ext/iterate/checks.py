@@ -12,13 +12,11 @@ from hydra.utils import get_method
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.iterate.preferences import Rule, label_of, read_examples
-from grpo_verl_ext.iterate.reward_training import reward_config
+from grpo_verl_ext.iterate.examples import Rule, StepRule, example_kind, label_of, labelled, read_examples
+from grpo_verl_ext.iterate.reward_training import trainer_fields
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
-from grpo_verl_ext.iterate.step_examples import StepRule, example_kind, labelled
-from grpo_verl_ext.iterate.step_reward_training import step_reward_config
 from grpo_verl_ext.rewards import functions
-from grpo_verl_ext.utils.extras import line_to_install
+from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model
@@ -97,7 +95,7 @@ def the_step_rule(name: str) -> StepRule:
         raise IterateError(
             f"reward_model.step_label is {name!r}, which cannot be asked for an empty response: {error}. "
             "Valid is a reward function that returns step_rewards and step_ends, my_package.rewards.f or "
-            "path/to/file.py:f, such as grpo_verl_ext.tasks.chain_sum.steps.compute_score"
+            "path/to/file.py:f, such as grpo_verl_ext.rewards.steps.compute_score"
         ) from error
     return rule
 
@@ -126,20 +124,17 @@ def check_trainer(settings: IterateSettings) -> None:
         raise IterateError(
             f"the reward model is trained by trl, which is not installed. Type: {line_to_install('iterate')}"
         )
-    given = settings.reward_model.trainer
-    if settings.reward_model.step_label is None:
-        from trl import RewardConfig as Config
-
-        fields = reward_config(given, output_dir="", seed=0)
-    else:
+    given, steps = settings.reward_model.trainer, settings.reward_model.step_label is not None
+    fields = trainer_fields(given, steps=steps, output_dir="", seed=0)
+    if steps:
         from trl.experimental.prm import PRMConfig as Config
-
-        fields = step_reward_config(given, output_dir="", seed=0)
-        if fields["step_separator"]:
-            raise IterateError(
-                f"reward_model.trainer.step_separator is {given['step_separator']!r}, but the steps end "
-                "where reward_model.step_label says, and are scored without one. Remove the line"
-            )
+    else:
+        from trl import RewardConfig as Config
+    if steps and fields["step_separator"]:
+        raise IterateError(
+            f"reward_model.trainer.step_separator is {given['step_separator']!r}, but the steps end "
+            "where reward_model.step_label says, and are scored without one. Remove the line"
+        )
     valid = {field.name for field in dataclasses.fields(Config) if field.init}
     for key in fields:
         if key not in valid:

@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_verl_ext.algorithms.kl import exact
+from grpo_verl_ext.tasks.causal_lm import sample
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.generate import sample
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.iterate.settings import IterateError
+from grpo_verl_ext.utils.documents import Document, DocumentError, read_json
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made, typed
 
-FORMAT = 1
-NAME = "manifest.json"
+_FORMAT = 1
+MANIFEST = "manifest.json"
 
-Results = dict[str, Any]
+PartResults = dict[str, Any]
 """Results of a finished part, as plain JSON."""
 
 
@@ -33,20 +33,20 @@ class RoundRecord:
     overrides: list[str]
     git_revision: str | None
     versions: dict[str, str]
-    parts: dict[str, Results] = field(default_factory=dict)
+    parts: dict[str, PartResults] = field(default_factory=dict)
 
 
 @dataclass
-class Manifest:
+class Manifest(Document):
     """Settings and rounds; without times, so that a run that was killed and resumed has the same manifest."""
 
     settings: dict[str, Any]
     rounds: list[RoundRecord] = field(default_factory=list)
-    format: int = FORMAT
+    format: int = _FORMAT
 
     def write(self, folder: Path) -> None:
         """Replace the file."""
-        write_whole(folder / NAME, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+        write_whole(folder / MANIFEST, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
     def record(self, number: int, new: Callable[[], RoundRecord]) -> RoundRecord:
         """Return the record of a round; ``new`` makes it when the round begins."""
@@ -67,20 +67,18 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
     Raises:
         IterateError: it cannot be read, or it was begun with other settings.
     """
-    file = folder / NAME
+    file = folder / MANIFEST
     if not file.exists():
         return Manifest(settings)
     try:
-        content = typed(json.loads(file.read_bytes()), {"settings": dict, "rounds": list, "format": int})
-        rounds = [made(RoundRecord, record) for record in content["rounds"]]
-        manifest = Manifest(content["settings"], rounds, content["format"])
-    except PARSE_ERRORS as error:
+        manifest = read_json(file, Manifest)
+    except DocumentError as error:
         raise IterateError(
-            f"{file} is not a manifest ({error!r}). It was left in place; type folder=<a new folder>"
+            f"{file} is not a manifest ({error}). It was left in place; type folder=<a new folder>"
         ) from error
-    if manifest.format != FORMAT:
+    if manifest.format != _FORMAT:
         raise IterateError(
-            f"{file} has format {manifest.format}, this version reads {FORMAT}; type folder=<a new folder>"
+            f"{file} has format {manifest.format}, this version reads {_FORMAT}; type folder=<a new folder>"
         )
     changed = [key for key in _differences(manifest.settings, settings) if key != "rounds"]
     if changed:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.iterate.preferences import Pair, read_examples
+from grpo_verl_ext.iterate.examples import Pair, Steps, read_examples
 
 RESULTS = "results.json"
 """File in the folder of the trained model."""
+
+_Scores = Callable[[str, Sequence[str]], list[float]]
+"""(prompt, its response in steps) → P(right) of each step."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,10 @@ class RewardJob:
 
     Attributes:
         start: model to train further; one without a score head gets a new one, drawn by the seed.
-        train: file of pairs.
-        held_out: file of pairs; may be empty.
-        trainer: fields of TRL's ``RewardConfig``.
+        train: file of pairs, or of steps.
+        held_out: file of the same; may be empty.
+        trainer: fields of TRL's ``RewardConfig``, or of its ``PRMConfig``.
+        steps: whether the model is a classifier of steps, and not one that orders responses.
     """
 
     start: str
@@ -32,60 +36,63 @@ class RewardJob:
     target: str
     seed: int
     trainer: dict[str, Any]
+    steps: bool = False
 
 
 def main(job: RewardJob) -> None:
-    """Train and save the reward model, and measure it on the held-out pairs before and after."""
-    import torch
+    """Train and save the model, and measure it on the held-out examples before and after."""
     from datasets import Dataset
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer, set_seed
-    from trl import RewardConfig, RewardTrainer
+    from transformers import AutoTokenizer, set_seed
 
-    from grpo_verl_ext.rewards.learned import LearnedReward
-
-    def accuracy() -> float | None:
-        learned = LearnedReward(trainer.model.eval(), tokenizer)
-        prompts, better, worse = ([getattr(pair, name) for pair in held_out] for name in Pair.__annotations__)
-        return learned.accuracy(prompts, better, worse) if held_out else None
-
+    kind: type[Any] = Steps if job.steps else Pair
+    train, held_out = (read_examples(Path(file), kind) for file in (job.train, job.held_out))
     tokenizer = AutoTokenizer.from_pretrained(job.start)
     set_seed(job.seed)  # a new head is drawn when the model is loaded
-    model = AutoModelForSequenceClassification.from_pretrained(job.start, num_labels=1, dtype=torch.float32)
-    train, held_out = (read_examples(Path(file), Pair) for file in (job.train, job.held_out))
-    trainer = RewardTrainer(
-        model=model,
-        args=RewardConfig(**reward_config(job.trainer, output_dir=job.target, seed=job.seed)),
-        processing_class=tokenizer,
-        train_dataset=Dataset.from_list([asdict(pair) for pair in train]),
+    trainer = (_step_trainer if job.steps else _pair_trainer)(
+        job, processing_class=tokenizer, train_dataset=Dataset.from_list([asdict(each) for each in train])
     )
-    train_and_measure(trainer, accuracy, job.target)
-
-
-def train_and_measure(
-    trainer: Any, accuracy: Callable[[], float | None], target: str, **found: float | None
-) -> None:
-    """Train and save the model of a trainer of TRL's, and write `RESULTS` into its folder.
-
-    Args:
-        accuracy: measures the model on what is held out; called before and after.
-        found: further results.
-    """
-    before = accuracy()
+    accuracy = _step_accuracy_of if job.steps else _pair_accuracy_of
+    before = accuracy(trainer.model.eval(), tokenizer, held_out)
     trainer.train()
-    trainer.save_model(target)
+    trainer.save_model(job.target)
     if trainer.is_world_process_zero():
-        results = {"held_out_accuracy_before": before, "held_out_accuracy_after": accuracy(), **found}
-        (Path(target) / RESULTS).write_text(json.dumps(results) + "\n")
+        after = accuracy(trainer.model.eval(), tokenizer, held_out)
+        results = {"held_out_accuracy_before": before, "held_out_accuracy_after": after}
+        more = {"held_out_steps_right": share_right(held_out)} if job.steps else {}
+        (Path(job.target) / RESULTS).write_text(json.dumps(results | more) + "\n")
 
 
-def reward_config(trainer: dict[str, Any], *, output_dir: str, seed: int) -> dict[str, Any]:
-    """Return the fields of TRL's ``RewardConfig``: our defaults, overridden by the user's."""
-    common = common_config(output_dir=output_dir, seed=seed)
-    return {**common, "center_rewards_coefficient": 0.01, **trainer}
+def _pair_trainer(job: RewardJob, **data: Any) -> Any:
+    import torch
+    from transformers import AutoModelForSequenceClassification
+    from trl import RewardConfig, RewardTrainer
+
+    model = AutoModelForSequenceClassification.from_pretrained(job.start, num_labels=1, dtype=torch.float32)
+    return RewardTrainer(model=model, args=RewardConfig(**_fields_of(job)), **data)
 
 
-def common_config(*, output_dir: str, seed: int) -> dict[str, Any]:
-    """Return our defaults for both of TRL's trainers, of pairs and of steps."""
+def _step_trainer(job: RewardJob, **data: Any) -> Any:
+    import torch
+    from transformers import AutoModelForTokenClassification
+    from trl.experimental.prm import PRMConfig, PRMTrainer
+
+    from grpo_verl_ext.rewards.learned import OUTPUTS
+
+    model = AutoModelForTokenClassification.from_pretrained(
+        job.start, num_labels=OUTPUTS, dtype=torch.float32
+    )
+    return PRMTrainer(model=model, args=PRMConfig(**_fields_of(job)), **data)
+
+
+def _fields_of(job: RewardJob) -> dict[str, Any]:
+    return trainer_fields(job.trainer, steps=job.steps, output_dir=job.target, seed=job.seed)
+
+
+def trainer_fields(trainer: dict[str, Any], *, steps: bool, output_dir: str, seed: int) -> dict[str, Any]:
+    """Return the fields of TRL's ``RewardConfig`` or ``PRMConfig``: our defaults, overridden by the user's.
+
+    The separator of steps is empty, since a step of ours ends where the rule says.
+    """
     import torch
 
     on_accelerator = torch.accelerator.is_available()
@@ -98,7 +105,38 @@ def common_config(*, output_dir: str, seed: int) -> dict[str, Any]:
         "num_train_epochs": 1,
         "bf16": on_accelerator,
         "gradient_checkpointing": on_accelerator,
+        **({"step_separator": ""} if steps else {"center_rewards_coefficient": 0.01}),
+        **trainer,
     }
+
+
+def _pair_accuracy_of(model: Any, tokenizer: Any, pairs: Sequence[Pair]) -> float | None:
+    from grpo_verl_ext.rewards.learned import LearnedReward
+
+    prompts, better, worse = ([getattr(pair, name) for pair in pairs] for name in Pair.__annotations__)
+    return LearnedReward(model, tokenizer).accuracy(prompts, better, worse) if pairs else None
+
+
+def _step_accuracy_of(model: Any, tokenizer: Any, examples: Sequence[Steps]) -> float | None:
+    from grpo_verl_ext.rewards.learned import LearnedStepReward
+
+    return step_accuracy(LearnedStepReward(model, tokenizer).scores_of_pieces, examples)
+
+
+def step_accuracy(scores: _Scores, examples: Sequence[Steps]) -> float | None:
+    """Return the share of steps with P(right) > ½ exactly where the label is right; None without a step."""
+    hits = [
+        (score > 0.5) == label
+        for example in examples
+        for score, label in zip(scores(example.prompt, example.completions), example.labels, strict=True)
+    ]
+    return sum(hits) / len(hits) if hits else None
+
+
+def share_right(examples: Sequence[Steps]) -> float | None:
+    """Return the share of right steps, by which to judge an accuracy; None without a step."""
+    labels = [label for example in examples for label in example.labels]
+    return sum(labels) / len(labels) if labels else None
 
 
 if __name__ == "__main__":

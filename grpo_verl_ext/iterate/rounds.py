@@ -16,21 +16,23 @@ from typing import Any, Protocol
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.iterate import kl_to_initial, reward_training, step_reward_training
-from grpo_verl_ext.iterate.manifest import Manifest, Results, RoundRecord, read_manifest
-from grpo_verl_ext.iterate.preferences import (
+from grpo_verl_ext.iterate import kl_to_initial, reward_training
+from grpo_verl_ext.iterate.examples import (
     Example,
     Pair,
+    Steps,
+    example_kind,
     make_pairs,
+    make_step_examples,
+    read_dumps,
     read_examples,
-    read_responses,
     read_rollouts,
     replayed,
     split_by_prompt,
     write_pairs,
 )
+from grpo_verl_ext.iterate.manifest import Manifest, PartResults, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
-from grpo_verl_ext.iterate.step_examples import example_kind, make_step_examples
 from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.provenance import git_revision, versions
@@ -57,10 +59,10 @@ class RoundContext:
         return str(self.config.actor_rollout_ref.model.path)
 
 
-Part = Callable[[Round, RoundContext], Results]
+_Part = Callable[[Round, RoundContext], PartResults]
 
 
-def train_policy(this: Round, context: RoundContext) -> Results:
+def train_policy(this: Round, context: RoundContext) -> PartResults:
     """Run verl's trainer for M steps from the policy of the round before, which is also the reference."""
     run = this.run()
     if not run.is_finished():
@@ -75,7 +77,7 @@ def train_policy(this: Round, context: RoundContext) -> Results:
     }
 
 
-def merge_policy(this: Round, _context: RoundContext) -> Results:
+def merge_policy(this: Round, _context: RoundContext) -> PartResults:
     """Convert the last checkpoint to a Hugging Face folder with verl's merger."""
     _appear(
         this.model,
@@ -91,7 +93,7 @@ def merge_policy(this: Round, _context: RoundContext) -> Results:
     return {}
 
 
-def measure_policy(this: Round, context: RoundContext) -> Results:
+def _measure_policy(this: Round, context: RoundContext) -> PartResults:
     """Measure the KL to the first policy, in nats per response."""
     settings = this.settings.measure
     if settings.prompts == 0:
@@ -108,11 +110,11 @@ def measure_policy(this: Round, context: RoundContext) -> Results:
         result=str(result),
     )
     _run_job(kl_to_initial.__name__, job, this.folder / "divergence")
-    measured: Results = json.loads(result.read_text())
+    measured: PartResults = json.loads(result.read_text())
     return measured
 
 
-def collect_pairs(this: Round, context: RoundContext) -> Results:
+def collect_pairs(this: Round, context: RoundContext) -> PartResults:
     """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds.
 
     ``replay_from`` counts as an earlier round. With ``step_label`` a "pair" is the labelled steps of one
@@ -149,11 +151,11 @@ def _examples(this: Round, context: RoundContext) -> tuple[Sequence[Example], in
     if example_kind(this.settings.reward_model) is Pair:
         samples, missing = read_rollouts(folder, steps, context.rule)
         return make_pairs(samples, **drawn), len(samples), missing
-    responses, missing = read_responses(folder, steps)
+    responses, missing = read_dumps(folder, steps)
     return make_step_examples(responses, context.rule, **drawn), len(responses), missing
 
 
-def train_reward_model(this: Round, context: RoundContext) -> Results:
+def _train_reward_model(this: Round, context: RoundContext) -> PartResults:
     """Train the reward model of the round before with TRL's RewardTrainer, or PRMTrainer for steps."""
     kind = example_kind(this.settings.reward_model)
     if not read_examples(this.mixture, kind):
@@ -167,27 +169,27 @@ def train_reward_model(this: Round, context: RoundContext) -> Results:
             target=str(target),
             seed=this.seed,
             trainer=dict(this.settings.reward_model.trainer),
+            steps=kind is Steps,
         )
         launcher = this.settings.reward_model.launcher
-        training = reward_training if kind is Pair else step_reward_training
-        _run_job(training.__name__, job, this.folder / "reward_training", launcher=launcher)
+        _run_job(reward_training.__name__, job, this.folder / "reward_training", launcher=launcher)
 
     _appear(this.own_reward_model, train)
-    results: Results = json.loads((this.own_reward_model / reward_training.RESULTS).read_text())
+    results: PartResults = json.loads((this.own_reward_model / reward_training.RESULTS).read_text())
     return results
 
 
-PARTS: dict[str, Part] = {
+PARTS: dict[str, _Part] = {
     "policy": train_policy,
     "model": merge_policy,
-    "measure": measure_policy,
+    "measure": _measure_policy,
     "pairs": collect_pairs,
-    "reward_model": train_reward_model,
+    "reward_model": _train_reward_model,
 }
 
 
-class Progress(Protocol):
-    """Receives the progress of `go`."""
+class _Listener(Protocol):
+    """Receives the progress of `run_rounds`."""
 
     def begin(self, this: Round, part: str) -> None:
         """Note that a part begins."""
@@ -196,11 +198,11 @@ class Progress(Protocol):
         """Note that the part is finished and in the manifest."""
 
 
-def go(
+def run_rounds(
     settings: IterateSettings,
     context: RoundContext,
-    progress: Progress,
-    parts: Mapping[str, Part] = PARTS,
+    progress: _Listener,
+    parts: Mapping[str, _Part] = PARTS,
 ) -> Manifest:
     """Run all parts of all rounds that are not done yet, and return the manifest.
 
@@ -214,7 +216,7 @@ def go(
         for number in range(1, settings.rounds + 1):
             this = Round(settings, number)
             this.folder.mkdir(exist_ok=True)
-            record = manifest.record(number, lambda this=this: new_record(this))  # type: ignore[misc]
+            record = manifest.record(number, lambda this=this: _new_record(this))  # type: ignore[misc]
             manifest.write(folder)  # the settings of a round that is killed are known when it is resumed
             for name, part in parts.items():
                 if name not in record.parts:
@@ -225,7 +227,7 @@ def go(
     return manifest
 
 
-def new_record(this: Round) -> RoundRecord:
+def _new_record(this: Round) -> RoundRecord:
     """Return the record of a round that begins."""
     return RoundRecord(
         round=this.number,

@@ -7,12 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING
-
 from grpo_verl_ext.runs.verl_run import VerlRun, hydra_value
-from grpo_verl_ext.utils.typed_yaml import read_typed_yaml
+from grpo_verl_ext.utils.documents import Document, read_yaml
 
-SERVED = ("embedded", "server")
+_SERVED = ("embedded", "server")
 
 
 class IterateError(ValueError):
@@ -29,8 +27,8 @@ class PolicySettings:
         save_freq: steps between checkpoints; a killed round resumes from the last one.
     """
 
-    overrides: list[str] = MISSING
-    steps: int = MISSING
+    overrides: list[str]
+    steps: int
     save_freq: int = 4
 
 
@@ -87,18 +85,18 @@ class MeasureSettings:
     batch_size: int = 64
 
 
-@dataclass
-class IterateSettings:
+@dataclass(kw_only=True)
+class IterateSettings(Document):
     """All settings of ``grpo-verl-ext iterate``.
 
     Attributes:
         folder: path for everything that is written.
     """
 
-    folder: str = MISSING
-    rounds: int = MISSING
+    folder: str
+    rounds: int
     seed: int = 1
-    policy: PolicySettings = field(default_factory=PolicySettings)
+    policy: PolicySettings
     reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
     measure: MeasureSettings = field(default_factory=MeasureSettings)
 
@@ -113,7 +111,7 @@ def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
     Raises:
         IterateError: no such file, not YAML, an unknown key, a missing or a wrong value.
     """
-    settings = read_typed_yaml(file, overrides, IterateSettings, IterateError)
+    settings = read_yaml(file, IterateSettings, IterateError, overrides)
     _check_values(settings)
     return settings
 
@@ -142,9 +140,9 @@ def _check_values(settings: IterateSettings) -> None:
             "reward_model.held_out is 0.0, and nothing would measure the reward model; valid is "
             "0 < share < 1. Type: reward_model.held_out=0.1"
         )
-    if reward.served not in SERVED:
+    if reward.served not in _SERVED:
         raise IterateError(
-            f"reward_model.served is {reward.served!r}; valid are {', '.join(SERVED)}. "
+            f"reward_model.served is {reward.served!r}; valid are {', '.join(_SERVED)}. "
             f"Type: reward_model.served=embedded"
         )
     _check_label(reward)
@@ -175,10 +173,10 @@ def _check_label(reward: RewardModelSettings) -> None:
         )
 
 
-SEEDS_PER_RUN = 1000
+_SEEDS_PER_RUN = 1000
 """Below this number of rounds, two runs with different seeds have no seed in common."""
 
-SECTION = "algorithm.grpo_ext"
+_SECTION = "algorithm.grpo_ext"
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ class Round:
     @property
     def seed(self) -> int:
         """Seed of the order of prompts, sampling, pairs and the reward model's training."""
-        return self.settings.seed * SEEDS_PER_RUN + self.number
+        return self.settings.seed * _SEEDS_PER_RUN + self.number
 
     @property
     def folder(self) -> Path:
@@ -281,7 +279,7 @@ class Round:
             return []
         own = self.number > 1 and asked != self.settings.reward_model.start
         path = hydra_value(Path(asked).resolve() if own or Path(asked).exists() else asked)
-        section = f"{SECTION}.{'reward_model' if reward.step_label is None else 'step_reward_model'}"
+        section = f"{_SECTION}.{'reward_model' if reward.step_label is None else 'step_reward_model'}"
         weights = [
             "reward.reward_manager.name=rule_and_model",
             f"++{section}.weight={reward.weight}",

@@ -14,14 +14,14 @@ from rich.table import Table
 
 from grpo_verl_ext.iterate import checks
 from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
-from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, go
+from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, run_rounds
 from grpo_verl_ext.iterate.settings import IterateSettings, Round
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.verl_plugin.usage import own_task
 
-TITLES = {
+_TITLES = {
     "policy": "verl trains the policy",
     "model": "verl's merger makes a Hugging Face folder of it",
     "measure": "KL to the first policy",
@@ -33,7 +33,7 @@ COLUMNS = (
     *("round", "policy before", "policy after", "KL"),
     *("new pairs", "old pairs", "held out", "RM before", "RM after"),
 )
-CAPTION = (
+_CAPTION = (
     "KL to the first policy in nats per response. Policy: verl's val-core metrics. RM: share of held-out "
     "pairs that the reward model orders rightly, before and after its training in the round; with step_label "
     "of held-out steps that it classifies rightly."
@@ -49,7 +49,7 @@ def print_plan(settings: IterateSettings) -> None:
         console.print(f"\nround {number}, seed {this.seed}, in {this.folder}", style="bold")
         for name in PARTS:
             done = "done" if manifest.finished(number, name) else "to do"
-            console.print(f"  {done:5}  {name:12}  {TITLES[name]}", markup=False)
+            console.print(f"  {done:5}  {name:12}  {_TITLES[name]}", markup=False)
         console.print("  python3 " + shlex.join(this.run().command()), markup=False)
 
 
@@ -61,14 +61,14 @@ def run_iterate(settings: IterateSettings) -> None:
     rule = checks.check(settings, config)
     console.print(Round(settings, 1).run().ray.words, markup=False)
     with _progress(console, settings) as shown:
-        manifest = go(settings, RoundContext(config, rule, shown.step), shown)
+        manifest = run_rounds(settings, RoundContext(config, rule, shown.step), shown)
     print_table(console, table(manifest))
     console.print(f"{Path(settings.folder) / 'manifest.json'}", markup=False)
 
 
 def table(manifest: Manifest) -> Table:
     """Return the table of results, with one row per round."""
-    shown = Table(title="iterative GRPO", caption=CAPTION, caption_justify="left")
+    shown = Table(title="iterative GRPO", caption=_CAPTION, caption_justify="left")
     for name in COLUMNS:
         shown.add_column(name, justify="right")
     for record in manifest.rounds:
@@ -94,7 +94,7 @@ class _ProgressBar:
         self._bar = TaskID(0)
 
     def begin(self, this: Round, part: str) -> None:
-        title = f"round {this.number}: {TITLES[part]}"
+        title = f"round {this.number}: {_TITLES[part]}"
         self._bar = self._progress.add_task(title, total=self._steps if part == "policy" else None)
 
     def step(self, number: int) -> None:

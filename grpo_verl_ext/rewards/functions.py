@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard, cast
 
-LARGEST = 1e15
+LARGEST_SCORE = 1e15
 """An estimator cannot use larger rewards: their squares overflow fp32."""
 
 
@@ -26,7 +26,7 @@ class RewardFunctionError(ValueError):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FunctionResult:
     """The result of a reward function.
 
     Attributes:
@@ -81,7 +81,7 @@ def load(name: str) -> Callable[..., object]:
     return function  # type: ignore[no-any-return]  # callable() does not tell the type
 
 
-def ask(name: str, **row: object) -> Verdict:
+def ask(name: str, **row: object) -> FunctionResult:
     """Call the function with verl's arguments.
 
     Raises:
@@ -93,14 +93,14 @@ def ask(name: str, **row: object) -> Verdict:
     if not (_is_reward(score) and (acc is None or _is_reward(acc))):
         raise RewardFunctionError(
             f"the reward function {name!r} returned {returned!r:.200} ({type(returned).__name__}); valid is "
-            f"a finite number of at most {LARGEST:g}, or a dictionary with one as 'score'"
+            f"a finite number of at most {LARGEST_SCORE:g}, or a dictionary with one as 'score'"
         )
     more = {
         key: float(value)
         for key, value in report.items()
         if key not in ("score", "acc") and _is_reward(value)
     }
-    return Verdict(float(score), None if acc is None else float(acc), more)
+    return FunctionResult(float(score), None if acc is None else float(acc), more)
 
 
 def _parts(name: str) -> tuple[str, str, str]:
@@ -124,4 +124,4 @@ def _from_file(file: Path) -> ModuleType:
 
 
 def _is_reward(value: object) -> TypeGuard[float]:
-    return isinstance(value, Real) and abs(cast(float, value)) <= LARGEST
+    return isinstance(value, Real) and abs(cast(float, value)) <= LARGEST_SCORE

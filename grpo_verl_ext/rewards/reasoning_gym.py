@@ -12,17 +12,20 @@ or beside other rewards, as a function in the weights of `weighted_sum`.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from grpo_verl_ext.rewards.rules import answer_of
-from grpo_verl_ext.utils import exact_json
-from grpo_verl_ext.utils.extras import line_to_install
+import numpy as np
 
-Verifier = Callable[[str | None, Mapping[str, Any]], float]
+from grpo_verl_ext.rewards.rules import answer_of
+from grpo_verl_ext.utils.console import line_to_install
+
+_Verifier = Callable[[str | None, Mapping[str, Any]], float]
 """(answer or None, the task's entry) → 0 … 1."""
 
 BEST = 1.0
@@ -96,7 +99,7 @@ def _verdict(answer: str | None, extra_info: Mapping[str, Any]) -> dict[str, flo
         ) from error
     verifier = _verifier(task, config)
     try:
-        score, raised = _finite(verifier(answer, exact_json.loads(entry))), 0.0
+        score, raised = _finite(verifier(answer, from_exact_text(entry))), 0.0
     except Exception as error:  # noqa: BLE001  # a verifier may fail on what a model wrote
         _say_once(task, f"{type(error).__name__}: {error}")
         score, raised = 0.0, 1.0
@@ -110,8 +113,8 @@ def _finite(score: float) -> float:
 
 
 @cache
-def _verifier(task: str, config: str) -> Verifier:
-    verifier: Verifier = make_dataset(task, exact_json.loads(config), seed=0, size=1).score_answer
+def _verifier(task: str, config: str) -> _Verifier:
+    verifier: _Verifier = make_dataset(task, from_exact_text(config), seed=0, size=1).score_answer
     return verifier
 
 
@@ -127,3 +130,48 @@ def _say_once(task: str, what: str) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+_TUPLE, _PAIRS, _FRACTION = "__tuple__", "__pairs__", "__fraction__"
+
+
+def exact_text(value: object) -> str:
+    """Return JSON that keeps tuples, fractions, and dictionaries whose keys are not text.
+
+    Numpy's numbers and texts become Python's.
+
+    Raises:
+        TypeError: a value of another type.
+    """
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def from_exact_text(text: str) -> Any:
+    """Return what `exact_text` was given."""
+    return json.loads(text, object_hook=_restored)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Fraction):
+        return {_FRACTION: str(value)}
+    if isinstance(value, tuple):
+        return {_TUPLE: [_plain(each) for each in value]}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return _plain_dictionary(value) if isinstance(value, dict) else value
+
+
+def _plain_dictionary(value: dict[Any, Any]) -> dict[str, object]:
+    if all(type(key) is str for key in value) and value.keys().isdisjoint((_TUPLE, _PAIRS, _FRACTION)):
+        return {key: _plain(each) for key, each in value.items()}
+    return {_PAIRS: [[_plain(key), _plain(each)] for key, each in value.items()]}
+
+
+def _restored(found: dict[str, Any]) -> object:
+    if found.keys() == {_TUPLE}:
+        return tuple(found[_TUPLE])
+    if found.keys() == {_FRACTION}:
+        return Fraction(found[_FRACTION])
+    return dict(found[_PAIRS]) if found.keys() == {_PAIRS} else found

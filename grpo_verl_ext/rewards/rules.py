@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-EXACT, EQUAL, WRONG = 2.0, 1.5, 0.0
+_EXACT, _EQUAL, _WRONG = 2.0, 1.5, 0.0
 TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
-TAG_REWARD = 0.2
+_TAG_REWARD = 0.2
 
 # Digits 0–9, points and commas, with an exponent if one follows: a candidate for a number.
 _RUN = re.compile(r"[0-9.,]+(?:[eE][+-]?[0-9]+)?")
@@ -36,11 +36,11 @@ def correctness(solution_str: str, ground_truth: object) -> float:
     """
     answer, wanted = answer_of(solution_str), str(ground_truth).strip()
     if answer is None:
-        return WRONG
+        return _WRONG
     if answer == wanted:
-        return EXACT
+        return _EXACT
     number = number_in(answer)
-    return EQUAL if number is not None and number == number_in(wanted) else WRONG
+    return _EQUAL if number is not None and number == number_in(wanted) else _WRONG
 
 
 def format_reward(solution_str: str, _ground_truth: object = None) -> float:
@@ -48,7 +48,7 @@ def format_reward(solution_str: str, _ground_truth: object = None) -> float:
 
     The ground truth is accepted, as by any rule, and not used.
     """
-    return TAG_REWARD * sum(tag in solution_str for tag in TAGS)
+    return _TAG_REWARD * sum(tag in solution_str for tag in TAGS)
 
 
 def is_gold(solution_str: str, gold_response: str) -> bool:

@@ -97,6 +97,27 @@ def compute_score(
     Raises:
         ValueError: the settings are wrong, see `check_weights`, or a function returned another type.
     """
+    _check(weights, passed_by_verl)
+    row = extra_info or {}
+    named = [*weights, "steps"] if step_rewards else [*weights]
+    parts = {name: REWARDS[name](solution_str, ground_truth, row) for name in named if name in REWARDS}
+    asked = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
+    asked |= {"extra_info": row, **passed_by_verl}
+    verdicts = {name: functions.ask(name, **asked) for name in functions_in(weights)}
+    right = correctness(solution_str, ground_truth) > 0
+    result = _summed(weights, parts, verdicts, right=right)
+    result |= _gold(solution_str, row.get("response"))
+    if step_rewards:
+        steps = rewards_of_steps(solution_str, _terms(row), answer_is_right=right)
+        result["step_rewards"], result["step_ends"] = steps
+    return result
+
+
+def _gold(solution_str: str, gold_response: object) -> dict[str, float]:
+    return {"gold": float(is_gold(solution_str, gold_response))} if isinstance(gold_response, str) else {}
+
+
+def _check(weights: Mapping[str, float], passed_by_verl: Mapping[str, object]) -> None:
     check_weights(weights)
     unknown = sorted(passed_by_verl.keys() - _PASSED_BY_VERL)
     if unknown:
@@ -105,32 +126,25 @@ def compute_score(
             f"valid keys are 'weights' and 'step_rewards', so type "
             f"~reward.custom_reward_function.reward_kwargs.{unknown[0]}"
         )
-    row = extra_info or {}
-    named = [*weights, "steps"] if step_rewards else [*weights]
-    parts = {name: REWARDS[name](solution_str, ground_truth, row) for name in named if name in REWARDS}
-    asked = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
-    verdicts = {
-        name: functions.ask(name, **asked, extra_info=row, **passed_by_verl) for name in functions_in(weights)
-    }
-    scores = parts | {name: verdict.score for name, verdict in verdicts.items()}
-    right = correctness(solution_str, ground_truth) > 0
-    result: dict[str, Any] = {
+
+
+def _summed(
+    weights: Mapping[str, float],
+    parts: Mapping[str, float],
+    verdicts: Mapping[str, functions.FunctionResult],
+    *,
+    right: bool,
+) -> dict[str, Any]:
+    scores = {**parts, **{name: verdict.score for name, verdict in verdicts.items()}}
+    return {
         "score": math.fsum(weight * scores[name] for name, weight in weights.items()),
         "acc": next((each.acc for each in verdicts.values() if each.acc is not None), float(right)),
         **parts,
         **_reports(verdicts),
     }
-    gold_response = row.get("response")
-    if isinstance(gold_response, str):
-        result["gold"] = float(is_gold(solution_str, gold_response))
-    if step_rewards:
-        result["step_rewards"], result["step_ends"] = rewards_of_steps(
-            solution_str, _terms(row), answer_is_right=right
-        )
-    return result
 
 
-def _reports(verdicts: Mapping[str, functions.Verdict]) -> dict[str, float]:
+def _reports(verdicts: Mapping[str, functions.FunctionResult]) -> dict[str, float]:
     """Return the score of each function under its name, and its other numbers behind that."""
     reports: dict[str, float] = {}
     for name, verdict in verdicts.items():
@@ -158,9 +172,9 @@ def check_weights(weights: Mapping[str, float]) -> None:
                 f"my_package.rewards.f or path/to/file.py:f; type {line}"
             )
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not is_number or not abs(weight) <= functions.LARGEST:
+        if not is_number or not abs(weight) <= functions.LARGEST_SCORE:
             raise ValueError(
-                f"{key}.{name}={weight!r} is not a finite number of at most {functions.LARGEST:g}; "
+                f"{key}.{name}={weight!r} is not a finite number of at most {functions.LARGEST_SCORE:g}; "
                 f"type +{key}.{name}=1.0"
             )
     reported = sorted(map(functions.reported_name, functions_in(weights)))

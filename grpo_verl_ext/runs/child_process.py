@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from grpo_verl_ext.utils.ending import ending
+from grpo_verl_ext.utils.console import ending
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.5

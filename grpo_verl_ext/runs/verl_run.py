@@ -43,7 +43,7 @@ TRAINER = ("-m", "verl.trainer.main_ppo")
 """Arguments with which Python starts verl's trainer."""
 METRICS_FILE = "VERL_FILE_LOGGER_PATH"
 """Environment variable with the path to which verl's file logger writes."""
-RAY_ENDS_WITHIN = 20.0
+_RAY_ENDS_WITHIN = 20.0
 """Seconds that Ray's processes may take to end after their driver; agents of a killed one need a minute."""
 
 
@@ -167,7 +167,7 @@ class VerlRun:
                 while_running=lambda: on_metrics(self.metrics()),
             )
         finally:
-            end_leftovers(mark, patience=RAY_ENDS_WITHIN)
+            end_leftovers(mark, patience=_RAY_ENDS_WITHIN)
         self.check_ended(attempt.with_suffix(".log"))
 
     def repeat_an_unlogged_last_step(self, attempt: str) -> None:

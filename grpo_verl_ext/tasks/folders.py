@@ -1,97 +1,220 @@
-"""Make a folder with a manifest, complete or not at all, and find it again only if nothing has changed."""
+"""Prepared folders: rows as verl reads them, and a manifest by which a folder is found again.
+
+A folder is made complete or not at all, and is used only if nothing in it has changed. Imports neither torch
+nor transformers, so that the check before a run costs milliseconds.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from grpo_verl_ext.utils.documents import Document, DocumentError, as_plain, from_plain, read_json
 from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
 
-MANIFEST, TRAIN, TEST = "manifest.json", "train.parquet", "test.parquet"
-AGAIN = "It is left in place; to move it aside and make it again, add --force"
+_MANIFEST, TRAIN, TEST = "manifest.json", "train.parquet", "test.parquet"
 
 
 class PreparedFolderError(ValueError):
     """A folder cannot be made, or is not the one that was asked for; the message says what to do."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Manifest(Document):
+    """The content of ``manifest.json``; tasks add fields of their own.
+
+    Attributes:
+        settings: all that the content of the folder depends on, as JSON has it.
+        sha256: path inside the folder → hexadecimal digest, for each file but the manifest.
+    """
+
+    settings: dict[str, Any]
+    sha256: dict[str, str]
+
+    def fault(self) -> str | None:
+        """Say why this manifest, although it can be read, is not one of this version; None if it is."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundManifest(Manifest):
+    """A manifest with what was found while the folder was made, such as numbers of rows."""
+
+    found: dict[str, Any]
+
+
+AnyManifest = TypeVar("AnyManifest", bound=Manifest)
+
+
 @dataclass(frozen=True)
-class Outcome:
-    """The result of `make`.
+class Outcome(Generic[AnyManifest]):
+    """The result of `PreparedFolder.make`.
 
     Attributes:
         made: False if the folder was there already and nothing was done.
-        found: what the builder returned when it was made.
         moved_aside: new path of the folder that ``force`` replaced.
     """
 
     folder: Path
+    manifest: AnyManifest
     made: bool
-    found: Mapping[str, Any]
-    moved_aside: Path | None
+    moved_aside: Path | None = None
 
 
-def make(
-    folder: Path,
-    settings: Mapping[str, Any],
-    build: Callable[[Path], Mapping[str, Any]],
+@dataclass(frozen=True)
+class PreparedFolder(Generic[AnyManifest]):
+    """Where a prepared folder is, or is to be, and how its manifest is read.
+
+    Attributes:
+        command: the command line that makes the folder; None where the user knows it.
+        key: the setting that names the folder, for messages.
+    """
+
+    path: Path
+    kind: type[AnyManifest]
+    command: str | None = None
+    key: str | None = None
+
+    def make(
+        self,
+        settings: Mapping[str, Any],
+        build: Callable[[Path], Mapping[str, Any]],
+        *,
+        force: bool,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> Outcome[AnyManifest]:
+        """Make the folder, or do nothing if it is there with the same settings.
+
+        It is built under another name and renamed when it is complete, so a process that is killed leaves
+        nothing that is ever used. Of two processes the second waits and then finds the work done.
+
+        Args:
+            settings: `Manifest.settings`.
+            build: fills a folder, and returns the manifest's other fields.
+            force: make the folder in any case, and keep the old one under another name.
+            on_wait: called once if another process is making the same folder, before waiting for it.
+
+        Raises:
+            PreparedFolderError: the folder is there but damaged or of other settings, and ``force`` is off.
+        """
+        with locked(self.path, on_wait=on_wait):
+            if self.path.exists() and not force:
+                return Outcome(self.path, self._with(settings), made=False)
+            aside = move_aside(self.path) if self.path.exists() else None
+            with appearing(self.path) as unfinished:
+                manifest = self._write(unfinished, settings, build(unfinished))
+            return Outcome(self.path, manifest, made=True, moved_aside=aside)
+
+    def check(self) -> AnyManifest:
+        """Compare every file with the manifest, and return that.
+
+        Raises:
+            PreparedFolderError: the folder is missing, or a file in it is missing or changed; nothing is
+                touched.
+        """
+        if not self.path.is_dir():
+            what_to_type = f"; type: {self.command}" if self.command else ""
+            raise PreparedFolderError(f"{self._name or self.path}: no such folder{what_to_type}")
+        manifest = self._read()
+        for name, wanted in manifest.sha256.items():
+            if not (self.path / name).is_file():
+                raise self._unusable(name, "it is missing")
+            found = sha256(self.path / name)
+            if found != wanted:
+                raise self._unusable(name, f"its sha256 is {found}, {_MANIFEST} has {wanted}")
+        return manifest
+
+    def _with(self, settings: Mapping[str, Any]) -> AnyManifest:
+        manifest = self.check()
+        if manifest.settings != settings:
+            raise PreparedFolderError(
+                f"{self.path} was made with other settings ({manifest.settings}) than these ({settings}). "
+                f"{self._again}"
+            )
+        return manifest
+
+    def _read(self) -> AnyManifest:
+        file = self.path / _MANIFEST
+        try:
+            manifest = read_json(file, self.kind)
+        except FileNotFoundError as error:
+            raise self._unusable(_MANIFEST, "it is missing") from error
+        except (DocumentError, OSError) as error:
+            raise self._unusable(_MANIFEST, f"it is not a manifest ({error})") from error
+        if (fault := manifest.fault()) is not None:
+            raise self._unusable(_MANIFEST, fault)
+        return manifest
+
+    def _write(self, folder: Path, settings: Mapping[str, Any], more: Mapping[str, Any]) -> AnyManifest:
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        digests = {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+        manifest = from_plain({"settings": dict(settings), **more, "sha256": digests}, self.kind)
+        text = json.dumps(as_plain(manifest), indent=2) + "\n"
+        (folder / _MANIFEST).write_text(text, encoding="utf-8")
+        return manifest
+
+    def _unusable(self, name: str, why: str) -> PreparedFolderError:
+        file = f"{self._name}: {self.path / name}" if self._name else self.path / name
+        return PreparedFolderError(f"{file} cannot be used: {why}. {self._again}")
+
+    @property
+    def _name(self) -> str:
+        return f"{self.key}={self.path}" if self.key else ""
+
+    @property
+    def _again(self) -> str:
+        how = f"type: {self.command} --force" if self.command else "add --force"
+        return f"It is left in place; to move the folder aside and make it again, {how}"
+
+
+SYSTEM_PROMPT = """Respond in the following format:
+<reasoning>
+...
+</reasoning>
+<answer>
+...
+</answer>"""
+"""Asks for the tags that `rewards.rules` looks for."""
+
+
+def verl_row(
+    data_source: str,
+    question: str,
+    ground_truth: str,
     *,
-    force: bool,
-    on_wait: Callable[[], None] = lambda: None,
-) -> Outcome:
-    """Make the folder, or do nothing if it is there with the same settings.
+    system: str,
+    ability: str,
+    extra_info: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return one row; an empty ``system`` leaves the system prompt out.
 
     Args:
-        settings: all that the content depends on, as JSON has it.
-        build: fills a folder, and returns what the manifest is to say of it.
-        on_wait: called once if another process is making the same folder, before waiting for it.
-
-    Raises:
-        PreparedFolderError: the folder is there but damaged or of other settings, and ``force`` is off.
+        extra_info: values of the same types in every row, for the columns of a parquet file.
     """
-    with locked(folder, on_wait=on_wait):
-        if folder.exists() and not force:
-            manifest = checked(folder)
-            if manifest["settings"] != settings:
-                raise PreparedFolderError(
-                    f"{folder} was made with other settings ({manifest['settings']}) than these "
-                    f"({settings}). {AGAIN}"
-                )
-            return Outcome(folder, made=False, found=manifest["found"], moved_aside=None)
-        aside = move_aside(folder) if folder.exists() else None
-        with appearing(folder) as unfinished:
-            found = build(unfinished)
-            _write_manifest(unfinished, settings, found)
-        return Outcome(folder, made=True, found=found, moved_aside=aside)
+    instruction = [{"role": "system", "content": system}] if system else []
+    return {
+        "data_source": data_source,
+        "prompt": [*instruction, {"role": "user", "content": question}],
+        "ability": ability,
+        "reward_model": {"style": "rule", "ground_truth": ground_truth},
+        "extra_info": dict(extra_info),
+    }
 
 
-def checked(folder: Path) -> dict[str, Any]:
-    """Compare every file with the manifest, and return that.
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the rows, in order, as one parquet file; the same rows give the same bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    Raises:
-        PreparedFolderError: the folder is missing, or a file in it is missing or changed; nothing is touched.
-    """
-    if not folder.is_dir():
-        raise PreparedFolderError(f"{folder}: no such folder")
-    try:
-        manifest = typed(
-            json.loads((folder / MANIFEST).read_bytes()),
-            {"settings": dict[str, Any], "found": dict[str, Any], "sha256": dict[str, str]},
-        )
-    except (*PARSE_ERRORS, OSError) as error:
-        raise PreparedFolderError(f"{folder / MANIFEST} is not a manifest ({error}). {AGAIN}") from error
-    for name, wanted in manifest["sha256"].items():
-        if not (folder / name).is_file() or sha256(folder / name) != wanted:
-            raise PreparedFolderError(f"{folder / name} is missing or was changed. {AGAIN}")
-    return manifest
+    pq.write_table(pa.Table.from_pylist([*rows]), path)
 
 
-def _write_manifest(folder: Path, settings: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    digests = {path.relative_to(folder).as_posix(): sha256(path) for path in files}
-    manifest = {"settings": settings, "found": found, "sha256": digests}
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+def read_parquet(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a parquet file as dictionaries."""
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows

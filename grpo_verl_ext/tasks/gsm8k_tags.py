@@ -7,13 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.tasks import folders
-from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
-from grpo_verl_ext.tasks.rows import SYSTEM_PROMPT, verl_row, write_rows
+from grpo_verl_ext.tasks.folders import (
+    SYSTEM_PROMPT,
+    TEST,
+    TRAIN,
+    FoundManifest,
+    Outcome,
+    PreparedFolder,
+    PreparedFolderError,
+    read_parquet,
+    verl_row,
+    write_rows,
+)
 from grpo_verl_ext.utils.files import cache_root, sha256
 
 NAME = "gsm8k_tags"
-SPLITS = {"train": folders.TRAIN, "test": folders.TEST}
+_SPLITS = {"train": TRAIN, "test": TEST}
 
 
 def folder_of() -> Path:
@@ -21,7 +30,7 @@ def folder_of() -> Path:
     return cache_root() / NAME
 
 
-def row(question: str, answer: str, *, split: str, index: int) -> dict[str, Any]:
+def gsm8k_row(question: str, answer: str, *, split: str, index: int) -> dict[str, Any]:
     """Return one problem as verl reads it.
 
     Args:
@@ -45,7 +54,7 @@ def row(question: str, answer: str, *, split: str, index: int) -> dict[str, Any]
 
 def prepare(
     source: Path, folder: Path, *, force: bool, on_wait: Callable[[], None] = lambda: None
-) -> Outcome:
+) -> Outcome[FoundManifest]:
     """Make ``folder`` with both splits of ``source``, or do nothing if it is there.
 
     Args:
@@ -53,20 +62,20 @@ def prepare(
             ``answer``, or as ``.parquet`` with those columns or as verl's preprocessing writes it.
 
     Raises:
-        PreparedFolderError: a file is missing or not GSM8K; or see `folders.make`.
+        PreparedFolderError: a file is missing or not GSM8K; or see `PreparedFolder.make`.
     """
-    files = {split: _file(source, split) for split in SPLITS}
+    files = {split: _file(source, split) for split in _SPLITS}
     settings = {"system": SYSTEM_PROMPT, "sources": {split: sha256(file) for split, file in files.items()}}
 
-    def build(unfinished: Path) -> dict[str, int]:
+    def build(unfinished: Path) -> dict[str, Any]:
         counts = {}
         for split, file in files.items():
             rows = _rows(file, split)
-            write_rows(unfinished / SPLITS[split], rows)
+            write_rows(unfinished / _SPLITS[split], rows)
             counts[split] = len(rows)
-        return counts
+        return {"found": counts}
 
-    return folders.make(folder, settings, build, force=force, on_wait=on_wait)
+    return PreparedFolder(folder, FoundManifest).make(settings, build, force=force, on_wait=on_wait)
 
 
 def _file(source: Path, split: str) -> Path:
@@ -85,7 +94,7 @@ def _rows(file: Path, split: str) -> list[dict[str, Any]]:
         # verl keeps the original's columns in extra_info
         originals = [each.get("extra_info", each) for each in _read(file)]
         return [
-            row(each["question"], each["answer"], split=split, index=index)
+            gsm8k_row(each["question"], each["answer"], split=split, index=index)
             for index, each in enumerate(originals)
         ]
     except (ValueError, KeyError, OSError) as error:
@@ -95,7 +104,4 @@ def _rows(file: Path, split: str) -> list[dict[str, Any]]:
 def _read(file: Path) -> list[dict[str, Any]]:
     if file.suffix == ".jsonl":
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    import pyarrow.parquet as pq
-
-    rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
-    return rows
+    return read_parquet(file)

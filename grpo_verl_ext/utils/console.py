@@ -1,15 +1,24 @@
-"""Print to a terminal, or in full width where the output goes into a pipe or a file."""
+"""What a command prints: tables, one message for an error, a line after Ctrl-C, how a child process ended."""
 
 from __future__ import annotations
 
 import io
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
-from rich.console import Console
-from rich.table import Table
+from grpo_verl_ext.utils.files import in_one_sentence
 
-UNLIMITED = 10_000
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_UNLIMITED = 10_000
 """Columns of a console that is not a terminal."""
+_INTERRUPTED = 130
+"""Exit status of a program that Ctrl-C has ended, as shells report it."""
 
 
 def print_any_character() -> None:
@@ -20,17 +29,76 @@ def print_any_character() -> None:
 
 
 def make_console(*, at_least: int = 0) -> Console:
-    """A console that never folds or cuts a line of text; paths can be copied whole.
+    """Return a console that never folds or cuts a line of text, so that paths can be copied whole.
 
     Args:
         at_least: columns that tables may use even if the terminal is narrower.
     """
+    from rich.console import Console
+
     console = Console(soft_wrap=True, highlight=False)
-    console.width = max(console.width, at_least) if console.is_terminal else UNLIMITED
+    console.width = max(console.width, at_least) if console.is_terminal else _UNLIMITED
     return console
 
 
 def print_table(console: Console, table: Table) -> None:
-    """The table and a blank line."""
+    """Print the table and a blank line."""
     console.print(table)
     console.print()
+
+
+@contextmanager
+def one_message(
+    who: str, *errors: type[Exception], extra: str | None = None, elsewhere: str | None = None
+) -> Iterator[None]:
+    """Print such an error, or that of a file or folder, as one message and exit with status 1.
+
+    Args:
+        who: first word of the message.
+        errors: their types.
+        extra: the package's extra that installs what the block imports.
+        elsewhere: what to type so that the block reads and writes in another place.
+    """
+    try:
+        yield
+    except errors as error:
+        _exit(f"{who}: {error}", error)
+    except ModuleNotFoundError as error:
+        if extra is None:
+            raise
+        _exit(f"{who}: {error}. Type: {line_to_install(extra)}", error)
+    except OSError as error:
+        sentence = in_one_sentence(error, elsewhere)
+        if sentence is None:
+            raise
+        _exit(f"{who}: {sentence}", error)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """After Ctrl-C, say how to resume and exit with status 130."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        _exit("\nInterrupted. Run the same command again to resume.", interrupt, status=_INTERRUPTED)
+
+
+def _exit(message: str, error: BaseException, *, status: int = 1) -> NoReturn:
+    print(message, file=sys.stderr, flush=True)
+    raise SystemExit(status) from error
+
+
+def line_to_install(extra: str) -> str:
+    """Return the line to type where a package of one of this package's extras is missing.
+
+    It is typed in a checkout, for the package is on no index yet.
+    """
+    return f"pip install '.[{extra}]', in a checkout of grpo_verl_ext"
+
+
+def ending(status: int) -> str:
+    """Say how a child process ended: ``status 1``, or for a signal, -4, ``SIGILL (Illegal instruction)``."""
+    if status >= 0:
+        return f"status {status}"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"{names.get(-status, f'signal {-status}')} ({signal.strsignal(-status)})"

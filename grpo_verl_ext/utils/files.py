@@ -141,7 +141,7 @@ def write_bytes_whole(path: Path, content: bytes) -> None:
         raise
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of the errors that freeing space mends."""
 
 
@@ -154,7 +154,7 @@ def in_one_sentence(error: OSError, elsewhere: str | None = None) -> str | None:
     Returns:
         None for an error that names no file, such as that of a connection.
     """
-    if error.errno in FULL:
+    if error.errno in _FULL:
         return (
             f"{error.filename or 'a file'}: {error.strerror}. Free space there, and run the same command "
             f"again; what was finished is kept"

@@ -14,20 +14,20 @@ from grpo_verl_ext.utils.files import write_bytes_whole
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 """Okabe and Ito's palette, which colour-blind readers can tell apart; in grey, dashes and marks differ."""
-STYLES = ("-", "--", "-.", ":")
-MARKS = ("o", "s", "^", "D", "v", "P", "X")
+_STYLES = ("-", "--", "-.", ":")
+_MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
 _SAME_EACH_TIME = {"svg.hashsalt": "grpo_verl_ext", "svg.fonttype": "none"}
 
 
 def looks(number: int) -> dict[str, Any]:
     """Return colour and mark of the variant with that number, the same in each figure."""
-    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKS[number % len(MARKS)]}
+    return {"color": COLOURS[number % len(COLOURS)], "marker": _MARKS[number % len(_MARKS)]}
 
 
 def line_style(number: int) -> str:
     """Return the line style of the variant with that number, the same in each figure."""
-    return STYLES[number % len(STYLES)]
+    return _STYLES[number % len(_STYLES)]
 
 
 def key(number: int) -> Figure:

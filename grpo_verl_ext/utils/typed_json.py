@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from inspect import formatannotation
@@ -87,19 +85,6 @@ def without_none(hint: Any) -> Any:
     """``X`` of ``X | None``."""
     others = [each for each in get_args(hint) if each is not NoneType]
     return others[0] if NoneType in get_args(hint) and len(others) == 1 else hint
-
-
-def numbers_as_text(content: Mapping[str, Any]) -> str:
-    """Return results as JSON; NaN and ±∞, which JSON does not have, become null, as in verl's metrics."""
-    return json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def is_a(value: Any, hint: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +9,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from grpo_verl_ext.utils.documents import DocumentError, read_json
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.utils.rules import is_count
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, is_a, typed
 
 FIX = f"{MODEL}=<folder of a Hugging Face model>"
 """The line to type where the policy's model is wrong."""
@@ -44,8 +43,8 @@ def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
     if not file.is_file():
         raise SettingError(key, str(folder), why=f"there is no {file}", fix=fix)
     try:
-        return typed(json.loads(file.read_bytes()), {})
-    except PARSE_ERRORS as error:
+        return read_json(file, dict[str, Any])
+    except DocumentError as error:
         why = f"{file} is not valid JSON of a model ({error}); it was left in place"
         raise SettingError(key, str(folder), why=why, fix=fix) from error
 
@@ -75,7 +74,7 @@ def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> Pa
     fix = f"{key}=<folder of a {what}>"
     config = read_config(folder, key=key, fix=fix)
     architectures = config.get("architectures") or ["none"]
-    if not is_a(architectures, list[str]):
+    if not (isinstance(architectures, list) and all(isinstance(each, str) for each in architectures)):
         why = f"architectures in its config.json is {architectures!r}"
         raise SettingError(key, name, why=why, valid="a model with a list of names there", fix=fix)
     if not architectures[0].endswith(head):

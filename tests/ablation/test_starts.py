@@ -12,7 +12,8 @@ from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.tasks.chain_sum.prepared import FORMAT, PreparedTaskError, TaskManifest
+from grpo_verl_ext.tasks.chain_sum.prepared import FORMAT, TaskManifest
+from grpo_verl_ext.tasks.folders import PreparedFolderError
 
 Accuracies = dict[int, tuple[float, float]]
 """Seed of a task → greedy and sampled."""
@@ -25,7 +26,11 @@ def prepared(monkeypatch: pytest.MonkeyPatch):
     def prepared(accuracies: Accuracies, *, task_seed: int | None = None, name: str = "chain_sum_mixed"):
         def read(folder: Path) -> TaskManifest:
             greedy, sampled = accuracies.get(int(folder.name.removeprefix("seed-")), (0.9, 0.25))
-            return TaskManifest(FORMAT, 1, {}, {}, {}, sampled, greedy, 512, 1.0, 1.0)
+            return TaskManifest(
+                **{"settings": {}, "sha256": {}, "versions": {}},
+                **{"format": FORMAT, "seed": 1, "measured_prompts": 512, "temperature": 1.0, "seconds": 1.0},
+                **{"sampled_accuracy": sampled, "greedy_accuracy": greedy},
+            )
 
         monkeypatch.setattr(checks, "read_checked", read)
         runs = [
@@ -79,7 +84,7 @@ def test_a_corrupt_folder_names_the_run(prepared, monkeypatch: pytest.MonkeyPatc
     runs, configs = prepared({1: (0.99, 0.25)})
 
     def corrupt(folder: Path) -> TaskManifest:
-        raise PreparedTaskError(f"task.folder={folder}: it is missing")
+        raise PreparedFolderError(f"task.folder={folder}: it is missing")
 
     monkeypatch.setattr(checks, "read_checked", corrupt)
     with pytest.raises(AblationError, match=r"^a/seed-1: task\.folder=seed-1: it is missing"):

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from grpo_verl_ext.anatomy import kl_estimators as measured
 from grpo_verl_ext.anatomy.dump import AnatomyError
-from grpo_verl_ext.anatomy.kl_estimators import Tally, measure
+from grpo_verl_ext.anatomy.kl_estimators import Tally, measure_bias
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
@@ -46,7 +46,7 @@ def log_probs(folder: Path, text: str) -> Tensor:
 
 def test_it_is_the_plain_computation(policy: Path, moved: Path) -> None:
     texts = ["12;", "<answer>2</answer>"]
-    found = measure(moved, policy, TOKENIZER, [response(text) for text in texts], None)
+    found = measure_bias(moved, policy, TOKENIZER, [response(text) for text in texts], None)
 
     p, q = (torch.cat([log_probs(folder, text) for text in texts]) for folder in (moved, policy))
     ratio = p - q
@@ -71,7 +71,7 @@ def test_it_is_the_plain_computation(policy: Path, moved: Path) -> None:
 
 
 def test_a_response_that_fills_the_budget_has_no_end(policy: Path, moved: Path) -> None:
-    found = measure(moved, policy, TOKENIZER, [response("1234")], 4)
+    found = measure_bias(moved, policy, TOKENIZER, [response("1234")], 4)
     wanted = (log_probs(moved, "1234").exp() * (log_probs(moved, "1234") - log_probs(policy, "1234"))).sum(-1)
     assert found.positions == 4
     assert found.kl == pytest.approx(wanted[:4].mean().item(), rel=1e-4)
@@ -88,7 +88,7 @@ def test_of_a_long_response_positions_are_drawn_and_count_for_all_of_it(
         add(tally, logits, ref_logits, weight)
 
     monkeypatch.setattr(Tally, "add", noted)
-    found = measure(moved, policy, TOKENIZER, [response("1"), response("12345678")], None)
+    found = measure_bias(moved, policy, TOKENIZER, [response("1"), response("12345678")], None)
     # One byte and eight, and the end of each: 3 of 9 are drawn.
     assert seen == [(2, 1.0), (3, 3.0)]
     assert found.positions == 5
@@ -111,7 +111,7 @@ def test_a_weight_is_as_many_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_policy_that_is_its_reference(policy: Path) -> None:
-    found = measure(policy, policy, TOKENIZER, [response("12")], None)
+    found = measure_bias(policy, policy, TOKENIZER, [response("12")], None)
     assert found.kl == 0
     for bias in found.estimators.values():
         assert (bias.value, bias.value_bias, bias.gradient_error, bias.cosine) == (0, 0, None, None)
@@ -119,15 +119,15 @@ def test_a_policy_that_is_its_reference(policy: Path) -> None:
 
 def test_prompts_outside_the_template_are_counted(policy: Path, moved: Path) -> None:
     responses = [response("1", "Question 1"), response("1"), response("2", "Question 2")]
-    assert measure(moved, policy, TOKENIZER, responses, None).prompts_as_text == 2
+    assert measure_bias(moved, policy, TOKENIZER, responses, None).prompts_as_text == 2
 
 
 def test_models_that_cannot_be_compared(policy: Path, tmp_path: Path) -> None:
     with pytest.raises(AnatomyError, match=r"has no model .*Type: --reference <folder>"):
-        measure(policy, tmp_path, TOKENIZER, [response("1")], None)
+        measure_bias(policy, tmp_path, TOKENIZER, [response("1")], None)
     wider = build_model(TaskSettings(width=32, layers=1, heads=1, feed_forward=32), TOKENIZER, seed=1)
     wider.resize_token_embeddings(300)
     wider.save_pretrained(tmp_path / "wider")
     shutil.copy(policy / "tokenizer.json", tmp_path / "wider")
     with pytest.raises(AnatomyError, match=r"logits for 265 tokens and .*wider for 300; .*one vocabulary"):
-        measure(policy, tmp_path / "wider", TOKENIZER, [response("1")], None)
+        measure_bias(policy, tmp_path / "wider", TOKENIZER, [response("1")], None)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.anatomy.dump import AnatomyError, encode, load_tokenizer, prompt_ids, response_length
+from grpo_verl_ext.anatomy.dump import AnatomyError, ids_of_prompt, load_tokenizer, response_length, token_ids
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -31,7 +31,7 @@ def test_lengths_count_the_end_within_the_budget() -> None:
 
 def test_texts_are_encoded_in_order_with_nothing_added() -> None:
     texts = [f"{number}+1" for number in range(200)] + [""]
-    assert list(encode(TOKENIZER, texts)) == [list(text.encode()) for text in texts]
+    assert list(token_ids(TOKENIZER, texts)) == [list(text.encode()) for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_texts_are_encoded_in_order_with_nothing_added() -> None:
 def test_a_prompt_gets_its_special_tokens_back(chat: list[dict[str, str]]) -> None:
     text, ids = dumped(chat)
     assert "<|im_start|>" not in text
-    assert prompt_ids(TOKENIZER, text) == ids
+    assert ids_of_prompt(TOKENIZER, text) == ids
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_a_prompt_gets_its_special_tokens_back(chat: list[dict[str, str]]) -> No
 )
 def test_what_could_be_several_chats_is_not_guessed(chat: list[dict[str, str]]) -> None:
     text, _ = dumped(chat)
-    assert prompt_ids(TOKENIZER, text) is None
+    assert ids_of_prompt(TOKENIZER, text) is None
 
 
 def test_no_prompt_of_the_template() -> None:
-    assert prompt_ids(TOKENIZER, "Question: 1+1=?") is None
+    assert ids_of_prompt(TOKENIZER, "Question: 1+1=?") is None
     plain = build_tokenizer()
     plain.chat_template = None
-    assert prompt_ids(plain, "user\n1\nassistant\n") is None
+    assert ids_of_prompt(plain, "user\n1\nassistant\n") is None
 
 
 def test_a_template_without_a_system_role() -> None:
@@ -76,16 +76,16 @@ def test_a_template_without_a_system_role() -> None:
         + only_user.chat_template
     )
     text, ids = dumped([user("1")])
-    assert prompt_ids(only_user, text) == ids
-    assert prompt_ids(only_user, dumped([system("x"), user("1")])[0]) is None
+    assert ids_of_prompt(only_user, text) == ids
+    assert ids_of_prompt(only_user, dumped([system("x"), user("1")])[0]) is None
 
 
 def test_a_template_that_does_not_give_the_text_back() -> None:
     trimming = build_tokenizer()
     trimming.chat_template = trimming.chat_template.replace("message['content']", "message['content'] | trim")
     text, ids = dumped([user("1")])
-    assert prompt_ids(trimming, text) == ids
-    assert prompt_ids(trimming, dumped([user(" 1 ")])[0]) is None
+    assert ids_of_prompt(trimming, text) == ids
+    assert ids_of_prompt(trimming, dumped([user(" 1 ")])[0]) is None
 
 
 def test_a_folder_without_a_tokenizer(tmp_path: Path, policy: Path) -> None:

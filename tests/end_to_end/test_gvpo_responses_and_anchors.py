@@ -8,7 +8,8 @@ import pytest
 from verl_runs import train
 
 from grpo_verl_ext.tasks.chain_sum.prepared import folder_of
-from grpo_verl_ext.tasks.chain_sum.problems import read_rows, wanted_response
+from grpo_verl_ext.tasks.chain_sum.problems import wanted_response
+from grpo_verl_ext.tasks.folders import read_parquet
 from grpo_verl_ext.utils.measured import largest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -23,7 +24,7 @@ BEST_SCORE = 2.8
 
 def with_wanted_responses(file: Path, to: Path) -> Path:
     """The training data with the wanted response four times in ``extra_info.responses``."""
-    rows = read_rows(file)
+    rows = read_parquet(file)
     for row in rows:
         row["extra_info"]["responses"] = [wanted_response(tuple(row["extra_info"]["terms"]))] * 4
     pq.write_table(pa.Table.from_pylist(rows), to)

@@ -12,10 +12,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from verl_runs import Run, train
 
 from grpo_verl_ext.rewards.rules import TAGS, answer_of
+from grpo_verl_ext.tasks.folders import verl_row, write_rows
 from grpo_verl_ext.tasks.gsm8k_tags import prepare
 from grpo_verl_ext.tasks.reasoning_gym.prepare import GymSettings
 from grpo_verl_ext.tasks.reasoning_gym.prepare import prepare as prepare_gym
-from grpo_verl_ext.tasks.rows import verl_row, write_rows
 from grpo_verl_ext.utils.measured import largest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]

@@ -18,9 +18,8 @@ from grpo_verl_ext.ablation.responses import KEPT, NO_DIFFERENCE, Measure, read_
 from grpo_verl_ext.ablation.results import GRID, read_results
 from grpo_verl_ext.ablation.run_state import RECORD, read_record
 from grpo_verl_ext.anatomy.dump import AnatomyError, read_steps
-from grpo_verl_ext.iterate.manifest import NAME as MANIFEST
-from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
-from grpo_verl_ext.iterate.preferences import Pair, read_examples
+from grpo_verl_ext.iterate.examples import Pair, read_examples
+from grpo_verl_ext.iterate.manifest import MANIFEST, Manifest, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, read_dump
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, read_metrics

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.iterate.manifest import Results
-from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, go
+from grpo_verl_ext.iterate.manifest import PartResults
+from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, run_rounds
 from grpo_verl_ext.iterate.settings import (
     IterateSettings,
     MeasureSettings,
@@ -29,7 +29,7 @@ ENDS = {1: "!?", 2: RIGHT + "?.,;"}
 """How responses end, by round."""
 
 
-def train_policy(this: Round, context: RoundContext) -> Results:
+def train_policy(this: Round, context: RoundContext) -> PartResults:
     """A file of rollouts a step; steps that are there are not made again, as after a checkpoint.
 
     The policy of each round errs in a way of its own.
@@ -56,7 +56,7 @@ def train_policy(this: Round, context: RoundContext) -> Results:
     return {"steps": step}
 
 
-def merge_policy(this: Round, context: RoundContext) -> Results:
+def merge_policy(this: Round, context: RoundContext) -> PartResults:
     """The policy does not change."""
     if not this.model.exists():
         with appearing(this.model) as unfinished:
@@ -95,7 +95,7 @@ def main(folder: str, policy: str) -> None:
         }
     )
     context = RoundContext(config, lambda response, truth: response[-1] in RIGHT, lambda step: None)
-    go(settings(folder), context, Silent(), PARTS | {"policy": train_policy, "model": merge_policy})
+    run_rounds(settings(folder), context, Silent(), PARTS | {"policy": train_policy, "model": merge_policy})
 
 
 if __name__ == "__main__":

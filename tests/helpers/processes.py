@@ -74,7 +74,7 @@ def run_forked(code: str, **env: str | None) -> subprocess.CompletedProcess[str]
 
 def _not_killed(finished: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
     # Processes are forked from one that has not imported this package, and import this module.
-    from grpo_verl_ext.utils.ending import ending
+    from grpo_verl_ext.utils.console import ending
 
     last = "\n".join((finished.stdout + finished.stderr).splitlines()[-15:])
     assert finished.returncode >= 0, f"the process died of {ending(finished.returncode)}, after:\n{last}"
@@ -95,7 +95,7 @@ def run_ranks(run_rank: Callable[..., None], size: int, *args: Any, folder: Path
     process.join(3 * SECONDS)
     if process.is_alive():
         process.kill()
-    from grpo_verl_ext.utils.ending import ending
+    from grpo_verl_ext.utils.console import ending
 
     ended = f"it ended with {ending(process.exitcode or 0)}, after:\n"
     assert process.exitcode == 0, ended + (folder / "stderr").read_text()[-4000:]

@@ -2,7 +2,7 @@
 
 import random
 
-from grpo_verl_ext.iterate.preferences import Pair
+from grpo_verl_ext.iterate.examples import Pair
 
 
 def learnable_pairs(count: int, seed: int) -> list[Pair]:

@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from grpo_verl_ext.iterate.preferences import Pair, write_pairs
-from grpo_verl_ext.tasks.chain_sum.problems import read_rows, split_of
-from grpo_verl_ext.tasks.folders import PreparedFolderError
+from grpo_verl_ext.iterate.examples import Pair, write_pairs
+from grpo_verl_ext.tasks.chain_sum.problems import split_of
+from grpo_verl_ext.tasks.folders import PreparedFolderError, read_parquet
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -27,7 +27,7 @@ def test_the_prompts_are_different_and_on_the_training_side(
 ) -> None:
     prompts = module("iterate_answers_prompts")
     made = prompts.write(3, tmp_path, prompts=3000)
-    terms = [tuple(row["extra_info"]["terms"]) for row in read_rows(made.folder / "train.parquet")]
+    terms = [tuple(row["extra_info"]["terms"]) for row in read_parquet(made.folder / "train.parquet")]
     assert len(set(terms)) == len(terms) == 3000
     assert {split_of(each) for each in terms} == {"train"}
     assert {len(each) for each in terms} == {3, 4, 5}

@@ -13,7 +13,7 @@ from grpo_verl_ext.iterate.checks import (
     the_rule,
     the_step_rule,
 )
-from grpo_verl_ext.iterate.preferences import Pair, write_pairs
+from grpo_verl_ext.iterate.examples import Pair, write_pairs
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -22,7 +22,7 @@ from grpo_verl_ext.iterate.settings import (
     read_settings,
 )
 from grpo_verl_ext.rewards.rules import correctness
-from grpo_verl_ext.tasks.chain_sum.steps import compute_score
+from grpo_verl_ext.rewards.steps import compute_score
 
 RULE = "grpo_verl_ext.rewards.rules.correctness"
 STEPS_ON = "+algorithm.grpo_ext.step_rewards=true"
@@ -137,7 +137,7 @@ def test_pairs_to_replay_of_which_none_would_be(tmp_path: Path) -> None:
         check_replayed(settings(tmp_path, replay_from=str(tmp_path / "pairs.jsonl"), replay=0))
 
 
-STEP_RULE = "grpo_verl_ext.tasks.chain_sum.steps.compute_score"
+STEP_RULE = "grpo_verl_ext.rewards.steps.compute_score"
 
 
 def of_steps(folder: Path, *overrides: str, **reward_model: object) -> IterateSettings:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.iterate import checks, rounds, terminal
-from grpo_verl_ext.iterate.manifest import NAME
+from grpo_verl_ext.iterate.manifest import MANIFEST
 
 Run = Callable[[], tuple[int, str]]
 
@@ -31,7 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(checks, "compose", lambda settings: OmegaConf.create({}))
     monkeypatch.setattr(checks, "check", lambda settings, config: None)
     policy_alone = {"policy": rounds.train_policy}
-    monkeypatch.setattr(terminal, "go", lambda *words: rounds.go(*words, policy_alone))
+    monkeypatch.setattr(terminal, "run_rounds", lambda *words: rounds.run_rounds(*words, policy_alone))
 
     def run() -> tuple[int, str]:
         ended = CliRunner().invoke(app, ["iterate", "run", str(tmp_path / "rounds.yaml")])
@@ -52,11 +52,11 @@ def test_a_folder_in_which_nothing_can_be_made(run: Run, tmp_path: Path) -> None
 
 
 def test_a_full_disk_and_then_a_resume(run: Run, tmp_path: Path) -> None:
-    full(tmp_path / "closed" / "out" / NAME)
+    full(tmp_path / "closed" / "out" / MANIFEST)
     assert run() == (
         1,
-        f"iterate: {tmp_path}/closed/out/{NAME}: No space left on device. Free space there, and run the same "
-        f"command again; what was finished is kept\n",
+        f"iterate: {tmp_path}/closed/out/{MANIFEST}: No space left on device. Free space there, and run "
+        f"the same command again; what was finished is kept\n",
     )
     assert run() == (0, "")
 

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_verl_ext.iterate.kl_to_initial import DivergenceJob, divergence, main
-from grpo_verl_ext.utils.generate import Sampled
+from grpo_verl_ext.tasks.causal_lm import Sampled
 
 CHATS = [[{"role": "user", "content": text}] for text in ("1+2=?", "4+5+6=?", "7=?")]
 
@@ -50,7 +50,7 @@ def test_it_is_what_each_response_gives_alone_and_unpadded(job: DivergenceJob, t
     kl, mask = divergence(policy, first, tokenizer, CHATS, moved_job, seed=1)
     assert kl.sum() > 0.01
 
-    from grpo_verl_ext.utils.generate import sample
+    from grpo_verl_ext.tasks.causal_lm import sample
 
     sampled = sample(policy, tokenizer, CHATS, temperature=1.0, max_response_tokens=6, seed=1)
     for row in range(len(CHATS)):

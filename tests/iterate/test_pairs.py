@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_verl_ext.iterate.preferences import (
+from grpo_verl_ext.iterate.examples import (
     Pair,
     Sample,
     make_pairs,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from reward_pairs import learnable_pairs
 
-from grpo_verl_ext.iterate.preferences import write_pairs
-from grpo_verl_ext.iterate.reward_training import RESULTS, RewardJob, main, reward_config
+from grpo_verl_ext.iterate.examples import write_pairs
+from grpo_verl_ext.iterate.reward_training import RESULTS, RewardJob, main, trainer_fields
 from grpo_verl_ext.rewards.learned import LearnedReward, judged_text
 
 
@@ -62,7 +62,7 @@ def test_nothing_held_out_measures_nothing(job: RewardJob) -> None:
 
 
 def test_the_users_fields_win() -> None:
-    config = reward_config({"max_length": 7, "learning_rate": 1.0}, output_dir="here", seed=5)
+    config = trainer_fields({"max_length": 7, "learning_rate": 1.0}, steps=False, output_dir="here", seed=5)
     assert (config["max_length"], config["learning_rate"], config["output_dir"], config["seed"]) == (
         7,
         1.0,
@@ -73,7 +73,7 @@ def test_the_users_fields_win() -> None:
 
 def test_no_text_is_cut_unless_the_user_says_so() -> None:
     """The scorer reads whole texts; TRL's own default cuts them at 1024 tokens."""
-    assert reward_config({}, output_dir="here", seed=5)["max_length"] is None
+    assert trainer_fields({}, steps=False, output_dir="here", seed=5)["max_length"] is None
 
 
 def test_a_job_is_json(job: RewardJob) -> None:

@@ -15,9 +15,9 @@ import pytest
 from filelock import FileLock
 from omegaconf import OmegaConf
 
+from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.iterate.manifest import RoundRecord, read_manifest
-from grpo_verl_ext.iterate.preferences import Pair, read_examples
-from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, go
+from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, run_rounds
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -54,9 +54,9 @@ def settings(folder: Path, rounds: int = 2) -> IterateSettings:
 def test_each_part_once_and_more_rounds_later(tmp_path: Path) -> None:
     parts = {"one": lambda this, context: {"seed": this.seed}, "two": lambda this, context: {}}
     heard = Heard()
-    go(settings(tmp_path), CONTEXT, heard, parts)
+    run_rounds(settings(tmp_path), CONTEXT, heard, parts)
     assert heard.parts == [(1, "one"), (1, "two"), (2, "one"), (2, "two")]
-    go(settings(tmp_path, rounds=3), CONTEXT, heard, parts)
+    run_rounds(settings(tmp_path, rounds=3), CONTEXT, heard, parts)
     assert heard.parts[4:] == [(3, "one"), (3, "two")]
     manifest = read_manifest(tmp_path, settings(tmp_path, rounds=3).as_dict())
     assert [record.parts["one"]["seed"] for record in manifest.rounds] == [1001, 1002, 1003]
@@ -67,9 +67,11 @@ def test_a_part_that_fails_is_not_written_down(tmp_path: Path) -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
-        go(settings(tmp_path), CONTEXT, Heard(), {"one": lambda this, context: {}, "two": fails})
+        run_rounds(settings(tmp_path), CONTEXT, Heard(), {"one": lambda this, context: {}, "two": fails})
     heard = Heard()
-    go(settings(tmp_path), CONTEXT, heard, {name: lambda this, context: {} for name in ("one", "two")})
+    run_rounds(
+        settings(tmp_path), CONTEXT, heard, {name: lambda this, context: {} for name in ("one", "two")}
+    )
     assert heard.parts == [(1, "two"), (2, "one"), (2, "two")]
 
 
@@ -78,16 +80,16 @@ def test_settings_that_were_changed_after_a_kill_in_the_first_part_are_refused(t
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        go(settings(tmp_path), CONTEXT, Heard(), {"one": killed})
+        run_rounds(settings(tmp_path), CONTEXT, Heard(), {"one": killed})
     changed = settings(tmp_path)
     changed.policy.steps = 9
     with pytest.raises(IterateError, match=r"begun with another policy\.steps: 1 there, 9 now"):
-        go(changed, CONTEXT, Heard(), {"one": lambda this, context: {}})
+        run_rounds(changed, CONTEXT, Heard(), {"one": lambda this, context: {}})
 
 
 def test_one_process_a_folder(tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(IterateError, match="another process works in"):
-        go(settings(tmp_path), CONTEXT, Heard(), {})
+        run_rounds(settings(tmp_path), CONTEXT, Heard(), {})
 
 
 def test_the_parts_are_those_of_the_algorithm() -> None:

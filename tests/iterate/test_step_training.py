@@ -10,8 +10,22 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.iterate.preferences import read_examples, split_by_prompt, write_pairs
-from grpo_verl_ext.iterate.reward_training import RESULTS, RewardJob
+from grpo_verl_ext.iterate.examples import (
+    Steps,
+    labelled,
+    make_step_examples,
+    read_examples,
+    split_by_prompt,
+    write_pairs,
+)
+from grpo_verl_ext.iterate.reward_training import (
+    RESULTS,
+    RewardJob,
+    main,
+    share_right,
+    step_accuracy,
+    trainer_fields,
+)
 from grpo_verl_ext.iterate.rounds import RoundContext, collect_pairs
 from grpo_verl_ext.iterate.settings import (
     IterateError,
@@ -20,11 +34,9 @@ from grpo_verl_ext.iterate.settings import (
     RewardModelSettings,
     Round,
 )
-from grpo_verl_ext.iterate.step_examples import Steps, labelled, make_step_examples
-from grpo_verl_ext.iterate.step_reward_training import main, share_right, step_accuracy, step_reward_config
-from grpo_verl_ext.rewards.learned_steps import LearnedStepReward
+from grpo_verl_ext.rewards.learned import LearnedStepReward
+from grpo_verl_ext.rewards.steps import compute_score
 from grpo_verl_ext.runs.dumps import Response
-from grpo_verl_ext.tasks.chain_sum.steps import compute_score
 
 
 def by_semicolons(solution_str: str, ground_truth: object, **_: object) -> dict[str, Any]:
@@ -199,6 +211,7 @@ def job(tmp_path: Path, policy: Path) -> RewardJob:
         target=str(tmp_path / "model"),
         seed=1,
         trainer={"learning_rate": 3e-3, "num_train_epochs": 3, "disable_tqdm": True},
+        steps=True,
     )
 
 
@@ -254,12 +267,12 @@ def test_accuracy_counts_steps() -> None:
 
 
 def test_the_users_fields_win() -> None:
-    config = step_reward_config({"max_length": 7}, output_dir="here", seed=5)
+    config = trainer_fields({"max_length": 7}, steps=True, output_dir="here", seed=5)
     assert (config["max_length"], config["step_separator"], config["seed"]) == (7, "", 5)
 
 
 def test_no_text_is_cut_unless_the_user_says_so() -> None:
-    assert step_reward_config({}, output_dir="here", seed=5)["max_length"] is None
+    assert trainer_fields({}, steps=True, output_dir="here", seed=5)["max_length"] is None
 
 
 def test_a_held_out_prompt_stays_on_its_side() -> None:

@@ -25,7 +25,7 @@ from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentL
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
-from grpo_verl_ext.tasks.chain_sum.problems import row, wanted_response, write_rows
+from grpo_verl_ext.tasks.chain_sum.problems import row, wanted_response, write_problems
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
@@ -44,7 +44,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("data") / "test.parquet"
-    write_rows(file, PROBLEMS, "test")
+    write_problems(file, PROBLEMS, "test")
     return file
 
 
@@ -437,7 +437,7 @@ class TestRefused:
         self.check("hdfs://host/test.parquet", algorithm__grpo_ext__gold_responses__response_key="a.b")
 
     def test_an_empty_file(self, tmp_path: Path) -> None:
-        write_rows(tmp_path / "empty.parquet", [], "test")
+        write_problems(tmp_path / "empty.parquet", [], "test")
         with pytest.raises(
             SettingError, match=rf"{SECTION}\.files is .*empty\.parquet, but it has no row to"
         ):

@@ -14,8 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 
-from grpo_verl_ext.rewards.learned import LearnedReward
-from grpo_verl_ext.rewards.learned_steps import LearnedStepReward
+from grpo_verl_ext.rewards.learned import LearnedReward, LearnedStepReward
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.utils.errors import Severity
 from grpo_verl_ext.verl_plugin.compose import composed

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from grpo_verl_ext.runs.child_process import ProcessFailedError, last_lines, run_logged
-from grpo_verl_ext.utils.ending import ending
+from grpo_verl_ext.utils.console import ending
 
 
 def test_output_goes_to_the_log_and_the_environment_is_the_given_one(tmp_path: Path) -> None:

@@ -4,15 +4,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy, sample
-from grpo_verl_ext.tasks.chain_sum.problems import write_rows
+from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy, sample_responses
+from grpo_verl_ext.tasks.chain_sum.problems import write_problems
 
 
 def test_it_is_the_share_of_right_answers(tiny_prepared, tmp_path, monkeypatch):
     problems = [(1, 2, 3), (2, 2, 2), (3, 3, 1), (0, 6, 0)]
-    write_rows(tmp_path / "four.parquet", problems, "test")
+    write_problems(tmp_path / "four.parquet", problems, "test")
     said = ["<answer>6</answer>", "<answer>6.0</answer>", "<answer>6</answer>", "6"]
-    monkeypatch.setattr("grpo_verl_ext.tasks.chain_sum.accuracy.sample", lambda *args, **how: said)
+    monkeypatch.setattr("grpo_verl_ext.tasks.chain_sum.accuracy.sample_responses", lambda *args, **how: said)
     # right, equal, wrong, untagged
     assert accuracy(tiny_prepared.folder / "model", tmp_path / "four.parquet", n=4) == 0.5
 
@@ -22,8 +22,8 @@ def test_sampling_repeats_with_its_seed_and_stops_at_the_end_of_the_turn(tiny_pr
     chats = [[{"role": "user", "content": text}] for text in ("1+2+3=?", "1+2+3+4=?")]
     how = {"temperature": 1.0, "max_response_tokens": 12}
     state = torch.random.get_rng_state()
-    first, again = (sample(model, chats, seed=1, **how) for _ in range(2))
-    assert first == again != sample(model, chats, seed=2, **how)
+    first, again = (sample_responses(model, chats, seed=1, **how) for _ in range(2))
+    assert first == again != sample_responses(model, chats, seed=2, **how)
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -35,7 +35,7 @@ def test_padding_changes_no_greedy_response(tiny_prepared):
         AutoTokenizer.from_pretrained(folder),
     )
     chats = [[{"role": "user", "content": text}] for text in ("1+2+3=?", "1+2+3+4+5=?")]
-    batched = sample(folder, chats, temperature=0.0, max_response_tokens=6, seed=0)
+    batched = sample_responses(folder, chats, temperature=0.0, max_response_tokens=6, seed=0)
     for chat, response in zip(chats, batched, strict=True):
         ids = tokenizer.encode(
             tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)

@@ -6,11 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, Qwen2ForCausalLM
 
-from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.causal_lm import IGNORED_LABEL, encode
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer, warm_start
 from grpo_verl_ext.tasks.chain_sum.prepared import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, TaskSettings
 from grpo_verl_ext.tasks.chain_sum.problems import every_problem, prompt, wanted_response
-from grpo_verl_ext.tasks.chain_sum.warm_start import warm_start
-from grpo_verl_ext.tasks.supervised import IGNORED_LABEL, encode
 
 
 def test_the_model_has_about_half_a_million_parameters():

@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare
 from grpo_verl_ext.tasks.chain_sum.prepared import (
-    SAMPLES,
+    SAMPLES_PER_PROMPT,
     TASKS,
-    PreparedTaskError,
     TaskSettings,
-    check,
     folder_of,
+    read_checked,
 )
+from grpo_verl_ext.tasks.folders import PreparedFolderError
 from grpo_verl_ext.utils.files import sha256
 
 # Runs in another process: says each step, so that the test knows when to kill it.
@@ -72,7 +72,7 @@ def test_the_folder_and_its_manifest(tiny_prepared, tiny):
 def test_the_manifests_accuracy_is_what_accuracy_measures(tiny_prepared):
     folder = tiny_prepared.folder
     model, test = folder / "model", folder / "test.parquet"
-    assert tiny_prepared.manifest.sampled_accuracy == accuracy(model, test, n=9, samples=SAMPLES)
+    assert tiny_prepared.manifest.sampled_accuracy == accuracy(model, test, n=9, samples=SAMPLES_PER_PROMPT)
     assert tiny_prepared.manifest.greedy_accuracy == accuracy(model, test, n=9, temperature=0.0)
 
 
@@ -104,7 +104,7 @@ def test_a_second_time_nothing_is_done(folder, tiny):
 def test_force_makes_it_again_and_keeps_what_was_there(folder, tiny):
     (folder / "train.parquet").write_text("mine")
     outcome = prepare(7, settings=tiny, root=folder.parents[1], force=True)
-    check(folder)
+    read_checked(folder)
     assert outcome.made
     assert (outcome.moved_aside / "train.parquet").read_text() == "mine"
 
@@ -114,8 +114,8 @@ def test_a_changed_file_is_named_and_left_in_place(folder, tiny, name):
     content = bytearray((folder / name).read_bytes())
     content[len(content) // 2] ^= 1
     (folder / name).write_bytes(content)
-    for use in (lambda: check(folder), lambda: prepare(7, settings=tiny, root=folder.parents[1])):
-        with pytest.raises(PreparedTaskError) as error:
+    for use in (lambda: read_checked(folder), lambda: prepare(7, settings=tiny, root=folder.parents[1])):
+        with pytest.raises(PreparedFolderError) as error:
             use()
         assert f"{folder / name} cannot be used: its sha256 is {sha256(folder / name)}" in str(error.value)
         assert "type: grpo-verl-ext prepare chain_sum --seed 7 --force" in str(error.value)
@@ -125,16 +125,16 @@ def test_a_changed_file_is_named_and_left_in_place(folder, tiny, name):
 def test_a_missing_file_is_named(folder):
     (folder / "test.parquet").unlink()
     with pytest.raises(
-        PreparedTaskError, match=r"test.parquet cannot be used: it is missing.*--seed 7 --force"
+        PreparedFolderError, match=r"test.parquet cannot be used: it is missing.*--seed 7 --force"
     ):
-        check(folder)
+        read_checked(folder)
 
 
 @pytest.mark.parametrize("content", ["", "{", "null", "[]", "{}", '{"seed": 1}', "\0"])
 def test_a_corrupt_manifest_is_named(folder, content):
     (folder / "manifest.json").write_text(content)
-    with pytest.raises(PreparedTaskError, match=r"manifest.json cannot be used: it is not a manifest"):
-        check(folder)
+    with pytest.raises(PreparedFolderError, match=r"manifest.json cannot be used: it is not a manifest"):
+        read_checked(folder)
 
 
 @pytest.mark.parametrize(
@@ -148,19 +148,20 @@ def test_a_corrupt_manifest_is_named(folder, content):
 def test_a_manifest_of_another_kind_is_named(folder, key, value, why):
     content = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(content | {key: value}))
-    with pytest.raises(PreparedTaskError, match=f"manifest.json cannot be used: {why}"):
-        check(folder)
+    with pytest.raises(PreparedFolderError, match=f"manifest.json cannot be used: {why}"):
+        read_checked(folder)
 
 
 def test_a_folder_that_is_not_there_comes_with_the_line_that_makes_it(tmp_path):
     with pytest.raises(
-        PreparedTaskError, match=r"no such folder; type: grpo-verl-ext prepare chain_sum --seed 3$"
+        PreparedFolderError, match=r"no such folder; type: grpo-verl-ext prepare chain_sum --seed 3$"
     ):
-        check(folder_of(3, tmp_path))
+        read_checked(folder_of(3, tmp_path))
 
 
 def test_other_settings_are_refused(folder, tiny):
-    with pytest.raises(PreparedTaskError, match=r"other settings.*'steps': 3.*'steps': 4.*--seed 7 --force"):
+    message = r"other settings.*'steps': 3.*'steps': 4.*--seed 7 --force"
+    with pytest.raises(PreparedFolderError, match=message):
         prepare(7, settings=replace(tiny, steps=4), root=folder.parents[1])
 
 
@@ -179,12 +180,12 @@ def test_killed_on_the_way_the_same_command_recovers(tmp_path):
     left = {path.name for path in (tmp_path / "chain_sum").iterdir()}
     assert len(left) == 2
     assert any(name.endswith(".partial") for name in left)
-    with pytest.raises(PreparedTaskError, match="no such folder"):
-        check(folder_of(1, tmp_path))
+    with pytest.raises(PreparedFolderError, match="no such folder"):
+        read_checked(folder_of(1, tmp_path))
 
     again = start(tmp_path, steps=2)
     assert again.communicate(timeout=120)[0].splitlines()[-1] == "made"
-    check(folder_of(1, tmp_path))
+    read_checked(folder_of(1, tmp_path))
     assert {path.name for path in (tmp_path / "chain_sum").iterdir()} == {"seed-1", "seed-1.lock"}
 
 
@@ -192,7 +193,7 @@ def test_two_at_once_take_turns_and_one_does_the_work(tmp_path):
     both = [start(tmp_path, steps=3) for _ in range(2)]
     said = sorted(process.communicate(timeout=120)[0].splitlines()[-1] for process in both)
     assert said == ["found", "made"]
-    check(folder_of(1, tmp_path))
+    read_checked(folder_of(1, tmp_path))
 
 
 @pytest.mark.long

@@ -15,10 +15,15 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.rewards import reasoning_gym
-from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError, checked
+from grpo_verl_ext.tasks.folders import (
+    SYSTEM_PROMPT,
+    FoundManifest,
+    Outcome,
+    PreparedFolder,
+    PreparedFolderError,
+)
 from grpo_verl_ext.tasks.reasoning_gym import draw, prepare
 from grpo_verl_ext.tasks.reasoning_gym.prepare import GymSettings
-from grpo_verl_ext.tasks.rows import SYSTEM_PROMPT
 
 TASKS = {
     "chain_sum": {"max_terms": 3, "max_digits": 1},
@@ -275,10 +280,10 @@ def test_prepare_gives_the_same_bytes_whatever_the_hashes(
         said = CliRunner().invoke(app, [*command.split(), "--config", "max_note_length=6"])
         assert said.exit_code == 0, said.output
         assert f"made: {tmp_path / name}\n  3 training and 2 test prompts" in said.stdout
-    first, second = (checked(tmp_path / name) for name in ("1", "2"))
+    first, second = (PreparedFolder(tmp_path / name, FoundManifest).check() for name in ("1", "2"))
     assert first == second
-    assert first["settings"]["config"] == {"max_note_length": 6}
-    assert first["sha256"].keys() == {"train.parquet", "test.parquet"}
+    assert first.settings["config"] == {"max_note_length": 6}
+    assert first.sha256.keys() == {"train.parquet", "test.parquet"}
 
 
 @pytest.mark.parametrize(("more", "system"), [([], SYSTEM_PROMPT), (["--system", ""], "")])
@@ -289,7 +294,8 @@ def test_the_command_passes_its_options_on(
 
     def prepared(of: GymSettings, folder: Path, **_: object) -> Outcome:
         asked.append((of, folder))
-        return Outcome(folder, made=True, found={"left_out": {}}, moved_aside=None)
+        manifest = FoundManifest(settings={}, sha256={}, found={"left_out": {}})
+        return Outcome(folder, manifest, made=True)
 
     monkeypatch.setattr(prepare, "prepare", prepared)
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))

@@ -17,12 +17,16 @@ from typer.testing import CliRunner
 import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.rewards.whole_response import compute_score
-from grpo_verl_ext.tasks import folders
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
-from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
+from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolder, PreparedFolderError
 from grpo_verl_ext.tasks.smollm2 import maxima
 from grpo_verl_ext.tasks.smollm2.maxima import MaximaSettings
+
+
+def place(folder: Path) -> PreparedFolder[FoundManifest]:
+    return PreparedFolder(folder, FoundManifest)
+
 
 ALGORITHMS = sorted(file.stem for file in Path(grpo_verl_ext.config.__file__).parent.glob("algo/*.yaml"))
 SMALL = MaximaSettings(
@@ -43,10 +47,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizer.save_pretrained(folder)
         (folder / "LICENSE").write_text("a licence")
         (folder / "SOURCE.md").write_text("a source\n")
-        return {}
+        return {"found": {}}
 
     folder = tmp_path_factory.mktemp("converted") / "model"
-    return folders.make(folder, {"sha256": "0"}, build, force=False).folder
+    return place(folder).make({"sha256": "0"}, build, force=False).folder
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +71,7 @@ def learnt(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 
 def test_no_test_problem_is_a_training_problem_in_either_order() -> None:
-    train, test = maxima.draw(MaximaSettings(1))
+    train, test = maxima.draw_numbers(MaximaSettings(1))
     assert len(test) == 512
     # 90 · 89 / 2 = 4005 pairs of different numbers; those left have both orders
     assert len(train) == len(set(train)) == 2 * (4005 - 512)
@@ -78,8 +82,8 @@ def test_no_test_problem_is_a_training_problem_in_either_order() -> None:
 
 
 def test_the_seed_decides_the_problems() -> None:
-    assert maxima.draw(MaximaSettings(1)) == maxima.draw(MaximaSettings(1))
-    assert maxima.draw(MaximaSettings(1)) != maxima.draw(MaximaSettings(2))
+    assert maxima.draw_numbers(MaximaSettings(1)) == maxima.draw_numbers(MaximaSettings(1))
+    assert maxima.draw_numbers(MaximaSettings(1)) != maxima.draw_numbers(MaximaSettings(2))
 
 
 def test_a_row_asks_for_the_larger_number_and_its_right_answer_scores_one(made: Path) -> None:
@@ -104,9 +108,9 @@ def test_the_reward_is_for_the_number_and_nothing_else(response: str, score: flo
 def test_the_same_seed_gives_the_same_bytes(source: Path, learnt: Outcome, tmp_path: Path) -> None:
     torch.manual_seed(5)
     maxima.prepare(BY_HEART, source, tmp_path / "again", force=False)
-    assert folders.checked(tmp_path / "again") == folders.checked(learnt.folder)
+    assert place(tmp_path / "again").check() == place(learnt.folder).check()
     maxima.prepare(replace(BY_HEART, seed=3), source, tmp_path / "other", force=False)
-    theirs, ours = (folders.checked(folder)["sha256"] for folder in (tmp_path / "other", learnt.folder))
+    theirs, ours = (place(folder).check().sha256 for folder in (tmp_path / "other", learnt.folder))
     for name in ("train.parquet", "test.parquet", "model/model.safetensors"):
         assert theirs[name] != ours[name]
 
@@ -124,16 +128,16 @@ def test_the_model_reads_a_message_as_it_is_and_has_its_source(made: Path) -> No
 
 def test_the_warm_start_ends_where_it_should(learnt: Outcome) -> None:
     """Where the answer, and the end of the turn behind it, have the probability that was asked for."""
-    found = learnt.found
+    found = learnt.manifest.found
     assert 0.8 <= found["probability"] <= 1.0
     assert 0 < found["steps"] < 400
     assert found["steps"] % maxima.MEASURED_EVERY == 0
     tokenizer = AutoTokenizer.from_pretrained(learnt.folder / "model")
     model = AutoModelForCausalLM.from_pretrained(learnt.folder / "model").eval()
-    train, _ = maxima.draw(BY_HEART)
+    train, _ = maxima.draw_numbers(BY_HEART)
     probabilities = []
     for terms in train:
-        asked = tokenizer.encode(maxima.prompt(terms))
+        asked = tokenizer.encode(maxima.question(terms))
         wanted = [*tokenizer.encode(str(max(terms))), tokenizer.eos_token_id]
         with torch.inference_mode():
             log_probs = model(torch.tensor([asked + wanted])).logits[0].log_softmax(-1)
@@ -166,7 +170,7 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_begun_from_another_model_is_not_taken_for_this_one(made: Path, tmp_path: Path) -> None:
-    other = folders.make(tmp_path / "model", {"sha256": "1"}, lambda _: {}, force=False).folder
+    other = place(tmp_path / "model").make({"sha256": "1"}, lambda _: {"found": {}}, force=False).folder
     with pytest.raises(PreparedFolderError, match="was made with other settings"):
         maxima.prepare(SMALL, other, made, force=False)
 
@@ -177,7 +181,7 @@ def test_the_command_passes_its_seed_on(tmp_path: Path, monkeypatch: pytest.Monk
     def prepared(settings: MaximaSettings, source: Path, folder: Path, **_: object) -> Outcome:
         asked.append((settings, source, folder))
         found = {"train": 1, "test": 1, "steps": 0, "probability": 0.5}
-        return Outcome(folder, made=True, found=found, moved_aside=None)
+        return Outcome(folder, FoundManifest(settings={}, sha256={}, found=found), made=True)
 
     monkeypatch.setattr(maxima, "prepare", prepared)
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))

@@ -1,19 +1,17 @@
-"""The folder of a prepared task: its settings, location, manifest, and the check of its files against it.
+"""Settings, location and manifest of the embedded tasks.
 
 Imports neither torch nor transformers, so that the check before a run costs milliseconds.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from grpo_verl_ext.utils.files import cache_root, sha256
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made
+from grpo_verl_ext.tasks.folders import TEST, TRAIN, Manifest, PreparedFolder
+from grpo_verl_ext.utils.files import cache_root
 
 MAX_PROMPT_TOKENS = 24
 """Longest prompt in tokens, chat template included: 19 with five terms."""
@@ -44,7 +42,7 @@ class TaskSettings:
         slip_steps: number of the last steps, which are on responses with wrong additions.
         slip_share: probability that an addition in such a response is wrong on purpose.
         short_slip_share: the same for problems of at most `SHORT_TERMS` terms.
-        standardise: divide the logits afterwards so that it is a standard start (`standard_start`).
+        standardise: divide the logits afterwards so that it is a standard start (`accuracy.standardise`).
         workers: threads that share each batch; a setting because the weights depend on it.
     """
 
@@ -108,29 +106,24 @@ TASKS: Mapping[str, TaskSettings] = {
 GREEDY_AT_LEAST, SAMPLED, SAMPLED_WITHIN = 0.95, 0.25, 0.03
 """A standard start: share of right answers by the most likely tokens, and sampled at temperature 1."""
 
-SAMPLES = 4
+SAMPLES_PER_PROMPT = 4
 """Responses to each prompt of which the sampled accuracy is the share; its standard error is 0.01."""
 
 FORMAT = 2
 """Version of the layout of folder and manifest; a folder with another version has to be made again."""
 
-MANIFEST, TRAIN, TEST, MODEL = "manifest.json", "train.parquet", "test.parquet", "model"
-WEIGHTS = f"{MODEL}/model.safetensors"
+MODEL = "model"
+_WEIGHTS = f"{MODEL}/model.safetensors"
 
 
-class PreparedTaskError(ValueError):
-    """A prepared folder is missing, corrupt or made with other settings; the message has the line to type."""
-
-
-@dataclass(frozen=True)
-class TaskManifest:
-    """The content of ``manifest.json``.
+@dataclass(frozen=True, kw_only=True)
+class TaskManifest(Manifest):
+    """The manifest of an embedded task.
 
     Attributes:
         versions: versions of Python, torch, transformers and this package; recorded, not compared.
-        sha256: path inside the folder → hexadecimal digest, for each file but the manifest.
-        sampled_accuracy: share of right answers on ``measured_prompts`` test prompts, `SAMPLES` responses
-            each, at temperature 1.
+        sampled_accuracy: share of right answers on ``measured_prompts`` test prompts, with
+            `SAMPLES_PER_PROMPT` responses each, at temperature 1.
         greedy_accuracy: the same for the most likely tokens.
         temperature: what the logits were divided by to make the start a standard one; 1.0: nothing.
         seconds: wall-clock time of the whole preparation.
@@ -138,9 +131,7 @@ class TaskManifest:
 
     format: int
     seed: int
-    settings: dict[str, Any]
     versions: dict[str, str]
-    sha256: dict[str, str]
     sampled_accuracy: float
     greedy_accuracy: float
     measured_prompts: int
@@ -153,9 +144,13 @@ class TaskManifest:
         near = round(abs(self.sampled_accuracy - SAMPLED), 9) <= SAMPLED_WITHIN
         return near and self.greedy_accuracy >= GREEDY_AT_LEAST
 
-    def write(self, folder: Path) -> None:
-        """Write ``manifest.json``, the last file: it makes the folder complete."""
-        (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n")
+    def fault(self) -> str | None:
+        """Name a missing digest, or another version of the layout."""
+        if not {TRAIN, TEST, _WEIGHTS} <= self.sha256.keys():
+            return f"it has no sha256 for each of {TRAIN}, {TEST} and {_WEIGHTS}"
+        if self.format != FORMAT:
+            return f"its format is {self.format}, this version reads {FORMAT}"
+        return None
 
 
 def folder_of(seed: int, root: Path | None = None, task: str = "chain_sum") -> Path:
@@ -163,53 +158,15 @@ def folder_of(seed: int, root: Path | None = None, task: str = "chain_sum") -> P
     return (cache_root() if root is None else root) / task / f"seed-{seed}"
 
 
-def check(folder: Path | str) -> None:
-    """Refuse a folder that is not as ``grpo-verl-ext prepare chain_sum`` made it.
-
-    Raises:
-        PreparedTaskError: the folder is missing, or a file in it is missing or changed; nothing is touched.
-    """
-    read_checked(Path(folder))
-
-
-def read_checked(folder: Path) -> TaskManifest:
-    """Compare every file of a folder with its manifest and return the manifest; raises as `check` does."""
-    if not folder.is_dir():
-        raise PreparedTaskError(f"task.folder={folder}: no such folder; type: {command(folder)}")
-    manifest = _read_manifest(folder)
-    for name, wanted in manifest.sha256.items():
-        if not (folder / name).is_file():
-            raise _corrupt(folder, name, "it is missing")
-        found = sha256(folder / name)
-        if found != wanted:
-            raise _corrupt(folder, name, f"its sha256 is {found}, {MANIFEST} has {wanted}")
-    return manifest
+def place(folder: Path | str) -> PreparedFolder[TaskManifest]:
+    """Return the prepared folder at a path, with the command line that makes it."""
+    path = Path(folder)
+    seed = re.fullmatch(r"seed-([0-9]+)", path.name)
+    task = path.parent.name if path.parent.name in TASKS else "chain_sum"
+    command = f"grpo-verl-ext prepare {task} --seed {seed[1] if seed else 'N'}"
+    return PreparedFolder(path, TaskManifest, command, key="task.folder")
 
 
-def command(folder: Path, *, force: bool = False) -> str:
-    """Return the command line that makes ``folder``, or with ``force`` makes it again."""
-    seed = re.fullmatch(r"seed-([0-9]+)", folder.name)
-    task = folder.parent.name if folder.parent.name in TASKS else "chain_sum"
-    return f"grpo-verl-ext prepare {task} --seed {seed[1] if seed else 'N'}" + " --force" * force
-
-
-def _read_manifest(folder: Path) -> TaskManifest:
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise _corrupt(folder, MANIFEST, "it is missing")
-    try:
-        manifest = made(TaskManifest, json.loads(path.read_bytes()))
-    except PARSE_ERRORS as error:
-        raise _corrupt(folder, MANIFEST, f"it is not a manifest ({error})") from error
-    if not isinstance(manifest.sha256, dict) or not {TRAIN, TEST, WEIGHTS} <= manifest.sha256.keys():
-        raise _corrupt(folder, MANIFEST, f"it has no sha256 for each of {TRAIN}, {TEST} and {WEIGHTS}")
-    if manifest.format != FORMAT:
-        raise _corrupt(folder, MANIFEST, f"its format is {manifest.format}, this version reads {FORMAT}")
-    return manifest
-
-
-def _corrupt(folder: Path, name: str, why: str) -> PreparedTaskError:
-    return PreparedTaskError(
-        f"task.folder={folder}: {folder / name} cannot be used: {why}. It is left in place; to move the "
-        f"folder aside and make it again, type: {command(folder, force=True)}"
-    )
+def read_checked(folder: Path | str) -> TaskManifest:
+    """Compare every file of a folder with its manifest, and return that; raises as `PreparedFolder.check`."""
+    return place(folder).check()

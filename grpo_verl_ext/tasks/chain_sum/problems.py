@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 Terms = tuple[int, ...]
 Split = Literal["train", "test"]
 
-TEST_SHARE = 64 / 256
+_TEST_SHARE = 64 / 256
 """Share of all problems that are in the test split."""
 
 
@@ -63,7 +63,7 @@ def split_of(terms: Terms, *, by_set: bool = False) -> Split:
     """
     text = prompt(tuple(sorted(terms)) if by_set else terms)
     first_byte = hashlib.sha256(text.encode()).digest()[0]
-    return "test" if first_byte < 256 * TEST_SHARE else "train"
+    return "test" if first_byte < 256 * _TEST_SHARE else "train"
 
 
 def every_problem(number_of_terms: int, split: Split, *, by_set: bool = False) -> list[Terms]:
@@ -100,7 +100,7 @@ def draw_problems(
     return drawn
 
 
-SCHEMA = pa.schema(
+_SCHEMA = pa.schema(
     {
         "data_source": pa.string(),
         "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
@@ -137,16 +137,10 @@ def row(terms: Terms, *, split: Split, index: int, task: str = "chain_sum") -> d
     }
 
 
-def write_rows(path: Path, problems: list[Terms], split: Split, task: str = "chain_sum") -> None:
+def write_problems(path: Path, problems: list[Terms], split: Split, task: str = "chain_sum") -> None:
     """Write the problems, in order, as one parquet file."""
     rows = [row(terms, split=split, index=index, task=task) for index, terms in enumerate(problems)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a parquet file as dictionaries."""
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    return rows
+    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), path)
 
 
 def _slip(result: int, rng: random.Random) -> int:

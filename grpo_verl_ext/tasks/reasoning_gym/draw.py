@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from grpo_verl_ext.rewards.reasoning_gym import BEST, make_dataset
-from grpo_verl_ext.tasks.folders import TEST, TRAIN
-from grpo_verl_ext.tasks.rows import verl_row, write_rows
-from grpo_verl_ext.utils import exact_json
+from grpo_verl_ext.rewards.reasoning_gym import BEST, exact_text, from_exact_text, make_dataset
+from grpo_verl_ext.tasks.folders import TEST, TRAIN, verl_row, write_rows
 
 REPEATED, NOT_BEST = (
     "questions that came again",
@@ -86,7 +84,7 @@ def _own_answer_is_best(dataset: Any, entry: Mapping[str, Any], task: str) -> bo
     """
     if entry["answer"] is None:
         return True
-    restored = exact_json.loads(exact_json.dumps(entry))
+    restored = from_exact_text(exact_text(entry))
     try:
         return BEST <= float(dataset.score_answer(entry["answer"].strip(), restored)) < math.inf
     except Exception as error:
@@ -107,8 +105,8 @@ def _row(entry: Mapping[str, Any], index: int, split: str, settings: Mapping[str
             "index": index,
             "split": split,
             "task": settings["task"],
-            "config": exact_json.dumps(settings["config"]),
-            "entry": exact_json.dumps(entry),
+            "config": exact_text(settings["config"]),
+            "entry": exact_text(entry),
         },
     )
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.rewards.reasoning_gym import library, make_dataset
-from grpo_verl_ext.tasks import folders
-from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
-from grpo_verl_ext.utils.ending import ending
+from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolder, PreparedFolderError
+from grpo_verl_ext.utils.console import ending
 from grpo_verl_ext.utils.files import cache_root
 
 
@@ -46,19 +45,18 @@ def folder_of(task: str, seed: int) -> Path:
 
 def prepare(
     settings: GymSettings, folder: Path, *, force: bool, on_wait: Callable[[], None] = lambda: None
-) -> Outcome:
+) -> Outcome[FoundManifest]:
     """Make ``folder`` with training and test data, or do nothing if it is there.
 
     Raises:
         ModuleNotFoundError: reasoning-gym is missing.
         PreparedFolderError: an unknown task or option, a value that the task refuses, a verifier that raises,
-            fewer different questions than asked for; or see `folders.make`.
+            fewer different questions than asked for; or see `PreparedFolder.make`.
     """
     _check(settings)
     content = {**asdict(settings), "reasoning_gym": version("reasoning-gym")}
-    return folders.make(
-        folder, content, lambda unfinished: _draw(unfinished, settings), force=force, on_wait=on_wait
-    )
+    place = PreparedFolder(folder, FoundManifest)
+    return place.make(content, lambda unfinished: _draw(unfinished, settings), force=force, on_wait=on_wait)
 
 
 def _check(settings: GymSettings) -> None:
@@ -103,4 +101,4 @@ def _draw(folder: Path, settings: GymSettings) -> dict[str, Any]:
             last or f"the process that draws them ended with {ending(finished.returncode)}"
         )
     left_out: dict[str, Any] = json.loads(finished.stdout.strip().rpartition("\n")[2])
-    return {"left_out": left_out}
+    return {"found": {"left_out": left_out}}

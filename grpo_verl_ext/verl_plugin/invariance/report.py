@@ -25,8 +25,8 @@ from grpo_verl_ext.catalogue.cispo import CISPO_LOSS
 from grpo_verl_ext.catalogue.gspo import GSPO_LOSS
 from grpo_verl_ext.catalogue.sapo import SAPO_LOSS
 from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.measured import largest
-from grpo_verl_ext.utils.typed_json import numbers_as_text
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.invariance.batch import (
     GROUP_SIZE,

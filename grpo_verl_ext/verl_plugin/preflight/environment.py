@@ -11,8 +11,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from packaging.version import Version
 
+from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Problem, SettingError
-from grpo_verl_ext.utils.extras import line_to_install
 from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed

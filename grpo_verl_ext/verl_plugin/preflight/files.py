@@ -33,12 +33,12 @@ def check_task(config: DictConfig) -> None:
     task = own_task(config)
     if task is not None and task.name in prepared.TASKS:
         try:
-            prepared.check(task.folder)
-        except prepared.PreparedTaskError as error:
+            prepared.read_checked(task.folder)
+        except folders.PreparedFolderError as error:
             raise SettingError("task.folder", task.folder, seen=str(error)) from error
     if task is not None and task.name in COMMANDS:
         try:
-            folders.checked(Path(task.folder))
+            folders.PreparedFolder(Path(task.folder), folders.FoundManifest).check()
         except folders.PreparedFolderError as error:
             fix = f"grpo-verl-ext prepare {COMMANDS[task.name].format_map(task)}"
             raise SettingError("task.folder", task.folder, seen=str(error), fix=fix) from error

@@ -8,8 +8,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.catalogue.verls import OVERLONG_MANAGER
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
+from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Problem, SettingError
-from grpo_verl_ext.utils.extras import line_to_install
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, asks_reward_model, written
 from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo_verl_ext.rewards.learned import weighted
-from grpo_verl_ext.rewards.learned_steps import LearnedStepReward
+from grpo_verl_ext.rewards.learned import LearnedStepReward, weighted
 from grpo_verl_ext.rewards.step_ends import (
     CHARACTER_ENDS,
     KEYS,

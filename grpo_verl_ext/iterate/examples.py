@@ -1,6 +1,7 @@
-"""Make pairs of a better and a worse response from rollouts, hold some out, and replay earlier ones.
+"""Make examples for a reward model from rollouts, hold some out, and replay earlier ones.
 
-Every random choice follows a seed.
+An example is a pair of a better and a worse response, or a response that is cut into steps, which a rule
+labels. Every random choice follows a seed.
 """
 
 from __future__ import annotations
@@ -15,14 +16,21 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from grpo_verl_ext.iterate.settings import IterateError
+from grpo_verl_ext.iterate.settings import IterateError, RewardModelSettings
+from grpo_verl_ext.rewards.step_ends import (
+    CHARACTER_ENDS,
+    REWARDS,
+    StepRewardError,
+    pieces,
+    step_end_characters,
+)
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
+from grpo_verl_ext.utils.documents import Document, parse_lines
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made
 
 
 class Example(Protocol):
-    """What a reward model is trained on: a pair, or the steps of a response (`step_examples`)."""
+    """What a reward model is trained on: a pair, or the labelled steps of a response."""
 
     @property
     def prompt(self) -> str:
@@ -33,7 +41,7 @@ AnyExample = TypeVar("AnyExample", bound=Example)
 
 
 @dataclass(frozen=True)
-class Pair:
+class Pair(Document):
     """A better and a worse response to one prompt; the fields have TRL's names."""
 
     prompt: str
@@ -97,15 +105,8 @@ def read_examples(file: Path, kind: type[AnyExample]) -> list[AnyExample]:
     Raises:
         IterateError: a line is not such an example.
     """
-    examples = []
-    for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            examples.append(made(kind, json.loads(line)))
-        except PARSE_ERRORS as error:
-            raise IterateError(
-                f"{file}, line {number}, is not a {kind.__name__.lower()} ({error}). It was left in place"
-            ) from error
-    return examples
+    lines = file.read_bytes().split(b"\n")[:-1]
+    return [*parse_lines(file, lines, kind, IterateError, what=f"not a {kind.__name__.lower()}")]
 
 
 Rule = Callable[[str, object], object]
@@ -128,12 +129,12 @@ class Sample:
 
 
 def read_rollouts(folder: Path, steps: int, rule: Rule) -> tuple[list[Sample], list[int]]:
-    """Return the labelled responses of `read_responses`, and the steps without a file.
+    """Return the labelled responses of `read_dumps`, and the steps without a file.
 
     Raises:
-        IterateError: as `read_responses`, or the rule returns something other than a number.
+        IterateError: as `read_dumps`, or the rule returns something other than a number.
     """
-    responses, missing = read_responses(folder, steps)
+    responses, missing = read_dumps(folder, steps)
     samples = [
         Sample(
             response.prompt,
@@ -147,7 +148,7 @@ def read_rollouts(folder: Path, steps: int, rule: Rule) -> tuple[list[Sample], l
     return samples, missing
 
 
-def read_responses(folder: Path, steps: int) -> tuple[list[tuple[int, Response]], list[int]]:
+def read_dumps(folder: Path, steps: int) -> tuple[list[tuple[int, Response]], list[int]]:
     """Return each response with its step, in the order in which verl wrote them, and steps without a file.
 
     A file is missing where a training was killed between its checkpoint and its dump.
@@ -180,3 +181,68 @@ def label_of(result: object) -> float:
             f"reward_model.label returned {result!r}; valid is a number, or {{'score': number}}"
         )
     return float(value)
+
+
+StepRule = Callable[..., object]
+"""A reward function in verl's form that returns ``step_rewards`` and ``step_ends``."""
+
+
+@dataclass(frozen=True)
+class Steps(Document):
+    """The steps of a response and whether each is right; the fields have TRL's names."""
+
+    prompt: str
+    completions: list[str]
+    labels: list[bool]
+
+
+def example_kind(settings: RewardModelSettings) -> type[Example]:
+    """Return what the reward model is trained on: `Pair`, or with ``step_label`` `Steps`."""
+    return Pair if settings.step_label is None else Steps
+
+
+def make_step_examples(
+    responses: Iterable[tuple[int, Response]], rule: StepRule, *, per_prompt: int, seed: int
+) -> list[Steps]:
+    """Label the steps of different responses to one prompt at one training step.
+
+    At most ``per_prompt`` responses for each prompt and step, drawn uniformly. Responses without steps are
+    left out.
+
+    Raises:
+        IterateError: the rule returned something other than steps that fit the response.
+    """
+    rng = random.Random(f"steps/{seed}")
+    groups: dict[tuple[int, str, str], dict[str, Response]] = defaultdict(dict)
+    for step, response in responses:
+        truth = json.dumps(response.truth, sort_keys=True)
+        groups[step, response.prompt, truth].setdefault(response.output, response)
+    drawn = [
+        response
+        for group in groups.values()
+        for response in rng.sample([*group.values()], min(per_prompt, len(group)))
+    ]
+    examples = (labelled(rule, each.prompt, each.output, each.truth) for each in drawn)
+    return [example for example in examples if example.labels]
+
+
+def labelled(rule: StepRule, prompt: str, response: str, truth: object) -> Steps:
+    """Ask the rule for the steps of one response; those with a reward above 0 are right.
+
+    Of steps with the same end the last one counts.
+
+    Raises:
+        IterateError: the rule returned something other than steps that fit the response.
+    """
+    returned = rule(data_source="", solution_str=response, ground_truth=truth, extra_info={"prompt": prompt})
+    if not isinstance(returned, dict) or CHARACTER_ENDS not in returned:
+        raise IterateError(
+            f"reward_model.step_label returned {returned!r:.200}; valid is a dictionary with {REWARDS} and "
+            f"{CHARACTER_ENDS}"
+        )
+    try:
+        ends = step_end_characters(returned, range(len(response)), lambda _: response)
+    except StepRewardError as error:
+        raise IterateError(f"reward_model.step_label: {error}") from error
+    right = {end: reward > 0 for end, reward in zip(ends, returned[REWARDS], strict=True)}
+    return Steps(prompt, pieces(response, ends), [bool(right[end]) for end in sorted(right)])

@@ -24,6 +24,25 @@ def test_ctrl_c_is_status_130_and_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     assert (ended.exit_code, ended.stdout, ended.stderr) == (130, "", RESUME)
 
 
+def test_ctrl_c_while_the_command_line_is_imported(interpreter: Python) -> None:
+    ended = interpreter(
+        """
+        import sys
+        from importlib.abc import MetaPathFinder
+
+        class Pressed(MetaPathFinder):
+            def find_spec(self, name, path, target=None):
+                if name == "grpo_verl_ext.cli":
+                    raise KeyboardInterrupt
+
+        sys.meta_path.insert(0, Pressed())
+        from grpo_verl_ext.__main__ import main
+        main()
+        """
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", RESUME)
+
+
 @pytest.fixture
 def gsm8k(tmp_path: Path) -> Path:
     (tmp_path / "source").mkdir()
