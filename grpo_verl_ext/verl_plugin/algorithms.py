@@ -45,13 +45,11 @@ def _enter(record: Estimator | Loss) -> None:
     A name that is taken stays with its package, whose trainings need it; a training that means our function
     of that name is refused by the check ``names``.
     """
-    function = function_of(record)
-    if isinstance(record, Estimator):
-        ESTIMATORS[record.name] = function
-        ADV_ESTIMATOR_REGISTRY.setdefault(record.name, function)
-    else:
-        LOSSES[record.name] = function
-        POLICY_LOSS_REGISTRY.setdefault(record.name, function)
+    is_estimator = isinstance(record, Estimator)
+    own: dict[str, Any] = ESTIMATORS if is_estimator else LOSSES
+    verls: dict[Any, Any] = ADV_ESTIMATOR_REGISTRY if is_estimator else POLICY_LOSS_REGISTRY
+    own[record.name] = function_of(record)
+    verls.setdefault(record.name, own[record.name])
 
 
 catalogue.enter_foreign()

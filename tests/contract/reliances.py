@@ -6,18 +6,18 @@ Each kind yields phrases whose subject is the name: "has lost its parameter metr
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeGuard
 
-from omegaconf import OmegaConf
-from verl_sources import Found, Function, Sources, defined, statements
+from verl_sources import OURS, Found, Function, GoneError, Sources, defined, statements
 
 ANY_MORE = "…"
 """Stands for parameters that our function takes and hands on, whatever they are."""
 
 
 class Reliance(Protocol):
-    """A kind of reliance; ``str`` of it is its cell in the table."""
+    """A kind of reliance; ``repr`` of it tells it from others of its kind."""
 
     verb: ClassVar[str]
     """What those who rely on it do."""
@@ -27,7 +27,37 @@ class Reliance(Protocol):
         ...
 
 
-class Name:
+@dataclass(frozen=True)
+class Seam:
+    """One thing of verl's that some of our modules rely on."""
+
+    where: str
+    relies: Reliance
+    by: tuple[str, ...]
+    """Our modules and presets, without the package's name."""
+
+    def moved(self, sources: Sources) -> Iterator[str]:
+        """A sentence for each thing that is not as it was."""
+        who = ", ".join(f"{full_name(name)} {self.relies.verb}" for name in self.by)
+        try:
+            for phrase in self.relies.moved(sources, self.where):
+                yield f"{self.where} {phrase}; {who}"
+        except GoneError as error:
+            gone = "is gone" if str(error) == self.where else f"cannot be looked at, for {error} is gone"
+            yield f"{self.where} {gone}; {who}"
+
+
+def full_name(name: str) -> str:
+    """Of a module of ours, or of a preset's file."""
+    return f"{OURS}/{name}" if name.endswith(".yaml") else f"{OURS}.{name}"
+
+
+class _Kind:
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(repr(value) for value in vars(self).values())})"
+
+
+class Name(_Kind):
     """The name is there."""
 
     verb: ClassVar[str] = "imports it"
@@ -35,9 +65,6 @@ class Name:
     def moved(self, sources: Sources, where: str) -> Iterator[str]:
         sources.find(where)
         yield from ()
-
-    def __str__(self) -> str:
-        return "is there"
 
 
 class Hook(Name):
@@ -52,7 +79,7 @@ class Program(Name):
     verb: ClassVar[str] = "starts it"
 
 
-class Overridden:
+class Overridden(_Kind):
     """A method of verl's that one of our classes replaces: these parameters, no other but for `ANY_MORE`."""
 
     verb: ClassVar[str] = "overrides it"
@@ -62,9 +89,6 @@ class Overridden:
 
     def moved(self, sources: Sources, where: str) -> Iterator[str]:
         yield from changed(self.parameters, parameters(sources.find(where)))
-
-    def __str__(self) -> str:
-        return f"`({', '.join(self.parameters)})`"
 
 
 class Replaced(Overridden):
@@ -83,25 +107,27 @@ class Called:
 
     def moved(self, sources: Sources, where: str) -> Iterator[str]:
         found = sources.find(where)
+        if isinstance(found.node, ast.ClassDef) and not sources.look_up(f"{where}.__init__"):
+            fields = [name for name in self.by_name if name != ANY_MORE]
+            yield from Members(*fields).moved(sources, where)
+            return
         there = parameters(found)
         takes_any = any(name.startswith("**") for name in there)
+        hands_any = ANY_MORE in self.by_name
         for position, name in enumerate(self.by_place):
             if name not in there:
                 yield f"has lost its parameter {name}"
             elif there.index(name) != position:
                 yield f"takes {there[position]} where it took {name}"
         for name in self.by_name:
-            if name not in there and not takes_any:
+            if name not in (*there, ANY_MORE) and not takes_any:
                 yield f"has lost its parameter {name}"
         for name in required(found):
-            if name not in (*self.by_place, *self.by_name):
+            if name not in (*self.by_place, *self.by_name) and not hands_any:
                 yield f"now asks for {name}"
 
-    def __str__(self) -> str:
-        return f"`({', '.join([*self.by_place, *(f'{name}=' for name in self.by_name)])})`"
 
-
-class Members:
+class Members(_Kind):
     """Methods and attributes of a class that we use, inherited ones included."""
 
     verb: ClassVar[str] = "uses it"
@@ -114,9 +140,6 @@ class Members:
         for name in self.names:
             if name not in there:
                 yield f"has lost its {name}"
-
-    def __str__(self) -> str:
-        return ", ".join(f"`{name}`" for name in self.names)
 
 
 @dataclass(frozen=True)
@@ -139,9 +162,6 @@ class Interface:
             if name not in self.methods and any("abstract" in ast.unparse(d) for d in node.decorator_list):
                 yield f"has a new abstract method {name}"
 
-    def __str__(self) -> str:
-        return ", ".join(f"`{name}({', '.join(taken)})`" for name, taken in self.methods.items())
-
 
 @dataclass(frozen=True)
 class Derived:
@@ -154,9 +174,6 @@ class Derived:
         base = sources.find(self.base).node
         if all(owner.node is not base for owner in sources.lineage(sources.find(where))):
             yield f"is no {self.base.rpartition('.')[2]} any more"
-
-    def __str__(self) -> str:
-        return f"is a `{self.base.rpartition('.')[2]}`"
 
 
 @dataclass(frozen=True)
@@ -180,12 +197,8 @@ class Hands:
                 if name not in named:
                     yield f"does not hand {self.to} its argument {name}"
 
-    def __str__(self) -> str:
-        handed = ["…"] * self.by_place + [f"{name}=" for name in self.by_name]
-        return f"calls `{self.to}({', '.join(handed)})`"
 
-
-class InOrder:
+class InOrder(_Kind):
     """A function of verl's in which every call of one of these stands before every call of the next.
 
     A name may go on with the beginning of the arguments, where other calls shall not count.
@@ -206,11 +219,8 @@ class InOrder:
             if places[first] and places[second] and max(places[first]) > min(places[second]):
                 yield f"calls {second} before {first}"
 
-    def __str__(self) -> str:
-        return "calls " + ", then ".join(f"`{name}`" for name in self.names)
 
-
-class Has:
+class Has(_Kind):
     """Pieces of a function's source, as `ast.unparse` spells them."""
 
     verb: ClassVar[str] = "relies on it"
@@ -224,11 +234,8 @@ class Has:
             if piece not in text:
                 yield f"has no {piece}"
 
-    def __str__(self) -> str:
-        return "has " + ", ".join(f"`{piece.strip()}`" for piece in self.pieces)
 
-
-class Keys:
+class Keys(_Kind):
     """Keys of verl's composed configuration; ``values`` are defaults that we count on."""
 
     verb: ClassVar[str] = "reads it"
@@ -238,7 +245,7 @@ class Keys:
         self.values = values or {}
 
     def moved(self, sources: Sources, where: str) -> Iterator[str]:
-        composed = OmegaConf.to_container(sources.configuration(), resolve=False)
+        composed = sources.configuration()
         for name in (*self.names, *self.values):
             if not has_key(composed, name):
                 yield f"has lost its key {name}"
@@ -246,17 +253,11 @@ class Keys:
             if has_key(composed, name) and value_of(composed, name) != expected:
                 yield f"has {value_of(composed, name)!r} as {name}, where it had {expected!r}"
 
-    def __str__(self) -> str:
-        return ", ".join([*(f"`{n}`" for n in self.names), *(f"`{n}={v}`" for n, v in self.values.items())])
-
 
 class PresetKeys(Keys):
     """The keys that one of our presets sets."""
 
     verb: ClassVar[str] = "sets it"
-
-    def __str__(self) -> str:
-        return "the keys of the presets that are verl's"
 
 
 def parameters(found: Found) -> list[str]:
@@ -299,11 +300,17 @@ def changed(expected: tuple[str, ...], there: list[str]) -> Iterator[str]:
         yield f"has its parameters in another order, {', '.join(there)}"
 
 
-def members(node: ast.AST) -> set[str]:
+@cache
+def members(node: ast.AST) -> frozenset[str]:
     """What a class defines, and what its methods set on ``self``."""
     names = {name for statement in statements(node) for name in defined(statement)}
-    stored = (n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
-    return names | {attribute.attr for attribute in stored if ast.unparse(attribute.value) == "self"}
+    stored = {one.attr for one in ast.walk(node) if is_of_self(one) and isinstance(one.ctx, ast.Store)}
+    return frozenset(names | stored)
+
+
+def is_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    """Is it an attribute of ``self``?"""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def calls(node: ast.AST) -> list[ast.Call]:
@@ -334,7 +341,7 @@ def has_key(composed: object, key: str) -> bool:
 
 
 def value_of(composed: object, key: str) -> object:
-    """Its value, interpolations as they are written."""
+    """Its value."""
     for name in key.split("."):
         assert isinstance(composed, dict)
         composed = composed[name]

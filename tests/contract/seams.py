@@ -1,32 +1,27 @@
-"""Every seam between this package and verl: where, what we rely on, and which of our modules does.
+"""What we rely on in verl and our own sources do not show; `derived` has the rest.
 
 A piece of verl's source (`Has`), or an order of its calls (`InOrder`), is listed only where its change would
-raise nothing; the comment above it says what would go wrong.
+raise nothing; the comment above it says what would go wrong. Other lines are of objects whose class our
+sources do not name, and of what verl does with ours.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-from our_side import preset_keys, presets
+from derived import CONFIGURATION, derived, merged
 from reliances import (
     ANY_MORE,
     Called,
     Derived,
     Hands,
     Has,
-    Hook,
     InOrder,
-    Interface,
     Keys,
     Members,
     Name,
     Overridden,
-    PresetKeys,
-    Program,
     Reliance,
     Replaced,
+    Seam,
 )
-from verl_sources import OURS, GoneError, Sources
+from verl_sources import Sources
 
 VLLM_SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer"
 CORE = "verl.trainer.ppo.core_algos"
@@ -41,14 +36,12 @@ SEPARATE = "verl.trainer.ppo.v1.trainer_separate_async.PPOTrainerSeparateAsync"
 BALANCING = "verl.utils.seqlen_balancing"
 PADDING = "verl.workers.utils.padding"
 ROWS = "verl.utils.tensordict_utils"
-METRICS = "verl.trainer.ppo.metric_utils"
 PLATFORM = "verl.plugin.platform"
 MAIN = "verl.trainer.main_ppo"
 AGENT_LOOP_WORKER = "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ"
 POSTPROCESS = f"{AGENT_LOOP_WORKER}._agent_loop_postprocess"
 UPSAMPLE = "verl.trainer.ppo.padding_utils.upsample_batch_to_divisible_size"
 NAIVE = f"{REWARD_LOOP}.reward_manager.naive.NaiveRewardManager"
-CONFIGURATION = "verl.trainer.config.ppo_trainer"
 MEGATRON = "verl.workers.engine.megatron.transformer_impl.MegatronEngine"
 VEOMNI = "verl.workers.engine.veomni.transformer_impl.VeOmniEngine"
 TORCHTITAN = "verl.workers.engine.torchtitan.transformer_impl.TorchTitanEngine"
@@ -58,1475 +51,765 @@ SEPARATION = f"{EXPERIMENTAL}.separation.ray_trainer.SeparateRayPPOTrainer"
 OTHER_DRIVERS = ("one_step_off_policy.main_ppo", "fully_async_policy.fully_async_main")
 
 
-@dataclass(frozen=True)
-class Seam:
-    """One thing of verl's that some of our modules rely on."""
-
-    where: str
-    relies: Reliance
-    by: tuple[str, ...]
-    """Our modules and presets, without the package's name."""
-
-    def moved(self, sources: Sources) -> Iterator[str]:
-        """A sentence for each thing that is not as it was."""
-        who = ", ".join(f"{full_name(name)} {self.relies.verb}" for name in self.by)
-        try:
-            for phrase in self.relies.moved(sources, self.where):
-                yield f"{self.where} {phrase}; {who}"
-        except GoneError as error:
-            gone = "is gone" if str(error) == self.where else f"cannot be looked at, for {error} is gone"
-            yield f"{self.where} {gone}; {who}"
-
-
-def full_name(name: str) -> str:
-    """Of a module of ours, or of a preset's file."""
-    return f"{OURS}/{name}" if name.endswith(".yaml") else f"{OURS}.{name}"
-
-
 def seam(where: str, relies: Reliance, *by: str) -> Seam:
     """As a line of the table; a name that begins with a dot is of ``verl_plugin``."""
     return Seam(where, relies, tuple(f"verl_plugin{n}".rstrip(".") if n.startswith(".") else n for n in by))
 
 
-SEAMS: dict[str, list[Seam]] = {
-    "How the plugin is loaded": [
-        seam("verl", Name(), ".", "doctor.environment"),
-        seam(CORE, Hook(), ".registration"),
-        seam(AGENT_LOOP, Hook(), ".registration"),
-        seam(f"{REWARD_LOOP}.reward_manager", Hook(), ".registration"),
-        seam("verl.trainer.ppo.v1", Hook(), ".registration"),
-        seam("verl.utils.config", Hook(), ".registration"),
-        seam(MAIN, Hook(), ".registration"),
-        seam("transfer_queue.interface", Hook(), ".patches"),
-        seam(VLLM_SERVER.rpartition(".")[0], Hook(), ".patches"),
-        seam("verl.trainer.ppo.v1.trainer_base", Hook(), ".patches"),
-        seam("verl.utils.distributed", Hook(), ".cpu"),
-        seam("verl.utils.model", Hook(), ".cpu"),
-        seam("verl.trainer.ppo.v1.replay_buffer", Hook(), ".cpu"),
-        seam("verl.workers.rollout.vllm_rollout.vllm_rollout", Hook(), ".cpu"),
-        seam("verl.workers.engine.fsdp.transformer_impl", Hook(), ".cpu"),
-    ],
-    "How a training starts": [
-        seam(MAIN, Program(), "runs.verl_run", "cli"),
-        # Else a refused training would already run, or the CPU platform lose to the device that verl found.
-        seam(f"{MAIN}.main", InOrder("auto_set_device", "validate_config", "run_ppo"), ".patches.driver"),
-        seam(f"{MAIN}.main", Hands("validate_config", by_name=("config",)), ".patches.driver"),
-        # Else the workers would start without their platform, watch and own queue, on any Ray that they find.
+SEAMS: list[Seam] = [
+    # --- How a training starts
+    # Else a refused training would already run, or the CPU platform lose to the device that verl found.
+    seam(f"{MAIN}.main", InOrder("auto_set_device", "validate_config", "run_ppo"), ".patches.driver"),
+    seam(f"{MAIN}.main", Hands("validate_config", by_name=("config",)), ".patches.driver"),
+    # Else the workers would start without their platform, watch and own queue, on any Ray that they find.
+    seam(
+        f"{MAIN}.run_ppo",
+        Has(
+            "config.ray_kwargs.get('ray_init', {})",
+            "ray_init_kwargs.get('runtime_env', {})",
+            "OmegaConf.merge(default_runtime_env, runtime_env_kwargs)",
+        ),
+        ".patches.driver",
+        "config/platform/cpu.yaml",
+        "utils.which_ray",
+    ),
+    seam("verl.utils.config.validate_config", Replaced("config", ANY_MORE), ".patches.driver"),
+    seam(f"{MAIN}.run_ppo", Replaced("config", "task_runner_class"), ".patches.driver"),
+    *(
+        # Else our hook in run_ppo would never be called.
         seam(
-            f"{MAIN}.run_ppo",
-            Has(
-                "config.ray_kwargs.get('ray_init', {})",
-                "ray_init_kwargs.get('runtime_env', {})",
-                "OmegaConf.merge(default_runtime_env, runtime_env_kwargs)",
-            ),
+            f"{EXPERIMENTAL}.{driver}.main",
+            Has("from verl.trainer.main_ppo import run_ppo"),
             ".patches.driver",
-            "config/platform/cpu.yaml",
-            "utils.which_ray",
+        )
+        for driver in OTHER_DRIVERS
+    ),
+    # Else the doctor would refuse what verl trains.
+    seam(
+        "verl.trainer.ppo.v1.trainer_separate_async.PPOTrainerSeparateAsync.__init__",
+        Has("assert train_batch_size == parameter_sync_step * ppo_mini_batch_size"),
+        "doctor.configuration",
+    ),
+    # Else two trainings on a cluster would share a queue.
+    seam(
+        "transfer_queue.interface",
+        Has("ray.get_actor('TransferQueueController', "),
+        ".patches.transfer_queue",
+    ),
+    seam(
+        "transfer_queue.interface.init",
+        Hands("TransferQueueController.options", by_name=("name", "namespace")),
+        ".patches.transfer_queue",
+    ),
+    seam(f"{VLLM_SERVER}.run_server", Replaced(ANY_MORE), ".patches.vllm_server"),
+    # Else the watch would overlook the death of this actor.
+    seam(
+        f"{AGENT_LOOP}.agent_loop.AgentLoopManager._init_agent_loop_workers",
+        Has("name=f'agent_loop_worker_{i}'"),
+        ".patches.watchdog",
+    ),
+    # Else the watch would overlook the death of this actor.
+    seam(
+        f"{REWARD_LOOP}.reward_loop.RewardLoopManager._init_reward_loop_workers",
+        Has("name=f'reward_loop_worker_{i}'"),
+        ".patches.watchdog",
+    ),
+    # Else the watch would overlook the death of this actor.
+    seam(
+        f"{VLLM_SERVER.rpartition('.')[0]}.vLLMReplica._get_server_name_prefix",
+        Has("vllm_"),
+        ".patches.watchdog",
+    ),
+    seam(f"{TRAINER}.fit", Replaced(ANY_MORE), ".patches.watchdog"),
+    # Else the watch would overlook the death of this actor.
+    seam(
+        "verl.single_controller.ray.base.RayWorkerGroup._create_worker",
+        Has("f'{self.name_prefix}{cia_name}_{pg_idx}:{local_rank}'"),
+        ".patches.watchdog",
+    ),
+    seam(f"{CORE}.ADV_ESTIMATOR_REGISTRY", Name(), ".registration"),
+    seam(f"{CORE}.POLICY_LOSS_REGISTRY", Name(), ".registration"),
+    # --- Estimators and losses
+    # Else rejected responses would count in GVPO's groups.
+    seam(
+        "verl.trainer.ppo.rollout_corr_helper.compute_rollout_correction_and_add_to_batch",
+        Has("batch.batch['response_mask'] = modified_response_mask"),
+        ".estimators",
+    ),
+    seam(
+        f"{TRAINER}._compute_advantage",
+        Hands(
+            "compute_advantage_for_multi_trajectories",
+            by_place=1,
+            by_name=("batch_keys", "adv_estimator", "config"),
         ),
-        seam("verl.utils.config.validate_config", Replaced("config", ANY_MORE), ".patches.driver"),
-        seam(f"{MAIN}.run_ppo", Replaced("config", "task_runner_class"), ".patches.driver"),
-        *(
-            # Else our hook in run_ppo would never be called.
-            seam(
-                f"{EXPERIMENTAL}.{driver}.main",
-                Has("from verl.trainer.main_ppo import run_ppo"),
-                ".patches.driver",
-            )
-            for driver in OTHER_DRIVERS
-        ),
-        seam(
-            "verl.utils.config.validate_config",
-            Called(("config", "use_reference_policy", "use_critic")),
-            "doctor.configuration",
-        ),
-        seam("verl.trainer.ppo.utils.need_reference_policy", Called(("config",)), "doctor.configuration"),
-        seam("verl.trainer.ppo.utils.need_critic", Called(("config",)), "doctor.configuration"),
-        # Else the doctor would refuse what verl trains.
-        seam(
-            "verl.trainer.ppo.v1.trainer_separate_async.PPOTrainerSeparateAsync.__init__",
-            Has("assert train_batch_size == parameter_sync_step * ppo_mini_batch_size"),
-            "doctor.configuration",
-        ),
-        # Else two trainings on a cluster would share a queue.
-        seam(
-            "transfer_queue.interface",
-            Has("ray.get_actor('TransferQueueController', "),
-            ".patches.transfer_queue",
-        ),
-        seam(
-            "transfer_queue.interface.init",
-            Hands("TransferQueueController.options", by_name=("name", "namespace")),
-            ".patches.transfer_queue",
-        ),
-        seam(f"{VLLM_SERVER}.run_server", Replaced(ANY_MORE), ".patches.vllm_server"),
-        # Else the watch would overlook the death of this actor.
-        seam(
-            f"{AGENT_LOOP}.agent_loop.AgentLoopManager._init_agent_loop_workers",
-            Has("name=f'agent_loop_worker_{i}'"),
-            ".patches.watchdog",
-        ),
-        # Else the watch would overlook the death of this actor.
-        seam(
-            f"{REWARD_LOOP}.reward_loop.RewardLoopManager._init_reward_loop_workers",
-            Has("name=f'reward_loop_worker_{i}'"),
-            ".patches.watchdog",
-        ),
-        # Else the watch would overlook the death of this actor.
-        seam(
-            f"{VLLM_SERVER.rpartition('.')[0]}.vLLMReplica._get_server_name_prefix",
-            Has("vllm_"),
-            ".patches.watchdog",
-        ),
-        seam(f"{TRAINER}.fit", Replaced(ANY_MORE), ".patches.watchdog"),
-        # Else the watch would overlook the death of this actor.
-        seam(
-            "verl.single_controller.ray.base.RayWorkerGroup._create_worker",
-            Has("f'{self.name_prefix}{cia_name}_{pg_idx}:{local_rank}'"),
-            ".patches.watchdog",
-        ),
-    ],
-    "Registries": [
-        seam(
-            f"{CORE}.ADV_ESTIMATOR_REGISTRY",
-            Name(),
-            *(".registration", ".usage", ".preflight.names", "doctor.environment"),
-        ),
-        seam(f"{CORE}.POLICY_LOSS_REGISTRY", Name(), ".usage", ".preflight.names"),
-        seam("verl.trainer.ppo.v1", Name(), ".preflight.names"),
-        seam("verl.trainer.ppo.v1.trainer_base.TRAINER_REGISTRY", Name(), ".preflight.names"),
-        seam(
-            f"{CORE}.POLICY_LOSS_REGISTRY",
-            Name(),
-            *(
-                ".registration",
-                ".invariance.report",
-                ".losses.custom",
-                "anatomy.weights",
-                "doctor.environment",
-            ),
-        ),
-        seam("verl.trainer.ppo.v1.trainer_base.register_trainer", Called(("name",)), ".trainer_modes"),
-        seam(
-            f"{AGENT_LOOP}.agent_loop.register",
-            Called(("agent_name",)),
-            ".rollout.agent_loops",
-            ".stored.rollout",
-        ),
-        seam(f"{REWARD_LOOP}.reward_manager.register", Called(("name",)), ".rewards.manager"),
-        seam(
-            "verl.workers.engine.base.EngineRegistry.register",
-            Called(by_name=("model_type", "backend", "device")),
-            ".cpu.engines",
-        ),
-        seam(f"{PLATFORM}.PlatformRegistry.register", Called(by_name=("platform",)), ".cpu.platform"),
-        seam(f"{PLATFORM}.PlatformRegistry.get", Called(("name",)), ".cpu.platform"),
-        seam(f"{PLATFORM}.get_platform", Called(), "doctor.environment"),
-    ],
-    "Estimators and losses": [
-        # Else rejected responses would count in GVPO's groups.
-        seam(
-            "verl.trainer.ppo.rollout_corr_helper.compute_rollout_correction_and_add_to_batch",
-            Has("batch.batch['response_mask'] = modified_response_mask"),
-            ".estimators",
-        ),
-        seam(
-            f"{TRAINER}._compute_advantage",
-            Hands(
-                "compute_advantage_for_multi_trajectories",
-                by_place=1,
-                by_name=("batch_keys", "adv_estimator", "config"),
-            ),
-            ".estimators",
-        ),
-        # Else the estimator would take defaults for our options.
-        seam(
-            f"{TRAINER}._compute_advantage",
-            Has("config=self.config.algorithm"),
-            ".estimators",
-            ".gvpo.trainer",
-        ),
-        # Else verl would choose among a session's outputs before our estimators do.
-        seam(
-            "verl.trainer.ppo.v1.utils.compute_advantage_for_multi_trajectories",
-            Has("if adv_estimator != core_algos.AdvantageEstimator.GRPO:"),
-            ".estimators",
-            ".batch.sessions",
-        ),
-        # Else our options would be defaults, and the groups other rows.
-        seam(
-            "verl.trainer.ppo.ray_trainer.compute_advantage",
-            Has("'config': config", "adv_kwargs['index'] = data.non_tensor_batch['uid']"),
-            ".estimators",
-        ),
-        seam(LOSS, Called(("config", "model_output", "data")), ".invariance.report"),
-        seam(
-            LOSS,
-            Hands(
-                "policy_loss_fn",
-                by_name=(
-                    "old_log_prob",
-                    "log_prob",
-                    "advantages",
-                    "response_mask",
-                    "loss_agg_mode",
-                    "config",
-                    "rollout_is_weights",
-                ),
-            ),
-            ".losses.clipped",
-            ".gvpo.loss",
-        ),
-        # Else verl would train with its own loss, vanilla.
-        seam(
-            LOSS, Has("loss_mode = config.policy_loss.get('loss_mode', 'vanilla')"), ".losses.normalization"
-        ),
-        # Else `+algo=gspo` would be averaged otherwise than its key says. verl 0.9.0 writes its value here.
-        seam(
-            f"{CORE}.compute_policy_loss_gspo",
-            Has("agg_loss(loss_mat=pg_losses, loss_mask=response_mask, loss_agg_mode="),
-            ".presets",
-        ),
-        # Else `+algo=cispo` would have a gradient through its weights.
-        seam(
-            f"{CORE}.compute_policy_loss_cispo",
-            Has("pg_losses = -clipped_ratio_sg * advantages * log_prob"),
-            ".presets",
-        ),
-        # Else `+algo=sapo` would be averaged otherwise than its paper says.
-        seam(
-            f"{CORE}.compute_policy_loss_sapo",
-            Has("agg_loss(loss_mat=pg_losses, loss_mask=response_mask, loss_agg_mode='seq-mean-token-mean'"),
-            ".presets",
-        ),
-        # Else `+algo=rloo` would have a ratio.
-        seam(f"{CORE}.compute_policy_loss_gpg", Has("pg_losses = -log_prob * advantages"), ".presets"),
-        seam(
-            "verl.workers.config.ActorConfig",
-            Members("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg"),
-            ".presets",
-        ),
-        # Else the losses' metrics would be sums over micro-batches.
-        seam(
-            LOSS,
-            Has("Metric.from_dict(pg_metrics, aggregation=AggregationType.MEAN)"),
-            ".losses.normalization",
-            ".gvpo.drift",
-        ),
-        seam("verl.utils.metric.AggregationType", Members("MEAN", "SUM"), ".gvpo.drift"),
-        seam("verl.utils.metric.Metric", Members("aggregation"), ".gvpo.drift"),
-        # Else the losses' metrics would be weighted wrongly over ranks.
-        seam(
-            "verl.utils.metric.Metric.aggregate_dp",
-            Has("values=np.mean(value_arrays, axis=0)"),
-            ".losses.normalization",
-            ".gvpo.drift",
-        ),
-        seam("verl.utils.metric.Metric.aggregate_dp", Called(("metric_lists",)), ".gvpo.drift"),
-        seam("verl.workers.config.PolicyLossConfig", Members("loss_mode", "get"), ".loss_config"),
-        seam(
-            "verl.workers.config.ActorConfig",
-            Members(
-                "strategy",
-                "rollout_n",
-                "ppo_micro_batch_size_per_gpu",
-                "use_dynamic_bsz",
-                "policy_loss",
+        ".estimators",
+    ),
+    # Else the estimator would take defaults for our options.
+    seam(
+        f"{TRAINER}._compute_advantage", Has("config=self.config.algorithm"), ".estimators", ".gvpo.trainer"
+    ),
+    # Else verl would choose among a session's outputs before our estimators do.
+    seam(
+        "verl.trainer.ppo.v1.utils.compute_advantage_for_multi_trajectories",
+        Has("if adv_estimator != core_algos.AdvantageEstimator.GRPO:"),
+        ".estimators",
+        ".batch.sessions",
+    ),
+    # Else our options would be defaults, and the groups other rows.
+    seam(
+        "verl.trainer.ppo.ray_trainer.compute_advantage",
+        Has("'config': config", "adv_kwargs['index'] = data.non_tensor_batch['uid']"),
+        ".estimators",
+    ),
+    seam(
+        LOSS,
+        Hands(
+            "policy_loss_fn",
+            by_name=(
+                "old_log_prob",
+                "log_prob",
+                "advantages",
+                "response_mask",
                 "loss_agg_mode",
-                "loss_scale_factor",
-                "use_kl_loss",
-                "kl_loss_coef",
-                "clip_ratio",
-                "clip_ratio_low",
-                "clip_ratio_high",
-                "clip_ratio_c",
-                "global_batch_info",
-                "get",
-                "__getitem__",
+                "config",
+                "rollout_is_weights",
             ),
-            ".losses.normalization",
-            ".losses.clipped",
-            ".gvpo.loss",
-            ".invariance.report",
-            ".losses.custom",
-            "anatomy.weights",
         ),
-    ],
-    "Trainers": [
-        seam("verl.trainer.ppo.v1.trainer_sync.PPOTrainerSync", Derived(TRAINER), ".trainer_modes"),
-        seam(
-            "verl.trainer.ppo.v1.trainer_colocate_async.PPOTrainerColocateAsync",
-            Derived(TRAINER),
-            ".trainer_modes",
+        ".losses.custom",
+        ".gvpo.loss",
+    ),
+    # Else verl would train with its own loss, vanilla.
+    seam(LOSS, Has("loss_mode = config.policy_loss.get('loss_mode', 'vanilla')"), ".losses.metrics"),
+    # Else `+algo=gspo` would be averaged otherwise than its key says. verl 0.9.0 writes its value here.
+    seam(
+        f"{CORE}.compute_policy_loss_gspo",
+        Has("agg_loss(loss_mat=pg_losses, loss_mask=response_mask, loss_agg_mode="),
+        "catalogue.gspo",
+    ),
+    # Else `+algo=cispo` would have a gradient through its weights.
+    seam(
+        f"{CORE}.compute_policy_loss_cispo",
+        Has("pg_losses = -clipped_ratio_sg * advantages * log_prob"),
+        "catalogue.cispo",
+    ),
+    # Else `+algo=sapo` would be averaged otherwise than its paper says.
+    seam(
+        f"{CORE}.compute_policy_loss_sapo",
+        Has("agg_loss(loss_mat=pg_losses, loss_mask=response_mask, loss_agg_mode='seq-mean-token-mean'"),
+        "catalogue.sapo",
+    ),
+    # Else `+algo=rloo` would have a ratio.
+    seam(f"{CORE}.compute_policy_loss_gpg", Has("pg_losses = -log_prob * advantages"), "catalogue.rloo"),
+    seam("verl.workers.config.ActorConfig", Members("tau_pos", "tau_neg"), "catalogue.presets"),
+    # Else the losses' metrics would be sums over micro-batches.
+    seam(
+        LOSS,
+        Has("Metric.from_dict(pg_metrics, aggregation=AggregationType.MEAN)"),
+        ".losses.metrics",
+        ".gvpo.drift",
+    ),
+    seam("verl.utils.metric.AggregationType", Members("MEAN"), ".gvpo.drift"),
+    seam("verl.utils.metric.Metric", Members("aggregation"), ".gvpo.drift"),
+    # Else the losses' metrics would be weighted wrongly over ranks.
+    seam(
+        "verl.utils.metric.Metric.aggregate_dp",
+        Has("values=np.mean(value_arrays, axis=0)"),
+        ".losses.metrics",
+        ".gvpo.drift",
+    ),
+    seam("verl.workers.config.PolicyLossConfig", Members("loss_mode", "get"), ".loss_config"),
+    # The records of the catalogue know nothing of verl's types.
+    seam(
+        "verl.workers.config.ActorConfig",
+        Members("global_batch_info", "rollout_n", "loss_scale_factor"),
+        "catalogue.averages",
+    ),
+    seam(
+        "verl.workers.config.ActorConfig",
+        Members("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c"),
+        "catalogue.clipped",
+    ),
+    seam(
+        "verl.workers.config.ActorConfig",
+        Members(
+            *("strategy", "ppo_micro_batch_size_per_gpu", "use_kl_loss", "kl_loss_coef"),
+            *("get", "__getitem__"),
         ),
-        seam(SEPARATE, Derived(TRAINER), ".trainer_modes"),
-        seam(
-            TRAINER,
-            Members("config", "global_steps", "actor_rollout_wg"),
-            ".reference.trainer",
-            ".steps.trainer",
+        *(".losses.metrics", ".losses.custom"),
+        *(".gvpo.loss", ".invariance.report", "anatomy.weights"),
+    ),
+    # --- Trainers
+    # Else we would replace another worker class of verl.
+    seam(
+        f"{TRAINER}._init_resource_pool_mgr",
+        Has("self.role_worker_mapping[role] = ray.remote(ActorRolloutRefWorker)"),
+        ".trainer_modes",
+    ),
+    # Else we would replace another worker class of verl.
+    seam(f"{SEPARATE}._init_resource_pool_mgr", Has("ray.remote(DetachActorWorker)"), ".trainer_modes"),
+    seam(f"{TRAINER}._validate", Hands("self._val_metrics_update", by_place=4), ".measure.training_rewards"),
+    # Else a key's values would not be those of the responses in their order.
+    seam(
+        f"{TRAINER}._validate",
+        Has("reward_extra_infos_dict[key] = [None] * n_prior", "reward_extra_infos_dict[key].append(None)"),
+        ".measure.training_rewards",
+    ),
+    # Else GVPO would take the drift of a later update for zero.
+    seam(f"{TRAINER}.step", Has("self.local_trigger_step = trigger_idx"), ".gvpo.trainer"),
+    # Else a checkpoint would have the old reference, or a run be complete before its last checkpoint.
+    seam(
+        f"{TRAINER}.fit",
+        InOrder(
+            "self.step", "self._save_checkpoint", "self._log_rollout_data", "self.logger.log(data=metrics"
         ),
-        seam(
-            TRAINER,
-            Members("config", "actor_rollout_wg", "tokenizer", "local_trigger_step"),
-            ".gvpo.trainer",
+        ".reference.trainer",
+        "runs.verl_run",
+    ),
+    seam(
+        f"{TRAINER}.fit",
+        Hands("self.step", by_place=2),
+        ".reference.trainer",
+        ".measure.gold_responses",
+        ".measure.training_rewards",
+    ),
+    # Without it every run of a grid would count as one that ended before its last step.
+    seam(f"{TRAINER}._compute_metrics", Has("'training/global_step': global_steps"), "runs.verl_run"),
+    seam(f"{TRAINER}.fit", Hands("self._log_rollout_data", by_place=3), ".steps.trainer"),
+    # Else a mini-batch would cut groups, or its rows lack what GVPO's targets are made of.
+    seam(
+        f"{TRAINER}._step_once",
+        InOrder(
+            "self._balance_batch",
+            "self._compute_old_log_prob",
+            "self._compute_ref_log_prob",
+            "self._compute_advantage",
+            "self._update_actor",
         ),
-        seam(TRAINER, Members("config", "global_steps", "actor_rollout_wg"), ".measure.gold_responses"),
-        seam(TRAINER, Members("config", "role_worker_mapping"), ".trainer_modes"),
-        seam(f"{TRAINER}.__init__", Overridden("config"), ".trainer_modes"),
-        seam(f"{TRAINER}._init_resource_pool_mgr", Overridden(), ".trainer_modes"),
-        # Else we would replace another worker class of verl.
-        seam(
-            f"{TRAINER}._init_resource_pool_mgr",
-            Has("self.role_worker_mapping[role] = ray.remote(ActorRolloutRefWorker)"),
-            ".trainer_modes",
+        ".gvpo.trainer",
+    ),
+    seam(
+        f"{TRAINER}._balance_batch",
+        Overridden("batch", "metrics", "logging_prefix", "keep_minibatch"),
+        ".gvpo.trainer",
+    ),
+    # Else GVPO would take a drift for zero that is not.
+    seam(
+        f"{TRAINER}._compute_old_log_prob",
+        Has("self.actor_rollout_wg.compute_log_prob(batch)"),
+        ".gvpo.trainer",
+        ".reference.trainer",
+    ),
+    # Else GVPO would take a drift for zero that is not.
+    seam(f"{SEPARATE}._compute_old_log_prob", Has("self.local_trigger_step == 0"), ".gvpo.trainer"),
+    # Else a mini-batch would cut groups.
+    seam(
+        f"{TRAINER}._update_actor",
+        Has(
+            "'mini_batch_size': ppo_mini_batch_size",
+            "'dataloader_kwargs': {'shuffle': self.config.actor_rollout_ref.actor.shuffle}",
         ),
-        seam(f"{SEPARATE}.__init__", Overridden("config"), ".trainer_modes"),
-        seam(f"{SEPARATE}._init_resource_pool_mgr", Overridden(), ".trainer_modes"),
-        # Else we would replace another worker class of verl.
-        seam(f"{SEPARATE}._init_resource_pool_mgr", Has("ray.remote(DetachActorWorker)"), ".trainer_modes"),
-        seam(
-            "verl.trainer.ppo.utils.Role",
-            Members("Actor", "ActorRollout", "ActorRolloutRef"),
-            ".trainer_modes",
+        ".gvpo.trainer",
+        ".gvpo.packing",
+    ),
+    # Else a killed run would resume from half a checkpoint.
+    seam(
+        f"{TRAINER}._save_checkpoint",
+        InOrder("self.actor_rollout_wg.save_checkpoint", "f.write"),
+        ".reference.trainer",
+        ".stored.trainer",
+    ),
+    seam(
+        f"{TRAINER}._dump_generations",
+        Overridden("inputs", "outputs", "gts", "scores", "reward_extra_infos_dict", "dump_path"),
+        ".steps.trainer",
+    ),
+    seam(
+        f"{TRAINER}._log_rollout_data",
+        Hands("self._dump_generations", by_name=("reward_extra_infos_dict", "dump_path")),
+        ".steps.trainer",
+    ),
+    seam(
+        f"{TRAINER}._validate",
+        Hands("self._dump_generations", by_name=("reward_extra_infos_dict", "dump_path")),
+        ".steps.trainer",
+    ),
+    # --- Rows of a batch
+    seam(
+        "transfer_queue.KVBatchMeta",
+        Members("keys", "partition_id", "tags", "extra_info", "reorder"),
+        ".batch.fields",
+        ".gvpo.trainer",
+        ".steps.collect",
+    ),
+    seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".gvpo.trainer"),
+    seam("transfer_queue.KVBatchMeta.select_keys", Called(("keys_to_select",)), ".measure.gold_responses"),
+    seam("transfer_queue.get_client", Called(), ".batch.sessions"),
+    seam("transfer_queue.kv_list", Called(("partition_id",)), ".batch.sessions"),
+    # Else rows would be put into wrong groups.
+    seam(POSTPROCESS, Has("keys.append(f'{uid}_{session_id}_{i}')"), ".batch.fields", ".batch.sessions"),
+    # Else several outputs of a session, a list, would not fail here and go unnoticed.
+    seam(
+        f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._agent_loop_postprocess",
+        Has("output.extra_fields['raw_prompt']"),
+        ".batch.sessions",
+    ),
+    # Else padding would count as responses.
+    seam(
+        UPSAMPLE, Has("pad_uid = f'pad{uuid.uuid4().hex}'"), ".batch.fields", ".batch.sessions", "runs.dumps"
+    ),
+    # Else the steps of padding would count.
+    seam(
+        "verl.trainer.ppo.padding_utils.construct_minimal_padding_template",
+        Has("is_padding=True"),
+        ".steps.collect",
+    ),
+    seam("transfer_queue.KVBatchMeta.chunk", Called(("chunks",)), ".gvpo.packing"),
+    # Else a mini-batch would cut groups.
+    seam(
+        f"{ROWS}.make_iterator",
+        Has("idx_lst = torch.arange(tensordict.shape[0])", "dataset=idx_lst, batch_size=mini_batch_size"),
+        ".gvpo.packing",
+    ),
+    # Else GVPO would stop at its second update, whose micro-batches hold parts of groups.
+    seam(
+        "verl.workers.engine.utils.prepare_micro_batches",
+        Has(
+            "key='force_group_size'",
+            "force_group_size=force_group_size",
+            "tu.chunk_tensordict(data, total_data_size // (micro_batch_size_per_gpu * force_group_size))",
         ),
-        *(seam(f"{trainer}._setup", Overridden(), ".gvpo.trainer") for trainer in (TRAINER, SEPARATE)),
+        ".gvpo.plan",
+    ),
+    seam(
+        f"{ENGINE}.forward_backward_batch",
+        Has("prepare_micro_batches(data=data, dp_group=self.get_data_parallel_group()"),
+        ".gvpo.plan",
+    ),
+    # --- Where the losses hold
+    *(
+        # Else the loss would be divided by the counts of one micro-batch or rank.
         seam(
-            f"{TRAINER}.step",
-            Overridden("metrics", "timing_raw"),
-            ".reference.trainer",
-            ".measure.gold_responses",
-            ".measure.training_rewards",
-        ),
-        seam(
-            f"{TRAINER}._val_metrics_update",
-            Overridden("data_sources", "sample_uids", "reward_extra_infos_dict", ANY_MORE),
-            ".measure.training_rewards",
-        ),
-        seam(
-            f"{TRAINER}._validate", Hands("self._val_metrics_update", by_place=4), ".measure.training_rewards"
-        ),
-        # Else a key's values would not be those of the responses in their order.
-        seam(
-            f"{TRAINER}._validate",
+            f"{engine}.forward_backward_batch",
             Has(
-                "reward_extra_infos_dict[key] = [None] * n_prior", "reward_extra_infos_dict[key].append(None)"
-            ),
-            ".measure.training_rewards",
-        ),
-        # Else GVPO would take the drift of a later update for zero.
-        seam(f"{TRAINER}.step", Has("self.local_trigger_step = trigger_idx"), ".gvpo.trainer"),
-        # Else a checkpoint would have the old reference, or a run be complete before its last checkpoint.
-        seam(
-            f"{TRAINER}.fit",
-            InOrder(
-                "self.step", "self._save_checkpoint", "self._log_rollout_data", "self.logger.log(data=metrics"
-            ),
-            ".reference.trainer",
-            "runs.verl_run",
-        ),
-        seam(
-            f"{TRAINER}.fit",
-            Hands("self.step", by_place=2),
-            ".reference.trainer",
-            ".measure.gold_responses",
-            ".measure.training_rewards",
-        ),
-        # Without it every run of a grid would count as one that ended before its last step.
-        seam(f"{TRAINER}._compute_metrics", Has("'training/global_step': global_steps"), "runs.verl_run"),
-        seam(f"{TRAINER}.fit", Hands("self._log_rollout_data", by_place=3), ".steps.trainer"),
-        # Else a mini-batch would cut groups, or its rows lack what GVPO's targets are made of.
-        seam(
-            f"{TRAINER}._step_once",
-            InOrder(
-                "self._balance_batch",
-                "self._compute_old_log_prob",
-                "self._compute_ref_log_prob",
-                "self._compute_advantage",
-                "self._update_actor",
-            ),
-            ".gvpo.trainer",
-        ),
-        seam(
-            f"{TRAINER}._balance_batch",
-            Overridden("batch", "metrics", "logging_prefix", "keep_minibatch"),
-            ".gvpo.trainer",
-        ),
-        seam(f"{TRAINER}._get_required_batch_multiple", Called(("dp_size",)), ".gvpo.trainer"),
-        # Else GVPO would take a drift for zero that is not.
-        seam(
-            f"{TRAINER}._compute_old_log_prob",
-            Has("self.actor_rollout_wg.compute_log_prob(batch)"),
-            ".gvpo.trainer",
-            ".reference.trainer",
-        ),
-        # Else GVPO would take a drift for zero that is not.
-        seam(
-            f"{SEPARATE}._compute_old_log_prob",
-            Has("self.local_trigger_step == 0"),
-            ".gvpo.trainer",
-        ),
-        seam(f"{TRAINER}._compute_ref_log_prob", Overridden("batch", "metrics"), ".reference.trainer"),
-        seam(
-            f"{TRAINER}._compute_advantage",
-            Overridden("batch", "metrics"),
-            ".gvpo.trainer",
-            ".steps.trainer",
-            ".stored.trainer",
-            ".trainer_modes",
-        ),
-        seam(f"{TRAINER}._update_actor", Overridden("batch", "metrics"), ".gvpo.trainer"),
-        # Else a mini-batch would cut groups.
-        seam(
-            f"{TRAINER}._update_actor",
-            Has(
-                "'mini_batch_size': ppo_mini_batch_size",
-                "'dataloader_kwargs': {'shuffle': self.config.actor_rollout_ref.actor.shuffle}",
-            ),
-            ".gvpo.trainer",
-            ".gvpo.packing",
-        ),
-        seam(
-            f"{TRAINER}._save_checkpoint",
-            Overridden(),
-            ".reference.trainer",
-            ".stored.trainer",
-        ),
-        # Else a killed run would resume from half a checkpoint.
-        seam(
-            f"{TRAINER}._save_checkpoint",
-            InOrder("self.actor_rollout_wg.save_checkpoint", "f.write"),
-            ".reference.trainer",
-            ".stored.trainer",
-        ),
-        seam(
-            f"{TRAINER}._load_checkpoint",
-            Overridden(),
-            ".reference.trainer",
-            ".stored.trainer",
-        ),
-        seam(f"{TRAINER}._init_dataloader", Overridden(), ".measure.gold_responses"),
-        seam(f"{TRAINER}._log_rollout_data", Overridden("batch", ANY_MORE), ".steps.trainer"),
-        seam(
-            f"{TRAINER}._dump_generations",
-            Overridden("inputs", "outputs", "gts", "scores", "reward_extra_infos_dict", "dump_path"),
-            ".steps.trainer",
-        ),
-        seam(
-            f"{TRAINER}._log_rollout_data",
-            Hands("self._dump_generations", by_name=("reward_extra_infos_dict", "dump_path")),
-            ".steps.trainer",
-        ),
-        seam(
-            f"{TRAINER}._validate",
-            Hands("self._dump_generations", by_name=("reward_extra_infos_dict", "dump_path")),
-            ".steps.trainer",
-        ),
-    ],
-    "Rows of a batch": [
-        seam(
-            "transfer_queue.kv_batch_get",
-            Called(by_name=("keys", "partition_id", "select_fields")),
-            ".batch.fields",
-        ),
-        seam(
-            "transfer_queue.kv_batch_put",
-            Called(by_name=("keys", "partition_id", "fields", "tags")),
-            ".batch.fields",
-        ),
-        seam("transfer_queue.kv_clear", Called(by_name=("keys", "partition_id")), ".batch.fields"),
-        seam(
-            "transfer_queue.KVBatchMeta",
-            Members("keys", "partition_id", "tags", "extra_info", "reorder"),
-            ".batch.fields",
-            ".gvpo.trainer",
-            ".steps.collect",
-        ),
-        seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".gvpo.trainer"),
-        seam(
-            "transfer_queue.KVBatchMeta.select_keys", Called(("keys_to_select",)), ".measure.gold_responses"
-        ),
-        seam("transfer_queue.get_client", Called(), ".batch.sessions"),
-        seam("transfer_queue.kv_list", Called(("partition_id",)), ".batch.sessions"),
-        # Else rows would be put into wrong groups.
-        seam(
-            POSTPROCESS,
-            Has("keys.append(f'{uid}_{session_id}_{i}')"),
-            ".batch.fields",
-            ".batch.sessions",
-        ),
-        # Else several outputs of a session, a list, would not fail here and go unnoticed.
-        seam(
-            f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._agent_loop_postprocess",
-            Has("output.extra_fields['raw_prompt']"),
-            ".batch.sessions",
-        ),
-        seam(UPSAMPLE, Called(("batch", "batch_multiple", "eos_token_id")), ".gvpo.trainer"),
-        # Else padding would count as responses.
-        seam(
-            UPSAMPLE,
-            Has("pad_uid = f'pad{uuid.uuid4().hex}'"),
-            ".batch.fields",
-            ".batch.sessions",
-            "runs.dumps",
-        ),
-        # Else the steps of padding would count.
-        seam(
-            "verl.trainer.ppo.padding_utils.construct_minimal_padding_template",
-            Has("is_padding=True"),
-            ".steps.collect",
-        ),
-        seam(f"{BALANCING}.calculate_workload", Called(("seqlen_list",)), ".gvpo.trainer"),
-        seam(
-            f"{BALANCING}.log_seqlen_unbalance",
-            Called(("seqlen_list", "partitions", "prefix")),
-            ".gvpo.trainer",
-        ),
-        seam(
-            f"{BALANCING}.get_seqlen_balanced_partitions",
-            Called(("seqlen_list",), ("k_partitions", "equal_size")),
-            ".gvpo.packing",
-        ),
-        seam(f"{PADDING}.response_from_nested", Called(("tensor", "response_mask")), ".gvpo.drift"),
-        seam("transfer_queue.KVBatchMeta.chunk", Called(("chunks",)), ".gvpo.packing"),
-        # Else a mini-batch would cut groups.
-        seam(
-            f"{ROWS}.make_iterator",
-            Has("idx_lst = torch.arange(tensordict.shape[0])", "dataset=idx_lst, batch_size=mini_batch_size"),
-            ".gvpo.packing",
-        ),
-        # Else GVPO would stop at its second update, whose micro-batches hold parts of groups.
-        seam(
-            "verl.workers.engine.utils.prepare_micro_batches",
-            Has(
-                "key='force_group_size'",
-                "force_group_size=force_group_size",
-                "tu.chunk_tensordict(data, total_data_size // (micro_batch_size_per_gpu * force_group_size))",
-            ),
-            ".gvpo.plan",
-        ),
-        seam(
-            f"{ENGINE}.forward_backward_batch",
-            Has("prepare_micro_batches(data=data, dp_group=self.get_data_parallel_group()"),
-            ".gvpo.plan",
-        ),
-        seam(
-            f"{ROWS}.get",
-            Called(("tensordict", "key"), ("default",)),
-            ".gvpo.drift",
-            ".steps.collect",
-            ".measure.training_rewards",
-            ".batch.fields",
-            ".stored.trainer",
-        ),
-        seam(f"{ROWS}.list_of_dict_to_tensordict", Called(("list_of_dicts",)), ".batch.fields"),
-        seam(f"{ROWS}.pop", Called(("tensordict",), ("key", "default")), ".gvpo.drift"),
-        seam(
-            f"{ROWS}.assign_non_tensor",
-            Called(("tensor_dict",), ("use_dynamic_bsz",)),
-            ".gvpo.drift",
-            ".invariance.batch",
-        ),
-    ],
-    "Where the losses hold": [
-        *(
-            # Else the loss would be divided by the counts of one micro-batch or rank.
-            seam(
-                f"{engine}.forward_backward_batch",
-                Has(
-                    "tu.assign_non_tensor(data, batch_num_tokens=batch_num_tokens.item())",
-                    "tu.assign_non_tensor(data, dp_size=self.get_data_parallel_size())",
-                ),
-                ".preflight.support",
-            )
-            for engine in (ENGINE, MEGATRON, VEOMNI, TORCHTITAN)
-        ),
-        *(
-            seam(
-                where,
-                Hands("loss_function", by_name=("model_output", "data", "dp_group")),
-                ".preflight.support",
-            )
-            for where in (
-                f"{ENGINE}WithLMHead.forward_step",
-                f"{MEGATRON}WithLMHead.postprocess_micro_batch_func",
-                f"{TORCHTITAN}WithLMHead.forward_step",
-            )
-        ),
-        # Else the gradient would have another scale.
-        seam(
-            f"{MEGATRON}WithLMHead.postprocess_micro_batch_func",
-            Has(
-                "scaled_loss = loss * data['num_micro_batch']",
-                "local_sum = loss * routed_num_tokens / dp_size",
+                "tu.assign_non_tensor(data, batch_num_tokens=batch_num_tokens.item())",
+                "tu.assign_non_tensor(data, dp_size=self.get_data_parallel_size())",
             ),
             ".preflight.support",
-        ),
-        # Else the gradient would have another scale.
+        )
+        for engine in (ENGINE, MEGATRON, VEOMNI, TORCHTITAN)
+    ),
+    *(
         seam(
-            f"{TORCHTITAN}.__init__",
-            Has("enable_fsdp_gradient_division(model_part, dp_size)"),
-            ".preflight.support",
-        ),
-        seam(VEOMNI, Derived(ENGINE), ".preflight.support"),
-        seam(f"{VEOMNI}WithLMHead", Derived(f"{ENGINE}WithLMHead"), ".preflight.support"),
-        seam("verl.workers.config.McoreActorConfig", Members("strategy", "megatron"), ".preflight.training"),
-        seam(
-            "verl.workers.config.engine.McoreEngineConfig",
-            Members("strategy", "pipeline_model_parallel_size"),
-            ".preflight.training",
-        ),
-        # Else the loss would be divided by a wrong number of responses.
-        seam(
-            f"{V0}._update_actor",
-            Has(
-                "ppo_mini_batch_size = ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n",
-                "global_batch_size=ppo_mini_batch_size",
-            ),
-            ".preflight.support",
-        ),
-        # Else the estimator would take defaults for our options.
-        seam(f"{V0}.fit", Has("config=self.config.algorithm"), ".preflight.support"),
-        seam(SEPARATION, Derived(V0), ".preflight.support"),
-        # Else the estimator would take defaults for our options.
-        seam(
-            f"{SEPARATION}._fit_compute_advantage", Has("config=self.config.algorithm"), ".preflight.support"
-        ),
-        seam(
-            f"{EXPERIMENTAL}.one_step_off_policy.ray_trainer.OneStepOffRayTrainer",
-            Derived(SEPARATION),
-            ".preflight.support",
-        ),
-        seam(
-            f"{EXPERIMENTAL}.fully_async_policy.fully_async_trainer.FullyAsyncTrainer",
-            Derived(SEPARATION),
-            ".preflight.support",
-        ),
-        # Else no group would be filtered out.
-        seam(
-            f"{TRAINER}._build_replay_buffer",
-            Has("filter_groups_metric=filter_groups_metric"),
-            ".preflight.support",
-        ),
-        # Else a loss that verl registers as "gpg" would have a ratio.
-        seam(
-            f"{CORE}.compute_policy_loss_gpg",
-            Has("pg_losses = -log_prob * advantages"),
-            ".preflight.verls_losses",
-        ),
-        # Else rollout weights and rejection would be left out, or applied twice.
-        seam(
-            f"{TRAINER}._compute_advantage",
-            Has(
-                "not bypass_recomputing_logprobs",
-                "compute_rollout_correction_and_add_to_batch(data, rollout_corr_config)",
-            ),
-            ".preflight.support",
-        ),
-        # Else a new rejection of tokens would pass our check of GVPO.
-        seam(
-            "verl.trainer.ppo.rollout_corr_helper",
-            Has("TOKEN_LEVEL_ROLLOUT_RS_OPTIONS: set[str] = {'token_k1', 'token_k2', 'token_k3'}"),
-            ".preflight.training",
-        ),
-        # Else distillation would go without our loss.
-        seam(
-            "verl.trainer.distillation.losses.distillation_ppo_loss",
-            Has("ppo_loss(config, model_output, data, dp_group)"),
-            ".preflight.support",
-        ),
-    ],
-    "Workers and engines": [
-        seam(f"{TRAINING_WORKER}.set_loss_fn", Overridden("loss_fn"), ".gvpo.drift"),
-        seam(f"{TRAINING_WORKER}.train_mini_batch", Overridden("data"), ".gvpo.drift"),
-        seam(
-            f"{TRAINING_WORKER}.train_mini_batch",
-            Hands("self.train_batch", by_place=1),
-            ".gvpo.drift",
-        ),
-        seam(f"{TRAINING_WORKER}.train_batch", Overridden("data"), ".gvpo.drift"),
-        seam(
-            TRAINING_WORKER,
-            Members("engine", "engine_config", "model_config"),
-            ".gvpo.drift",
-            ".reference.worker",
-        ),
-        seam(
-            "verl.workers.config.engine.EngineConfig",
-            Members(
-                "use_dynamic_bsz",
-                "max_token_len_per_gpu",
-                "micro_batch_size_per_gpu",
-                "use_fused_kernels",
-                "forward_only",
-            ),
-            ".gvpo.drift",
-            ".cpu.engines",
-        ),
-        seam(
-            ACTOR_WORKER,
-            Members("actor_worker_cls", "actor", "ref"),
-            ".gvpo.drift",
-            ".reference.worker",
-        ),
-        seam(
-            "verl.experimental.separation.engine_workers.DetachActorWorker",
-            Derived(ACTOR_WORKER),
-            ".gvpo.drift",
-        ),
-        seam(
-            "verl.single_controller.base.decorator.register",
-            Called(by_name=("dispatch_mode",)),
-            ".reference.worker",
-        ),
-        seam("verl.single_controller.base.decorator.Dispatch", Name(), ".reference.worker"),
-        seam(
-            "verl.single_controller.base.worker_group.WorkerGroup",
-            Members("_dispatch_info"),
-            ".batch.fields",
-        ),
-        seam(
-            "verl.single_controller.base.worker.Worker._query_dispatch_info",
-            Called(("mesh_name",)),
-            ".batch.fields",
-        ),
-        seam("verl.utils.device.get_device_id", Called(), ".gvpo.drift"),
-        seam("verl.workers.engine.base.BaseEngine.infer_batch", Called(("data",)), ".gvpo.drift"),
-        seam(f"{ENGINE}.eval_mode", Called(by_name=("disable_auto_offload",)), ".gvpo.drift"),
-        seam(f"{ENGINE}.get_data_parallel_group", Called(), ".gvpo.drift"),
-        seam(ENGINE, Members("module"), ".reference.worker"),
-        # Else a refresh would write to shards that no forward pass reads.
-        seam(
-            "verl.utils.fsdp_utils.offload_fsdp_model_to_cpu",
-            Has("flat_param._local_shard = flat_param.data"),
-            ".reference.worker",
-        ),
-        seam("verl.utils.device.get_torch_device", Called(), ".reference.worker"),
-        seam(
+            where, Hands("loss_function", by_name=("model_output", "data", "dp_group")), ".preflight.support"
+        )
+        for where in (
             f"{ENGINE}WithLMHead.forward_step",
-            Hands("loss_function", by_name=("model_output", "data", "dp_group")),
-            ".gvpo.drift",
+            f"{MEGATRON}WithLMHead.postprocess_micro_batch_func",
+            f"{TORCHTITAN}WithLMHead.forward_step",
+        )
+    ),
+    # Else the gradient would have another scale.
+    seam(
+        f"{MEGATRON}WithLMHead.postprocess_micro_batch_func",
+        Has("scaled_loss = loss * data['num_micro_batch']", "local_sum = loss * routed_num_tokens / dp_size"),
+        ".preflight.support",
+    ),
+    # Else the gradient would have another scale.
+    seam(
+        f"{TORCHTITAN}.__init__",
+        Has("enable_fsdp_gradient_division(model_part, dp_size)"),
+        ".preflight.support",
+    ),
+    seam(VEOMNI, Derived(ENGINE), ".preflight.support"),
+    seam(f"{VEOMNI}WithLMHead", Derived(f"{ENGINE}WithLMHead"), ".preflight.support"),
+    seam("verl.workers.config.McoreActorConfig", Members("strategy", "megatron"), ".preflight.training"),
+    seam(
+        "verl.workers.config.engine.McoreEngineConfig",
+        Members("strategy", "pipeline_model_parallel_size"),
+        ".preflight.training",
+    ),
+    # Else the loss would be divided by a wrong number of responses.
+    seam(
+        f"{V0}._update_actor",
+        Has(
+            "ppo_mini_batch_size = ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n",
+            "global_batch_size=ppo_mini_batch_size",
         ),
-    ],
-    "Step rewards": [
+        ".preflight.support",
+    ),
+    # Else the estimator would take defaults for our options.
+    seam(f"{V0}.fit", Has("config=self.config.algorithm"), ".preflight.support"),
+    seam(SEPARATION, Derived(V0), ".preflight.support"),
+    # Else the estimator would take defaults for our options.
+    seam(f"{SEPARATION}._fit_compute_advantage", Has("config=self.config.algorithm"), ".preflight.support"),
+    seam(
+        f"{EXPERIMENTAL}.one_step_off_policy.ray_trainer.OneStepOffRayTrainer",
+        Derived(SEPARATION),
+        ".preflight.support",
+    ),
+    seam(
+        f"{EXPERIMENTAL}.fully_async_policy.fully_async_trainer.FullyAsyncTrainer",
+        Derived(SEPARATION),
+        ".preflight.support",
+    ),
+    # Else no group would be filtered out.
+    seam(
+        f"{TRAINER}._build_replay_buffer",
+        Has("filter_groups_metric=filter_groups_metric"),
+        ".preflight.support",
+    ),
+    # Else a loss that verl registers as "gpg" would have a ratio.
+    seam(
+        f"{CORE}.compute_policy_loss_gpg",
+        Has("pg_losses = -log_prob * advantages"),
+        ".preflight.verls_losses",
+    ),
+    # Else rollout weights and rejection would be left out, or applied twice.
+    seam(
+        f"{TRAINER}._compute_advantage",
+        Has(
+            "not bypass_recomputing_logprobs",
+            "compute_rollout_correction_and_add_to_batch(data, rollout_corr_config)",
+        ),
+        ".preflight.support",
+    ),
+    # Else a new rejection of tokens would pass our check of GVPO.
+    seam(
+        "verl.trainer.ppo.rollout_corr_helper",
+        Has("TOKEN_LEVEL_ROLLOUT_RS_OPTIONS: set[str] = {'token_k1', 'token_k2', 'token_k3'}"),
+        ".preflight.training",
+    ),
+    # Else distillation would go without our loss.
+    seam(
+        "verl.trainer.distillation.losses.distillation_ppo_loss",
+        Has("ppo_loss(config, model_output, data, dp_group)"),
+        ".preflight.support",
+    ),
+    # --- Workers and engines
+    seam(f"{TRAINING_WORKER}.train_mini_batch", Hands("self.train_batch", by_place=1), ".gvpo.drift"),
+    seam(
+        "verl.workers.config.engine.EngineConfig",
+        Members(
+            "use_dynamic_bsz",
+            "max_token_len_per_gpu",
+            "micro_batch_size_per_gpu",
+            "use_fused_kernels",
+            "forward_only",
+        ),
+        ".gvpo.drift",
+        ".cpu.engines",
+    ),
+    seam(ACTOR_WORKER, Members("actor_worker_cls", "actor", "ref"), ".gvpo.drift", ".reference.worker"),
+    seam(
+        "verl.experimental.separation.engine_workers.DetachActorWorker", Derived(ACTOR_WORKER), ".gvpo.drift"
+    ),
+    seam("verl.single_controller.base.worker_group.WorkerGroup", Members("_dispatch_info"), ".batch.fields"),
+    seam(
+        "verl.single_controller.base.worker.Worker._query_dispatch_info",
+        Called(("mesh_name",)),
+        ".batch.fields",
+    ),
+    seam("verl.workers.engine.base.BaseEngine.infer_batch", Called(("data",)), ".gvpo.drift"),
+    seam(f"{ENGINE}.eval_mode", Called(by_name=("disable_auto_offload",)), ".gvpo.drift"),
+    seam(f"{ENGINE}.get_data_parallel_group", Called(), ".gvpo.drift"),
+    seam(ENGINE, Members("module"), ".reference.worker"),
+    # Else a refresh would write to shards that no forward pass reads.
+    seam(
+        "verl.utils.fsdp_utils.offload_fsdp_model_to_cpu",
+        Has("flat_param._local_shard = flat_param.data"),
+        ".reference.worker",
+    ),
+    seam(
+        f"{ENGINE}WithLMHead.forward_step",
+        Hands("loss_function", by_name=("model_output", "data", "dp_group")),
+        ".gvpo.drift",
+    ),
+    # --- Step rewards
+    seam(f"{AGENT_LOOP}.agent_loop.AgentLoopBase", Members("server_manager"), ".rollout.agent_loops"),
+    seam(f"{AGENT_LOOP}.agent_loop.AgentLoopOutput", Members("extra_fields"), ".rollout.agent_loops"),
+    # --- Measurement
+    *(
         seam(
-            f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
-            Overridden(ANY_MORE),
-            ".rollout.agent_loops",
-            ".stored.rollout",
-        ),
-        seam(
-            f"{AGENT_LOOP}.tool_agent_loop.ToolAgentLoop.run",
-            Overridden(ANY_MORE),
-            ".rollout.agent_loops",
-        ),
-        seam(f"{AGENT_LOOP}.agent_loop.AgentLoopBase.run", Overridden(ANY_MORE), ".rollout.agent_loops"),
-        seam(
-            f"{AGENT_LOOP}.agent_loop.AgentLoopBase",
-            Members("config", "server_manager", "tokenizer"),
-            ".rollout.agent_loops",
-        ),
-        seam(
-            f"{AGENT_LOOP}.agent_loop.AgentLoopOutput",
-            Members("response_ids", "extra_fields"),
-            ".rollout.agent_loops",
-        ),
-        seam(f"{AGENT_LOOP}.agent_loop.AgentLoopOutput.as_dict", Overridden(), ".rollout.agent_loops"),
-    ],
-    "Measurement": [
-        *(
-            seam(
-                where,
-                Hands("self.server_manager.generate", by_name=("prompt_ids", "sampling_params")),
-                ".measure.request_seeds",
-            )
-            for where in (
-                f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
-                f"{AGENT_LOOP}.tool_agent_loop.ToolAgentLoop._handle_generating_state",
-            )
-        ),
-        # Else all responses to a prompt would have one seed.
-        seam(
-            "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ._run_prompt",
-            Has("session_id=i"),
+            where,
+            Hands("self.server_manager.generate", by_name=("prompt_ids", "sampling_params")),
             ".measure.request_seeds",
-        ),
-        # Else the turns of one response would count on in the next.
-        seam(
-            f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._run_agent_loop",
-            InOrder("hydra.utils.instantiate", "agent_loop.run"),
-            ".rollout.agent_loops",
-        ),
-        # Else vLLM would not be told the seed.
-        seam(
-            f"{VLLM_SERVER}.generate",
-            Has("SamplingParams(max_tokens=max_tokens, **sampling_params)"),
-            ".measure.request_seeds",
-        ),
-        # Else prompts would have other tokens than in a rollout.
-        seam(
-            "verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder._render_tokens",
-            Has("apply_chat_template(self.tokenizer, messages", "return normalize_token_ids(tokenized)"),
-            ".measure.gold_responses",
-        ),
-        seam(
-            "verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder.build_initial_tokens",
-            Has("self._render_tokens(messages, add_generation_prompt=True"),
-            ".measure.gold_responses",
-        ),
-        seam(
-            "verl.utils.tokenizer.chat_template.apply_chat_template",
-            Called(("processor", "messages")),
-            ".measure.gold_responses",
-        ),
-        seam(
-            "verl.utils.tokenizer.normalize_token_ids",
-            Called(("tokenized_output",)),
-            ".measure.gold_responses",
-        ),
-        seam(
-            "verl.trainer.ppo.utils.create_rl_dataset",
-            Called(("data_paths", "data_config", "tokenizer", "processor"), ("is_train", "max_samples")),
-            ".measure.gold_responses",
-        ),
-        # Else rows would be left out, or others measured than the first.
-        seam(
-            "verl.utils.dataset.rl_dataset.RLHFDataset.__init__",
-            Has("config.get('filter_overlong_prompts', True)", "config.get('shuffle', False)"),
-            ".measure.gold_responses",
-        ),
-        seam("verl.utils.config.omega_conf_to_dataclass", Called(("config",)), ".measure.gold_responses"),
-        seam(
-            "verl.workers.config.HFModelConfig",
-            Members("tokenizer", "processor", "hf_config"),
-            ".measure.gold_responses",
-        ),
-        seam("verl.utils.debug.marked_timer", Called(("name", "timing_raw")), ".measure.gold_responses"),
-        seam(f"{ACTOR_WORKER}.compute_log_prob", Called(("data",)), ".measure.gold_responses"),
-        # Else the log-probs would be of another temperature, or of other tokens.
-        seam(
-            f"{TRAINER}._compute_ref_log_prob",
-            Has(
-                "'calculate_entropy': False",
-                "'compute_loss': False",
-                "'temperature': self.config.actor_rollout_ref.rollout.temperature",
-                "response_from_nested(data.pop('log_probs'), data['response_mask'])",
-            ),
-            ".measure.gold_responses",
-        ),
-        seam(
-            f"{PADDING}.response_from_nested", Called(("tensor", "response_mask")), ".measure.gold_responses"
-        ),
-        # Else no number of the reward function would be logged.
-        seam(
-            f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._compute_score",
-            Has("final_output.extra_fields['reward_extra_info'] = result['reward_extra_info']"),
-            ".measure.training_rewards",
-        ),
-    ],
-    "Stored responses": [
-        seam(
-            TRAINER,
-            Members("config", "global_steps", "tokenizer", "train_dataset"),
-            ".stored.trainer",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "actor_rollout_ref.rollout.agent.default_agent_loop",
-                "actor_rollout_ref.rollout.calculate_log_probs",
-                "actor_rollout_ref.rollout.n",
-                "algorithm.adv_estimator",
-                "algorithm.rollout_correction.bypass_mode",
-                "data.max_response_length",
-            ),
-            ".stored.checks",
-            ".stored.trainer",
-        ),
-        seam(f"{TRAINER}._init_dataloader", Overridden(), ".stored.trainer"),
-        seam(
-            f"{TRAINER}._init_dataloader",
-            Has("self.train_dataset = create_rl_dataset("),
-            ".stored.trainer",
-        ),
-        # Else a wrong response would be named after workers and servers were started.
-        seam(
-            f"{TRAINER}._setup",
-            InOrder("self._init_tokenizer", "self._init_dataloader", "self.actor_rollout_wg.init_model"),
-            ".stored.trainer",
-        ),
-        seam(f"{TRAINER}._next_train_batch", Overridden("num_prompts"), ".stored.trainer"),
-        # Else prompts would get no stored responses.
-        *(
-            seam(f"{TRAINER}.{method}", Has("self._next_train_batch("), ".stored.trainer")
-            for method in ("_add_prompts_to_generate", "_add_batch_to_generate")
-        ),
-        seam(
-            f"{ROWS}.assign_non_tensor_stack",
-            Called(("tensor_dict", "key", "val")),
-            ".stored.trainer",
-        ),
-        # Else a prompt would be unknown to the history.
-        seam(
-            "verl.utils.dataset.rl_dataset.RLHFDataset.__getitem__",
-            Has("row_dict['raw_prompt'] = self._build_messages(row_dict, key=self.prompt_key)"),
-            ".stored.trainer",
-        ),
-        seam(f"{TRAINER}._compute_old_log_prob", Overridden("batch", "metrics"), ".stored.trainer"),
-        seam(f"{SEPARATE}._compute_old_log_prob", Overridden("batch", "metrics"), ".stored.trainer"),
-        # Else verl's default agent loop would run, and sample everything.
-        seam(
-            f"{AGENT_LOOP_WORKER}.generate_sequences",
-            Has("if 'agent_name' not in batch"),
-            ".stored.trainer",
-        ),
-        # Else sessions would not know which sample they are, or not see the column.
-        seam(
-            f"{AGENT_LOOP_WORKER}._run_prompt",
-            Has("session_id=i, **prompt"),
-            ".stored.rollout",
-        ),
-        # Else the server would be asked for what is stored, or the origin of a response be lost.
-        seam(
+        )
+        for where in (
             f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
-            Has(
-                "await self.server_manager.generate(",
-                "sampling_params=sampling_params",
-                "extra_fields=output.extra_fields",
-            ),
-            ".stored.rollout",
+            f"{AGENT_LOOP}.tool_agent_loop.ToolAgentLoop._handle_generating_state",
+        )
+    ),
+    # Else all responses to a prompt would have one seed.
+    seam(
+        "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ._run_prompt",
+        Has("session_id=i"),
+        ".measure.request_seeds",
+    ),
+    # Else the turns of one response would count on in the next.
+    seam(
+        f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._run_agent_loop",
+        InOrder("hydra.utils.instantiate", "agent_loop.run"),
+        ".rollout.agent_loops",
+    ),
+    # Else vLLM would not be told the seed.
+    seam(
+        f"{VLLM_SERVER}.generate",
+        Has("SamplingParams(max_tokens=max_tokens, **sampling_params)"),
+        ".measure.request_seeds",
+    ),
+    # Else prompts would have other tokens than in a rollout.
+    seam(
+        "verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder._render_tokens",
+        Has("apply_chat_template(self.tokenizer, messages", "return normalize_token_ids(tokenized)"),
+        ".measure.gold_responses",
+    ),
+    seam(
+        "verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder.build_initial_tokens",
+        Has("self._render_tokens(messages, add_generation_prompt=True"),
+        ".measure.gold_responses",
+    ),
+    # Else rows would be left out, or others measured than the first.
+    seam(
+        "verl.utils.dataset.rl_dataset.RLHFDataset.__init__",
+        Has("config.get('filter_overlong_prompts', True)", "config.get('shuffle', False)"),
+        ".measure.gold_responses",
+    ),
+    seam(
+        "verl.workers.config.HFModelConfig",
+        Members("tokenizer", "processor", "hf_config"),
+        ".measure.gold_responses",
+    ),
+    seam(f"{ACTOR_WORKER}.compute_log_prob", Called(("data",)), ".measure.gold_responses"),
+    # Else the log-probs would be of another temperature, or of other tokens.
+    seam(
+        f"{TRAINER}._compute_ref_log_prob",
+        Has(
+            "'calculate_entropy': False",
+            "'compute_loss': False",
+            "'temperature': self.config.actor_rollout_ref.rollout.temperature",
+            "response_from_nested(data.pop('log_probs'), data['response_mask'])",
         ),
-        seam(
-            "verl.workers.rollout.replica.TokenOutput",
-            Members("token_ids", "log_probs", "extra_fields"),
-            ".stored.rollout",
+        ".measure.gold_responses",
+    ),
+    # Else no number of the reward function would be logged.
+    seam(
+        f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._compute_score",
+        Has("final_output.extra_fields['reward_extra_info'] = result['reward_extra_info']"),
+        ".measure.training_rewards",
+    ),
+    # --- Stored responses
+    seam(f"{TRAINER}._init_dataloader", Has("self.train_dataset = create_rl_dataset("), ".stored.trainer"),
+    # Else a wrong response would be named after workers and servers were started.
+    seam(
+        f"{TRAINER}._setup",
+        InOrder("self._init_tokenizer", "self._init_dataloader", "self.actor_rollout_wg.init_model"),
+        ".stored.trainer",
+    ),
+    # Else prompts would get no stored responses.
+    *(
+        seam(f"{TRAINER}.{method}", Has("self._next_train_batch("), ".stored.trainer")
+        for method in ("_add_prompts_to_generate", "_add_batch_to_generate")
+    ),
+    # Else a prompt would be unknown to the history.
+    seam(
+        "verl.utils.dataset.rl_dataset.RLHFDataset.__getitem__",
+        Has("row_dict['raw_prompt'] = self._build_messages(row_dict, key=self.prompt_key)"),
+        ".stored.trainer",
+    ),
+    # Else verl's default agent loop would run, and sample everything.
+    seam(f"{AGENT_LOOP_WORKER}.generate_sequences", Has("if 'agent_name' not in batch"), ".stored.trainer"),
+    # Else sessions would not know which sample they are, or not see the column.
+    seam(f"{AGENT_LOOP_WORKER}._run_prompt", Has("session_id=i, **prompt"), ".stored.rollout"),
+    # Else the server would be asked for what is stored, or the origin of a response be lost.
+    seam(
+        f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
+        Has(
+            "await self.server_manager.generate(",
+            "sampling_params=sampling_params",
+            "extra_fields=output.extra_fields",
         ),
-        # Else verl's staleness of stored responses would be that of another step.
-        seam(
-            POSTPROCESS,
-            Has("field['extra_fields'].get('min_global_steps')"),
-            ".stored.rollout",
+        ".stored.rollout",
+    ),
+    seam(
+        "verl.workers.rollout.replica.TokenOutput",
+        Members("token_ids", "log_probs", "extra_fields"),
+        ".stored.rollout",
+    ),
+    # Else verl's staleness of stored responses would be that of another step.
+    seam(POSTPROCESS, Has("field['extra_fields'].get('min_global_steps')"), ".stored.rollout"),
+    # --- Rewards
+    seam("verl.DataProto", Members("batch", "non_tensor_batch"), ".rewards.manager"),
+    seam(f"{NAIVE}.run_single", Overridden("data"), ".rewards.manager"),
+    seam(
+        f"{NAIVE}.run_single",
+        Hands("self.compute_score", by_name=("data_source", "solution_str", "ground_truth", "extra_info")),
+        "rewards.weighted_sum",
+        "rewards.reasoning_gym",
+        "rewards.whole_response",
+    ),
+    seam(
+        "verl.trainer.ppo.reward.load_reward_manager",
+        Hands("reward_manager_cls", by_name=("config", "tokenizer", "compute_score")),
+        ".rewards.manager",
+    ),
+    # Else the reward would be another function of the model's score than verl's.
+    seam(
+        f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score_disrm",
+        Has("{'model': model_name, 'input': disrm_prompt, 'use_activation': False}"),
+        ".rewards.response_scores",
+    ),
+    # Else a model that reads the chat in its own template would read another text than on verl's server.
+    seam(
+        f"{REWARD_LOOP}.reward_loop.RewardLoopWorker._preprocess_reward_inputs",
+        Has(
+            "list(data_item.non_tensor_batch['raw_prompt'])",
+            "chat.append({'role': 'assistant', 'content': rollout_response})",
+            "rm_prompt[len(self.reward_model_tokenizer.bos_token):]",
         ),
-    ],
-    "Rewards": [
-        seam("verl.DataProto", Members("batch", "non_tensor_batch", "__getitem__"), ".rewards.manager"),
-        seam(f"{NAIVE}.__init__", Overridden("config", "tokenizer", ANY_MORE), ".rewards.manager"),
-        seam(f"{NAIVE}.run_single", Overridden("data"), ".rewards.manager"),
-        seam(
-            NAIVE,
-            Members("loop", "tokenizer", "reward_router_address", "reward_model_tokenizer"),
-            ".rewards.manager",
+        ".rewards.response_scores",
+    ),
+    # Else the reward model alone would pay, though our check has passed.
+    seam(
+        f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score",
+        Has("self.config.reward.custom_reward_function.path is not None"),
+        ".rewards.checks",
+    ),
+    seam("verl.utils.import_utils.PKG_PATH_PREFIX", Name(), ".rewards.checks"),
+    seam("verl.utils.reward_score.default_compute_score", Name(), ".rewards.checks"),
+    # --- The CPU platform
+    seam(
+        f"{PLATFORM}.PlatformBase.is_platform_available", Called(by_name=("use_smi_check",)), ".cpu.platform"
+    ),
+    seam(
+        "verl.utils.distributed.initialize_global_process_group_ray",
+        Replaced("timeout_second", "backend"),
+        ".cpu.patches",
+    ),
+    seam(
+        f"{TRAINING_WORKER}.__init__",
+        Hands("initialize_global_process_group_ray", by_name=("timeout_second",)),
+        ".cpu.patches",
+    ),
+    seam(
+        "verl.utils.model.load_valuehead_model",
+        Replaced("local_path", "torch_dtype", "model_config", "trust_remote_code"),
+        ".cpu.patches",
+    ),
+    seam(f"{ENGINE}WithLMHead", Derived(ENGINE), ".cpu.engines"),
+    seam(f"{ENGINE}WithValueHead", Derived(ENGINE), ".cpu.engines"),
+    # --- Files and metrics
+    # Else a run's last metrics would be skipped as a line that is not finished.
+    seam("verl.utils.tracking.FileLogger.log", Has("+ b'\\n'"), "runs.metrics"),
+    # Else steps and groups of a dump would be another row's.
+    seam(
+        f"{TRAINER}._log_rollout_data",
+        Has("reward_extra_infos_dict = {'uid': [batch.keys[i] for i in sorted_indices]}"),
+        "runs.dumps",
+        ".steps.trainer",
+    ),
+    # --- Configuration
+    seam("verl.trainer.config", Name(), ".compose"),
+    # Else our checks would see another configuration than the training.
+    seam(f"{MAIN}.main", Has("config_path='config', config_name='ppo_trainer'"), ".compose"),
+    seam(
+        CONFIGURATION,
+        Keys(values={"trainer.use_v1": True, "actor_rollout_ref.hybrid_engine": True}),
+        ".trainer_modes",
+        ".preflight.training",
+    ),
+    seam(CONFIGURATION, Keys(values={"algorithm.norm_adv_by_std_in_grpo": True}), ".config", ".estimators"),
+    seam(CONFIGURATION, Keys("actor_rollout_ref.actor.rollout_n"), ".loss_config", ".losses.metrics"),
+    seam(CONFIGURATION, Keys("data.shuffle"), ".measure.gold_responses"),
+    seam(
+        CONFIGURATION,
+        Keys(
+            *("custom_reward_function.path", "reward_model.reward_manager"),
+            *("sandbox_fusion.url", "reward.sandbox_fusion.url"),
         ),
-        seam(
-            f"{NAIVE}.run_single",
-            Hands(
-                "self.compute_score", by_name=("data_source", "solution_str", "ground_truth", "extra_info")
-            ),
-            "rewards.weighted_sum",
-            "rewards.reasoning_gym",
-            "rewards.whole_response",
+        ".rewards.checks",
+    ),
+    seam(
+        CONFIGURATION,
+        Keys(values={"actor_rollout_ref.actor.shuffle": False}),
+        ".preflight.groups",
+        ".gvpo.trainer",
+    ),
+    seam(CONFIGURATION, Keys("trainer.resume_from_path"), ".batch.checkpoints"),
+    seam(
+        CONFIGURATION,
+        Keys(
+            *(f"actor_rollout_ref.{role}.fsdp_config.fsdp_size" for role in ("actor", "ref")),
+            *(f"actor_rollout_ref.{role}.fsdp_config.use_orig_params" for role in ("actor", "ref")),
         ),
-        seam(
-            "verl.trainer.ppo.reward.load_reward_manager",
-            Hands("reward_manager_cls", by_name=("config", "tokenizer", "compute_score")),
-            ".rewards.manager",
-        ),
-        # Else the reward would be another function of the model's score than verl's.
-        seam(
-            f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score_disrm",
-            Has("{'model': model_name, 'input': disrm_prompt, 'use_activation': False}"),
-            ".rewards.response_scores",
-        ),
-        # Else a model that reads the chat in its own template would read another text than on verl's server.
-        seam(
-            f"{REWARD_LOOP}.reward_loop.RewardLoopWorker._preprocess_reward_inputs",
-            Has(
-                "list(data_item.non_tensor_batch['raw_prompt'])",
-                "chat.append({'role': 'assistant', 'content': rollout_response})",
-                "rm_prompt[len(self.reward_model_tokenizer.bos_token):]",
-            ),
-            ".rewards.response_scores",
-        ),
-        # Else the reward model alone would pay, though our check has passed.
-        seam(
-            f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score",
-            Has("self.config.reward.custom_reward_function.path is not None"),
-            ".rewards.checks",
-        ),
-        seam("verl.utils.import_utils.PKG_PATH_PREFIX", Name(), ".rewards.checks"),
-        seam("verl.utils.reward_score.default_compute_score", Name(), ".rewards.checks"),
-        seam(
-            "verl.workers.rollout.replica.RolloutReplicaRegistry",
-            Members("_registry"),
-            ".preflight",
-            ".preflight.environment",
-        ),
-        seam("verl.utils.tracking.Tracking", Members("supported_backend"), ".preflight.environment"),
-    ],
-    "The CPU platform": [
-        seam(
-            f"{PLATFORM}.PlatformBase",
-            Interface(
-                {
-                    "device_name": (),
-                    "vendor_name": (),
-                    "device_module": (),
-                    "is_available": (),
-                    "is_platform_available": ("use_smi_check",),
-                    "current_device": (),
-                    "device_count": (),
-                    "set_device": ("device_index",),
-                    "synchronize": ("device_index",),
-                    "manual_seed": ("seed",),
-                    "manual_seed_all": ("seed",),
-                    "set_allocator_settings": ("settings",),
-                    "empty_cache": (),
-                    "get_device_capability": ("device_index",),
-                    "communication_backend_name": (),
-                    "visible_devices_envvar": (),
-                    "nvtx_range": ("msg",),
-                    "profiler_start": (),
-                    "profiler_stop": (),
-                    "ray_resource_name": (),
-                    "ray_noset_envvars": (),
-                    "is_ipc_supported": (),
-                    "rollout_env_vars": (),
-                    "cudart": (),
-                }
-            ),
-            ".cpu.platform",
-        ),
-        seam(
-            f"{PLATFORM}.PlatformBase.is_platform_available",
-            Called(by_name=("use_smi_check",)),
-            ".cpu.platform",
-        ),
-        seam(
-            "verl.utils.distributed.initialize_global_process_group_ray",
-            Replaced("timeout_second", "backend"),
-            ".cpu.patches",
-        ),
-        seam(
-            f"{TRAINING_WORKER}.__init__",
-            Hands("initialize_global_process_group_ray", by_name=("timeout_second",)),
-            ".cpu.patches",
-        ),
-        seam(
-            "verl.utils.model.load_valuehead_model",
-            Replaced("local_path", "torch_dtype", "model_config", "trust_remote_code"),
-            ".cpu.patches",
-        ),
-        seam(f"{ENGINE}WithLMHead", Derived(ENGINE), ".cpu.engines"),
-        seam(f"{ENGINE}WithValueHead", Derived(ENGINE), ".cpu.engines"),
-        seam(f"{ENGINE}._build_fsdp_module", Overridden("module"), ".cpu.engines"),
-        seam(
-            "verl.workers.rollout.vllm_rollout.utils.vLLMColocateWorkerExtension.__new__",
-            Overridden("**kwargs"),
-            ".cpu.rollout",
-        ),
-        seam(
-            "verl.workers.rollout.vllm_rollout.utils.vLLMColocateWorkerExtension._get_zmq_handle",
-            Overridden(),
-            ".cpu.rollout",
-        ),
-        seam("vllm._custom_ops._supports_onednn", Name(), ".cpu.rollout"),
-        *(
-            seam(module, Name(), ".cpu.forked_worker.__main__")
-            for module in (
-                MAIN,
-                "verl.trainer.ppo.v1",
-                "verl.workers.engine_workers",
-                REWARD_LOOP,
-                VLLM_SERVER.rpartition(".")[0],
-                AGENT_LOOP,
-            )
-        ),
-    ],
-    "Files and metrics": [
-        # Else a run's last metrics would be skipped as a line that is not finished.
-        seam("verl.utils.tracking.FileLogger.log", Has("+ b'\\n'"), "runs.metrics"),
-        # Else steps and groups of a dump would be another row's.
-        seam(
-            f"{TRAINER}._log_rollout_data",
-            Has("reward_extra_infos_dict = {'uid': [batch.keys[i] for i in sorted_indices]}"),
-            "runs.dumps",
-            ".steps.trainer",
-        ),
-        seam("verl.model_merger", Program(), "iterate.rounds"),
-    ],
-    "Configuration": [
-        seam("verl.trainer.config", Name(), ".compose"),
-        seam(MAIN, Program(), ".compose"),
-        # Else our checks would see another configuration than the training.
-        seam(f"{MAIN}.main", Has("config_path='config', config_name='ppo_trainer'"), ".compose"),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "trainer.v1.trainer_mode",
-                values={"trainer.use_v1": True, "actor_rollout_ref.hybrid_engine": True},
-            ),
-            ".trainer_modes",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys("algorithm.adv_estimator", values={"algorithm.norm_adv_by_std_in_grpo": True}),
-            ".config",
-            ".estimators",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "actor_rollout_ref.actor.policy_loss.loss_mode",
-                "actor_rollout_ref.actor.loss_agg_mode",
-                "actor_rollout_ref.actor.loss_scale_factor",
-                "actor_rollout_ref.actor.clip_ratio_c",
-                "actor_rollout_ref.actor.rollout_n",
-            ),
-            ".loss_config",
-            ".losses.normalization",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "algorithm.adv_estimator",
-                "actor_rollout_ref.actor.loss_agg_mode",
-                "actor_rollout_ref.actor.policy_loss.loss_mode",
-                "actor_rollout_ref.actor.clip_ratio",
-                "actor_rollout_ref.actor.clip_ratio_low",
-                "actor_rollout_ref.actor.clip_ratio_high",
-                "actor_rollout_ref.actor.ppo_epochs",
-                "actor_rollout_ref.actor.ppo_mini_batch_size",
-                "data.train_batch_size",
-            ),
-            ".preflight.verls_losses",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "algorithm.adv_estimator",
-                "data.max_response_length",
-                "trainer.v1.trainer_mode",
-                "actor_rollout_ref.rollout.n",
-                "actor_rollout_ref.actor.loss_agg_mode",
-                "actor_rollout_ref.actor.loss_scale_factor",
-                "actor_rollout_ref.actor.policy_loss.loss_mode",
-                "actor_rollout_ref.actor.use_kl_loss",
-                "actor_rollout_ref.actor.kl_loss_coef",
-                "actor_rollout_ref.actor.kl_loss_type",
-                "actor_rollout_ref.actor.entropy_coeff",
-                "algorithm.use_kl_in_reward",
-            ),
-            ".preflight.algorithm",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "data.train_files",
-                "data.val_files",
-                "data.custom_cls.path",
-                "actor_rollout_ref.model.path",
-                "reward.custom_reward_function.path",
-            ),
-            ".preflight.files",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "trainer.device",
-                "trainer.use_v1",
-                "trainer.logger",
-                "actor_rollout_ref.rollout.name",
-                "actor_rollout_ref.actor.strategy",
-            ),
-            ".preflight.environment",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "data.train_batch_size",
-                "actor_rollout_ref.actor.ppo_mini_batch_size",
-                "actor_rollout_ref.actor.use_kl_loss",
-                "actor_rollout_ref.model.lora_rank",
-                "actor_rollout_ref.model.lora.rank",
-                "actor_rollout_ref.rollout.n",
-                "actor_rollout_ref.rollout.name",
-                "algorithm.use_kl_in_reward",
-                "trainer.v1.trainer_mode",
-                "trainer.v1.separate_async.parameter_sync_step",
-            ),
-            "doctor.configuration",
-        ),
-        seam(CONFIGURATION, Keys("trainer.device"), ".patches.driver"),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "actor_rollout_ref.actor.strategy",
-                "actor_rollout_ref.rollout.name",
-                "actor_rollout_ref.rollout.agent.default_agent_loop",
-                "data.custom_cls.path",
-            ),
-            ".measure.checks",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "actor_rollout_ref.model.path",
-                "actor_rollout_ref.rollout.temperature",
-                "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz",
-                "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
-                "data.apply_chat_template_kwargs",
-                "data.filter_overlong_prompts",
-                "data.shuffle",
-                "data.max_prompt_length",
-                "data.max_response_length",
-            ),
-            ".measure.gold_responses",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "reward.custom_reward_function.path",
-                "reward.custom_reward_function.name",
-                "reward.reward_manager.name",
-                "data.max_response_length",
-                "custom_reward_function.path",
-                "reward_model.reward_manager",
-                "sandbox_fusion.url",
-                "reward.sandbox_fusion.url",
-                "algorithm.filter_groups.enable",
-                "algorithm.filter_groups.metric",
-            ),
-            ".rewards.checks",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "trainer.v1.trainer_mode",
-                "data.train_batch_size",
-                "algorithm.adv_estimator",
-                "actor_rollout_ref.actor.policy_loss.loss_mode",
-                "actor_rollout_ref.rollout.n",
-                "actor_rollout_ref.actor.ppo_epochs",
-                "actor_rollout_ref.actor.ppo_mini_batch_size",
-                "actor_rollout_ref.actor.use_kl_loss",
-                "actor_rollout_ref.rollout.top_p",
-                "actor_rollout_ref.rollout.top_k",
-                "algorithm.use_kl_in_reward",
-                "algorithm.rollout_correction.rollout_is",
-                "algorithm.rollout_correction.bypass_mode",
-                values={"actor_rollout_ref.actor.shuffle": False},
-            ),
-            ".preflight.groups",
-            ".gvpo.trainer",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "trainer.v1.trainer_mode",
-                "trainer.v1.separate_async.parameter_sync_step",
-                "data.train_batch_size",
-                "algorithm.rollout_correction.bypass_mode",
-                "actor_rollout_ref.rollout.n",
-                "actor_rollout_ref.rollout.prompt_length",
-                "actor_rollout_ref.rollout.response_length",
-                "actor_rollout_ref.actor.strategy",
-                "actor_rollout_ref.actor.ppo_epochs",
-                "actor_rollout_ref.actor.ppo_mini_batch_size",
-                "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-                "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
-                "actor_rollout_ref.actor.use_dynamic_bsz",
-                "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
-            ),
-            ".gvpo.plan",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "trainer.v1.trainer_mode",
-                "trainer.v1.separate_async.parameter_sync_step",
-                "data.train_batch_size",
-                "algorithm.adv_estimator",
-                "algorithm.filter_groups.enable",
-                "algorithm.rollout_correction.bypass_mode",
-                "algorithm.rollout_correction.rollout_is",
-                "algorithm.rollout_correction.rollout_rs",
-                "actor_rollout_ref.actor.policy_loss.loss_mode",
-                "actor_rollout_ref.actor.ppo_epochs",
-                "actor_rollout_ref.actor.ppo_mini_batch_size",
-                "actor_rollout_ref.actor.strategy",
-                "distillation.enabled",
-                "distillation.distillation_loss.loss_mode",
-                "distillation.distillation_loss.use_task_rewards",
-                values={"trainer.use_v1": True},
-            ),
-            ".preflight.training",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "trainer.v1.trainer_mode",
-                "trainer.default_local_dir",
-                "trainer.resume_mode",
-                "trainer.resume_from_path",
-                "actor_rollout_ref.actor.use_kl_loss",
-                "actor_rollout_ref.hybrid_engine",
-                "actor_rollout_ref.model.lora_rank",
-                "actor_rollout_ref.model.lora_adapter_path",
-                "actor_rollout_ref.model.lora.rank",
-                "algorithm.use_kl_in_reward",
-            ),
-            ".reference.checks",
-            ".batch.checkpoints",
-            ".reference.trainer",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "trainer.nnodes",
-                "trainer.n_gpus_per_node",
-                "actor_rollout_ref.actor.strategy",
-                "actor_rollout_ref.actor.fsdp_config.fsdp_size",
-                "actor_rollout_ref.actor.fsdp_config.use_orig_params",
-                "actor_rollout_ref.ref.fsdp_config.fsdp_size",
-                "actor_rollout_ref.ref.fsdp_config.use_orig_params",
-            ),
-            ".reference.checks",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "algorithm.adv_estimator",
-                "trainer.v1.trainer_mode",
-                "actor_rollout_ref.rollout.agent.default_agent_loop",
-            ),
-            ".steps.checks",
-            ".steps.trainer",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys("algorithm.adv_estimator", "reward.custom_reward_function.path"),
-            ".steps.reward_model_checks",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "reward.reward_manager.name",
-                "reward.reward_model.enable",
-                "reward.reward_model.model_path",
-                "reward.custom_reward_function.path",
-            ),
-            ".rewards.checks",
-            ".rewards.manager",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "trainer.logger",
-                "trainer.rollout_data_dir",
-                "trainer.validation_data_dir",
-                "trainer.total_training_steps",
-                "trainer.default_local_dir",
-                "trainer.resume_mode",
-            ),
-            "runs.verl_run",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "trainer.save_freq",
-                "trainer.test_freq",
-                "trainer.max_actor_ckpt_to_keep",
-                "data.seed",
-                "data.prompt_key",
-                "data.val_files",
-                "data.max_response_length",
-                "actor_rollout_ref.rollout.seed",
-                "actor_rollout_ref.model.path",
-                "reward.reward_model.enable",
-                "reward.reward_model.model_path",
-            ),
-            "iterate.settings",
-            "iterate.rounds",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys("ray_kwargs.ray_init.num_cpus"),
-            "utils.which_ray",
-            ".patches.driver",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys("actor_rollout_ref.model.path"),
-            "ablation.responses",
-        ),
-        *(
-            seam(CONFIGURATION, PresetKeys(*preset_keys(preset)), f"config/{preset}.yaml")
-            for preset in presets()
-        ),
-        seam(
-            "verl.workers.config.RolloutConfig",
-            Members("enable_sleep_mode", "free_cache_engine", "engine_kwargs"),
-            "config/platform/cpu.yaml",
-        ),
-        # Else the rollout would go on with the first weights.
-        seam(
-            "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer",
-            Has("'worker_extension_cls': ", "**engine_kwargs"),
-            "config/platform/cpu.yaml",
-        ),
-        seam(
-            CONFIGURATION,
-            Keys(
-                "actor_rollout_ref.actor.fsdp_config.model_dtype",
-                "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
-                "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-                "actor_rollout_ref.actor.ppo_mini_batch_size",
-                "actor_rollout_ref.actor.use_dynamic_bsz",
-                "actor_rollout_ref.actor.use_kl_loss",
-                "actor_rollout_ref.model.path",
-                "actor_rollout_ref.model.lora_rank",
-                "actor_rollout_ref.model.lora.rank",
-                "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
-                "actor_rollout_ref.rollout.dtype",
-                "actor_rollout_ref.rollout.engine_kwargs.vllm",
-                "actor_rollout_ref.rollout.max_model_len",
-                "actor_rollout_ref.rollout.n",
-                "actor_rollout_ref.rollout.name",
-                "actor_rollout_ref.rollout.tensor_model_parallel_size",
-                "algorithm.use_kl_in_reward",
-                "data.max_prompt_length",
-                "data.max_response_length",
-                "reward.num_workers",
-                "trainer.device",
-                "trainer.n_gpus_per_node",
-                "trainer.nnodes",
-            ),
-            ".cpu.checks",
-        ),
-        # Else a training on a CPU would compute in bf16.
-        seam(
-            f"{ENGINE}._build_fsdp_module",
-            Has("mixed_precision_config.get('param_dtype', ", "mixed_precision_config.get('reduce_dtype', "),
-            "config/platform/cpu.yaml",
-        ),
-        # Else the reward would take defaults for its arguments.
-        seam(
-            "verl.trainer.ppo.reward.get_custom_reward_fn",
-            Has("reward_fn_config.get('reward_kwargs', {})"),
-            "config/task/chain_sum.yaml",
-            "config/task/gsm8k_tags.yaml",
-            ".rewards.checks",
-        ),
-        # Else overlong responses would cost nothing.
-        seam(
-            f"{REWARD_LOOP}.reward_manager.dapo.DAPORewardManager.__init__",
-            Has("config.reward.get('reward_kwargs', {}).get('overlong_buffer_cfg', None)"),
-            "config/algo/dapo.yaml",
-            ".rewards.checks",
-        ),
-    ],
+        ".reference.checks",
+    ),
+    seam(CONFIGURATION, Keys("ray_kwargs.ray_init.num_cpus"), "utils.which_ray", ".patches.driver"),
+    seam(
+        "verl.workers.config.RolloutConfig",
+        Members("enable_sleep_mode", "free_cache_engine", "engine_kwargs"),
+        "config/platform/cpu.yaml",
+    ),
+    # Else the rollout would go on with the first weights.
+    seam(
+        "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer",
+        Has("'worker_extension_cls': ", "**engine_kwargs"),
+        "config/platform/cpu.yaml",
+    ),
+    seam(CONFIGURATION, Keys("actor_rollout_ref.rollout.engine_kwargs.vllm"), ".cpu.checks"),
+    # Else a training on a CPU would compute in bf16.
+    seam(
+        f"{ENGINE}._build_fsdp_module",
+        Has("mixed_precision_config.get('param_dtype', ", "mixed_precision_config.get('reduce_dtype', "),
+        "config/platform/cpu.yaml",
+    ),
+    # Else the reward would take defaults for its arguments.
+    seam(
+        "verl.trainer.ppo.reward.get_custom_reward_fn",
+        Has("reward_fn_config.get('reward_kwargs', {})"),
+        "config/task/chain_sum.yaml",
+        "config/task/gsm8k_tags.yaml",
+        ".rewards.checks",
+    ),
+    # Else overlong responses would cost nothing.
+    seam(
+        f"{REWARD_LOOP}.reward_manager.dapo.DAPORewardManager.__init__",
+        Has("config.reward.get('reward_kwargs', {}).get('overlong_buffer_cfg', None)"),
+        "config/algo/dapo.yaml",
+        ".rewards.checks",
+    ),
+]
+
+
+PLACES: dict[str, tuple[str, ...]] = {
+    f"{AGENT_LOOP}.agent_loop.register": ("agent_name",),
+    f"{REWARD_LOOP}.reward_manager.register": ("name",),
+    f"{PLATFORM}.PlatformRegistry.get": ("name",),
+    UPSAMPLE: ("batch", "batch_multiple", "eos_token_id"),
+    "verl.trainer.ppo.utils.create_rl_dataset": ("data_paths", "data_config", "tokenizer", "processor"),
+    "verl.trainer.ppo.utils.need_critic": ("config",),
+    "verl.trainer.ppo.utils.need_reference_policy": ("config",),
+    f"{TRAINER}._get_required_batch_multiple": ("dp_size",),
+    "verl.trainer.ppo.v1.trainer_base.register_trainer": ("name",),
+    "verl.utils.config.omega_conf_to_dataclass": ("config",),
+    "verl.utils.debug.marked_timer": ("name", "timing_raw"),
+    "verl.utils.metric.Metric.aggregate_dp": ("metric_lists",),
+    f"{BALANCING}.calculate_workload": ("seqlen_list",),
+    f"{BALANCING}.get_seqlen_balanced_partitions": ("seqlen_list",),
+    f"{BALANCING}.log_seqlen_unbalance": ("seqlen_list", "partitions", "prefix"),
+    f"{ROWS}.assign_non_tensor": ("tensor_dict",),
+    f"{ROWS}.assign_non_tensor_stack": ("tensor_dict", "key", "val"),
+    f"{ROWS}.get": ("tensordict", "key"),
+    f"{ROWS}.list_of_dict_to_tensordict": ("list_of_dicts",),
+    f"{ROWS}.pop": ("tensordict",),
+    "verl.utils.tokenizer.chat_template.apply_chat_template": ("processor", "messages"),
+    "verl.utils.tokenizer.normalize_token_ids": ("tokenized_output",),
+    LOSS: ("config", "model_output", "data"),
+    f"{PADDING}.response_from_nested": ("tensor", "response_mask"),
 }
+"""Parameters of functions that we call by place, in the order in which we mean them."""
 
 
-def all_seams() -> list[Seam]:
-    """Of all sections."""
-    return [each for section in SEAMS.values() for each in section]
+def contract(sources: Sources) -> list[Seam]:
+    """All seams: those above and those that our sources show."""
+    return merged([*SEAMS, *derived(sources, PLACES)])

@@ -1,18 +1,31 @@
-"""Test the table of `seams` line by line against verl's sources."""
+"""Test the contract, derived and by hand, line by line against verl's sources."""
 
+import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import contract_page
 import pytest
-from omegaconf import DictConfig, OmegaConf, open_dict
-from our_side import overrides
-from reliances import Interface, Overridden, parameters
-from seams import CORE, TRAINER, Seam, all_seams, full_name
-from unlisted import unlisted
-from verl_sources import Found, GoneError, Sources
+from derived import CONFIGURATION, classes_on_verl, derived, our_modules, overrides, unjudged
+from reliances import (
+    Called,
+    Hook,
+    Interface,
+    Keys,
+    Members,
+    Name,
+    Overridden,
+    Reliance,
+    Seam,
+    full_name,
+    parameters,
+)
+from seams import CORE, PLACES, ROWS, SEAMS, TRAINER, contract
+from verl_sources import OURS, Found, GoneError, Sources
 
 SOURCES = Sources()
+CONTRACT = contract(SOURCES)
+DERIVED = derived(SOURCES, PLACES)
 ROOT = Path(__file__).parents[2]
 BASE = "verl.trainer.ppo.v1.trainer_base"
 
@@ -21,53 +34,39 @@ def name_of(seam: Seam) -> str:
     return f"{seam.where}-{type(seam.relies).__name__}"
 
 
-@pytest.mark.parametrize("seam", all_seams(), ids=name_of)
+@pytest.mark.parametrize("seam", CONTRACT, ids=name_of)
 def test_verl_is_as_we_rely_on_it(seam: Seam) -> None:
     moved = list(seam.moved(SOURCES))
     if moved:
         pytest.fail("\n".join(moved), pytrace=False)
 
 
-def test_the_table_leaves_nothing_out() -> None:
-    assert list(unlisted(SOURCES, all_seams())) == []
-
-
-def test_the_page_is_the_table() -> None:
-    assert contract_page.PAGE.read_text(encoding="utf-8") == contract_page.page(), (
-        "Type: python tests/contract/contract_page.py"
-    )
+def test_what_has_to_be_judged_is() -> None:
+    assert list(unjudged(SOURCES, SEAMS, PLACES)) == []
 
 
 def test_a_line_stands_once() -> None:
-    lines = [(seam.where, str(seam.relies), seam.by) for seam in all_seams()]
+    lines = [(seam.where, repr(seam.relies), seam.by) for seam in SEAMS]
     assert len(lines) == len(set(lines))
 
 
-@pytest.mark.parametrize("name", sorted({name for seam in all_seams() for name in seam.by}))
+@pytest.mark.parametrize("name", sorted({name for seam in CONTRACT for name in seam.by}))
 def test_those_who_rely_are_there(name: str) -> None:
     file = ROOT / full_name(name) if name.endswith(".yaml") else SOURCES.file(full_name(name))
     assert file is not None, f"{full_name(name)} is not there"
     assert file.is_file(), f"{file} is not there"
 
 
-def taken() -> list[tuple[str, tuple[str, ...], Found]]:
-    """(method of verl's, its parameters by the table, our method in its place)."""
-    listed = {id(SOURCES.find(where).node): (where, names) for where, names in listed_methods()}
-    return [(*listed[id(their.node)], ours) for their, ours in overrides(SOURCES)]
-
-
-def listed_methods() -> Iterator[tuple[str, tuple[str, ...]]]:
-    for seam in all_seams():
-        if isinstance(seam.relies, Overridden):
-            yield seam.where, seam.relies.parameters
-        if isinstance(seam.relies, Interface):
-            yield from ((f"{seam.where}.{name}", names) for name, names in seam.relies.methods.items())
+def taken() -> Iterator[tuple[str, list[str], Found]]:
+    """(method of verl's, its parameters, our method in its place)."""
+    for where, ours in overrides(SOURCES, classes_on_verl(SOURCES, our_modules(SOURCES))):
+        yield where, parameters(SOURCES.find(where)), ours
 
 
 @pytest.mark.parametrize(
-    ("where", "names", "ours"), taken(), ids=lambda value: getattr(value, "module", None)
+    ("where", "names", "ours"), list(taken()), ids=lambda value: getattr(value, "module", None)
 )
-def test_our_override_takes_what_verl_hands_it(where: str, names: tuple[str, ...], ours: Found) -> None:
+def test_our_override_takes_what_verl_hands_it(where: str, names: list[str], ours: Found) -> None:
     there = parameters(ours)
     any_more = any(name.startswith("**") for name in there)
     missing = [name for name in names if name not in there and not any_more]
@@ -97,9 +96,9 @@ BROKEN = {
         "def step(self, metrics: dict, timing_raw: dict)",
         "def step(self, timing_raw: dict, metrics: dict)",
         f"{TRAINER}.step has its parameters in another order, timing_raw, metrics; "
-        f"grpo_verl_ext.verl_plugin.reference.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.measure.gold_responses overrides it, "
-        f"grpo_verl_ext.verl_plugin.measure.training_rewards overrides it",
+        f"grpo_verl_ext.verl_plugin.measure.training_rewards overrides it, "
+        f"grpo_verl_ext.verl_plugin.reference.trainer overrides it",
     ),
     "a patched function's first parameter is gone": (
         "verl.utils.config",
@@ -112,11 +111,13 @@ BROKEN = {
         CORE,
         "POLICY_LOSS_REGISTRY",
         "POLICY_LOSSES",
-        f"{CORE}.POLICY_LOSS_REGISTRY is gone; grpo_verl_ext.verl_plugin.registration imports it, "
+        f"{CORE}.POLICY_LOSS_REGISTRY is gone; grpo_verl_ext.verl_plugin.algorithms imports it, "
+        "grpo_verl_ext.anatomy.weights imports it, "
+        "grpo_verl_ext.doctor.environment imports it, "
         "grpo_verl_ext.verl_plugin.invariance.report imports it, "
         "grpo_verl_ext.verl_plugin.losses.custom imports it, "
-        "grpo_verl_ext.anatomy.weights imports it, "
-        "grpo_verl_ext.doctor.environment imports it",
+        "grpo_verl_ext.verl_plugin.preflight.names imports it, "
+        "grpo_verl_ext.verl_plugin.usage imports it",
     ),
     "a class is gone, and its methods with it": (
         "verl.workers.engine.base",
@@ -137,21 +138,23 @@ BROKEN = {
         "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor)",
         "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor, width: int)",
         "verl.workers.utils.padding.response_from_nested now asks for width; "
-        "grpo_verl_ext.verl_plugin.gvpo.drift calls it",
+        "grpo_verl_ext.verl_plugin.gvpo.drift calls it, "
+        "grpo_verl_ext.verl_plugin.measure.gold_responses calls it",
     ),
     "a called function takes its arguments in another order": (
         "verl.workers.utils.padding",
         "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor)",
         "def response_from_nested(response_mask: torch.Tensor, tensor: torch.Tensor)",
         "verl.workers.utils.padding.response_from_nested takes response_mask where it took tensor; "
-        "grpo_verl_ext.verl_plugin.gvpo.drift calls it",
+        "grpo_verl_ext.verl_plugin.gvpo.drift calls it, "
+        "grpo_verl_ext.verl_plugin.measure.gold_responses calls it",
     ),
     "a call hands less": (
         "verl.workers.utils.losses",
         "        rollout_is_weights=rollout_is_weights,\n",
         "",
         "verl.workers.utils.losses.ppo_loss does not hand policy_loss_fn its argument rollout_is_weights; "
-        "grpo_verl_ext.verl_plugin.losses.clipped answers that call, "
+        "grpo_verl_ext.verl_plugin.losses.custom answers that call, "
         "grpo_verl_ext.verl_plugin.gvpo.loss answers that call",
     ),
     "a call hands by place what it named": (
@@ -186,10 +189,7 @@ BROKEN = {
         "    loss_scale_factor: Optional[int] = None",
         "    loss_scale: Optional[int] = None",
         "verl.workers.config.ActorConfig has lost its loss_scale_factor; "
-        "grpo_verl_ext.verl_plugin.losses.metrics uses it, "
-        "grpo_verl_ext.verl_plugin.losses.clipped uses it, "
-        "grpo_verl_ext.verl_plugin.gvpo.loss uses it, grpo_verl_ext.verl_plugin.invariance.report uses it, "
-        "grpo_verl_ext.verl_plugin.losses.custom uses it, grpo_verl_ext.anatomy.weights uses it",
+        "grpo_verl_ext.catalogue.averages uses it",
     ),
     "an interface asks for another method": (
         "verl.plugin.platform.platform_base",
@@ -225,79 +225,124 @@ BROKEN = {
 @pytest.mark.parametrize(("module", "old", "new", "sentence"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_broken_copy_is_told_by_its_sentence(module: str, old: str, new: str, sentence: str) -> None:
     broken = SOURCES.edited(module, old, new)
-    assert sentence in [moved for seam in all_seams() for moved in seam.moved(broken)]
+    assert sentence in [moved for seam in CONTRACT for moved in seam.moved(broken)]
 
 
-def without_key(config: DictConfig) -> None:
-    del config.actor_rollout_ref.rollout.top_k
+def without_key(config: dict[str, Any]) -> None:
+    del config["actor_rollout_ref"]["rollout"]["top_k"]
 
 
-def with_another_default(config: DictConfig) -> None:
-    config.actor_rollout_ref.actor.shuffle = True
+def with_another_default(config: dict[str, Any]) -> None:
+    config["actor_rollout_ref"]["actor"]["shuffle"] = True
 
 
 @pytest.mark.parametrize(
-    ("edit", "phrase"),
+    ("edit", "phrase", "readers"),
     [
-        (without_key, "has lost its key actor_rollout_ref.rollout.top_k"),
-        (with_another_default, "has True as actor_rollout_ref.actor.shuffle, where it had False"),
+        (without_key, "has lost its key actor_rollout_ref.rollout.top_k", ["catalogue.gvpo"]),
+        (
+            with_another_default,
+            "has True as actor_rollout_ref.actor.shuffle, where it had False",
+            ["verl_plugin.preflight.groups", "verl_plugin.gvpo.trainer"],
+        ),
     ],
 )
 def test_a_moved_key_is_told(
-    edit: Callable[[DictConfig], None], phrase: str, monkeypatch: pytest.MonkeyPatch
+    edit: Callable[[dict[str, Any]], None], phrase: str, readers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = OmegaConf.create(OmegaConf.to_container(SOURCES.configuration(), resolve=False))
-    with open_dict(config):
-        edit(config)
+    config = copy.deepcopy(SOURCES.configuration())
+    edit(config)
     broken = Sources()
     monkeypatch.setattr(broken, "configuration", lambda: config)
-    moved = [sentence for seam in all_seams() for sentence in seam.moved(broken)]
-    assert moved == [
-        f"verl.trainer.config.ppo_trainer {phrase}; grpo_verl_ext.verl_plugin.preflight.groups reads it, "
-        f"grpo_verl_ext.verl_plugin.gvpo.trainer reads it"
-    ]
+    moved = [sentence for seam in CONTRACT for sentence in seam.moved(broken)]
+    told = ", ".join(f"grpo_verl_ext.{reader} reads it" for reader in readers)
+    assert moved == [f"verl.trainer.config.ppo_trainer {phrase}; {told}"]
 
 
 @pytest.mark.parametrize(
-    ("where", "by", "sentence"),
+    ("where", "by", "relies"),
     [
-        (
-            "verl.utils.device.get_device_id",
-            "verl_plugin.gvpo.drift",
-            "names verl.utils.device.get_device_id, which",
-        ),
-        ("verl.utils.model", "verl_plugin.cpu", "verl_plugin.cpu names verl.utils.model, which"),
+        ("verl.utils.device.get_device_id", "gvpo.drift", Name()),
+        ("verl.utils.device.get_device_id", "gvpo.drift", Called()),
+        ("verl.utils.model", "cpu", Hook()),
         (
             "transfer_queue.kv_batch_put",
-            "verl_plugin.batch.fields",
-            "names transfer_queue.kv_batch_put, which",
+            "batch.fields",
+            Called(by_name=("keys", "partition_id", "fields", "tags")),
+        ),
+        (f"{TRAINER}._get_required_batch_multiple", "gvpo.trainer", Called(("dp_size",))),
+        ("verl.workers.engine_workers.TrainingWorker", "gvpo.drift", Members("engine_config")),
+        (f"{TRAINER}._save_checkpoint", "reference.trainer", Overridden()),
+        (CONFIGURATION, "preflight.environment", Keys("trainer.use_v1")),
+        (CONFIGURATION, "preflight.training", Keys("algorithm.rollout_correction.bypass_mode")),
+        (CONFIGURATION, "runs.verl_run", Keys("trainer.total_training_steps")),
+    ],
+)
+def test_what_our_sources_show_is_derived(where: str, by: str, relies: Reliance) -> None:
+    """Names, calls, hooks, attributes, overrides, and keys: read, made of constants, before a ``=``."""
+    name = by if by == "runs.verl_run" else f"verl_plugin.{by}"
+    found = [seam for seam in DERIVED if name in seam.by and seam.where == where]
+    assert repr(relies) in [repr(seam.relies) for seam in found]
+
+
+def test_an_interface_is_derived() -> None:
+    (seam,) = [seam for seam in CONTRACT if isinstance(seam.relies, Interface)]
+    assert (seam.where, seam.by) == ("verl.plugin.platform.PlatformBase", ("verl_plugin.cpu.platform",))
+    assert "ray_resource_name" in seam.relies.methods
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new", "sentence"),
+    [
+        ("gvpo.drift", "get_device_id()", "tu.device_of(data)", f"{ROWS}.device_of is gone; {{}} imports it"),
+        (
+            "reference.trainer",
+            "def _save_checkpoint(self)",
+            "def _save_checkpoint(self, folder: str)",
+            f"{TRAINER}._save_checkpoint has lost its parameter folder; {{}} overrides it",
         ),
         (
-            f"{TRAINER}._get_required_batch_multiple",
-            "verl_plugin.gvpo.trainer",
-            "uses _get_required_batch_mu",
-        ),
-        (
-            "verl.workers.engine_workers.TrainingWorker",
-            "verl_plugin.gvpo.drift",
-            "uses engine_config of",
-        ),
-        (
-            f"{TRAINER}._save_checkpoint",
-            "verl_plugin.reference.trainer",
-            "overrides _save_checkpoint of",
-        ),
-        ("verl.plugin.platform.PlatformBase", "verl_plugin.cpu.platform", "overrides ray_resource_name of"),
-        (
-            "verl.trainer.config.ppo_trainer",
-            "verl_plugin.preflight.environment",
-            "reads the key trainer.use_v1, which",
+            "preflight.training",
+            '"trainer.use_v1"',
+            '"trainer.use_v9"',
+            f"{CONFIGURATION} has lost its key trainer.use_v9; {{}} reads it",
         ),
     ],
 )
-def test_a_table_without_the_line_is_told(where: str, by: str, sentence: str) -> None:
-    shorter = [seam for seam in all_seams() if seam.where != where or by not in seam.by]
-    assert any(sentence in told for told in unlisted(SOURCES, shorter))
+def test_our_own_mistake_is_told(module: str, old: str, new: str, sentence: str) -> None:
+    edited = SOURCES.edited(f"{OURS}.verl_plugin.{module}", old, new)
+    told = [moved for seam in contract(edited) for moved in seam.moved(edited)]
+    assert sentence.format(f"{OURS}.verl_plugin.{module}") in told
+
+
+def test_an_override_of_what_is_gone_is_told() -> None:
+    """Also where nothing but the call of ``super()`` shows that verl had the method."""
+    broken = SOURCES.edited(BASE, "def _next_train_batch(", "def _next_batch(")
+    told = [moved for seam in derived(broken, PLACES) for moved in seam.moved(broken)]
+    assert told == [f"{TRAINER}._next_train_batch is gone; {OURS}.verl_plugin.stored.trainer overrides it"]
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        (
+            f"{TRAINER}._balance_batch",
+            f"verl_plugin.gvpo.trainer overrides {TRAINER}._balance_batch without calling it, and",
+        ),
+        (
+            f"{ROWS}.assign_non_tensor",
+            f"verl_plugin.gvpo.drift calls {ROWS}.assign_non_tensor by place, and",
+        ),
+        (
+            f"{TRAINER}._get_required_batch_multiple",
+            f"verl_plugin.gvpo.trainer calls {TRAINER}._get_required_batch_multiple by place, and",
+        ),
+    ],
+)
+def test_what_nobody_judged_is_told(where: str, sentence: str) -> None:
+    shorter = [seam for seam in SEAMS if seam.where != where]
+    places = {name: taken for name, taken in PLACES.items() if name != where}
+    assert any(told.startswith(sentence) for told in unjudged(SOURCES, shorter, places))
 
 
 def test_a_name_that_never_was_is_gone() -> None:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from omegaconf import OmegaConf
 
 OURS = "grpo_verl_ext"
 THEIRS = ("verl", "transfer_queue", "vllm")
@@ -37,6 +38,11 @@ class Found:
     def text(self) -> str:
         """Its source, in the one spelling that `ast.unparse` has for it."""
         return ast.unparse(self.node)
+
+    @property
+    def name(self) -> str:
+        """Of a class or function."""
+        return str(getattr(self.node, "name", ""))
 
 
 class Sources:
@@ -72,6 +78,13 @@ class Sources:
             found = member
         return found
 
+    def look_up(self, dotted: str) -> Found | None:
+        """The same, or None."""
+        try:
+            return self.find(dotted)
+        except GoneError:
+            return None
+
     @staticmethod
     @cache
     def file(module: str) -> Path | None:
@@ -103,8 +116,8 @@ class Sources:
             if parent is not None and isinstance(parent.node, ast.ClassDef):
                 yield from self.lineage(parent)
 
-    def configuration(self) -> DictConfig:
-        """``ppo_trainer`` of verl, composed from its own folder."""
+    def configuration(self) -> dict[str, Any]:
+        """``ppo_trainer`` of verl, composed from its own folder; interpolations as they are written."""
         package = self.file("verl")
         assert package is not None
         return _composed(package.parent / "trainer" / "config")
@@ -167,6 +180,8 @@ def defined(statement: ast.stmt) -> set[str]:
 
 
 @cache
-def _composed(folder: Path) -> DictConfig:
+def _composed(folder: Path) -> dict[str, Any]:
     with initialize_config_dir(str(folder), version_base=None):
-        return compose("ppo_trainer")
+        composed = OmegaConf.to_container(compose("ppo_trainer"), resolve=False)
+    assert isinstance(composed, dict)
+    return {str(section): content for section, content in composed.items()}

@@ -1,0 +1,118 @@
+"""Classes of this package that derive from verl's: what they override, and what they take from ``self``."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from our_modules import Module, is_verls
+from reliances import is_of_self, members
+from verl_sources import Found, Function, Sources, statements
+
+
+@dataclass(frozen=True)
+class OurClass:
+    """A class of ours on verl's."""
+
+    lineage: tuple[Found, ...]
+    """Itself, and the classes of ours above it."""
+    bases: tuple[str, ...]
+    """Classes of verl's that one of these derives from, by the names in our imports."""
+
+    @property
+    def node(self) -> ast.AST:
+        """Its own statements."""
+        return self.lineage[0].node
+
+    @property
+    def base(self) -> str:
+        """The class of verl's that comes last."""
+        return self.bases[-1]
+
+    def methods(self) -> list[Found]:
+        """Methods of all our classes."""
+        return [method for owner in self.lineage for method in methods(owner)]
+
+    def from_self(self) -> list[ast.Attribute]:
+        """Where it takes from ``self`` what none of our classes defines."""
+        own = {name for owner in self.lineage for name in members(owner.node)}
+        return [node for node in ast.walk(self.node) if is_of_self(node) and node.attr not in own]
+
+    def calls_of_self(self, sources: Sources) -> Iterator[tuple[str, ast.Call]]:
+        """(method of verl's, the call)."""
+        taken = {id(node): f"{self.base}.{node.attr}" for node in self.from_self()}
+        for node in ast.walk(self.node):
+            where = taken.get(id(node.func)) if isinstance(node, ast.Call) else None
+            found = sources.look_up(where) if where else None
+            if where and found and isinstance(node, ast.Call) and isinstance(found.node, Function):
+                yield where, node
+
+    def implemented(self, sources: Sources) -> list[Found]:
+        """Its public methods, if its base is an abstract class of which it takes nothing but the names."""
+        base = sources.look_up(self.base)
+        decorators = [d for method in methods(base) for d in method.node.decorator_list] if base else []
+        is_abstract = any("abstract" in ast.unparse(decorator) for decorator in decorators)
+        if not is_abstract or any(map(calls_super, self.methods())):
+            return []
+        return [method for method in methods(self.lineage[0]) if not method.name.startswith("_")]
+
+
+def classes_on_verl(sources: Sources, ours: Mapping[str, Module]) -> list[OurClass]:
+    """All that the package has."""
+    found = [
+        OurClass(*_lineage(sources, ours, Found(name, node)))
+        for name in ours
+        for node in statements(sources.tree(name))
+        if isinstance(node, ast.ClassDef)
+    ]
+    return [one for one in found if one.bases]
+
+
+def _lineage(
+    sources: Sources, ours: Mapping[str, Module], found: Found
+) -> tuple[tuple[Found, ...], tuple[str, ...]]:
+    lineage, bases = (found,), ()
+    for base in getattr(found.node, "bases", []):
+        name = ours[found.module].dotted(base) or f"{found.module}.{ast.unparse(base)}"
+        own = None if is_verls(name) else sources.look_up(name)
+        if is_verls(name):
+            bases = (*bases, name)
+        elif own and own.module in ours:
+            above, theirs = _lineage(sources, ours, own)
+            lineage, bases = lineage + above, bases + theirs
+    return lineage, tuple(dict.fromkeys(bases))
+
+
+def overrides(sources: Sources, classes: list[OurClass]) -> Iterator[tuple[str, Found]]:
+    """(method of verl's, ours in its place); one that calls ``super()`` is listed even if verl's is gone."""
+    found: dict[tuple[str, ast.AST], Found] = {}
+    for one in classes:
+        for method in one.methods():
+            owners = {owner for base in one.bases if (owner := _owner(sources, base, method.name))}
+            if not owners and _relies_on_super(one, method):
+                owners = {one.base}
+            found.update({(f"{owner}.{method.name}", method.node): method for owner in sorted(owners)})
+    yield from ((where, method) for (where, _), method in found.items())
+
+
+def _owner(sources: Sources, base: str, method: str) -> str | None:
+    """The class of verl's that has the method: this one by the name that we know, or one above it."""
+    first = sources.look_up(base)
+    for owner in sources.lineage(first) if first else ():
+        if any(own.name == method for own in methods(owner)):
+            return base if owner == first else f"{owner.module}.{owner.name}"
+    return None
+
+
+def _relies_on_super(one: OurClass, method: Found) -> bool:
+    above = {other.name for owner in one.lineage[1:] for other in methods(owner)}
+    return calls_super(method) and method in methods(one.lineage[0]) and method.name not in above
+
+
+def calls_super(method: Found) -> bool:
+    """Does it hand on to the method that it overrides?"""
+    return f"super().{method.name}(" in method.text
+
+
+def methods(found: Found) -> list[Found]:
+    """Those that a class defines itself."""
+    return [Found(found.module, node) for node in statements(found.node) if isinstance(node, Function)]
