@@ -10,8 +10,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.ablation.compact import read_compact
-from grpo_verl_ext.ablation.results import Results
+from grpo_verl_ext.ablation.running.kept import read_compact
+from grpo_verl_ext.ablation.running.results import Results
 from grpo_verl_ext.utils import plotting
 
 ROOT = Path(__file__).parents[1]

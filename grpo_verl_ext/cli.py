@@ -262,10 +262,10 @@ def ablate_plan(
     ] = None,
 ) -> None:
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
-    from grpo_verl_ext.ablation.grid import AblationError, read_grid
+    from grpo_verl_ext.ablation.declaration.grid import AblationError, read_grid
 
     with one_message("ablate", AblationError, extra="ablation", elsewhere=ANOTHER_FOLDER):
-        from grpo_verl_ext.ablation.planning import Sources
+        from grpo_verl_ext.ablation.report.planning import Sources
         from grpo_verl_ext.ablation.terminal import print_plan
 
         settings = read_grid(grid, overrides or [])
@@ -293,7 +293,7 @@ def ablate_run(
 
     To resume after a kill, run the same command again. Exit status 1: not all runs are finished.
     """
-    from grpo_verl_ext.ablation.grid import AblationError, read_grid
+    from grpo_verl_ext.ablation.declaration.grid import AblationError, read_grid
 
     with one_message("ablate", AblationError, extra="ablation", elsewhere=ANOTHER_FOLDER):
         from grpo_verl_ext.ablation.terminal import run_grid
@@ -328,7 +328,7 @@ def ablate_report(
     ] = None,
 ) -> None:
     """Compare the finished runs: means, differences paired by seed, intervals, figures."""
-    from grpo_verl_ext.ablation.grid import AblationError
+    from grpo_verl_ext.ablation.declaration.grid import AblationError
 
     with one_message("ablate", AblationError, extra="ablation", elsewhere="--output <another folder>"):
         from grpo_verl_ext.ablation.terminal import print_report

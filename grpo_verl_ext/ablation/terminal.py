@@ -15,19 +15,23 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from grpo_verl_ext.ablation import checks, documents, html, plots, summary
-from grpo_verl_ext.ablation.analysis import analyse
-from grpo_verl_ext.ablation.compact import read_any, write_compact
-from grpo_verl_ext.ablation.controls import missing_control
-from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
-from grpo_verl_ext.ablation.planning import NO_SOURCES, Sources, print_power
-from grpo_verl_ext.ablation.progress import Progress, estimate, runs_table, statuses_of
-from grpo_verl_ext.ablation.ray_jobs import noted_job
-from grpo_verl_ext.ablation.results import check_unchanged, keep_grid
-from grpo_verl_ext.ablation.run_state import RunStatus, State
-from grpo_verl_ext.ablation.runner import Executor, check_clean, check_records, executor_at, go
-from grpo_verl_ext.ablation.summary import Statement, TextTable
-from grpo_verl_ext.ablation.until_decided import declared_starts, run_until_decided
+from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, runs_of
+from grpo_verl_ext.ablation.report import figures as plots
+from grpo_verl_ext.ablation.report import files as documents
+from grpo_verl_ext.ablation.report import page as html
+from grpo_verl_ext.ablation.report import summary
+from grpo_verl_ext.ablation.report.planning import NO_SOURCES, Sources, print_power
+from grpo_verl_ext.ablation.report.summary import Statement, TextTable
+from grpo_verl_ext.ablation.report.until_decided import declared_starts, run_until_decided
+from grpo_verl_ext.ablation.running import checks
+from grpo_verl_ext.ablation.running.kept import read_any, write_compact
+from grpo_verl_ext.ablation.running.progress import Progress, estimate, runs_table, statuses_of
+from grpo_verl_ext.ablation.running.ray_jobs import noted_job
+from grpo_verl_ext.ablation.running.results import check_unchanged, keep_grid
+from grpo_verl_ext.ablation.running.runner import Executor, check_clean, check_records, executor_at, go
+from grpo_verl_ext.ablation.running.state import RunStatus, State
+from grpo_verl_ext.ablation.statistics.analysis import analyse
+from grpo_verl_ext.ablation.statistics.controls import missing_control
 from grpo_verl_ext.runs.provenance import git_revision
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.utils.console import make_console, print_table

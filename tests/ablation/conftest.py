@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from grpo_verl_ext.ablation.analysis import Analysis
-from grpo_verl_ext.ablation.declaration import Expectation, Primary
-from grpo_verl_ext.ablation.grid import GridSettings
-from grpo_verl_ext.ablation.results import Result, Results, keep_grid
-from grpo_verl_ext.ablation.run_state import State
-from grpo_verl_ext.ablation.verdicts import CheckResult, Outcome, Verdict
+from grpo_verl_ext.ablation.declaration.comparisons import Expectation, Primary
+from grpo_verl_ext.ablation.declaration.grid import GridSettings
+from grpo_verl_ext.ablation.running.results import Result, Results, keep_grid
+from grpo_verl_ext.ablation.running.state import State
+from grpo_verl_ext.ablation.statistics.analysis import Analysis
+from grpo_verl_ext.ablation.statistics.verdicts import CheckResult, Outcome, Verdict
 from grpo_verl_ext.runs.metrics import TRAINED
 
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.compact import read_any, read_compact, write_compact
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings
-from grpo_verl_ext.ablation.results import Result, Results, read_results
-from grpo_verl_ext.ablation.run_state import State
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings
+from grpo_verl_ext.ablation.running.kept import read_any, read_compact, write_compact
+from grpo_verl_ext.ablation.running.results import Result, Results, read_results
+from grpo_verl_ext.ablation.running.state import State
 from grpo_verl_ext.cli import app
 
 

@@ -7,9 +7,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from grpo_verl_ext.ablation.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.plots import BELOW, bands, draw, draw_bands, forest
-from grpo_verl_ext.ablation.results import Results, read_results
+from grpo_verl_ext.ablation.report.figures import BELOW, bands, draw, draw_bands, forest
+from grpo_verl_ext.ablation.running.results import Results, read_results
+from grpo_verl_ext.ablation.statistics.analysis import Analysis, analyse
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.ablation.declaration import (
+from grpo_verl_ext.ablation.declaration.comparisons import (
     MEASURES,
     Check,
     Comparison,
@@ -13,8 +13,8 @@ from grpo_verl_ext.ablation.declaration import (
     Primary,
     Starts,
 )
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings, read_grid
-from grpo_verl_ext.ablation.statistics import MEASURES as ALL_MEASURES
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, read_grid
+from grpo_verl_ext.ablation.statistics.measures import MEASURES as ALL_MEASURES
 
 GRID = """
 folder: somewhere

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import grpo_verl_ext.config
-from grpo_verl_ext.ablation.compact import read_compact
-from grpo_verl_ext.ablation.grid import GridSettings, read_grid
+from grpo_verl_ext.ablation.declaration.grid import GridSettings, read_grid
+from grpo_verl_ext.ablation.running.kept import read_compact
 from grpo_verl_ext.cli import app
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ablations"

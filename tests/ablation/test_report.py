@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import documents
-from grpo_verl_ext.ablation.analysis import Analysis, all_warnings, costs_of, reached, rows_of
-from grpo_verl_ext.ablation.grid import AblationError
-from grpo_verl_ext.ablation.plots import draw
-from grpo_verl_ext.ablation.results import Results, read_results
-from grpo_verl_ext.ablation.run_state import State
-from grpo_verl_ext.ablation.statistics import area, best, costs, final, first_step_at
-from grpo_verl_ext.ablation.verdicts import Verdict
+from grpo_verl_ext.ablation.declaration.grid import AblationError
+from grpo_verl_ext.ablation.report import files as documents
+from grpo_verl_ext.ablation.report.figures import draw
+from grpo_verl_ext.ablation.running.results import Results, read_results
+from grpo_verl_ext.ablation.running.state import State
+from grpo_verl_ext.ablation.statistics.analysis import Analysis, all_warnings, costs_of, reached, rows_of
+from grpo_verl_ext.ablation.statistics.measures import area, best, costs, final, first_step_at
+from grpo_verl_ext.ablation.statistics.verdicts import Verdict
 from grpo_verl_ext.cli import app
 
 CURVE = [(0, 0.25), (4, 0.75), (6, 0.5)]

@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from grpo_verl_ext.ablation.responses import (
+from grpo_verl_ext.ablation.running.responses import (
     Measure,
     Measures,
     Responses,
@@ -20,7 +20,7 @@ from grpo_verl_ext.ablation.responses import (
     read_responses,
     step_metrics,
 )
-from grpo_verl_ext.ablation.results import Results, read_results
+from grpo_verl_ext.ablation.running.results import Results, read_results
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.verl_run import VerlRun
 

@@ -8,8 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.running import checks
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.tasks.chain_sum.prepared import FORMAT, PreparedTaskError, TaskManifest

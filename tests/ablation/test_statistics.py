@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpo_verl_ext.ablation.statistics import (
+from grpo_verl_ext.ablation.statistics.measures import (
     MEASURES,
     Comparison,
     adjusted,

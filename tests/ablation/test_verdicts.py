@@ -11,8 +11,8 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
-from grpo_verl_ext.ablation.power import difference_sd, extended_starts, power, starts_needed
-from grpo_verl_ext.ablation.verdicts import Outcome, declared_p, holm, outcome_of, paired_tests
+from grpo_verl_ext.ablation.statistics.power import difference_sd, extended_starts, power, starts_needed
+from grpo_verl_ext.ablation.statistics.verdicts import Outcome, declared_p, holm, outcome_of, paired_tests
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=25)
 p_values = st.floats(0, 1)

@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
-from grpo_verl_ext.ablation.ray_jobs import NOTE, Job, noted_job
-from grpo_verl_ext.ablation.responses import KEPT, NO_DIFFERENCE, Measure, read_responses
-from grpo_verl_ext.ablation.results import GRID, read_results
-from grpo_verl_ext.ablation.run_state import RECORD, read_record
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.running.ray_jobs import NOTE, Job, noted_job
+from grpo_verl_ext.ablation.running.responses import KEPT, NO_DIFFERENCE, Measure, read_responses
+from grpo_verl_ext.ablation.running.results import GRID, read_results
+from grpo_verl_ext.ablation.running.state import RECORD, read_record
 from grpo_verl_ext.anatomy.dump import AnatomyError, read_steps
 from grpo_verl_ext.iterate.manifest import NAME as MANIFEST
 from grpo_verl_ext.iterate.manifest import Manifest, read_manifest

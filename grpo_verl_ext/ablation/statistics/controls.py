@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from grpo_verl_ext.ablation.compact import read_any
-from grpo_verl_ext.ablation.declaration import Check, Control, Primary
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings
-from grpo_verl_ext.ablation.pairs import pairs_of
-from grpo_verl_ext.ablation.results import Results
-from grpo_verl_ext.ablation.sentences import comparison_name, control_sentence, figures
-from grpo_verl_ext.ablation.verdicts import CheckResult, Outcome, outcome_of
+from grpo_verl_ext.ablation.declaration.comparisons import Check, Control, Primary
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings
+from grpo_verl_ext.ablation.running.kept import read_any
+from grpo_verl_ext.ablation.running.results import Results
+from grpo_verl_ext.ablation.statistics.pairs import pairs_of
+from grpo_verl_ext.ablation.statistics.sentences import comparison_name, control_sentence, figures
+from grpo_verl_ext.ablation.statistics.verdicts import CheckResult, Outcome, outcome_of
 
 
 def with_control(results: Results) -> Results:

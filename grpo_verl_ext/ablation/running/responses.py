@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from grpo_verl_ext.ablation.statistics import pass_at_k
+from grpo_verl_ext.ablation.statistics.measures import pass_at_k
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun

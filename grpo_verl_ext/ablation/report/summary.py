@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grpo_verl_ext.ablation.analysis import Analysis
-from grpo_verl_ext.ablation.sentences import figures
-from grpo_verl_ext.ablation.statistics import CONFIDENCE
-from grpo_verl_ext.ablation.verdicts import Outcome
+from grpo_verl_ext.ablation.statistics.analysis import Analysis
+from grpo_verl_ext.ablation.statistics.measures import CONFIDENCE
+from grpo_verl_ext.ablation.statistics.sentences import figures
+from grpo_verl_ext.ablation.statistics.verdicts import Outcome
 
 EXPLORATORY = "exploratory"
 CONTROL = {True: "control shown", False: "control missed"}

@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_verl_ext.ablation.declaration import FEWEST
+from grpo_verl_ext.ablation.declaration.comparisons import FEWEST
 
 POWER = 0.8
 """Probability with which a difference is to be found."""

@@ -11,7 +11,14 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from grpo_verl_ext.ablation.declaration import Check, Control, Declaration, Expectation, Primary, Starts
+from grpo_verl_ext.ablation.declaration.comparisons import (
+    Check,
+    Control,
+    Declaration,
+    Expectation,
+    Primary,
+    Starts,
+)
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.typed_json import as_written
 from grpo_verl_ext.utils.typed_yaml import read_typed_yaml

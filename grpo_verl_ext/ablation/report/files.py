@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.ablation import summary
-from grpo_verl_ext.ablation.analysis import Analysis
-from grpo_verl_ext.ablation.summary import TextTable
+from grpo_verl_ext.ablation.report import summary
+from grpo_verl_ext.ablation.report.summary import TextTable
+from grpo_verl_ext.ablation.statistics.analysis import Analysis
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.typed_json import numbers_as_text
 

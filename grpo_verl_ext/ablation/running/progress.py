@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from grpo_verl_ext.ablation.grid import GridRun
-from grpo_verl_ext.ablation.run_state import RunStatus, status_of
-from grpo_verl_ext.ablation.statistics import STEP_SECONDS, curve, final
+from grpo_verl_ext.ablation.declaration.grid import GridRun
+from grpo_verl_ext.ablation.running.state import RunStatus, status_of
+from grpo_verl_ext.ablation.statistics.measures import STEP_SECONDS, curve, final
 from grpo_verl_ext.runs.metrics import Metrics
 
 

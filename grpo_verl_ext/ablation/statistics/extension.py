@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grpo_verl_ext.ablation.declaration import Primary
-from grpo_verl_ext.ablation.power import Spread, difference_sd, extended_starts
-from grpo_verl_ext.ablation.results import Results
+from grpo_verl_ext.ablation.declaration.comparisons import Primary
+from grpo_verl_ext.ablation.running.results import Results
+from grpo_verl_ext.ablation.statistics.power import Spread, difference_sd, extended_starts
 
 
 def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> Spread:

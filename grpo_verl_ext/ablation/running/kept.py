@@ -13,10 +13,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings, check_declaration, runs_of
-from grpo_verl_ext.ablation.results import GRID, Result, Results, read_results
-from grpo_verl_ext.ablation.run_state import RECORD_FIELDS, State
-from grpo_verl_ext.ablation.verdicts import CheckResult
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, check_declaration, runs_of
+from grpo_verl_ext.ablation.running.results import GRID, Result, Results, read_results
+from grpo_verl_ext.ablation.running.state import RECORD_FIELDS, State
+from grpo_verl_ext.ablation.statistics.verdicts import CheckResult
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.utils.files import write_whole

@@ -9,14 +9,21 @@ from statistics import fmean
 
 import numpy as np
 
-from grpo_verl_ext.ablation.controls import check_results
-from grpo_verl_ext.ablation.declaration import Comparison, Declaration
-from grpo_verl_ext.ablation.pairs import Pairs, pairs_of
-from grpo_verl_ext.ablation.power import MANY, starts_needed
-from grpo_verl_ext.ablation.results import Results
-from grpo_verl_ext.ablation.sentences import measured, verdict_reason
-from grpo_verl_ext.ablation.statistics import costs
-from grpo_verl_ext.ablation.verdicts import CheckResult, Outcome, Verdict, declared_p, holm, outcome_of
+from grpo_verl_ext.ablation.declaration.comparisons import Comparison, Declaration
+from grpo_verl_ext.ablation.running.results import Results
+from grpo_verl_ext.ablation.statistics.controls import check_results
+from grpo_verl_ext.ablation.statistics.measures import costs
+from grpo_verl_ext.ablation.statistics.pairs import Pairs, pairs_of
+from grpo_verl_ext.ablation.statistics.power import MANY, starts_needed
+from grpo_verl_ext.ablation.statistics.sentences import measured, verdict_reason
+from grpo_verl_ext.ablation.statistics.verdicts import (
+    CheckResult,
+    Outcome,
+    Verdict,
+    declared_p,
+    holm,
+    outcome_of,
+)
 
 
 def judge(results: Results) -> tuple[list[Verdict], list[CheckResult]]:

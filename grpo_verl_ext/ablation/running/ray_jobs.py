@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from grpo_verl_ext.ablation.grid import AblationError
+from grpo_verl_ext.ablation.declaration.grid import AblationError
 from grpo_verl_ext.runs.child_process import ProcessFailedError, last_lines
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, VerlRun

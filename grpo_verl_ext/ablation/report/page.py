@@ -10,11 +10,12 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.ablation import plots, summary
-from grpo_verl_ext.ablation.analysis import Analysis, runs_asked_for
-from grpo_verl_ext.ablation.plots import Band, bands, plot_bands
-from grpo_verl_ext.ablation.responses import NO_DIFFERENCE, SAMPLES, SHARE_RIGHT
-from grpo_verl_ext.ablation.results import Results
+from grpo_verl_ext.ablation.report import figures as plots
+from grpo_verl_ext.ablation.report import summary
+from grpo_verl_ext.ablation.report.figures import Band, bands, plot_bands
+from grpo_verl_ext.ablation.running.responses import NO_DIFFERENCE, SAMPLES, SHARE_RIGHT
+from grpo_verl_ext.ablation.running.results import Results
+from grpo_verl_ext.ablation.statistics.analysis import Analysis, runs_asked_for
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import key, looks, svg
@@ -63,7 +64,7 @@ def write(analysis: Analysis, folder: Path) -> Path:
 def as_html(analysis: Analysis) -> str:
     """The page as text; all values are escaped, and invisible characters replaced by their code point."""
     environment = Environment(
-        loader=PackageLoader("grpo_verl_ext", "ablation"),
+        loader=PackageLoader("grpo_verl_ext", "ablation/report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: visible(value) if type(value) is str else value,

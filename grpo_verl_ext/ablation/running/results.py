@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.ablation.grid import (
+from grpo_verl_ext.ablation.declaration.grid import (
     AblationError,
     GridRun,
     GridSettings,
@@ -16,10 +16,10 @@ from grpo_verl_ext.ablation.grid import (
     runs_of,
     variant_name,
 )
-from grpo_verl_ext.ablation.responses import CHARACTERS, Measures, read_responses
-from grpo_verl_ext.ablation.run_state import State, read_record, status_of
-from grpo_verl_ext.ablation.statistics import MEASURES, Curve, curve
-from grpo_verl_ext.ablation.verdicts import CheckResult
+from grpo_verl_ext.ablation.running.responses import CHARACTERS, Measures, read_responses
+from grpo_verl_ext.ablation.running.state import State, read_record, status_of
+from grpo_verl_ext.ablation.statistics.measures import MEASURES, Curve, curve
+from grpo_verl_ext.ablation.statistics.verdicts import CheckResult
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.utils.files import write_whole

@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grpo_verl_ext.ablation import summary
-from grpo_verl_ext.ablation.analysis import Analysis
-from grpo_verl_ext.ablation.results import Results
-from grpo_verl_ext.ablation.statistics import Summary, curve, summarize
-from grpo_verl_ext.ablation.summary import Difference
+from grpo_verl_ext.ablation.report import summary
+from grpo_verl_ext.ablation.report.summary import Difference
+from grpo_verl_ext.ablation.running.results import Results
+from grpo_verl_ext.ablation.statistics.analysis import Analysis
+from grpo_verl_ext.ablation.statistics.measures import Summary, curve, summarize
 from grpo_verl_ext.utils.plotting import line_style, save
 from grpo_verl_ext.utils.plotting import looks as looks_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
 from grpo_verl_ext.tasks.chain_sum.prepared import (
     GREEDY_AT_LEAST,
     SAMPLED,

@@ -11,14 +11,21 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from grpo_verl_ext.ablation.compact import read_any
-from grpo_verl_ext.ablation.declaration import FEWEST, Declaration
-from grpo_verl_ext.ablation.extension import spread_of
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings
-from grpo_verl_ext.ablation.power import MANY, POWER, Spread, power, smallest_difference, starts_needed
-from grpo_verl_ext.ablation.results import GRID, Results, read_results
-from grpo_verl_ext.ablation.sentences import figures
-from grpo_verl_ext.ablation.statistics import STEP_SECONDS
+from grpo_verl_ext.ablation.declaration.comparisons import FEWEST, Declaration
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings
+from grpo_verl_ext.ablation.running.kept import read_any
+from grpo_verl_ext.ablation.running.results import GRID, Results, read_results
+from grpo_verl_ext.ablation.statistics.extension import spread_of
+from grpo_verl_ext.ablation.statistics.measures import STEP_SECONDS
+from grpo_verl_ext.ablation.statistics.power import (
+    MANY,
+    POWER,
+    Spread,
+    power,
+    smallest_difference,
+    starts_needed,
+)
+from grpo_verl_ext.ablation.statistics.sentences import figures
 from grpo_verl_ext.utils.console import print_table
 
 WHERE_FROM = (

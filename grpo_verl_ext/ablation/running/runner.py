@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from grpo_verl_ext.ablation.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.ray_jobs import check_jobs, noted_job
-from grpo_verl_ext.ablation.run_state import (
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.running.ray_jobs import check_jobs, noted_job
+from grpo_verl_ext.ablation.running.state import (
     State,
     forget_failure,
     note_failure,
@@ -68,7 +68,7 @@ def executor_at(ray_address: str | None, jobs: int, say: Callable[[str], None]) 
         AblationError: no cluster answers at the address, or ``jobs`` > 1 without an address.
     """
     if ray_address is not None:
-        from grpo_verl_ext.ablation.ray_jobs import RayExecutor, connected
+        from grpo_verl_ext.ablation.running.ray_jobs import RayExecutor, connected
 
         address = ray_address.rstrip("/")
         return RayExecutor(connected(address), address, jobs, say)

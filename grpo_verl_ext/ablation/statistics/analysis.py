@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from grpo_verl_ext.ablation.claims import judge
-from grpo_verl_ext.ablation.controls import with_control
-from grpo_verl_ext.ablation.extension import finished_starts, starts_by_rule
-from grpo_verl_ext.ablation.grid import GridSettings
-from grpo_verl_ext.ablation.results import Result, Results
-from grpo_verl_ext.ablation.run_state import State
-from grpo_verl_ext.ablation.statistics import (
+from grpo_verl_ext.ablation.declaration.grid import GridSettings
+from grpo_verl_ext.ablation.running.results import Result, Results
+from grpo_verl_ext.ablation.running.state import State
+from grpo_verl_ext.ablation.statistics.claims import judge
+from grpo_verl_ext.ablation.statistics.controls import with_control
+from grpo_verl_ext.ablation.statistics.extension import finished_starts, starts_by_rule
+from grpo_verl_ext.ablation.statistics.measures import (
     EXPLORED,
     Comparison,
     Summary,
@@ -24,7 +24,7 @@ from grpo_verl_ext.ablation.statistics import (
     seconds_until,
     summarize,
 )
-from grpo_verl_ext.ablation.verdicts import CheckResult, Verdict
+from grpo_verl_ext.ablation.statistics.verdicts import CheckResult, Verdict
 from grpo_verl_ext.runs.provenance import CHANGED
 
 

@@ -9,10 +9,10 @@ from statistics import fmean
 import numpy as np
 from scipy import stats
 
-from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, Primary
-from grpo_verl_ext.ablation.results import Results
-from grpo_verl_ext.ablation.statistics import NO_SPREAD
-from grpo_verl_ext.ablation.verdicts import paired_tests
+from grpo_verl_ext.ablation.declaration.comparisons import FEWEST, Comparison, Primary
+from grpo_verl_ext.ablation.running.results import Results
+from grpo_verl_ext.ablation.statistics.measures import NO_SPREAD
+from grpo_verl_ext.ablation.statistics.verdicts import paired_tests
 
 
 @dataclass(frozen=True)

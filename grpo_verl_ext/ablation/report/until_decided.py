@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grpo_verl_ext.ablation.analysis import analyse, missing_metrics
-from grpo_verl_ext.ablation.declaration import Starts
-from grpo_verl_ext.ablation.extension import first_spread, starts_by_rule
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings
-from grpo_verl_ext.ablation.power import POWER, Spread
-from grpo_verl_ext.ablation.results import read_results
-from grpo_verl_ext.ablation.sentences import figures
+from grpo_verl_ext.ablation.declaration.comparisons import Starts
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings
+from grpo_verl_ext.ablation.running.results import read_results
+from grpo_verl_ext.ablation.statistics.analysis import analyse, missing_metrics
+from grpo_verl_ext.ablation.statistics.extension import first_spread, starts_by_rule
+from grpo_verl_ext.ablation.statistics.power import POWER, Spread
+from grpo_verl_ext.ablation.statistics.sentences import figures
 
 
 def declared_starts(settings: GridSettings) -> Starts:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from grpo_verl_ext.ablation.declaration import Comparison, Primary
-from grpo_verl_ext.ablation.pairs import Pairs
-from grpo_verl_ext.ablation.power import MANY, POWER
-from grpo_verl_ext.ablation.verdicts import Outcome, Verdict
+from grpo_verl_ext.ablation.declaration.comparisons import Comparison, Primary
+from grpo_verl_ext.ablation.statistics.pairs import Pairs
+from grpo_verl_ext.ablation.statistics.power import MANY, POWER
+from grpo_verl_ext.ablation.statistics.verdicts import Outcome, Verdict
 
 OTHER = {"higher": "lower", "lower": "higher"}
 
