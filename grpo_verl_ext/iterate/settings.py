@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING
-
 from grpo_verl_ext.runs.verl_run import VerlRun, hydra_value
-from grpo_verl_ext.utils.typed_yaml import read_typed_yaml
+from grpo_verl_ext.utils.documents import Document, read_yaml
 
 SERVED = ("embedded", "server")
 
@@ -29,8 +27,8 @@ class PolicySettings:
         save_freq: steps between checkpoints; a killed round resumes from the last one.
     """
 
-    overrides: list[str] = MISSING
-    steps: int = MISSING
+    overrides: list[str]
+    steps: int
     save_freq: int = 4
 
 
@@ -87,18 +85,18 @@ class MeasureSettings:
     batch_size: int = 64
 
 
-@dataclass
-class IterateSettings:
+@dataclass(kw_only=True)
+class IterateSettings(Document):
     """All settings of ``grpo-verl-ext iterate``.
 
     Attributes:
         folder: path for everything that is written.
     """
 
-    folder: str = MISSING
-    rounds: int = MISSING
+    folder: str
+    rounds: int
     seed: int = 1
-    policy: PolicySettings = field(default_factory=PolicySettings)
+    policy: PolicySettings
     reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
     measure: MeasureSettings = field(default_factory=MeasureSettings)
 
@@ -113,7 +111,7 @@ def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
     Raises:
         IterateError: no such file, not YAML, an unknown key, a missing or a wrong value.
     """
-    settings = read_typed_yaml(file, overrides, IterateSettings, IterateError)
+    settings = read_yaml(file, IterateSettings, IterateError, overrides)
     _check_values(settings)
     return settings
 

@@ -1,1 +1,1 @@
-"""Helpers shared by several parts of the package: files, typed JSON and YAML, plots, generation."""
+"""Helpers shared by several parts of the package: files, documents, plots, generation."""

@@ -1,0 +1,124 @@
+"""Test that files are read into dataclasses, and that what does not fit is refused in one message."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_verl_ext.utils.documents import (
+    Document,
+    DocumentError,
+    as_plain,
+    from_plain,
+    parse_json,
+    parse_lines,
+    read_json,
+    read_yaml,
+)
+
+
+@dataclass
+class Part:
+    name: str
+    is_: str | None = None
+
+
+@dataclass(kw_only=True)
+class Whole(Document):
+    folder: str
+    steps: int
+    rate: float = 0.5
+    labels: list[str] = field(default_factory=list)
+    axes: dict[str, list[str]] = field(default_factory=dict)
+    part: Part
+    parts: list[Part] = field(default_factory=list)
+    anything: Any = None
+
+
+class WrongError(ValueError):
+    """The error of these tests."""
+
+
+SMALL = "folder: there\nsteps: 2\npart: {name: a, is: b}\n"
+WHOLE = Whole(folder="there", steps=2, part=Part("a", "b"))
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    def read(text: str = SMALL, *overrides: str) -> Whole:
+        file = tmp_path / "file.yaml"
+        file.write_text(text, encoding="utf-8")
+        return read_yaml(file, Whole, WrongError, overrides)
+
+    return read
+
+
+def test_a_keyword_is_a_key_and_what_is_written_is_read_again(read) -> None:
+    assert read() == WHOLE
+    assert as_plain(WHOLE)["part"] == {"name": "a", "is": "b"}
+    assert from_plain(as_plain(WHOLE), Whole) == WHOLE
+
+
+def test_text_is_what_was_typed_and_numbers_may_come_from_text(read, monkeypatch) -> None:
+    monkeypatch.setenv("STEPS", "7")
+    text = SMALL.replace("steps: 2", "steps: ${oc.env:STEPS}").replace("there", "2026.10")
+    found = read(text, "labels=[on, 0.1, 1e-6]", "axes.no=[010]", "rate=3", "anything=on")
+    assert (found.folder, found.steps, found.rate, found.anything) == ("2026.10", 7, 3.0, True)
+    assert (found.labels, found.axes) == (["on", "0.1", "1e-6"], {"no": ["010"]})
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("step=3", r"step=3 is not known; valid are folder, steps, rate, .*\. Remove the line$"),
+        ("part.is_=c", r"part\.is_='c' is not known; valid are part\.name, part\.is\. "),
+        ("part=3", r"part is 3; valid is a section, such as part: \{…\}$"),
+        ("parts=3", r"parts is 3; valid are sections, such as parts: \[\{…\}\]$"),
+        ("parts=[{is: x}]", r"parts\[0\]\.name is not given, and has no default\. Type: parts\[0\]\.name="),
+        ("steps=on", r"steps: Value 'on' of type 'str' could not be converted to Integer\. Type: steps="),
+        ("steps=2.5", r"steps: Value '2\.5' of type 'float' could not be converted to Integer"),
+        ("labels=3", r"labels is 3; valid is list\[str\]\. Type: 'labels=\[3\]'$"),
+        ("labels=[[]]", r"labels\[0\] is \[\]; valid is str\. Type: labels\[0\]=<value>$"),
+        ('folder="a\\0"', r"folder is 'a\\x00'; valid has no \\0"),
+        ("folder=${folder}", r"refers to itself without end|folder: "),
+        ("folder=${nowhere}", r"file\.yaml: folder: .*nowhere.* Type: folder=<value>$"),
+    ],
+)
+def test_what_does_not_fit_is_named(read, override: str, message: str) -> None:
+    with pytest.raises(WrongError, match=message):
+        read(SMALL, override)
+
+
+def test_a_section_that_is_not_there_is_read_as_an_empty_one(read) -> None:
+    with pytest.raises(WrongError, match=r"part\.name is not given"):
+        read(SMALL.splitlines()[0] + "\nsteps: 2\n")
+    with pytest.raises(WrongError, match=r"steps is not given, and has no default\. Type: steps=<value>"):
+        read(SMALL.replace("steps: 2", "steps: ???"))
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b'{"name": "\xff"}', b"3", b'{"name": 3}', b"{}"])
+def test_damaged_json_has_one_reason(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(DocumentError) as error:
+        parse_json(content, Part)
+    assert "\n" not in str(error.value)
+    file = tmp_path / "part.json"
+    file.write_bytes(content)
+    with pytest.raises(DocumentError):
+        read_json(file, Part)
+
+
+def test_json_is_taken_as_it_is() -> None:
+    """A program wrote it: text is no number, and a dataclass without the base ignores more keys."""
+    with pytest.raises(DocumentError, match=r"steps is '2': "):
+        from_plain(as_plain(WHOLE) | {"steps": "2"}, Whole)
+    with pytest.raises(DocumentError, match=r"step is 3: "):
+        from_plain(as_plain(WHOLE) | {"step": 3}, Whole)
+    assert parse_json(b'{"name": "a", "more": 1}', Part) == Part("a")
+
+
+def test_a_line_is_named_by_its_number() -> None:
+    lines = parse_lines([b'{"name": "a"}', b"{"], Part)
+    assert next(lines) == Part("a")
+    with pytest.raises(DocumentError, match=r"^line 2: "):
+        next(lines)
