@@ -13,8 +13,8 @@ from grpo_verl_ext.anatomy.kl_estimators import KlReport
 from grpo_verl_ext.anatomy.measure import Anatomy, AnatomySettings, anatomy_of
 from grpo_verl_ext.anatomy.plots import draw
 from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import numbers_as_text
 
 
 def run_anatomy(settings: AnatomySettings) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.iterate.settings import IterateError
+from grpo_verl_ext.utils.documents import Document, DocumentError, read_json
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made, typed
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -37,7 +37,7 @@ class RoundRecord:
 
 
 @dataclass
-class Manifest:
+class Manifest(Document):
     """Settings and rounds; without times, so that a run that was killed and resumed has the same manifest."""
 
     settings: dict[str, Any]
@@ -71,12 +71,10 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
     if not file.exists():
         return Manifest(settings)
     try:
-        content = typed(json.loads(file.read_bytes()), {"settings": dict, "rounds": list, "format": int})
-        rounds = [made(RoundRecord, record) for record in content["rounds"]]
-        manifest = Manifest(content["settings"], rounds, content["format"])
-    except PARSE_ERRORS as error:
+        manifest = read_json(file, Manifest)
+    except DocumentError as error:
         raise IterateError(
-            f"{file} is not a manifest ({error!r}). It was left in place; type folder=<a new folder>"
+            f"{file} is not a manifest ({error}). It was left in place; type folder=<a new folder>"
         ) from error
     if manifest.format != FORMAT:
         raise IterateError(

@@ -17,8 +17,8 @@ from typing import Any, Protocol, TypeVar
 
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
+from grpo_verl_ext.utils.documents import Document, parse_lines
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made
 
 
 class Example(Protocol):
@@ -33,7 +33,7 @@ AnyExample = TypeVar("AnyExample", bound=Example)
 
 
 @dataclass(frozen=True)
-class Pair:
+class Pair(Document):
     """A better and a worse response to one prompt; the fields have TRL's names."""
 
     prompt: str
@@ -97,15 +97,8 @@ def read_examples(file: Path, kind: type[AnyExample]) -> list[AnyExample]:
     Raises:
         IterateError: a line is not such an example.
     """
-    examples = []
-    for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            examples.append(made(kind, json.loads(line)))
-        except PARSE_ERRORS as error:
-            raise IterateError(
-                f"{file}, line {number}, is not a {kind.__name__.lower()} ({error}). It was left in place"
-            ) from error
-    return examples
+    lines = file.read_bytes().split(b"\n")[:-1]
+    return [*parse_lines(file, lines, kind, IterateError, what=f"not a {kind.__name__.lower()}")]
 
 
 Rule = Callable[[str, object], object]

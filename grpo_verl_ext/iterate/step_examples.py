@@ -18,13 +18,14 @@ from grpo_verl_ext.rewards.step_ends import (
     step_end_characters,
 )
 from grpo_verl_ext.runs.dumps import Response
+from grpo_verl_ext.utils.documents import Document
 
 StepRule = Callable[..., object]
 """A reward function in verl's form that returns ``step_rewards`` and ``step_ends``."""
 
 
 @dataclass(frozen=True)
-class Steps:
+class Steps(Document):
     """The steps of a response and whether each is right; the fields have TRL's names."""
 
     prompt: str

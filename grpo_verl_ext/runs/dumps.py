@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
 
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
+from pydantic import FiniteFloat
 
-FIELDS = {"input": str, "output": str, "score": float, "step": int, "uid": str}
-"""Keys read from each line, beside ``gts``, and their types in JSON."""
+from grpo_verl_ext.runs.metrics import verls_lines
 
 _PADDING = re.compile(r"pad[0-9a-f]{32}")
 """Prompt ids of the rows with which verl fills up a batch; it dumps them, too."""
@@ -50,36 +46,29 @@ def read_dump(file: Path) -> list[Response]:
     Raises:
         CorruptDumpError: it cannot be read, or a line is not a record that verl wrote. It is left in place.
     """
-    try:
-        # As bytes: verl does not escape Unicode line separators, at which text mode would split a line.
-        with file.open("rb") as lines:
-            responses = [_parsed(file, number, line) for number, line in enumerate(lines, start=1)]
-    except OSError as error:
-        raise CorruptDumpError(
-            f"{file} cannot be read as verl's dump ({error.strerror}). It was left in place; move it away "
-            f"to continue without it"
-        ) from error
+    lines = verls_lines(
+        file, _Line, CorruptDumpError, what="verl's dump", line=_NO_RESPONSE, only_whole=False
+    )
+    responses = [line.response() for line in lines]
     return [response for response in responses if not _PADDING.fullmatch(response.prompt_id)]
 
 
-def _parsed(file: Path, number: int, line: bytes) -> Response:
-    try:
-        return _response(json.loads(line))
-    except PARSE_ERRORS as error:
-        raise CorruptDumpError(
-            f"{file}, line {number}, is no response of verl's dump ({error!r}); valid is an object "
-            f"with {', '.join(FIELDS)}. It was left in place; move it away to continue without it"
-        ) from error
+@dataclass(frozen=True)
+class _Line:
+    input: str
+    output: str
+    score: FiniteFloat
+    step: int
+    uid: str
+    gts: object = None
+
+    def response(self) -> Response:
+        return Response(_prompt_id(self.uid), self.input, self.output, self.gts, self.score, self.step)
 
 
-def _response(content: Any) -> Response:
-    record = typed(content, FIELDS)
-    prompt, output, score = record["input"], record["output"], float(record["score"])
-    if not math.isfinite(score):
-        raise ValueError(f"score is {score}")
-    # Half of a surrogate pair is not text: neither a tokenizer nor a file accepts it.
-    (prompt + output).encode("utf-8")
-    return Response(_prompt_id(record["uid"]), prompt, output, record.get("gts"), score, record["step"])
+_NO_RESPONSE = "no response of verl's dump; valid is an object with " + ", ".join(
+    field.name for field in fields(_Line) if field.default is MISSING
+)
 
 
 def _prompt_id(uid: str) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, typed
+from grpo_verl_ext.utils.documents import parse_lines
+
+Kind = TypeVar("Kind")
 
 Metrics = dict[int, dict[str, float]]
 """Step → name → value."""
@@ -36,28 +38,48 @@ def read_metrics(files: Iterable[Path]) -> Metrics:
     """
     metrics: Metrics = {}
     for file in files:
-        for record in _records(file):
-            metrics.setdefault(record["step"], {}).update(record["data"])
+        lines = verls_lines(
+            file,
+            _Record,
+            CorruptMetricsError,
+            what="verl's metrics",
+            line="no record of verl's file logger",
+            only_whole=True,
+        )
+        for record in lines:
+            metrics.setdefault(record.step, {}).update(_numbers(record.data))
     return metrics
 
 
-def _records(file: Path) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class _Record:
+    step: int
+    data: dict[str, Any]
+
+
+def verls_lines(
+    file: Path, kind: type[Kind], error: type[Exception], *, what: str, line: str, only_whole: bool
+) -> Iterator[Kind]:
+    """Yield what verl wrote into a file, a JSON object per line.
+
+    Args:
+        what: what the file is, for the message.
+        line: what a line that does not fit is not, for the message.
+        only_whole: leave out a last line without a line end.
+
+    Raises:
+        error: the file cannot be read, or a line does not fit. The file is left in place.
+    """
+    then = "; move it away to continue without it"
     try:
-        whole_lines = file.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        raise CorruptMetricsError(
-            f"{file} cannot be read as verl's metrics ({error.strerror}). It was left in place; move it "
-            f"away to continue without it"
-        ) from error
-    for number, line in enumerate(whole_lines, start=1):
-        try:
-            record = typed(json.loads(line), {"step": int, "data": dict})
-            yield {"step": record["step"], "data": _numbers(record["data"])}
-        except PARSE_ERRORS as error:
-            raise CorruptMetricsError(
-                f"{file}, line {number}, is no record of verl's file logger ({error!r}). It was left in "
-                f"place; move it away to continue without it"
-            ) from error
+        # As bytes: verl does not escape Unicode line separators, at which text mode would split a line.
+        with file.open("rb") as every:
+            lines = (each for each in every if not only_whole or each.endswith(b"\n"))
+            yield from parse_lines(file, lines, kind, error, what=line, then=then)
+    except OSError as unreadable:
+        raise error(
+            f"{file} cannot be read as {what} ({unreadable.strerror}). It was left in place{then}"
+        ) from unreadable
 
 
 def _numbers(data: dict[str, Any]) -> dict[str, float]:

@@ -70,17 +70,29 @@ def parse_json(content: bytes | str, kind: type[Kind]) -> Kind:
         raise DocumentError(str(wrong)) from wrong
 
 
-def parse_lines(lines: Iterable[bytes], kind: type[Kind]) -> Iterator[Kind]:
-    """Parse one JSON document per line.
+def parse_lines(
+    file: Path,
+    lines: Iterable[bytes],
+    kind: type[Kind],
+    error: type[Exception],
+    *,
+    what: str,
+    then: str = "",
+) -> Iterator[Kind]:
+    """Parse lines of a file, each a JSON document.
+
+    Args:
+        what: what a line that does not fit is not, such as ``not a pair``.
+        then: what to do about the file, for the message.
 
     Raises:
-        DocumentError: as `parse_json`; the message begins with the number of the line.
+        error: a line does not fit; the message has file, line and reason.
     """
     for number, line in enumerate(lines, start=1):
         try:
             yield parse_json(line, kind)
-        except DocumentError as error:
-            raise DocumentError(f"line {number}: {error}") from error
+        except DocumentError as wrong:
+            raise error(f"{file}, line {number}, is {what} ({wrong}). It was left in place{then}") from wrong
 
 
 def from_plain(content: object, kind: type[Kind]) -> Kind:
@@ -112,10 +124,11 @@ def _finite(value: Any) -> Any:
 
 def _reason(wrong: ErrorDetails) -> str:
     """Return key, value and what is wrong in one line."""
-    key = _path(wrong["loc"])
-    if not key or wrong["type"] in _MISSING:
-        return f"{key}: {wrong['msg']}" if key else wrong["msg"]
-    return f"{key} is {_short(wrong['input'])}: {wrong['msg']}"
+    key, value, kind = _path(wrong["loc"]), wrong["input"], wrong["type"]
+    if kind in _MISSING:
+        return f"{key!r} is missing"
+    seen = f"a {type(value).__name__}" if kind.endswith("_type") else _short(value)
+    return wrong["msg"] if kind == "json_invalid" else f"{key or 'it'} is {seen}: {wrong['msg']}"
 
 
 def _short(value: object) -> str:

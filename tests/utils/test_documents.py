@@ -110,7 +110,7 @@ def test_damaged_json_has_one_reason(content: bytes, tmp_path: Path) -> None:
 
 def test_json_is_taken_as_it_is() -> None:
     """A program wrote it: text is no number, and a dataclass without the base ignores more keys."""
-    with pytest.raises(DocumentError, match=r"steps is '2': "):
+    with pytest.raises(DocumentError, match=r"steps is a str: "):
         from_plain(as_plain(WHOLE) | {"steps": "2"}, Whole)
     with pytest.raises(DocumentError, match=r"step is 3: "):
         from_plain(as_plain(WHOLE) | {"step": 3}, Whole)
@@ -118,7 +118,10 @@ def test_json_is_taken_as_it_is() -> None:
 
 
 def test_a_line_is_named_by_its_number() -> None:
-    lines = parse_lines([b'{"name": "a"}', b"{"], Part)
+    content = [b'{"name": "a"}', b"{"]
+    lines = parse_lines(Path("a.jsonl"), content, Part, WrongError, what="no part", then="; mend it")
     assert next(lines) == Part("a")
-    with pytest.raises(DocumentError, match=r"^line 2: "):
+    with pytest.raises(
+        WrongError, match=r"^a\.jsonl, line 2, is no part \(.*\)\. It was left in place; mend"
+    ):
         next(lines)
