@@ -8,9 +8,10 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -18,6 +19,9 @@ from typer.core import TyperCommand, TyperGroup
 from grpo_verl_ext.tasks.commands import prepare
 from grpo_verl_ext.utils.command_line import interruptible, one_message
 from grpo_verl_ext.utils.console import print_any_character
+
+if TYPE_CHECKING:
+    from grpo_verl_ext.ablation.running.checks import Plugin
 
 
 class _Commands(TyperGroup):
@@ -248,6 +252,17 @@ def iterate_run(config: ConfigFile, overrides: Overrides = None) -> None:
         run_iterate(read_settings(config, overrides or []))
 
 
+def _plugin() -> Plugin:
+    """What ``ablate`` asks of the plugin, which it does not import."""
+    from grpo_verl_ext.ablation.running.checks import Plugin
+    from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
+    from grpo_verl_ext.verl_plugin import preflight
+    from grpo_verl_ext.verl_plugin.compose import composed
+    from grpo_verl_ext.verl_plugin.usage import own_task
+
+    return Plugin(composed, preflight.check, own_task, partial(run_prepare, force=False))
+
+
 @ablate.command("plan")
 def ablate_plan(
     grid: GridFile,
@@ -265,13 +280,13 @@ def ablate_plan(
     from grpo_verl_ext.ablation.declaration.grid import AblationError, read_grid
 
     with one_message("ablate", AblationError, extra="ablation", elsewhere=ANOTHER_FOLDER):
-        from grpo_verl_ext.ablation.report.planning import Sources
+        from grpo_verl_ext.ablation.report.plan import Sources
         from grpo_verl_ext.ablation.terminal import print_plan
 
         settings = read_grid(grid, overrides or [])
         options = ["--retry-failed"] * retry_failed + ["--until-decided"] * (settings.starts is not None)
         run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *options])
-        print_plan(settings, retry_failed=retry_failed, command=run, sources=Sources(pilot, sd))
+        print_plan(settings, _plugin(), retry_failed=retry_failed, command=run, sources=Sources(pilot, sd))
 
 
 @ablate.command("run")
@@ -301,6 +316,7 @@ def ablate_run(
         settings = read_grid(grid, overrides or [])
         if not run_grid(
             settings,
+            _plugin(),
             retry_failed=retry_failed,
             ray_address=ray_address,
             jobs=jobs,

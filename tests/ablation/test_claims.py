@@ -16,11 +16,15 @@ from statsmodels.stats.power import TTestPower
 
 from grpo_verl_ext.ablation.declaration.comparisons import Check, Control, Expectation, Pair, Primary, Starts
 from grpo_verl_ext.ablation.declaration.grid import GridSettings
-from grpo_verl_ext.ablation.running.kept import read_any, read_compact, write_compact
-from grpo_verl_ext.ablation.running.results import keep_grid, read_results
+from grpo_verl_ext.ablation.running.results import (
+    keep_grid,
+    read_any,
+    read_compact,
+    read_results,
+    write_compact,
+)
 from grpo_verl_ext.ablation.statistics.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.statistics.controls import missing_control
-from grpo_verl_ext.ablation.statistics.verdicts import Outcome
+from grpo_verl_ext.ablation.statistics.verdicts import Outcome, missing_control
 from grpo_verl_ext.runs.metrics import TRAINED
 
 SEEDS = [1, 2, 3, 4, 5, 6, 7, 8]

@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
 from grpo_verl_ext.ablation.running import runner
-from grpo_verl_ext.ablation.running.ray_jobs import RayExecutor, connected, noted_job
+from grpo_verl_ext.ablation.running.ray_jobs import RayExecutor, connected
 from grpo_verl_ext.ablation.running.runner import executor_at, go
-from grpo_verl_ext.ablation.running.state import State, failure_of, state_of
+from grpo_verl_ext.ablation.running.state import State, failure_of, noted_job, state_of
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun

@@ -138,7 +138,7 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
         ("starts={first: 2, most: 6}", r"Type: 'starts=\{first: 3, most: 6\}'"),
         ("starts={first: 8, most: 9}", r"Type: 'starts=\{first: 6, most: 6\}'"),
         ("seeds=[1,2]", r"with 2 seeds; .* and at least 3 seeds"),
-        ("primary=${control}", r"grid\.yaml: Merge error: str is not a subclass of Primary"),
+        ("primary=${control}", r"grid\.yaml: primary\.variant=.* is not known; valid are primary\.metric"),
         ("starts={first: 3}", r"starts\.most is not given"),
         (
             "expect=[{variant: x, is: higher}]",

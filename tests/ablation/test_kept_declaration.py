@@ -16,8 +16,14 @@ from grpo_verl_ext.ablation.declaration.comparisons import (
     Starts,
 )
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, runs_of
-from grpo_verl_ext.ablation.running.kept import read_compact, write_compact
-from grpo_verl_ext.ablation.running.results import FIXED, GRID, keep_grid, read_results
+from grpo_verl_ext.ablation.running.results import (
+    FIXED,
+    GRID,
+    keep_grid,
+    read_compact,
+    read_results,
+    write_compact,
+)
 from grpo_verl_ext.ablation.running.runner import go
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.verl_run import VerlRun

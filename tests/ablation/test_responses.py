@@ -263,7 +263,7 @@ class TestLoadsOfAReport:
         return asked
 
     def lengths(self, results: Results, unit: str) -> list[float]:
-        return [run.metrics[2][f"responses/{unit}/right"] for run in results.runs]
+        return [dict(points)[2] for points in results.curves(f"responses/{unit}/right").values()]
 
     def test_one_of_each_model_and_none_when_lengths_were_kept(self, folder: Path, loads: list[str]) -> None:
         for variant in ("small", "large"):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -17,17 +21,23 @@ from grpo_verl_ext.tasks.chain_sum.prepared import (
     PreparedTaskError,
     read_checked,
 )
-from grpo_verl_ext.verl_plugin import preflight
-from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
-from grpo_verl_ext.verl_plugin.errors import SettingError
-from grpo_verl_ext.verl_plugin.rules import Rule, is_count
-from grpo_verl_ext.verl_plugin.usage import own_task
-
-RESPONSES = Rule(is_count, "an integer ≥ 1", "8")
-SEED = Rule(lambda value: value == 0 or is_count(value), "an integer ≥ 0", "1")
 
 
-def compose(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
+@dataclass(frozen=True)
+class Plugin:
+    """What the plugin knows of a training; the command line hands it in."""
+
+    composed: Callable[[Sequence[str]], DictConfig]
+    """verl's configuration from the arguments of ``main_ppo``; raises ValueError where verl would refuse."""
+    check: Callable[[DictConfig], None]
+    """Raises ValueError where the driver would refuse."""
+    own_task: Callable[[DictConfig], DictConfig | None]
+    """The section of a task of this package."""
+    prepare: Callable[[str, int], object]
+    """Prepares an embedded task with a seed."""
+
+
+def compose(runs: Sequence[GridRun], plugin: Plugin) -> dict[str, DictConfig]:
     """Compose verl's configuration of every run.
 
     Returns:
@@ -39,37 +49,59 @@ def compose(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
     configs = {}
     for run in runs:
         try:
-            configs[run.name] = composed(run.training.arguments())
-            _check_integers(configs[run.name])
-        except CompositionError as error:
+            configs[run.name] = plugin.composed(run.training.arguments())
+        except ValueError as error:
             raise AblationError(f"{run.name}: verl refuses its overrides: {error}") from error
-        except (SettingError, OmegaConfBaseException) as error:
+        try:
+            _check_integers(configs[run.name], plugin)
+        except (AblationError, OmegaConfBaseException) as error:
             raise AblationError(f"{run.name}: {error}") from error
     return configs
 
 
-def _check_integers(config: DictConfig) -> None:
+def _check_integers(config: DictConfig, plugin: Plugin) -> None:
     """Refuse 8.0 and other text where verl, once it has loaded everything, or `tasks_to_prepare` counts."""
-    RESPONSES.check("actor_rollout_ref.rollout.n", OmegaConf.select(config, "actor_rollout_ref.rollout.n"))
-    task = own_task(config)
-    if task is not None and task.name in TASKS:
-        SEED.check("task.seed", OmegaConf.select(config, "task.seed"))
+    _check_integer(config, "actor_rollout_ref.rollout.n", 1, "8")
+    if _embedded_task(config, plugin) is not None:
+        _check_integer(config, "task.seed", 0, "1")
 
 
-def check(configs: dict[str, DictConfig]) -> None:
-    """Run the driver's checks (`preflight`) on every run.
+def _check_integer(config: DictConfig, key: str, least: int, example: str) -> None:
+    value = OmegaConf.select(config, key)
+    if type(value) is not int or not least <= value < 2**63:
+        raise AblationError(
+            f"{key} is {_as_typed(value)}; valid is an integer ≥ {least}. Type: {key}={example}"
+        )
+
+
+def _as_typed(value: object) -> str:
+    """As on the command line: ``null``, ``true``; a text that YAML would read as another type is quoted."""
+    if not isinstance(value, str):
+        return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    with suppress(yaml.YAMLError):
+        return value if yaml.safe_load(value) == value else repr(value)
+    return repr(value)
+
+
+def _embedded_task(config: DictConfig, plugin: Plugin) -> DictConfig | None:
+    task = plugin.own_task(config)
+    return task if task is not None and task.name in TASKS else None
+
+
+def check(configs: Mapping[str, DictConfig], plugin: Plugin) -> None:
+    """Run the driver's checks on every run.
 
     Raises:
         AblationError: a check fails; the message names the run.
     """
     for name, config in configs.items():
         try:
-            preflight.check(config)
+            plugin.check(config)
         except (ValueError, OmegaConfBaseException) as error:
             raise AblationError(f"{name}: {error}") from error
 
 
-def check_starts(runs: Sequence[GridRun], configs: dict[str, DictConfig]) -> None:
+def check_starts(runs: Sequence[GridRun], configs: Mapping[str, DictConfig], plugin: Plugin) -> None:
     """Refuse prepared embedded tasks whose starting models are outside the standard; others are not checked.
 
     Raises:
@@ -77,8 +109,8 @@ def check_starts(runs: Sequence[GridRun], configs: dict[str, DictConfig]) -> Non
     """
     outside, seeds = {}, set()
     for run in runs:
-        task = own_task(configs[run.name])
-        if task is None or task.name not in TASKS:
+        task = _embedded_task(configs[run.name], plugin)
+        if task is None:
             continue
         try:
             manifest = read_checked(Path(task.folder))
@@ -107,13 +139,8 @@ def _without(outside: set[int], seeds: Sequence[int]) -> str:
     return f"'seeds=[{','.join(map(str, [*inside, *fresh]))}]'"
 
 
-def tasks_to_prepare(configs: dict[str, DictConfig]) -> list[tuple[str, int]]:
+def tasks_to_prepare(configs: Mapping[str, DictConfig], plugin: Plugin) -> list[tuple[str, int]]:
     """Names and seeds of the embedded tasks that runs need and that have not been prepared."""
-    tasks = map(own_task, configs.values())
-    return sorted(
-        {
-            (str(task.name), int(task.seed))
-            for task in tasks
-            if task is not None and task.name in TASKS and not Path(task.folder).exists()
-        }
-    )
+    tasks = [_embedded_task(config, plugin) for config in configs.values()]
+    needed = [task for task in tasks if task is not None and not Path(task.folder).exists()]
+    return sorted({(str(task.name), int(task.seed)) for task in needed})

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.running.ray_jobs import check_jobs, noted_job
 from grpo_verl_ext.ablation.running.state import (
     State,
+    check_jobs,
     forget_failure,
     note_failure,
+    noted_job,
     read_record,
     state_of,
     status_of,
@@ -160,7 +161,7 @@ def check_records(runs: Sequence[GridRun]) -> None:
         record = read_record(run)
         if record is None:
             continue
-        begun = [*record["overrides"], f"steps={record['steps']}"]
+        begun = [*record.overrides, f"steps={record.steps}"]
         now = [*run.training.overrides, f"steps={run.training.steps}"]
         changed = {*begun} ^ {*now}
         if changed:
