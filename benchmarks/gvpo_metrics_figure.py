@@ -6,21 +6,21 @@ python benchmarks/gvpo_metrics_figure.py [FILE]
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.ablation.compact import read_compact
-from grpo_verl_ext.ablation.results import Results
+from grpo_verl_ext.ablation.running.results import Results, read_compact
 from grpo_verl_ext.utils import plotting
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "examples/ablations/results/learning_rates_chain_sum/runs.json"
 FILE = ROOT / "docs" / "gvpo_metrics.png"
-Logged = Mapping[str, float]
-"""Metric → value of a step."""
+Logged = Mapping[str, Any]
+"""Metric → its values by step."""
 VARIANTS = {"gvpo-lr2e-4": "lr 2e-4", "gvpo-lr5e-4": "5e-4", "gvpo-lr1e-3": "1e-3, too high"}
-PANELS: dict[str, Callable[[Logged], float]] = {
+PANELS: dict[str, Callable[[Logged], Any]] = {
     "gold_response/right": lambda logged: logged["gold_response/right"],
     "actor/gvpo_drift, nats": lambda logged: logged["actor/gvpo_drift"],
     # the share by which a step's updates have changed its loss
@@ -30,13 +30,14 @@ PANELS: dict[str, Callable[[Logged], float]] = {
 }
 
 
-def plot(axes: Axes, results: Results, value: Callable[[Logged], float]) -> None:
+def plot(axes: Axes, results: Results, value: Callable[[Logged], Any]) -> None:
     """Draw one curve for each start of each variant."""
     for (variant, label), colour in zip(VARIANTS.items(), plotting.COLOURS, strict=False):
-        for number, run in enumerate(run for run in results.runs if run.variant == variant):
-            steps = sorted(step for step in run.metrics if "actor/gvpo_drift" in run.metrics[step])
-            curve = [value(run.metrics[step]) for step in steps]
-            axes.plot(steps, curve, color=colour, label=label if number == 0 else None)
+        rows = results.table[results.table["variant"] == variant]
+        for number, (_, of_run) in enumerate(rows.groupby("seed", observed=True, sort=False)):
+            logged = of_run.pivot(index="step", columns="metric", values="value")
+            logged = logged[logged["actor/gvpo_drift"].notna()]
+            axes.plot(logged.index, value(logged), color=colour, label=label if number == 0 else None)
 
 
 def main() -> None:

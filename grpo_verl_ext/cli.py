@@ -8,15 +8,19 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from grpo_verl_ext.tasks.commands import prepare
 from grpo_verl_ext.utils.console import interruptible, one_message, print_any_character
+
+if TYPE_CHECKING:
+    from grpo_verl_ext.ablation.running.checks import Plugin
 
 
 class _Commands(TyperGroup):
@@ -244,6 +248,17 @@ def iterate_run(config: ConfigFile, overrides: Overrides = None) -> None:
         run_iterate(read_settings(config, overrides or []))
 
 
+def _plugin() -> Plugin:
+    """What ``ablate`` asks of the plugin, which it does not import."""
+    from grpo_verl_ext.ablation.running.checks import Plugin
+    from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
+    from grpo_verl_ext.verl_plugin import preflight
+    from grpo_verl_ext.verl_plugin.compose import composed
+    from grpo_verl_ext.verl_plugin.usage import own_task
+
+    return Plugin(composed, preflight.check, own_task, partial(run_prepare, force=False))
+
+
 @ablate.command("plan")
 def ablate_plan(
     grid: GridFile,
@@ -258,16 +273,16 @@ def ablate_plan(
     ] = None,
 ) -> None:
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
-    from grpo_verl_ext.ablation.grid import AblationError, read_grid
+    from grpo_verl_ext.ablation.declaration.grid import AblationError, read_grid
 
     with one_message("ablate", AblationError, extra="ablation", elsewhere=ANOTHER_FOLDER):
-        from grpo_verl_ext.ablation.planning import Sources
+        from grpo_verl_ext.ablation.report.plan import Sources
         from grpo_verl_ext.ablation.terminal import print_plan
 
         settings = read_grid(grid, overrides or [])
         options = ["--retry-failed"] * retry_failed + ["--until-decided"] * (settings.starts is not None)
         run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *options])
-        print_plan(settings, retry_failed=retry_failed, command=run, sources=Sources(pilot, sd))
+        print_plan(settings, _plugin(), retry_failed=retry_failed, command=run, sources=Sources(pilot, sd))
 
 
 @ablate.command("run")
@@ -289,7 +304,7 @@ def ablate_run(
 
     To resume after a kill, run the same command again. Exit status 1: not all runs are finished.
     """
-    from grpo_verl_ext.ablation.grid import AblationError, read_grid
+    from grpo_verl_ext.ablation.declaration.grid import AblationError, read_grid
 
     with one_message("ablate", AblationError, extra="ablation", elsewhere=ANOTHER_FOLDER):
         from grpo_verl_ext.ablation.terminal import run_grid
@@ -297,6 +312,7 @@ def ablate_run(
         settings = read_grid(grid, overrides or [])
         if not run_grid(
             settings,
+            _plugin(),
             retry_failed=retry_failed,
             ray_address=ray_address,
             jobs=jobs,
@@ -324,7 +340,7 @@ def ablate_report(
     ] = None,
 ) -> None:
     """Compare the finished runs: means, differences paired by seed, intervals, figures."""
-    from grpo_verl_ext.ablation.grid import AblationError
+    from grpo_verl_ext.ablation.declaration.grid import AblationError
 
     with one_message("ablate", AblationError, extra="ablation", elsewhere="--output <another folder>"):
         from grpo_verl_ext.ablation.terminal import print_report

@@ -15,21 +15,31 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from grpo_verl_ext.ablation import checks, documents, html, plots, summary
-from grpo_verl_ext.ablation.analysis import analyse
-from grpo_verl_ext.ablation.compact import read_any, write_compact
-from grpo_verl_ext.ablation.controls import missing_control
-from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
-from grpo_verl_ext.ablation.planning import NO_SOURCES, Sources, print_power
-from grpo_verl_ext.ablation.progress import Progress, estimate, runs_table, statuses_of
-from grpo_verl_ext.ablation.ray_jobs import noted_job
-from grpo_verl_ext.ablation.results import check_unchanged, keep_grid
-from grpo_verl_ext.ablation.run_state import RunStatus, State
-from grpo_verl_ext.ablation.runner import Executor, check_clean, check_records, executor_at, go
-from grpo_verl_ext.ablation.summary import Statement, TextTable
-from grpo_verl_ext.ablation.until_decided import declared_starts, run_until_decided
+from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, runs_of
+from grpo_verl_ext.ablation.report import figures, page, summary
+from grpo_verl_ext.ablation.report.plan import (
+    NO_SOURCES,
+    Sources,
+    declared_starts,
+    print_power,
+    run_until_decided,
+)
+from grpo_verl_ext.ablation.report.summary import Statement, TextTable
+from grpo_verl_ext.ablation.running import checks
+from grpo_verl_ext.ablation.running.results import check_unchanged, keep_grid, read_any, write_compact
+from grpo_verl_ext.ablation.running.runner import Executor, check_clean, check_records, executor_at, go
+from grpo_verl_ext.ablation.running.state import (
+    Progress,
+    RunStatus,
+    State,
+    estimate,
+    noted_job,
+    runs_table,
+    statuses_of,
+)
+from grpo_verl_ext.ablation.statistics.analysis import analyse
+from grpo_verl_ext.ablation.statistics.verdicts import missing_control
 from grpo_verl_ext.runs.provenance import git_revision
-from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import WhichRay
 
@@ -38,7 +48,12 @@ WIDTH = 120
 
 
 def print_plan(
-    settings: GridSettings, *, retry_failed: bool, command: str, sources: Sources = NO_SOURCES
+    settings: GridSettings,
+    plugin: checks.Plugin,
+    *,
+    retry_failed: bool,
+    command: str,
+    sources: Sources = NO_SOURCES,
 ) -> None:
     """Compose all runs and list them, and say what a declaration can tell; start nothing.
 
@@ -47,7 +62,7 @@ def print_plan(
     """
     console = make_console()
     runs = runs_of(settings)
-    checks.compose(runs)
+    checks.compose(runs, plugin)
     check_records(runs)
     check_unchanged(settings)
     statuses = statuses_of(runs)
@@ -64,6 +79,7 @@ def print_plan(
 
 def run_grid(
     settings: GridSettings,
+    plugin: checks.Plugin,
     *,
     retry_failed: bool,
     ray_address: str | None = None,
@@ -82,17 +98,17 @@ def run_grid(
     most = declared_starts(settings).most if until_decided else None
     executor = executor_at(ray_address, jobs, lambda text: console.print(text, markup=False))
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[:most]]
-    configs = checks.compose(runs)
+    configs = checks.compose(runs, plugin)
     check_unchanged(settings)
-    tasks = checks.tasks_to_prepare(configs)
+    tasks = checks.tasks_to_prepare(configs, plugin)
     if settings.is_declared and tasks:
         check_clean()
     for task, seed in tasks:
-        run_prepare(task, seed, force=False)
+        plugin.prepare(task, seed)
     if settings.is_declared:
-        checks.check_starts(runs, configs)
+        checks.check_starts(runs, configs, plugin)
     if executor.address is None:  # a cluster has its own devices, files and packages: the job checks them
-        checks.check(configs)
+        checks.check(configs, plugin)
     for line in _which_rays(executor.address, runs):
         console.print(line, markup=False)
     _print_missing_control(console, settings)
@@ -167,9 +183,9 @@ def print_report(
     folder = output or of_source
     folder.mkdir(parents=True, exist_ok=True)
     written = [
-        *documents.write(analysis, folder),
-        *plots.draw(analysis, folder),
-        html.write(analysis, folder),
+        *summary.write(analysis, folder),
+        *figures.draw(analysis, folder),
+        page.write(analysis, folder),
     ]
     if compact is not None:
         write_compact(analysis.results, compact)

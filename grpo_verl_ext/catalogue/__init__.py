@@ -94,7 +94,8 @@ def enter_function(table: dict[str, Named], record: Named) -> None:
 def listen(listener: Callable[[Estimator | Loss], None]) -> None:
     """Call a function with every estimator and loss of the catalogue, those to come included."""
     _listeners.append(listener)
-    for record in (*ESTIMATORS.values(), *LOSSES.values()):
+    records: list[Estimator | Loss] = [*ESTIMATORS.values(), *LOSSES.values()]
+    for record in records:
         listener(record)
 
 

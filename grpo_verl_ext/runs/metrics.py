@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
 
 from grpo_verl_ext.utils.documents import parse_lines
 
@@ -53,7 +55,7 @@ def read_metrics(files: Iterable[Path]) -> Metrics:
 
 @dataclass(frozen=True)
 class _Record:
-    step: int
+    step: Annotated[int, Field(ge=0, lt=2**31)]
     data: dict[str, Any]
 
 

@@ -205,12 +205,24 @@ def _merged(file: Path, kind: type, error: type[Exception], overrides: Sequence[
             raise error(f"{file}: {_not_given(missing)}")
         content = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True))
     except OmegaConfBaseException as wrong:
+        for part in parts:
+            _refuse_wrong_types(part, file, kind, error)
         key, reason = str(wrong.full_key or wrong.key), str(wrong.msg or wrong).splitlines()[0]
         raise error(f"{file}: {key}: {reason}. Type: {key}=<value>") from wrong
     for key, text in _texts(content):
         if "\0" in text:
             raise error(f"{file}: {key} is {text!r}; valid has no \\0. Type: {key}=<value>")
     return _with_sections(content, kind)
+
+
+def _refuse_wrong_types(part: DictConfig, file: Path, kind: type, error: type[Exception]) -> None:
+    """Refuse a value that is no section where one is declared, of the values that can be read alone."""
+    from omegaconf import ListConfig, OmegaConf
+
+    for name, hint in _written_hints(kind).items():
+        value = None if OmegaConf.is_interpolation(part, name) else part.get(name)
+        if isinstance(value, ListConfig) and get_origin(_without_none(hint)) is dict:
+            raise error(f"{file}: {_wrong_type(name, [*value], _without_none(hint))}")
 
 
 def _texts(value: object, *location: int | str) -> Iterator[tuple[str, str]]:

@@ -7,13 +7,21 @@ from typing import Any
 
 import pytest
 
-from grpo_verl_ext.ablation.analysis import Analysis
-from grpo_verl_ext.ablation.declaration import Expectation, Primary
-from grpo_verl_ext.ablation.grid import GridSettings
-from grpo_verl_ext.ablation.results import Result, Results, keep_grid
-from grpo_verl_ext.ablation.run_state import State
-from grpo_verl_ext.ablation.verdicts import CheckResult, Outcome, Verdict
+from grpo_verl_ext import cli
+from grpo_verl_ext.ablation.declaration.comparisons import Expectation, Primary
+from grpo_verl_ext.ablation.declaration.grid import GridSettings
+from grpo_verl_ext.ablation.running.checks import Plugin
+from grpo_verl_ext.ablation.running.results import CheckResult, Result, gathered, keep_grid
+from grpo_verl_ext.ablation.running.state import State
+from grpo_verl_ext.ablation.statistics.analysis import Analysis
+from grpo_verl_ext.ablation.statistics.verdicts import Outcome, Verdict
 from grpo_verl_ext.runs.metrics import TRAINED
+
+
+@pytest.fixture
+def plugin() -> Plugin:
+    """What the command line hands in."""
+    return cli._plugin()
 
 
 @pytest.fixture
@@ -78,9 +86,9 @@ def declared(tmp_path: Path) -> Analysis:
         expect=[Expectation(variant, "higher") for variant in outcomes],
     )
     metrics = {step: {PRIMARY: step / 4, "val/acc": step / 8, "timing_s/step": 1.5} for step in range(3)}
-    runs = [Result(variant, seed, State.FINISHED, metrics) for seed in (1, 2) for variant in variants]
+    runs = [Result(variant, seed, State.FINISHED) for seed in (1, 2) for variant in variants]
     return Analysis(
-        results=Results(settings, runs),
+        results=gathered(settings, [(run, metrics) for run in runs]),
         rows=[],
         costs={"grpo": {"seconds": 4.5, "tokens": 20.0, "memory_gb": 3.0}},
         threshold=None,

@@ -14,13 +14,17 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
-from grpo_verl_ext.ablation.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.compact import read_any, read_compact, write_compact
-from grpo_verl_ext.ablation.controls import missing_control
-from grpo_verl_ext.ablation.declaration import Check, Control, Expectation, Pair, Primary, Starts
-from grpo_verl_ext.ablation.grid import GridSettings
-from grpo_verl_ext.ablation.results import keep_grid, read_results
-from grpo_verl_ext.ablation.verdicts import Outcome
+from grpo_verl_ext.ablation.declaration.comparisons import Check, Control, Expectation, Pair, Primary, Starts
+from grpo_verl_ext.ablation.declaration.grid import GridSettings
+from grpo_verl_ext.ablation.running.results import (
+    keep_grid,
+    read_any,
+    read_compact,
+    read_results,
+    write_compact,
+)
+from grpo_verl_ext.ablation.statistics.analysis import Analysis, analyse
+from grpo_verl_ext.ablation.statistics.verdicts import Outcome, missing_control
 from grpo_verl_ext.runs.metrics import TRAINED
 
 SEEDS = [1, 2, 3, 4, 5, 6, 7, 8]

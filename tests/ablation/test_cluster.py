@@ -21,11 +21,11 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from ray_cluster import free_ports, ray_head
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import runner
-from grpo_verl_ext.ablation.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.ray_jobs import RayExecutor, connected, noted_job
-from grpo_verl_ext.ablation.run_state import State, failure_of, state_of
-from grpo_verl_ext.ablation.runner import executor_at, go
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.running import runner
+from grpo_verl_ext.ablation.running.ray_jobs import RayExecutor, connected
+from grpo_verl_ext.ablation.running.runner import executor_at, go
+from grpo_verl_ext.ablation.running.state import State, failure_of, noted_job, state_of
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -411,8 +411,8 @@ def test_ray_without_its_job_api_is_named(python: Python) -> None:
         """
         import sys
         sys.modules["aiohttp"] = None
-        from grpo_verl_ext.ablation.runner import executor_at
-        from grpo_verl_ext.ablation.grid import AblationError
+        from grpo_verl_ext.ablation.running.runner import executor_at
+        from grpo_verl_ext.ablation.declaration.grid import AblationError
         try:
             executor_at("http://127.0.0.1:1", 1, print)
         except AblationError as error:

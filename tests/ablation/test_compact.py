@@ -1,18 +1,29 @@
 """Test that the compact file holds all that a report reads, is written whole, and is refused when corrupt."""
 
+import base64
 import json
 import math
+import zlib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.compact import read_any, read_compact, write_compact
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings
-from grpo_verl_ext.ablation.results import Result, Results, read_results
-from grpo_verl_ext.ablation.run_state import State
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings
+from grpo_verl_ext.ablation.running.results import (
+    Result,
+    Results,
+    gathered,
+    read_any,
+    read_compact,
+    read_results,
+    write_compact,
+)
+from grpo_verl_ext.ablation.running.state import State
 from grpo_verl_ext.cli import app
 
 
@@ -42,7 +53,8 @@ def test_what_is_read_back_is_what_was_written(
     assert [run.state.value for run in results.runs] == ["finished", "finished", "unreadable", "begun"]
     write_compact(results, file)
     back = read_compact(file)
-    assert [comparable(run) for run in back.runs] == [comparable(run) for run in results.runs]
+    assert back.runs == results.runs
+    assert logged(back) == logged(results)
     assert back.settings.as_dict() == results.settings.as_dict()
     assert str(folder) not in file.read_text(), "the file is shown to others"
     assert back.runs[0].record == results.runs[0].record
@@ -50,13 +62,10 @@ def test_what_is_read_back_is_what_was_written(
     json.loads(file.read_text(), parse_constant=pytest.fail)
 
 
-def comparable(run: Result) -> dict[str, object]:
-    """All fields; values by repr, for NaN is not equal to itself."""
-    metrics = {
-        step: {name: repr(float(value)) for name, value in values.items()}
-        for step, values in run.metrics.items()
-    }
-    return vars(run) | {"metrics": metrics}
+def logged(results: Results) -> list[tuple[object, ...]]:
+    """All rows of the table; values by repr, for NaN is not equal to itself."""
+    rows = results.table.astype({"value": object}).itertuples(index=False)
+    return sorted((*row[:-1], repr(float(row[-1]))) for row in rows)
 
 
 values = st.floats(allow_infinity=False, allow_nan=True, width=64)
@@ -70,15 +79,50 @@ def test_metrics_survive_whatever_steps_have_them(tmp_path_factory: pytest.TempP
     grid = GridSettings(
         folder="f", steps=1, base=[], axes={"a": {"b": []}}, seeds=[1], baseline=["b"], metrics=["a"]
     )
-    write_compact(Results(grid, [Result("b", 1, State.FINISHED, metrics)]), file)
-    (back,) = read_compact(file).runs
-    assert comparable(back) == comparable(Result("b", 1, State.FINISHED, metrics))
+    results = gathered(grid, [(Result("b", 1, State.FINISHED), metrics)])
+    wanted = sorted(
+        ("b", 1, step, name, repr(float(value)))
+        for step, own in metrics.items()
+        for name, value in own.items()
+    )
+    assert logged(results) == wanted
+    write_compact(results, file)
+    assert logged(read_compact(file)) == wanted
+    file.write_text(json.dumps(as_earlier_versions_wrote_it(results)))
+    assert logged(read_compact(file)) == wanted
+
+
+def as_earlier_versions_wrote_it(results: Results) -> dict[str, Any]:
+    """Each run has its own metrics, in columns by the steps that have them; NaN is null."""
+    runs = []
+    for run in results.runs:
+        rows = results.table[(results.table["variant"] == run.variant) & (results.table["seed"] == run.seed)]
+        groups = [
+            {
+                "steps": own["step"].tolist(),
+                "values": {name: [None if math.isnan(each) else each for each in own["value"].tolist()]},
+            }
+            for name, own in rows.groupby("metric", observed=True, sort=False)
+        ]
+        plain = vars(run) | {"record": run.record and vars(run.record), "samples": [*map(vars, run.samples)]}
+        runs.append(plain | {"metrics": groups})
+    return {"grid": results.settings.as_dict(), "runs": runs}
+
+
+def test_a_file_of_an_earlier_version_is_read(folder: Path) -> None:
+    results = read_results(folder)
+    (folder / "kept.json").write_text(json.dumps(as_earlier_versions_wrote_it(results)))
+    back = read_compact(folder / "kept.json")
+    assert back.runs == results.runs
+    assert logged(back) == logged(results)
 
 
 def test_each_metric_is_one_line(folder: Path) -> None:
     write_compact(read_results(folder), folder / "runs.json")
     lines = (folder / "runs.json").read_text().splitlines()
-    assert '      "acc": [0.1, null, 0.3],' in [f"{line.rstrip(',')}," for line in lines]
+    metrics = [json.loads(line.strip().partition(":")[0]) for line in lines if '"value": "' in line]
+    assert sorted(metrics) == sorted(read_results(folder).table["metric"].unique())
+    assert {"acc", "loss", "responses/right"} < {*metrics}
 
 
 def test_a_report_of_the_file_is_that_of_the_folder(
@@ -118,25 +162,45 @@ def test_another_file_is_refused_and_left(tmp_path: Path, text: str) -> None:
     assert file.read_text() == text
 
 
+SPOILED = [
+    {"state": "well"},
+    {"metrics": [{"steps": [1, 2], "values": {"acc": [0.5]}}]},
+    {"metrics": [{"steps": ["1"], "values": {"acc": [0.5]}}]},
+    {"metrics": {"1": {"acc": 0.5}}},
+    {"samples": [{"prompt": "p"}]},
+    {"record": {"overrides": []}},
+    {"seed": "1"},
+    {"seed": 3},
+    {"variant": "another"},
+]
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.parametrize("change", SPOILED)
+def test_a_spoiled_run_is_refused(folder: Path, change: dict[str, object], earlier: bool) -> None:
+    file = folder / "kept.json"
+    results = read_results(folder)
+    write_compact(results, file)
+    content = as_earlier_versions_wrote_it(results) if earlier else json.loads(file.read_text())
+    content["runs"][0].update(change)
+    file.write_text(json.dumps(content))
+    with pytest.raises(AblationError, match=r"kept\.json is not a file that"):
+        read_compact(file)
+
+
+def packed(*numbers: int) -> str:
+    return base64.b64encode(zlib.compress(np.array(numbers, "<i4").tobytes())).decode()
+
+
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"state": "well"},
-        {"metrics": [{"steps": [1, 2], "values": {"acc": [0.5]}}]},
-        {"metrics": [{"steps": ["1"], "values": {"acc": [0.5]}}]},
-        {"metrics": {"1": {"acc": 0.5}}},
-        {"samples": [{"prompt": "p"}]},
-        {"record": {"overrides": []}},
-        {"seed": "1"},
-        {"seed": 3},
-        {"variant": "another"},
-    ],
+    "run", ["", "eJwDAAAAAAE=", "no base64", "AAAA", packed(0), packed(0, 0, 4), packed(-1, 0, 0), 3, None]
 )
-def test_a_spoiled_run_is_refused(folder: Path, change: dict[str, object]) -> None:
+def test_a_spoiled_column_is_refused(folder: Path, run: object) -> None:
+    """``acc`` of three runs with 7 rows; the runs are 0 to 3."""
     file = folder / "kept.json"
     write_compact(read_results(folder), file)
     content = json.loads(file.read_text())
-    content["runs"][0].update(change)
+    content["metrics"]["acc"]["run"] = run
     file.write_text(json.dumps(content))
     with pytest.raises(AblationError, match=r"kept\.json is not a file that"):
         read_compact(file)

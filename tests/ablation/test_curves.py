@@ -7,9 +7,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from grpo_verl_ext.ablation.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.plots import BELOW, bands, draw, draw_bands, forest
-from grpo_verl_ext.ablation.results import Results, read_results
+from grpo_verl_ext.ablation.report.figures import BELOW, bands, draw, draw_bands, forest
+from grpo_verl_ext.ablation.running.results import Results, read_results
+from grpo_verl_ext.ablation.statistics.analysis import Analysis, analyse
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
 
@@ -107,7 +107,7 @@ def test_the_band_is_the_margin(declared: Analysis) -> None:
     x, width = band.get_x(), band.get_width()
     assert (x, x + width) == (-0.05, 0.05)
     without = dataclasses.replace(declared.results.settings, margin=None)
-    analysis = dataclasses.replace(declared, results=Results(without, declared.results.runs))
+    analysis = dataclasses.replace(declared, results=dataclasses.replace(declared.results, settings=without))
     assert not drawn(analysis).patches
     # Without verdicts another number may be drawn than the primary, in whose units the margin is.
     rows = analyse(declared.results).rows

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.ablation.declaration import (
+from grpo_verl_ext.ablation.declaration.comparisons import (
     MEASURES,
     Check,
     Comparison,
@@ -13,8 +13,8 @@ from grpo_verl_ext.ablation.declaration import (
     Primary,
     Starts,
 )
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings, read_grid
-from grpo_verl_ext.ablation.statistics import MEASURES as ALL_MEASURES
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, read_grid
+from grpo_verl_ext.ablation.statistics.measures import MEASURES as ALL_MEASURES
 
 GRID = """
 folder: somewhere
@@ -138,7 +138,7 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
         ("starts={first: 2, most: 6}", r"Type: 'starts=\{first: 3, most: 6\}'"),
         ("starts={first: 8, most: 9}", r"Type: 'starts=\{first: 6, most: 6\}'"),
         ("seeds=[1,2]", r"with 2 seeds; .* and at least 3 seeds"),
-        ("primary=${control}", r"grid\.yaml: Merge error: str is not a subclass of Primary"),
+        ("primary=${control}", r"grid\.yaml: primary\.variant=.* is not known; valid are primary\.metric"),
         ("starts={first: 3}", r"starts\.most is not given"),
         (
             "expect=[{variant: x, is: higher}]",

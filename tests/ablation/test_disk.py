@@ -13,10 +13,10 @@ from limits import full, largest_file, read_only
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.grid import GridRun, read_grid, runs_of
-from grpo_verl_ext.ablation.results import GRID
-from grpo_verl_ext.ablation.run_state import FAILURE, State, state_of, status_of
+from grpo_verl_ext.ablation.declaration.grid import GridRun, read_grid, runs_of
+from grpo_verl_ext.ablation.running import checks
+from grpo_verl_ext.ablation.running.results import GRID
+from grpo_verl_ext.ablation.running.state import FAILURE, State, state_of, status_of
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics
@@ -57,8 +57,8 @@ def verl(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(VerlRun, "go", go_)
     nothing = OmegaConf.create({})
-    monkeypatch.setattr(checks, "compose", lambda runs: {run.name: nothing for run in runs})
-    monkeypatch.setattr(checks, "check", lambda configs: None)
+    monkeypatch.setattr(checks, "compose", lambda runs, plugin: {run.name: nothing for run in runs})
+    monkeypatch.setattr(checks, "check", lambda configs, plugin: None)
     return failing
 
 

@@ -7,11 +7,24 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.compact import read_compact, write_compact
-from grpo_verl_ext.ablation.declaration import Check, Control, Declaration, Expectation, Primary, Starts
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings, runs_of
-from grpo_verl_ext.ablation.results import FIXED, GRID, keep_grid, read_results
-from grpo_verl_ext.ablation.runner import go
+from grpo_verl_ext.ablation.declaration.comparisons import (
+    Check,
+    Control,
+    Declaration,
+    Expectation,
+    Primary,
+    Starts,
+)
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, runs_of
+from grpo_verl_ext.ablation.running.results import (
+    FIXED,
+    GRID,
+    keep_grid,
+    read_compact,
+    read_results,
+    write_compact,
+)
+from grpo_verl_ext.ablation.running.runner import go
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.verl_run import VerlRun
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, sync_playwright
 
-from grpo_verl_ext.ablation.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.html import as_html, side_by_side, visible, write
-from grpo_verl_ext.ablation.results import read_results
-from grpo_verl_ext.ablation.summary import COLOURS, GREY
-from grpo_verl_ext.ablation.verdicts import Outcome
+from grpo_verl_ext.ablation.report.page import as_html, side_by_side, visible, write
+from grpo_verl_ext.ablation.report.summary import COLOURS, GREY
+from grpo_verl_ext.ablation.running.results import read_results
+from grpo_verl_ext.ablation.statistics.analysis import Analysis, analyse
+from grpo_verl_ext.ablation.statistics.verdicts import Outcome
 
 HOSTILE = (
     "<script>document.title='harmed'</script><img src=x onerror=\"document.title='harmed'\">"

@@ -14,10 +14,9 @@ from omegaconf import OmegaConf
 from statsmodels.stats.power import TTestPower
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.compact import write_compact
-from grpo_verl_ext.ablation.grid import GridRun, GridSettings, read_grid, runs_of
-from grpo_verl_ext.ablation.results import keep_grid, read_results
+from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.running import checks
+from grpo_verl_ext.ablation.running.results import keep_grid, read_results, write_compact
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import TRAINED
 
@@ -45,7 +44,7 @@ Plan = Callable[..., Result]
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     nothing = OmegaConf.create({})
-    monkeypatch.setattr(checks, "compose", lambda runs: {run.name: nothing for run in runs})
+    monkeypatch.setattr(checks, "compose", lambda runs, plugin: {run.name: nothing for run in runs})
 
     def plan(*options: str, **changes: object) -> Result:
         file = tmp_path / "grid.yaml"

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import documents
-from grpo_verl_ext.ablation.analysis import Analysis, all_warnings, costs_of, reached, rows_of
-from grpo_verl_ext.ablation.grid import AblationError
-from grpo_verl_ext.ablation.plots import draw
-from grpo_verl_ext.ablation.results import Results, read_results
-from grpo_verl_ext.ablation.run_state import State
-from grpo_verl_ext.ablation.statistics import area, best, costs, final, first_step_at
-from grpo_verl_ext.ablation.verdicts import Verdict
+from grpo_verl_ext.ablation.declaration.grid import AblationError
+from grpo_verl_ext.ablation.report import summary as documents
+from grpo_verl_ext.ablation.report.figures import draw
+from grpo_verl_ext.ablation.running.results import Result, Results, gathered, read_results
+from grpo_verl_ext.ablation.running.state import State
+from grpo_verl_ext.ablation.statistics.analysis import Analysis, all_warnings, rows_of
+from grpo_verl_ext.ablation.statistics.measures import area, best, costs_of, final, first_step_at, reached
+from grpo_verl_ext.ablation.statistics.verdicts import Verdict
 from grpo_verl_ext.cli import app
 
 CURVE = [(0, 0.25), (4, 0.75), (6, 0.5)]
@@ -30,10 +30,12 @@ def test_measures_by_hand() -> None:
     assert [first_step_at(CURVE, value) for value in (0.25, 0.5, 0.75, 0.8)] == [0, 4, 4, None]
 
 
-def test_costs_are_sums_and_a_peak() -> None:
+def test_costs_are_sums_and_a_peak(declared: Analysis) -> None:
     step = {"timing_s/step": 2.0, "perf/total_num_tokens": 10.0}
     peak = {"actor/perf/max_memory_allocated_gb": 3.0}
-    assert costs({0: {}, 1: step | peak, 2: step}) == {"seconds": 4.0, "tokens": 20.0, "memory_gb": 3.0}
+    run = Result("grpo", 1, State.FINISHED)
+    results = gathered(declared.results.settings, [(run, {0: {}, 1: step | peak, 2: step})])
+    assert costs_of(results)["grpo"] == {"seconds": 4.0, "tokens": 20.0, "memory_gb": 3.0}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from grpo_verl_ext.ablation.responses import (
+from grpo_verl_ext.ablation.running.responses import (
     Measure,
     Measures,
     Responses,
@@ -20,7 +20,7 @@ from grpo_verl_ext.ablation.responses import (
     read_responses,
     step_metrics,
 )
-from grpo_verl_ext.ablation.results import Results, read_results
+from grpo_verl_ext.ablation.running.results import Results, read_results
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.verl_run import VerlRun
 
@@ -263,7 +263,7 @@ class TestLoadsOfAReport:
         return asked
 
     def lengths(self, results: Results, unit: str) -> list[float]:
-        return [run.metrics[2][f"responses/{unit}/right"] for run in results.runs]
+        return [dict(points)[2] for points in results.curves(f"responses/{unit}/right").values()]
 
     def test_one_of_each_model_and_none_when_lengths_were_kept(self, folder: Path, loads: list[str]) -> None:
         for variant in ("small", "large"):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from grpo_verl_ext.ablation.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.run_state import State, failure_of, state_of, status_of
-from grpo_verl_ext.ablation.runner import go
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.running.runner import go
+from grpo_verl_ext.ablation.running.state import State, failure_of, state_of, status_of
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun

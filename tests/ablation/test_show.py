@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks, terminal
-from grpo_verl_ext.ablation.analysis import Analysis
+from grpo_verl_ext.ablation import terminal
+from grpo_verl_ext.ablation.running import checks
+from grpo_verl_ext.ablation.statistics.analysis import Analysis
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -141,7 +142,7 @@ def test_a_redraw_reads_no_run_again(
             redraws.append(reads - before)
 
     monkeypatch.setattr(VerlRun, "go", go)
-    monkeypatch.setattr(checks, "check", lambda _configs: None)
+    monkeypatch.setattr(checks, "check", lambda _configs, _plugin: None)
     shown = CliRunner().invoke(app, ["ablate", "run", str(grid)])
     assert shown.exit_code == 1, "one run has failed, and is not tried again"
     lines = shown.output.splitlines()

@@ -8,8 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.running import checks
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.tasks.chain_sum.prepared import FORMAT, TaskManifest
@@ -20,8 +20,8 @@ Accuracies = dict[int, tuple[float, float]]
 
 
 @pytest.fixture
-def prepared(monkeypatch: pytest.MonkeyPatch):
-    """Folders ``seed-N`` that count as prepared; returns the runs of the seeds and their configurations."""
+def prepared(plugin, monkeypatch: pytest.MonkeyPatch):
+    """Folders ``seed-N`` that count as prepared; returns what `check_starts` takes."""
 
     def prepared(accuracies: Accuracies, *, task_seed: int | None = None, name: str = "chain_sum_mixed"):
         def read(folder: Path) -> TaskManifest:
@@ -41,7 +41,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch):
         seeds = {run.name: task_seed or run.seed for run in runs}
         ours = {"package": "grpo_verl_ext", "name": name}
         tasks = {run: ours | {"seed": seed, "folder": f"seed-{seed}"} for run, seed in seeds.items()}
-        return runs, {run: OmegaConf.create({"task": task}) for run, task in tasks.items()}
+        return runs, {run: OmegaConf.create({"task": task}) for run, task in tasks.items()}, plugin
 
     return prepared
 
@@ -76,19 +76,19 @@ def test_a_task_that_does_not_follow_the_seed(prepared) -> None:
 
 def test_other_tasks_are_not_checked(prepared) -> None:
     checks.check_starts(*prepared({1: (0.1, 0.1)}, name="my_task"))
-    runs, _ = prepared({1: (0.1, 0.1)})
-    checks.check_starts(runs, {run.name: OmegaConf.create({"data": {}}) for run in runs})
+    runs, _, plugin = prepared({1: (0.1, 0.1)})
+    checks.check_starts(runs, {run.name: OmegaConf.create({"data": {}}) for run in runs}, plugin)
 
 
 def test_a_corrupt_folder_names_the_run(prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, configs = prepared({1: (0.99, 0.25)})
+    checked = prepared({1: (0.99, 0.25)})
 
     def corrupt(folder: Path) -> TaskManifest:
         raise PreparedFolderError(f"task.folder={folder}: it is missing")
 
     monkeypatch.setattr(checks, "read_checked", corrupt)
     with pytest.raises(AblationError, match=r"^a/seed-1: task\.folder=seed-1: it is missing"):
-        checks.check_starts(runs, configs)
+        checks.check_starts(*checked)
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -96,11 +96,11 @@ def test_only_a_grid_with_a_declaration_is_refused(
     prepared, declared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the first run, and for the seeds that an extension may use too."""
-    _, configs = prepared(dict.fromkeys(range(1, 5), (0.99, 0.25)) | {5: (0.9, 0.25)})
+    _, configs, _ = prepared(dict.fromkeys(range(1, 5), (0.99, 0.25)) | {5: (0.9, 0.25)})
     trained: list[str] = []
-    monkeypatch.setattr(checks, "compose", lambda runs: {run.name: configs[run.name] for run in runs})
-    monkeypatch.setattr(checks, "tasks_to_prepare", lambda configs: [])
-    monkeypatch.setattr(checks, "check", lambda configs: None)
+    monkeypatch.setattr(checks, "compose", lambda runs, plugin: {run.name: configs[run.name] for run in runs})
+    monkeypatch.setattr(checks, "tasks_to_prepare", lambda *_: [])
+    monkeypatch.setattr(checks, "check", lambda configs, plugin: None)
     monkeypatch.setattr(VerlRun, "go", lambda run, on_metrics: trained.append(run.folder.name))
     claims = {
         "primary": {"metric": "acc", "measure": "final"},

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpo_verl_ext.ablation.statistics import (
+from grpo_verl_ext.ablation.running.responses import pass_at_k
+from grpo_verl_ext.ablation.statistics.measures import (
     MEASURES,
     Comparison,
     adjusted,
     compare,
-    pass_at_k,
     summarize,
 )
 

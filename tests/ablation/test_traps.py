@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.analysis import analyse, missing_metrics
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
-from grpo_verl_ext.ablation.results import GRID, keep_grid, read_results
-from grpo_verl_ext.ablation.run_state import State, failure_of, state_of
-from grpo_verl_ext.ablation.runner import check_records, go
-from grpo_verl_ext.ablation.statistics import best, compare
-from grpo_verl_ext.ablation.summary import exploratory_lines
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.report.summary import exploratory_lines
+from grpo_verl_ext.ablation.running.results import GRID, keep_grid, read_results
+from grpo_verl_ext.ablation.running.runner import check_records, go
+from grpo_verl_ext.ablation.running.state import State, failure_of, state_of
+from grpo_verl_ext.ablation.statistics.analysis import analyse, missing_metrics
+from grpo_verl_ext.ablation.statistics.measures import best, compare
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun

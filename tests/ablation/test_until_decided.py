@@ -12,13 +12,15 @@ from omegaconf import OmegaConf
 from statsmodels.stats.power import TTestPower
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks, runner, terminal
-from grpo_verl_ext.ablation.analysis import all_warnings, analyse
-from grpo_verl_ext.ablation.results import read_results
+from grpo_verl_ext.ablation import terminal
+from grpo_verl_ext.ablation.running import checks, runner
+from grpo_verl_ext.ablation.running.results import read_results
+from grpo_verl_ext.ablation.statistics.analysis import all_warnings, analyse
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED
 from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.tasks.chain_sum import prepare
 
 DECLARED = {
     "steps": 2,
@@ -74,8 +76,8 @@ def verl(monkeypatch: pytest.MonkeyPatch) -> Verl:
     monkeypatch.setattr(runner, "git_revision", lambda: None)
     monkeypatch.setattr(runner, "versions", dict)
     nothing = OmegaConf.create({})
-    monkeypatch.setattr(checks, "compose", lambda runs: {run.name: nothing for run in runs})
-    monkeypatch.setattr(checks, "check", lambda configs: None)
+    monkeypatch.setattr(checks, "compose", lambda runs, plugin: {run.name: nothing for run in runs})
+    monkeypatch.setattr(checks, "check", lambda configs, plugin: None)
     return verl
 
 
@@ -209,7 +211,7 @@ def test_a_grid_that_declares_nothing_is_refused(run, verl: Verl, changes, messa
 
 def test_a_changed_declaration_is_refused_before_anything_is_prepared(run, verl: Verl, monkeypatch) -> None:
     run()
-    monkeypatch.setattr(checks, "tasks_to_prepare", lambda _: pytest.fail("a task is prepared"))
+    monkeypatch.setattr(checks, "tasks_to_prepare", lambda *_: pytest.fail("a task is prepared"))
     refused = run(margin=0.2)
     assert refused.exit_code == 1
     assert "begun with margin: 0.1, and now it is 0.2" in refused.stderr
@@ -235,8 +237,8 @@ class TestChangedSources:
 
     def test_nothing_is_prepared(self, run, verl: Verl, monkeypatch) -> None:
         monkeypatch.setattr(runner, "git_revision", lambda: CHANGED_SOURCES)
-        monkeypatch.setattr(checks, "tasks_to_prepare", lambda _: [("chain_sum", 1)])
-        monkeypatch.setattr(terminal, "run_prepare", lambda *_, **__: pytest.fail("a task is prepared"))
+        monkeypatch.setattr(checks, "tasks_to_prepare", lambda *_: [("chain_sum", 1)])
+        monkeypatch.setattr(prepare, "run_prepare", lambda *_, **__: pytest.fail("a task is prepared"))
         assert "a commit without changes" in run().stderr
 
     def test_sources_that_change_between_runs_end_the_grid_which_goes_on_later(

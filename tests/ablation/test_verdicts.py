@@ -1,6 +1,7 @@
 """Test the statistics and the rule of a verdict: next to libraries, at its boundaries, on simulated grids."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,8 +12,18 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
-from grpo_verl_ext.ablation.power import difference_sd, extended_starts, power, starts_needed
-from grpo_verl_ext.ablation.verdicts import Outcome, declared_p, holm, outcome_of, paired_tests
+from grpo_verl_ext.ablation.statistics.pairs import holm, paired_tests
+from grpo_verl_ext.ablation.statistics.power import difference_sd, extended_starts, power, starts_needed
+from grpo_verl_ext.ablation.statistics.verdicts import Outcome, declared_p, outcome_of
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_collections() -> Iterator[None]:
+    """`multipletests` calls the garbage collector each time, which takes a tenth of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gc.collect", lambda: 0)
+        yield
+
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=25)
 p_values = st.floats(0, 1)
@@ -51,9 +62,7 @@ class TestHolm:
     @given(st.lists(p_values, min_size=1, max_size=8))
     @repeatable
     def test_next_to_statsmodels(self, values: list[float]) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("gc.collect", lambda: 0)  # which it calls each time: a tenth of a second
-            wanted = multipletests(values, method="holm")[1]
+        wanted = multipletests(values, method="holm")[1]
         assert holm(np.array(values)) == pytest.approx(wanted, rel=1e-12, abs=0)
 
     def test_by_hand(self) -> None:

@@ -111,9 +111,10 @@ BROKEN = {
         CORE,
         "POLICY_LOSS_REGISTRY",
         "POLICY_LOSSES",
-        f"{CORE}.POLICY_LOSS_REGISTRY is gone; grpo_verl_ext.verl_plugin.algorithms imports it, "
+        f"{CORE}.POLICY_LOSS_REGISTRY is gone; grpo_verl_ext.verl_plugin.registration imports it, "
         "grpo_verl_ext.anatomy.weights imports it, "
         "grpo_verl_ext.doctor.environment imports it, "
+        "grpo_verl_ext.verl_plugin.algorithms imports it, "
         "grpo_verl_ext.verl_plugin.invariance.report imports it, "
         "grpo_verl_ext.verl_plugin.losses.custom imports it, "
         "grpo_verl_ext.verl_plugin.preflight.names imports it, "

@@ -12,11 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
-from grpo_verl_ext.ablation.ray_jobs import NOTE, Job, noted_job
-from grpo_verl_ext.ablation.responses import KEPT, NO_DIFFERENCE, Measure, read_responses
-from grpo_verl_ext.ablation.results import GRID, read_results
-from grpo_verl_ext.ablation.run_state import RECORD, read_record
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.running.responses import KEPT, NO_DIFFERENCE, Measure, read_responses
+from grpo_verl_ext.ablation.running.results import GRID, read_results
+from grpo_verl_ext.ablation.running.state import NOTE, RECORD, Job, noted_job, read_record
 from grpo_verl_ext.anatomy.dump import AnatomyError, read_steps
 from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.iterate.manifest import MANIFEST, Manifest, read_manifest
@@ -24,7 +23,7 @@ from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_s
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, read_dump
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, read_metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.typed_json import made
+from grpo_verl_ext.utils.documents import from_plain
 
 GRID_OF_TWO: dict[str, object] = {
     "folder": "somewhere",
@@ -152,7 +151,7 @@ def test_a_grid_with_a_declaration(file: Path, content: bytes, overrides: list[s
     except AblationError as error:
         assert str(error)
     else:
-        assert made(GridSettings, settings.as_dict() | {"folder": settings.folder}) == settings
+        assert from_plain(settings.as_dict() | {"folder": settings.folder}, GridSettings) == settings
         json.dumps(settings.as_dict())
 
 
@@ -277,9 +276,9 @@ def test_the_record_of_a_run(file: Path, content: bytes) -> None:
         left_in_place(written, content, error)
     else:
         assert record is not None
-        assert record.keys() == RECORD_OF_A_RUN.keys()
-        assert type(record["overrides"]) is list
-        assert type(record["versions"]) is dict
+        assert vars(record).keys() == RECORD_OF_A_RUN.keys()
+        assert type(record.overrides) is list
+        assert type(record.versions) is dict
 
 
 @fuzzing(60)

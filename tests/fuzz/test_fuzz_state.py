@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from strategies import fuzzing
 
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings, runs_of
-from grpo_verl_ext.ablation.results import keep_grid, read_results
-from grpo_verl_ext.ablation.run_state import (
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, runs_of
+from grpo_verl_ext.ablation.running.results import keep_grid, read_results
+from grpo_verl_ext.ablation.running.runner import check_records
+from grpo_verl_ext.ablation.running.state import (
     State,
     failure_of,
     forget_failure,
@@ -23,7 +24,6 @@ from grpo_verl_ext.ablation.run_state import (
     status_of,
     write_record,
 )
-from grpo_verl_ext.ablation.runner import check_records
 from grpo_verl_ext.iterate.manifest import MANIFEST, Manifest, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.runs.metrics import TRAINED

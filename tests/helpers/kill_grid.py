@@ -4,10 +4,10 @@ import os
 import sys
 from pathlib import Path
 
-from grpo_verl_ext.ablation.declaration import Check, Control, Expectation, Primary
-from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
-from grpo_verl_ext.ablation.results import keep_grid
-from grpo_verl_ext.ablation.runner import go
+from grpo_verl_ext.ablation.declaration.comparisons import Check, Control, Expectation, Primary
+from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, runs_of
+from grpo_verl_ext.ablation.running.results import keep_grid
+from grpo_verl_ext.ablation.running.runner import go
 from grpo_verl_ext.runs.metrics import Metrics
 
 

@@ -4,9 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-from grpo_verl_ext.ablation.grid import GridRun
-from grpo_verl_ext.ablation.ray_jobs import RayExecutor, connected
-from grpo_verl_ext.ablation.runner import go
+from grpo_verl_ext.ablation.declaration.grid import GridRun
+from grpo_verl_ext.ablation.running.ray_jobs import RayExecutor, connected
+from grpo_verl_ext.ablation.running.runner import go
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
 

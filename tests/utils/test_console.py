@@ -8,7 +8,7 @@ from limits import read_only
 from processes import Python
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import grid
+from grpo_verl_ext.ablation.declaration import grid
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks import gsm8k_tags
 

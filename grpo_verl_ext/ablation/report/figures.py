@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grpo_verl_ext.ablation import summary
-from grpo_verl_ext.ablation.analysis import Analysis
-from grpo_verl_ext.ablation.results import Results
-from grpo_verl_ext.ablation.statistics import Summary, curve, summarize
-from grpo_verl_ext.ablation.summary import Difference
+from grpo_verl_ext.ablation.report import summary
+from grpo_verl_ext.ablation.report.summary import Difference
+from grpo_verl_ext.ablation.running.results import Results
+from grpo_verl_ext.ablation.statistics.analysis import Analysis
+from grpo_verl_ext.ablation.statistics.measures import Summary, summarize
 from grpo_verl_ext.utils.plotting import line_style, save
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
@@ -37,11 +37,12 @@ class Band:
 def bands(results: Results, metric: str) -> list[Band]:
     """The curves of a metric, the baseline first, without variants that do not have it."""
     found = []
+    curves = results.curves(metric)
     for number, variant in enumerate(results.variants):
-        curves = [dict(curve(run.metrics, metric)) for run in results.finished(variant)]
-        steps = sorted(set.intersection(*(set(each) for each in curves))) if curves else []
+        runs = [dict(curves.get((variant, run.seed), ())) for run in results.finished(variant)]
+        steps = sorted(set.intersection(*(set(each) for each in runs))) if runs else []
         if steps:
-            seeds = [[each[step] for step in steps] for each in curves]
+            seeds = [[each[step] for step in steps] for each in runs]
             summaries = [summarize(values) for values in zip(*seeds, strict=True)]
             found.append(Band(variant, number, steps, seeds, summaries))
     return found
@@ -87,8 +88,10 @@ def plot_bands(axes: Axes, drawn: list[Band], *, log: bool = False) -> None:
         looks, style = looks_of(band.number), line_style(band.number)
         label = f"{band.variant}, seeds: {band.summaries[0].seeds}"
         means = [summary.mean for summary in band.summaries]
-        for values in band.seeds:
-            axes.plot(band.steps, values, color=looks["color"], linewidth=0.6, alpha=0.5)
+        # One line with gaps, for a line of its own for each of hundreds of seeds takes seconds.
+        seeds = [value for values in band.seeds for value in (*values, math.nan)]
+        steps = [*band.steps, math.nan] * len(band.seeds)
+        axes.plot(steps, seeds, color=looks["color"], linewidth=0.6, alpha=0.5)
         axes.plot(band.steps, means, linestyle=style, markersize=4, label=label, **looks)
         _fill(axes, band, looks["color"])
     _limit(axes, [value for band in drawn for values in band.seeds for value in values], log=log)

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import MISSING
-
 MEASURES = ("final", "area", "mean", "second_half")
 """Numbers of a curve that can be declared; `best` is left out, since it overstates a noisy curve."""
 
@@ -23,9 +21,9 @@ FEWEST = 3
 class Primary:
     """The number that the comparisons are about."""
 
-    metric: str = MISSING
+    metric: str
     """Name of a metric of verl."""
-    measure: str = MISSING
+    measure: str
     """One of `MEASURES`."""
 
 
@@ -33,9 +31,9 @@ class Primary:
 class Starts:
     """Numbers of starts, each with a seed of its own, for a grid that may be extended once."""
 
-    first: int = MISSING
+    first: int
     """Starts after which the spread is estimated."""
-    most: int = MISSING
+    most: int
     """Largest number of starts."""
 
 
@@ -43,16 +41,16 @@ class Starts:
 class Pair:
     """Two variants, the second one taken from the first."""
 
-    variant: str = MISSING
-    against: str = MISSING
+    variant: str
+    against: str
 
 
 @dataclass
 class Expectation:
     """One comparison: a variant is expected to be higher, lower, different or equal."""
 
-    variant: str = MISSING
-    is_: str = MISSING
+    variant: str
+    is_: str
     """One of `DIRECTIONS`."""
     against: Any = None
     """The other variant, or a number that theory predicts; None: the baseline."""
@@ -64,10 +62,10 @@ class Expectation:
 class Check:
     """A manipulation check: without this, the runs did not exercise what the variants differ in."""
 
-    metric: str = MISSING
-    measure: str = MISSING
+    metric: str
+    measure: str
     """One of `MEASURES`."""
-    at_least: float = MISSING
+    at_least: float
     """Smallest mean over a variant's runs with which the check is passed."""
     variants: list[str] = field(default_factory=list)
     """Variants that must pass; empty: all."""

@@ -10,11 +10,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.ablation import plots, summary
-from grpo_verl_ext.ablation.analysis import Analysis, runs_asked_for
-from grpo_verl_ext.ablation.plots import Band, bands, plot_bands
-from grpo_verl_ext.ablation.responses import NO_DIFFERENCE, SAMPLES, SHARE_RIGHT
-from grpo_verl_ext.ablation.results import Results
+from grpo_verl_ext.ablation.report import summary
+from grpo_verl_ext.ablation.report.figures import Band, bands, forest, plot_bands
+from grpo_verl_ext.ablation.running.responses import NO_DIFFERENCE, SAMPLES, SHARE_RIGHT
+from grpo_verl_ext.ablation.running.results import Results
+from grpo_verl_ext.ablation.statistics.analysis import Analysis, runs_asked_for
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import key, looks, svg
@@ -63,7 +63,7 @@ def write(analysis: Analysis, folder: Path) -> Path:
 def as_html(analysis: Analysis) -> str:
     """The page as text; all values are escaped, and invisible characters replaced by their code point."""
     environment = Environment(
-        loader=PackageLoader("grpo_verl_ext", "ablation"),
+        loader=PackageLoader("grpo_verl_ext", "ablation/report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: visible(value) if type(value) is str else value,
@@ -75,6 +75,7 @@ def as_html(analysis: Analysis) -> str:
         title=_title(results),
         results=results,
         runs=runs_asked_for(results),
+        made_with=_made_with(results),
         finished=sum(len(results.finished(variant)) for variant in results.variants),
         statements=summary.statements(analysis),
         warnings=[*analysis.missing, *analysis.warnings],
@@ -91,6 +92,17 @@ def as_html(analysis: Analysis) -> str:
     )
 
 
+def _made_with(results: Results) -> list[str]:
+    """Commits and versions of the finished runs, each once."""
+    records = [run.record for run in results.runs if run.record is not None]
+    lines = [
+        f"commit {record.git_revision or 'unknown'}; "
+        + ", ".join(f"{name} {version}" for name, version in record.versions.items())
+        for record in records
+    ]
+    return list(dict.fromkeys(lines))
+
+
 def _title(results: Results) -> str:
     if len(results.variants) > NAMED:
         return f"{len(results.variants)} variants of {' × '.join(results.settings.axes)}"
@@ -98,7 +110,7 @@ def _title(results: Results) -> str:
 
 
 def _forest(analysis: Analysis) -> Picture | None:
-    figure = plots.forest(analysis)
+    figure = forest(analysis)
     if figure is None:
         return None
     percent = f"{100 * summary.confidence(analysis):g}"
@@ -192,7 +204,7 @@ def visible(text: str) -> str:
 
     HTML's special characters are left to the template's escaping.
     """
-    return "".join(_named(character) for character in text)
+    return text if text.isprintable() else "".join(map(_named, text))
 
 
 def _named(character: str) -> str:

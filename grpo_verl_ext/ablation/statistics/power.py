@@ -1,5 +1,8 @@
 """Power of a paired comparison: the starts that a difference takes, the difference that some starts can tell.
 
+``ablate run --until-decided`` extends a grid once by a rule that reads nothing but the finished runs, so that
+it gives the same number of starts after a kill.
+
 ``alpha`` is the two-sided level of one comparison. Of several under Holm's rule, the one with the smallest p
 is tested at the declared level / number of comparisons and the others at more. All numbers here use that
 first level (`Declaration.level`): they hold for each comparison whatever the others show, and understate its
@@ -9,6 +12,7 @@ power when others are shown.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
@@ -16,7 +20,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_verl_ext.ablation.declaration import FEWEST
+from grpo_verl_ext.ablation.declaration.comparisons import FEWEST, Primary
+from grpo_verl_ext.ablation.running.results import Results
+from grpo_verl_ext.ablation.statistics.measures import values_of
 
 POWER = 0.8
 """Probability with which a difference is to be found."""
@@ -109,3 +115,55 @@ def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
     degrees = (values.shape[-2] - 1) * (values.shape[-1] - 1)
     pooled: NDArray[np.float64] = np.sqrt(2 * (residuals**2).sum(axis=(-2, -1)) / degrees)
     return pooled
+
+
+def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> Spread:
+    """Standard deviation of paired differences of the primary, over the seeds that all variants have.
+
+    It is NaN with fewer than two variants or two such seeds; a seed with a NaN is left out.
+    """
+    every = values_of(results, primary.metric, primary.measure)
+    values = [every[name] for name in variants]
+    common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
+    if len(values) < 2 or len(common) < 2:
+        return Spread(math.nan, 0, list(variants), len(common))
+    sd = float(difference_sd(np.array([[each[seed] for seed in common] for each in values])))
+    return Spread(sd, (len(values) - 1) * (len(common) - 1), list(variants), len(common))
+
+
+def first_spread(results: Results) -> Spread | None:
+    """The spread over the declared first starts; None until all compared variants have finished them."""
+    declared = results.settings.declaration
+    if declared.starts is None or not declared.expect:
+        return None
+    primary, _ = declared.subject
+    first = declared.seeds[: declared.starts.first]
+    values = values_of(results, primary.metric, primary.measure)
+    if any(seed not in values[name] for name in declared.compared for seed in first):
+        return None
+    return spread_of(results, primary, declared.compared, first)
+
+
+def starts_by_rule(results: Results) -> int:
+    """The number of starts that the declaration asks for, by the runs that are finished.
+
+    ``starts.first`` until these are finished; then what ``margin`` takes at 80 %, at most ``starts.most``.
+    Without ``starts``, all seeds.
+    """
+    declared = results.settings.declaration
+    if declared.starts is None:
+        return len(declared.seeds)
+    spread = first_spread(results)
+    if spread is None:
+        return declared.starts.first
+    _, margin = declared.subject
+    first, most = declared.starts.first, declared.starts.most
+    sd = spread.sd * declared.spread_factor
+    return extended_starts(margin, sd, declared.level, first=first, most=most)
+
+
+def finished_starts(results: Results, count: int) -> int:
+    """How many of the first ``count`` starts the compared variants have all finished."""
+    declared = results.settings.declaration
+    finished = [{run.seed for run in results.finished(name)} for name in declared.compared]
+    return sum(all(seed in each for each in finished) for seed in declared.seeds[:count])

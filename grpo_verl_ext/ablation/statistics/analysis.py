@@ -6,25 +6,22 @@ from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from grpo_verl_ext.ablation.claims import judge
-from grpo_verl_ext.ablation.controls import with_control
-from grpo_verl_ext.ablation.extension import finished_starts, starts_by_rule
-from grpo_verl_ext.ablation.grid import GridSettings
-from grpo_verl_ext.ablation.results import Result, Results
-from grpo_verl_ext.ablation.run_state import State
-from grpo_verl_ext.ablation.statistics import (
+from grpo_verl_ext.ablation.declaration.grid import GridSettings
+from grpo_verl_ext.ablation.running.results import CheckResult, Result, Results
+from grpo_verl_ext.ablation.running.state import State
+from grpo_verl_ext.ablation.statistics.measures import (
     EXPLORED,
     Comparison,
     Summary,
     adjusted,
     compare,
-    costs,
-    curve,
-    first_step_at,
-    seconds_until,
+    costs_of,
+    reached,
     summarize,
+    values_of,
 )
-from grpo_verl_ext.ablation.verdicts import CheckResult, Verdict
+from grpo_verl_ext.ablation.statistics.power import finished_starts, starts_by_rule
+from grpo_verl_ext.ablation.statistics.verdicts import Verdict, judge, with_control
 from grpo_verl_ext.runs.provenance import CHANGED
 
 
@@ -120,14 +117,14 @@ def all_warnings(results: Results) -> list[str]:
         )
     unfinished = [run for run in runs_asked_for(results) if run.state is not State.FINISHED]
     if unfinished:
-        names = ", ".join(f"{run.variant}/seed-{run.seed} ({run.state.value})" for run in unfinished)
+        names = ", ".join(f"{run.name} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
     return warnings + _of_changed_sources(results)
 
 
 def _of_changed_sources(results: Results) -> list[str]:
     records = [run.record for run in results.runs if run.record is not None]
-    changed = sum(str(record["git_revision"]).endswith(CHANGED) for record in records)
+    changed = sum(str(record.git_revision).endswith(CHANGED) for record in records)
     if not changed:
         return []
     rests = "the verdicts rest on them" if results.settings.is_declared else "they show no finding"
@@ -151,24 +148,27 @@ def missing_metrics(results: Results) -> list[str]:
     finished = [run for run in results.runs if run.state is State.FINISHED]
     found = []
     for metric, key in _keys_of_metrics(results.settings).items() if finished else ():
-        ends = {f"{run.variant}/seed-{run.seed}": curve(run.metrics, metric) for run in finished}
-        early = {
-            name: points[-1][0] for name, points in ends.items() if points and not results.is_whole(points)
+        curves = results.curves(metric)
+        ends = {
+            run.name: curves[run.variant, run.seed][-1][0]
+            for run in finished
+            if (run.variant, run.seed) in curves
         }
-        if not any(ends.values()):
-            names = sorted({name for run in finished for values in run.metrics.values() for name in values})
-            near = get_close_matches(metric, names, n=3, cutoff=0.4)
+        early = [name for name, step in ends.items() if step < results.settings.steps]
+        if not ends:
+            logged = sorted({*results.table["metric"].unique()} - {metric})
+            near = get_close_matches(metric, logged, n=3, cutoff=0.4)
             like = f"; like it are {', '.join(near)}" if near else ""
             fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
             found.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
         elif early:
-            step = min(early.values())
+            step = min(ends.values())
             found.append(
                 f"{metric} ends at step {step} of {results.settings.steps} in {', '.join(early)}: left out, "
                 f"for it says nothing of the trained policy. Type in base: trainer.test_freq=<steps between "
                 f"validations>"
             )
-        if absent := [name for name, points in ends.items() if not points and any(ends.values())]:
+        if ends and (absent := [run.name for run in finished if run.name not in ends]):
             found.append(f"{metric} is missing in {', '.join(absent)}: left out")
     return found
 
@@ -180,37 +180,8 @@ def _keys_of_metrics(settings: GridSettings) -> dict[str, str]:
     return {metric: keys.get(metric, "metrics") for metric in [*settings.metrics, *keys]}
 
 
-def costs_of(results: Results) -> dict[str, dict[str, float]]:
-    """`statistics.costs` of each variant, mean over its finished runs."""
-    return {
-        variant: {
-            name: summarize([costs(run.metrics)[name] for run in runs]).mean
-            for name in costs(runs[0].metrics)
-        }
-        for variant in results.variants
-        if (runs := results.finished(variant))
-    }
-
-
-def reached(results: Results, threshold: float) -> dict[str, list[tuple[int, int | None, float | None]]]:
-    """When the first metric first reaches the threshold.
-
-    Returns:
-        Variant → (seed, step, seconds of all steps so far) of each finished run; None: it never does.
-    """
-    return {
-        variant: [_reached(run, results.settings.metrics[0], threshold) for run in results.finished(variant)]
-        for variant in results.variants
-    }
-
-
-def _reached(run: Result, metric: str, threshold: float) -> tuple[int, int | None, float | None]:
-    step = first_step_at(curve(run.metrics, metric), threshold)
-    return run.seed, step, None if step is None else seconds_until(run.metrics, step)
-
-
 def _rows(results: Results, metric: str, measure: str) -> list[Row]:
-    values = {variant: results.values(variant, metric, measure) for variant in results.variants}
+    values = values_of(results, metric, measure)
     there = [variant for variant in results.variants if values[variant]]
     comparisons = [
         None if variant == results.baseline else compare(values[variant], values[results.baseline])

@@ -1,4 +1,4 @@
-"""What a report shows on the terminal, in Markdown and on the page alike.
+"""What a report shows on the terminal, in Markdown and on the page alike, and its JSON, CSV and Markdown.
 
 First a statement for each declared comparison, or that nothing was declared; then the differences, which are
 also the rows of the forest plot; then the checks and the costs.
@@ -6,12 +6,19 @@ also the rows of the forest plot; then the checks and the costs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from grpo_verl_ext.ablation.analysis import Analysis
-from grpo_verl_ext.ablation.sentences import figures
-from grpo_verl_ext.ablation.statistics import CONFIDENCE
-from grpo_verl_ext.ablation.verdicts import Outcome
+from grpo_verl_ext.ablation.statistics.analysis import Analysis
+from grpo_verl_ext.ablation.statistics.measures import CONFIDENCE
+from grpo_verl_ext.ablation.statistics.pairs import figures, starts_as_text
+from grpo_verl_ext.ablation.statistics.verdicts import Outcome
+from grpo_verl_ext.utils.documents import numbers_as_text
+from grpo_verl_ext.utils.files import write_whole
 
 EXPLORATORY = "exploratory"
 CONTROL = {True: "control shown", False: "control missed"}
@@ -135,11 +142,6 @@ def exploratory_lines(analysis: Analysis) -> list[str]:
     ]
 
 
-def starts_as_text(count: int) -> str:
-    """``1 start``, ``12 starts``."""
-    return f"{count} start" + ("" if count == 1 else "s")
-
-
 def metrics_shown(analysis: Analysis) -> list[str]:
     """Metrics whose curves are drawn: the primary, then the grid's ``metrics``."""
     settings = analysis.results.settings
@@ -187,3 +189,90 @@ def _with_interval(difference: Difference) -> str:
     if difference.low is None or difference.high is None:
         return f"{mean} (no interval)"
     return f"{mean} ({figures(difference.low)} … {figures(difference.high)})"
+
+
+def write(analysis: Analysis, folder: Path) -> list[Path]:
+    """Write ``report.json``, ``.csv``, ``.md``, and what was declared: ``verdicts.csv``, ``checks.csv``.
+
+    Each is written whole or not at all.
+    """
+    contents = {
+        "report.json": as_json(analysis),
+        "report.csv": _as_csv([_with_seeds(row.flat(), row.by_seed) for row in analysis.rows]),
+        "report.md": as_markdown(analysis),
+    }
+    if analysis.verdicts:
+        contents["verdicts.csv"] = _as_csv(
+            [_with_seeds(each, each["by_seed"]) for each in _verdicts(analysis)]
+        )
+    if analysis.checks:
+        contents["checks.csv"] = _as_csv([asdict(check) for check in analysis.checks])
+    for name, content in contents.items():
+        write_whole(folder / name, content)
+    return [folder / name for name in contents]
+
+
+def as_json(analysis: Analysis) -> str:
+    """Everything, with the values by seed; the statements first."""
+    content = {
+        "statements": [{"label": each.label, "sentence": each.sentence} for each in statements(analysis)],
+        "verdicts": _verdicts(analysis),
+        "checks": [asdict(check) for check in analysis.checks],
+        "missing": analysis.missing,
+        "warnings": analysis.warnings,
+        "settings": analysis.results.settings.as_dict(),
+        "rows": [{**row.flat(), "by_seed": row.by_seed} for row in analysis.rows],
+        "costs": analysis.costs,
+        "threshold": analysis.threshold,
+        "reached": {
+            variant: [{"seed": seed, "step": step, "seconds": seconds} for seed, step, seconds in runs]
+            for variant, runs in analysis.reached.items()
+        },
+    }
+    return numbers_as_text(content)
+
+
+def _verdicts(analysis: Analysis) -> list[dict[str, Any]]:
+    """The verdicts as plain values."""
+    return [{**asdict(verdict), "outcome": verdict.outcome.value} for verdict in analysis.verdicts]
+
+
+def _with_seeds(row: Mapping[str, Any], by_seed: Mapping[int, float]) -> dict[str, Any]:
+    """A row without nesting: a column ``seed_N`` for each seed."""
+    flat = {name: value for name, value in row.items() if name != "by_seed"}
+    return flat | {f"seed_{seed}": value for seed, value in by_seed.items()}
+
+
+def _as_csv(rows: list[dict[str, Any]]) -> str:
+    """Columns in the order in which they first appear."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def as_markdown(analysis: Analysis) -> str:
+    """What is missing, the statements, the differences of an exploratory grid, tables, warnings."""
+    said = [f"**{each.label}**: {each.sentence}" for each in statements(analysis)]
+    last = [*thresholds(analysis), *analysis.warnings]
+    parts = [
+        *map(_list, (analysis.missing, said, exploratory_lines(analysis))),
+        *map(_table, tables(analysis)),
+        _list(last),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _list(lines: list[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _table(table: TextTable) -> str:
+    lines = [f"### {table.title}", "", _line(table.columns), "|" + "---|" * len(table.columns)]
+    return "\n".join([*lines, *(_line(cells) for cells in table.lines)])
+
+
+def _line(cells: tuple[str, ...] | list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,9 +1,9 @@
-"""Runs, minutes, power and smallest difference for the numbers of starts that a grid declares."""
+"""What the declared numbers of starts cost and can tell, and a grid that its rule extends once."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -11,17 +11,27 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from grpo_verl_ext.ablation.compact import read_any
-from grpo_verl_ext.ablation.declaration import FEWEST, Declaration
-from grpo_verl_ext.ablation.extension import spread_of
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings
-from grpo_verl_ext.ablation.power import MANY, POWER, Spread, power, smallest_difference, starts_needed
-from grpo_verl_ext.ablation.results import GRID, Results, read_results
-from grpo_verl_ext.ablation.sentences import figures
-from grpo_verl_ext.ablation.statistics import STEP_SECONDS
+from grpo_verl_ext.ablation.declaration.comparisons import FEWEST, Declaration, Starts
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings
+from grpo_verl_ext.ablation.running.results import GRID, Results, read_any, read_results
+from grpo_verl_ext.ablation.running.state import STEP_SECONDS
+from grpo_verl_ext.ablation.statistics.analysis import analyse, missing_metrics
+from grpo_verl_ext.ablation.statistics.measures import values_of
+from grpo_verl_ext.ablation.statistics.pairs import figures
+from grpo_verl_ext.ablation.statistics.power import (
+    MANY,
+    POWER,
+    Spread,
+    first_spread,
+    power,
+    smallest_difference,
+    spread_of,
+    starts_by_rule,
+    starts_needed,
+)
 from grpo_verl_ext.utils.console import print_table
 
-WHERE_FROM = (
+_WHERE_FROM = (
     "Type: --pilot <folder or compact file of a grid that logged it>, or --sd <standard deviation of paired "
     "differences>"
 )
@@ -61,7 +71,7 @@ def print_power(console: Console, settings: GridSettings, sources: Sources) -> N
         markup=False,
     )
     if sd is None:
-        console.print(f"The power is unknown: {origin}. {WHERE_FROM}", markup=False)
+        console.print(f"The power is unknown: {origin}. {_WHERE_FROM}", markup=False)
     else:
         console.print(f"SD of paired differences: {figures(sd)} (from {origin})", markup=False)
         sd *= declared.spread_factor
@@ -113,20 +123,15 @@ def _sd(declared: Declaration, sources: Sources, grids: dict[str, Results]) -> t
 def _spread(results: Results, declared: Declaration) -> Spread:
     """Over the compared variants if two of them have values, else over all that have."""
     primary, _ = declared.subject
-    there = [name for name in results.variants if results.values(name, primary.metric, primary.measure)]
+    values = values_of(results, primary.metric, primary.measure)
+    there = [name for name in results.variants if values[name]]
     compared = [name for name in there if name in declared.compared]
     return spread_of(results, primary, compared if len(compared) > 1 else there, results.settings.seeds)
 
 
 def _step_seconds(results: Results) -> float | None:
     """Mean seconds of a step over the finished runs."""
-    seconds = [
-        values[STEP_SECONDS]
-        for name in results.variants
-        for run in results.finished(name)
-        for values in run.metrics.values()
-        if STEP_SECONDS in values
-    ]
+    seconds = [value for points in results.curves(STEP_SECONDS).values() for _, value in points]
     return fmean(seconds) if seconds else None
 
 
@@ -161,3 +166,64 @@ def _needed(declared: Declaration, sd: float | None) -> Iterator[str]:
     many = f"{MANY} starts or more" if needed == MANY else f"{needed} starts"
     too_few = "" if needed <= most else f", more than the {most} that the grid may use"
     yield f"A difference of {margin:g} takes {many} to be found with {POWER:.0%}{too_few}."
+
+
+def declared_starts(settings: GridSettings) -> Starts:
+    """The declared numbers of starts.
+
+    Raises:
+        AblationError: the grid declares no comparison or no numbers of starts.
+    """
+    if not settings.expect:
+        raise AblationError(
+            "--until-decided is given, but the grid declares no comparison, so that nothing can be decided. "
+            "Write primary, margin, starts, expect and control into the grid, or leave --until-decided out"
+        )
+    if settings.starts is None:
+        raise AblationError(
+            "--until-decided is given without starts; valid are the first and the largest number of starts. "
+            "Type: 'starts={first: 8, most: 16}'"
+        )
+    return settings.starts
+
+
+def run_until_decided(
+    console: Console, settings: GridSettings, train: Callable[[Sequence[int]], bool]
+) -> bool:
+    """Train ``starts.first`` seeds, then as many as `starts_by_rule` gives, and print the verdicts.
+
+    Args:
+        train: trains the runs of these seeds that are not finished; returns whether all are finished then.
+
+    Returns:
+        Whether all runs are finished, so that the verdicts are final.
+
+    Raises:
+        AblationError: a run lacks the primary.
+    """
+    first, folder = declared_starts(settings).first, Path(settings.folder)
+    if not train(settings.seeds[:first]):
+        console.print(f"The first {first} starts are not all finished; then it is decided how many follow.")
+        return False
+    results = read_results(folder)
+    spread, count = first_spread(results), starts_by_rule(results)
+    if spread is None:
+        raise AblationError("; ".join(missing_metrics(results)))
+    console.print(_decision(settings, spread, count), markup=False)
+    if count > first and not train(settings.seeds[:count]):
+        return False
+    analysis = analyse(read_results(folder))
+    for sentence in [each.sentence for each in analysis.verdicts] + [
+        each.sentence for each in analysis.checks
+    ]:
+        console.print(sentence, markup=False)
+    return True
+
+
+def _decision(settings: GridSettings, spread: Spread, count: int) -> str:
+    starts, (_, margin) = declared_starts(settings), settings.declaration.subject
+    return (
+        f"After {starts.first} starts the SD of paired differences is {figures(spread.sd)} "
+        f"({spread.degrees} degrees of freedom): to find {margin:g} with {POWER:.0%}, {count} starts are "
+        f"trained, of at most {starts.most}."
+    )

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from grpo_verl_ext.ablation.grid import AblationError
+from grpo_verl_ext.ablation.declaration.grid import AblationError
+from grpo_verl_ext.ablation.running.state import Job, forget_job, note_job, noted_job
 from grpo_verl_ext.runs.child_process import ProcessFailedError, last_lines
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, VerlRun
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made
 from grpo_verl_ext.utils.which_ray import OF_AN_OWN_RAY
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
-NO_ANSWER = (OSError, RuntimeError, RayError)
+_NO_ANSWER = (OSError, RuntimeError, RayError)
 """Exceptions of Ray's client: no connection, a status other than 200, a missing token."""
-PYTHON = "python"
+_PYTHON = "python"
 """Found in PATH by the head node's Ray; our own interpreter may not exist there."""
-OWN_QUEUE = "++algorithm.grpo_ext.own_queue=true"
+_OWN_QUEUE = "++algorithm.grpo_ext.own_queue=true"
 """Override of a submitted run: other trainings may share the cluster."""
 
 
@@ -58,7 +57,7 @@ def connected(address: str) -> JobSubmissionClient:
             f"--ray-address is {address}, which asks for a token ({error}). Put the cluster's token into "
             f"~/.ray/auth_token or RAY_AUTH_TOKEN, and type: export RAY_AUTH_MODE=token"
         ) from error
-    except (*NO_ANSWER, KeyError) as error:
+    except (*_NO_ANSWER, KeyError) as error:
         raise AblationError(
             f"--ray-address is {address}, where Ray's job API does not answer ({error}); valid is the "
             f"dashboard of a Ray installed as 'ray[default]'; on the head node: pip install 'ray[default]', "
@@ -139,7 +138,7 @@ class RayExecutor:
         def submit() -> None:
             if not self._knows(job):  # an earlier try may have arrived, and only its answer been lost
                 self.client.submit_job(
-                    entrypoint=shlex.join([PYTHON, *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, OWN_QUEUE]),
+                    entrypoint=shlex.join([_PYTHON, *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, _OWN_QUEUE]),
                     submission_id=job.submission_id,
                     runtime_env={"env_vars": environment},
                 )
@@ -153,16 +152,16 @@ class RayExecutor:
     def _fetch_log(self, job: Job, log: Path) -> None:
         try:
             write_whole(log, self.client.get_job_logs(job.submission_id))
-        except NO_ANSWER as error:
+        except _NO_ANSWER as error:
             self.say(f"{log} is incomplete; Ray did not return the log of {job.submission_id}: {error}")
 
-    def _ask(self, question: Callable[[], Answer]) -> Answer:
+    def _ask(self, question: Callable[[], _Answer]) -> _Answer:
         """Repeat the question until there is an answer or `patience` runs out."""
         first: float | None = None
         while True:
             try:
                 answer = question()
-            except NO_ANSWER as error:
+            except _NO_ANSWER as error:
                 if first is None:
                     first = time.monotonic()
                     self.say(f"no answer from {self.address} ({error}); asking for {self.patience:.0f} s")
@@ -182,69 +181,3 @@ def _submission_id(attempt: Path) -> str:
     """Grid, variant, seed and attempt, made unique by a random suffix."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(attempt.resolve().parts[-4:]))
     return f"{readable[-100:].lstrip('-.')}-{uuid.uuid4().hex[:8]}"
-
-
-NOTE = "job.json"
-
-
-@dataclass(frozen=True)
-class Job:
-    """A submitted Ray job whose end has not been seen."""
-
-    submission_id: str
-    address: str
-    """Address of the cluster's dashboard."""
-    attempt: str
-    """Name of the attempt's files, without a suffix."""
-
-    @property
-    def stop_command(self) -> str:
-        """Command that stops the job."""
-        return f"ray job stop {self.submission_id} --address {self.address}"
-
-
-def note_job(folder: Path, job: Job) -> None:
-    """Write the job into the run's folder; called before it is submitted, so that no job is lost."""
-    write_whole(folder / NOTE, json.dumps(asdict(job), indent=2) + "\n")
-
-
-def noted_job(folder: Path) -> Job | None:
-    """The run's job whose end has not been seen; None if there is none.
-
-    Raises:
-        AblationError: the note cannot be read; it is left in place.
-    """
-    file = folder / NOTE
-    try:
-        if not file.exists():
-            return None
-        return made(Job, json.loads(file.read_bytes()))
-    except (*PARSE_ERRORS, OSError) as error:
-        raise AblationError(
-            f"{file} is not the note of a job ({error!r}). It was left in place; check with "
-            f"`ray job list` whether the run's job is there, and move the file away"
-        ) from error
-
-
-def forget_job(folder: Path) -> None:
-    """Remove the note of a job that has ended."""
-    (folder / NOTE).unlink(missing_ok=True)
-
-
-def check_jobs(runs: Sequence[VerlRun], address: str | None) -> None:
-    """Refuse to train a run that a job on another cluster may be training.
-
-    Args:
-        address: of the cluster that is to train the runs; None: this machine.
-
-    Raises:
-        AblationError: names the job.
-    """
-    for run in runs:
-        job = noted_job(run.folder)
-        if job is not None and job.address != address:
-            raise AblationError(
-                f"{run.folder} was submitted to {job.address} as job {job.submission_id}, which may be "
-                f"running. To keep watching it type --ray-address {job.address}; to abandon it: "
-                f"{job.stop_command}, then rm '{run.folder / NOTE}'"
-            )

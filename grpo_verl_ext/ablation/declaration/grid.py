@@ -9,16 +9,20 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING
-
-from grpo_verl_ext.ablation.declaration import Check, Control, Declaration, Expectation, Primary, Starts
+from grpo_verl_ext.ablation.declaration.comparisons import (
+    Check,
+    Control,
+    Declaration,
+    Expectation,
+    Primary,
+    Starts,
+)
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.typed_json import as_written
-from grpo_verl_ext.utils.typed_yaml import read_typed_yaml
+from grpo_verl_ext.utils.documents import Document, as_plain, read_yaml
 
-LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """A label becomes part of a folder's name, which every file system and tool must take."""
-LONGEST = 255
+_LONGEST = 255
 """Largest number of bytes, here also of characters, in a folder's name."""
 
 
@@ -26,27 +30,27 @@ class AblationError(ValueError):
     """The grid, or its folder, cannot be used; the message says what to type."""
 
 
-@dataclass
-class GridSettings:
+@dataclass(kw_only=True)
+class GridSettings(Document):
     """The keys of a grid file."""
 
-    folder: str = MISSING
+    folder: str
     """Folder of the results, with a folder per run."""
-    steps: int = MISSING
+    steps: int
     """Training steps of every run."""
-    base: list[str] = MISSING
+    base: list[str]
     """verl overrides that all runs share."""
-    axes: dict[str, dict[str, list[str]]] = MISSING
+    axes: dict[str, dict[str, list[str]]]
     """Axis → label → overrides. Axes are crossed; overrides that belong together share a label."""
-    seeds: list[int] = MISSING
+    seeds: list[int]
     """Every variant is trained with every seed."""
     seed_overrides: list[str] = field(
         default_factory=lambda: ["data.seed={seed}", "++actor_rollout_ref.rollout.seed={seed}"]
     )
     """Overrides that depend on the seed, the same for all variants, so that runs are paired by seed."""
-    baseline: list[str] = MISSING
+    baseline: list[str]
     """One label per axis, in order: the variant that the others are compared with."""
-    metrics: list[str] = MISSING
+    metrics: list[str]
     """Names of verl's metrics to compare, the most important first."""
     right_above: float | None = None
     """A response with a higher score is right; None: the report does not tell right from wrong."""
@@ -67,9 +71,7 @@ class GridSettings:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values without the folder, which may be moved."""
-        values = as_written(self)
-        del values["folder"]
-        return dict(values)
+        return {key: value for key, value in as_plain(self).items() if key != "folder"}
 
     @property
     def is_declared(self) -> bool:
@@ -99,7 +101,7 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
     Raises:
         AblationError: no such file, invalid YAML, an unknown key, a missing or a wrong value.
     """
-    settings = read_typed_yaml(file, overrides, GridSettings, AblationError)
+    settings = read_yaml(file, GridSettings, AblationError, overrides)
     _check_values(settings)
     _check_labels(settings)
     _check_baseline(settings)
@@ -136,7 +138,7 @@ def _check_labels(settings: GridSettings) -> None:
         if not choices:
             raise AblationError(f"axes.{axis} has no choice; valid is label: [overrides]. Remove the axis")
         for number, label in enumerate(choices, start=1):
-            if not LABEL.fullmatch(label):
+            if not _LABEL.fullmatch(label):
                 valid = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("._-") or f"{axis}-{number}"
                 raise AblationError(
                     f"axes.{axis} has the label {label!r}, which names folders; valid are letters, digits "
@@ -160,16 +162,16 @@ def _check_variants(settings: GridSettings) -> None:
     """Refuse two variants with one folder, as some file systems ignore case, and names that none takes."""
     taken: dict[str, tuple[str, ...]] = {}
     for labels in product(*settings.axes.values()):
-        if len(variant_name(labels)) > LONGEST:
+        if len(variant_name(labels)) > _LONGEST:
             raise AblationError(
                 f"the labels {', '.join(labels)} name a folder with {len(variant_name(labels))} characters; "
-                f"valid are {LONGEST} when joined by {SEPARATOR}. Shorten them"
+                f"valid are {_LONGEST} when joined by {_SEPARATOR}. Shorten them"
             )
         other = taken.setdefault(variant_name(labels).casefold(), labels)
         if other != labels:
             raise AblationError(
                 f"the labels {', '.join(other)} and {', '.join(labels)} name one folder, "
-                f"{variant_name(labels)}; valid are labels that differ when joined by {SEPARATOR}. "
+                f"{variant_name(labels)}; valid are labels that differ when joined by {_SEPARATOR}. "
                 f"Rename one of them"
             )
 
@@ -183,7 +185,7 @@ def _check_seed_overrides(settings: GridSettings) -> None:
         )
 
 
-SEPARATOR = "-"
+_SEPARATOR = "-"
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ def run_name(labels: tuple[str, ...], seed: int) -> str:
 
 def variant_name(labels: tuple[str, ...] | list[str]) -> str:
     """Name of a variant and of its folder."""
-    return SEPARATOR.join(labels)
+    return _SEPARATOR.join(labels)
 
 
 def runs_of(settings: GridSettings) -> list[GridRun]:

@@ -10,24 +10,23 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from math import sqrt
+from dataclasses import dataclass
+from math import comb, sqrt
 from pathlib import Path
 from statistics import mean, variance
+from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from grpo_verl_ext.ablation.statistics import pass_at_k
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.utils.documents import DocumentError, as_plain, read_json
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.typed_json import PARSE_ERRORS, made, typed
 
 KEPT = "responses.json"
-KEPT_FIELDS = {"measure": list, "metrics": dict[str, dict[str, float]], "samples": list}
 SAMPLES = 16
 """How many responses of the last validation are kept, to be shown in the report."""
 NO_DIFFERENCE = "responses/groups_without_difference"
@@ -113,7 +112,7 @@ def step_metrics(rows: Iterable[Response], measure: Measure, right_above: float 
     ``responses/<unit>/spread``: standard deviation (n − 1) of the length of responses to one prompt, the root
     of the mean variance. With ``right_above`` also ``responses/right``, the share of right responses;
     ``responses/<unit>/right`` and ``/wrong``, the mean length of each kind; and ``responses/pass@<k>``, the
-    mean over prompts of `statistics.pass_at_k`, for k = 1, 2, 4, … up to the fewest responses of a prompt. A
+    mean over prompts of `pass_at_k`, for k = 1, 2, 4, … up to the fewest responses of a prompt. A
     mean of no response is missing.
     """
     rows = list(rows)
@@ -144,6 +143,24 @@ def _passes(prompts: list[list[bool]]) -> dict[str, float]:
     }
 
 
+def pass_at_k(right: int, total: int, k: int) -> float:
+    """Probability that at least one of ``k`` of a prompt's responses, drawn without replacement, is right.
+
+    1 − C(n − c, k)/C(n, k) with c right of n responses: unbiased for k independent responses (arXiv
+    2107.03374, eq. 1).
+
+    Differs from verl's ``best@k``, which draws with replacement and is too low.
+
+    Raises:
+        ValueError: not 0 ≤ right ≤ total and 1 ≤ k ≤ total.
+    """
+    if not (0 <= right <= total and 1 <= k <= total):
+        raise ValueError(
+            f"pass@{k} of {right} right of {total} responses; valid are 0 ≤ right ≤ total, 1 ≤ k ≤ total"
+        )
+    return 1 - comb(total - right, k) / comb(total, k)
+
+
 def chosen(rows: Iterable[Response]) -> list[Response]:
     """The first `SAMPLES` by a hash of the prompt, so that all runs show the same prompts."""
     return sorted(rows, key=lambda row: hashlib.sha256(row.prompt.encode()).digest())[:SAMPLES]
@@ -168,27 +185,31 @@ def _read_dumps(run: VerlRun, measure: Measure, right_above: float | None) -> Re
     return Responses(metrics, chosen(rows_of(run.validation, run.steps)), warnings)
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """What is kept in the run's folder."""
+
+    measure: list[Any]
+    """Unit of length and ``right_above``."""
+    metrics: Metrics
+    samples: list[Response]
+
+
 def _keep(read: Responses, made_with: list[object], file: Path) -> None:
-    content = {
-        "measure": made_with,
-        "metrics": read.metrics,
-        "samples": [asdict(sample) for sample in read.samples],
-    }
+    content = as_plain(_Kept(made_with, read.metrics, read.samples))
     write_whole(file, json.dumps(content, ensure_ascii=False) + "\n")
 
 
 def _read_kept(file: Path) -> tuple[Responses, list[object]]:
     try:
-        content = typed(json.loads(file.read_bytes()), KEPT_FIELDS)
-        metrics = {int(step): values for step, values in content["metrics"].items()}
-        samples = [made(Response, sample) for sample in content["samples"]]
-        return Responses(metrics, samples, []), content["measure"]
-    except (*PARSE_ERRORS, OSError) as error:
+        kept = read_json(file, _Kept)
+    except (DocumentError, OSError) as error:
         warning = (
-            f"{file} is not what `ablate report` kept ({error!r}). It was left in place; "
+            f"{file} is not what `ablate report` kept ({error}). It was left in place; "
             f"move it away to read the dumps again"
         )
         return Responses({}, [], [warning]), []
+    return Responses(kept.metrics, kept.samples, []), kept.measure
 
 
 RESOLVED = Path("hydra") / ".hydra" / "config.yaml"

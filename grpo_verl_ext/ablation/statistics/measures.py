@@ -1,4 +1,4 @@
-"""Statistics over few seeds: Student's t intervals, and differences paired by seed; pass@k."""
+"""Numbers of curves, and statistics of them over few seeds: intervals, and differences paired by seed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
-from scipy import stats
+from scipy import special, stats
 
-from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.ablation.running.results import Curve, Results
+from grpo_verl_ext.ablation.running.state import STEP_SECONDS
 
 CONFIDENCE = 0.95
 NO_SPREAD = 1e-12
@@ -58,12 +60,17 @@ def summarize(values: Sequence[float]) -> Summary:
     """
     if not values:
         raise ValueError("there is no value to summarize")
-    mean = math.fsum(values) / len(values)
-    spread = _spread(values)
-    if spread is None:
-        return Summary(len(values), mean, None, None, None)
-    half = _half_width(spread, len(values))
-    return Summary(len(values), mean, spread, mean - half, mean + half)
+    count, mean = len(values), math.fsum(values) / len(values)
+    if count < 2 or not all(map(math.isfinite, values)):
+        return Summary(count, mean, None, None, None)
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    return Summary(count, mean, std, *interval(mean, std, count, CONFIDENCE))
+
+
+def interval(mean: float, std: float, count: int, level: float) -> tuple[float, float]:
+    """mean ± t_{(1+level)/2, n−1} · std / √n."""
+    half = float(special.stdtrit(count - 1, (1 + level) / 2)) * std / math.sqrt(count)
+    return mean - half, mean + half
 
 
 def compare(variant: dict[int, float], baseline: dict[int, float]) -> Comparison | None:
@@ -90,11 +97,11 @@ def compare(variant: dict[int, float], baseline: dict[int, float]) -> Comparison
         difference=whole.mean,
         low=whole.low,
         high=whole.high,
-        p=float(stats.ttest_1samp(differences, 0).pvalue),
+        p=2 * float(special.stdtr(whole.seeds - 1, -abs(t))),
         effect=whole.mean / whole.std,
         wins=wins,
         decided=decided,
-        probability_higher=float(stats.t.cdf(t, whole.seeds - 1)),
+        probability_higher=float(special.stdtr(whole.seeds - 1, t)),
     )
 
 
@@ -103,49 +110,6 @@ def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
     known = [p for p in p_values if p is not None]
     corrected = iter(stats.false_discovery_control(known) if known else ())
     return [None if p is None else float(next(corrected)) for p in p_values]
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    if len(values) < 2 or not all(map(math.isfinite, values)):
-        return None
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-
-
-def _half_width(spread: float, count: int) -> float:
-    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
-    return quantile * spread / math.sqrt(count)
-
-
-def pass_at_k(right: int, total: int, k: int) -> float:
-    """Probability that at least one of ``k`` of a prompt's responses, drawn without replacement, is right.
-
-    1 − C(n − c, k)/C(n, k) with c right of n responses: unbiased for k independent responses (arXiv
-    2107.03374, eq. 1).
-
-    Differs from verl's ``best@k``, which draws with replacement and is too low.
-
-    Raises:
-        ValueError: not 0 ≤ right ≤ total and 1 ≤ k ≤ total.
-    """
-    if not (0 <= right <= total and 1 <= k <= total):
-        raise ValueError(
-            f"pass@{k} of {right} right of {total} responses; valid are 0 ≤ right ≤ total, 1 ≤ k ≤ total"
-        )
-    return 1 - math.comb(total - right, k) / math.comb(total, k)
-
-
-Curve = Sequence[tuple[int, float]]
-"""(step, value), steps rising."""
-
-STEP_SECONDS = "timing_s/step"
-TOKENS = "perf/total_num_tokens"
-MEMORY = "actor/perf/max_memory_allocated_gb"
-
-
-def curve(metrics: Metrics, name: str) -> Curve:
-    """One metric at the steps that have it."""
-    return [(step, values[name]) for step, values in sorted(metrics.items()) if name in values]
 
 
 def final(points: Curve) -> float:
@@ -170,32 +134,21 @@ def area(points: Curve) -> float:
     return sum(parts) / width
 
 
-def mean_of_steps(points: Curve) -> float:
-    """Mean over all steps that have a value."""
+def _mean(points: Curve) -> float:
     return math.fsum(value for _, value in points) / len(points)
 
 
-def second_half(points: Curve) -> float:
-    """Mean over the second half: the steps after half of the last one."""
-    return mean_of_steps([(step, value) for step, value in points if 2 * step > points[-1][0]] or points)
-
-
-def first_step_at(points: Curve, threshold: float) -> int | None:
-    """The first measured step with a value of at least ``threshold``."""
-    return next((step for step, value in points if value >= threshold), None)
-
-
-def seconds_until(metrics: Metrics, step: int) -> float:
-    """Wall-clock seconds of all steps up to and including this one, without the start of Ray and vLLM."""
-    return sum(values.get(STEP_SECONDS, 0.0) for number, values in metrics.items() if number <= step)
+def _second_half(points: Curve) -> float:
+    """Mean over the steps after half of the last one."""
+    return _mean([(step, value) for step, value in points if 2 * step > points[-1][0]] or points)
 
 
 MEASURES: dict[str, Callable[[Curve], float]] = {
     "final": final,
     "best": best,
     "area": area,
-    "mean": mean_of_steps,
-    "second_half": second_half,
+    "mean": _mean,
+    "second_half": _second_half,
 }
 """Numbers of a curve that can be compared between variants."""
 
@@ -203,11 +156,58 @@ EXPLORED = ("final", "best", "area")
 """Those in the tables, for each metric."""
 
 
-def costs(metrics: Metrics) -> dict[str, float]:
-    """Seconds of all steps, tokens of prompts and responses trained on, the actor's peak memory in GB."""
-    memory = [values[MEMORY] for values in metrics.values() if MEMORY in values]
-    return {
-        "seconds": seconds_until(metrics, max(metrics, default=0)),
-        "tokens": sum(values.get(TOKENS, 0.0) for values in metrics.values()),
-        "memory_gb": max(memory, default=0.0),
-    }
+def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int, float]]:
+    """Variant → seed → measure of the finished runs whose curve is whole."""
+    if (metric, measure) not in results.values:
+        found: dict[str, dict[int, float]] = {variant: {} for variant in results.variants}
+        for (variant, seed), points in results.curves(metric).items():
+            if results.is_whole(points):
+                found[variant][seed] = MEASURES[measure](points)
+        results.values[metric, measure] = found
+    return results.values[metric, measure]
+
+
+_TOKENS = "perf/total_num_tokens"
+_MEMORY = "actor/perf/max_memory_allocated_gb"
+
+
+def costs_of(results: Results) -> dict[str, dict[str, float]]:
+    """What a run of each variant took, mean over its finished runs.
+
+    Seconds of all steps, tokens of prompts and responses trained on, the actor's peak memory in GB.
+    """
+    seconds, tokens, memory = (results.curves(name) for name in (STEP_SECONDS, _TOKENS, _MEMORY))
+    found = {}
+    for variant in results.variants:
+        runs = [(variant, run.seed) for run in results.finished(variant)]
+        if runs:
+            found[variant] = {
+                "seconds": fmean(sum(value for _, value in seconds.get(run, ())) for run in runs),
+                "tokens": fmean(sum(value for _, value in tokens.get(run, ())) for run in runs),
+                "memory_gb": fmean(
+                    max((value for _, value in memory.get(run, ())), default=0) for run in runs
+                ),
+            }
+    return found
+
+
+def reached(results: Results, threshold: float) -> dict[str, list[tuple[int, int | None, float | None]]]:
+    """When the first metric first reaches the threshold.
+
+    Returns:
+        Variant → (seed, step, seconds of all steps so far) of each finished run; None: it never does.
+    """
+    curves, seconds = results.curves(results.settings.metrics[0]), results.curves(STEP_SECONDS)
+    found: dict[str, list[tuple[int, int | None, float | None]]] = {name: [] for name in results.variants}
+    for variant in results.variants:
+        for run in results.finished(variant):
+            key = (variant, run.seed)
+            step = first_step_at(curves.get(key, []), threshold)
+            until = [value for number, value in seconds.get(key, ()) if step is not None and number <= step]
+            found[variant].append((run.seed, step, None if step is None else sum(until)))
+    return found
+
+
+def first_step_at(points: Curve, threshold: float) -> int | None:
+    """The first measured step with a value of at least ``threshold``."""
+    return next((step for step, value in points if value >= threshold), None)

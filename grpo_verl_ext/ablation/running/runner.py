@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from grpo_verl_ext.ablation.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.ray_jobs import check_jobs, noted_job
-from grpo_verl_ext.ablation.run_state import (
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.running.state import (
     State,
+    check_jobs,
     forget_failure,
     note_failure,
+    noted_job,
     read_record,
     state_of,
     status_of,
@@ -68,7 +69,7 @@ def executor_at(ray_address: str | None, jobs: int, say: Callable[[str], None]) 
         AblationError: no cluster answers at the address, or ``jobs`` > 1 without an address.
     """
     if ray_address is not None:
-        from grpo_verl_ext.ablation.ray_jobs import RayExecutor, connected
+        from grpo_verl_ext.ablation.running.ray_jobs import RayExecutor, connected
 
         address = ray_address.rstrip("/")
         return RayExecutor(connected(address), address, jobs, say)
@@ -160,7 +161,7 @@ def check_records(runs: Sequence[GridRun]) -> None:
         record = read_record(run)
         if record is None:
             continue
-        begun = [*record["overrides"], f"steps={record['steps']}"]
+        begun = [*record.overrides, f"steps={record.steps}"]
         now = [*run.training.overrides, f"steps={run.training.steps}"]
         changed = {*begun} ^ {*now}
         if changed:

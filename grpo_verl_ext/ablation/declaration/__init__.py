@@ -1,0 +1,1 @@
+"""The grid file: variants, seeds, and what is claimed before the first run."""

@@ -1,0 +1,146 @@
+"""Check every run of a grid before the first one starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
+from grpo_verl_ext.tasks.chain_sum.prepared import (
+    GREEDY_AT_LEAST,
+    SAMPLED,
+    SAMPLED_WITHIN,
+    TASKS,
+    read_checked,
+)
+from grpo_verl_ext.tasks.folders import PreparedFolderError
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What the plugin knows of a training; the command line hands it in."""
+
+    composed: Callable[[Sequence[str]], DictConfig]
+    """verl's configuration from the arguments of ``main_ppo``; raises ValueError where verl would refuse."""
+    check: Callable[[DictConfig], None]
+    """Raises ValueError where the driver would refuse."""
+    own_task: Callable[[DictConfig], DictConfig | None]
+    """The section of a task of this package."""
+    prepare: Callable[[str, int], object]
+    """Prepares an embedded task with a seed."""
+
+
+def compose(runs: Sequence[GridRun], plugin: Plugin) -> dict[str, DictConfig]:
+    """Compose verl's configuration of every run.
+
+    Returns:
+        Name of the run → configuration.
+
+    Raises:
+        AblationError: verl refuses the overrides, or would at its first step; the message names the run.
+    """
+    configs = {}
+    for run in runs:
+        try:
+            configs[run.name] = plugin.composed(run.training.arguments())
+        except ValueError as error:
+            raise AblationError(f"{run.name}: verl refuses its overrides: {error}") from error
+        try:
+            _check_integers(configs[run.name], plugin)
+        except (AblationError, OmegaConfBaseException) as error:
+            raise AblationError(f"{run.name}: {error}") from error
+    return configs
+
+
+def _check_integers(config: DictConfig, plugin: Plugin) -> None:
+    """Refuse 8.0 and other text where verl, once it has loaded everything, or `tasks_to_prepare` counts."""
+    _check_integer(config, "actor_rollout_ref.rollout.n", 1, "8")
+    if _embedded_task(config, plugin) is not None:
+        _check_integer(config, "task.seed", 0, "1")
+
+
+def _check_integer(config: DictConfig, key: str, least: int, example: str) -> None:
+    value = OmegaConf.select(config, key)
+    if type(value) is not int or not least <= value < 2**63:
+        raise AblationError(
+            f"{key} is {_as_typed(value)}; valid is an integer ≥ {least}. Type: {key}={example}"
+        )
+
+
+def _as_typed(value: object) -> str:
+    """As on the command line: ``null``, ``true``; a text that YAML would read as another type is quoted."""
+    if not isinstance(value, str):
+        return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    with suppress(yaml.YAMLError):
+        return value if yaml.safe_load(value) == value else repr(value)
+    return repr(value)
+
+
+def _embedded_task(config: DictConfig, plugin: Plugin) -> DictConfig | None:
+    task = plugin.own_task(config)
+    return task if task is not None and task.name in TASKS else None
+
+
+def check(configs: Mapping[str, DictConfig], plugin: Plugin) -> None:
+    """Run the driver's checks on every run.
+
+    Raises:
+        AblationError: a check fails; the message names the run.
+    """
+    for name, config in configs.items():
+        try:
+            plugin.check(config)
+        except (ValueError, OmegaConfBaseException) as error:
+            raise AblationError(f"{name}: {error}") from error
+
+
+def check_starts(runs: Sequence[GridRun], configs: Mapping[str, DictConfig], plugin: Plugin) -> None:
+    """Refuse prepared embedded tasks whose starting models are outside the standard; others are not checked.
+
+    Raises:
+        AblationError: names the seeds, both accuracies and what to type.
+    """
+    outside, seeds = {}, set()
+    for run in runs:
+        task = _embedded_task(configs[run.name], plugin)
+        if task is None:
+            continue
+        try:
+            manifest = read_checked(Path(task.folder))
+        except PreparedFolderError as error:
+            raise AblationError(f"{run.name}: {error}") from error
+        if not manifest.is_standard:
+            outside[f"task.seed={task.seed}"] = (
+                f"greedy {manifest.greedy_accuracy:.3f}, sampled {manifest.sampled_accuracy:.3f}"
+            )
+            seeds |= {run.seed} & {task.seed}
+    if outside:
+        named = "; ".join(f"{key} ({found})" for key, found in outside.items())
+        raise AblationError(
+            f"starting models outside the standard: {named}; valid is an accuracy of at least "
+            f"{GREEDY_AT_LEAST:g} greedy, and of {SAMPLED:g} ± {SAMPLED_WITHIN:g} sampled. "
+            f"Type another seed: {_without(seeds, [run.seed for run in runs])}"
+        )
+
+
+def _without(outside: set[int], seeds: Sequence[int]) -> str:
+    """The seeds with others in place of those outside, if the task's seed is the grid's."""
+    if not outside:
+        return "task.seed=<another> in base"
+    inside = [seed for seed in dict.fromkeys(seeds) if seed not in outside]
+    fresh = range(max(seeds) + 1, max(seeds) + 1 + len(outside))
+    return f"'seeds=[{','.join(map(str, [*inside, *fresh]))}]'"
+
+
+def tasks_to_prepare(configs: Mapping[str, DictConfig], plugin: Plugin) -> list[tuple[str, int]]:
+    """Names and seeds of the embedded tasks that runs need and that have not been prepared."""
+    tasks = [_embedded_task(config, plugin) for config in configs.values()]
+    needed = [task for task in tasks if task is not None and not Path(task.folder).exists()]
+    return sorted({(str(task.name), int(task.seed)) for task in needed})

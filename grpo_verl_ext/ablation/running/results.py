@@ -1,0 +1,441 @@
+"""What the runs of a grid have left: one tidy table, read from the grid's folder or its compact file.
+
+The compact file (``ablate report --compact``) keeps everything that a report reads, for when the runs are
+removed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from grpo_verl_ext.ablation.declaration.grid import (
+    AblationError,
+    GridRun,
+    GridSettings,
+    check_declaration,
+    runs_of,
+    variant_name,
+)
+from grpo_verl_ext.ablation.running.responses import CHARACTERS, Measures, read_responses
+from grpo_verl_ext.ablation.running.state import Record, State, read_record, status_of
+from grpo_verl_ext.runs.dumps import Response
+from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.utils.documents import Document, as_plain, from_plain, parse_json, read_json
+from grpo_verl_ext.utils.files import write_whole
+
+GRID = "grid.json"
+COMPACT = "runs.json"
+"""The compact file's usual name; in a folder without ``grid.json`` it is the one that is read."""
+Curve = list[tuple[int, float]]
+"""(step, value), steps rising."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """A manipulation check of one variant, or the positive control."""
+
+    name: str
+    variant: str
+    value: float | None
+    """Mean over the variant's runs, or the control's difference; None: not measured."""
+    passed: bool
+    is_control: bool
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run without its numbers, which are in the table."""
+
+    variant: str
+    seed: int
+    state: State
+    record: Record | None = None
+    """Overrides, steps, commit and versions of a finished run."""
+    samples: list[Response] = field(default_factory=list)
+    """Responses of the last validation."""
+    warnings: list[str] = field(default_factory=list)
+    """Files that cannot be read, with paths relative to the grid's folder."""
+
+    @property
+    def name(self) -> str:
+        """``<variant>/seed-<seed>``."""
+        return f"{self.variant}/seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Results:
+    """All runs of a grid."""
+
+    settings: GridSettings
+    runs: list[Result]
+    table: pd.DataFrame
+    """A row for each number that a run has logged: variant, seed, step, metric, value."""
+    control: CheckResult | None = None
+    """The control of another grid that ``control.grid`` names, once it is read; a compact file keeps it."""
+    values: dict[tuple[str, str], dict[str, dict[int, float]]] = field(default_factory=dict, repr=False)
+    """What `values_of` has found: (metric, measure) → variant → seed → value."""
+
+    @property
+    def baseline(self) -> str:
+        """The variant that the others are compared with."""
+        return variant_name(self.settings.baseline)
+
+    @property
+    def variants(self) -> list[str]:
+        """Names of the variants, the baseline first."""
+        names = dict.fromkeys(run.variant for run in self.runs)
+        return [self.baseline, *(name for name in names if name != self.baseline)]
+
+    def finished(self, variant: str) -> list[Result]:
+        """The finished runs of a variant; only these are compared."""
+        return [run for run in self.runs if run.variant == variant and run.state is State.FINISHED]
+
+    def curves(self, metric: str) -> dict[tuple[str, int], Curve]:
+        """The curve of a metric by variant and seed, for each finished run that has it."""
+        rows = self.table[self.table["metric"] == metric]
+        columns = [rows[name].tolist() for name in ("variant", "seed", "step", "value")]
+        found: dict[tuple[str, int], Curve] = {}
+        for variant, seed, step, value in zip(*columns, strict=True):
+            found.setdefault((variant, seed), []).append((step, value))
+        finished = [(run.variant, run.seed) for run in self.runs if run.state is State.FINISHED]
+        return {run: found[run] for run in finished if run in found}
+
+    def is_whole(self, points: Curve) -> bool:
+        """Whether a curve reaches the last step, so that its last value is that of the trained policy."""
+        return bool(points) and points[-1][0] >= self.settings.steps
+
+
+def gathered(
+    settings: GridSettings, runs: Iterable[tuple[Result, Metrics]], control: CheckResult | None = None
+) -> Results:
+    """Put the metrics of all runs into one table."""
+    results: list[Result] = []
+    names: dict[str, int] = {}
+    columns = {"run": array("q"), "step": array("q"), "metric": array("q"), "value": array("d")}
+    for result, metrics in runs:
+        for step, logged in sorted(metrics.items()):
+            columns["run"].extend([len(results)] * len(logged))
+            columns["step"].extend([step] * len(logged))
+            columns["metric"].extend([names.setdefault(name, len(names)) for name in logged])
+            columns["value"].extend(logged.values())
+        results.append(result)
+    return Results(settings, results, _table_of(results, [*names], columns), control)
+
+
+def _table_of(runs: list[Result], names: list[str], columns: Mapping[str, Any]) -> pd.DataFrame:
+    """Make the table from columns of numbers: run, step, metric, value; runs and metrics are indices."""
+    index = np.asarray(columns["run"])
+
+    def of_runs(values: list[Any]) -> pd.Categorical:
+        codes = {each: code for code, each in enumerate(dict.fromkeys(values))}
+        return pd.Categorical.from_codes(
+            np.array([codes[each] for each in values], np.int32)[index], [*codes]
+        )
+
+    named = {
+        "variant": of_runs([run.variant for run in runs]),
+        "seed": of_runs([run.seed for run in runs]),
+        "step": np.asarray(columns["step"], dtype=np.int32),
+        "metric": pd.Categorical.from_codes(np.asarray(columns["metric"]), names),
+        "value": np.asarray(columns["value"], dtype=np.float64),
+    }
+    return pd.DataFrame(named, copy=False)
+
+
+def keep_grid(settings: GridSettings) -> None:
+    """Write the grid into its folder, for `read_results`, with the seeds of the runs that have begun there.
+
+    Raises:
+        AblationError: as `check_unchanged`.
+    """
+    folder = Path(settings.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    earlier = check_unchanged(settings)
+    seeds = [*(earlier.seeds if earlier else []), *settings.seeds]
+    kept = replace(settings, seeds=list(dict.fromkeys(seeds)))
+    write_whole(folder / GRID, json.dumps(kept.as_dict(), indent=2) + "\n")
+
+
+FIXED = ("primary", "margin", "alpha", "starts", "expect", "checks", "control", "baseline", "right_above")
+"""Keys that cannot change once a run of a grid with a declaration has begun."""
+
+
+def check_unchanged(settings: GridSettings) -> GridSettings | None:
+    """Refuse another declaration than that of the runs that have begun in the grid's folder.
+
+    Returns:
+        The grid of those runs; None where no run has begun.
+
+    Raises:
+        AblationError: names the key, both values and what to type.
+    """
+    folder = Path(settings.folder)
+    earlier = _read_grid(folder) if (folder / GRID).is_file() else None
+    if earlier is None or not any(run.training.folder.is_dir() for run in runs_of(earlier)):
+        return None
+    if not earlier.is_declared and settings.is_declared:
+        raise AblationError(
+            f"{folder} holds runs that were begun without a declaration: they stay exploratory, since "
+            f"nothing can be declared once a run exists. Type folder=<another>"
+        )
+    if earlier.is_declared:
+        before, now = _fixed(earlier, earlier), _fixed(settings, earlier)
+        for key in before:
+            if before[key] != now[key]:
+                raise AblationError(
+                    f"{folder} holds runs that were begun with {key}: {json.dumps(before[key])}, and now it "
+                    f"is {json.dumps(now[key])}; what is declared cannot change once a run exists. "
+                    f"Write it as it was, or type folder=<another>"
+                )
+    return earlier
+
+
+def _fixed(settings: GridSettings, earlier: GridSettings) -> dict[str, Any]:
+    """The values that cannot change; of the seeds, those that the declared starts may use."""
+    values = settings.as_dict()
+    seeds = {"seeds": settings.seeds[: earlier.starts.most]} if earlier.starts else {}
+    return {key: values[key] for key in FIXED} | seeds
+
+
+def read_any(path: Path) -> tuple[Results, Path]:
+    """Read a grid's folder or its compact file.
+
+    Returns:
+        The results, and the folder that a report of them belongs in.
+
+    Raises:
+        AblationError: the path is neither, or cannot be read.
+    """
+    if path.is_file():
+        return read_compact(path), path.parent
+    if (path / COMPACT).is_file() and not (path / GRID).exists():
+        return read_compact(path / COMPACT), path
+    return read_results(path), path
+
+
+def read_results(folder: Path) -> Results:
+    """Read a grid's folder, which may have been moved.
+
+    Raises:
+        AblationError: the grid is missing or cannot be read; it is left in place.
+    """
+    if not (folder / GRID).is_file():
+        raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
+    settings = _read_grid(folder)
+    measures = Measures()
+    return gathered(settings, (_read(run, settings, measures) for run in runs_of(settings)))
+
+
+def _read_grid(folder: Path) -> GridSettings:
+    file = folder / GRID
+    try:
+        settings = _settings_of(read_json(file, dict[str, Any]), folder)
+    except (ValueError, OSError) as error:
+        raise AblationError(f"{file} is not a grid ({error}). It was left in place") from error
+    return settings
+
+
+def _settings_of(content: dict[str, Any], folder: Path) -> GridSettings:
+    settings = from_plain({**content, "folder": str(folder)}, GridSettings)
+    check_declaration(settings)
+    return settings
+
+
+def _read(run: GridRun, settings: GridSettings, measures: Measures) -> tuple[Result, Metrics]:
+    status = status_of(run)
+    if status.state is not State.FINISHED:
+        unreadable = status.state is State.UNREADABLE and status.reason
+        warnings = [_relative(status.reason, settings)] if status.reason and unreadable else []
+        return Result(run.variant, run.seed, status.state, warnings=warnings), status.metrics
+    record, unread = None, None
+    try:
+        record = read_record(run)
+    except AblationError as error:
+        unread = str(error)
+    measure = partial(measures.of, run.training.folder)
+    responses = read_responses(run.training, measure, right_above=settings.right_above)
+    of_steps = responses.metrics
+    metrics = {step: {**values, **of_steps.get(step, {})} for step, values in status.metrics.items()}
+    in_characters = any(f"/{CHARACTERS}/" in name for each in of_steps.values() for name in each)
+    warning = measure().warning if in_characters else None
+    warnings = [_relative(each, settings) for each in [*responses.warnings, warning, unread] if each]
+    return Result(run.variant, run.seed, status.state, record, responses.samples, warnings), metrics
+
+
+def _relative(warning: str, settings: GridSettings) -> str:
+    """The folder may be moved, and reports are shown to others."""
+    return warning.replace(f"{settings.folder}/", "")
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The rows of one metric: number of the run, step and value, each column as `_packed`."""
+
+    run: str
+    step: str
+    value: str
+
+
+_KINDS = {"run": "<i4", "step": "<i4", "value": "<f8"}
+"""Types of the columns."""
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Metrics of a run at the steps that have them, as files of earlier versions keep them; NaN is null."""
+
+    steps: list[int]
+    values: dict[str, list[float | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KeptRun:
+    variant: str
+    seed: int
+    state: State
+    record: Record | None
+    metrics: list[_Steps] | None = None
+    """In files of earlier versions alone."""
+    samples: list[Response]
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class _Kept(Document):
+    """The compact file."""
+
+    grid: dict[str, Any]
+    runs: list[_KeptRun]
+    metrics: dict[str, _Columns] | None = None
+    """The table by metric; None in files of earlier versions."""
+    control: CheckResult | None = None
+
+
+def write_compact(results: Results, file: Path) -> None:
+    """Write the file whole or not at all: one JSON object with a line for each metric and each sample.
+
+    Raises:
+        AblationError: it cannot be written.
+    """
+    kept = _Kept(
+        results.settings.as_dict(),
+        [_KeptRun(**vars(run)) for run in results.runs],
+        dict(_columns_of(results)),
+        results.control,
+    )
+    content = as_plain(kept)
+    for run in content["runs"]:
+        del run["metrics"]
+    if results.control is None:
+        del content["control"]
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, _lines(content) + "\n")
+    except (OSError, ValueError) as error:
+        raise AblationError(f"--compact is {file}, which cannot be written: {error}") from error
+
+
+def _columns_of(results: Results) -> Iterator[tuple[str, _Columns]]:
+    number = {(run.variant, run.seed): index for index, run in enumerate(results.runs)}
+    table = results.table
+    run_of = np.array(
+        [
+            [number.get((variant, seed), -1) for seed in table["seed"].cat.categories]
+            for variant in table["variant"].cat.categories
+        ]
+    )
+    for name, rows in table.groupby("metric", observed=True, sort=False):
+        runs = run_of[rows["variant"].cat.codes, rows["seed"].cat.codes]
+        columns = {"run": runs, "step": rows["step"], "value": rows["value"]}
+        yield (
+            str(name),
+            _Columns(**{key: _packed(np.asarray(columns[key], kind)) for key, kind in _KINDS.items()}),
+        )
+
+
+def read_compact(file: Path) -> Results:
+    """Read what `write_compact` wrote, in this version or an earlier one.
+
+    Raises:
+        AblationError: the file is something else. It is left in place.
+    """
+    try:
+        kept = parse_json(file.read_bytes(), _Kept)
+        settings = _settings_of(kept.grid, file.parent)
+        names = [(run.variant, run.seed) for run in kept.runs]
+        if names != [(run.variant, run.seed) for run in runs_of(settings)]:
+            raise ValueError("its runs are not those of its grid")
+        if any((run.metrics is None) is (kept.metrics is None) for run in kept.runs):
+            raise ValueError("it has metrics either of the whole grid or of each run")
+        if kept.metrics is None:
+            return gathered(
+                settings, ((_result(run), _rows(run.metrics or [])) for run in kept.runs), kept.control
+            )
+        runs = [_result(run) for run in kept.runs]
+        return Results(settings, runs, _table(runs, kept.metrics), kept.control)
+    except (ValueError, OSError, zlib.error) as error:
+        raise AblationError(
+            f"{file} is not a file that `ablate report --compact` wrote ({error}). It was left in place"
+        ) from error
+
+
+def _result(run: _KeptRun) -> Result:
+    return Result(run.variant, run.seed, run.state, run.record, run.samples, run.warnings)
+
+
+def _rows(groups: list[_Steps]) -> Metrics:
+    metrics: Metrics = {}
+    for group in groups:
+        metrics.update({step: {} for step in group.steps if step not in metrics})
+        for name, column in group.values.items():
+            for step, value in zip(group.steps, column, strict=True):
+                metrics[step][name] = math.nan if value is None else value
+    return metrics
+
+
+def _table(runs: list[Result], metrics: dict[str, _Columns]) -> pd.DataFrame:
+    columns, lengths = {}, set()
+    for name, kind in _KINDS.items():  # one after the other, so that few copies are in memory at once
+        parts = [_unpacked(getattr(each, name), kind) for each in metrics.values()]
+        lengths.add(tuple(map(len, parts)))
+        columns[name] = np.concatenate([np.zeros(0, kind), *parts])
+    number = columns["run"]
+    if len(lengths) > 1 or not ((number >= 0) & (number < len(runs))).all():
+        raise ValueError("its columns do not fit its runs")
+    columns["metric"] = np.repeat(np.arange(len(metrics), dtype=np.int32), lengths.pop())
+    return _table_of(runs, [*metrics], columns)
+
+
+def _packed(column: np.ndarray) -> str:
+    """Compressed first bytes of all numbers, then their second bytes, …: most numbers are of float32."""
+    data = column.view(np.uint8).reshape(-1, column.itemsize).T.tobytes()
+    return base64.b64encode(zlib.compress(data)).decode()
+
+
+def _unpacked(text: str, dtype: str) -> np.ndarray:
+    data = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), np.uint8)
+    return data.reshape(np.dtype(dtype).itemsize, -1).T.copy().view(dtype).ravel()
+
+
+def _lines(value: Any, indent: str = "") -> str:
+    """JSON with a line for each key, and for each list or object that holds no object."""
+    inner = indent + " "
+    if isinstance(value, dict) and any(isinstance(each, dict | list) for each in value.values()):
+        lines = [f"{inner}{json.dumps(key)}: {_lines(each, inner)}" for key, each in value.items()]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        return "[\n" + ",\n".join(inner + _lines(each, inner) for each in value) + f"\n{indent}]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
