@@ -162,7 +162,7 @@ CELLS = [(context, feature) for context in CONTEXTS for feature in FEATURES]
 def test_every_cell(context: str, feature: str) -> None:
     config, cell = training(feature, context), TABLE[context][feature]
     assert context in contexts(config)
-    if not (feature == "gvpo_one" and wire.startswith("bypass")):  # which makes it measure its drift
+    if not (feature == "gvpo_one" and context.startswith("bypass")):  # which makes it measure its drift
         assert feature in features(config)
     told = messages(config)
     if told:
