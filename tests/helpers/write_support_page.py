@@ -1,16 +1,19 @@
-"""Write docs/support.md from the table of support: ``python tests/helpers/write_support_page.py``."""
+"""Write docs/support.md from `support_table`: ``python tests/helpers/write_support_page.py``."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from grpo_verl_ext.verl_plugin.preflight.support import EVERYWHERE, PAIRS, TABLE, Cell, Exact, Refused
-from grpo_verl_ext.verl_plugin.preflight.training import (
-    CONTEXTS,
-    ENGINES,
-    FEATURES,
-    REWARDS,
-    ROLLOUTS,
-    TRAINERS,
+from support_table import (
+    CONTEXT_TITLES,
+    EVERYWHERE,
+    FEATURE_TITLES,
+    PAIRS,
+    TABLE,
+    Cell,
+    Exact,
 )
+
+from grpo_verl_ext.verl_plugin.preflight.support import Refusal
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 
@@ -51,11 +54,12 @@ LINES = (
 """Features with the same cell in almost every context, written below the table."""
 MEASUREMENT = ("gold_responses", "seed_requests")
 """Features that are no algorithm, for which a sentence is enough."""
-COLUMNS = [name for name in FEATURES if name not in (*LINES, *MEASUREMENT)]
-ROWS = [*(TABLE[context] for context in CONTEXTS), *PAIRS.values()]
+TITLES = {name: title for titles in CONTEXT_TITLES.values() for name, title in titles.items()}
+COLUMNS = [name for name in FEATURE_TITLES if name not in (*LINES, *MEASUREMENT)]
+ROWS = [*TABLE.values(), *PAIRS.values()]
 SHOWN = [cell for row in ROWS for name, cell in row.items() if name not in MEASUREMENT]
 TESTS = sorted({cell.test for cell in SHOWN if isinstance(cell, Exact)})
-REASONS = list(dict.fromkeys(cell.reason for cell in SHOWN if isinstance(cell, Refused)))
+REASONS = list(dict.fromkeys(cell.reason for cell in SHOWN if isinstance(cell, Refusal)))
 
 
 def page() -> str:
@@ -64,9 +68,9 @@ def page() -> str:
         (
             INTRODUCTION,
             "\n## The table\n\n",
-            f"| | {' | '.join(FEATURES[name].title for name in COLUMNS)} |\n",
+            f"| | {' | '.join(FEATURE_TITLES[name] for name in COLUMNS)} |\n",
             f"{'|---' * (len(COLUMNS) + 1)}|\n",
-            *(_rows(kind) for kind in (TRAINERS, ENGINES, ROLLOUTS, REWARDS)),
+            *(_rows(titles) for titles in CONTEXT_TITLES.values()),
             "\n",
             *(_line(name) for name in LINES),
             "\nUnder two of these at once a feature is refused where one of them refuses it, and also:\n\n",
@@ -80,34 +84,33 @@ def page() -> str:
     )
 
 
-def _rows(kind: str) -> str:
+def _rows(titles: Mapping[str, str]) -> str:
     """Contexts with the same cells share a row."""
     rows: dict[str, list[str]] = {}
-    for name, context in CONTEXTS.items():
-        if context.kind == kind:
-            cells = " | ".join(_cell(TABLE[name][feature]) for feature in COLUMNS)
-            rows.setdefault(cells, []).append(context.title)
-    return "".join(f"| {'<br>'.join(titles)} | {cells} |\n" for cells, titles in rows.items())
+    for name, title in titles.items():
+        cells = " | ".join(_cell(TABLE[name][feature]) for feature in COLUMNS)
+        rows.setdefault(cells, []).append(title)
+    return "".join(f"| {'<br>'.join(shared)} | {cells} |\n" for cells, shared in rows.items())
 
 
 def _line(feature: str) -> str:
     """A feature with one cell almost everywhere, as a sentence."""
-    everywhere = _cell(EVERYWHERE[feature])
+    everywhere = _cell(Exact(EVERYWHERE[feature]))
     others: dict[str, list[str]] = {}
-    for name, context in CONTEXTS.items():
+    for name, title in TITLES.items():
         cell = _cell(TABLE[name][feature])
         if cell != everywhere:
-            others.setdefault(cell, []).append(context.title)
+            others.setdefault(cell, []).append(title)
     but = "; ".join(f"{cell} under {', '.join(titles)}" for cell, titles in others.items())
-    return f"- {FEATURES[feature].title}: {everywhere}; {but}\n"
+    return f"- {FEATURE_TITLES[feature]}: {everywhere}; {but}\n"
 
 
 def _pair(pair: tuple[str, str]) -> str:
     """What two contexts refuse together, as a sentence."""
-    titles = " and ".join(CONTEXTS[name].title for name in pair)
+    titles = " and ".join(TITLES[name] for name in pair)
     return (
         f"- {titles}: "
-        + ", ".join(f"{FEATURES[name].title} {_cell(cell)}" for name, cell in PAIRS[pair].items())
+        + ", ".join(f"{FEATURE_TITLES[name]} {_cell(cell)}" for name, cell in PAIRS[pair].items())
         + "\n"
     )
 

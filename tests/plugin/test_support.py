@@ -16,6 +16,20 @@ import write_support_page
 import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from support_table import (
+    CHANGES,
+    CONTEXT_TITLES,
+    EVERYWHERE,
+    FEATURE_TITLES,
+    PAIRS,
+    TABLE,
+    TRAINERS,
+    Exact,
+    Row,
+)
+from support_table import (
+    ENGINES as ENGINE_KIND,
+)
 from test_group_exactness import Store
 from transfer_queue import KVBatchMeta
 from verl.trainer.distillation.losses import distillation_loss, distillation_ppo_loss
@@ -28,23 +42,14 @@ from grpo_verl_ext.verl_plugin import trainer_modes, wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES, REFRESH_ENGINES, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.gvpo import drift as worker
 from grpo_verl_ext.verl_plugin.gvpo.drift import check_drift_engine
 from grpo_verl_ext.verl_plugin.invariance.batch import micro_batch, ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config
 from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight.support import ENGINES as ENGINE_KIND
-from grpo_verl_ext.verl_plugin.preflight.support import (
-    PAIRS,
-    TABLE,
-    TRAINERS,
-    Exact,
-    Refused,
-    check_support,
-    rows_of,
-)
-from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, contexts, features
+from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, Refusal, check_support
+from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, MODES, contexts, features
 from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, Steps, at_first_update
 
 ROOT = Path(__file__).parents[2]
@@ -137,7 +142,7 @@ def training(feature: str, *under: str) -> DictConfig:
     """A training that uses the feature under the contexts, and nothing else that is refused."""
     engine = next((ENGINES[context] for context in under if context in ENGINES), "dp")
     config = pickle.loads(base(engine, next((context for context in under if context in DRIVERS), "")))
-    modes = [context for context in under if CONTEXTS[context].title.startswith("`trainer.v1")]
+    modes = [context for context in under if context in MODES]
     mode = modes[0] if modes else "grpo_ext_sync"
     defaults = {
         "trainer.v1.trainer_mode": mode,
@@ -171,7 +176,7 @@ def test_every_cell(context: str, feature: str) -> None:
         assert str(refused.value) in told
     else:
         check_support(config)
-    if isinstance(cell, Refused):
+    if isinstance(cell, Refusal):
         own = str(cell.error(OmegaConf.select(config, cell.key)))
         assert own in told, "said of this very training"
         value = OmegaConf.select(config, cell.key)
@@ -181,11 +186,17 @@ def test_every_cell(context: str, feature: str) -> None:
         assert own.endswith(f". Type: {cell.fix}")
 
 
+def rows_of(met: list[str]) -> list[Row]:
+    """The rows of these contexts, then of their pairs."""
+    pairs = [PAIRS[pair] for pair in combinations(met, 2) if pair in PAIRS]
+    return [*(TABLE[context] for context in met), *pairs]
+
+
 def messages(config: DictConfig) -> set[str]:
     """Everything that is refused of a training; a feature may need another, as an anchor needs its loss."""
     cells = [row.get(name) for row in rows_of(contexts(config)) for name in features(config)]
     return {
-        str(cell.error(OmegaConf.select(config, cell.key))) for cell in cells if isinstance(cell, Refused)
+        str(cell.error(OmegaConf.select(config, cell.key))) for cell in cells if isinstance(cell, Refusal)
     }
 
 
@@ -193,8 +204,8 @@ def possible_pairs() -> list[tuple[str, str]]:
     """Pairs of contexts that one training can have; the others exclude each other, as two engines do."""
     found = []
     for pair in combinations(CONTEXTS, 2):
-        drivers = [context for context in pair if CONTEXTS[context].kind == TRAINERS]
-        engines = [context for context in pair if CONTEXTS[context].kind == ENGINE_KIND]
+        drivers = [context for context in pair if context in CONTEXT_TITLES[TRAINERS]]
+        engines = [context for context in pair if context in CONTEXT_TITLES[ENGINE_KIND]]
         if len(drivers) < 2 and len(engines) < 2 and {*pair} <= {*contexts(training("token_loss", *pair))}:
             found.append(pair)
     return found
@@ -215,7 +226,7 @@ def test_every_pair_of_contexts() -> None:
         for feature in FEATURES:
             config = training(feature, *pair)
             cells_alone = [TABLE[each][name] for each in contexts(config) for name in features(config)]
-            alone = any(isinstance(cell, Refused) for cell in cells_alone)
+            alone = any(isinstance(cell, Refusal) for cell in cells_alone)
             together = feature in BETWEEN_MODES_AND_BYPASS.get(pair, ())
             assert bool(messages(config)) == (alone or together), (pair, feature)
             cells += 1
@@ -262,7 +273,7 @@ TO_MAIN_PPO = [*DRIVERS]
 REFUSED = [
     (context, feature)
     for context, feature in CELLS
-    if isinstance(TABLE[context][feature], Refused) and context not in TO_MAIN_PPO
+    if isinstance(TABLE[context][feature], Refusal) and context not in TO_MAIN_PPO
 ]
 
 
@@ -303,6 +314,30 @@ def test_the_page_is_the_table() -> None:
 def test_the_table_is_whole() -> None:
     assert TABLE.keys() == CONTEXTS.keys()
     assert all(row.keys() == FEATURES.keys() for row in TABLE.values())
+    assert [name for titles in CONTEXT_TITLES.values() for name in titles] == [*CONTEXTS]
+    assert [*FEATURE_TITLES] == [*EVERYWHERE] == [*FEATURES]
+    assert CHANGES.keys() <= CONTEXTS.keys()
+    for context, tests in CHANGES.items():
+        assert tests.keys() <= EVERYWHERE.keys()
+        assert not any(isinstance(TABLE[context][feature], Refusal) for feature in tests)
+
+
+def test_a_refusal_is_of_what_is_there_and_stands_once() -> None:
+    places = [(feature, place) for one in REFUSALS for feature in one.features for place in one.places]
+    assert len(places) == len(set(places))
+    assert {feature for feature, _ in places} <= FEATURES.keys()
+    named = {name for _, place in places for name in ([place] if isinstance(place, str) else place)}
+    assert named <= CONTEXTS.keys()
+    order = [*CONTEXTS]
+    assert all(order.index(a) < order.index(b) for a, b in PAIRS), "in the order in which pairs are asked"
+
+
+def test_engines_that_were_not_tried_are_those_that_are_not_listed() -> None:
+    strategies = {"megatron_stages": "megatron"}
+    for context in CONTEXT_TITLES[ENGINE_KIND]:
+        strategy = strategies.get(context, context)
+        assert isinstance(TABLE[context]["gvpo_several"], Exact) == (strategy in DRIFT_ENGINES)
+        assert isinstance(TABLE[context]["refresh"], Exact) == (strategy in REFRESH_ENGINES)
 
 
 @pytest.mark.parametrize(
@@ -312,6 +347,11 @@ def test_the_test_behind_a_cell_is_there(test: str) -> None:
     file, _, name = test.partition("::")
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_package_has_no_names_of_tests() -> None:
+    sources = [file.read_text(encoding="utf-8") for file in (ROOT / "grpo_verl_ext").rglob("*.py")]
+    assert not [text for text in sources if "::test_" in text]
 
 
 def test_a_training_that_uses_nothing_of_ours_is_asked_nothing() -> None:

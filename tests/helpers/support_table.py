@@ -1,0 +1,169 @@
+"""The table of support: a cell for every feature and context, a refusal of the package or a test.
+
+The package has the refusals; here is which test shows that a feature is exact where none refuses it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
+from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, REFUSED, Refusal
+from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, MODE, MODES
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The feature does exactly what its paper or documentation says."""
+
+    test: str
+    """``file::function`` of the test that shows it."""
+
+
+Cell = Exact | Refusal
+Row = dict[str, Cell]
+"""Name in `FEATURES` → cell."""
+
+# SAME_CALLS: verl's sources pass a loss or an estimator the same arguments (tests/contract/seams.py).
+SAME_CALLS = "tests/contract/test_verl_contract.py::test_verl_is_as_we_rely_on_it"
+ANY_SPLIT = "tests/plugin/test_invariance.py::test_every_loss_is_invariant"
+COUNTS_ARE_ASKED_FOR = "tests/plugin/test_losses.py::test_a_missing_count_is_refused"
+ONE_UPDATE = "tests/plugin/test_losses.py::test_gvpo_equals_the_paper_at_the_first_update"
+FOUR_UPDATES = "tests/plugin/test_group_exactness.py::test_gradients_and_parameters_of_four_updates"
+ANCHORED = "tests/plugin/test_support.py::test_the_reference_is_brought_to_the_targets"
+FSDP1 = "tests/plugin/test_fsdp1_updates.py::test_losses_of_four_updates_under_fsdp1"
+PROCESS = "tests/plugin/test_step_rewards.py::test_equals_the_oracle"
+REFRESH = "tests/plugin/test_reference.py::test_mixing_and_resuming_what_verls_engine_sharded"
+STORED = "tests/plugin/test_stored_responses.py::test_gvpo_converges_to_its_optimum_and_grpo_does_not"
+RECORDED = "tests/plugin/test_stored_responses.py::test_the_old_policy_of_stored_responses_is_chosen"
+KEPT = "tests/plugin/test_stored_responses.py::test_a_prompt_meets_its_earlier_samples"
+MASKED = "tests/plugin/test_estimators.py::test_mask_truncated"
+SAME_METHODS = "tests/plugin/test_support.py::test_our_modes_share_what_makes_them_exact"
+WEIGHTS = "tests/plugin/test_losses.py::test_rollout_weights_multiply_token_losses"
+WEIGHTS_UNREAD = "tests/plugin/test_support.py::test_gvpo_is_the_same_with_importance_weights"
+REJECTED_RESPONSES = "tests/plugin/test_support.py::test_gvpo_leaves_rejected_responses_out_of_their_group"
+REJECTED_TOKENS = "tests/plugin/test_support.py::test_steps_count_for_the_tokens_that_are_left"
+MEASURED = "tests/plugin/test_gold_responses.py::test_probabilities_of_what_verls_worker_computes"
+SEEDED = "tests/plugin/test_request_seeds.py::test_each_request_has_a_seed_of_its_own"
+DISTILLED = "tests/plugin/test_support.py::test_distillation_is_added_to_the_loss"
+
+EVERYWHERE: Mapping[str, str] = {
+    "token_loss": ANY_SPLIT,
+    "gvpo_one": ONE_UPDATE,
+    "gvpo_several": FOUR_UPDATES,
+    "anchor_old": FOUR_UPDATES,
+    "anchor_ref": ANCHORED,
+    "process": PROCESS,
+    "refresh": REFRESH,
+    "stored_responses": STORED,
+    "recorded": RECORDED,
+    "history": KEPT,
+    "dynamic_sampling": SAME_CALLS,
+    "mask_truncated_completions": MASKED,
+    "gold_responses": MEASURED,
+    "seed_requests": SEEDED,
+}
+"""Tests of features that a context does not affect."""
+
+
+def _all(features: Iterable[str], test: str) -> dict[str, str]:
+    return dict.fromkeys(features, test)
+
+
+GVPO = ("gvpo_one", "gvpo_several")
+OURS = (
+    *(*GVPO, "anchor_ref", "process", "refresh"),
+    *("gold_responses", "stored_responses", "recorded"),
+)
+"""Features that need a trainer mode of this package."""
+OTHER_DRIVER = {"token_loss": SAME_CALLS}
+OTHER_ENGINE = _all(("token_loss", "gvpo_one"), SAME_CALLS)
+
+CHANGES: Mapping[str, Mapping[str, str]] = {
+    "grpo_ext_colocate_async": _all(OURS, SAME_METHODS),
+    "grpo_ext_separate_async": _all(OURS, SAME_METHODS),
+    "v0": OTHER_DRIVER,
+    "one_step_off": OTHER_DRIVER,
+    "fully_async": OTHER_DRIVER,
+    "fsdp": {"token_loss": SAME_CALLS, **_all(GVPO, FSDP1)},
+    "fsdp2": {"gvpo_one": FOUR_UPDATES},
+    "megatron": OTHER_ENGINE,
+    "megatron_stages": OTHER_ENGINE,
+    "veomni": OTHER_ENGINE,
+    "torchtitan": OTHER_ENGINE,
+    "other_engine": _all(("token_loss", "gvpo_one"), COUNTS_ARE_ASKED_FOR),
+    "weights": {"token_loss": WEIGHTS, **_all(GVPO, WEIGHTS_UNREAD)},
+    "token_rejection": {"process": REJECTED_TOKENS},
+    "sequence_rejection": _all((*GVPO, "anchor_ref"), REJECTED_RESPONSES),
+    "bypass": _all(GVPO, FOUR_UPDATES),
+    "distillation": _all(("token_loss", *GVPO), DISTILLED),
+    "distillation_top_k": {"token_loss": DISTILLED},
+}
+"""Context → feature → test, where it is another than `EVERYWHERE`."""
+
+
+def _row(context: str) -> Row:
+    tests = {**EVERYWHERE, **CHANGES.get(context, {})}
+    return {name: REFUSED.get((name, context)) or Exact(test) for name, test in tests.items()}
+
+
+TABLE: Mapping[str, Row] = {context: _row(context) for context in CONTEXTS}
+"""Context → feature → cell."""
+PAIRS: Mapping[tuple[str, str], Row] = {
+    place: {feature: refusal for (feature, other), refusal in REFUSED.items() if other == place}
+    for refusal in REFUSALS
+    for place in refusal.places
+    if isinstance(place, tuple)
+}
+"""Two contexts → cells that neither has alone."""
+
+FEATURE_TITLES = {
+    "token_loss": "Losses of tokens",
+    "gvpo_one": "GVPO, one update per rollout",
+    "gvpo_several": "GVPO, several updates",
+    "anchor_old": "`gvpo_anchor=old`",
+    "anchor_ref": "`gvpo_anchor=ref`",
+    "process": "Process supervision",
+    "refresh": "Reference refresh",
+    "stored_responses": "`stored_responses`",
+    "recorded": "`stored_responses.old_log_probs=recorded`",
+    "history": "`stored_responses.source=history`",
+    "dynamic_sampling": "Dynamic sampling",
+    "mask_truncated_completions": "`mask_truncated_completions`",
+    "gold_responses": "`gold_responses`",
+    "seed_requests": "`seed_requests`",
+}
+ENGINES, TRAINERS, ROLLOUTS, REWARDS = "Engines", "Trainers", "Rollouts and other losses", "Rewards"
+CONTEXT_TITLES: Mapping[str, Mapping[str, str]] = {
+    TRAINERS: {
+        **{mode: f"`{MODE}={mode}`" for mode in MODES},
+        "v0": "`trainer.use_v1=false`",
+        "one_step_off": "`verl.experimental.one_step_off_policy`",
+        "fully_async": "`verl.experimental.fully_async_policy`",
+    },
+    ENGINES: {
+        "fsdp": "FSDP1: `actor.strategy=fsdp`",
+        "fsdp2": "FSDP2: `fsdp2`",
+        "megatron": "`megatron`, one pipeline stage",
+        "megatron_stages": "`megatron`, more",
+        "veomni": "`veomni`",
+        "torchtitan": "`torchtitan`",
+        "other_engine": "any other",
+    },
+    ROLLOUTS: {
+        "weights": "importance weights: `rollout_is`",
+        "token_rejection": "token rejection: `rollout_rs=token_…`",
+        "sequence_rejection": "sequence rejection: `rollout_rs=seq_…`",
+        "bypass": "`bypass_mode`",
+        "bypassed_weights": "`bypass_mode` and `rollout_is`",
+        "bypassed_rejection": "`bypass_mode` and `rollout_rs`",
+        "distillation": "distillation beside the task's reward",
+        "distillation_top_k": "the same, `forward_kl_topk`",
+        "distillation_only": "distillation only",
+    },
+    REWARDS: {
+        "kl_in_reward": "KL in the reward: `use_kl_in_reward`",
+        "overlong": "overlong punishment: `reward_manager.name=dapo`",
+        "response_models": f"reward models of responses: `reward_manager.name={REWARD_MANAGER}`",
+    },
+}
+"""Kind of context → its contexts → what the page calls them."""
