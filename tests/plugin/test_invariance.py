@@ -32,7 +32,7 @@ from grpo_verl_ext.verl_plugin.invariance.report import (
     measure,
     value_and_gradient,
 )
-from grpo_verl_ext.verl_plugin.invariance.report import report as invariance
+from grpo_verl_ext.verl_plugin.invariance import report as invariance
 
 DTYPES = (torch.float32, torch.float64)
 VERL = {case.name: case for case in VERL_CASES}
