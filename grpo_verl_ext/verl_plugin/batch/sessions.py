@@ -22,7 +22,7 @@ from torch import Tensor
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.wire import KEYS
 
-ONE_OUTPUT = {
+_ONE_OUTPUT = {
     "gvpo": "its loss is of log π(y), and several outputs of a session are no single y",
     "grpo_process": "the ends of steps are positions in one output",
 }
@@ -77,17 +77,17 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
 
 
 def refuse_several_outputs(name: str, keys: Sequence[str]) -> None:
-    """Refuse a session of several outputs where the estimator is one of `ONE_OUTPUT`.
+    """Refuse a session of several outputs where the estimator is one of `_ONE_OUTPUT`.
 
     Raises:
         ValueError: names the session.
     """
-    if name not in ONE_OUTPUT:
+    if name not in _ONE_OUTPUT:
         return
     for session, outputs in _several(keys):
         raise ValueError(
             f"algorithm.adv_estimator={name}: the agent loop answered session {session} "
-            f"({{prompt}}_{{session}}) by {outputs} outputs; valid is one, for {ONE_OUTPUT[name]}. "
+            f"({{prompt}}_{{session}}) by {outputs} outputs; valid is one, for {_ONE_OUTPUT[name]}. "
             f"Type: +algo=grpo trainer.v1.trainer_mode=grpo_ext_sync, or take an agent loop that returns "
             f"one: actor_rollout_ref.rollout.agent.default_agent_loop=<its name>"
         )
