@@ -20,7 +20,7 @@ from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model
-from grpo_verl_ext.verl_plugin.steps.reward_model_checks import check_step_use
+from grpo_verl_ext.verl_plugin.steps.checks import check_step_use
 
 
 def compose(settings: IterateSettings) -> DictConfig:

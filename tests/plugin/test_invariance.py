@@ -18,6 +18,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.utils.measured import largest
+from grpo_verl_ext.verl_plugin.invariance import report as invariance
 from grpo_verl_ext.verl_plugin.invariance.batch import ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.cuts import SPLITS, cut
 from grpo_verl_ext.verl_plugin.invariance.report import (
@@ -32,7 +33,6 @@ from grpo_verl_ext.verl_plugin.invariance.report import (
     measure,
     value_and_gradient,
 )
-from grpo_verl_ext.verl_plugin.invariance import report as invariance
 
 DTYPES = (torch.float32, torch.float64)
 VERL = {case.name: case for case in VERL_CASES}

@@ -20,7 +20,7 @@ from grpo_verl_ext.utils.errors import Severity
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.preflight import findings
 from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model
-from grpo_verl_ext.verl_plugin.steps.reward_model_checks import check_step_reward_model
+from grpo_verl_ext.verl_plugin.steps.checks import check_step_reward_model
 
 BYTES = build_tokenizer()
 MANAGER = "reward.reward_manager.name=rule_and_model"

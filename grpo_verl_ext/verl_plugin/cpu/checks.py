@@ -19,18 +19,18 @@ from grpo_verl_ext.verl_plugin.model_files import ModelShape, bytes_of_weights, 
 CACHE = f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
 BUCKET = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
 LONGEST = f"{ROLLOUT}.max_model_len"
-CACHE_OVERRIDES = ("block_size", "dtype", "hf_overrides", "kv_cache_dtype", "max_model_len")
+_CACHE_OVERRIDES = ("block_size", "dtype", "hf_overrides", "kv_cache_dtype", "max_model_len")
 """Options of vLLM with which its cache has another size than this module computes."""
-ALL_CACHES_GIB = "VLLM_CPU_KVCACHE_SPACE"
+_ALL_CACHES_GIB = "VLLM_CPU_KVCACHE_SPACE"
 """vLLM's environment variable for the cache, which wins over the setting."""
 
-SHARED_MEMORY = Path("/dev/shm")
+_SHARED_MEMORY = Path("/dev/shm")
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-REWARD_MODELS = "reward models"
+_REWARD_MODELS = "reward models"
 """Name of their part in the message on memory."""
-TRAINED_COPIES = 4
+_TRAINED_COPIES = 4
 """Numbers per trained weight: the weight, its gradient and Adam's two moments."""
-PROCESSES = 4 * sizes.GIBI
+_PROCESSES = 4 * sizes.GIBI
 """Bytes of the processes without a model, with one rank; measured: 4.5 GiB (benchmarks/cpu_own_model.py)."""
 
 
@@ -90,9 +90,9 @@ def advise_shared_memory(config: DictConfig) -> Iterator[Problem]:
             BUCKET,
             bucket,
             seen=f"{BUCKET} is {bucket} for each of {ranks} ranks",
-            why=f"{SHARED_MEMORY}, through which the weights travel, has {there // sizes.MEBI} MiB here",
+            why=f"{_SHARED_MEMORY}, through which the weights travel, has {there // sizes.MEBI} MiB here",
             valid=f"a size ≥ {needed} MiB",
-            fix=f"mount -o remount,size={2 * needed}m {SHARED_MEMORY}, or docker run "
+            fix=f"mount -o remount,size={2 * needed}m {_SHARED_MEMORY}, or docker run "
             f"--shm-size={2 * needed}m …",
         )
 
@@ -115,14 +115,14 @@ def advise_memory(config: DictConfig) -> Iterator[Problem]:
 
 
 def _smaller(parts: Mapping[str, int]) -> str:
-    if max(parts, key=lambda name: parts[name]) == REWARD_MODELS:
+    if max(parts, key=lambda name: parts[name]) == _REWARD_MODELS:
         return "reward.num_workers=1, or smaller reward models"
     return f"{MODEL}=<a smaller model>, or trainer.n_gpus_per_node=1"
 
 
 def size_of_shared_memory() -> int | None:
     """Return the bytes of /dev/shm; None where it does not exist."""
-    return shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else None
+    return shutil.disk_usage(_SHARED_MEMORY).total if _SHARED_MEMORY.exists() else None
 
 
 def memory_of_machine() -> int:
@@ -140,13 +140,13 @@ def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int
     cache, share = _selected(config, CACHE), size // config.trainer.nnodes
     reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
     return {
-        "weights, gradients and Adam": TRAINED_COPIES * share,
+        "weights, gradients and Adam": _TRAINED_COPIES * share,
         "reference": share if reference else 0,
         "weights in vLLM": ranks * size,
         "key-value cache": ranks * cache if is_count(cache) else 0,
         "logits and activations": ranks * _tokens_at_once(config) * sizes.bytes_of_token(shape),
-        REWARD_MODELS: _reward_model_bytes(config),
-        "processes": PROCESSES,
+        _REWARD_MODELS: _reward_model_bytes(config),
+        "processes": _PROCESSES,
     }
 
 
@@ -192,7 +192,7 @@ def _is_ours(config: DictConfig) -> bool:
 
 def _has_own_cache(config: DictConfig) -> bool:
     vllm = config.actor_rollout_ref.rollout.engine_kwargs.vllm
-    return bool(os.environ.get(ALL_CACHES_GIB)) or any(vllm.get(name) for name in CACHE_OVERRIDES)
+    return bool(os.environ.get(_ALL_CACHES_GIB)) or any(vllm.get(name) for name in _CACHE_OVERRIDES)
 
 
 def _ranks_per_node(config: DictConfig) -> int:

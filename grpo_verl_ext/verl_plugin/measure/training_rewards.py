@@ -17,7 +17,7 @@ from verl.utils import tensordict_utils as tu
 from grpo_verl_ext.verl_plugin.batch.fields import nested
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
 
-Reported = Mapping[str, Any]
+_Reported = Mapping[str, Any]
 """verl's ``reward_extra_info`` of one response."""
 
 
@@ -31,11 +31,11 @@ class TrainingRewardMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no ty
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         """Run verl's step, then read what was reported."""
         batch = super().step(metrics, timing_raw)
-        by_prompt = reported_by_prompt(batch)
+        by_prompt = _reported_by_prompt(batch)
         reports = list(chain.from_iterable(by_prompt.values()))
         metrics.update({f"training_reward/{key}": mean for key, mean in means(reports).items()})
-        metrics.update({f"training_reward_std/{key}": std for key, std in stds(reports).items()})
-        groups = means(map(stds, by_prompt.values()))
+        metrics.update({f"training_reward_std/{key}": std for key, std in _stds(reports).items()})
+        groups = means(map(_stds, by_prompt.values()))
         metrics.update({f"training_reward_group_std/{key}": std for key, std in groups.items()})
         return batch
 
@@ -56,44 +56,44 @@ class TrainingRewardMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no ty
 
 
 def stds_by_source(sources: Sequence[str], values: Mapping[str, Sequence[Any]]) -> dict[str, float]:
-    """Return ``<source>/<key>`` → `stds` over its responses; each key has a value or None for every one.
+    """Return ``<source>/<key>`` → `_stds` over its responses; each key has a value or None for every one.
 
     A key with more values is left out: verl mixes a reward function's own ``reward`` with the score.
     """
     whole = {key: own for key, own in values.items() if len(own) == len(sources)}
-    by_source: dict[str, list[Reported]] = {}
+    by_source: dict[str, list[_Reported]] = {}
     for source, *row in zip(sources, *whole.values(), strict=True):
         by_source.setdefault(str(source), []).append(dict(zip(whole, row, strict=True)))
-    return {f"{source}/{key}": std for source, own in by_source.items() for key, std in stds(own).items()}
+    return {f"{source}/{key}": std for source, own in by_source.items() for key, std in _stds(own).items()}
 
 
-def reported(batch: Any) -> list[Reported]:
+def reported(batch: Any) -> list[_Reported]:
     """Return the reward function's report on each response: no padding, and the last output of a session."""
-    return list(chain.from_iterable(reported_by_prompt(batch).values()))
+    return list(chain.from_iterable(_reported_by_prompt(batch).values()))
 
 
-def reported_by_prompt(batch: Any) -> dict[str, list[Reported]]:
+def _reported_by_prompt(batch: Any) -> dict[str, list[_Reported]]:
     """Return the same by prompt, the ``uid`` in verl's keys ``{uid}_{session}_{index}``."""
     extra_fields = tu.get(nested(batch, "extra_fields"), "extra_fields")
     last = last_outputs(batch.keys)
-    reports: dict[str, list[Reported]] = {}
+    reports: dict[str, list[_Reported]] = {}
     for row, (key, extra, tag) in enumerate(zip(batch.keys, extra_fields, batch.tags, strict=True)):
         if last[row] == row and not tag.get("is_padding", False):
             reports.setdefault(key.rsplit("_", 2)[0], []).append(extra.get("reward_extra_info") or {})
     return reports
 
 
-def means(reports: Iterable[Reported]) -> dict[str, float]:
+def means(reports: Iterable[_Reported]) -> dict[str, float]:
     """Return the mean of every numeric key over the reports that have it; true counts as 1."""
     return {key: fmean(own) for key, own in _numbers(reports).items()}
 
 
-def stds(reports: Iterable[Reported]) -> dict[str, float]:
+def _stds(reports: Iterable[_Reported]) -> dict[str, float]:
     """Return the standard deviation of every numeric key over the reports that have it; 0 for one report."""
     return {key: float(np.std(own)) for key, own in _numbers(reports).items()}
 
 
-def _numbers(reports: Iterable[Reported]) -> dict[str, list[float]]:
+def _numbers(reports: Iterable[_Reported]) -> dict[str, list[float]]:
     values: dict[str, list[float]] = {}
     for report in reports:
         for key, value in report.items():
@@ -102,7 +102,7 @@ def _numbers(reports: Iterable[Reported]) -> dict[str, list[float]]:
     return values
 
 
-def right_by_other_responses(reports: Sequence[Reported]) -> float | None:
+def right_by_other_responses(reports: Sequence[_Reported]) -> float | None:
     """Return the share of responses that are right and not the wanted one: the mean of acc · (1 − gold).
 
     Only reports with both keys count; None without one.

@@ -33,7 +33,7 @@ PREPARED = f"{RUNTIME_ENVIRONMENT}.{patches.VARIABLE}"
 
 SIZES = ("num_cpus", "num_gpus", "_system_config")
 """Keys of ``ray_kwargs.ray_init`` that the CPU preset gives a Ray of its own."""
-PYTHON = "runtime_env.py_executable"
+_PYTHON = "runtime_env.py_executable"
 """Key of the program that Ray runs to start a worker."""
 
 
@@ -104,8 +104,8 @@ def settle_ray(config: DictConfig) -> WhichRay:
     with open_dict(section):
         if ray.address == OWN:
             section.address = OWN
-            if not OmegaConf.select(section, PYTHON):
-                OmegaConf.update(section, PYTHON, forked_worker.command())
+            if not OmegaConf.select(section, _PYTHON):
+                OmegaConf.update(section, _PYTHON, forked_worker.command())
         else:
             for name in SIZES:
                 section.pop(name, None)

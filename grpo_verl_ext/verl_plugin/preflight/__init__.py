@@ -31,8 +31,7 @@ from grpo_verl_ext.verl_plugin.preflight.support import check_support
 from grpo_verl_ext.verl_plugin.preflight.verls_losses import advise_verls_losses, check_verls_aggregation
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.rewards import checks as rewards
-from grpo_verl_ext.verl_plugin.steps.checks import check_steps
-from grpo_verl_ext.verl_plugin.steps.reward_model_checks import check_step_reward_model
+from grpo_verl_ext.verl_plugin.steps.checks import check_step_reward_model, check_steps
 from grpo_verl_ext.verl_plugin.stored.checks import check_stored_responses
 
 SILENCE = f"{SECTION}.silence"

@@ -16,10 +16,10 @@ from torch.distributed.tensor import DTensor
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.device import get_torch_device
 
-Shards = dict[str, Tensor]
+_Shards = dict[str, Tensor]
 """Parameter name → this rank's shard of it; writing into the tensors changes the model."""
 
-AS_THE_ACTOR = " ".join(
+_AS_THE_ACTOR = " ".join(
     f"'actor_rollout_ref.ref.fsdp_config.{key}=${{actor_rollout_ref.actor.fsdp_config.{key}}}'"
     for key in ("fsdp_size", "use_orig_params", "wrap_policy")
 )
@@ -37,7 +37,7 @@ def mix_in(reference: nn.Module, policy: nn.Module, mixup_alpha: float) -> None:
         ValueError: a model is sharded neither by FSDP1 nor by FSDP2, or the two are sharded differently.
     """
     old, new = _shards(reference), _shards(policy)
-    _check_same_sharding(old, new, "in the policy", AS_THE_ACTOR)
+    _check_same_sharding(old, new, "in the policy", _AS_THE_ACTOR)
     for name, shard in old.items():
         _mix(shard, new[name], mixup_alpha)
 
@@ -71,7 +71,7 @@ def load(reference: nn.Module, folder: str) -> None:
             f"Type: trainer.resume_mode=disable, or ~algorithm.grpo_ext.ref_model_sync_steps"
         )
     shards = _shards(reference)
-    saved: Shards = torch.load(file, weights_only=True, mmap=True)
+    saved: _Shards = torch.load(file, weights_only=True, mmap=True)
     _check_same_sharding(shards, saved, f"in {file}", "trainer.resume_mode=disable")
     for name, shard in shards.items():
         shard.copy_(saved[name])
@@ -88,7 +88,7 @@ def _mix(shard: Tensor, target: Tensor, alpha: float) -> None:
     shard.copy_(mixed)
 
 
-def _shards(module: nn.Module) -> Shards:
+def _shards(module: nn.Module) -> _Shards:
     """Return this rank's shards, after freeing what was gathered for the last forward pass.
 
     A forward pass leaves gathered copies behind, at least those of the embedding, the last norm and the head.

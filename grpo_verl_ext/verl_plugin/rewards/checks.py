@@ -15,7 +15,7 @@ from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, asks_rewar
 from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template
 from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions, RewardModelOptions
 
-LEGACY: Mapping[str, str] = {
+_LEGACY: Mapping[str, str] = {
     "reward_model.num_workers": "reward.num_workers",
     "reward_model.reward_manager": "reward.reward_manager.name",
     "reward_model.reward_loop_source": "reward.reward_manager.source",
@@ -31,7 +31,7 @@ LEGACY: Mapping[str, str] = {
 
 verl 0.9's ``main_ppo`` accepts the old keys without migrating them. The longest matching key applies.
 """
-SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
+_SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 """Metrics of dynamic sampling that are the shaped reward, not the correctness of the answer."""
 
 
@@ -104,7 +104,7 @@ def _check_first_model(set_here: Options, *, server: bool) -> None:
     fix = f"+{section}.path=<folder of a reward model>"
     if not asks_reward_model(set_here, server=server):
         why = f"{section}.path is null and reward.reward_model.enable is false, so no model has it"
-        unread, valid = ("weight", "chat_template", "dtype", *OF_SERVER), f"only {section}.rule_weight"
+        unread, valid = ("weight", "chat_template", "dtype", *_OF_SERVER), f"only {section}.rule_weight"
         _check_unread(section, options, unread, why=why, valid=f"{valid} without a path", fix=fix)
     elif options.path is not None:
         _check_classifier(section, options)
@@ -121,7 +121,7 @@ def _check_first_model(set_here: Options, *, server: bool) -> None:
         )
 
 
-OF_SERVER = ("url", "token_env", "timeout", "retries")
+_OF_SERVER = ("url", "token_env", "timeout", "retries")
 """Options about a server."""
 
 
@@ -142,7 +142,7 @@ def _check_classifier(section: str, model: ClassifierOptions) -> None:
     if model.url is None:
         why = f"{section}.url is null, so that the model is loaded and no server is asked"
         fix = f"+{section}.url=https://HOST:8000"
-        _check_unread(section, model, OF_SERVER, why=why, valid="only with a url", fix=fix)
+        _check_unread(section, model, _OF_SERVER, why=why, valid="only with a url", fix=fix)
     else:
         why = "the server at url has the model, in its own precision"
         _check_unread(section, model, ("dtype",), why=why, valid="only without a url", fix=f"~{section}.url")
@@ -170,14 +170,14 @@ def advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
 
 
 def _new_home(key: str) -> str:
-    moved = max((old for old in LEGACY if key == old or key.startswith(f"{old}.")), key=len)
-    return LEGACY[moved] + key.removeprefix(moved)
+    moved = max((old for old in _LEGACY if key == old or key.startswith(f"{old}.")), key=len)
+    return _LEGACY[moved] + key.removeprefix(moved)
 
 
 def advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
     """Warn of dynamic sampling by a shaped reward; DAPO uses correctness, arXiv 2503.14476, eq. 11."""
     groups, shaping = config.algorithm.get("filter_groups"), overlong_punishment(config)
-    if groups and groups.enable and groups.metric in SHAPED and shaping:
+    if groups and groups.enable and groups.metric in _SHAPED and shaping:
         key = "algorithm.filter_groups.metric"
         yield Problem(
             key,

@@ -9,7 +9,7 @@ from grpo_verl_ext.rewards.learned import LearnedReward, chat_text, judged_text
 from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions
 from grpo_verl_ext.verl_plugin.rewards.server import RewardServer
 
-Chat = Sequence[Mapping[str, str]]
+_Chat = Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Judged:
         response: as text without special tokens.
     """
 
-    messages: Chat | None
+    messages: _Chat | None
     prompt: str
     response: str
 
     @property
-    def chat(self) -> Chat:
+    def chat(self) -> _Chat:
         """The messages.
 
         Raises:

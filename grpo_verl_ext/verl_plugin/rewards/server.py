@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the first retry, doubled each time, and at most; as verl's own requests have them."""
-AGAIN = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+_AGAIN = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 """Answers below 500 after which another attempt may succeed."""
 
 
@@ -102,7 +102,7 @@ class RewardServer:
 
 
 def _may_pass(status: int) -> bool:
-    return status in AGAIN or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return status in _AGAIN or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def _in_words(error: Exception, limit: float) -> str:

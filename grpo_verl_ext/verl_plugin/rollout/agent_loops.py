@@ -17,7 +17,7 @@ from grpo_verl_ext.rewards.step_ends import KEYS, REWARDS, StepRewardError, step
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
 from grpo_verl_ext.verl_plugin.measure.request_seeds import SeededServer
 
-STEPS = "steps"
+STEP_FIELD = "steps"
 STEP_ERROR = "step_error"
 """Keys of ``extra_fields``. verl only logs what an agent loop raises, so the trainer raises the error."""
 
@@ -50,7 +50,7 @@ class StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no 
             decode = partial(self._tokenizer.decode, skip_special_tokens=True)
             try:
                 ends = step_end_tokens(reported, self.response_ids, decode)
-                extra[STEPS] = [(float(r), end) for r, end in zip(reported[REWARDS], ends, strict=True)]
+                extra[STEP_FIELD] = [(float(r), end) for r, end in zip(reported[REWARDS], ends, strict=True)]
             except StepRewardError as error:
                 extra[STEP_ERROR] = str(error)
         return fields | {"extra_fields": extra}

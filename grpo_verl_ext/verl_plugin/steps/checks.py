@@ -1,12 +1,20 @@
-"""Check that ``grpo_process`` gets step rewards, and that each token gets the advantage of its own steps."""
+"""Check that ``grpo_process`` gets step rewards, each token the advantage of its own steps, and the process
+reward model steps to score, an estimator that reads them, and the right head.
+"""
 
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
+from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
+from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.keys import AGENT_LOOP, LOSS, setting
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
+from grpo_verl_ext.utils.keys import AGENT_LOOP, LOSS, SECTION, setting
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
+from grpo_verl_ext.verl_plugin.model_files import check_head
+from grpo_verl_ext.verl_plugin.reward_options import StepRewardModelOptions
+
+_STEP_SECTION = f"{SECTION}.step_reward_model"
 
 
 def check_steps(config: DictConfig) -> None:
@@ -37,3 +45,66 @@ def check_steps(config: DictConfig) -> None:
             valid="a loss of tokens",
             fix=f"{LOSS}={GRPO_LOSS.name}",
         )
+
+
+def check_step_reward_model(config: DictConfig) -> None:
+    """Refuse a process reward model that gets no steps, that no estimator reads, or with another head.
+
+    Raises:
+        SettingError: one of these.
+    """
+    check_step_use(config)
+    options = Options.from_config(config.algorithm).step_reward_model
+    if options is not None:
+        _check_model(options)
+
+
+def check_step_use(config: DictConfig) -> None:
+    """Refuse the same but for the model's folder, which may not be there yet.
+
+    Raises:
+        SettingError: the estimator reads no steps, or the reward function returns none.
+    """
+    options = Options.from_config(config.algorithm)
+    if options.step_reward_model is not None:
+        _check_estimator(config)
+        _check_step_ends(config, options)
+
+
+def _check_estimator(config: DictConfig) -> None:
+    estimator = config.algorithm.adv_estimator
+    if not catalogue.learns_from_steps(config):
+        raise SettingError(
+            "algorithm.adv_estimator",
+            estimator,
+            why=f"{_STEP_SECTION} is set, and this estimator reads no step rewards",
+            valid=GRPO_PROCESS.estimator.name,
+            fix=f"+algo={GRPO_PROCESS.name}",
+        )
+
+
+def _check_step_ends(config: DictConfig, options: Options) -> None:
+    """The model scores the steps whose ends the reward function returns."""
+    key = "reward.custom_reward_function"
+    function = config.reward.custom_reward_function
+    arguments = function.get("reward_kwargs") or {}
+    needed = f"{_STEP_SECTION} needs the step_ends of a reward function"
+    if function.path is None:
+        raise SettingError(
+            f"{key}.path", None, why=needed, valid="a file or module with yours", fix=f"{key}.path=<file>"
+        )
+    written = arguments.get("step_rewards")
+    if function.path == f"pkg://{weighted_sum.__name__}" and not written:
+        name = f"{key}.reward_kwargs.step_rewards"
+        raise SettingError(name, written, why=needed, valid="true", fix=f"++{name}=true")
+    if options.reward_model is not None and not options.reward_model.rule_weight:
+        name = f"{SECTION}.reward_model.rule_weight"
+        why = f"the reward function is not called then, and {needed}"
+        raise SettingError(name, options.reward_model.rule_weight, why=why, fix=f"{name}=1.0")
+
+
+def _check_model(options: StepRewardModelOptions) -> None:
+    key, what = f"{_STEP_SECTION}.path", "token classifier with two outputs"
+    if options.path is None:
+        raise SettingError(key, None, valid=f"a {what}", fix=f"+{key}=<folder>")
+    check_head(options.path, key=key, head="ForTokenClassification", outputs=2, what=what)

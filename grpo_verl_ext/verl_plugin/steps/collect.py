@@ -9,7 +9,7 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.utils.keys import ROLLOUT
-from grpo_verl_ext.verl_plugin.rollout.agent_loops import SINGLE_TURN, STEP_ERROR, STEPS
+from grpo_verl_ext.verl_plugin.rollout.agent_loops import SINGLE_TURN, STEP_ERROR, STEP_FIELD
 from grpo_verl_ext.verl_plugin.wire import Steps
 
 
@@ -30,7 +30,7 @@ def collected(batch: Any, data: TensorDict) -> Steps:
         if tag.get("is_padding", False):
             continue
         _refuse_wrong_steps(batch.keys[row], extra)
-        for reward, end in extra[STEPS]:
+        for reward, end in extra[STEP_FIELD]:
             rewards.append(reward)
             rows.append(row)
             ends.append(end)
@@ -61,7 +61,8 @@ def dumped_columns(batch: Any, data: TensorDict) -> dict[str, dict[str, list[flo
         data: the rows' ``extra_fields`` and ``advantages``.
     """
     own = {
-        key: extra.get(STEPS, []) for key, extra in zip(batch.keys, tu.get(data, "extra_fields"), strict=True)
+        key: extra.get(STEP_FIELD, [])
+        for key, extra in zip(batch.keys, tu.get(data, "extra_fields"), strict=True)
     }
     row = [number for number, steps in enumerate(own.values()) for _ in steps]
     end = [end for steps in own.values() for _, end in steps]
@@ -88,7 +89,7 @@ def _refuse_wrong_steps(key: str, extra: dict[str, Any]) -> None:
             f"the steps of response {key} ({{prompt}}_{{session}}_{{index}}) do not fit it: "
             f"{extra[STEP_ERROR]}. Please {remedy}"
         )
-    if STEPS not in extra:
+    if STEP_FIELD not in extra:
         raise ValueError(
             f"response {key} ({{prompt}}_{{session}}_{{index}}) has no step rewards; valid is a reward "
             f"function that returns step_rewards with step_ends or step_end_tokens, and an agent loop that "

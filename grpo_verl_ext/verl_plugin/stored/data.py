@@ -14,7 +14,7 @@ from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
 
 KEY = "algorithm.grpo_ext.stored_responses.key"
-VALID = "a text, a list of token ids, or {token_ids, log_probs}"
+_VALID = "a text, a list of token ids, or {token_ids, log_probs}"
 
 
 class ResponseError(ValueError):
@@ -100,7 +100,7 @@ class GivenResponses:
             token_ids = [] if written is None else _listed(written, "{token_ids} with a list of numbers")
             log_probs = given.get("log_probs")
         else:
-            token_ids, log_probs = _listed(given, VALID), None
+            token_ids, log_probs = _listed(given, _VALID), None
         self._check_tokens(token_ids)
         if log_probs is None and self._with_log_probs:
             raise ResponseError(
@@ -135,7 +135,7 @@ class GivenResponses:
         vocabulary = len(self._tokenizer)
         for token in token_ids:
             if isinstance(token, bool) or not isinstance(token, int | np.integer):
-                raise ResponseError(f"has {token!r}; valid is {VALID}")
+                raise ResponseError(f"has {token!r}; valid is {_VALID}")
             if not 0 <= token < vocabulary:
                 raise ResponseError(
                     f"has token {token}, which is of another tokenizer; valid is 0 … {vocabulary - 1}"

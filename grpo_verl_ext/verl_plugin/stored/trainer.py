@@ -1,7 +1,7 @@
 """Train on stored responses beside sampled ones: the part in the trainer."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext import catalogue
+from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin.batch.checkpoints import actor_folder
@@ -23,7 +24,6 @@ from grpo_verl_ext.verl_plugin.config import (
 )
 from grpo_verl_ext.verl_plugin.stored.data import GivenResponses
 from grpo_verl_ext.verl_plugin.stored.history import ResponseHistory, prompt_id
-from grpo_verl_ext.verl_plugin.stored.metrics import by_origin
 from grpo_verl_ext.verl_plugin.stored.rollout import (
     COLUMN,
     ORIGIN,
@@ -32,8 +32,8 @@ from grpo_verl_ext.verl_plugin.stored.rollout import (
     StoredResponse,
 )
 
-WRITTEN = ("responses", "response_mask", "rm_scores", "old_log_probs", "extra_fields")
-SAMPLED_LOG_PROBS = "rollout_log_probs"
+_WRITTEN = ("responses", "response_mask", "rm_scores", "old_log_probs", "extra_fields")
+_SAMPLED_LOG_PROBS = "rollout_log_probs"
 """Fields of a rollout batch that are read here; the last one if the rollout reports log-probs."""
 
 
@@ -124,11 +124,11 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         if self._stored_options() is None:
             return batch
         has_log_probs = self.config.actor_rollout_ref.rollout.calculate_log_probs
-        wanted = [COLUMN] * (self._history is not None) + [SAMPLED_LOG_PROBS] * has_log_probs
-        data = nested(batch, *WRITTEN, *wanted)
+        wanted = [COLUMN] * (self._history is not None) + [_SAMPLED_LOG_PROBS] * has_log_probs
+        data = nested(batch, *_WRITTEN, *wanted)
         member, origins = _members(batch), _origins(batch, data)
         metrics.update(
-            by_origin(
+            _by_origin(
                 data,
                 origins=origins,
                 prompts=prompt_ids(batch),
@@ -200,8 +200,8 @@ def _origins(batch: Any, data: TensorDict) -> list[Origin | None]:
 def _behaviour(data: Any, origins: list[Origin | None]) -> Tensor:
     """Return log-probs under the policies that wrote the tokens, NaN where not recorded: (N,)."""
     offsets = data["response_mask"].offsets().tolist()
-    if SAMPLED_LOG_PROBS in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
-        behaviour = data[SAMPLED_LOG_PROBS].values().to(data["old_log_probs"].dtype, copy=True)
+    if _SAMPLED_LOG_PROBS in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
+        behaviour = data[_SAMPLED_LOG_PROBS].values().to(data["old_log_probs"].dtype, copy=True)
     else:
         behaviour = torch.full_like(data["old_log_probs"].values(), torch.nan)
     for row, origin in enumerate(origins):
@@ -227,3 +227,58 @@ def _refuse_other_loop(row: Mapping[str, Any]) -> None:
             valid=SINGLE_TURN_LOOPS[:2],
             fix="~algorithm.grpo_ext.stored_responses, or data without agent_name",
         )
+
+
+def _by_origin(
+    rows: TensorDict,
+    *,
+    origins: Sequence[Origin | None],
+    prompts: Sequence[str],
+    member: Tensor,
+    behaviour: Tensor,
+    step: int,
+) -> dict[str, float]:
+    """Return metrics of stored and of sampled responses: share, reward, log-prob, ratio and age.
+
+    Args:
+        rows: ``responses``, ``response_mask``, ``rm_scores`` and ``old_log_probs``, ragged: B rows, N tokens.
+        origins: origin of each stored response, None of a sampled one.
+        prompts: prompt id of each row.
+        member: (B,) bool, False for padding.
+        behaviour: (N,) log-probs of the policy that wrote the tokens, NaN where not recorded.
+        step: the training step.
+    """
+    stored = torch.tensor([origin is not None for origin in origins]) & member
+    metrics = {
+        "stored/share": float(stored.sum() / member.sum()),
+        "stored/groups_of_one_text": float(_groups_of_one_text(rows["responses"], stored, prompts, member)),
+    }
+    mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
+    old, rewards = rows["old_log_probs"].values(), rows["rm_scores"].values()
+    everywhere = torch.ones_like(mask)
+    ratio, recorded = (old - behaviour).exp(), _recorded(behaviour, mask, offsets)
+    for name, chosen in (("stored", stored), ("sampled", member & ~stored)):
+        if chosen.any():
+            of_response = ragged.sequence_sums(rewards, everywhere, offsets)[chosen]
+            metrics[f"{name}/reward"] = float(of_response.mean())
+            metrics[f"{name}/log_prob"] = ragged.token_mean(old, mask, offsets, chosen)
+        if (chosen & recorded).any():
+            metrics[f"{name}/ratio"] = ragged.token_mean(ratio, mask, offsets, chosen & recorded)
+    ages = [step - origin["step"] for origin in origins if origin and origin["step"] is not None]
+    return metrics | ({"stored/age": sum(ages) / len(ages)} if ages else {})
+
+
+def _recorded(behaviour: Tensor, mask: Tensor, offsets: Tensor) -> Tensor:
+    unknown = ragged.sequence_sums(behaviour.isnan().double(), mask, offsets)
+    return (unknown == 0) & ragged.has_tokens(mask, offsets)
+
+
+def _groups_of_one_text(responses: Tensor, stored: Tensor, prompts: Sequence[str], member: Tensor) -> int:
+    """Count the prompts whose responses are all stored and equal, and so have no variance."""
+    texts: dict[str, set[tuple[int, ...] | None]] = {}
+    for row, prompt, is_stored, counts in zip(
+        responses.unbind(), prompts, stored.tolist(), member.tolist(), strict=True
+    ):
+        if counts:
+            texts.setdefault(prompt, set()).add(tuple(row.tolist()) if is_stored else None)
+    return sum(None not in found and len(found) == 1 for found in texts.values())

@@ -41,7 +41,7 @@ MODULES = (
 """The modules that the workers of a training import, all kinds of workers together."""
 READ_BY_IMPORTS = ("PYTHONPATH", "VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "GRPO_VERL_EXT_PATCHES")
 """A worker with another value of one of these environment variables cannot be a fork of this server."""
-STANDARD_STREAMS = (0, 1, 2)
+_STANDARD_STREAMS = (0, 1, 2)
 RAYLET = "--raylet-name="
 """The argument with the socket of the node's raylet."""
 PATIENCE = 5.0
@@ -187,18 +187,18 @@ def ask(worker: Worker) -> None:
     Raises:
         OSError: there is no server, it does not answer, it refuses, or it is another user's.
     """
-    with connected(worker.address) as connection:
-        if (user := other_user(connection)) is not None:
+    with _connected(worker.address) as connection:
+        if (user := _other_user(connection)) is not None:
             raise OSError(errno.EPERM, f"the server is of user {user}")
         message = json.dumps(asdict(worker)).encode() + b"\n"
-        sent = socket.send_fds(connection, [message], STANDARD_STREAMS)
+        sent = socket.send_fds(connection, [message], _STANDARD_STREAMS)
         if sent < len(message):  # else the server may have closed, and even an empty send would fail
             connection.sendall(message[sent:])
         if not connection.recv(1):
             raise OSError(errno.ECONNREFUSED, f"{', '.join(READ_BY_IMPORTS)}: not as in the first worker")
 
 
-def connected(address: str) -> socket.socket:
+def _connected(address: str) -> socket.socket:
     """Connect to the server, waiting for one that has just bound its address."""
     end = time.monotonic() + PATIENCE
     while True:
@@ -215,7 +215,7 @@ def connected(address: str) -> socket.socket:
             return connection
 
 
-def other_user(connection: socket.socket) -> int | None:
+def _other_user(connection: socket.socket) -> int | None:
     """Return the number of the user at the other end, or None if that is this process's own."""
     credentials = struct.Struct("iII")  # process, user, group
     sent = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
@@ -232,7 +232,7 @@ def serve(listener: socket.socket, first: Worker) -> Worker:
     raylet = os.getppid()
     # The kernel reaps forks that have ended; a fork itself waits for its children as usual.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    if is_fork():
+    if _is_fork():
         return first
     listener.settimeout(1)
     while os.getppid() == raylet:
@@ -248,7 +248,7 @@ def serve(listener: socket.socket, first: Worker) -> Worker:
     os._exit(0)
 
 
-def is_fork() -> bool:
+def _is_fork() -> bool:
     """Fork, and return whether this is the child, which gets Python's default handling of SIGCHLD back."""
     if os.fork():
         return False
@@ -264,13 +264,13 @@ def forked(connection: socket.socket, first: Worker) -> Worker | None:
     """
     streams: list[int] = []
     try:
-        if (user := other_user(connection)) is not None:
+        if (user := _other_user(connection)) is not None:
             raise OSError(errno.EPERM, f"a process of user {user} asked for a worker, and is refused")
-        worker = Worker.from_json(received(connection, streams))
+        worker = Worker.from_json(_received(connection, streams))
         if worker.reads_as(first):
             connection.sendall(b"\n")  # fails if the process that asked has ended or imports for itself
-            if is_fork():
-                for stream, number in zip(streams, STANDARD_STREAMS, strict=True):
+            if _is_fork():
+                for stream, number in zip(streams, _STANDARD_STREAMS, strict=True):
                     os.dup2(stream, number)
                 return worker
     except (OSError, ValueError, RecursionError) as error:
@@ -281,7 +281,7 @@ def forked(connection: socket.socket, first: Worker) -> Worker | None:
     return None
 
 
-def received(connection: socket.socket, streams: list[int]) -> bytes:
+def _received(connection: socket.socket, streams: list[int]) -> bytes:
     """Receive what `ask` sends, and add the standard streams to ``streams``.
 
     Raises:
@@ -290,12 +290,12 @@ def received(connection: socket.socket, streams: list[int]) -> bytes:
     """
     end = time.monotonic() + REQUEST_SECONDS
     connection.settimeout(REQUEST_SECONDS)
-    message, received_streams, _, _ = socket.recv_fds(connection, 2**16, len(STANDARD_STREAMS))
+    message, received_streams, _, _ = socket.recv_fds(connection, 2**16, len(_STANDARD_STREAMS))
     streams += received_streams
     while part := b"" if message.endswith(b"\n") else connection.recv(2**16):
         message += part
         connection.settimeout(max(end - time.monotonic(), 1e-3))
-    if not message.endswith(b"\n") or len(streams) != len(STANDARD_STREAMS):
+    if not message.endswith(b"\n") or len(streams) != len(_STANDARD_STREAMS):
         raise ValueError(f"{len(message)} bytes and {len(streams)} streams, and then the end")
     return message
 
