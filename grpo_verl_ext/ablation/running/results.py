@@ -124,7 +124,12 @@ def gathered(
     """Put the metrics of all runs into one table."""
     results: list[Result] = []
     names: dict[str, int] = {}
-    columns = {"run": array("q"), "step": array("q"), "metric": array("q"), "value": array("d")}
+    columns: dict[str, array[Any]] = {
+        "run": array("q"),
+        "step": array("q"),
+        "metric": array("q"),
+        "value": array("d"),
+    }
     for result, metrics in runs:
         for step, logged in sorted(metrics.items()):
             columns["run"].extend([len(results)] * len(logged))
@@ -427,7 +432,8 @@ def _packed(column: np.ndarray) -> str:
 
 def _unpacked(text: str, dtype: str) -> np.ndarray:
     data = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), np.uint8)
-    return data.reshape(np.dtype(dtype).itemsize, -1).T.copy().view(dtype).ravel()
+    unpacked: np.ndarray = data.reshape(np.dtype(dtype).itemsize, -1).T.copy().view(dtype).ravel()
+    return unpacked
 
 
 def _lines(value: Any, indent: str = "") -> str:
