@@ -11,8 +11,8 @@ from interrupted import command_line
 from grpo_verl_ext.ablation.declaration.grid import read_grid, runs_of
 
 STAGES = {
-    "it is planned": ("plan", "grpo_verl_ext.ablation.running.checks:composed"),
-    "it is checked": ("run", "grpo_verl_ext.ablation.running.checks:composed"),
+    "it is planned": ("plan", "grpo_verl_ext.verl_plugin.compose:composed"),
+    "it is checked": ("run", "grpo_verl_ext.verl_plugin.compose:composed"),
     "a training starts": ("run", "0"),
     "it trains": ("run", "3"),
     "between two runs": ("run", "grpo_verl_ext.ablation.running.runner:git_revision:2"),

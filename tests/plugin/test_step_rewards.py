@@ -20,13 +20,15 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.rewards.step_ends import StepRewardError, last_token, step_end_tokens
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
-from grpo_verl_ext.verl_plugin.estimators import grpo_process
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
 from grpo_verl_ext.verl_plugin.steps.checks import check_steps
 from grpo_verl_ext.verl_plugin.steps.collect import collected, dumped_columns, step_metrics
 from grpo_verl_ext.verl_plugin.wire import STEPS, Steps
+
+grpo_process = ESTIMATORS["grpo_process"]
 
 BYTES = build_tokenizer()
 AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
