@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 catalogue.enter_foreign()
 ALGORITHMS: Mapping[str, Algorithm] = {
     name: algorithm
-    for name, algorithm in catalogue.ALGORITHMS.items()
+    for name, algorithm in sorted(
+        catalogue.ALGORITHMS.items(), key=lambda each: each[0] not in catalogue.LOSSES
+    )
     if isinstance(algorithm.estimator, Estimator) and not algorithm.estimator.needs_steps
 }
-"""Algorithms whose advantages follow from a dump's scores, without a critic or step rewards."""
+"""Algorithms whose advantages follow from a dump's scores, those with a loss of their own first."""
 
 MICRO_BATCH_SIZE = 8
 """Responses in a local batch of bnpo: TRL's default ``per_device_train_batch_size``."""

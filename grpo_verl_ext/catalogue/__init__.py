@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue import verls
+from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.presets import Preset, read_preset
 from grpo_verl_ext.catalogue.record import (
     Algorithm,
@@ -165,7 +166,8 @@ def enter_foreign() -> None:
         _enter_foreign(entry)
 
 
-for _algorithm in sorted(_own(), key=lambda each: each.name):
+# GRPO first, of which most others are variants.
+for _algorithm in sorted(_own(), key=lambda each: (each.name != GRPO.name, each.name)):
     enter(_algorithm)
 
 __all__ = [

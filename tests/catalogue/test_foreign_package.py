@@ -105,7 +105,7 @@ def test_the_doctor_knows_its_preset_and_its_options(site: Path) -> None:
     assert "soft" not in [each["check"] for each in json.loads(found.stdout)["findings"]], found.stdout
     assert found.returncode == 0, found.stdout + found.stderr
     wrong = command(site, "doctor", *TRAINING, "actor_rollout_ref.actor.policy_loss.soft_width=-1")
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     said = " ".join(wrong.stdout.split())
     assert "policy_loss.soft_width is -1; valid is a number > 0" in said
 

@@ -15,6 +15,7 @@ from strategies import fuzzing, values
 from torch import Tensor
 
 import grpo_verl_ext as ours
+from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.validation import TensorError
 from grpo_verl_ext.utils.errors import SettingError
@@ -355,7 +356,7 @@ def test_losses(case, batch: dict[str, Tensor] | None, changed, policy_loss) -> 
     try:
         options = {"loss_mode": case.loss_mode, "gvpo_beta": 0.1} | policy_loss
         object.__setattr__(config, "policy_loss", LossConfig(**options))
-        check_loss(case.loss_mode, case.loss_agg_mode, config)
+        check_loss(catalogue.LOSSES[case.loss_mode], config)
         with wire.GROUPS.set(wire.at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)):
             loss, metrics = LOSSES[case.loss_mode](
                 old_log_prob=batch["old_log_prob"],

@@ -391,7 +391,7 @@ def read_compact(file: Path) -> Results:
             )
         runs = [_result(run) for run in kept.runs]
         return Results(settings, runs, _table(runs, kept.metrics), kept.control)
-    except (ValueError, OSError, zlib.error) as error:
+    except (ValueError, OverflowError, OSError, zlib.error) as error:
         raise AblationError(
             f"{file} is not a file that `ablate report --compact` wrote ({error}). It was left in place"
         ) from error
