@@ -26,7 +26,6 @@ from grpo_verl_ext.catalogue.gvpo import ALL_TERMS, GvpoOptions
 from grpo_verl_ext.catalogue.record import GroupLoss
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
-from grpo_verl_ext.verl_plugin.loss_config import options_of
 from grpo_verl_ext.verl_plugin.losses.custom import PolicyLoss
 from grpo_verl_ext.verl_plugin.losses.metrics import metrics_of
 from grpo_verl_ext.verl_plugin.wire import GROUPS, GroupRows
@@ -71,6 +70,8 @@ def as_verl_calls_it(group_loss: GroupLoss) -> PolicyLoss:
         config: "ActorConfig",
         **_: object,
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        from grpo_verl_ext.verl_plugin.loss_config import options_of
+
         options = options_of(group_loss, config.policy_loss)
         return _loss_and_metrics(options, old_log_prob, log_prob, advantages, response_mask, config)
 

@@ -16,3 +16,6 @@ registered estimator no log-probs:
 - The trainer modes of this package (``trainer.v1.trainer_mode=grpo_ext_sync`` etc.) report
   ``actor/ref_kl_k1``, ``…_k2`` and ``…_k3`` of the policy before the update.
 """
+
+# verl's registries first: their import registers the catalogue, which imports this package's modules whole.
+import verl.trainer.ppo.core_algos  # noqa: F401
