@@ -176,4 +176,4 @@ def test_one_that_fails_to_import_costs_itself_alone(tmp_path: Path) -> None:
     found = run(broken, code)
     assert found.returncode == 0, found.stderr
     (line,) = found.stdout.splitlines()
-    assert "could not be loaded: soft_pkg:SOFT (RuntimeError: no); valid are grpo, " in line
+    assert "could not be loaded: soft_pkg:SOFT (RuntimeError: no); valid are bnpo, " in line

@@ -41,12 +41,14 @@ def check_preset(config: DictConfig) -> None:
             KEY,
             name,
             why=f"this algorithm of another package could not be loaded: {FAILED[name]}",
-            valid=tuple(PRESETS),
+            valid=tuple(sorted(PRESETS)),
             fix="the same command after that package was mended or removed",
         )
     if name is not None and name not in PRESETS:
         nearest = next(iter(get_close_matches(str(name), PRESETS, n=1)), None)
-        raise SettingError(KEY, name, valid=tuple(PRESETS), fix=f"+algo={nearest}" if nearest else f"~{KEY}")
+        raise SettingError(
+            KEY, name, valid=tuple(sorted(PRESETS)), fix=f"+algo={nearest}" if nearest else f"~{KEY}"
+        )
 
 
 def advise_preset(config: DictConfig) -> Iterator[Problem]:
