@@ -57,7 +57,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def registries() -> Iterator[None]:
     kept = [
         (registry, dict(registry))
-        for registry in (core_algos.ADV_ESTIMATOR_REGISTRY, core_algos.POLICY_LOSS_REGISTRY)
+        for registry in (core_algos.ADV_ESTIMATOR_REGISTRY, core_algos.POLICY_LOSS_REGISTRY, catalogue.LOSSES)
     ]
     yield
     for registry, before in kept:
