@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -115,9 +115,12 @@ def run_grid(
     if settings.is_declared and git_revision() is None:
         console.print("grpo_verl_ext is no checkout of git here: the records have versions and no commit")
 
+    def inputs_of(run: GridRun) -> dict[str, str]:
+        return checks.inputs_of(configs[run.name])
+
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
-        return _train(console, settings, chosen, retry_failed=retry_failed, executor=executor)
+        return _train(console, settings, chosen, inputs_of, retry_failed=retry_failed, executor=executor)
 
     finished = run_until_decided(console, settings, train) if until_decided else train(settings.seeds)
     console.print(f"To compare the runs: grpo-verl-ext ablate report {settings.folder}", markup=False)
@@ -128,6 +131,7 @@ def _train(
     console: Console,
     settings: GridSettings,
     runs: Sequence[GridRun],
+    inputs_of: Callable[[GridRun], dict[str, str]],
     *,
     retry_failed: bool,
     executor: Executor,
@@ -145,6 +149,7 @@ def _train(
             executor=executor,
             accepted=keep,
             before_each=check_clean if settings.is_declared else lambda _: None,
+            inputs_of=inputs_of,
         )
         statuses = statuses_of(runs)
         live.update(runs_table(statuses, settings.metrics[0]))

@@ -1,8 +1,10 @@
-"""Record what produced a result: the commit of these sources and the versions of the packages."""
+"""Record what produced a result: the commit of these sources, the versions of the packages, the machine."""
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 import subprocess
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -39,6 +41,20 @@ def git_revision(sources: Path = _SOURCES) -> str | None:
 
 def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", "-C", folder, *words], capture_output=True, check=False, text=True)
+
+
+def machine() -> str:
+    """Return the processor, on which the last bits of a float depend, and the threads of an operator."""
+    cpuinfo = Path("/proc/cpuinfo")
+    found = cpuinfo.read_text(errors="replace") if cpuinfo.is_file() else ""
+    model = re.search(r"^model name\s*:\s*(.+)$", found, re.MULTILINE)
+    parts = [
+        model[1] if model else platform.processor() or platform.machine(),
+        "AVX-512" if re.search(r"\bavx512f\b", found) else "no AVX-512",
+        f"{os.cpu_count()} cores",
+        f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}",
+    ]
+    return ", ".join(parts)
 
 
 def versions() -> dict[str, str]:

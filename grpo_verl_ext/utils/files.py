@@ -112,7 +112,20 @@ def move_aside(target: Path) -> Path:
 
 def sha256(path: Path) -> str:
     """Return the hexadecimal SHA-256 of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def sha256_of_all(path: Path) -> str:
+    """Return the SHA-256 of a file, or of the names and the SHA-256 of all files of a folder."""
+    if not path.is_dir():
+        return sha256(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    lines = [f"{sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in files]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -1,7 +1,9 @@
 """Test the runner: finished runs are not repeated; a failed one is named and does not stop the others."""
 
 import json
+import os
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -102,11 +104,27 @@ def test_a_run_whose_metrics_are_corrupt_is_left_alone_and_the_others_go_on(tmp_
 
 
 def test_each_run_records_what_it_was_made_with(tmp_path, grid, verl) -> None:
-    go(tmp_path, grid, Heard(), retry_failed=False)
+    before = datetime.now(timezone.utc).replace(microsecond=0)
+    go(tmp_path, grid, Heard(), retry_failed=False, inputs_of=lambda run: {"data.train_files": run.name})
     record = json.loads((tmp_path / "a" / "run.json").read_text())
     assert (record["variant"], record["labels"], record["seed"]) == ("a", ["a"], 1)
     assert (record["overrides"], record["steps"]) == (["+algo=a"], 2)
     assert {"verl", "torch", "grpo-verl-ext"} <= record["versions"].keys()
+    assert record["inputs"] == {"data.train_files": "a/seed-1"}
+    assert f"{os.cpu_count()} cores" in record["machine"]
+    began, ended = (datetime.fromisoformat(record[name]) for name in ("began", "ended"))
+    assert before <= began <= ended <= datetime.now(timezone.utc)
+
+
+def test_a_run_that_failed_has_not_ended(tmp_path, grid, verl) -> None:
+    verl.add("a")
+    go(tmp_path, grid, Heard(), retry_failed=False)
+    first = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert "ended" not in first
+    verl.clear()
+    go(tmp_path, grid, Heard(), retry_failed=True)
+    again = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert again == first | {"ended": again["ended"]}
 
 
 def test_a_run_that_was_begun_otherwise_is_refused(tmp_path, grid, verl) -> None:

@@ -1,5 +1,6 @@
 """Test that a grid with a declaration refuses starting models outside the standard before its first run."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -128,3 +129,37 @@ def test_only_a_grid_with_a_declaration_is_refused(
     assert ("task.seed=5 (greedy 0.900, sampled 0.250)" in shown.stderr) == declared
     assert (trained == []) == declared
     assert shown.exit_code == 1
+
+
+class TestInputs:
+    """Of a run's record."""
+
+    def test_models_and_data_on_this_machine(self, tmp_path: Path) -> None:
+        model = tmp_path / "model"
+        (model / "part").mkdir(parents=True)
+        (model / "config.json").write_text("{}")
+        (model / "part" / "weights").write_bytes(b"12")
+        (tmp_path / "train").write_bytes(b"abc")
+        config = OmegaConf.create(
+            {
+                "actor_rollout_ref": {"model": {"path": str(model)}},
+                "data": {"train_files": [str(tmp_path / "train")] * 2, "val_files": "hdfs://elsewhere"},
+            }
+        )
+        # sha256sum of abc; of {} and 12; and of the two lines that sha256sum prints for the folder
+        abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        lines = (
+            "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a  config.json\n"
+            "6b51d431df5d7f141cbececcf79edf3dd861c3b4069f0b11661a3eefacbba918  part/weights\n"
+        )
+        found = checks.inputs_of(config)
+        assert found == {
+            "actor_rollout_ref.model.path": hashlib.sha256(lines.encode()).hexdigest(),
+            "data.train_files": abc,
+            "data.train_files[1]": abc,
+        }
+
+        (model / "part" / "weights").write_bytes(b"13")
+        assert (
+            checks.inputs_of(config)["actor_rollout_ref.model.path"] != found["actor_rollout_ref.model.path"]
+        )

@@ -1,17 +1,25 @@
 """Test the record of the software that a result was made with."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.runs.provenance import git_revision, versions
+from grpo_verl_ext.runs.provenance import git_revision, machine, versions
 
 
 def test_what_decides_the_numbers_is_recorded() -> None:
     assert {"python", "grpo-verl-ext", "verl", "torch", "transformers", "trl"} <= versions().keys()
     revision = git_revision()
     assert revision is None or len(revision.removesuffix("+changes")) == 40
+
+
+def test_the_machine_by_what_changes_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert re.fullmatch(r".+, (no )?AVX-512, \d+ cores, OMP_NUM_THREADS=unset", machine())
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert machine().endswith("OMP_NUM_THREADS=2")
 
 
 def git(folder: Path, *words: str) -> str:

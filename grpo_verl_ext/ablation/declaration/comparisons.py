@@ -10,7 +10,7 @@ from typing import Any
 MEASURES = ("final", "area", "mean", "second_half")
 """Numbers of a curve that can be declared; `best` is left out, since it overstates a noisy curve."""
 
-DIRECTIONS = ("higher", "lower", "different", "equal")
+_DIRECTIONS = ("higher", "lower", "different", "equal")
 """What can be expected of a variant."""
 
 FEWEST = 3
@@ -51,7 +51,7 @@ class Expectation:
 
     variant: str
     is_: str
-    """One of `DIRECTIONS`."""
+    """One of `_DIRECTIONS`."""
     against: Any = None
     """The other variant, or a number that theory predicts; None: the baseline."""
     minus: Pair | None = None
@@ -96,7 +96,7 @@ class Comparison:
     Attributes:
         plus: variants whose numbers are added.
         less: variants whose numbers are taken away; empty with a ``number``.
-        expected: one of `DIRECTIONS`.
+        expected: one of `_DIRECTIONS`.
         number: taken away as well.
     """
 
@@ -248,7 +248,7 @@ class Declaration:
     def _comparisons(self) -> Iterator[str]:
         taken: dict[frozenset[str], int] = {}
         for index, (given, each) in enumerate(zip(self.expect, self.comparisons, strict=True)):
-            yield from self._comparison(f"expect[{index}]", each, DIRECTIONS)
+            yield from self._comparison(f"expect[{index}]", each, _DIRECTIONS)
             yield from self._number(f"expect[{index}]", given)
             earlier = taken.setdefault(frozenset((each.variant, each.against)), index)
             if earlier != index:

@@ -120,9 +120,9 @@ def _fill(axes: Axes, band: Band, colour: str) -> None:
         axes.fill_between(band.steps, low, high, color=colour, alpha=0.07, linewidth=0)
 
 
-SIZE = (4.6, 0.6)
+_SIZE = (4.6, 0.6)
 """Inches: width, and height before any row is added."""
-HEIGHT_OF_ONE = 0.6
+_HEIGHT_OF_ONE = 0.6
 ABOVE, BELOW = 0.27, 0.2
 """Parts of a row between its interval and its name, and between its interval and the marks of its starts."""
 
@@ -132,7 +132,7 @@ def forest(analysis: Analysis) -> Figure | None:
     rows = summary.differences(analysis)
     if all(row.mean is None for row in rows):
         return None
-    figure = Figure(figsize=(SIZE[0], SIZE[1] + HEIGHT_OF_ONE * len(rows)), layout="constrained")
+    figure = Figure(figsize=(_SIZE[0], _SIZE[1] + _HEIGHT_OF_ONE * len(rows)), layout="constrained")
     axes = figure.subplots()
     margin = analysis.results.settings.margin
     if analysis.verdicts and margin is not None:

@@ -20,12 +20,12 @@ from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import key, looks, svg
 
 PAGE = "report.html"
-NAMED = 6
+_NAMED = 6
 """Largest number of variants that the title names."""
 SMALL = (4.6, 3.4)
 """Inches; readable on a phone."""
 
-BEHAVIOUR = {
+_BEHAVIOUR = {
     "response_length/mean": "length of responses, tokens",
     "responses/tokens/right": "length of right responses, tokens",
     "responses/tokens/wrong": "length of wrong responses, tokens",
@@ -46,7 +46,7 @@ aggregation (`actor.loss_agg_mode`), hence a logarithmic axis."""
 
 
 @dataclass(frozen=True)
-class Picture:
+class _Picture:
     """A figure inside the page."""
 
     about: str
@@ -93,23 +93,24 @@ def as_html(analysis: Analysis) -> str:
 
 
 def _made_with(results: Results) -> list[str]:
-    """Commits and versions of the finished runs, each once."""
+    """Commits, versions and machines of the finished runs, each once."""
     records = [run.record for run in results.runs if run.record is not None]
     lines = [
         f"commit {record.git_revision or 'unknown'}; "
         + ", ".join(f"{name} {version}" for name, version in record.versions.items())
+        + f"; {record.machine}" * (record.machine is not None)
         for record in records
     ]
     return list(dict.fromkeys(lines))
 
 
 def _title(results: Results) -> str:
-    if len(results.variants) > NAMED:
+    if len(results.variants) > _NAMED:
         return f"{len(results.variants)} variants of {' × '.join(results.settings.axes)}"
     return ", ".join(results.variants)
 
 
-def _forest(analysis: Analysis) -> Picture | None:
+def _forest(analysis: Analysis) -> _Picture | None:
     figure = forest(analysis)
     if figure is None:
         return None
@@ -120,7 +121,7 @@ def _forest(analysis: Analysis) -> Picture | None:
     return _picture(figure, about)
 
 
-def _curves(results: Results, labels: dict[str, str]) -> list[Picture]:
+def _curves(results: Results, labels: dict[str, str]) -> list[_Picture]:
     drawn = {label: bands(results, metric) for metric, label in labels.items()}
     return [_picture(_small(found, label), label) for label, found in drawn.items() if found]
 
@@ -133,28 +134,28 @@ def _small(drawn: list[Band], label: str) -> Figure:
     return figure
 
 
-def _legend(results: Results) -> list[Picture]:
+def _legend(results: Results) -> list[_Picture]:
     return [_picture(key(number), variant) for variant, number in _numbers(results).items()]
 
 
 def _not_compared(analysis: Analysis) -> dict[str, str]:
     shown = summary.metrics_shown(analysis)
-    return {metric: label for metric, label in BEHAVIOUR.items() if metric not in shown}
+    return {metric: label for metric, label in _BEHAVIOUR.items() if metric not in shown}
 
 
 def _numbers(results: Results) -> dict[str, int]:
     return {variant: number for number, variant in enumerate(results.variants)}
 
 
-def _picture(figure: Figure, about: str) -> Picture:
-    return Picture(about, "data:image/svg+xml;base64," + base64.b64encode(svg(figure)).decode())
+def _picture(figure: Figure, about: str) -> _Picture:
+    return _Picture(about, "data:image/svg+xml;base64," + base64.b64encode(svg(figure)).decode())
 
 
 SHOWN = 6
 
 
 @dataclass(frozen=True)
-class SideBySide:
+class _SideBySide:
     """One prompt and an answer of each variant."""
 
     prompt: str
@@ -162,7 +163,7 @@ class SideBySide:
     answers: dict[str, Response]
 
 
-def side_by_side(results: Results) -> tuple[int, list[SideBySide]] | None:
+def side_by_side(results: Results) -> tuple[int, list[_SideBySide]] | None:
     """A seed, and the prompts on whose scores the variants differ most, the largest difference first.
 
     The seed is the first with samples of every variant that has finished runs; None if there is none.
@@ -179,11 +180,11 @@ def side_by_side(results: Results) -> tuple[int, list[SideBySide]] | None:
     return None
 
 
-def _most_different(of_variant: dict[str, dict[str, Response]]) -> list[SideBySide]:
+def _most_different(of_variant: dict[str, dict[str, Response]]) -> list[_SideBySide]:
     first = next(iter(of_variant.values()))
     common = [prompt for prompt in first if all(prompt in samples for samples in of_variant.values())]
     rows = [
-        SideBySide(
+        _SideBySide(
             prompt, first[prompt].truth, {name: samples[prompt] for name, samples in of_variant.items()}
         )
         for prompt in common
@@ -191,7 +192,7 @@ def _most_different(of_variant: dict[str, dict[str, Response]]) -> list[SideBySi
     return sorted(rows, key=_agreement)[:SHOWN]
 
 
-def _agreement(row: SideBySide) -> float:
+def _agreement(row: _SideBySide) -> float:
     scores = [answer.score for answer in row.answers.values()]
     return min(scores) - max(scores)
 

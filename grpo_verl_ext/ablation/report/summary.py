@@ -23,7 +23,7 @@ from grpo_verl_ext.utils.files import write_whole
 EXPLORATORY = "exploratory"
 CONTROL = {True: "control shown", False: "control missed"}
 NOTHING_DECLARED = "nothing was declared before the runs, so nothing here is a finding"
-MEASURE = "area"
+_MEASURE = "area"
 """Of the first metric: the number that is compared where no primary is declared."""
 
 GREY, PURPLE = "#57606a", "#6b2d73"
@@ -37,8 +37,8 @@ COLOURS = {
 }
 """Background of an outcome's label; white has a contrast of more than 4.5 on each."""
 
-CHECK_COLUMNS = ("check", "variant", "value", "result")
-COST_COLUMNS = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
+_CHECK_COLUMNS = ("check", "variant", "value", "result")
+_COST_COLUMNS = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _number(analysis: Analysis) -> tuple[str, str]:
         primary = (settings.primary.metric, settings.primary.measure)
         if analysis.verdicts or primary in {(row.metric, row.measure) for row in analysis.rows}:
             return primary
-    return settings.metrics[0], MEASURE
+    return settings.metrics[0], _MEASURE
 
 
 def confidence(analysis: Analysis) -> float:
@@ -165,8 +165,8 @@ def tables(analysis: Analysis) -> list[TextTable]:
         for variant, of in analysis.costs.items()
     ]
     found = [
-        TextTable("checks", CHECK_COLUMNS, checks),
-        TextTable("what a run took, mean over seeds", COST_COLUMNS, costs),
+        TextTable("checks", _CHECK_COLUMNS, checks),
+        TextTable("what a run took, mean over seeds", _COST_COLUMNS, costs),
     ]
     return [table for table in found if table.lines]
 

@@ -21,6 +21,7 @@ from grpo_verl_ext.tasks.chain_sum.prepared import (
     read_checked,
 )
 from grpo_verl_ext.tasks.folders import PreparedFolderError
+from grpo_verl_ext.utils.files import sha256_of_all
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,25 @@ def check_starts(runs: Sequence[GridRun], configs: Mapping[str, DictConfig], plu
             f"{GREEDY_AT_LEAST:g} greedy, and of {SAMPLED:g} ± {SAMPLED_WITHIN:g} sampled. "
             f"Type another seed: {_without(seeds, [run.seed for run in runs])}"
         )
+
+
+_INPUTS = ("actor_rollout_ref.model.path", "data.train_files", "data.val_files")
+
+
+def inputs_of(config: DictConfig) -> dict[str, str]:
+    """Return the SHA-256 of the model and of each file of data that is on this machine, by key.
+
+    A list's second file has the key ``data.train_files[1]``.
+    """
+    found = {}
+    for key in _INPUTS:
+        named = OmegaConf.select(config, key)
+        paths = [named] if isinstance(named, str) else named or []
+        for place, path in enumerate(paths):
+            local = Path(path).expanduser()
+            if local.exists():
+                found[key if place == 0 else f"{key}[{place}]"] = sha256_of_all(local)
+    return found
 
 
 def _without(outside: set[int], seeds: Sequence[int]) -> str:

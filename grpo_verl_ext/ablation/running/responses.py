@@ -31,7 +31,7 @@ SAMPLES = 16
 """How many responses of the last validation are kept, to be shown in the report."""
 NO_DIFFERENCE = "responses/groups_without_difference"
 SHARE_RIGHT = "responses/right"
-SPREAD = "spread"
+_SPREAD = "spread"
 
 
 TOKENS, CHARACTERS = "tokens", "characters"
@@ -94,7 +94,7 @@ def _without_right(kept: Responses, file: Path, threshold: list[object]) -> Resp
         step: {
             name: value
             for name, value in values.items()
-            if name == NO_DIFFERENCE or name.endswith(f"/{SPREAD}")
+            if name == NO_DIFFERENCE or name.endswith(f"/{_SPREAD}")
         }
         for step, values in kept.metrics.items()
     }
@@ -126,7 +126,7 @@ def step_metrics(rows: Iterable[Response], measure: Measure, right_above: float 
             lengths["right" if row.score > right_above else "wrong"].append(length)
     values = {NO_DIFFERENCE: mean(len(set(own)) == 1 for own in scores.values())}
     if variances := [variance(own) for own in lengths_of.values() if len(own) > 1]:
-        values[f"responses/{measure.unit}/{SPREAD}"] = sqrt(mean(variances))
+        values[f"responses/{measure.unit}/{_SPREAD}"] = sqrt(mean(variances))
     if right_above is None:
         return values
     values[SHARE_RIGHT] = len(lengths["right"]) / len(rows)
@@ -212,7 +212,7 @@ def _read_kept(file: Path) -> tuple[Responses, list[object]]:
     return Responses(kept.metrics, kept.samples, []), kept.measure
 
 
-RESOLVED = Path("hydra") / ".hydra" / "config.yaml"
+_RESOLVED = Path("hydra") / ".hydra" / "config.yaml"
 
 
 class Measures:
@@ -227,7 +227,7 @@ class Measures:
         Nothing is downloaded: a model of the hub must be in the local cache.
         """
         try:
-            model = OmegaConf.load(run_folder / RESOLVED).actor_rollout_ref.model.path
+            model = OmegaConf.load(run_folder / _RESOLVED).actor_rollout_ref.model.path
         except (OSError, ValueError, AttributeError, YAMLError, OmegaConfBaseException) as error:
             return _in_characters(run_folder, error)
         return self._of_model(model)

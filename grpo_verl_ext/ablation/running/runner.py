@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from grpo_verl_ext.ablation.running.state import (
     State,
     check_jobs,
     forget_failure,
+    note_end,
     note_failure,
     noted_job,
     read_record,
@@ -22,7 +24,7 @@ from grpo_verl_ext.ablation.running.state import (
 )
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
-from grpo_verl_ext.runs.provenance import CHANGED, git_revision, versions
+from grpo_verl_ext.runs.provenance import CHANGED, git_revision, machine, versions
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.files import alone_in, in_one_sentence
 
@@ -47,7 +49,7 @@ class Executor(Protocol):
         """
 
 
-class LocalExecutor:
+class _LocalExecutor:
     """Trains in a process of this machine, which ends with ours."""
 
     address = None
@@ -59,7 +61,7 @@ class LocalExecutor:
         yield from ()
 
 
-LOCAL = LocalExecutor()
+LOCAL = _LocalExecutor()
 
 
 def executor_at(ray_address: str | None, jobs: int, say: Callable[[str], None]) -> Executor:
@@ -109,12 +111,14 @@ def go(
     executor: Executor = LOCAL,
     accepted: Callable[[], None] = lambda: None,
     before_each: Callable[[GridRun], None] = lambda _: None,
+    inputs_of: Callable[[GridRun], Mapping[str, str]] = lambda _: {},
 ) -> list[GridRun]:
     """Train the runs that are to do, and return those that have failed.
 
     Args:
         accepted: called when nothing speaks against the runs, before the first one starts.
         before_each: called before each attempt, and may refuse it.
+        inputs_of: SHA-256 of the model and the data of a run, for its record.
 
     Raises:
         AblationError: a run was begun with other overrides or may be running elsewhere, another process
@@ -128,7 +132,7 @@ def go(
         submitted = [run for run in runs if noted_job(run.training.folder)]
         left = [run for run in runs if run not in submitted]
         new = [run for run in left if status_of(run).is_to_do(retry_failed=retry_failed)]
-        _train([*submitted, *new], watcher, executor, before_each)
+        _train([*submitted, *new], watcher, executor, before_each, inputs_of)
     return [run for run in runs if state_of(run) is State.FAILED]
 
 
@@ -186,28 +190,43 @@ def _by_key(overrides: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _train(
-    runs: Sequence[GridRun], watcher: Watcher, executor: Executor, before_each: Callable[[GridRun], None]
+    runs: Sequence[GridRun],
+    watcher: Watcher,
+    executor: Executor,
+    before_each: Callable[[GridRun], None],
+    inputs_of: Callable[[GridRun], Mapping[str, str]],
 ) -> None:
     waiting, at_work = deque(runs), list[Iterator[None]]()
     while waiting or at_work:
         while waiting and len(at_work) < executor.at_once:
             before_each(waiting[0])
-            at_work.append(_attempt(waiting.popleft(), watcher, executor))
+            run = waiting.popleft()
+            at_work.append(_attempt(run, watcher, executor, inputs_of))
         at_work = [attempt for attempt in at_work if next(attempt, "over") != "over"]
         if at_work:
             time.sleep(POLL_SECONDS)
 
 
-def _attempt(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[None]:
+def _attempt(
+    run: GridRun,
+    watcher: Watcher,
+    executor: Executor,
+    inputs_of: Callable[[GridRun], Mapping[str, str]],
+) -> Iterator[None]:
     """Train one run; neither its failure nor a file that cannot be written ends the others."""
     try:
-        yield from _noted(run, watcher, executor)
+        yield from _noted(run, watcher, executor, inputs_of)
     except OSError as error:
         watcher.trouble(run, in_one_sentence(error, "folder=<another>") or str(error))
     watcher.end(run)
 
 
-def _noted(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[None]:
+def _noted(
+    run: GridRun,
+    watcher: Watcher,
+    executor: Executor,
+    inputs_of: Callable[[GridRun], Mapping[str, str]],
+) -> Iterator[None]:
     """Train one run, and note in its folder what it is made with, and why it failed.
 
     Raises:
@@ -224,11 +243,15 @@ def _noted(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[None]
             "steps": run.training.steps,
             "git_revision": git_revision(),
             "versions": versions(),
+            "inputs": dict(inputs_of(run)),
+            "machine": machine() if executor.address is None else None,
+            "began": _now(),
         },
     )
     watcher.begin(run)
     try:
         yield from executor.train(run.training, lambda metrics: watcher.metrics(run, metrics))
+        note_end(run, _now())
     except ProcessFailedError as error:
         try:
             note_failure(run, str(error))
@@ -237,3 +260,7 @@ def _noted(run: GridRun, watcher: Watcher, executor: Executor) -> Iterator[None]
             raise
     except CorruptMetricsError:  # `status_of` names the file, and the other runs go on
         pass
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

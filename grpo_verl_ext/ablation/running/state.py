@@ -48,6 +48,14 @@ class Record:
     steps: int
     git_revision: str | None
     versions: dict[str, str]
+    inputs: dict[str, str] = field(default_factory=dict)
+    """Key of verl's configuration → SHA-256 of the model or the data that it names; {} in earlier records."""
+    machine: str | None = None
+    """Processor and threads; None: a cluster's, or an earlier record."""
+    began: str | None = None
+    """When the first attempt began, in UTC."""
+    ended: str | None = None
+    """When the run was finished, in UTC."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +124,21 @@ def forget_failure(run: GridRun) -> None:
 
 
 def write_record(run: GridRun, content: dict[str, object]) -> None:
-    """Write overrides, commit and versions into the run's folder, unless an earlier attempt did."""
+    """Write what `Record` has into the run's folder, unless an earlier attempt did."""
     file = run.training.folder / RECORD
     if not file.exists():
         run.training.folder.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps(content, indent=2) + "\n")
+
+
+def note_end(run: GridRun, now: str) -> None:
+    """Write into its record when the run was finished.
+
+    Raises:
+        DocumentError: the file is not a record.
+    """
+    file = run.training.folder / RECORD
+    write_whole(file, json.dumps({**read_json(file, dict[str, object]), "ended": now}, indent=2) + "\n")
 
 
 def read_record(run: GridRun) -> Record | None:

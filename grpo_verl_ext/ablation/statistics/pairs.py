@@ -18,7 +18,7 @@ from grpo_verl_ext.ablation.statistics.measures import NO_SPREAD, interval, valu
 
 
 @dataclass(frozen=True)
-class PairedTests:
+class _PairedTests:
     """Paired t-tests, elementwise."""
 
     difference: NDArray[np.float64]
@@ -27,7 +27,7 @@ class PairedTests:
     p_equal: NDArray[np.float64]
 
 
-def paired_tests(differences: NDArray[np.float64], margin: float) -> PairedTests:
+def paired_tests(differences: NDArray[np.float64], margin: float) -> _PairedTests:
     """Test differences of n pairs for being 0, and for being within ±margin (two one-sided tests).
 
     Args:
@@ -42,7 +42,7 @@ def paired_tests(differences: NDArray[np.float64], margin: float) -> PairedTests
     p = stats.ttest_1samp(differences, 0.0, axis=-1).pvalue
     p_equal = DescrStatsW(differences.reshape(-1, count).T).ttost_mean(-margin, margin)[0]
     mean, sd = differences.mean(axis=-1), differences.std(axis=-1, ddof=1)
-    return PairedTests(mean, sd, p, np.reshape(p_equal, shape))
+    return _PairedTests(mean, sd, p, np.reshape(p_equal, shape))
 
 
 def holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
