@@ -213,27 +213,27 @@ def _failure_is_an_error() -> Iterator[None]:
         raise typer.Exit(2) from error
 
 
-ConfigFile = Annotated[
+_ConfigFile = Annotated[
     Path, typer.Argument(help="Read this YAML file, such as examples/iterate_chain_sum.yaml.")
 ]
-GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
+_GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
-ANOTHER_FOLDER = "folder=<another>"
-RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
+_ANOTHER_FOLDER = "folder=<another>"
+_RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
 
 
 @iterate.command("plan")
-def iterate_plan(config: ConfigFile, overrides: Overrides = None) -> None:
+def iterate_plan(config: _ConfigFile, overrides: Overrides = None) -> None:
     """List the rounds and what is done already; start nothing."""
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
     from grpo_verl_ext.iterate.terminal import print_plan
 
-    with one_message("iterate", IterateError, elsewhere=ANOTHER_FOLDER):
+    with one_message("iterate", IterateError, elsewhere=_ANOTHER_FOLDER):
         print_plan(read_settings(config, overrides or []))
 
 
 @iterate.command("run")
-def iterate_run(config: ConfigFile, overrides: Overrides = None) -> None:
+def iterate_run(config: _ConfigFile, overrides: Overrides = None) -> None:
     """Train all rounds.
 
     To resume after a kill, run the same command again.
@@ -244,7 +244,7 @@ def iterate_run(config: ConfigFile, overrides: Overrides = None) -> None:
     from grpo_verl_ext.runs.metrics import CorruptMetricsError
 
     errors = (IterateError, ProcessFailedError, CorruptMetricsError)
-    with one_message("iterate", *errors, elsewhere=ANOTHER_FOLDER):
+    with one_message("iterate", *errors, elsewhere=_ANOTHER_FOLDER):
         run_iterate(read_settings(config, overrides or []))
 
 
@@ -261,9 +261,9 @@ def _plugin() -> Plugin:
 
 @ablate.command("plan")
 def ablate_plan(
-    grid: GridFile,
+    grid: _GridFile,
     overrides: Overrides = None,
-    retry_failed: RetryFailed = False,
+    retry_failed: _RetryFailed = False,
     *,
     pilot: Annotated[
         Path | None, typer.Option(help="Estimate the power from this grid's folder or compact file.")
@@ -275,7 +275,7 @@ def ablate_plan(
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
     from grpo_verl_ext.ablation.declaration.grid import AblationError, read_grid
 
-    with one_message("ablate", AblationError, extra="ablation", elsewhere=ANOTHER_FOLDER):
+    with one_message("ablate", AblationError, extra="ablation", elsewhere=_ANOTHER_FOLDER):
         from grpo_verl_ext.ablation.report.plan import Sources
         from grpo_verl_ext.ablation.terminal import print_plan
 
@@ -287,9 +287,9 @@ def ablate_plan(
 
 @ablate.command("run")
 def ablate_run(
-    grid: GridFile,
+    grid: _GridFile,
     overrides: Overrides = None,
-    retry_failed: RetryFailed = False,
+    retry_failed: _RetryFailed = False,
     *,
     until_decided: Annotated[
         bool,
@@ -306,7 +306,7 @@ def ablate_run(
     """
     from grpo_verl_ext.ablation.declaration.grid import AblationError, read_grid
 
-    with one_message("ablate", AblationError, extra="ablation", elsewhere=ANOTHER_FOLDER):
+    with one_message("ablate", AblationError, extra="ablation", elsewhere=_ANOTHER_FOLDER):
         from grpo_verl_ext.ablation.terminal import run_grid
 
         settings = read_grid(grid, overrides or [])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
 
-LOG_RATIO_LIMIT = 20.0
+_LOG_RATIO_LIMIT = 20.0
 
 
 def token_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def token_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tenso
     check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob, response_mask=response_mask)
     wide = torch.promote_types(log_prob.dtype, torch.float32)
     log_ratio = torch.where(response_mask.bool(), log_prob.to(wide) - old_log_prob.to(wide), 0)
-    return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return log_ratio.clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
 
 
 def clipped_surrogate(
@@ -178,5 +178,5 @@ def geometric_mean_events(
         advantages,
         response_mask,
         clip_ratio_low=-math.expm1(-log_clip_low),
-        clip_ratio_high=math.expm1(min(log_clip_high, LOG_RATIO_LIMIT)),
+        clip_ratio_high=math.expm1(min(log_clip_high, _LOG_RATIO_LIMIT)),
     )

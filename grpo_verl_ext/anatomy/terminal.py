@@ -99,7 +99,7 @@ def _write_files(settings: AnatomySettings, anatomy: Anatomy) -> list[Path]:
     content = {"settings": asdict(settings), **asdict(anatomy)}
     file = settings.out / "anatomy.json"
     write_whole(file, numbers_as_text(content))
-    return [file, *draw_figures(anatomy.cells, settings.out)]
+    return [file, *_draw_figures(anatomy.cells, settings.out)]
 
 
 def _add_columns(table: Table, first: list[str], variants: list[list[str]]) -> None:
@@ -119,7 +119,7 @@ def _number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"
 
 
-def draw_figures(cells: Cells, folder: Path) -> list[Path]:
+def _draw_figures(cells: Cells, folder: Path) -> list[Path]:
     """Write the figures ``anatomy-weight-by-length`` and ``anatomy-gradient-share``; return their paths."""
     figures = {
         "anatomy-weight-by-length": _weight_by_length(cells),

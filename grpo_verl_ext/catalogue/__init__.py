@@ -34,7 +34,7 @@ from grpo_verl_ext.catalogue.record import (
 from grpo_verl_ext.utils.foreign import foreign_algorithms, presets_of
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, setting
 
-OWN_PRESETS = Path(__file__).parents[1] / "config"
+_OWN_PRESETS = Path(__file__).parents[1] / "config"
 
 ALGORITHMS: dict[str, Algorithm] = {}
 """All algorithms by name."""
@@ -52,10 +52,10 @@ FAILED: dict[str, str] = {}
 """Algorithms of other packages that could not be entered → why."""
 
 _listeners: list[Callable[[Estimator | Loss], None]] = []
-Named = TypeVar("Named", Estimator, Loss)
+_Named = TypeVar("_Named", Estimator, Loss)
 
 
-def enter(algorithm: Algorithm, presets: Path = OWN_PRESETS) -> None:
+def enter(algorithm: Algorithm, presets: Path = _OWN_PRESETS) -> None:
     """Add an algorithm to the catalogue.
 
     Args:
@@ -74,17 +74,17 @@ def enter(algorithm: Algorithm, presets: Path = OWN_PRESETS) -> None:
         preset = read_preset(algorithm, presets)
     _refuse_taken(algorithm)
     if isinstance(algorithm.estimator, Estimator):
-        enter_function(ESTIMATORS, algorithm.estimator)
+        _enter_function(ESTIMATORS, algorithm.estimator)
     if isinstance(algorithm.loss, VerlsLoss):
         VERLS_LOSSES.setdefault(algorithm.loss.name, algorithm.loss)
     else:
-        enter_function(LOSSES, algorithm.loss)
+        _enter_function(LOSSES, algorithm.loss)
     ALGORITHMS[algorithm.name] = algorithm
     if preset is not None:
         PRESETS[algorithm.name] = preset
 
 
-def enter_function(table: dict[str, Named], record: Named) -> None:
+def _enter_function(table: dict[str, _Named], record: _Named) -> None:
     """Add an estimator or a loss, which several algorithms may share."""
     if record.name not in table:
         table[record.name] = record

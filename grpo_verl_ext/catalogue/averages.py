@@ -15,7 +15,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import aggregation
 from grpo_verl_ext.utils.keys import AGGREGATION, SCALE_FACTOR
 
-COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
+_COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
 """Keys of ``config.global_batch_info`` that every loss needs."""
 
 
@@ -36,7 +36,7 @@ class MiniBatch:
         Raises:
             ValueError: a count is missing; a local one instead would make the loss split-dependent.
         """
-        counts = {key: config.global_batch_info.get(key) for key in COUNTS}
+        counts = {key: config.global_batch_info.get(key) for key in _COUNTS}
         for key, value in counts.items():
             if value is None:
                 raise ValueError(
@@ -101,16 +101,16 @@ def _local_token_mean(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
 
 TOKEN_MEAN = Average("token-mean", _token_mean)
 SEQUENCE_MEAN_TOKEN_MEAN = Average("seq-mean-token-mean", _sequence_mean_token_mean)
-SEQUENCE_MEAN_TOKEN_SUM = Average("seq-mean-token-sum", _sequence_mean_token_sum)
+_SEQUENCE_MEAN_TOKEN_SUM = Average("seq-mean-token-sum", _sequence_mean_token_sum)
 CONSTANT_LENGTH = Average("seq-mean-token-sum-norm", _constant_length)
 PROMPT_MEAN = Average("token-mean", _prompt_mean)
 """DAPO's as printed, for advantages that carry 1/N_x."""
 LOCAL_TOKEN_MEAN = Average("token-mean", _local_token_mean, depends_on_split=True)
 """TRL's BNPO: the mean over the tokens of each micro-batch."""
 
-VERLS = (TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_SUM, CONSTANT_LENGTH)
+_VERLS = (TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_MEAN, _SEQUENCE_MEAN_TOKEN_SUM, CONSTANT_LENGTH)
 """The averages that ``actor.loss_agg_mode`` names."""
-MODES = tuple(each.mode for each in VERLS)
+MODES = tuple(each.mode for each in _VERLS)
 
 
 def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch: MiniBatch) -> Tensor:
@@ -119,7 +119,7 @@ def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch
     Raises:
         ValueError: an unknown mode, or ``seq-mean-token-sum-norm`` without its constant.
     """
-    for average in VERLS:
+    for average in _VERLS:
         if average.mode == loss_agg_mode:
             return average.reduce(loss, response_mask, mini_batch)
     raise ValueError(

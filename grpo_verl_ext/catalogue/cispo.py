@@ -11,7 +11,7 @@ from grpo_verl_ext.utils.errors import Problem
 from grpo_verl_ext.utils.keys import ACTOR
 
 
-def advise_lower_bound(config: DictConfig) -> Iterator[Problem]:
+def _advise_lower_bound(config: DictConfig) -> Iterator[Problem]:
     """Warn of a lower bound on CISPO's weights, verl's default."""
     low = clip_ratio(config, "low")
     if low < 1:
@@ -24,6 +24,6 @@ def advise_lower_bound(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-CISPO_LOSS = VerlsLoss("cispo", advice={"verls-losses": advise_lower_bound})
+CISPO_LOSS = VerlsLoss("cispo", advice={"verls-losses": _advise_lower_bound})
 
 CISPO = Algorithm("cispo", "arXiv 2506.13585", GRPO_OUTCOME, CISPO_LOSS, "token-mean")

@@ -12,7 +12,7 @@ from grpo_verl_ext.utils.errors import Problem
 from grpo_verl_ext.utils.keys import SCALE_FACTOR, setting
 
 
-def advise_length(config: DictConfig) -> Iterator[Problem]:
+def _advise_length(config: DictConfig) -> Iterator[Problem]:
     """Warn where Dr. GRPO's constant is not the response budget."""
     factor, budget = setting(config, SCALE_FACTOR), config.data.max_response_length
     if factor not in (None, budget):
@@ -29,6 +29,6 @@ DR_GRPO = Algorithm(
     "dr_grpo",
     "arXiv 2503.20783",
     Estimator("dr_grpo", str(centred.__doc__), centred),
-    clipped_loss("dr_grpo", CONSTANT_LENGTH, advice={"constant-length": advise_length}),
+    clipped_loss("dr_grpo", CONSTANT_LENGTH, advice={"constant-length": _advise_length}),
 )
 """Tokens are summed and divided by the response budget: `aggregation.sequence_mean_constant_length`."""

@@ -14,7 +14,7 @@ from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 
 
-def geometric_mean(
+def _geometric_mean(
     log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config: Any
 ) -> Tensor:
     """Compute GMPO's surrogate with the actor's clip range: `surrogate.geometric_mean_surrogate`."""
@@ -39,7 +39,7 @@ GMPO = Algorithm(
     GRPO_OUTCOME,
     TokenLoss(
         "gmpo",
-        geometric_mean,
+        _geometric_mean,
         SEQUENCE_MEAN_TOKEN_MEAN,
         events,
         one_advantage=True,

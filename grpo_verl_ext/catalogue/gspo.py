@@ -10,14 +10,14 @@ from grpo_verl_ext.catalogue.verls import clip_ratio
 from grpo_verl_ext.utils.errors import Problem
 from grpo_verl_ext.utils.keys import ACTOR
 
-TOKENS_RANGE = 0.1
+_TOKENS_RANGE = 0.1
 """From here on, a clip range is one of tokens' ratios: GSPO's paper has 3e-4 and 4e-4, GRPO's losses 0.2."""
 
 
-def advise_clip_range(config: DictConfig) -> Iterator[Problem]:
+def _advise_clip_range(config: DictConfig) -> Iterator[Problem]:
     """Warn of a clip range that is one of tokens, verl's default."""
     for side, papers in (("low", "3e-4"), ("high", "4e-4")):
-        if clip_ratio(config, side) >= TOKENS_RANGE:
+        if clip_ratio(config, side) >= _TOKENS_RANGE:
             key = f"{ACTOR}.clip_ratio_{side}"
             yield Problem(
                 key,
@@ -33,7 +33,7 @@ GSPO_LOSS = VerlsLoss(
     "gspo",
     papers_average=("seq-mean-token-mean", "GSPO is a mean over responses (arXiv 2507.18071, eq. 5)"),
     reads_average="0.9.1",  # before, it always averages over responses
-    advice={"verls-losses": advise_clip_range},
+    advice={"verls-losses": _advise_clip_range},
 )
 
 GSPO = Algorithm("gspo", "arXiv 2507.18071", GRPO_OUTCOME, GSPO_LOSS, "seq-mean-token-mean")

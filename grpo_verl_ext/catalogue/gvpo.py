@@ -19,7 +19,7 @@ ALL_TERMS = "all"
 TERMS = (ALL_TERMS, *gvpo_terms.LOSSES)
 
 BETA = f"{POLICY_LOSS}.gvpo_beta"
-WITHOUT_PRESET = f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig +{BETA}=0.1"
+_WITHOUT_PRESET = f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig +{BETA}=0.1"
 
 
 class GvpoOptions(Section):
@@ -31,7 +31,7 @@ class GvpoOptions(Section):
         "a finite number > 0",
         "0.1",
         why=f"policy_loss.loss_mode={NAME} needs its β",
-        fix=f"+algo={NAME}, or without the preset: {WITHOUT_PRESET}",
+        fix=f"+algo={NAME}, or without the preset: {_WITHOUT_PRESET}",
     )
     gvpo_terms: Literal[TERMS] = option(  # type: ignore[valid-type]
         ALL_TERMS, "GVPO, or its paper's ablation", TERMS, ALL_TERMS
@@ -39,7 +39,7 @@ class GvpoOptions(Section):
     gvpo_terms_ablation: bool = option(False, "needed for the ablation", ("true", "false"), "true")
 
 
-def check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`
+def _check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`
     """Refuse GVPO without one of its terms, unless ``gvpo_terms_ablation`` says that this is meant.
 
     Raises:
@@ -58,7 +58,7 @@ def check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG0
         )
 
 
-def check_anchor(config: DictConfig) -> None:
+def _check_anchor(config: DictConfig) -> None:
     """Refuse the anchor ``ref`` without a reference.
 
     Raises:
@@ -76,7 +76,7 @@ def check_anchor(config: DictConfig) -> None:
         )
 
 
-def advise_sampling(config: DictConfig) -> Iterator[Problem]:
+def _advise_sampling(config: DictConfig) -> Iterator[Problem]:
     """Warn of sampling outside the conditions of Theorem 2, and of weights that GVPO does not use."""
     rollout = config.actor_rollout_ref.rollout
     if rollout.top_p < 1 or rollout.top_k > 0:
@@ -98,7 +98,7 @@ def advise_sampling(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-def advise_kl(config: DictConfig) -> Iterator[Problem]:
+def _advise_kl(config: DictConfig) -> Iterator[Problem]:
     """Warn of a KL beside GVPO's own, or an entropy bonus: both move the minimiser (arXiv 2504.19599)."""
     actor = config.actor_rollout_ref.actor
     found = {
@@ -127,9 +127,9 @@ GVPO = Algorithm(
         centred,
         sums_to_zero=True,
         one_output="its loss is of log π(y), and several outputs of a session are no single y",
-        checks={"groups": check_anchor},
-        advice={"sampling": advise_sampling},
+        checks={"groups": _check_anchor},
+        advice={"sampling": _advise_sampling},
     ),
-    GroupLoss(NAME, options=GvpoOptions, settings=(check_terms,), advice={"gvpo-kl": advise_kl}),
+    GroupLoss(NAME, options=GvpoOptions, settings=(_check_terms,), advice={"gvpo-kl": _advise_kl}),
     paired=True,
 )

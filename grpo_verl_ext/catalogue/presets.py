@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from grpo_verl_ext.catalogue.record import Algorithm, RecordError
 from grpo_verl_ext.utils.keys import AGGREGATION, ESTIMATOR, LOSS, SECTION
 
-NUMBERS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg")
+_NUMBERS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg")
 """Keys of verl's section ``actor`` that a loss reads, besides ``loss_agg_mode`` and ``loss_scale_factor``."""
 
 
@@ -22,7 +22,7 @@ class Preset:
 
     Attributes:
         scale_rewards: ``algorithm.grpo_ext.scale_rewards``, None for the estimator's own.
-        numbers: those of `NUMBERS` that are set.
+        numbers: those of `_NUMBERS` that are set.
         options: the loss's own options that are set and do not depend on the training.
         values: all that the preset sets, as in its file.
     """
@@ -56,7 +56,7 @@ def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
             raise RecordError(name, f"preset's {key}", found, f"the record has {expected}")
     return Preset(
         (values.algorithm.get("grpo_ext") or {}).get("scale_rewards"),
-        {key: actor[key] for key in NUMBERS if key in actor},
+        {key: actor[key] for key in _NUMBERS if key in actor},
         dict(_options(algorithm, actor.policy_loss)),
         cast(DictConfig, values),
     )

@@ -37,7 +37,7 @@ class Example(Protocol):
         """The prompt's text."""
 
 
-AnyExample = TypeVar("AnyExample", bound=Example)
+_AnyExample = TypeVar("_AnyExample", bound=Example)
 
 
 @dataclass(frozen=True)
@@ -71,20 +71,20 @@ def make_pairs(samples: Iterable[Sample], *, per_prompt: int, seed: int) -> list
 
 
 def split_by_prompt(
-    pairs: Iterable[AnyExample], *, held_out: float, seed: int
-) -> tuple[list[AnyExample], list[AnyExample]]:
+    pairs: Iterable[_AnyExample], *, held_out: float, seed: int
+) -> tuple[list[_AnyExample], list[_AnyExample]]:
     """Split pairs into those to train on and those held out.
 
     A prompt is on the same side in every round, so that a replay of earlier rounds has no held-out prompt.
     """
-    sides: tuple[list[AnyExample], list[AnyExample]] = ([], [])
+    sides: tuple[list[_AnyExample], list[_AnyExample]] = ([], [])
     for pair in pairs:
         digest = hashlib.sha256(f"{seed}/{pair.prompt}".encode()).digest()
         sides[int.from_bytes(digest[:8], "big") < held_out * 2**64].append(pair)
     return sides
 
 
-def replayed(new: int, history: Sequence[AnyExample], *, share: float, seed: int) -> list[AnyExample]:
+def replayed(new: int, history: Sequence[_AnyExample], *, share: float, seed: int) -> list[_AnyExample]:
     """Draw pairs of all earlier rounds uniformly, without replacement.
 
     Their number makes them ``share`` of the mixture with ``new`` pairs: n = new · share / (1 − share),
@@ -99,7 +99,7 @@ def write_pairs(file: Path, pairs: Iterable[Any]) -> None:
     write_whole(file, "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in pairs))
 
 
-def read_examples(file: Path, kind: type[AnyExample]) -> list[AnyExample]:
+def read_examples(file: Path, kind: type[_AnyExample]) -> list[_AnyExample]:
     """Return the examples of one kind that `write_pairs` wrote.
 
     Raises:

@@ -48,7 +48,7 @@ def weighted(scores: Mapping[str, float], weights: Mapping[str, float]) -> float
     return math.fsum(weights[name] * score for name, score in scores.items())
 
 
-AnyReward = TypeVar("AnyReward", bound="_Learned")
+_AnyReward = TypeVar("_AnyReward", bound="_Learned")
 
 
 class _Learned:
@@ -61,7 +61,7 @@ class _Learned:
         self._one_at_a_time = threading.Lock()  # a fast tokenizer fails when two threads use it
 
     @classmethod
-    def load(cls: type[AnyReward], folder: Path | str, *, dtype: str = "float32") -> AnyReward:
+    def load(cls: type[_AnyReward], folder: Path | str, *, dtype: str = "float32") -> _AnyReward:
         """Load a model folder on CPU, in single precision or, with ``auto``, in that of its files."""
         model = cls._architecture.from_pretrained(folder, dtype=dtype)
         return cls(model.eval(), AutoTokenizer.from_pretrained(folder))

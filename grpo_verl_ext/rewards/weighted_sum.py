@@ -38,7 +38,7 @@ from grpo_verl_ext.rewards.steps import steps_reward
 Reward = Callable[[str, object, Mapping[str, Any]], float]
 """(response, ground truth, verl's ``extra_info``) → reward units."""
 
-DEFAULT_WEIGHTS: Mapping[str, float] = {"correctness": 1.0, "format": 1.0}
+_DEFAULT_WEIGHTS: Mapping[str, float] = {"correctness": 1.0, "format": 1.0}
 
 _PASSED_BY_VERL = {"reward_router_address", "reward_model_tokenizer"}
 """Extra arguments that verl's reward managers pass when there is a reward model, for your own functions."""
@@ -72,7 +72,7 @@ def compute_score(
     ground_truth: object,
     extra_info: Mapping[str, Any] | None = None,
     *,
-    weights: Mapping[str, float] = DEFAULT_WEIGHTS,
+    weights: Mapping[str, float] = _DEFAULT_WEIGHTS,
     step_rewards: bool = False,
     **passed_by_verl: object,
 ) -> dict[str, Any]:

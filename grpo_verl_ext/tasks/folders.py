@@ -46,11 +46,11 @@ class FoundManifest(Manifest):
     found: dict[str, Any]
 
 
-AnyManifest = TypeVar("AnyManifest", bound=Manifest)
+_AnyManifest = TypeVar("_AnyManifest", bound=Manifest)
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[AnyManifest]):
+class Outcome(Generic[_AnyManifest]):
     """The result of `PreparedFolder.make`.
 
     Attributes:
@@ -59,13 +59,13 @@ class Outcome(Generic[AnyManifest]):
     """
 
     folder: Path
-    manifest: AnyManifest
+    manifest: _AnyManifest
     made: bool
     moved_aside: Path | None = None
 
 
 @dataclass(frozen=True)
-class PreparedFolder(Generic[AnyManifest]):
+class PreparedFolder(Generic[_AnyManifest]):
     """Where a prepared folder is, or is to be, and how its manifest is read.
 
     Attributes:
@@ -74,7 +74,7 @@ class PreparedFolder(Generic[AnyManifest]):
     """
 
     path: Path
-    kind: type[AnyManifest]
+    kind: type[_AnyManifest]
     command: str | None = None
     key: str | None = None
 
@@ -85,7 +85,7 @@ class PreparedFolder(Generic[AnyManifest]):
         *,
         force: bool,
         on_wait: Callable[[], None] = lambda: None,
-    ) -> Outcome[AnyManifest]:
+    ) -> Outcome[_AnyManifest]:
         """Make the folder, or do nothing if it is there with the same settings.
 
         It is built under another name and renamed when it is complete, so a process that is killed leaves
@@ -108,7 +108,7 @@ class PreparedFolder(Generic[AnyManifest]):
                 manifest = self._write(unfinished, settings, build(unfinished))
             return Outcome(self.path, manifest, made=True, moved_aside=aside)
 
-    def check(self) -> AnyManifest:
+    def check(self) -> _AnyManifest:
         """Compare every file with the manifest, and return that.
 
         Raises:
@@ -127,7 +127,7 @@ class PreparedFolder(Generic[AnyManifest]):
                 raise self._unusable(name, f"its sha256 is {found}, {_MANIFEST} has {wanted}")
         return manifest
 
-    def _with(self, settings: Mapping[str, Any]) -> AnyManifest:
+    def _with(self, settings: Mapping[str, Any]) -> _AnyManifest:
         manifest = self.check()
         if manifest.settings != settings:
             raise PreparedFolderError(
@@ -136,7 +136,7 @@ class PreparedFolder(Generic[AnyManifest]):
             )
         return manifest
 
-    def _read(self) -> AnyManifest:
+    def _read(self) -> _AnyManifest:
         file = self.path / _MANIFEST
         try:
             manifest = read_json(file, self.kind)
@@ -148,7 +148,7 @@ class PreparedFolder(Generic[AnyManifest]):
             raise self._unusable(_MANIFEST, fault)
         return manifest
 
-    def _write(self, folder: Path, settings: Mapping[str, Any], more: Mapping[str, Any]) -> AnyManifest:
+    def _write(self, folder: Path, settings: Mapping[str, Any], more: Mapping[str, Any]) -> _AnyManifest:
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         digests = {path.relative_to(folder).as_posix(): sha256(path) for path in files}
         manifest = from_plain({"settings": dict(settings), **more, "sha256": digests}, self.kind)

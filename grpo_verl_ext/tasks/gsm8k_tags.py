@@ -30,7 +30,7 @@ def folder_of() -> Path:
     return cache_root() / NAME
 
 
-def gsm8k_row(question: str, answer: str, *, split: str, index: int) -> dict[str, Any]:
+def _gsm8k_row(question: str, answer: str, *, split: str, index: int) -> dict[str, Any]:
     """Return one problem as verl reads it.
 
     Args:
@@ -94,7 +94,7 @@ def _rows(file: Path, split: str) -> list[dict[str, Any]]:
         # verl keeps the original's columns in extra_info
         originals = [each.get("extra_info", each) for each in _read(file)]
         return [
-            gsm8k_row(each["question"], each["answer"], split=split, index=index)
+            _gsm8k_row(each["question"], each["answer"], split=split, index=index)
             for index, each in enumerate(originals)
         ]
     except (ValueError, KeyError, OSError) as error:

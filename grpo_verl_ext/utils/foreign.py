@@ -4,13 +4,13 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-GROUP = "grpo_verl_ext.algorithms"
+_GROUP = "grpo_verl_ext.algorithms"
 """The group of the entry points, ``NAME = "package.module:RECORD"``."""
 
 
 def foreign_algorithms() -> tuple[EntryPoint, ...]:
     """Return the entry points of installed packages."""
-    return tuple(entry_points(group=GROUP))
+    return tuple(entry_points(group=_GROUP))
 
 
 def presets_of(entry: EntryPoint) -> Path:

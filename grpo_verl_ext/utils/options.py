@@ -23,7 +23,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
 
 
-Model = TypeVar("Model", bound=Section)
+_Model = TypeVar("_Model", bound=Section)
 
 
 def option(  # the type of the field that it stands in for
@@ -57,7 +57,7 @@ def said_of(field: FieldInfo) -> Mapping[str, Any]:
     return field.json_schema_extra
 
 
-def read(model: type[Model], values: Mapping[str, Any] | None, prefix: str) -> Model:
+def read(model: type[_Model], values: Mapping[str, Any] | None, prefix: str) -> _Model:
     """Return a section of the configuration, checked.
 
     Raises:

@@ -21,7 +21,7 @@ ESTIMATORS: dict[str, estimators.VerlsCall] = {}
 LOSSES: dict[str, custom.PolicyLoss] = {}
 
 
-def function_of(record: Estimator | Loss) -> Callable[..., Any]:
+def _function_of(record: Estimator | Loss) -> Callable[..., Any]:
     """Return the function of verl's signature for an estimator or a loss."""
     if isinstance(record, Estimator):
         made: Callable[..., Any] = estimators.as_verl_calls_it(record)
@@ -48,7 +48,7 @@ def _enter(record: Estimator | Loss) -> None:
     is_estimator = isinstance(record, Estimator)
     own: dict[str, Any] = ESTIMATORS if is_estimator else LOSSES
     verls: dict[Any, Any] = ADV_ESTIMATOR_REGISTRY if is_estimator else POLICY_LOSS_REGISTRY
-    own[record.name] = function_of(record)
+    own[record.name] = _function_of(record)
     verls.setdefault(record.name, own[record.name])
 
 

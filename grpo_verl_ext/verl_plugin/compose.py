@@ -26,7 +26,7 @@ CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
 PACKAGE = "pkg://"
 OPTIONS = [f"{SECTION}.{each.name}" for each in fields(Options)]
-UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
+_UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 """Matches Hydra's message for a key that the configuration lacks."""
 
 
@@ -64,7 +64,7 @@ def composed(
                 raise _no_such_training(config_path, config_name)
             return config
     except (HydraException, OmegaConfBaseException) as error:
-        if unknown := UNKNOWN_KEY.search(str(error)):
+        if unknown := _UNKNOWN_KEY.search(str(error)):
             known, typed = _split(overrides, unknown["key"])
             config = composed(known, config_path=config_path, config_name=config_name)
             raise CompositionError(_no_such_key(config, unknown["key"], typed)) from error

@@ -28,7 +28,7 @@ from grpo_verl_ext.verl_plugin.batch.sessions import Rows, rows_of
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, STEPS
 
-BASELINES: dict[str, adv.Baseline] = {
+_BASELINES: dict[str, adv.Baseline] = {
     "group": adv.group_scaled,
     "batch": adv.batch_scaled,
     "none": adv.centred,
@@ -85,7 +85,7 @@ def _process(
     check_rows(response_mask, group)
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     advantages = process_advantages(
-        steps.rewards, steps.row, steps.end, learnt, group, baseline=BASELINES[str(options.scale_rewards)]
+        steps.rewards, steps.row, steps.end, learnt, group, baseline=_BASELINES[str(options.scale_rewards)]
     ).to(token_level_rewards.dtype)
     return advantages, advantages
 
@@ -109,7 +109,7 @@ def _outcome(
     rewards, rows = adv.response_rewards(token_level_rewards), _rows(estimator, index, token_level_rewards)
     member = rows.member & adv.has_tokens(learnt) if estimator.sums_to_zero else rows.member
     _refuse_bad_rewards(name, rewards, member)
-    baseline = estimator.baseline or BASELINES[str(options.scale_rewards)]
+    baseline = estimator.baseline or _BASELINES[str(options.scale_rewards)]
     of_session = baseline(rewards, group, member)[rows.last].to(token_level_rewards.dtype)
     if estimator.per_prompt_token:
         of_session = adv.per_prompt_token(of_session.unsqueeze(-1), response_mask, group).squeeze(-1)

@@ -18,7 +18,7 @@ from grpo_verl_ext.utils.rules import is_positive
 MASK = f"{POLICY_LOSS}.off_policy_mask_threshold"
 
 
-class CommonOptions(Section):
+class _CommonOptions(Section):
     """Keys of ``actor.policy_loss`` for every loss of this package."""
 
     max_response_length: Annotated[int, Field(ge=1, lt=2**63)] | None = option(
@@ -38,14 +38,14 @@ class CommonOptions(Section):
 
 def _check_budget(config: Any) -> None:
     """Refuse a budget that is not a number of tokens."""
-    read(CommonOptions, {"max_response_length": config.max_response_length}, POLICY_LOSS)
+    read(_CommonOptions, {"max_response_length": config.max_response_length}, POLICY_LOSS)
 
 
 def option_models() -> tuple[type[Section], ...]:
     """Return the common options, and those of each loss of the catalogue."""
     catalogue.enter_foreign()
     of_losses = (loss.options for loss in catalogue.LOSSES.values())
-    return (CommonOptions, *(options for options in of_losses if options is not None))
+    return (_CommonOptions, *(options for options in of_losses if options is not None))
 
 
 LossConfig: Any = make_dataclass(
@@ -90,7 +90,7 @@ def check_loss(loss: Loss, actor: Mapping[str, Any]) -> None:
     for check in loss.settings:
         check(loss.name, actor)
     if isinstance(loss, TokenLoss):
-        read(CommonOptions, {"off_policy_mask_threshold": _mask_threshold(actor)}, POLICY_LOSS)
+        read(_CommonOptions, {"off_policy_mask_threshold": _mask_threshold(actor)}, POLICY_LOSS)
     else:
         check_no_mask(loss.name, actor)
 

@@ -91,7 +91,7 @@ def _outputs(config: Mapping[str, Any]) -> object:
     return len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
 
 
-FULL_ATTENTION = ("llama", "mistral", "qwen2", "qwen3")
+_FULL_ATTENTION = ("llama", "mistral", "qwen2", "qwen3")
 """Values of ``model_type`` with full attention in every layer, unless a sliding window is configured."""
 
 
@@ -184,4 +184,4 @@ def _shape(content: Mapping[str, Any]) -> ModelShape | None:
 
 def _is_full(content: Mapping[str, Any]) -> bool:
     windowed = content.get("sliding_window") is not None and content.get("use_sliding_window") is not False
-    return content.get("model_type") in FULL_ATTENTION and not windowed
+    return content.get("model_type") in _FULL_ATTENTION and not windowed

@@ -20,7 +20,7 @@ def register() -> None:
 
     Also installs the CPU platform (if ``VERL_PLATFORM=cpu``) and the patches that `patches.VARIABLE` names.
     """
-    install_search_path()
+    _install_search_path()
     resolvers.install()
     if is_cpu_chosen():
         from grpo_verl_ext.verl_plugin import cpu
@@ -69,6 +69,6 @@ class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships n
             search_path.append(provider=entry.name, path=f"file://{presets_of(entry)}")
 
 
-def install_search_path() -> None:
+def _install_search_path() -> None:
     """Register `PresetSearchPath` with Hydra in this process."""
     Plugins.instance().register(PresetSearchPath)

@@ -26,7 +26,7 @@ def all_null(*values: object) -> bool:
     return all(value is None for value in values)
 
 
-RESOLVERS: Mapping[str, Callable[..., Any]] = {
+_RESOLVERS: Mapping[str, Callable[..., Any]] = {
     "grpo_ext.share": share,
     "grpo_ext.equal": equal,
     "grpo_ext.all_null": all_null,
@@ -40,5 +40,5 @@ RESOLVERS: Mapping[str, Callable[..., Any]] = {
 
 def install() -> None:
     """Register the resolvers with OmegaConf in this process; may be repeated."""
-    for name, function in RESOLVERS.items():
+    for name, function in _RESOLVERS.items():
         OmegaConf.register_new_resolver(name, function, replace=True)

@@ -25,9 +25,9 @@ VARIABLE = Rule(
     "REWARD_TOKEN",
     nullable=True,
 )
-RETRIES = Rule(lambda value: is_number(value) and value in range(101), "an integer from 0 to 100", "5")
-DTYPE = one_of("float32", "auto")
-DTYPE_DESCRIPTION = "precision of the model at `path`; auto: its files'"
+_RETRIES = Rule(lambda value: is_number(value) and value in range(101), "an integer from 0 to 100", "5")
+_DTYPE = one_of("float32", "auto")
+_DTYPE_DESCRIPTION = "precision of the model at `path`; auto: its files'"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ClassifierOptions:
     chat_template: bool = key(
         False, ON_OR_OFF, "the model reads the chat in its own template; false: text without special tokens"
     )
-    dtype: str = key("float32", DTYPE, DTYPE_DESCRIPTION)
+    dtype: str = key("float32", _DTYPE, _DTYPE_DESCRIPTION)
     url: str | None = key(
         None, URL, "a server that speaks vLLM's `/classify` and has the model; null: it is loaded"
     )
@@ -49,7 +49,7 @@ class ClassifierOptions:
         None, VARIABLE, "its value is sent to `url`: `Authorization: Bearer <value>`; null: no header"
     )
     timeout: float = key(300.0, POSITIVE, "seconds that a server may take for one score")
-    retries: int = key(5, RETRIES, "attempts after the first, with pauses of 1, 2, 4, … at most 30 seconds")
+    retries: int = key(5, _RETRIES, "attempts after the first, with pauses of 1, 2, 4, … at most 30 seconds")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class StepRewardModelOptions:
     rule_weight: float = key(
         1.0, FACTOR, "factor of the reward function's `step_rewards`; 0: `step_ends` alone are needed"
     )
-    dtype: str = key("float32", DTYPE, DTYPE_DESCRIPTION)
+    dtype: str = key("float32", _DTYPE, _DTYPE_DESCRIPTION)
 
 
 def are_named_sections(value: Any) -> bool:

@@ -42,7 +42,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Settings and the package's names among their values, besides those that begin with `PREFIX`."""
 
-PATHS = (f"{ACTOR}.policy_loss._target_", "reward.custom_reward_function.path")
+_PATHS = (f"{ACTOR}.policy_loss._target_", "reward.custom_reward_function.path")
 """Settings that name a module."""
 
 
@@ -59,9 +59,9 @@ def used_settings(config: DictConfig) -> Iterator[str]:
             yield f"{key}={value}"
     for key, registry in _registries().items():
         value = _selected(config, key)
-        if isinstance(value, str) and is_ours(registry.get(_meant(value, registry, config))):
+        if isinstance(value, str) and _is_ours(registry.get(_meant(value, registry, config))):
             yield f"{key}={value}"
-    for key in PATHS:
+    for key in _PATHS:
         value = _selected(config, key)
         if isinstance(value, str) and value.removeprefix("pkg://").startswith(f"{PACKAGE}."):
             yield f"{key}={value}"
@@ -87,7 +87,7 @@ def own_task(config: DictConfig) -> DictConfig | None:
     return task if _selected(config, "task.package") == PACKAGE else None
 
 
-def is_ours(function: object) -> bool:
+def _is_ours(function: object) -> bool:
     """Whether a registered function or class is defined in this package."""
     return is_own_module(str(getattr(function, "__module__", "")))
 

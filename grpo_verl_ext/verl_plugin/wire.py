@@ -17,7 +17,7 @@ from torch import Tensor
 Value = TypeVar("Value")
 
 
-class ScopedValue(Generic[Value]):
+class _ScopedValue(Generic[Value]):
     """A value per thread that is set inside a ``with`` block and None outside."""
 
     def __init__(self, name: str) -> None:
@@ -37,10 +37,10 @@ class ScopedValue(Generic[Value]):
             self._value.reset(token)
 
 
-OUR_TRAINER = ScopedValue[bool]("trainer of this package")
+OUR_TRAINER = _ScopedValue[bool]("trainer of this package")
 """Trainer → estimator: true in a call by a trainer mode of this package."""
 
-KEYS = ScopedValue[Sequence[str]]("keys")
+KEYS = _ScopedValue[Sequence[str]]("keys")
 """Trainer → estimator: verl's key of each row, which identifies its session."""
 
 
@@ -53,10 +53,10 @@ class Steps:
     end: Tensor
 
 
-STEPS = ScopedValue[Steps]("steps")
+STEPS = _ScopedValue[Steps]("steps")
 """Trainer → estimator ``grpo_process``: the steps; verl passes rewards only."""
 
-DUMPED_COLUMNS = ScopedValue[dict[str, dict[str, list[float]]]]("columns")
+DUMPED_COLUMNS = _ScopedValue[dict[str, dict[str, list[float]]]]("columns")
 """Trainer → its rollout dump: additional columns, by the row's uid."""
 
 GROUP_INDEX = "group_index"
@@ -109,7 +109,7 @@ class GroupRows:
     old_is_current: bool = False
 
 
-GROUPS = ScopedValue[GroupRows]("group rows")
+GROUPS = _ScopedValue[GroupRows]("group rows")
 """Worker → loss: the groups of the micro-batch's rows; verl's ``ppo_loss`` passes no prompt ids."""
 
 

@@ -39,12 +39,12 @@ TERMS = (
     "actor/gvpo_var_term",
     "actor/gvpo_cov_term",
 )
-DRIFT = "actor/gvpo_drift"
-MOMENTS = tuple(f"actor/gvpo_{name}" for name in gvpo_terms.Moments._fields)
-FIT_MOMENTS = MOMENTS[3:]
+_DRIFT = "actor/gvpo_drift"
+_MOMENTS = tuple(f"actor/gvpo_{name}" for name in gvpo_terms.Moments._fields)
+FIT_MOMENTS = _MOMENTS[3:]
 """Of these the worker makes slope and R² of implicit reward on reward, `gvpo_terms.fit`."""
-LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
-SUMMED_METRICS = (*TERMS, *MOMENTS, DRIFT, LOG_PROB_GAP)
+_LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
+SUMMED_METRICS = (*TERMS, *_MOMENTS, _DRIFT, _LOG_PROB_GAP)
 """Metrics that verl adds up: each micro-batch reports its share of the mini-batch's value."""
 WEIGHT_SUM = "actor/gvpo_weight_sum/"
 """Prefix of a prompt's number: the sum of its responses' weights in this micro-batch. The worker removes
@@ -104,11 +104,11 @@ def _loss_and_metrics(  # noqa: PLR0917  # a loss's arguments
     parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
     summed = (per_response, *parts, *moments, formulas.share_of_prompt(drift.abs(), size))
     loss, *others = (_mini_batch_mean(value, mini_batch) for value in summed)
-    names = (*TERMS, *MOMENTS, DRIFT)
+    names = (*TERMS, *_MOMENTS, _DRIFT)
     metrics = {name: value.detach() for name, value in zip(names, (loss, *others), strict=True)}
     if groups.old_is_current:
         gap = formulas.sequence_log_ratio(log_prob.detach(), old_log_prob, response_mask).abs()
-        metrics[LOG_PROB_GAP] = aggregation.response_prompt_mean(
+        metrics[_LOG_PROB_GAP] = aggregation.response_prompt_mean(
             gap, mini_batch.global_batch_size, group_size=1, dp_size=mini_batch.dp_size
         )
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}

@@ -48,7 +48,7 @@ from grpo_verl_ext.verl_plugin.gvpo.packing import (
 )
 from grpo_verl_ext.verl_plugin.wire import KEYS, DriftSource
 
-FOR_TARGETS = (OLD, REF, "advantages")
+_FOR_TARGETS = (OLD, REF, "advantages")
 """Fields from which the targets for the anchor π_ref are computed."""
 
 
@@ -139,7 +139,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         if not self._has_group_loss:
             return batch
         anchored = Options.from_config(self.config.algorithm).gvpo_anchor == "ref"
-        rows = nested(batch, "response_mask", *(FOR_TARGETS if anchored else ()))
+        rows = nested(batch, "response_mask", *(_FOR_TARGETS if anchored else ()))
         group = dense_group_ids(prompt_ids(batch))
         mask = rows["response_mask"]
         member = ragged.has_tokens(mask.values(), mask.offsets())
@@ -188,7 +188,7 @@ def _tell(plan: group_plan.Plan) -> None:
 
 def _anchored_at_reference(rows: TensorDict, group: Tensor, member: Tensor, beta: float) -> Tensor:
     """Turn the estimator's R − R̄ into GVPO's targets for the anchor π_ref, ragged as in verl's batch."""
-    old_log_prob, ref_log_prob, advantages = (rows[name].values() for name in FOR_TARGETS)
+    old_log_prob, ref_log_prob, advantages = (rows[name].values() for name in _FOR_TARGETS)
     mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
     log_ratio = ragged.sequence_log_ratio(old_log_prob, ref_log_prob, mask, offsets)
     centred_rewards = ragged.per_response(advantages, mask, offsets).to(log_ratio.dtype)

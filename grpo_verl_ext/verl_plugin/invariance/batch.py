@@ -12,7 +12,7 @@ from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.invariance.cuts import Rows
 
 GROUP_SIZE = 4
-NUM_PROMPTS = 4
+_NUM_PROMPTS = 4
 MAX_RESPONSE_LENGTH = 24
 
 
@@ -71,20 +71,20 @@ class RaggedBatch:
             ]
         )
         size = index.bincount(weights=member)[index].long()
-        sums = gvpo.drift_sums(log_ratio, index, member, NUM_PROMPTS)
+        sums = gvpo.drift_sums(log_ratio, index, member, _NUM_PROMPTS)
         drift = gvpo.mean_drift(sums, index, member, size)[rows]
         of_metrics = torch.zeros_like(drift)
         return wire.GroupRows(index[rows], size[rows], lambda *_: drift, of_metrics, of_metrics)
 
 
 def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:
-    """Draw `NUM_PROMPTS` · `GROUP_SIZE` random rows, with ratios inside and outside the clip range."""
+    """Draw `_NUM_PROMPTS` · `GROUP_SIZE` random rows, with ratios inside and outside the clip range."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(size: int, scale: float) -> Tensor:
         return scale * torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
 
-    rows = NUM_PROMPTS * GROUP_SIZE
+    rows = _NUM_PROMPTS * GROUP_SIZE
     prompts = torch.randint(1, 6, (rows,), generator=generator).tolist()
     lengths = torch.randint(1, MAX_RESPONSE_LENGTH + 1, (rows,), generator=generator).tolist()
     masks = [torch.ones(length, dtype=torch.int64) for length in lengths]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-MAX_TOKENS = 48
+_MAX_TOKENS = 48
 """Budget of a micro-batch in `dynamic`."""
 
 Rows = list[int]
@@ -26,7 +26,7 @@ def singles(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
     return [[row] for row in rows]
 
 
-def uneven(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
+def _uneven(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
     """Cut into one row, and all the others in reverse order."""
     return [rows[:1], rows[:0:-1]]
 
@@ -43,7 +43,7 @@ def dynamic(rows: Rows, lengths: list[int]) -> list[Rows]:
     """Cut by a budget of tokens: longest rows first, each into the first micro-batch where it fits."""
     parts: list[Rows] = []
     for row in sorted(rows, key=lambda row: -lengths[row]):
-        fitting = [part for part in parts if sum(lengths[r] for r in part) + lengths[row] <= MAX_TOKENS]
+        fitting = [part for part in parts if sum(lengths[r] for r in part) + lengths[row] <= _MAX_TOKENS]
         if fitting:
             fitting[0].append(row)
         else:
@@ -53,7 +53,7 @@ def dynamic(rows: Rows, lengths: list[int]) -> list[Rows]:
 
 Split = Callable[[Rows, list[int]], list[Rows]]
 SPLITS: dict[str, Split] = {
-    split.__name__: split for split in (whole, halves, singles, uneven, shuffled, dynamic)
+    split.__name__: split for split in (whole, halves, singles, _uneven, shuffled, dynamic)
 }
 """Name → function that cuts a rank's rows into micro-batches, given the length of every row."""
 

@@ -38,7 +38,7 @@ from grpo_verl_ext.verl_plugin.invariance.batch import (
 from grpo_verl_ext.verl_plugin.invariance.cuts import SPLITS, Rows, cut
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 
-ENTROPY_COEFF = 0.01
+_ENTROPY_COEFF = 0.01
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Largest relative error that rounding explains; a wrong denominator is wrong by at least per cents."""
 
@@ -104,15 +104,15 @@ OUR_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.loss.na
 PRESET_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.name not in LOSSES)
 """Presets on a loss of verl's, or on one of ours under another name."""
 
-NULL = "seq-mean-token-sum-norm"
+_NULL = "seq-mean-token-sum-norm"
 VERL_CASES = tuple(
     Case(f"verl {title}", loss.name, mode, factor)
     for title, loss, mode, factor in (
         ("token-mean", verls.VANILLA, "token-mean", None),
         ("seq-mean-token-sum", verls.VANILLA, "seq-mean-token-sum", None),
         ("seq-mean-token-mean", verls.VANILLA, "seq-mean-token-mean", None),
-        (f"{NULL}, null", verls.VANILLA, NULL, None),
-        (f"{NULL}, set", verls.VANILLA, NULL, 24),
+        (f"{_NULL}, null", verls.VANILLA, _NULL, None),
+        (f"{_NULL}, set", verls.VANILLA, _NULL, 24),
         (GSPO_LOSS.name, GSPO_LOSS, "seq-mean-token-mean", None),
         ("gspo, token-mean", GSPO_LOSS, "token-mean", None),
         (CISPO_LOSS.name, CISPO_LOSS, "token-mean", None),
@@ -249,7 +249,7 @@ def _errors(
     Tokens' losses can cancel in a value, and rounding is then large beside it. Its scale is at least Σ |g|,
     the sum of the sizes of these losses where they are −ρA.
     """
-    terms, lengths = {"entropy_coeff": ENTROPY_COEFF}, mini_batch.lengths
+    terms, lengths = {"entropy_coeff": _ENTROPY_COEFF}, mini_batch.lengths
     value, gradient = value_and_gradient(actor_config(case, **terms), mini_batch, cut(lengths, "whole", 1))
     scales = torch.maximum(value.abs(), gradient.abs().sum()), gradient.abs().max()
     for dp_size in dp_sizes:

@@ -34,7 +34,7 @@ from grpo_verl_ext.verl_plugin.rewards import checks as rewards
 from grpo_verl_ext.verl_plugin.steps.checks import check_step_reward_model, check_steps
 from grpo_verl_ext.verl_plugin.stored.checks import check_stored_responses
 
-SILENCE = f"{SECTION}.silence"
+_SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
 
 Check = TypeVar("Check", Refuse, Advise)
@@ -148,7 +148,7 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
             f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
             f"nothing is known of what it looks at; the training goes on"
         )
-        yield Finding(name, Severity.WARNING, Problem("", None, f"++{SILENCE}=[{name}]", seen=seen))
+        yield Finding(name, Severity.WARNING, Problem("", None, f"++{_SILENCE}=[{name}]", seen=seen))
 
 
 def _named(name: str, *tables: Mapping[str, Check]) -> list[Check]:
@@ -173,7 +173,7 @@ def _silenced(config: DictConfig) -> list[str]:
     for name in names:
         if not isinstance(name, str) or name not in valid:
             raise SettingError(
-                SILENCE, names, why=f"{name!r} is not the name of a check", valid=valid, fix=f"{SILENCE}=[]"
+                _SILENCE, names, why=f"{name!r} is not the name of a check", valid=valid, fix=f"{_SILENCE}=[]"
             )
     return [str(name) for name in names]
 

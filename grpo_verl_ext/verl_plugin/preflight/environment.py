@@ -19,11 +19,11 @@ from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
 from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 
-TRL_WITHOUT_VALUE_HEAD = Version("1.13")
+_TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 
 ROLLOUTS = ("vllm", "sglang", "trtllm")
 """verl's own values of ``rollout.name``; another package may have registered more."""
-LOGGERS = {
+_LOGGERS = {
     "tracking": "wandb",
     "wandb": "wandb",
     "mlflow": "mlflow",
@@ -84,7 +84,7 @@ def _vllm(config: DictConfig, key: str) -> Iterator[Problem]:
     if importlib.util.find_spec("vllm") is None:
         fix = line_to_install("cpu") if usage.asks_for_cpu(config) else "pip install vllm"
         yield Problem(key, "vllm", why="vLLM is not installed here", fix=fix)
-    elif not usage.asks_for_cpu(config) and dies_unasked():
+    elif not usage.asks_for_cpu(config) and _dies_unasked():
         yield Problem(
             key,
             "vllm",
@@ -95,7 +95,7 @@ def _vllm(config: DictConfig, key: str) -> Iterator[Problem]:
         )
 
 
-def dies_unasked() -> bool:
+def _dies_unasked() -> bool:
     """Whether vLLM's CPU build would take kernels that this x86 processor does not have.
 
     They are for AVX-512, and vLLM takes them where nothing chooses its CPU platform. A platform that is named
@@ -113,7 +113,7 @@ def _loggers(config: DictConfig) -> Iterator[Problem]:
     key, given = "trainer.logger", config.trainer.get("logger") or []
     names = [given] if isinstance(given, str) else list(given)
     for name in map(str, names):
-        module, seen = LOGGERS.get(name), f"{key} is {_as_list(names)}"
+        module, seen = _LOGGERS.get(name), f"{key} is {_as_list(names)}"
         others = [each for each in names if each != name]
         if module is None and name not in (valid := Tracking.supported_backend):
             fix = f"{key}={_as_list([*others, _nearest(name, valid, 'console')])}"
@@ -140,11 +140,11 @@ def _trl(config: DictConfig) -> Iterator[Problem]:
     ):
         return
     version = importlib.metadata.version("trl")
-    if Version(version) >= TRL_WITHOUT_VALUE_HEAD:
+    if Version(version) >= _TRL_WITHOUT_VALUE_HEAD:
         yield Problem(
             key,
             config.actor_rollout_ref.actor.strategy,
             seen=f"trl {version} is installed, and verl's FSDP engine imports "
-            f"AutoModelForCausalLMWithValueHead from it, which trl {TRL_WITHOUT_VALUE_HEAD} removed",
-            fix=f"pip install 'trl<{TRL_WITHOUT_VALUE_HEAD}'",
+            f"AutoModelForCausalLMWithValueHead from it, which trl {_TRL_WITHOUT_VALUE_HEAD} removed",
+            fix=f"pip install 'trl<{_TRL_WITHOUT_VALUE_HEAD}'",
         )

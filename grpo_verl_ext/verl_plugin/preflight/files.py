@@ -21,7 +21,7 @@ from grpo_verl_ext.verl_plugin.usage import own_task
 
 LOCAL = ("/", "~", "./", "../")
 """Beginnings of a path on a machine, unlike those of a hub or of a module."""
-COMMANDS = {
+_COMMANDS = {
     "reasoning_gym": "reasoning_gym --task {dataset} --seed {seed}",
     "smollm2_max": "smollm2_max --seed {seed}",
 }
@@ -36,11 +36,11 @@ def check_task(config: DictConfig) -> None:
             prepared.read_checked(task.folder)
         except folders.PreparedFolderError as error:
             raise SettingError("task.folder", task.folder, seen=str(error)) from error
-    if task is not None and task.name in COMMANDS:
+    if task is not None and task.name in _COMMANDS:
         try:
             folders.PreparedFolder(Path(task.folder), folders.FoundManifest).check()
         except folders.PreparedFolderError as error:
-            fix = f"grpo-verl-ext prepare {COMMANDS[task.name].format_map(task)}"
+            fix = f"grpo-verl-ext prepare {_COMMANDS[task.name].format_map(task)}"
             raise SettingError("task.folder", task.folder, seen=str(error), fix=fix) from error
 
 

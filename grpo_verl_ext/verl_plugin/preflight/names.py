@@ -14,7 +14,7 @@ from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, TRA
 from grpo_verl_ext.verl_plugin.preflight.training import driver
 from grpo_verl_ext.verl_plugin.usage import PREFIX, registers_elsewhere
 
-VERLS_MODES = ("sync", "colocate_async", "separate_async")
+_VERLS_MODES = ("sync", "colocate_async", "separate_async")
 
 
 def check_names(config: DictConfig) -> None:
@@ -58,7 +58,7 @@ def _unknown(config: DictConfig) -> Iterator[tuple[str, str, list[str]]]:
         return
     yield from _missing(ESTIMATOR, setting(config, ESTIMATOR), ADV_ESTIMATOR_REGISTRY)
     yield from _missing(LOSS, setting(config, LOSS), POLICY_LOSS_REGISTRY)
-    if driver(config) == "v1" and mode not in (*VERLS_MODES, *TRAINER_MODES):
+    if driver(config) == "v1" and mode not in (*_VERLS_MODES, *TRAINER_MODES):
         yield from _missing(MODE, mode, _trainer_modes())
 
 

@@ -19,7 +19,7 @@ from grpo_verl_ext.verl_plugin.config import written
 KEY = f"{SECTION}.preset"
 SECTIONS = ("algorithm", ACTOR, "reward")
 """Sections in which a preset says what its algorithm is; elsewhere it makes the training able to run it."""
-FREE = frozenset(
+_FREE = frozenset(
     {
         *("preset", "_target_", "step_rewards", "metric", "log"),
         *("max_response_length", "max_resp_len", "len"),
@@ -86,7 +86,7 @@ def replaced(config: DictConfig) -> dict[str, tuple[Any, Any]]:
 def _defining(name: str) -> Iterator[tuple[str, Any]]:
     """Yield the dotted keys of a preset that make its algorithm, with their values as written."""
     options = ALGORITHMS[name].loss.options
-    free = {*FREE, *(options.model_fields if options else ())}
+    free = {*_FREE, *(options.model_fields if options else ())}
     for section in SECTIONS:
         yield from _leaves(OmegaConf.select(PRESETS[name].values, section), section, free)
 

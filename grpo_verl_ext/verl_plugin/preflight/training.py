@@ -16,7 +16,7 @@ from grpo_verl_ext.verl_plugin.rewards.checks import overlong_punishment
 STRATEGY = f"{ACTOR}.strategy"
 CORRECTION = "algorithm.rollout_correction"
 DISTILLATION = "distillation.distillation_loss"
-KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
+_KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
 
 Check = Callable[[DictConfig], bool]
 
@@ -184,7 +184,7 @@ CONTEXTS: Mapping[str, Check] = {
     "distillation": _all(_DISTILS, _TASK_REWARDS, _not(_TOP_K)),
     "distillation_top_k": _all(_DISTILS, _TASK_REWARDS, _TOP_K),
     "distillation_only": _all(_DISTILS, _not(_TASK_REWARDS)),
-    "kl_in_reward": _all(_is_on("algorithm.use_kl_in_reward"), _is_on(KL_COEFFICIENT)),
+    "kl_in_reward": _all(_is_on("algorithm.use_kl_in_reward"), _is_on(_KL_COEFFICIENT)),
     "overlong": overlong_punishment,
     "response_models": _scores_responses,
 }

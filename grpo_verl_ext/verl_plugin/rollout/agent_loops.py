@@ -56,7 +56,7 @@ class StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no 
         return fields | {"extra_fields": extra}
 
 
-class ExtendedLoopMixin(AgentLoopBase):  # type: ignore[misc]
+class _ExtendedLoopMixin(AgentLoopBase):  # type: ignore[misc]
     """The additions to an agent loop of verl, mixed in before its class; verl makes one per response."""
 
     async def run(self, *args: Any, **kwargs: Any) -> StepRewardOutput:
@@ -68,10 +68,10 @@ class ExtendedLoopMixin(AgentLoopBase):  # type: ignore[misc]
 
 
 @register(SINGLE_TURN)
-class ExtendedSingleTurnAgentLoop(ExtendedLoopMixin, SingleTurnAgentLoop):  # type: ignore[misc]
+class ExtendedSingleTurnAgentLoop(_ExtendedLoopMixin, SingleTurnAgentLoop):  # type: ignore[misc]
     """verl's ``single_turn_agent`` with the additions."""
 
 
 @register(MULTI_TURN)
-class ExtendedToolAgentLoop(ExtendedLoopMixin, ToolAgentLoop):  # type: ignore[misc]
+class ExtendedToolAgentLoop(_ExtendedLoopMixin, ToolAgentLoop):  # type: ignore[misc]
     """verl's ``tool_agent`` with the additions; positions of steps also count the tokens of tools."""
