@@ -57,6 +57,7 @@ README <repository/README>
 installation
 gpus
 cpu
+glossary
 ```
 
 ```{toctree}
