@@ -26,6 +26,7 @@ from grpo_verl_ext.catalogue import Estimator
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.batch.sessions import Rows, rows_of
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
+from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, STEPS
 
 _BASELINES: dict[str, adv.Baseline] = {
@@ -148,7 +149,7 @@ def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
 
 
 def check_our_trainer(options: Options) -> None:
-    """Refuse the anchor ``ref``, a reference refresh and gold responses under verl's own trainer modes.
+    """Refuse the anchor ``ref``, and features that a trainer mode of this package does, under verl's own.
 
     Raises:
         SettingError: one of them is set, and the trainer is not ours.
@@ -157,10 +158,13 @@ def check_our_trainer(options: Options) -> None:
         return
     if options.gvpo_anchor == "ref":
         raise _without_effect("gvpo_anchor", "ref", "brings the reference's log-probs to the targets")
-    if options.ref_model_sync_steps is not None:
-        raise _without_effect("ref_model_sync_steps", options.ref_model_sync_steps, "refreshes the reference")
-    if options.gold_responses is not None:
-        raise _without_effect("gold_responses.files", options.gold_responses.files, "measures them")
+    for feature in all_features():
+        for option, task in feature.done_by_trainer.items():
+            value: Any = options
+            for name in option.split("."):
+                value = getattr(value, name, None)
+            if value is not None:
+                raise _without_effect(option, value, task)
 
 
 def _without_effect(option: str, value: object, task: str) -> SettingError:

@@ -11,6 +11,7 @@ from wrapt import register_post_import_hook
 from grpo_verl_ext.utils.foreign import foreign_algorithms, presets_of
 from grpo_verl_ext.verl_plugin import patches, resolvers
 from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
+from grpo_verl_ext.verl_plugin.features import all_features, of_plugin
 from grpo_verl_ext.verl_plugin.patches import driver
 
 
@@ -50,8 +51,9 @@ def _register_trainers(_v1: ModuleType) -> None:
 
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:
-    import grpo_verl_ext.verl_plugin.rollout.agent_loops
-    import grpo_verl_ext.verl_plugin.stored.rollout  # noqa: F401
+    for feature in all_features():
+        for module in feature.agent_loops.values():
+            of_plugin(module)
 
 
 def _register_reward_manager(_reward_manager: ModuleType) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
-from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, REFUSED, Refusal
+from grpo_verl_ext.verl_plugin.features import Refusal
+from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, REFUSED
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, MODE, MODES
 
 
@@ -52,15 +53,15 @@ EVERYWHERE: Mapping[str, str] = {
     "gvpo_several": FOUR_UPDATES,
     "anchor_old": FOUR_UPDATES,
     "anchor_ref": ANCHORED,
-    "process": PROCESS,
+    "dynamic_sampling": SAME_CALLS,
+    "mask_truncated_completions": MASKED,
     "refresh": REFRESH,
+    "gold_responses": MEASURED,
+    "seed_requests": SEEDED,
     "stored_responses": STORED,
     "recorded": RECORDED,
     "history": KEPT,
-    "dynamic_sampling": SAME_CALLS,
-    "mask_truncated_completions": MASKED,
-    "gold_responses": MEASURED,
-    "seed_requests": SEEDED,
+    "process": PROCESS,
 }
 """Tests of features that a context does not affect."""
 
@@ -122,15 +123,15 @@ FEATURE_TITLES = {
     "gvpo_several": "GVPO, several updates",
     "anchor_old": "`gvpo_anchor=old`",
     "anchor_ref": "`gvpo_anchor=ref`",
-    "process": "Process supervision",
+    "dynamic_sampling": "Dynamic sampling",
+    "mask_truncated_completions": "`mask_truncated_completions`",
     "refresh": "Reference refresh",
+    "gold_responses": "`gold_responses`",
+    "seed_requests": "`seed_requests`",
     "stored_responses": "`stored_responses`",
     "recorded": "`stored_responses.old_log_probs=recorded`",
     "history": "`stored_responses.source=history`",
-    "dynamic_sampling": "Dynamic sampling",
-    "mask_truncated_completions": "`mask_truncated_completions`",
-    "gold_responses": "`gold_responses`",
-    "seed_requests": "`seed_requests`",
+    "process": "Process supervision",
 }
 ENGINES, TRAINERS, ROLLOUTS, REWARDS = "Engines", "Trainers", "Rollouts and other losses", "Rewards"
 CONTEXT_TITLES: Mapping[str, Mapping[str, str]] = {

@@ -43,12 +43,13 @@ from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES, REFRESH_ENGINES, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.features import Refusal
 from grpo_verl_ext.verl_plugin.gvpo import drift as worker
 from grpo_verl_ext.verl_plugin.gvpo.drift import check_drift_engine
 from grpo_verl_ext.verl_plugin.invariance.batch import micro_batch, ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config
 from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, Refusal, check_support
+from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, check_support
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, MODES, contexts, features
 from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, Steps, at_first_update
 

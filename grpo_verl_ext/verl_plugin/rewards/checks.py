@@ -12,6 +12,7 @@ from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, asks_reward_model, written
+from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template
 from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions, RewardModelOptions
 
@@ -220,3 +221,13 @@ def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(section[key], f"{name}.{key}")
     else:
         yield name, section
+
+
+REWARD_MODELS = Feature(
+    checks={"reward-weights": check_rewards, "reward-model": check_reward_model},
+    advice={
+        "dynamic-sampling": advise_dynamic_sampling,
+        "budgets": advise_budgets,
+        "legacy-reward": advise_legacy_sections,
+    },
+)

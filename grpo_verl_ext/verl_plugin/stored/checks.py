@@ -1,19 +1,46 @@
-"""Check the settings of stored responses before any rollout; the trainer checks the responses themselves."""
+"""The record of the feature ``stored_responses``, and the checks of its settings before any rollout.
+
+The trainer checks the responses themselves.
+"""
+
+from collections.abc import Mapping
 
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
-from grpo_verl_ext.verl_plugin.config import SINGLE_TURN_LOOPS, Options, StoredResponsesOptions
+from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, SECTION, setting
+from grpo_verl_ext.verl_plugin.config import (
+    SINGLE_TURN_LOOPS,
+    STORED_AGENT_LOOP,
+    Options,
+    StoredResponsesOptions,
+    written,
+)
+from grpo_verl_ext.verl_plugin.features import OUR_ASYNC_MODES, Feature, Refusal, Uses, has_option
 
 KEY = f"{SECTION}.stored_responses"
 
 
+def _has(name: str, value: str) -> Uses:
+    """Return whether ``stored_responses`` has this value of an option."""
+
+    def check(config: DictConfig) -> bool:
+        stored = written(config.algorithm).get("stored_responses")
+        return isinstance(stored, Mapping) and stored.get(name) == value
+
+    return check
+
+
+def _keeps_history(config: DictConfig) -> bool:
+    """Whether a history is kept: with a share of 0 there is none."""
+    return _has("source", "history")(config) and bool(
+        written(config.algorithm)["stored_responses"].get("share")
+    )
+
+
 def check_stored_responses(config: DictConfig) -> None:
     """Refuse a share that is no whole number of samples, and settings that leave no single meaning.
-
-    `preflight.support` checks trainers.
 
     Raises:
         SettingError: the first wrong setting.
@@ -111,3 +138,38 @@ def _check_agent_loop(agent: DictConfig) -> None:
             valid="null",
             fix=f"{key}=null",
         )
+
+
+STORED_RESPONSES = Feature(
+    uses={
+        "stored_responses": has_option("stored_responses"),
+        "recorded": _has("old_log_probs", "recorded"),
+        "history": _keeps_history,
+    },
+    without_our_mode="nothing takes the responses of algorithm.grpo_ext.stored_responses there",
+    refusals=(
+        Refusal(
+            ("history",),
+            OUR_ASYNC_MODES,
+            MODE,
+            "algorithm.grpo_ext.stored_responses.source is history, and there a response is trained on in a "
+            "later step than the one that sampled it: its age would be too small, and its log-probs those of "
+            "another policy",
+            "grpo_ext_sync",
+            f"{MODE}=grpo_ext_sync",
+        ),
+        Refusal(
+            ("recorded",),
+            ("kl_in_reward",),
+            "algorithm.use_kl_in_reward",
+            "algorithm.grpo_ext.stored_responses.old_log_probs is recorded, and verl then takes the KL of "
+            "the policy that wrote a response",
+            "false",
+            f"algorithm.use_kl_in_reward=false {ACTOR}.use_kl_loss=true, or "
+            "algorithm.grpo_ext.stored_responses.old_log_probs=actor",
+        ),
+    ),
+    checks={"stored-responses": check_stored_responses},
+    trainer="stored.trainer:StoredResponsesMixin",
+    agent_loops={STORED_AGENT_LOOP: "stored.rollout"},
+)
