@@ -27,7 +27,7 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.workers.config import ActorConfig
 
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS, LOSSES
-from grpo_verl_ext.verl_plugin.invariance.batch import GROUP_SIZE
+from grpo_verl_ext.verl_plugin.invariance.batch import ROWS_PER_PROMPT
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config
 
 QUICK_SHAPES = [(1024, 1024), (4096, 1024), (4096, 4096)]
@@ -64,7 +64,7 @@ def estimator_calls(responses: int, tokens: int, device: str) -> dict[str, Call]
     rewards.scatter_(
         1, mask.sum(-1, keepdim=True) - 1, torch.randint(0, 3, (responses, 1)).float().to(device)
     )
-    index = np.array([f"prompt-{row // GROUP_SIZE}" for row in range(responses)], dtype=object)
+    index = np.array([f"prompt-{row // ROWS_PER_PROMPT}" for row in range(responses)], dtype=object)
     # grpo_process reads rewards of steps, for which there is no dense table to compare with.
     functions = {"floor": floor, **ESTIMATORS}
     del functions["grpo_process"]

@@ -45,11 +45,10 @@ from verl.workers.utils.padding import response_to_nested
 
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
-from grpo_verl_ext.verl_plugin.batch.sessions import KEYS, rows_of
+from grpo_verl_ext.verl_plugin.batch.sessions import ROW_KEYS, row_roles
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GroupBatchingMixin
 from grpo_verl_ext.verl_plugin.reference.trainer import ReferenceSyncTrainerMixin
-from grpo_verl_ext.verl_plugin.steps.collect import collected
-from grpo_verl_ext.verl_plugin.steps.trainer import ProcessSupervisionMixin
+from grpo_verl_ext.verl_plugin.steps.trainer import ProcessSupervisionMixin, collected
 from grpo_verl_ext.verl_plugin.wire import STEPS
 
 SIZES = ((8192, 8192), (16384, 4096))
@@ -223,7 +222,7 @@ def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
         steps = None if extra is None else collected(rollout.batch, extra)
 
         def call() -> object:
-            with KEYS.set(rollout.batch.keys), nullcontext() if steps is None else STEPS.set(steps):
+            with ROW_KEYS.set(rollout.batch.keys), nullcontext() if steps is None else STEPS.set(steps):
                 return ESTIMATORS[name](**arguments, config=config)
 
         return call
@@ -235,8 +234,8 @@ def sessions(rollout: Rollout) -> Call:
     uids = [key.rsplit("_", 2)[0] for key in rollout.batch.keys]
 
     def call() -> object:
-        with KEYS.set(rollout.batch.keys):
-            return rows_of("grpo_outcome", uids, torch.device("cpu"))
+        with ROW_KEYS.set(rollout.batch.keys):
+            return row_roles("grpo_outcome", uids, torch.device("cpu"))
 
     return call
 

@@ -79,7 +79,9 @@ without the covariance it is e^{R/β}, whatever the anchor.
 """
 
 
-def fit(var_reward: float, var_implicit: float, cov_reward_implicit: float) -> tuple[float, float]:
+def implicit_reward_fit(
+    var_reward: float, var_implicit: float, cov_reward_implicit: float
+) -> tuple[float, float]:
     """Return slope and R² of the regression of f on R; at the optimum π* both are 1.
 
     One slope for all prompts, deviations from the means of each: slope = Cov(R, f)/Var(R),

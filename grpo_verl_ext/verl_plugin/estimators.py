@@ -24,7 +24,7 @@ from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.validation import check_rows, check_same_shape
 from grpo_verl_ext.catalogue import Estimator
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin.batch.sessions import Rows, rows_of
+from grpo_verl_ext.verl_plugin.batch.sessions import RowRoles, row_roles
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, STEPS
@@ -133,8 +133,8 @@ def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tens
     return group
 
 
-def _rows(estimator: Estimator, index: npt.ArrayLike | None, like: Tensor) -> Rows:
-    return rows_of(estimator, np.asarray(index).tolist(), like.device)
+def _rows(estimator: Estimator, index: npt.ArrayLike | None, like: Tensor) -> RowRoles:
+    return row_roles(estimator, np.asarray(index).tolist(), like.device)
 
 
 def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:

@@ -30,7 +30,7 @@ from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import is_padding, last_outputs
-from grpo_verl_ext.verl_plugin.wire import KEYS, STEPS, Steps
+from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, STEPS, Steps
 
 F64 = torch.float64
 EPS = 1e-6
@@ -177,7 +177,7 @@ def test_equals_verls_grpo_whatever_was_rejected(estimator: str, batch: Any) -> 
     verls = config.copy()
     verls.adv_estimator = "grpo"
     left = [[0, 0] if gone else [1, 1] for gone in rejected]
-    with KEYS.set(keys):
+    with ROW_KEYS.set(keys):
         found = through_verl(keys, rewards, left, config)
     assert_close(found, through_verl(keys, rewards, whole, verls) * torch.tensor(left))
 

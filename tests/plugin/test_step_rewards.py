@@ -25,7 +25,7 @@ from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
 from grpo_verl_ext.verl_plugin.steps.checks import check_steps
-from grpo_verl_ext.verl_plugin.steps.collect import collected, dumped_columns, step_metrics
+from grpo_verl_ext.verl_plugin.steps.trainer import collected, dumped_columns, step_metrics
 from grpo_verl_ext.verl_plugin.wire import STEPS, Steps
 
 grpo_process = ESTIMATORS["grpo_process"]

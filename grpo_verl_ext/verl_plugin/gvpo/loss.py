@@ -21,34 +21,29 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation, gvpo_terms
 from grpo_verl_ext.algorithms import gvpo as formulas
-from grpo_verl_ext.catalogue.averages import MiniBatch
+from grpo_verl_ext.catalogue.averages import MiniBatch, metrics_of
 from grpo_verl_ext.catalogue.gvpo import ALL_TERMS, GvpoOptions
 from grpo_verl_ext.catalogue.record import GroupLoss
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.losses.custom import PolicyLoss
-from grpo_verl_ext.verl_plugin.losses.metrics import metrics_of
-from grpo_verl_ext.verl_plugin.wire import GROUPS, GroupRows
+from grpo_verl_ext.verl_plugin.wire import GROUPS, UPDATE_SUMS, GroupRows
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
 
-TERMS = (
+_TERM_METRICS = (
     "actor/gvpo_loss",
     "actor/gvpo_reward_term",
     "actor/gvpo_var_term",
     "actor/gvpo_cov_term",
 )
 _DRIFT = "actor/gvpo_drift"
-_MOMENTS = tuple(f"actor/gvpo_{name}" for name in gvpo_terms.Moments._fields)
-FIT_MOMENTS = _MOMENTS[3:]
-"""Of these the worker makes slope and R² of implicit reward on reward, `gvpo_terms.fit`."""
+_COVARIANCES = tuple(f"actor/gvpo_{name}" for name in gvpo_terms.Moments._fields[:3])
+"""The first moments are reported, the others added to `wire.UpdateSums.fit`."""
 _LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
-SUMMED_METRICS = (*TERMS, *_MOMENTS, _DRIFT, _LOG_PROB_GAP)
+SUMMED_METRICS = (*_TERM_METRICS, *_COVARIANCES, _DRIFT, _LOG_PROB_GAP)
 """Metrics that verl adds up: each micro-batch reports its share of the mini-batch's value."""
-WEIGHT_SUM = "actor/gvpo_weight_sum/"
-"""Prefix of a prompt's number: the sum of its responses' weights in this micro-batch. The worker removes
-these from the metrics and adds them up; over the mini-batch they are 0."""
 
 
 def as_verl_calls_it(group_loss: GroupLoss) -> PolicyLoss:
@@ -102,9 +97,9 @@ def _loss_and_metrics(  # noqa: PLR0917  # a loss's arguments
     moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
     per_response = _loss_of(options.gvpo_terms, residual, size, moments, beta)
     parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
-    summed = (per_response, *parts, *moments, formulas.share_of_prompt(drift.abs(), size))
+    summed = (per_response, *parts, *moments[:3], formulas.share_of_prompt(drift.abs(), size))
     loss, *others = (_mini_batch_mean(value, mini_batch) for value in summed)
-    names = (*TERMS, *_MOMENTS, _DRIFT)
+    names = (*_TERM_METRICS, *_COVARIANCES, _DRIFT)
     metrics = {name: value.detach() for name, value in zip(names, (loss, *others), strict=True)}
     if groups.old_is_current:
         gap = formulas.sequence_log_ratio(log_prob.detach(), old_log_prob, response_mask).abs()
@@ -112,8 +107,13 @@ def _loss_and_metrics(  # noqa: PLR0917  # a loss's arguments
             gap, mini_batch.global_batch_size, group_size=1, dp_size=mini_batch.dp_size
         )
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
-    per_prompt = _weight_sums(torch.where(is_member, formulas.weights(residual), 0), groups.index)
-    return loss, metrics | per_prompt | metrics_of(of_tokens, response_mask, config, mini_batch)
+    sums = UPDATE_SUMS.get()
+    if sums is not None:
+        of_member = torch.where(is_member, formulas.weights(residual), 0)
+        sums.weights.index_add_(0, groups.index, of_member.to(sums.weights.dtype))
+        of_fit = [_mini_batch_mean(value.detach(), mini_batch) for value in moments[3:]]
+        sums.fit.add_(torch.stack(of_fit))
+    return loss, metrics | metrics_of(of_tokens, response_mask, config, mini_batch)
 
 
 def _loss_of(terms: str, residual: Tensor, size: Tensor, moments: gvpo_terms.Moments, beta: float) -> Tensor:
@@ -121,12 +121,6 @@ def _loss_of(terms: str, residual: Tensor, size: Tensor, moments: gvpo_terms.Mom
     if terms == ALL_TERMS:
         return formulas.squared_error(residual, size)
     return gvpo_terms.LOSSES[terms](moments, beta)
-
-
-def _weight_sums(weights: Tensor, index: Tensor) -> dict[str, Tensor]:
-    prompts, row = torch.unique(index, return_inverse=True)
-    sums = weights.new_zeros(len(prompts)).index_add_(0, row, weights).cpu()
-    return {f"{WEIGHT_SUM}{prompt}": sums[i] for i, prompt in enumerate(prompts.tolist())}
 
 
 def _known_groups() -> GroupRows:

@@ -27,9 +27,8 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import surrogate
-from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
+from grpo_verl_ext.catalogue.averages import MiniBatch, averaged, metrics_of
 from grpo_verl_ext.catalogue.record import PerToken, TokenLoss
-from grpo_verl_ext.verl_plugin.losses.metrics import metrics_of
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from wrapt import register_post_import_hook
 
-from grpo_verl_ext.verl_plugin.patches import transfer_queue, vllm_server, watchdog
+from grpo_verl_ext.verl_plugin.patches import transfer_queue, watchdog
 
 VARIABLE = "GRPO_VERL_EXT_PATCHES"
 """Environment variable with the names of the patches of this training, separated by commas."""
@@ -32,17 +32,17 @@ class Patch(NamedTuple):
 PATCHES: Mapping[str, Patch] = {
     "lost_parts": Patch(
         "verl.trainer.ppo.v1.trainer_base",
-        watchdog.patch,
+        watchdog.patch_trainer,
         "a training whose agent loop or reward process dies waits forever",
     ),
     "engine_death": Patch(
         "verl.workers.rollout.vllm_rollout.vllm_async_server",
-        vllm_server.patch,
+        watchdog.patch_vllm_server,
         "a training whose vLLM engine dies waits forever",
     ),
     "own_queue": Patch(
         "transfer_queue.interface",
-        transfer_queue.patch,
+        transfer_queue.patch_interface,
         "two trainings that share a Ray cluster mix their samples",
     ),
 }
