@@ -29,7 +29,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ALGORITHMS = Path("grpo_verl_ext/algorithms")
-TESTS = ("tests/algorithms", "tests/plugin/test_losses.py", "tests/plugin/test_estimators.py")
+TESTS = ("tests/algorithms", "tests/plugin/losses/test_losses.py", "tests/plugin/test_estimators.py")
 SKIPPED = "not two_real_ranks and not one_graph and not import_leaves"
 """Tests that start processes or a compiler: slow, and not about values."""
 

@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
-from test_group_exactness import Store
+from queue_store import Store
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.protocol import DataProto

@@ -16,6 +16,7 @@ import write_support_page
 import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from queue_store import Store
 from support_table import (
     CHANGES,
     CONTEXT_TITLES,
@@ -30,7 +31,6 @@ from support_table import (
 from support_table import (
     ENGINES as ENGINE_KIND,
 )
-from test_group_exactness import Store
 from transfer_queue import KVBatchMeta
 from verl.trainer.distillation.losses import distillation_loss, distillation_ppo_loss
 from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
@@ -53,7 +53,7 @@ from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, check_support
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, MODES, contexts, features
 from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, Steps, at_first_update
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ACTOR = "actor_rollout_ref.actor"
 CORRECTION = "algorithm.rollout_correction"
 LOSS = "distillation.distillation_loss"
