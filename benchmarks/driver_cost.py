@@ -43,7 +43,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import ROW_KEYS, row_roles
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GroupBatchingMixin
@@ -215,7 +215,7 @@ def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
             "response_mask": data["response_mask"],
             "index": np.array(uids, dtype=object),
         }
-        if name not in ESTIMATORS:
+        if name not in ESTIMATOR_FUNCTIONS:
             return partial(get_adv_estimator_fn(name), **arguments)
         config = {"adv_estimator": name, "grpo_ext": options}
         extra = Queue(rollout, ("extra_fields",)).rows if name == "grpo_process" else None
@@ -223,7 +223,7 @@ def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
 
         def call() -> object:
             with ROW_KEYS.set(rollout.batch.keys), nullcontext() if steps is None else STEPS.set(steps):
-                return ESTIMATORS[name](**arguments, config=config)
+                return ESTIMATOR_FUNCTIONS[name](**arguments, config=config)
 
         return call
 
@@ -252,7 +252,7 @@ def verls_ragged(rollout: Rollout) -> Call:
 
 
 PARTS: dict[str, Callable[[Rollout], Call]] = {
-    **{f"estimator {name}": estimator(name) for name in ESTIMATORS},
+    **{f"estimator {name}": estimator(name) for name in ESTIMATOR_FUNCTIONS},
     "estimator dapo, truncated ones masked": estimator(
         "dapo", mask_truncated_completions=True, max_response_length=64
     ),

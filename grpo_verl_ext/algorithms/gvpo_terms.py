@@ -68,7 +68,7 @@ def moments(
     return Moments(*(per_degree_of_freedom(product, group_size) for product in products))
 
 
-LOSSES: dict[str, Callable[[Moments, float], Tensor]] = {
+ABLATED_LOSSES: dict[str, Callable[[Moments, float], Tensor]] = {
     "without_variance": lambda m, beta: -beta * m.cov_reward_log_prob - beta**2 * m.cov_log_prob_anchor,
     "without_covariance": lambda m, beta: -beta * m.cov_reward_log_prob + 0.5 * beta**2 * m.var_log_prob,
 }

@@ -116,7 +116,7 @@ LOCAL_TOKEN_MEAN = Average("token-mean", _local_token_mean, depends_on_split=Tru
 
 _VERLS = (TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_MEAN, _SEQUENCE_MEAN_TOKEN_SUM, CONSTANT_LENGTH)
 """The averages that ``actor.loss_agg_mode`` names."""
-MODES = tuple(each.mode for each in _VERLS)
+LOSS_AGG_MODES = tuple(each.mode for each in _VERLS)
 
 
 def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch: MiniBatch) -> Tensor:
@@ -129,7 +129,8 @@ def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch
         if average.mode == loss_agg_mode:
             return average.reduce(loss, response_mask, mini_batch)
     raise ValueError(
-        f"{AGGREGATION} is {loss_agg_mode!r}; valid are {', '.join(MODES)}. Type: {AGGREGATION}=token-mean"
+        f"{AGGREGATION} is {loss_agg_mode!r}; valid are {', '.join(LOSS_AGG_MODES)}. "
+        f"Type: {AGGREGATION}=token-mean"
     )
 
 

@@ -39,11 +39,11 @@ _BASELINES: dict[str, adv.Baseline] = {
 LARGEST_REWARD = 1e15
 """Largest |reward|: sums of many squares still fit fp32."""
 
-Result = tuple[Tensor, Tensor]
-VerlsCall = Callable[..., Result]
+_Result = tuple[Tensor, Tensor]
+VerlsCall = Callable[..., _Result]
 
 
-def as_verl_calls_it(estimator: Estimator) -> VerlsCall:
+def estimator_function(estimator: Estimator) -> VerlsCall:
     """Return an estimator with verl's signature: (B, T) rewards and mask, prompt ids → advantages, returns.
 
     With ``gvpo_anchor=ref`` the trainer, which has the reference's log-probs, subtracts β (ℓ − mean ℓ).
@@ -56,7 +56,7 @@ def as_verl_calls_it(estimator: Estimator) -> VerlsCall:
         index: npt.ArrayLike | None = None,
         config: Mapping[str, Any] | None = None,
         **_: object,
-    ) -> Result:
+    ) -> _Result:
         return compute(estimator, token_level_rewards, response_mask, index, config)
 
     function.__name__ = function.__qualname__ = estimator.name
@@ -71,7 +71,7 @@ def _process(
     response_mask: Tensor,
     index: npt.ArrayLike | None,
     config: Mapping[str, Any] | None,
-) -> Result:
+) -> _Result:
     name = estimator.name
     options = Options.for_estimator(config, name)
     check_our_trainer(options)
@@ -98,7 +98,7 @@ def _outcome(
     response_mask: Tensor,
     index: npt.ArrayLike | None,
     config: Mapping[str, Any] | None,
-) -> Result:
+) -> _Result:
     name = estimator.name
     options = Options.for_estimator(config, name)
     check_our_trainer(options)

@@ -19,14 +19,14 @@ from grpo_verl_ext.verl_plugin.patches import driver
 def register() -> None:
     """Add the package's estimators, losses, trainer modes and presets to verl.
 
-    Also installs the CPU platform (if ``VERL_PLATFORM=cpu``) and the patches that `patches.VARIABLE` names.
+    Also installs the CPU platform (if ``VERL_PLATFORM=cpu``) and the patches that the driver has named.
     """
     _install_search_path()
     resolvers.install()
     if is_cpu_chosen():
         from grpo_verl_ext.verl_plugin import cpu
 
-        cpu.install()
+        cpu.install_platform()
     # The module with verl's registries takes a second to import, so wait until verl imports it.
     register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
     register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
@@ -38,7 +38,7 @@ def register() -> None:
     ):
         unchecked = "no setting of grpo_verl_ext is checked before the training"
         register_post_import_hook(patches.or_warn(patch, "driver", unchecked), module)
-    patches.install()
+    patches.install_patches()
 
 
 def _register_algorithms(_core_algos: ModuleType) -> None:

@@ -78,8 +78,8 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         """Return log π(y_i) of this rank's rows minus their prompt's mean, 0 without tokens: (rows,)."""
         mask = data["response_mask"]
         rows = (mask.values(), mask.offsets())
-        log_prob = ragged.sequence_sums(data[log_probs].values(), *rows)
-        return log_prob - self._mean(data, log_prob, ragged.has_tokens(*rows), over_ranks=True)
+        log_prob = ragged.row_sums(data[log_probs].values(), *rows)
+        return log_prob - self._mean(data, log_prob, ragged.row_has_tokens(*rows), over_ranks=True)
 
     def _log_ratio(self, data: TensorDict) -> tuple[Tensor, Tensor]:
         """Return Δ_i of this rank's rows and which of them are responses, (rows,) each, by a forward pass."""
@@ -101,7 +101,7 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         mask, old_log_prob = data["response_mask"], data["old_log_probs"].values()
         log_prob = response_from_nested(output["model_output"]["log_probs"].to(mask.device), mask).values()
         rows = (mask.values(), mask.offsets())
-        return ragged.sequence_log_ratio(log_prob, old_log_prob, *rows), ragged.has_tokens(*rows)
+        return ragged.row_log_ratio(log_prob, old_log_prob, *rows), ragged.row_has_tokens(*rows)
 
     def _mean(self, data: TensorDict, values: Tensor, member: Tensor, *, over_ranks: bool) -> Tensor:
         """Return the mean of each row's prompt over the rows here, or on all ranks: (rows,)."""

@@ -46,12 +46,12 @@ SUMMED_METRICS = (*_TERM_METRICS, *_COVARIANCES, _DRIFT, _LOG_PROB_GAP)
 """Metrics that verl adds up: each micro-batch reports its share of the mini-batch's value."""
 
 
-def as_verl_calls_it(group_loss: GroupLoss) -> PolicyLoss:
+def group_loss_function(group_loss: GroupLoss) -> PolicyLoss:
     """Return GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1) for verl: P = ``ppo_mini_batch_size`` prompts, D ranks.
 
     ``advantages`` are the targets Ã of the estimator of the same name. ``rollout_is_weights`` is not read:
     the minimiser is the same for every sampling distribution (Theorem 2). ``policy_loss.gvpo_terms`` replaces
-    ½ d_i² / (k_i − 1) by a loss of the paper's ablation, `gvpo_terms.LOSSES`.
+    ½ d_i² / (k_i − 1) by a loss of the paper's ablation, `gvpo_terms.ABLATED_LOSSES`.
 
     The loss raises SettingError where the groups of the responses are not set (`wire.GROUPS`).
     """
@@ -71,7 +71,7 @@ def as_verl_calls_it(group_loss: GroupLoss) -> PolicyLoss:
         return _loss_and_metrics(options, old_log_prob, log_prob, advantages, response_mask, config)
 
     loss_fn.__name__ = loss_fn.__qualname__ = group_loss.name
-    loss_fn.__doc__ = as_verl_calls_it.__doc__
+    loss_fn.__doc__ = group_loss_function.__doc__
     return loss_fn
 
 
@@ -120,7 +120,7 @@ def _loss_of(terms: str, residual: Tensor, size: Tensor, moments: gvpo_terms.Mom
     """Return what each response adds to the loss: (B,)."""
     if terms == ALL_TERMS:
         return formulas.squared_error(residual, size)
-    return gvpo_terms.LOSSES[terms](moments, beta)
+    return gvpo_terms.ABLATED_LOSSES[terms](moments, beta)
 
 
 def _known_groups() -> GroupRows:

@@ -134,7 +134,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         rows = nested(batch, "response_mask", *(_FOR_TARGETS if anchored else ()))
         group = dense_group_ids(prompt_ids(batch))
         mask = rows["response_mask"]
-        member = ragged.has_tokens(mask.values(), mask.offsets())
+        member = ragged.row_has_tokens(mask.values(), mask.offsets())
         fields = {
             wire.GROUP_INDEX: group,
             wire.GROUP_SIZE_FIELD: group_sum(member.to(torch.int64), group),
@@ -182,7 +182,7 @@ def _anchored_at_reference(rows: TensorDict, group: Tensor, member: Tensor, beta
     """Turn the estimator's R − R̄ into GVPO's targets for the anchor π_ref, ragged as in verl's batch."""
     old_log_prob, ref_log_prob, advantages = (rows[name].values() for name in _FOR_TARGETS)
     mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
-    log_ratio = ragged.sequence_log_ratio(old_log_prob, ref_log_prob, mask, offsets)
-    centred_rewards = ragged.per_response(advantages, mask, offsets).to(log_ratio.dtype)
+    log_ratio = ragged.row_log_ratio(old_log_prob, ref_log_prob, mask, offsets)
+    centred_rewards = ragged.row_values(advantages, mask, offsets).to(log_ratio.dtype)
     targets = gvpo.anchored(centred_rewards, log_ratio, group, member, beta)
-    return like(rows["response_mask"], ragged.on_tokens(targets, mask, offsets))
+    return like(rows["response_mask"], ragged.on_row_tokens(targets, mask, offsets))

@@ -1,8 +1,8 @@
 """Patches of verl and TransferQueue where they have no hook: one file each, with its reason.
 
 A patch is applied only in the processes of a training that needs it. The driver writes the names of the
-patches into the environment variable `VARIABLE` of the training's processes (`patches.driver`), and each
-process reads it when it loads the plugin.
+patches into the environment variable `PATCHES_VARIABLE` of the training's processes (`patches.driver`), and
+each process reads it when it loads the plugin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wrapt import register_post_import_hook
 
 from grpo_verl_ext.verl_plugin.patches import transfer_queue, watchdog
 
-VARIABLE = "GRPO_VERL_EXT_PATCHES"
+PATCHES_VARIABLE = "GRPO_VERL_EXT_PATCHES"
 """Environment variable with the names of the patches of this training, separated by commas."""
 
 
@@ -48,9 +48,9 @@ PATCHES: Mapping[str, Patch] = {
 }
 
 
-def install() -> None:
-    """Register the patches that `VARIABLE` names, each for the import of its module."""
-    for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
+def install_patches() -> None:
+    """Register the patches that `PATCHES_VARIABLE` names, each for the import of its module."""
+    for name in filter(None, os.environ.get(PATCHES_VARIABLE, "").split(",")):
         if name in PATCHES:
             patch = PATCHES[name]
             register_post_import_hook(or_warn(patch.apply, name, patch.without), patch.module)

@@ -33,7 +33,7 @@ from grpo_verl_ext.verl_plugin.preflight.verls_losses import advise_verls_losses
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
 
-Check = TypeVar("Check", Refuse, Advise)
+_CheckT = TypeVar("_CheckT", Refuse, Advise)
 
 
 def _no_advice(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `Advise`
@@ -138,7 +138,7 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
         yield Finding(name, Severity.WARNING, Problem("", None, f"++{_SILENCE}=[{name}]", seen=seen))
 
 
-def _named(name: str, *tables: Mapping[str, Check]) -> list[Check]:
+def _named(name: str, *tables: Mapping[str, _CheckT]) -> list[_CheckT]:
     """Return the functions of this name, those of every algorithm before those of the configured one."""
     return [table[name] for table in tables if name in table]
 

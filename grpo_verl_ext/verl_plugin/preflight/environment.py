@@ -16,7 +16,7 @@ from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
-from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE, VLLM_ENVIRONMENT, chosen_platform
+from grpo_verl_ext.verl_plugin.cpu.platform import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 
 TESTED = {
     "verl": "0.9.1",
@@ -54,17 +54,17 @@ def check_device(config: DictConfig) -> None:
             usage.PLATFORM_KEY,
             "cpu",
             seen="+platform=cpu is given",
-            why=f"the environment has {VARIABLE}={chosen}",
+            why=f"the environment has {PLATFORM_VARIABLE}={chosen}",
             valid="one platform",
-            fix=f"unset {VARIABLE}, or leave out +platform=cpu",
+            fix=f"unset {PLATFORM_VARIABLE}, or leave out +platform=cpu",
         )
     if device != "cpu" and chosen == "cpu":
         raise SettingError(
             "trainer.device",
             device,
-            why=f"the environment has {VARIABLE}=cpu",
+            why=f"the environment has {PLATFORM_VARIABLE}=cpu",
             valid="one platform",
-            fix=f"+platform=cpu, or unset {VARIABLE}",
+            fix=f"+platform=cpu, or unset {PLATFORM_VARIABLE}",
         )
 
 
@@ -113,7 +113,8 @@ def _vllm(config: DictConfig, key: str) -> Iterator[Problem]:
             why=f"vLLM is {CPU_BUILD} here, which verl finds only on the CPU platform (else it says: vllm "
             "version None not supported); where something else answers for the name vllm, its processes die "
             "of SIGILL (Illegal instruction), for this processor has no AVX-512",
-            fix=f"+platform=cpu, or {VARIABLE}=nvidia in front of the command if it is for another machine",
+            fix=f"+platform=cpu, or {PLATFORM_VARIABLE}=nvidia in front of the command if it is for another "
+            "machine",
         )
 
 

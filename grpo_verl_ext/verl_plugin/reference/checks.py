@@ -10,7 +10,7 @@ from grpo_verl_ext.utils.keys import ACTOR, SECTION
 from grpo_verl_ext.verl_plugin.config import REFRESH_ENGINES, Options
 from grpo_verl_ext.verl_plugin.features import UNTRIED_ENGINES, Feature, Refusal, has_option
 
-KEY = f"{SECTION}.ref_model_sync_steps"
+_KEY = f"{SECTION}.ref_model_sync_steps"
 
 
 def check_reference(config: DictConfig) -> None:
@@ -24,30 +24,30 @@ def check_reference(config: DictConfig) -> None:
         return
     if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
         raise SettingError(
-            KEY,
+            _KEY,
             steps,
             why="there is no reference to refresh: neither actor_rollout_ref.actor.use_kl_loss nor "
             "algorithm.use_kl_in_reward is true",
             valid="null",
-            fix=f"actor_rollout_ref.actor.use_kl_loss=true, or ~{KEY}",
+            fix=f"actor_rollout_ref.actor.use_kl_loss=true, or ~{_KEY}",
         )
     if _has_adapter(config):
         raise SettingError(
-            KEY,
+            _KEY,
             steps,
             why="with LoRA the reference is the policy without its adapter, which nothing can refresh",
             valid="null",
-            fix=f"~{KEY}",
+            fix=f"~{_KEY}",
         )
     separate = config.trainer.v1.trainer_mode == "grpo_ext_separate_async"
     if separate and not config.actor_rollout_ref.get("hybrid_engine", True):
         raise SettingError(
-            KEY,
+            _KEY,
             steps,
             why="with actor_rollout_ref.hybrid_engine=false the reference lives in other processes than the "
             "policy",
             valid="null",
-            fix=f"actor_rollout_ref.hybrid_engine=true, or ~{KEY}",
+            fix=f"actor_rollout_ref.hybrid_engine=true, or ~{_KEY}",
         )
     _check_sharding(config)
 
@@ -72,7 +72,7 @@ def _check_sharding(config: DictConfig) -> None:
             raise SettingError(
                 key,
                 reference,
-                why=f"with {KEY} the reference is sharded like the policy, whose {name} is {policy}",
+                why=f"with {_KEY} the reference is sharded like the policy, whose {name} is {policy}",
                 valid=str(value),
                 fix=f"{key}={value}",
             )

@@ -27,7 +27,7 @@ class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships n
         if not catalogue.learns_from_steps(self.config):
             return super()._compute_advantage(batch, metrics)
         steps = collected(batch, nested(batch, "extra_fields"))
-        metrics.update(step_metrics(steps, responses=len(batch)))
+        metrics.update(metrics_of_steps(steps, responses=len(batch)))
         with STEPS.set(steps):
             return super()._compute_advantage(batch, metrics)
 
@@ -75,7 +75,7 @@ def collected(batch: Any, data: TensorDict) -> Steps:
     )
 
 
-def step_metrics(steps: Steps, responses: int) -> dict[str, float]:
+def metrics_of_steps(steps: Steps, responses: int) -> dict[str, float]:
     """Return metrics of the steps; verl's ``critic/score`` and ``critic/rewards`` are the outcome's."""
     if len(steps.rewards) == 0:
         return {"critic/step_rewards/per_response": 0.0}

@@ -19,7 +19,7 @@ from grpo_verl_ext.verl_plugin.config import (
 )
 from grpo_verl_ext.verl_plugin.features import OUR_ASYNC_MODES, Feature, Refusal, Uses, has_option
 
-KEY = f"{SECTION}.stored_responses"
+_KEY = f"{SECTION}.stored_responses"
 
 
 def _has(name: str, value: str) -> Uses:
@@ -58,30 +58,30 @@ def _check_share(share: float, n: int) -> None:
     taken = round(share * n)
     if abs(share * n - taken) > 1e-6:
         raise SettingError(
-            f"{KEY}.share",
+            f"{_KEY}.share",
             share,
             why=f"{ROLLOUT}.n is {n}, and {share * n:g} samples cannot be taken",
             valid=f"a multiple of 1/{n}",
-            fix=f"{KEY}.share={max(taken, 1) / n:g}",
+            fix=f"{_KEY}.share={max(taken, 1) / n:g}",
         )
 
 
 def _check_age(options: StoredResponsesOptions) -> None:
     if options.source == "history" and options.max_age is None:
         raise SettingError(
-            f"{KEY}.max_age",
+            f"{_KEY}.max_age",
             None,
-            why=f"{KEY}.source is history, which keeps responses up to an age",
+            why=f"{_KEY}.source is history, which keeps responses up to an age",
             valid="an integer ≥ 1, at least the steps of an epoch, after which a prompt comes again",
-            fix=f"+{KEY}.max_age=<training steps>",
+            fix=f"+{_KEY}.max_age=<training steps>",
         )
     if options.source == "data" and options.max_age is not None:
         raise SettingError(
-            f"{KEY}.max_age",
+            f"{_KEY}.max_age",
             options.max_age,
-            why=f"{KEY}.source is data, whose responses have no age",
+            why=f"{_KEY}.source is data, whose responses have no age",
             valid="null",
-            fix=f"~{KEY}.max_age, or +{KEY}.source=history",
+            fix=f"~{_KEY}.max_age, or +{_KEY}.source=history",
         )
 
 
@@ -90,27 +90,27 @@ def _check_old_policy(options: StoredResponsesOptions, config: DictConfig) -> No
     if not catalogue.has_groups(config):
         if bypasses and options.share and options.old_log_probs == "actor":
             raise SettingError(
-                f"{KEY}.old_log_probs",
+                f"{_KEY}.old_log_probs",
                 "actor",
                 why="algorithm.rollout_correction.bypass_mode=true takes recorded log-probs for old ones",
                 valid="recorded",
-                fix=f"++{KEY}.old_log_probs=recorded, or algorithm.rollout_correction.bypass_mode=false",
+                fix=f"++{_KEY}.old_log_probs=recorded, or algorithm.rollout_correction.bypass_mode=false",
             )
         return
     if options.old_log_probs == "recorded":
         raise SettingError(
-            f"{KEY}.old_log_probs",
+            f"{_KEY}.old_log_probs",
             "recorded",
             why="the anchor of GVPO is one policy for all responses of a prompt, and there is nothing to "
             "correct: its minimiser is the same for every sampling distribution",
             valid="actor",
-            fix=f"~{KEY}.old_log_probs",
+            fix=f"~{_KEY}.old_log_probs",
         )
     if bypasses:
         raise SettingError(
             "algorithm.rollout_correction.bypass_mode",
             True,
-            why=f"{KEY} is set, and the recorded log-probs would make another anchor of GVPO for each "
+            why=f"{_KEY} is set, and the recorded log-probs would make another anchor of GVPO for each "
             "response",
             valid="false",
             fix="algorithm.rollout_correction.bypass_mode=false",
@@ -124,7 +124,7 @@ def _check_agent_loop(agent: DictConfig) -> None:
         raise SettingError(
             key,
             loop,
-            why=f"{KEY} is set, and a stored response is one turn",
+            why=f"{_KEY} is set, and a stored response is one turn",
             valid=SINGLE_TURN_LOOPS[:2],
             fix=f"{key}={SINGLE_TURN_LOOPS[0]}",
         )
@@ -134,7 +134,7 @@ def _check_agent_loop(agent: DictConfig) -> None:
         raise SettingError(
             key,
             manager,
-            why=f"{KEY} is set, and only verl's own manager runs the agent loop that takes stored responses",
+            why=f"{_KEY} is set, and only verl's own manager runs the agent loop that takes stored responses",
             valid="null",
             fix=f"{key}=null",
         )

@@ -256,18 +256,18 @@ def _by_origin(
     ratio, recorded = (old - behaviour).exp(), _recorded(behaviour, mask, offsets)
     for name, chosen in (("stored", stored), ("sampled", member & ~stored)):
         if chosen.any():
-            of_response = ragged.sequence_sums(rewards, everywhere, offsets)[chosen]
+            of_response = ragged.row_sums(rewards, everywhere, offsets)[chosen]
             metrics[f"{name}/reward"] = float(of_response.mean())
-            metrics[f"{name}/log_prob"] = ragged.token_mean(old, mask, offsets, chosen)
+            metrics[f"{name}/log_prob"] = ragged.mean_over_tokens(old, mask, offsets, chosen)
         if (chosen & recorded).any():
-            metrics[f"{name}/ratio"] = ragged.token_mean(ratio, mask, offsets, chosen & recorded)
+            metrics[f"{name}/ratio"] = ragged.mean_over_tokens(ratio, mask, offsets, chosen & recorded)
     ages = [step - origin["step"] for origin in origins if origin and origin["step"] is not None]
     return metrics | ({"stored/age": sum(ages) / len(ages)} if ages else {})
 
 
 def _recorded(behaviour: Tensor, mask: Tensor, offsets: Tensor) -> Tensor:
-    unknown = ragged.sequence_sums(behaviour.isnan().double(), mask, offsets)
-    return (unknown == 0) & ragged.has_tokens(mask, offsets)
+    unknown = ragged.row_sums(behaviour.isnan().double(), mask, offsets)
+    return (unknown == 0) & ragged.row_has_tokens(mask, offsets)
 
 
 def _groups_of_one_text(responses: Tensor, stored: Tensor, prompts: Sequence[str], member: Tensor) -> int:

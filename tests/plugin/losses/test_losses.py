@@ -23,7 +23,7 @@ from grpo_verl_ext import catalogue, gvpo_terms, k1, k2, k3
 from grpo_verl_ext.catalogue import mode_of
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.algorithms import LOSSES
+from grpo_verl_ext.verl_plugin.algorithms import LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.invariance.batch import (
     MAX_RESPONSE_LENGTH,
     RaggedBatch,
@@ -66,8 +66,8 @@ def oracle_losses(batch: RaggedBatch, c: float | None) -> tuple[list[list[float]
 
 
 def test_the_names_are_those_that_settings_know():
-    assert set(LOSSES) == set(catalogue.LOSSES)
-    assert {loss.__name__ for loss in LOSSES.values()} == set(LOSSES)
+    assert set(LOSS_FUNCTIONS) == set(catalogue.LOSSES)
+    assert {loss.__name__ for loss in LOSS_FUNCTIONS.values()} == set(LOSS_FUNCTIONS)
 
 
 @pytest.mark.parametrize("c", [3.0, None])
@@ -196,7 +196,7 @@ def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[
     }
     groups = wire.GROUPS.get() or wire.at_first_update(2, group_size=4)
     with wire.GROUPS.set(groups):
-        return LOSSES[name](config=config, **(arguments | changes))
+        return LOSS_FUNCTIONS[name](config=config, **(arguments | changes))
 
 
 def counted(config, **changes: object):
@@ -327,7 +327,7 @@ def test_metrics_are_token_means_of_the_mini_batch(some_zero_advantages, split, 
         assert found[key] == pytest.approx(expected, rel=1e-6), key
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", LOSS_FUNCTIONS)
 def test_the_entropy_is_per_token_whatever_the_loss_averages(some_zero_advantages, name):
     found = metrics_through_verl(name, some_zero_advantages, "halves", 2)
     expected = expected_metrics(some_zero_advantages)
@@ -552,7 +552,7 @@ def policy_loss_of_gvpo(**options: object) -> dict[str, object]:
     return {"policy_loss": LossConfig(loss_mode="gvpo", gvpo_beta=0.1, **options)}
 
 
-@pytest.mark.parametrize("terms", gvpo_terms.LOSSES)
+@pytest.mark.parametrize("terms", gvpo_terms.ABLATED_LOSSES)
 def test_a_loss_without_a_term_is_refused_but_in_a_grid_that_says_so(terms):
     with pytest.raises(
         SettingError,

@@ -39,7 +39,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes, wire
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES, REFRESH_ENGINES, TRAINER_MODES
@@ -376,7 +376,7 @@ class TestTheFirstCallRefuses:
     def estimate(self, name: str, **options: object) -> torch.Tensor:
         algorithm = OmegaConf.create({"adv_estimator": name, "grpo_ext": options})
         rewards = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
-        return ESTIMATORS[name](rewards, self.MASK, ["x", "x"], algorithm)[0]
+        return ESTIMATOR_FUNCTIONS[name](rewards, self.MASK, ["x", "x"], algorithm)[0]
 
     def test_the_reference_as_anchor(self) -> None:
         with pytest.raises(
@@ -385,12 +385,12 @@ class TestTheFirstCallRefuses:
             self.estimate("gvpo", gvpo_anchor="ref")
         assert refused.value.problem.key == "algorithm.grpo_ext.gvpo_anchor"
 
-    @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "grpo_process"])
+    @pytest.mark.parametrize("name", [name for name in ESTIMATOR_FUNCTIONS if name != "grpo_process"])
     def test_a_reference_that_nobody_refreshes(self, name: str) -> None:
         with pytest.raises(SettingError, match=r"ref_model_sync_steps is 5, but .* Type: .*=grpo_ext_sync"):
             self.estimate(name, ref_model_sync_steps=5)
 
-    @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "grpo_process"])
+    @pytest.mark.parametrize("name", [name for name in ESTIMATOR_FUNCTIONS if name != "grpo_process"])
     def test_responses_that_are_not_measured(self, name: str) -> None:
         with pytest.raises(
             SettingError, match=r"gold_responses\.files is a\.parquet, but .* Type: .*=grpo_ext_sync"
@@ -507,7 +507,9 @@ def test_steps_count_for_the_tokens_that_are_left() -> None:
 
     def advantages(response_mask: torch.Tensor) -> torch.Tensor:
         with STEPS.set(steps):
-            return ESTIMATORS["grpo_process"](torch.zeros(2, 4), response_mask, ["x", "x"], algorithm)[0]
+            return ESTIMATOR_FUNCTIONS["grpo_process"](
+                torch.zeros(2, 4), response_mask, ["x", "x"], algorithm
+            )[0]
 
     left = mask.clone()
     left[0, 1] = left[1, 2] = 0
