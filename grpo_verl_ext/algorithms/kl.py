@@ -49,9 +49,9 @@ def k3(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> Tensor:
     return log_ratio.expm1() - log_ratio
 
 
-KlEstimator = Callable[[Tensor, Tensor, Tensor], Tensor]
+_KlEstimator = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(log_prob, ref_log_prob, mask) → nats, elementwise."""
-KL_ESTIMATORS: dict[str, KlEstimator] = {"k1": k1, "k2": k2, "k3": k3}
+KL_ESTIMATORS: dict[str, _KlEstimator] = {"k1": k1, "k2": k2, "k3": k3}
 
 
 @torch.no_grad()
@@ -118,7 +118,7 @@ class Divergence(NamedTuple):
     gradient: Tensor
 
 
-def expected_with_gradient(estimator: KlEstimator, logits: Tensor, ref_logits: Tensor) -> Divergence:
+def expected_with_gradient(estimator: _KlEstimator, logits: Tensor, ref_logits: Tensor) -> Divergence:
     """E[k] and E[∇k] over a token from π at each of N positions: (N, V) → constants, in the logits' dtype."""
     logits = logits.detach().requires_grad_()
     log_prob, ref_log_prob = logits.log_softmax(dim=-1), ref_logits.log_softmax(dim=-1)

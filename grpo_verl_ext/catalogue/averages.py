@@ -53,7 +53,7 @@ class MiniBatch:
         return cls(**counts, group_size=config.rollout_n, loss_scale_factor=config.loss_scale_factor)
 
 
-Reduce = Callable[[Tensor, Tensor, MiniBatch], Tensor]
+_Reduce = Callable[[Tensor, Tensor, MiniBatch], Tensor]
 """(loss (B, T), response_mask (B, T), counts) → ()."""
 
 
@@ -68,7 +68,7 @@ class Average:
     """
 
     mode: str
-    reduce: Reduce
+    reduce: _Reduce
     depends_on_split: bool = False
 
 

@@ -74,7 +74,7 @@ def _process(
 ) -> _Result:
     name = estimator.name
     options = Options.for_estimator(config, name)
-    check_our_trainer(options)
+    _check_our_trainer(options)
     group = _group_ids(name, index, token_level_rewards)
     _rows(estimator, index, token_level_rewards)  # refuses several outputs of a session
     steps = STEPS.get()
@@ -101,7 +101,7 @@ def _outcome(
 ) -> _Result:
     name = estimator.name
     options = Options.for_estimator(config, name)
-    check_our_trainer(options)
+    _check_our_trainer(options)
     group = _group_ids(name, index, token_level_rewards)
     check_rows(response_mask, group)
     check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
@@ -148,7 +148,7 @@ def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
         )
 
 
-def check_our_trainer(options: Options) -> None:
+def _check_our_trainer(options: Options) -> None:
     """Refuse the anchor ``ref``, and features that a trainer mode of this package does, under verl's own.
 
     Raises:

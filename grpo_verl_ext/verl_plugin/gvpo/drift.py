@@ -30,7 +30,7 @@ from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES
 from grpo_verl_ext.verl_plugin.gvpo.loss import SUMMED_METRICS
 from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
 
-LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
+_LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
 
 
 class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships no types
@@ -38,7 +38,7 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
 
     _old_is_current = False
 
-    def set_loss_fn(self, loss_fn: LossFunction) -> None:
+    def set_loss_fn(self, loss_fn: _LossFunction) -> None:
         """Wrap verl's loss function, so that the loss can read `wire.GROUPS`."""
         super().set_loss_fn(partial(self._with_groups, loss_fn))
 
@@ -125,7 +125,7 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         return partial(self._mean, data, over_ranks=_source(data) is wire.DriftSource.RANKS)
 
     def _with_groups(
-        self, loss_fn: LossFunction, *, data: TensorDict, **arguments: Any
+        self, loss_fn: _LossFunction, *, data: TensorDict, **arguments: Any
     ) -> tuple[Tensor, dict[str, Any]]:
         if wire.GROUP_INDEX not in data.keys():  # noqa: SIM118
             return loss_fn(data=data, **arguments)

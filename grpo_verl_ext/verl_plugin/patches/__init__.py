@@ -21,7 +21,7 @@ PATCHES_VARIABLE = "GRPO_VERL_EXT_PATCHES"
 """Environment variable with the names of the patches of this training, separated by commas."""
 
 
-class Patch(NamedTuple):
+class _Patch(NamedTuple):
     """A function that changes a module right after its import, and what happens without it."""
 
     module: str
@@ -29,18 +29,18 @@ class Patch(NamedTuple):
     without: str
 
 
-PATCHES: Mapping[str, Patch] = {
-    "lost_parts": Patch(
+PATCHES: Mapping[str, _Patch] = {
+    "lost_parts": _Patch(
         "verl.trainer.ppo.v1.trainer_base",
         watchdog.patch_trainer,
         "a training whose agent loop or reward process dies waits forever",
     ),
-    "engine_death": Patch(
+    "engine_death": _Patch(
         "verl.workers.rollout.vllm_rollout.vllm_async_server",
         watchdog.patch_vllm_server,
         "a training whose vLLM engine dies waits forever",
     ),
-    "own_queue": Patch(
+    "own_queue": _Patch(
         "transfer_queue.interface",
         transfer_queue.patch_interface,
         "two trainings that share a Ray cluster mix their samples",

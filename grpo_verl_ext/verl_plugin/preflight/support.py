@@ -1,8 +1,8 @@
 """Refuse features of this package under engines, trainers and rollouts of verl where they are not exact.
 
 `REFUSALS` lists them by the names of `training`. What is not listed is exact; ``docs/support.md`` names the
-test that shows it. Where verl's driver does not run this check, `check_our_trainer`, `check_drift_engine` and
-the loss gvpo refuse at their first call.
+test that shows it. Where verl's driver does not run this check, the estimators, the worker's
+`check_drift_engine` and the loss gvpo refuse at their first call.
 """
 
 from collections.abc import Mapping

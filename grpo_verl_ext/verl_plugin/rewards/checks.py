@@ -155,7 +155,7 @@ def _check_classifier(section: str, model: ClassifierOptions) -> None:
         )
 
 
-def advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
+def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
     """Warn of keys of older verl, which verl ignores: it would train with another reward."""
     for section in ("custom_reward_function", "reward_model", "sandbox_fusion"):
         for key, value in _leaves(config.get(section), section):
@@ -175,7 +175,7 @@ def _new_home(key: str) -> str:
     return _LEGACY[moved] + key.removeprefix(moved)
 
 
-def advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
+def _advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
     """Warn of dynamic sampling by a shaped reward; DAPO uses correctness, arXiv 2503.14476, eq. 11."""
     groups, shaping = config.algorithm.get("filter_groups"), overlong_punishment(config)
     if groups and groups.enable and groups.metric in _SHAPED and shaping:
@@ -189,7 +189,7 @@ def advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-def advise_budgets(config: DictConfig) -> Iterator[Problem]:
+def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
     """Warn where punishment or masking of truncated responses uses another budget than truncation."""
     budget = config.data.max_response_length
     options = written(config.algorithm)
@@ -226,8 +226,8 @@ def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:
 REWARD_MODELS = Feature(
     checks={"reward-weights": check_rewards, "reward-model": check_reward_model},
     advice={
-        "dynamic-sampling": advise_dynamic_sampling,
-        "budgets": advise_budgets,
-        "legacy-reward": advise_legacy_sections,
+        "dynamic-sampling": _advise_dynamic_sampling,
+        "budgets": _advise_budgets,
+        "legacy-reward": _advise_legacy_sections,
     },
 )

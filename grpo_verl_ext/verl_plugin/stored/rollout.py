@@ -43,7 +43,7 @@ class PromptResponses(TypedDict):
     responses: list[StoredResponse | None]
 
 
-class StoredServer:
+class _StoredServer:
     """Answers an agent loop's request with a stored response."""
 
     def __init__(self, response: StoredResponse, version: int) -> None:
@@ -76,7 +76,7 @@ class StoredSingleTurnAgentLoop(ExtendedSingleTurnAgentLoop):
         response = _taken(kwargs.get(STORED_COLUMN), int(kwargs["session_id"]))
         if response is not None:
             step = kwargs["global_steps"] if response["step"] is None else response["step"]
-            self.server_manager = StoredServer(response, version=int(step) - 1)
+            self.server_manager = _StoredServer(response, version=int(step) - 1)
         return await super().run(sampling_params, **kwargs)
 
 

@@ -27,7 +27,7 @@ _SOURCE = "algorithm.grpo_ext.stored_responses.source"
 _VALID = "a text, a list of token ids, or {token_ids, log_probs}"
 
 
-class ResponseError(ValueError):
+class _ResponseError(ValueError):
     """A response that cannot be trained on."""
 
 
@@ -67,7 +67,7 @@ class GivenResponses:
         """Return the first responses of a prompt, at most ``count``.
 
         Raises:
-            ResponseError: a response that cannot be trained on.
+            _ResponseError: a response that cannot be trained on.
         """
         return [self._read(each) for each in self._given(extra_info)[: self._count]]
 
@@ -82,14 +82,14 @@ class GivenResponses:
         for prompts, row in enumerate(rows, start=1):
             try:
                 given = self._given(row.get("extra_info"))
-            except ResponseError as error:
+            except _ResponseError as error:
                 raise self._wrong(f"extra_info.{self._key} of row {prompts - 1}", error) from error
             if len(given) > self._samples:
                 raise self._too_many(prompts - 1, len(given))
             for number, each in enumerate(given):
                 try:
                     self._read(each)
-                except ResponseError as error:
+                except _ResponseError as error:
                     where = f"response {number} in extra_info.{self._key} of row {prompts - 1}"
                     raise self._wrong(where, error) from error
             counts.append(len(given))
@@ -113,7 +113,7 @@ class GivenResponses:
             token_ids, log_probs = _listed(given, _VALID), None
         self._check_tokens(token_ids)
         if log_probs is None and self._with_log_probs:
-            raise ResponseError(
+            raise _ResponseError(
                 "has no log_probs, and actor_rollout_ref.rollout.calculate_log_probs is true; type "
                 "actor_rollout_ref.rollout.calculate_log_probs=false, or give {token_ids, log_probs}"
             )
@@ -127,13 +127,13 @@ class GivenResponses:
         end = self._tokenizer.eos_token
         text = text.removesuffix(end or "")
         if not text:
-            raise ResponseError("is empty")
+            raise _ResponseError("is empty")
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
         decoded = self._tokenizer.decode(
             token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         if decoded != text:
-            raise ResponseError(
+            raise _ResponseError(
                 f"does not survive the tokenizer, which makes {decoded[:40]!r}… of {text[:40]!r}…; valid are "
                 "a text that it gives back, or token ids"
             )
@@ -141,21 +141,21 @@ class GivenResponses:
 
     def _check_tokens(self, token_ids: Sequence[Any]) -> None:
         if not token_ids:
-            raise ResponseError("is empty")
+            raise _ResponseError("is empty")
         vocabulary = len(self._tokenizer)
         for token in token_ids:
             if isinstance(token, bool) or not isinstance(token, int | np.integer):
-                raise ResponseError(f"has {token!r}; valid is {_VALID}")
+                raise _ResponseError(f"has {token!r}; valid is {_VALID}")
             if not 0 <= token < vocabulary:
-                raise ResponseError(
+                raise _ResponseError(
                     f"has token {token}, which is of another tokenizer; valid is 0 … {vocabulary - 1}"
                 )
         if len(token_ids) > self._budget:
-            raise ResponseError(
+            raise _ResponseError(
                 f"has {len(token_ids)} tokens; valid are at most {self._budget}, data.max_response_length"
             )
 
-    def _wrong(self, where: str, error: ResponseError) -> SettingError:
+    def _wrong(self, where: str, error: _ResponseError) -> SettingError:
         return SettingError(_KEY, self._key, seen=f"{where} {error}")
 
     def _too_many(self, row: int, found: int) -> SettingError:
@@ -180,7 +180,7 @@ class GivenResponses:
 
 def _listed(value: object, valid: str) -> list[Any]:
     if not isinstance(value, list | tuple | np.ndarray):
-        raise ResponseError(f"is {str(value)[:40]!r}; valid is {valid}")
+        raise _ResponseError(f"is {str(value)[:40]!r}; valid is {valid}")
     return list(value)
 
 
@@ -188,9 +188,9 @@ def _log_probs(given: object, tokens: int) -> Any:
     try:
         log_probs = np.array(given, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise ResponseError(f"has log_probs that are not numbers: {error}") from error
+        raise _ResponseError(f"has log_probs that are not numbers: {error}") from error
     if log_probs.shape != (tokens,) or not (np.isfinite(log_probs) & (log_probs <= 0)).all():
-        raise ResponseError(f"has log_probs that are not {tokens} finite numbers ≤ 0, one for each token")
+        raise _ResponseError(f"has log_probs that are not {tokens} finite numbers ≤ 0, one for each token")
     return log_probs
 
 
