@@ -107,12 +107,8 @@ def _loss_and_metrics(  # noqa: PLR0917  # a loss's arguments
             gap, mini_batch.global_batch_size, group_size=1, dp_size=mini_batch.dp_size
         )
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
-    sums = UPDATE_SUMS.get()
-    if sums is not None:
-        of_member = torch.where(is_member, formulas.weights(residual), 0)
-        sums.weights.index_add_(0, groups.index, of_member.to(sums.weights.dtype))
-        of_fit = [_mini_batch_mean(value.detach(), mini_batch) for value in moments[3:]]
-        sums.fit.add_(torch.stack(of_fit))
+    weights = torch.where(is_member, formulas.weights(residual), 0)
+    _add_to_update(groups.index, weights, moments, mini_batch)
     return loss, metrics | metrics_of(of_tokens, response_mask, config, mini_batch)
 
 
@@ -121,6 +117,16 @@ def _loss_of(terms: str, residual: Tensor, size: Tensor, moments: gvpo_terms.Mom
     if terms == ALL_TERMS:
         return formulas.squared_error(residual, size)
     return gvpo_terms.ABLATED_LOSSES[terms](moments, beta)
+
+
+def _add_to_update(
+    index: Tensor, weights: Tensor, moments: gvpo_terms.Moments, mini_batch: MiniBatch
+) -> None:
+    """Add this micro-batch's part to the sums of the update, where a worker has made them."""
+    sums = UPDATE_SUMS.get()
+    if sums is not None:
+        sums.weights.index_add_(0, index, weights.to(sums.weights.dtype))
+        sums.fit.add_(torch.stack([_mini_batch_mean(each.detach(), mini_batch) for each in moments[3:]]))
 
 
 def _known_groups() -> GroupRows:
