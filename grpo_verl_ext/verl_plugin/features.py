@@ -72,6 +72,7 @@ class Feature:
         checks: refusals of trainings with a wrong setting, by the name that silences them.
         advice: warnings likewise.
         done_by_trainer: option in ``algorithm.grpo_ext`` → what a trainer mode of this package does with it.
+        reward_models: options there that name models which the reward manager of this package asks.
         trainer: module and class of its part in the trainer, which is mixed into verl's.
         agent_loops: agent loops of its own → the module that registers them.
     """
@@ -84,6 +85,7 @@ class Feature:
     checks: Checks = field(default_factory=dict)
     advice: Advice = field(default_factory=dict)
     done_by_trainer: Mapping[str, str] = field(default_factory=dict)
+    reward_models: tuple[str, ...] = ()
     trainer: str = ""
     agent_loops: Mapping[str, str] = field(default_factory=dict)
 

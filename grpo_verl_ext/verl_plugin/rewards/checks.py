@@ -12,7 +12,7 @@ from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, asks_reward_model, written
-from grpo_verl_ext.verl_plugin.features import Feature
+from grpo_verl_ext.verl_plugin.features import Feature, all_features
 from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template
 from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions, RewardModelOptions
 
@@ -74,7 +74,7 @@ def check_reward_model(config: DictConfig) -> None:
     manager = config.reward.reward_manager.name
     set_here = Options.from_config(config.algorithm)
     if manager != REWARD_MANAGER:
-        for name in ("reward_model", "reward_models", "step_reward_model"):
+        for name in (name for feature in all_features() for name in feature.reward_models):
             if getattr(set_here, name) is not None:
                 raise SettingError(
                     "reward.reward_manager.name",
@@ -224,6 +224,7 @@ def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 REWARD_MODELS = Feature(
+    reward_models=("reward_model", "reward_models"),
     checks={"reward-weights": check_rewards, "reward-model": check_reward_model},
     advice={
         "dynamic-sampling": _advise_dynamic_sampling,

@@ -148,4 +148,7 @@ STEP_REWARDS = Feature(
     trainer="steps.trainer:ProcessSupervisionMixin",
     agent_loops=dict.fromkeys(AGENT_LOOPS.values(), "rollout.agent_loops"),
 )
-STEP_REWARD_MODEL = Feature(checks={"step-reward-model": check_step_reward_model})
+STEP_REWARD_MODEL = Feature(
+    reward_models=("step_reward_model",),
+    checks={"step-reward-model": check_step_reward_model},
+)
