@@ -26,8 +26,8 @@ from torch.profiler import ProfilerActivity, profile
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.workers.config import ActorConfig
 
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS, LOSSES
-from grpo_verl_ext.verl_plugin.invariance.batch import GROUP_SIZE
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
+from grpo_verl_ext.verl_plugin.invariance.batch import ROWS_PER_PROMPT
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config
 
 QUICK_SHAPES = [(1024, 1024), (4096, 1024), (4096, 4096)]
@@ -64,9 +64,9 @@ def estimator_calls(responses: int, tokens: int, device: str) -> dict[str, Call]
     rewards.scatter_(
         1, mask.sum(-1, keepdim=True) - 1, torch.randint(0, 3, (responses, 1)).float().to(device)
     )
-    index = np.array([f"prompt-{row // GROUP_SIZE}" for row in range(responses)], dtype=object)
+    index = np.array([f"prompt-{row // ROWS_PER_PROMPT}" for row in range(responses)], dtype=object)
     # grpo_process reads rewards of steps, for which there is no dense table to compare with.
-    functions = {"floor": floor, **ESTIMATORS}
+    functions = {"floor": floor, **ESTIMATOR_FUNCTIONS}
     del functions["grpo_process"]
     functions |= {f"verl {name}": get_adv_estimator_fn(name) for name in ("grpo", "grpo_vectorized")}
     arguments = {"token_level_rewards": rewards, "response_mask": mask, "index": index}
@@ -94,7 +94,7 @@ def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
         config.global_batch_info.update(
             dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=responses
         )
-        loss_fn = LOSSES.get(case.loss_mode) or get_policy_loss_fn(case.loss_mode)
+        loss_fn = LOSS_FUNCTIONS.get(case.loss_mode) or get_policy_loss_fn(case.loss_mode)
         calls[case.name] = partial(call, loss_fn, config)
     return calls
 

@@ -43,13 +43,12 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
-from grpo_verl_ext.verl_plugin.batch.sessions import KEYS, rows_of
+from grpo_verl_ext.verl_plugin.batch.sessions import ROW_KEYS, row_roles
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GroupBatchingMixin
 from grpo_verl_ext.verl_plugin.reference.trainer import ReferenceSyncTrainerMixin
-from grpo_verl_ext.verl_plugin.steps.collect import collected
-from grpo_verl_ext.verl_plugin.steps.trainer import ProcessSupervisionMixin
+from grpo_verl_ext.verl_plugin.steps.trainer import ProcessSupervisionMixin, collected
 from grpo_verl_ext.verl_plugin.wire import STEPS
 
 SIZES = ((8192, 8192), (16384, 4096))
@@ -216,15 +215,15 @@ def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
             "response_mask": data["response_mask"],
             "index": np.array(uids, dtype=object),
         }
-        if name not in ESTIMATORS:
+        if name not in ESTIMATOR_FUNCTIONS:
             return partial(get_adv_estimator_fn(name), **arguments)
         config = {"adv_estimator": name, "grpo_ext": options}
         extra = Queue(rollout, ("extra_fields",)).rows if name == "grpo_process" else None
         steps = None if extra is None else collected(rollout.batch, extra)
 
         def call() -> object:
-            with KEYS.set(rollout.batch.keys), nullcontext() if steps is None else STEPS.set(steps):
-                return ESTIMATORS[name](**arguments, config=config)
+            with ROW_KEYS.set(rollout.batch.keys), nullcontext() if steps is None else STEPS.set(steps):
+                return ESTIMATOR_FUNCTIONS[name](**arguments, config=config)
 
         return call
 
@@ -235,8 +234,8 @@ def sessions(rollout: Rollout) -> Call:
     uids = [key.rsplit("_", 2)[0] for key in rollout.batch.keys]
 
     def call() -> object:
-        with KEYS.set(rollout.batch.keys):
-            return rows_of("grpo_outcome", uids, torch.device("cpu"))
+        with ROW_KEYS.set(rollout.batch.keys):
+            return row_roles("grpo_outcome", uids, torch.device("cpu"))
 
     return call
 
@@ -253,7 +252,7 @@ def verls_ragged(rollout: Rollout) -> Call:
 
 
 PARTS: dict[str, Callable[[Rollout], Call]] = {
-    **{f"estimator {name}": estimator(name) for name in ESTIMATORS},
+    **{f"estimator {name}": estimator(name) for name in ESTIMATOR_FUNCTIONS},
     "estimator dapo, truncated ones masked": estimator(
         "dapo", mask_truncated_completions=True, max_response_length=64
     ),

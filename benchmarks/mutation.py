@@ -29,7 +29,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ALGORITHMS = Path("grpo_verl_ext/algorithms")
-TESTS = ("tests/algorithms", "tests/plugin/test_losses.py", "tests/plugin/test_estimators.py")
+TESTS = ("tests/algorithms", "tests/plugin/losses/test_losses.py", "tests/plugin/test_estimators.py")
 SKIPPED = "not two_real_ranks and not one_graph and not import_leaves"
 """Tests that start processes or a compiler: slow, and not about values."""
 
@@ -70,8 +70,8 @@ EQUIVALENT = {
     "ragged.py module: 18  →  19": "the size of a block changes no result",
     "process.py _rows_at_a_time: 1  →  2": "the size of a block changes no result",
     "kl.py token_means: True  →  False": "the columns were checked to be equally long",
-    "kl_bias.py expected: logits.detach()  →  logits.clone()": "a copy computes what a view does",
-    "kl_bias.py true: logits.detach()  →  logits.clone()": "a copy computes what a view does",
+    "kl.py expected_with_gradient: logits.detach()  →  logits.clone()": "a copy computes what a view does",
+    "kl.py exact_with_gradient: logits.detach()  →  logits.clone()": "a copy computes what a view does",
     "kl.py exact: 0.0  →  1.0": "any finite number under the mask will do, for the result is masked again",
 }
 """Mutant, as printed → why it computes the same result."""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_INTERNAL = ("kl_bias", "ragged", "validation")
+_INTERNAL = ("ragged", "validation")
 _FILES = (file.stem for file in (Path(__file__).parent / "algorithms").glob("[!_]*.py"))
 _MODULES = sorted({*_FILES} - {*_INTERNAL})
 

@@ -68,7 +68,7 @@ def moments(
     return Moments(*(per_degree_of_freedom(product, group_size) for product in products))
 
 
-LOSSES: dict[str, Callable[[Moments, float], Tensor]] = {
+ABLATED_LOSSES: dict[str, Callable[[Moments, float], Tensor]] = {
     "without_variance": lambda m, beta: -beta * m.cov_reward_log_prob - beta**2 * m.cov_log_prob_anchor,
     "without_covariance": lambda m, beta: -beta * m.cov_reward_log_prob + 0.5 * beta**2 * m.var_log_prob,
 }
@@ -79,7 +79,9 @@ without the covariance it is e^{R/β}, whatever the anchor.
 """
 
 
-def fit(var_reward: float, var_implicit: float, cov_reward_implicit: float) -> tuple[float, float]:
+def implicit_reward_fit(
+    var_reward: float, var_implicit: float, cov_reward_implicit: float
+) -> tuple[float, float]:
     """Return slope and R² of the regression of f on R; at the optimum π* both are 1.
 
     One slope for all prompts, deviations from the means of each: slope = Cov(R, f)/Var(R),

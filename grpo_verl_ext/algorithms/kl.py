@@ -5,9 +5,20 @@ mask whatever stands there. Gradient flows through ``log_prob``. Log-ratios are 
 there is no gradient. An unbiased value does not make an unbiased gradient: in a loss, the gradient of `k2`
 is that of the KL on-policy, while those of `k1` and `k3` are not, which is what `with_k2_gradient` is for.
 J. Schulman, "Approximating KL Divergence", 2020.
+
+**Bias.** At a position the policy π = softmax(logits) gives every token v a probability, so the mean of an
+estimator over x ~ π, and the mean of its gradient in a loss, where the drawn token is held fixed, are finite
+sums, free of sampling noise (`expected_with_gradient`):
+
+    E[k] = Σ_v π(v) k(v),      E[∇k] = Σ_v π(v) ∇k(v),      ∇ with respect to the logits.
+
+The second is not the gradient of the first, which would also move π(v). E[∇k1] = 0: as a loss, k1 has no
+effect on average. E[∇k2] = ∇KL(π ‖ π_ref), as wanted. E[∇k3] = ∇KL(π_ref ‖ π) = π − π_ref, the gradient of
+the KL in the other direction. All of this holds up to the ±20.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,24 +49,28 @@ def k3(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> Tensor:
     return log_ratio.expm1() - log_ratio
 
 
-ESTIMATORS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+_KlEstimator = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(log_prob, ref_log_prob, mask) → nats, elementwise."""
+KL_ESTIMATORS: dict[str, _KlEstimator] = {"k1": k1, "k2": k2, "k3": k3}
 
 
 @torch.no_grad()
 def token_means(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> dict[str, Tensor]:
-    """1/N Σ_t m k_t by each of `ESTIMATORS`, N = Σ_t m: (…) → () each, in nats, fp64; 0 without a token.
+    """1/N Σ_t m k_t by each of `KL_ESTIMATORS`, N = Σ_t m: (…) → () each, in nats, fp64; 0 without a token.
 
     For metrics of a whole batch. The tokens may be padded or laid end to end (`ragged`): any shape will do.
     Takes the memory of `ragged.BLOCK` tokens beside its arguments, if these are contiguous.
     """
     check_same_shape(log_prob=log_prob, ref_log_prob=ref_log_prob, response_mask=response_mask)
-    sums = torch.zeros(len(ESTIMATORS), dtype=torch.float64, device=log_prob.device)
+    sums = torch.zeros(len(KL_ESTIMATORS), dtype=torch.float64, device=log_prob.device)
     tokens = torch.zeros((), dtype=torch.int64, device=log_prob.device)
     columns = (torch.split(each.flatten(), BLOCK) for each in (log_prob, ref_log_prob, response_mask))
     for block in zip(*columns, strict=True):
-        sums += torch.stack([estimate(*block).sum(dtype=torch.float64) for estimate in ESTIMATORS.values()])
+        sums += torch.stack(
+            [estimate(*block).sum(dtype=torch.float64) for estimate in KL_ESTIMATORS.values()]
+        )
         tokens += block[-1].bool().sum()
-    return dict(zip(ESTIMATORS, sums / tokens.clamp(min=1), strict=True))
+    return dict(zip(KL_ESTIMATORS, sums / tokens.clamp(min=1), strict=True))
 
 
 def with_k2_gradient(
@@ -89,3 +104,35 @@ def exact(logits: Tensor, ref_logits: Tensor, response_mask: Tensor, *, temperat
     )
     per_token = kl_div(ref_log_prob, log_prob, reduction="none", log_target=True).sum(dim=-1)
     return per_token.masked_fill(~present, 0)
+
+
+class Divergence(NamedTuple):
+    """A KL, or an estimate of it, at N positions, with its gradient.
+
+    Attributes:
+        value: (N,) nats.
+        gradient: (N, V), of each position's value with respect to its logits.
+    """
+
+    value: Tensor
+    gradient: Tensor
+
+
+def expected_with_gradient(estimator: _KlEstimator, logits: Tensor, ref_logits: Tensor) -> Divergence:
+    """E[k] and E[∇k] over a token from π at each of N positions: (N, V) → constants, in the logits' dtype."""
+    logits = logits.detach().requires_grad_()
+    log_prob, ref_log_prob = logits.log_softmax(dim=-1), ref_logits.log_softmax(dim=-1)
+    estimates = estimator(log_prob, ref_log_prob, torch.ones_like(logits))
+    return _divergence((log_prob.detach().exp() * estimates).sum(dim=-1), logits)
+
+
+def exact_with_gradient(logits: Tensor, ref_logits: Tensor) -> Divergence:
+    """KL(π ‖ π_ref), `exact`, and its gradient at each of N positions: (N, V) → constants."""
+    logits = logits.detach().requires_grad_()
+    mask = torch.ones(1, len(logits), device=logits.device)
+    return _divergence(exact(logits.unsqueeze(0), ref_logits.unsqueeze(0), mask).squeeze(0), logits)
+
+
+def _divergence(value: Tensor, logits: Tensor) -> Divergence:
+    (gradient,) = torch.autograd.grad(value.sum(), logits)
+    return Divergence(value.detach(), gradient)

@@ -1,10 +1,10 @@
 """The same mathematics for rows of different lengths laid end to end (nested tensors), without padding.
 
 ``values`` (N,) has the N tokens of all rows, and row i of B is ``values[offsets[i]:offsets[i + 1]]``;
-``offsets`` (B+1,) int64 starts with 0 and ends with N. A row may be empty. A function with a namesake in
-`advantages` or `gvpo` returns what that returns for the same rows padded. Beside arguments and
-result it takes the memory of one block of rows. Meant for the trainer's process: it reads the offsets, which
-would wait for a GPU. No gradient flows.
+``offsets`` (B+1,) int64 starts with 0 and ends with N. A row may be empty. A function whose docstring names
+one of `advantages`, `aggregation` or `gvpo` returns what that returns for the same rows padded. Beside
+arguments and result it takes the memory of one block of rows. Meant for the trainer's process: it reads the
+offsets, which would wait for a GPU. No gradient flows.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ def row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice]]:
             start = stop
 
 
-def has_tokens(response_mask: Tensor, offsets: Tensor) -> Tensor:
+def row_has_tokens(response_mask: Tensor, offsets: Tensor) -> Tensor:
     """Whether each row has a token that the policy wrote: (N,) → (B,) bool. See `advantages.has_tokens`.
 
     Raises:
@@ -38,9 +38,7 @@ def has_tokens(response_mask: Tensor, offsets: Tensor) -> Tensor:
     return _per_block(offsets, lambda tokens: response_mask[tokens].bool(), "sum") > 0
 
 
-def sequence_log_ratio(
-    log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor, offsets: Tensor
-) -> Tensor:
+def row_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
     """Σ_t (log_prob − old_log_prob) over the tokens of each row: (N,) → (B,), fp32 or better.
 
     See `gvpo.sequence_log_ratio`. Summed in fp64, so that it is the nearest number of its dtype.
@@ -75,7 +73,7 @@ def response_probability(log_prob: Tensor, response_mask: Tensor, offsets: Tenso
     return total.exp().mean(), total.mean()
 
 
-def sequence_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
+def row_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
     """Σ_t m_t x_t over the tokens of each row: (N,) → (B,), fp64. See `aggregation.sequence_sums`.
 
     Raises:
@@ -91,18 +89,18 @@ def _masked_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Tens
     )
 
 
-def token_mean(values: Tensor, response_mask: Tensor, offsets: Tensor, rows: Tensor) -> float:
+def mean_over_tokens(values: Tensor, response_mask: Tensor, offsets: Tensor, rows: Tensor) -> float:
     """Mean over the tokens of some rows, NaN without one: (N,), (B,) bool → float.
 
     Raises:
-        TensorError: see `sequence_sums`.
+        TensorError: see `row_sums`.
     """
-    sums = sequence_sums(values, response_mask, offsets)[rows].sum()
-    counts = sequence_sums(torch.ones_like(values), response_mask, offsets)[rows].sum()
+    sums = row_sums(values, response_mask, offsets)[rows].sum()
+    counts = row_sums(torch.ones_like(values), response_mask, offsets)[rows].sum()
     return float(sums / counts)
 
 
-def per_response(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
+def row_values(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
     """The value at each row's first token, 0 without one: (N,) → (B,). See `advantages.per_response`.
 
     Raises:
@@ -122,7 +120,7 @@ def per_response(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> 
     return result
 
 
-def on_tokens(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
+def on_row_tokens(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
     """One number per row, repeated on its tokens and 0 elsewhere: (B,), (N,) → (N,).
 
     See `advantages.on_tokens`.

@@ -1,9 +1,9 @@
 """Value and gradient bias of the KL estimators between two models, in the contexts of a dump's responses.
 
 At each position the mean over the next token is taken over the policy's whole vocabulary
-(`algorithms.kl_bias`), so the sampled tokens matter only as contexts. The contexts are tokenised again: a
-prompt through the chat template where that gives its text back exactly, else as plain text, which is counted;
-responses as plain text. They are the policy's own contexts if the dump is from its step.
+(`kl.expected_with_gradient`), so the sampled tokens matter only as contexts. The contexts are tokenised
+again: a prompt through the chat template where that gives its text back exactly, else as plain text, which is
+counted; responses as plain text. They are the policy's own contexts if the dump is from its step.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_verl_ext.algorithms import kl_bias
-from grpo_verl_ext.algorithms.kl import k1, k2, k3
+from grpo_verl_ext.algorithms.kl import (
+    KL_ESTIMATORS,
+    Divergence,
+    exact_with_gradient,
+    expected_with_gradient,
+)
 from grpo_verl_ext.anatomy.dump import AnatomyError, ids_of_prompt, response_length, token_ids
 from grpo_verl_ext.runs.dumps import Response
-
-_ESTIMATORS: dict[str, kl_bias.Estimator] = {"k1": k1, "k2": k2, "k3": k3}
 
 POSITIONS = 256
 """Positions drawn from a longer response; they then count for all of its positions."""
@@ -76,7 +78,7 @@ class _Sums:
     size: float = 0.0
     inner: float = 0.0
 
-    def add(self, estimate: kl_bias.Divergence, truth: kl_bias.Divergence, weight: float) -> None:
+    def add(self, estimate: Divergence, truth: Divergence, weight: float) -> None:
         self.value_bias += weight * float((estimate.value - truth.value).sum())
         self.difference += weight * float((estimate.gradient - truth.gradient).square().sum())
         self.size += weight * float(estimate.gradient.square().sum())
@@ -102,7 +104,7 @@ class Tally:
     tokens: float = 0.0
     kl: float = 0.0
     gradient_size: float = 0.0
-    estimators: dict[str, _Sums] = field(default_factory=lambda: {name: _Sums() for name in _ESTIMATORS})
+    estimators: dict[str, _Sums] = field(default_factory=lambda: {name: _Sums() for name in KL_ESTIMATORS})
 
     def add(self, logits: Tensor, ref_logits: Tensor, weight: float = 1.0) -> None:
         """Add N positions, given the logits of both models, (N, V) each."""
@@ -112,13 +114,13 @@ class Tally:
         ):
             # In fp64: an estimator's bias can be far smaller than fp32 rounding.
             wide, ref_wide = some.double(), ref_some.double()
-            truth = kl_bias.true(wide, ref_wide)
+            truth = exact_with_gradient(wide, ref_wide)
             self.positions += len(some)
             self.tokens += weight * len(some)
             self.kl += weight * float(truth.value.sum())
             self.gradient_size += weight * float(truth.gradient.square().sum())
-            for name, estimator in _ESTIMATORS.items():
-                self.estimators[name].add(kl_bias.expected(estimator, wide, ref_wide), truth, weight)
+            for name, estimator in KL_ESTIMATORS.items():
+                self.estimators[name].add(expected_with_gradient(estimator, wide, ref_wide), truth, weight)
 
     def biases(self) -> dict[str, _Bias]:
         """Return each estimator's means over the tokens."""

@@ -23,7 +23,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
 from grpo_verl_ext.catalogue import PRESETS, Algorithm, Estimator, Preset
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS, LOSSES
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.wire import GROUPS, GroupRows, no_drift
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _advantages(algorithm: Algorithm, step: StepResponses) -> Tensor:
     rewards[torch.arange(step.size), step.lengths - 1] = step.rewards
     preset = PRESETS.get(algorithm.name)
     options = {"grpo_ext": {"scale_rewards": preset.scale_rewards if preset else None}}
-    estimator = ESTIMATORS[algorithm.estimator.name]
+    estimator = ESTIMATOR_FUNCTIONS[algorithm.estimator.name]
     advantages, _ = estimator(rewards, mask.long(), index=step.group.numpy(), config=options)
     return advantages
 
@@ -133,7 +133,7 @@ def _advantages(algorithm: Algorithm, step: StepResponses) -> Tensor:
 def _loss(algorithm: Algorithm) -> PolicyLoss:
     from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
-    loss: PolicyLoss = {**POLICY_LOSS_REGISTRY, **LOSSES}[algorithm.loss.name]
+    loss: PolicyLoss = {**POLICY_LOSS_REGISTRY, **LOSS_FUNCTIONS}[algorithm.loss.name]
     return loss
 
 

@@ -1,17 +1,23 @@
-"""How a loss averages its tokens over the whole mini-batch, however that is cut.
+"""How a loss averages its tokens, and its metrics, over the whole mini-batch, however that is cut.
 
 Each average is a function of `algorithms.aggregation` with the counts of the mini-batch that verl's
 ``ppo_loss`` puts into the actor's configuration.
+
+verl averages the metrics of a loss over micro-batches and ranks with equal weights. With equally many
+responses per micro-batch, `metrics_of` scales them so that this average is exactly the mean over the
+mini-batch (so one micro-batch's value may exceed 1). With dynamic batching, where micro-batches have about
+equally many tokens, it is exact up to that balance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation
 from grpo_verl_ext.utils.keys import AGGREGATION, SCALE_FACTOR
 
@@ -47,7 +53,7 @@ class MiniBatch:
         return cls(**counts, group_size=config.rollout_n, loss_scale_factor=config.loss_scale_factor)
 
 
-Reduce = Callable[[Tensor, Tensor, MiniBatch], Tensor]
+_Reduce = Callable[[Tensor, Tensor, MiniBatch], Tensor]
 """(loss (B, T), response_mask (B, T), counts) → ()."""
 
 
@@ -62,7 +68,7 @@ class Average:
     """
 
     mode: str
-    reduce: Reduce
+    reduce: _Reduce
     depends_on_split: bool = False
 
 
@@ -110,7 +116,7 @@ LOCAL_TOKEN_MEAN = Average("token-mean", _local_token_mean, depends_on_split=Tru
 
 _VERLS = (TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_MEAN, _SEQUENCE_MEAN_TOKEN_SUM, CONSTANT_LENGTH)
 """The averages that ``actor.loss_agg_mode`` names."""
-MODES = tuple(each.mode for each in _VERLS)
+LOSS_AGG_MODES = tuple(each.mode for each in _VERLS)
 
 
 def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch: MiniBatch) -> Tensor:
@@ -123,5 +129,40 @@ def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch
         if average.mode == loss_agg_mode:
             return average.reduce(loss, response_mask, mini_batch)
     raise ValueError(
-        f"{AGGREGATION} is {loss_agg_mode!r}; valid are {', '.join(MODES)}. Type: {AGGREGATION}=token-mean"
+        f"{AGGREGATION} is {loss_agg_mode!r}; valid are {', '.join(LOSS_AGG_MODES)}. "
+        f"Type: {AGGREGATION}=token-mean"
     )
+
+
+def metrics_of(
+    values: Mapping[str, Tensor], response_mask: Tensor, config: Any, mini_batch: MiniBatch
+) -> dict[str, Tensor]:
+    """Return the token mean of each value, (B, T) → (), and the share of truncated responses."""
+    means = {name: _metric_mean(value, response_mask, config, mini_batch) for name, value in values.items()}
+    return means | _truncated_share(response_mask, config, mini_batch)
+
+
+def _metric_mean(value: Tensor, response_mask: Tensor, config: Any, mini_batch: MiniBatch) -> Tensor:
+    if config.use_dynamic_bsz:
+        return aggregation.micro_batch_token_mean(value, response_mask)
+    return aggregation.evenly_weighted_token_mean(
+        value, response_mask, mini_batch.batch_num_tokens, mini_batch.global_batch_size
+    )
+
+
+def _truncated_share(response_mask: Tensor, config: Any, mini_batch: MiniBatch) -> dict[str, Tensor]:
+    """Return ``actor/frac_truncated``, the share of truncated responses, if the budget is set.
+
+    Differs from verl's ``response_length/clip_ratio``, the share of responses as long as the longest of the
+    batch: these are the truncated ones only if ``response_length/max`` is the budget.
+    """
+    budget = config.policy_loss.get("max_response_length")
+    if budget is None:
+        return {}
+    truncated = adv.is_truncated(response_mask, budget)
+    if not config.use_dynamic_bsz:
+        return {"actor/frac_truncated": truncated.sum() / max(len(truncated), 1)}
+    share = aggregation.evenly_weighted_response_mean(
+        truncated, response_mask, mini_batch.batch_num_tokens, mini_batch.global_batch_size
+    )
+    return {"actor/frac_truncated": share}

@@ -13,10 +13,10 @@ from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import LARGEST, Section, option
 
-NAME = "gvpo"
+_NAME = "gvpo"
 ALL_TERMS = "all"
-"""Value of ``policy_loss.gvpo_terms`` for GVPO itself; the others are those of `gvpo_terms.LOSSES`."""
-TERMS = (ALL_TERMS, *gvpo_terms.LOSSES)
+"""Value of ``policy_loss.gvpo_terms`` for GVPO itself; the others are in `gvpo_terms.ABLATED_LOSSES`."""
+TERMS = (ALL_TERMS, *gvpo_terms.ABLATED_LOSSES)
 
 BETA = f"{POLICY_LOSS}.gvpo_beta"
 _WITHOUT_PRESET = f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig +{BETA}=0.1"
@@ -30,8 +30,8 @@ class GvpoOptions(Section):
         "β of GVPO, reward units per nat; larger stays nearer to the anchor",
         "a finite number > 0",
         "0.1",
-        why=f"policy_loss.loss_mode={NAME} needs its β",
-        fix=f"+algo={NAME}, or without the preset: {_WITHOUT_PRESET}",
+        why=f"policy_loss.loss_mode={_NAME} needs its β",
+        fix=f"+algo={_NAME}, or without the preset: {_WITHOUT_PRESET}",
     )
     gvpo_terms: Literal[TERMS] = option(  # type: ignore[valid-type]
         ALL_TERMS, "GVPO, or its paper's ablation", TERMS, ALL_TERMS
@@ -92,7 +92,7 @@ def _advise_sampling(config: DictConfig) -> Iterator[Problem]:
         yield Problem(
             "algorithm.rollout_correction.rollout_is",
             config.algorithm.rollout_correction.rollout_is,
-            why=f"the loss {NAME} does not use importance weights: by Theorem 2 the minimiser is the same "
+            why=f"the loss {_NAME} does not use importance weights: by Theorem 2 the minimiser is the same "
             "for every sampling distribution",
             fix="algorithm.rollout_correction.rollout_is=null",
         )
@@ -119,10 +119,10 @@ def _advise_kl(config: DictConfig) -> Iterator[Problem]:
 
 
 GVPO = Algorithm(
-    NAME,
+    _NAME,
     "arXiv 2504.19599",
     Estimator(
-        NAME,
+        _NAME,
         str(centred.__doc__),
         centred,
         sums_to_zero=True,
@@ -130,6 +130,6 @@ GVPO = Algorithm(
         checks={"groups": _check_anchor},
         advice={"sampling": _advise_sampling},
     ),
-    GroupLoss(NAME, options=GvpoOptions, settings=(_check_terms,), advice={"gvpo-kl": _advise_kl}),
+    GroupLoss(_NAME, options=GvpoOptions, settings=(_check_terms,), advice={"gvpo-kl": _advise_kl}),
     paired=True,
 )

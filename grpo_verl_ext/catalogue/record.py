@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from grpo_verl_ext.catalogue.averages import MODES, Average
+from grpo_verl_ext.catalogue.averages import LOSS_AGG_MODES, Average
 from grpo_verl_ext.utils.options import Section
 
 if TYPE_CHECKING:
@@ -184,12 +184,12 @@ class Algorithm:
     def __post_init__(self) -> None:
         """Refuse an average that the loss does not have."""
         own = mode_of(self.loss)
-        if own is None and self.average not in MODES:
+        if own is None and self.average not in LOSS_AGG_MODES:
             raise RecordError(
                 self.name,
                 "average",
                 self.average,
-                f"the loss {self.loss.name} needs one of {', '.join(MODES)}",
+                f"the loss {self.loss.name} needs one of {', '.join(LOSS_AGG_MODES)}",
             )
         if own is not None and self.average not in ("", own):
             raise RecordError(

@@ -19,7 +19,10 @@ CLIP_COV = VerlsLoss(
 KL_COV = VerlsLoss("kl_cov", depends_on_cut=("ranks the tokens of each micro-batch", f"{LOSS}=vanilla"))
 DPPO_TV, DPPO_KL = VerlsLoss("dppo_tv"), VerlsLoss("dppo_kl")
 
-ESTIMATORS = (VerlsEstimator("grpo", kl_in_loss=True), VerlsEstimator("grpo_vectorized", kl_in_loss=True))
+VERLS_ESTIMATORS = (
+    VerlsEstimator("grpo", kl_in_loss=True),
+    VerlsEstimator("grpo_vectorized", kl_in_loss=True),
+)
 
 OVERLONG_MANAGER = "dapo"
 """verl's reward manager with DAPO's punishment of long responses."""

@@ -11,7 +11,7 @@ import ray
 
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
-from grpo_verl_ext.verl_plugin.versions import TESTED
+from grpo_verl_ext.verl_plugin.preflight.environment import TESTED
 
 _WORKER_SECONDS = 180
 """Time limit for a Ray worker to start and to import verl."""

@@ -23,8 +23,8 @@ from grpo_verl_ext.doctor.environment import (
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.errors import Finding, Severity
 from grpo_verl_ext.utils.which_ray import which_ray
+from grpo_verl_ext.verl_plugin.preflight.environment import queue_missing
 from grpo_verl_ext.verl_plugin.usage import is_own_module
-from grpo_verl_ext.verl_plugin.versions import queue_missing
 
 _CLEAN, _WARNED, WRONG = 0, 1, 2
 

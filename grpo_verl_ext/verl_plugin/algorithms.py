@@ -14,29 +14,29 @@ from grpo_verl_ext.verl_plugin import estimators
 from grpo_verl_ext.verl_plugin.gvpo import loss as group_loss
 from grpo_verl_ext.verl_plugin.losses import custom
 
-RECORD = "grpo_ext_record"
+_RECORD = "grpo_ext_record"
 """Attribute of a function with the record that it was made from."""
 
-ESTIMATORS: dict[str, estimators.VerlsCall] = {}
-LOSSES: dict[str, custom.PolicyLoss] = {}
+ESTIMATOR_FUNCTIONS: dict[str, estimators.VerlsCall] = {}
+LOSS_FUNCTIONS: dict[str, custom.PolicyLoss] = {}
 
 
 def _function_of(record: Estimator | Loss) -> Callable[..., Any]:
     """Return the function of verl's signature for an estimator or a loss."""
     if isinstance(record, Estimator):
-        made: Callable[..., Any] = estimators.as_verl_calls_it(record)
+        made: Callable[..., Any] = estimators.estimator_function(record)
     elif isinstance(record, GroupLoss):
-        made = group_loss.as_verl_calls_it(record)
+        made = group_loss.group_loss_function(record)
     else:
         assert isinstance(record, TokenLoss)
-        made = custom.as_verl_calls_it(record)
-    setattr(made, RECORD, record)
+        made = custom.token_loss_function(record)
+    setattr(made, _RECORD, record)
     return made
 
 
 def is_of(function: object, record: Estimator | Loss) -> bool:
     """Whether a registered function was made from this record."""
-    return getattr(function, RECORD, None) is record
+    return getattr(function, _RECORD, None) is record
 
 
 def _enter(record: Estimator | Loss) -> None:
@@ -46,7 +46,7 @@ def _enter(record: Estimator | Loss) -> None:
     of that name is refused by the check ``names``.
     """
     is_estimator = isinstance(record, Estimator)
-    own: dict[str, Any] = ESTIMATORS if is_estimator else LOSSES
+    own: dict[str, Any] = ESTIMATOR_FUNCTIONS if is_estimator else LOSS_FUNCTIONS
     verls: dict[Any, Any] = ADV_ESTIMATOR_REGISTRY if is_estimator else POLICY_LOSS_REGISTRY
     own[record.name] = _function_of(record)
     verls.setdefault(record.name, own[record.name])

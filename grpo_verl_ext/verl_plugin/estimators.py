@@ -24,8 +24,9 @@ from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.validation import check_rows, check_same_shape
 from grpo_verl_ext.catalogue import Estimator
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin.batch.sessions import Rows, rows_of
+from grpo_verl_ext.verl_plugin.batch.sessions import RowRoles, row_roles
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
+from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, STEPS
 
 _BASELINES: dict[str, adv.Baseline] = {
@@ -38,11 +39,11 @@ _BASELINES: dict[str, adv.Baseline] = {
 LARGEST_REWARD = 1e15
 """Largest |reward|: sums of many squares still fit fp32."""
 
-Result = tuple[Tensor, Tensor]
-VerlsCall = Callable[..., Result]
+_Result = tuple[Tensor, Tensor]
+VerlsCall = Callable[..., _Result]
 
 
-def as_verl_calls_it(estimator: Estimator) -> VerlsCall:
+def estimator_function(estimator: Estimator) -> VerlsCall:
     """Return an estimator with verl's signature: (B, T) rewards and mask, prompt ids → advantages, returns.
 
     With ``gvpo_anchor=ref`` the trainer, which has the reference's log-probs, subtracts β (ℓ − mean ℓ).
@@ -55,7 +56,7 @@ def as_verl_calls_it(estimator: Estimator) -> VerlsCall:
         index: npt.ArrayLike | None = None,
         config: Mapping[str, Any] | None = None,
         **_: object,
-    ) -> Result:
+    ) -> _Result:
         return compute(estimator, token_level_rewards, response_mask, index, config)
 
     function.__name__ = function.__qualname__ = estimator.name
@@ -70,10 +71,10 @@ def _process(
     response_mask: Tensor,
     index: npt.ArrayLike | None,
     config: Mapping[str, Any] | None,
-) -> Result:
+) -> _Result:
     name = estimator.name
     options = Options.for_estimator(config, name)
-    check_our_trainer(options)
+    _check_our_trainer(options)
     group = _group_ids(name, index, token_level_rewards)
     _rows(estimator, index, token_level_rewards)  # refuses several outputs of a session
     steps = STEPS.get()
@@ -97,10 +98,10 @@ def _outcome(
     response_mask: Tensor,
     index: npt.ArrayLike | None,
     config: Mapping[str, Any] | None,
-) -> Result:
+) -> _Result:
     name = estimator.name
     options = Options.for_estimator(config, name)
-    check_our_trainer(options)
+    _check_our_trainer(options)
     group = _group_ids(name, index, token_level_rewards)
     check_rows(response_mask, group)
     check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
@@ -132,8 +133,8 @@ def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tens
     return group
 
 
-def _rows(estimator: Estimator, index: npt.ArrayLike | None, like: Tensor) -> Rows:
-    return rows_of(estimator, np.asarray(index).tolist(), like.device)
+def _rows(estimator: Estimator, index: npt.ArrayLike | None, like: Tensor) -> RowRoles:
+    return row_roles(estimator, np.asarray(index).tolist(), like.device)
 
 
 def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
@@ -147,8 +148,8 @@ def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
         )
 
 
-def check_our_trainer(options: Options) -> None:
-    """Refuse the anchor ``ref``, a reference refresh and gold responses under verl's own trainer modes.
+def _check_our_trainer(options: Options) -> None:
+    """Refuse the anchor ``ref``, and features that a trainer mode of this package does, under verl's own.
 
     Raises:
         SettingError: one of them is set, and the trainer is not ours.
@@ -157,10 +158,13 @@ def check_our_trainer(options: Options) -> None:
         return
     if options.gvpo_anchor == "ref":
         raise _without_effect("gvpo_anchor", "ref", "brings the reference's log-probs to the targets")
-    if options.ref_model_sync_steps is not None:
-        raise _without_effect("ref_model_sync_steps", options.ref_model_sync_steps, "refreshes the reference")
-    if options.gold_responses is not None:
-        raise _without_effect("gold_responses.files", options.gold_responses.files, "measures them")
+    for feature in all_features():
+        for option, task in feature.done_by_trainer.items():
+            value: Any = options
+            for name in option.split("."):
+                value = getattr(value, name, None)
+            if value is not None:
+                raise _without_effect(option, value, task)
 
 
 def _without_effect(option: str, value: object, task: str) -> SettingError:

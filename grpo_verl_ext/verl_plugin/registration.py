@@ -11,6 +11,7 @@ from wrapt import register_post_import_hook
 from grpo_verl_ext.utils.foreign import foreign_algorithms, presets_of
 from grpo_verl_ext.verl_plugin import patches, resolvers
 from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
+from grpo_verl_ext.verl_plugin.features import all_features, of_plugin
 from grpo_verl_ext.verl_plugin.patches import driver
 
 
@@ -18,14 +19,14 @@ from grpo_verl_ext.verl_plugin.patches import driver
 def register() -> None:
     """Add the package's estimators, losses, trainer modes and presets to verl.
 
-    Also installs the CPU platform (if ``VERL_PLATFORM=cpu``) and the patches that `patches.VARIABLE` names.
+    Also installs the CPU platform (if ``VERL_PLATFORM=cpu``) and the patches that the driver has named.
     """
     _install_search_path()
     resolvers.install()
     if is_cpu_chosen():
         from grpo_verl_ext.verl_plugin import cpu
 
-        cpu.install()
+        cpu.install_platform()
     # The module with verl's registries takes a second to import, so wait until verl imports it.
     register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
     register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
@@ -37,7 +38,7 @@ def register() -> None:
     ):
         unchecked = "no setting of grpo_verl_ext is checked before the training"
         register_post_import_hook(patches.or_warn(patch, "driver", unchecked), module)
-    patches.install()
+    patches.install_patches()
 
 
 def _register_algorithms(_core_algos: ModuleType) -> None:
@@ -50,8 +51,9 @@ def _register_trainers(_v1: ModuleType) -> None:
 
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:
-    import grpo_verl_ext.verl_plugin.rollout.agent_loops
-    import grpo_verl_ext.verl_plugin.stored.rollout  # noqa: F401
+    for feature in all_features():
+        for module in feature.agent_loops.values():
+            of_plugin(module)
 
 
 def _register_reward_manager(_reward_manager: ModuleType) -> None:

@@ -10,24 +10,16 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from grpo_verl_ext.verl_plugin.features import all_features, of_plugin
 from grpo_verl_ext.verl_plugin.gvpo.drift import GroupActorRolloutRefWorker, GroupDetachActorWorker
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GroupBatchingMixin
-from grpo_verl_ext.verl_plugin.measure.gold_responses import GoldResponseMixin
-from grpo_verl_ext.verl_plugin.measure.training_rewards import TrainingRewardMixin
-from grpo_verl_ext.verl_plugin.reference.trainer import ReferenceSyncTrainerMixin
-from grpo_verl_ext.verl_plugin.steps.trainer import ProcessSupervisionMixin
-from grpo_verl_ext.verl_plugin.stored.trainer import StoredResponsesMixin
 from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER
 
+_PARTS: Any = tuple(of_plugin(feature.trainer) for feature in all_features() if feature.trainer)
+"""The parts of features in the trainer: classes on verl's trainer, each of which calls the next."""
 
-class GroupTrainer(
-    GroupBatchingMixin,
-    ProcessSupervisionMixin,
-    GoldResponseMixin,
-    TrainingRewardMixin,
-    ReferenceSyncTrainerMixin,
-    StoredResponsesMixin,
-):
+
+class GroupTrainer(GroupBatchingMixin, *_PARTS):  # type: ignore[misc]  # known when they are imported
     """All additions to a trainer of verl, mixed in before its class."""
 
     verl_mode: ClassVar[str]

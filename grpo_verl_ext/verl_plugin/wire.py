@@ -1,7 +1,10 @@
-"""Values passed to our losses and estimators through calls of verl that do not forward them.
+"""All that this package's parts in verl's processes pass to each other, with the one that writes it.
 
-The trainer or worker sets each one; the loss or estimator reads it inside the call. All input of a registered
-loss or estimator besides its arguments is listed here.
+- Fields of a batch, which verl carries from trainer to rollout and worker.
+- Values set around a call of verl that does not forward them: the trainer or worker sets each one, the loss
+  or estimator reads it inside the call, or adds to it. All input of a registered loss or estimator besides
+  its arguments is among them.
+- The failure of a reward process, of which verl does not tell the trainer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,21 +17,56 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-Value = TypeVar("Value")
+# Fields of the batch.
+
+STORED_COLUMN = "stored_responses"
+"""Trainer → agent loop, column of a training prompt: its `stored.rollout.PromptResponses`."""
+STORED_ORIGIN = "stored_response"
+"""Agent loop → trainer, in ``extra_fields`` of a stored response: its `stored.rollout.Origin`."""
+STEP_FIELD = "steps"
+"""Agent loop → trainer, in ``extra_fields``: [(reward, position of its last token), …] of a response."""
+STEP_ERROR = "step_error"
+"""The same where steps do not fit: why. verl only logs what an agent loop raises; the trainer raises it."""
+
+GROUP_INDEX = "group_index"
+"""Trainer → worker, a number per response: its prompt's in the rollout batch."""
+GROUP_SIZE_FIELD = "group_size"
+"""Trainer → worker, a number per response: the prompt's responses with tokens."""
+NUM_GROUPS = "num_groups"
+"""Trainer → worker: number of prompts of the rollout batch, padding included."""
+OLD_IS_CURRENT = "old_log_probs_are_current"
+"""Trainer → worker: whether the policy to be updated is the one of ``old_log_probs``."""
+ANCHOR_FIELD = "anchor_log_probs"
+"""Trainer → worker: the field with the log-probs of GVPO's anchor, `OLD_LOG_PROBS` or `REF_LOG_PROB`."""
+OLD_LOG_PROBS, REF_LOG_PROB = "old_log_probs", "ref_log_prob"
+"""verl's own fields."""
+DRIFT_SOURCE = "drift_source"
+"""Trainer → worker: the value of a `DriftSource`."""
+
+GROUP_DRIFT = "group_drift"
+"""Worker → its micro-batches, a number per response: Δ̄ of its prompt, where it is measured beforehand."""
+OLD_DEVIATION = "group_old_deviation"
+"""The same: `GroupRows.old_deviation`."""
+ANCHOR_DEVIATION = "group_anchor_deviation"
+"""The same: `GroupRows.anchor_deviation`."""
+
+# Values around a call.
+
+_Value = TypeVar("_Value")
 
 
-class _ScopedValue(Generic[Value]):
+class _ScopedValue(Generic[_Value]):
     """A value per thread that is set inside a ``with`` block and None outside."""
 
     def __init__(self, name: str) -> None:
-        self._value: ContextVar[Value | None] = ContextVar(name, default=None)
+        self._value: ContextVar[_Value | None] = ContextVar(name, default=None)
 
-    def get(self) -> Value | None:
+    def get(self) -> _Value | None:
         """Return the value set by the innermost block, or None."""
         return self._value.get()
 
     @contextmanager
-    def set(self, value: Value) -> Iterator[None]:
+    def set(self, value: _Value) -> Iterator[None]:
         """Make `get` return this value inside the block."""
         token = self._value.set(value)
         try:
@@ -40,7 +78,7 @@ class _ScopedValue(Generic[Value]):
 OUR_TRAINER = _ScopedValue[bool]("trainer of this package")
 """Trainer → estimator: true in a call by a trainer mode of this package."""
 
-KEYS = _ScopedValue[Sequence[str]]("keys")
+ROW_KEYS = _ScopedValue[Sequence[str]]("keys")
 """Trainer → estimator: verl's key of each row, which identifies its session."""
 
 
@@ -58,14 +96,6 @@ STEPS = _ScopedValue[Steps]("steps")
 
 DUMPED_COLUMNS = _ScopedValue[dict[str, dict[str, list[float]]]]("columns")
 """Trainer → its rollout dump: additional columns, by the row's uid."""
-
-GROUP_INDEX = "group_index"
-GROUP_SIZE = "group_size"
-GROUP_DRIFT = "group_drift"
-OLD_DEVIATION = "group_old_deviation"
-ANCHOR_DEVIATION = "group_anchor_deviation"
-"""Fields of the batch, one number per response: the trainer writes the first two, the worker the others;
-`GROUP_DRIFT` only where it is measured beforehand."""
 
 
 class DriftSource(Enum):
@@ -113,6 +143,24 @@ GROUPS = _ScopedValue[GroupRows]("group rows")
 """Worker → loss: the groups of the micro-batch's rows; verl's ``ppo_loss`` passes no prompt ids."""
 
 
+@dataclass(frozen=True)
+class UpdateSums:
+    """What the loss gvpo adds up over the micro-batches of an update; tensors that the worker made.
+
+    Attributes:
+        weights: (P,) for each prompt of the rollout batch, the weights of its responses' log-likelihoods.
+        fit: (3,) the mini-batch's Var(R), Var(f) and Cov(R, f) of `gvpo_terms.Moments`, D times this rank's
+            part.
+    """
+
+    weights: Tensor
+    fit: Tensor
+
+
+UPDATE_SUMS = _ScopedValue[UpdateSums]("sums of an update")
+"""Worker → loss, which adds to them: verl would return each as a metric."""
+
+
 def no_drift(log_ratio: Tensor, member: Tensor) -> Tensor:  # noqa: ARG001  # a `Drift`
     """Return Δ̄ = 0, for a policy that has not moved."""
     return torch.zeros_like(log_ratio)
@@ -128,3 +176,43 @@ def at_first_update(rows: int, group_size: int, device: torch.device | None = No
         old_deviation=zeros,
         anchor_deviation=zeros,
     )
+
+
+# The failure of a reward process.
+
+
+def report_failure(error: Exception) -> None:
+    """Keep an error's message for the trainer of this Ray job; without Ray nobody waits for it.
+
+    verl logs an error of a reward and trains on the responses that are left. The watchdog of the trainer's
+    process (`patches.watchdog`) raises an error that is reported here.
+    """
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    if key := _failure_key():
+        _internal_kv_put(key, str(error).encode())
+
+
+def reported_failure() -> str | None:
+    """Return the message that was reported last in this job; None: there is none."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    key = _failure_key()
+    message = _internal_kv_get(key) if key else None
+    return None if message is None else message.decode()
+
+
+def forget_failure() -> None:
+    """Remove what an earlier training of this job reported."""
+    from ray.experimental.internal_kv import _internal_kv_del
+
+    if key := _failure_key():
+        _internal_kv_del(key)
+
+
+def _failure_key() -> bytes | None:
+    import ray  # this module is loaded in processes that need no Ray
+
+    if not ray.is_initialized():
+        return None
+    return f"grpo_verl_ext/failure/{ray.get_runtime_context().get_job_id()}".encode()

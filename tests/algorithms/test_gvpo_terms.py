@@ -134,7 +134,7 @@ def expected_loss(name: str, logits: Tensor, anchor: Tensor) -> Tensor:
     """Over all pairs of the uniform distribution."""
     pairs = torch.cartesian_prod(torch.arange(3), torch.arange(3))
     moments = moments_of(REWARDS[pairs], logits.log_softmax(0)[pairs], anchor[pairs], BETA)
-    return gvpo_terms.LOSSES[name](moments, BETA).sum(-1).mean()
+    return gvpo_terms.ABLATED_LOSSES[name](moments, BETA).sum(-1).mean()
 
 
 @pytest.mark.parametrize("anchor", [ANCHOR, ANCHOR.flip(0)])
@@ -165,7 +165,7 @@ def test_their_gradients_are_those_of_the_terms_that_are_left(groups):
     for group in (group for group in groups if len(group) > 1):
         rewards, log_prob, anchor = torch.tensor(group, dtype=F64).T
         log_prob = log_prob.clone().requires_grad_()
-        for name, loss in gvpo_terms.LOSSES.items():
+        for name, loss in gvpo_terms.ABLATED_LOSSES.items():
             found = loss(moments_of(rewards, log_prob, anchor, BETA), BETA).sum()
             expected = left[name](rewards, log_prob, anchor)
             assert found.item() == pytest.approx(expected.item(), rel=1e-11, abs=1e-11)
@@ -185,7 +185,7 @@ def test_the_fit_is_least_squares_with_an_intercept_for_each_prompt():
     generator = torch.Generator().manual_seed(0)
     rewards, log_prob, anchor = torch.randn(3, 5, 4, generator=generator, dtype=F64)
     moments = moments_of(rewards, log_prob, anchor, BETA)
-    found = gvpo_terms.fit(*(moment.sum(-1).mean().item() for moment in moments[3:]))
+    found = gvpo_terms.implicit_reward_fit(*(moment.sum(-1).mean().item() for moment in moments[3:]))
 
     implicit = (BETA * (log_prob - anchor)).numpy().ravel()
     intercepts = np.kron(np.eye(5), np.ones((4, 1)))
@@ -198,10 +198,12 @@ def test_the_fit_is_least_squares_with_an_intercept_for_each_prompt():
 
 def test_the_optimum_fits_and_the_anchor_explains_nothing():
     at_optimum = moments_of(REWARDS, (ANCHOR + REWARDS / BETA).log_softmax(0), ANCHOR, BETA)
-    assert gvpo_terms.fit(*(m.sum().item() for m in at_optimum[3:])) == pytest.approx((1, 1), rel=1e-12)
+    assert gvpo_terms.implicit_reward_fit(*(m.sum().item() for m in at_optimum[3:])) == pytest.approx(
+        (1, 1), rel=1e-12
+    )
     at_anchor = moments_of(REWARDS, ANCHOR, ANCHOR, BETA)
-    assert gvpo_terms.fit(*(m.sum().item() for m in at_anchor[3:])) == (0, 0)
-    assert gvpo_terms.fit(0.0, 2.0, 0.0) == (0, 0), "rewards that do not vary"
+    assert gvpo_terms.implicit_reward_fit(*(m.sum().item() for m in at_anchor[3:])) == (0, 0)
+    assert gvpo_terms.implicit_reward_fit(0.0, 2.0, 0.0) == (0, 0), "rewards that do not vary"
 
 
 # --------------------------------------------------------------------------------------- next to DPO

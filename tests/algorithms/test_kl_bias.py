@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from grpo_verl_ext.algorithms.kl import exact_with_gradient as true
+from grpo_verl_ext.algorithms.kl import expected_with_gradient as expected
 from grpo_verl_ext.algorithms.kl import k1, k2, k3
-from grpo_verl_ext.algorithms.kl_bias import expected, true
 
 LN2, LN3 = math.log(2), math.log(3)
 

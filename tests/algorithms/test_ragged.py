@@ -48,10 +48,10 @@ def test_each_function_is_its_namesake_on_padded_rows(rows, block):
     full, first, second = (pad(each, offsets) for each in (mask, a, b))
     one_each = torch.arange(1.0, len(rows) + 1, dtype=F64)
     with patch.object(ragged, "BLOCK", block):
-        assert torch.equal(ragged.has_tokens(mask, offsets), padded.has_tokens(full))
-        assert torch.equal(ragged.per_response(a, mask, offsets), padded.per_response(first, full))
-        spread = ragged.on_tokens(one_each, mask, offsets)
-        ratios = ragged.sequence_log_ratio(a, b, mask, offsets)
+        assert torch.equal(ragged.row_has_tokens(mask, offsets), padded.has_tokens(full))
+        assert torch.equal(ragged.row_values(a, mask, offsets), padded.per_response(first, full))
+        spread = ragged.on_row_tokens(one_each, mask, offsets)
+        ratios = ragged.row_log_ratio(a, b, mask, offsets)
     assert torch.equal(pad(spread, offsets), padded.on_tokens(one_each, full))
     expected = gvpo.sequence_log_ratio(first, second, full)
     torch.testing.assert_close(ratios, expected, rtol=1e-14, atol=1e-14)  # another order of summation
@@ -86,10 +86,10 @@ def test_by_hand():
     # Rows of 3, 0 and 2 tokens; a tool wrote the first token of the first row, and the last row was rejected.
     mask, offsets = torch.tensor([0, 1, 1, 0, 0]), torch.tensor([0, 3, 3, 5])
     values = torch.tensor([NAN, -1.0, -2.0, NAN, NAN])
-    assert ragged.has_tokens(mask, offsets).tolist() == [True, False, False]
-    assert ragged.per_response(values, mask, offsets).tolist() == [-1, 0, 0]
-    assert ragged.on_tokens(torch.tensor([5.0, 6.0, 7.0]), mask, offsets).tolist() == [0, 5, 5, 0, 0]
-    assert ragged.sequence_log_ratio(values, values / 2, mask, offsets).tolist() == [-1.5, 0, 0]
+    assert ragged.row_has_tokens(mask, offsets).tolist() == [True, False, False]
+    assert ragged.row_values(values, mask, offsets).tolist() == [-1, 0, 0]
+    assert ragged.on_row_tokens(torch.tensor([5.0, 6.0, 7.0]), mask, offsets).tolist() == [0, 5, 5, 0, 0]
+    assert ragged.row_log_ratio(values, values / 2, mask, offsets).tolist() == [-1.5, 0, 0]
     # e⁻³ and twice e⁰: rows without tokens.
     probability, log_prob = ragged.response_probability(values, mask, offsets)
     assert probability.item() == pytest.approx((math.exp(-3) + 2) / 3, rel=1e-12)
@@ -102,7 +102,7 @@ def test_by_hand():
 
 def test_an_infinite_log_prob_spoils_its_own_row_alone():
     log_prob, old = torch.tensor([-1.0, -math.inf, -1.0]), torch.tensor([-1.5, -1.0, -2.0])
-    found = ragged.sequence_log_ratio(log_prob, old, torch.ones(3), torch.tensor([0, 1, 2, 3]))
+    found = ragged.row_log_ratio(log_prob, old, torch.ones(3), torch.tensor([0, 1, 2, 3]))
     assert found.tolist() == [0.5, -math.inf, 1.0]
     probability, total = ragged.response_probability(log_prob, torch.ones(3), torch.tensor([0, 1, 2, 3]))
     assert (probability.item(), total.item()) == (pytest.approx(2 / 3 * math.exp(-1)), -math.inf)
@@ -111,25 +111,25 @@ def test_an_infinite_log_prob_spoils_its_own_row_alone():
 def test_long_rows_lose_nothing_to_the_order_of_their_tokens():
     # In fp32 2²⁴ + 1 is 2²⁴; the sum of 2²⁴ and two ones is a number of fp32.
     values = torch.tensor([2.0**24, 1.0, 1.0])
-    found = ragged.sequence_log_ratio(values, torch.zeros(3), torch.ones(3), torch.tensor([0, 3]))
+    found = ragged.row_log_ratio(values, torch.zeros(3), torch.ones(3), torch.tensor([0, 3]))
     assert (found.item(), found.dtype) == (2**24 + 2, torch.float32)
 
 
 def test_bf16_is_subtracted_in_fp32():
     a, b = torch.tensor([1.0], dtype=torch.bfloat16), torch.tensor([2.0**-10], dtype=torch.bfloat16)
-    found = ragged.sequence_log_ratio(a, b, torch.ones(1), torch.tensor([0, 1]))
+    found = ragged.row_log_ratio(a, b, torch.ones(1), torch.tensor([0, 1]))
     assert (found.item(), found.dtype) == (1 - 2**-10, torch.float32)
 
 
 OFFSETS = torch.tensor([0, 2, 3])
 ONES = torch.ones(3)
 REFUSED = {
-    "rows that end elsewhere": (lambda: ragged.has_tokens(torch.ones(4), OFFSETS), "the rows end at 3"),
-    "padded rows": (lambda: ragged.has_tokens(torch.ones(3, 1), OFFSETS), r"has shape \(3, 1\)"),
-    "two lengths": (lambda: ragged.per_response(torch.ones(2), ONES, OFFSETS), r"\(2,\), but response_mask"),
-    "a number too many": (lambda: ragged.on_tokens(ONES, ONES, OFFSETS), r"\(3,\), but rows has \(2,\)"),
+    "rows that end elsewhere": (lambda: ragged.row_has_tokens(torch.ones(4), OFFSETS), "the rows end at 3"),
+    "padded rows": (lambda: ragged.row_has_tokens(torch.ones(3, 1), OFFSETS), r"has shape \(3, 1\)"),
+    "two lengths": (lambda: ragged.row_values(torch.ones(2), ONES, OFFSETS), r"\(2,\), but response_mask"),
+    "a number too many": (lambda: ragged.on_row_tokens(ONES, ONES, OFFSETS), r"\(3,\), but rows has \(2,\)"),
     "integers": (
-        lambda: ragged.sequence_log_ratio(ONES.long(), ONES, ONES, OFFSETS),
+        lambda: ragged.row_log_ratio(ONES.long(), ONES, ONES, OFFSETS),
         "log_prob is torch.int64; valid is a floating dtype",
     ),
     "integers of a response": (

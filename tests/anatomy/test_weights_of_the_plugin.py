@@ -6,7 +6,7 @@ import torch
 from grpo_verl_ext.anatomy.weights import ALGORITHMS, StepResponses, token_weights
 from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS, LOSSES
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, actor_config
 
 GROUPS = ["a", "b", "b", "a", "a", "c", "b", "c", "a", "c", "b", "c"]
@@ -14,16 +14,16 @@ SCORES = [0.0, 1.0, 0.5, 2.0, 0.0, 1.0, 1.0, 1.0, 0.25, 1.0, 0.0, 1.0]
 LENGTHS = [3, 7, 1, 2, 9, 4, 4, 5, 6, 1, 2, 8]
 
 
-WEIGHED = [case for case in OUR_CASES if case.name in LOSSES]
+WEIGHED = [case for case in OUR_CASES if case.name in LOSS_FUNCTIONS]
 
 
 def test_every_variant_is_a_registered_loss() -> None:
-    assert [case.name for case in WEIGHED] == list(LOSSES)
+    assert [case.name for case in WEIGHED] == list(LOSS_FUNCTIONS)
 
 
 def test_every_preset_is_weighed_but_those_that_need_more_than_scores() -> None:
     assert set(PRESETS) - set(ALGORITHMS) == {"grpo_process", "ppo", "ppo_kl"}
-    assert set(LOSSES) <= set(ALGORITHMS)
+    assert set(LOSS_FUNCTIONS) <= set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("case", WEIGHED, ids=lambda case: case.name)
@@ -32,7 +32,7 @@ def test_the_gradient_of_the_registered_loss_with_the_registered_advantages(case
     mask = step.mask().long()
     rewards = torch.zeros(mask.shape)
     rewards[torch.arange(step.size), step.lengths - 1] = step.rewards
-    estimator = ESTIMATORS.get(case.name, ESTIMATORS["grpo_outcome"])
+    estimator = ESTIMATOR_FUNCTIONS.get(case.name, ESTIMATOR_FUNCTIONS["grpo_outcome"])
     no_std = {"grpo_ext": {"scale_rewards": "none"}} if case.name in ("dr_grpo", "gvpo") else {}
     advantages, _ = estimator(rewards, mask, GROUPS, no_std)
 
@@ -40,7 +40,7 @@ def test_the_gradient_of_the_registered_loss_with_the_registered_advantages(case
     config = actor_config(case)
     config.global_batch_info.update(dp_size=1, batch_num_tokens=step.tokens, global_batch_size=step.size)
     with wire.GROUPS.set(wire.at_first_update(step.size, config.rollout_n)):
-        loss, _ = LOSSES[case.name](
+        loss, _ = LOSS_FUNCTIONS[case.name](
             old_log_prob=log_prob.detach(),
             log_prob=log_prob,
             advantages=advantages,

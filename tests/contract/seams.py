@@ -101,7 +101,7 @@ SEAMS: list[Seam] = [
         Hands("TransferQueueController.options", by_name=("name", "namespace")),
         ".patches.transfer_queue",
     ),
-    seam(f"{VLLM_SERVER}.run_server", Replaced(ANY_MORE), ".patches.vllm_server"),
+    seam(f"{VLLM_SERVER}.run_server", Replaced(ANY_MORE), ".patches.watchdog"),
     # Else the watch would overlook the death of this actor.
     seam(
         f"{AGENT_LOOP}.agent_loop.AgentLoopManager._init_agent_loop_workers",
@@ -180,7 +180,7 @@ SEAMS: list[Seam] = [
         ".gvpo.loss",
     ),
     # Else verl would train with its own loss, vanilla.
-    seam(LOSS, Has("loss_mode = config.policy_loss.get('loss_mode', 'vanilla')"), ".losses.metrics"),
+    seam(LOSS, Has("loss_mode = config.policy_loss.get('loss_mode', 'vanilla')"), "catalogue.averages"),
     # Else `+algo=gspo` would be averaged otherwise than its key says. verl 0.9.0 writes its value here.
     seam(
         f"{CORE}.compute_policy_loss_gspo",
@@ -206,7 +206,7 @@ SEAMS: list[Seam] = [
     seam(
         LOSS,
         Has("Metric.from_dict(pg_metrics, aggregation=AggregationType.MEAN)"),
-        ".losses.metrics",
+        "catalogue.averages",
         ".gvpo.drift",
     ),
     seam("verl.utils.metric.AggregationType", Members("MEAN"), ".gvpo.drift"),
@@ -215,7 +215,7 @@ SEAMS: list[Seam] = [
     seam(
         "verl.utils.metric.Metric.aggregate_dp",
         Has("values=np.mean(value_arrays, axis=0)"),
-        ".losses.metrics",
+        "catalogue.averages",
         ".gvpo.drift",
     ),
     seam("verl.workers.config.PolicyLossConfig", Members("loss_mode", "get"), ".loss_config"),
@@ -236,7 +236,7 @@ SEAMS: list[Seam] = [
             *("strategy", "ppo_micro_batch_size_per_gpu", "use_kl_loss", "kl_loss_coef"),
             *("get", "__getitem__"),
         ),
-        *(".losses.metrics", ".losses.custom"),
+        *("catalogue.averages", ".losses.custom"),
         *(".gvpo.loss", ".invariance.report", "anatomy.weights"),
     ),
     # --- Trainers
@@ -340,7 +340,7 @@ SEAMS: list[Seam] = [
         Members("keys", "partition_id", "tags", "extra_info", "reorder"),
         ".batch.fields",
         ".gvpo.trainer",
-        ".steps.collect",
+        ".steps.trainer",
     ),
     seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".gvpo.trainer"),
     seam("transfer_queue.KVBatchMeta.select_keys", Called(("keys_to_select",)), ".measure.gold_responses"),
@@ -362,7 +362,7 @@ SEAMS: list[Seam] = [
     seam(
         "verl.trainer.ppo.padding_utils.construct_minimal_padding_template",
         Has("is_padding=True"),
-        ".steps.collect",
+        ".steps.trainer",
     ),
     seam("transfer_queue.KVBatchMeta.chunk", Called(("chunks",)), ".gvpo.packing"),
     # Else a mini-batch would cut groups.
@@ -719,7 +719,7 @@ SEAMS: list[Seam] = [
         ".preflight.training",
     ),
     seam(CONFIGURATION, Keys(values={"algorithm.norm_adv_by_std_in_grpo": True}), ".config", ".estimators"),
-    seam(CONFIGURATION, Keys("actor_rollout_ref.actor.rollout_n"), ".loss_config", ".losses.metrics"),
+    seam(CONFIGURATION, Keys("actor_rollout_ref.actor.rollout_n"), ".loss_config", "catalogue.averages"),
     seam(CONFIGURATION, Keys("data.shuffle"), ".measure.gold_responses"),
     seam(
         CONFIGURATION,
@@ -735,7 +735,7 @@ SEAMS: list[Seam] = [
         ".preflight.groups",
         ".gvpo.trainer",
     ),
-    seam(CONFIGURATION, Keys("trainer.resume_from_path"), ".batch.checkpoints"),
+    seam(CONFIGURATION, Keys("trainer.resume_from_path"), ".batch.fields"),
     seam(
         CONFIGURATION,
         Keys(

@@ -242,7 +242,7 @@ class TestLostParts:
         source = file.read_text()
         assert "errored" not in source, (
             "verl's vLLM server looks after its engine: is "
-            "grpo_verl_ext/verl_plugin/patches/vllm_server.py needed?"
+            "grpo_verl_ext/verl_plugin/patches/watchdog.py needed?"
         )
 
     def test_verls_trainer_still_does_not_look_after_its_agent_loops(self) -> None:

@@ -30,7 +30,7 @@ from verl.trainer.ppo import core_algos
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.verl_plugin import preflight
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS, LOSSES
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.config import NESTED, Options
 
@@ -291,7 +291,7 @@ def test_the_pages_have_every_name_and_option() -> None:
     pages = [ROOT / "docs/settings.md", *(ROOT / "docs/algorithms").glob("*.md")]
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     options = [field.name for section in (Options, *NESTED.values()) for field in fields(section)]
-    for name in (*ESTIMATORS, *LOSSES, *options):
+    for name in (*ESTIMATOR_FUNCTIONS, *LOSS_FUNCTIONS, *options):
         assert re.search(rf"[`.…]{name}[`.]", text), name
 
 

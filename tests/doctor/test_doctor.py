@@ -30,8 +30,7 @@ from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.folders import TEST, TRAIN
 from grpo_verl_ext.utils.errors import Severity
-from grpo_verl_ext.verl_plugin import versions as requirements
-from grpo_verl_ext.verl_plugin.versions import TESTED
+from grpo_verl_ext.verl_plugin.preflight.environment import TESTED
 
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"
 PRESETS = sorted(file.stem for file in ALGO.glob("*.yaml"))
@@ -712,7 +711,7 @@ def test_vllms_cpu_build_is_listed_as_installed() -> None:
 def test_a_missing_queue_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = seen_here()
     monkeypatch.setattr(terminal, "seen_by_a_worker", lambda: seen)
-    monkeypatch.setattr(requirements, "find_spec", lambda name: name != "transfer_queue" or None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "transfer_queue" or None)
     finished = CliRunner().invoke(app, ["doctor", "--json"])
     assert finished.exit_code == 2
     (complaint,) = json.loads(finished.stdout)["complaints"]

@@ -20,7 +20,7 @@ from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.validation import TensorError
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS, LOSSES
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 from grpo_verl_ext.verl_plugin.wire import STEPS, Steps
@@ -285,7 +285,7 @@ sections = st.none() | st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", ESTIMATOR_FUNCTIONS)
 @fuzzing(30)
 @given(
     batch=batches(elements, fitting=True) | batches(elements, fitting=False),
@@ -304,7 +304,7 @@ def test_estimators(name: str, batch: dict[str, Tensor] | None, config, ids: boo
     steps = Steps(torch.tensor([1.0]), torch.tensor([0]), torch.tensor([0]))
     try:
         with STEPS.set(steps):
-            advantages, returns = ESTIMATORS[name](
+            advantages, returns = ESTIMATOR_FUNCTIONS[name](
                 batch["rewards"], batch["mask"], index=batch["group"].numpy() if ids else None, config=config
             )
     except (SettingError, TensorError) as error:
@@ -358,7 +358,7 @@ def test_losses(case, batch: dict[str, Tensor] | None, changed, policy_loss) -> 
         object.__setattr__(config, "policy_loss", LossConfig(**options))
         check_loss(catalogue.LOSSES[case.loss_mode], config)
         with wire.GROUPS.set(wire.at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)):
-            loss, metrics = LOSSES[case.loss_mode](
+            loss, metrics = LOSS_FUNCTIONS[case.loss_mode](
                 old_log_prob=batch["old_log_prob"],
                 log_prob=batch["log_prob"],
                 advantages=batch["advantages"],

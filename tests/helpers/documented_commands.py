@@ -19,12 +19,12 @@ STARTED_BY: Mapping[str, str] = {
     "bash examples/smollm2.sh …": (
         "tests/runs/test_smollm2_without_training.py::test_a_report_writes_its_files"
     ),
-    "pip install .": "tests/plugin/test_package.py::test_the_wheel_works_in_a_fresh_environment",
+    "pip install .": "tests/test_package.py::test_the_wheel_works_in_a_fresh_environment",
     "pip-licenses --with-system": (
-        "tests/plugin/test_licences.py::test_what_users_install_may_be_used_beside_our_licence"
+        "tests/test_licences.py::test_what_users_install_may_be_used_beside_our_licence"
     ),
     "cyclonedx-py environment …": (
-        "tests/plugin/test_licences.py::test_the_bill_of_materials_has_this_package_and_what_it_needs"
+        "tests/test_licences.py::test_the_bill_of_materials_has_this_package_and_what_it_needs"
     ),
     # shorter, the same preset on the embedded task
     "python3 -m verl.trainer.main_ppo +algo=grpo data.train_files=… …": (
@@ -85,10 +85,10 @@ STARTED_BY: Mapping[str, str] = {
     ),
     "grpo-verl-ext doctor +algo=NAME …": "tests/doctor/test_doctor.py::test_words_for_people",
     "grpo-verl-ext invariance": (
-        "tests/plugin/test_invariance.py::test_the_command_passes_when_ours_are_invariant"
+        "tests/plugin/invariance/test_invariance.py::test_the_command_passes_when_ours_are_invariant"
     ),
     "VERL_USE_EXTERNAL_MODULES=my_losses grpo-verl-ext invariance …": (
-        "tests/plugin/test_own_loss.py::test_verl_loads_it_and_its_invariance_is_measured"
+        "tests/plugin/losses/test_own_loss.py::test_verl_loads_it_and_its_invariance_is_measured"
     ),
     "python examples/quickstart.py --algo NAME": (
         "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"

@@ -11,7 +11,7 @@ from torch import Tensor
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import mode_of
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.algorithms import LOSSES
+from grpo_verl_ext.verl_plugin.algorithms import LOSS_FUNCTIONS
 
 ROWS, WIDTH, VOCABULARY, FEATURES = 8, 5, 7, 3
 LENGTHS = (5, 1, 3, 2, 5, 4, 0, 1)
@@ -69,7 +69,7 @@ def gradient(name: str, parts: Sequence[list[int]], dp_size: int) -> Tensor:
         logits = model(own.pop("features")).log_softmax(-1)
         log_prob = logits.gather(-1, own.pop("tokens")).squeeze(-1)
         with wire.GROUPS.set(wire.at_first_update(len(part), config.rollout_n)):
-            LOSSES[name](log_prob=log_prob, config=config, **own)[0].backward()
+            LOSS_FUNCTIONS[name](log_prob=log_prob, config=config, **own)[0].backward()
     return model.weight.grad
 
 
@@ -80,7 +80,7 @@ def run_rank(rank: int, world_size: int, folder: str) -> None:
     """
     store = dist.FileStore(str(Path(folder) / "store"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    gradients = {name: gradient(name, PARTS[rank], world_size) / world_size for name in LOSSES}
+    gradients = {name: gradient(name, PARTS[rank], world_size) / world_size for name in LOSS_FUNCTIONS}
     for share in gradients.values():
         dist.all_reduce(share)
     if rank == 0:

@@ -192,12 +192,12 @@ def check_refresh(variant: Variant, folder: Path) -> None:
 
 def check_resume(reference: nn.Module, expected: Weights, variant: Variant, folder: Path) -> None:
     logits(reference)
-    refresh.save(reference, str(folder))
+    refresh.save_shards(reference, str(folder))
     for was_used in (False, True):
         resumed = sharded(weights(3, variant.tied), variant, forward_only=True)
         if was_used:
             logits(resumed)
-        refresh.load(resumed, str(folder))
+        refresh.load_shards(resumed, str(folder))
         assert torch.equal(logits(resumed), logits(reference)), f"{was_used=}"
         assert_same(whole(resumed), expected, variant.reference_dtype)
 
@@ -231,14 +231,14 @@ def check_refusals(folder: Path) -> None:
             ValueError, match=r"in the reference and .* in the policy; valid .*Type: .*use_orig"
         ):
             refresh.mix_in(reference, policy, 1.0)
-        refresh.save(policy, str(folder / "other"))
+        refresh.save_shards(policy, str(folder / "other"))
         with pytest.raises(
             ValueError, match=r"in the reference and .*rank_.*\.pt; valid .*resume_mode=disable"
         ):
-            refresh.load(reference, str(folder / "other"))
+            refresh.load_shards(reference, str(folder / "other"))
     assert_same(whole(reference), values, torch.float32)
     with pytest.raises(FileNotFoundError, match=r"no reference to resume with.*trainer\.resume_mode=disable"):
-        refresh.load(reference, str(folder / "elsewhere"))
+        refresh.load_shards(reference, str(folder / "elsewhere"))
 
 
 CHECKS: dict[str, Callable[[Path], None]] = {

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
-from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, REFUSED, Refusal
+from grpo_verl_ext.verl_plugin.features import Refusal
+from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, REFUSED
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, MODE, MODES
 
 
@@ -25,26 +26,28 @@ Row = dict[str, Cell]
 
 # SAME_CALLS: verl's sources pass a loss or an estimator the same arguments (tests/contract/seams.py).
 SAME_CALLS = "tests/contract/test_verl_contract.py::test_verl_is_as_we_rely_on_it"
-ANY_SPLIT = "tests/plugin/test_invariance.py::test_every_loss_is_invariant"
-COUNTS_ARE_ASKED_FOR = "tests/plugin/test_losses.py::test_a_missing_count_is_refused"
-ONE_UPDATE = "tests/plugin/test_losses.py::test_gvpo_equals_the_paper_at_the_first_update"
-FOUR_UPDATES = "tests/plugin/test_group_exactness.py::test_gradients_and_parameters_of_four_updates"
-ANCHORED = "tests/plugin/test_support.py::test_the_reference_is_brought_to_the_targets"
-FSDP1 = "tests/plugin/test_fsdp1_updates.py::test_losses_of_four_updates_under_fsdp1"
-PROCESS = "tests/plugin/test_step_rewards.py::test_equals_the_oracle"
-REFRESH = "tests/plugin/test_reference.py::test_mixing_and_resuming_what_verls_engine_sharded"
-STORED = "tests/plugin/test_stored_responses.py::test_gvpo_converges_to_its_optimum_and_grpo_does_not"
-RECORDED = "tests/plugin/test_stored_responses.py::test_the_old_policy_of_stored_responses_is_chosen"
-KEPT = "tests/plugin/test_stored_responses.py::test_a_prompt_meets_its_earlier_samples"
+ANY_SPLIT = "tests/plugin/invariance/test_invariance.py::test_every_loss_is_invariant"
+COUNTS_ARE_ASKED_FOR = "tests/plugin/losses/test_losses.py::test_a_missing_count_is_refused"
+ONE_UPDATE = "tests/plugin/losses/test_losses.py::test_gvpo_equals_the_paper_at_the_first_update"
+FOUR_UPDATES = "tests/plugin/gvpo/test_gvpo_drift.py::test_gradients_and_parameters_of_four_updates"
+ANCHORED = "tests/plugin/preflight/test_support.py::test_the_reference_is_brought_to_the_targets"
+FSDP1 = "tests/plugin/gvpo/test_gvpo_drift_fsdp1.py::test_losses_of_four_updates_under_fsdp1"
+PROCESS = "tests/plugin/steps/test_step_rewards.py::test_equals_the_oracle"
+REFRESH = "tests/plugin/reference/test_reference.py::test_mixing_and_resuming_what_verls_engine_sharded"
+STORED = "tests/plugin/stored/test_stored_responses.py::test_gvpo_converges_to_its_optimum_and_grpo_does_not"
+RECORDED = "tests/plugin/stored/test_stored_responses.py::test_the_old_policy_of_stored_responses_is_chosen"
+KEPT = "tests/plugin/stored/test_stored_responses.py::test_a_prompt_meets_its_earlier_samples"
 MASKED = "tests/plugin/test_estimators.py::test_mask_truncated"
-SAME_METHODS = "tests/plugin/test_support.py::test_our_modes_share_what_makes_them_exact"
-WEIGHTS = "tests/plugin/test_losses.py::test_rollout_weights_multiply_token_losses"
-WEIGHTS_UNREAD = "tests/plugin/test_support.py::test_gvpo_is_the_same_with_importance_weights"
-REJECTED_RESPONSES = "tests/plugin/test_support.py::test_gvpo_leaves_rejected_responses_out_of_their_group"
-REJECTED_TOKENS = "tests/plugin/test_support.py::test_steps_count_for_the_tokens_that_are_left"
-MEASURED = "tests/plugin/test_gold_responses.py::test_probabilities_of_what_verls_worker_computes"
-SEEDED = "tests/plugin/test_request_seeds.py::test_each_request_has_a_seed_of_its_own"
-DISTILLED = "tests/plugin/test_support.py::test_distillation_is_added_to_the_loss"
+SAME_METHODS = "tests/plugin/preflight/test_support.py::test_our_modes_share_what_makes_them_exact"
+WEIGHTS = "tests/plugin/losses/test_losses.py::test_rollout_weights_multiply_token_losses"
+WEIGHTS_UNREAD = "tests/plugin/preflight/test_support.py::test_gvpo_is_the_same_with_importance_weights"
+REJECTED_RESPONSES = (
+    "tests/plugin/preflight/test_support.py::test_gvpo_leaves_rejected_responses_out_of_their_group"
+)
+REJECTED_TOKENS = "tests/plugin/preflight/test_support.py::test_steps_count_for_the_tokens_that_are_left"
+MEASURED = "tests/plugin/measure/test_gold_responses.py::test_probabilities_of_what_verls_worker_computes"
+SEEDED = "tests/plugin/measure/test_request_seeds.py::test_each_request_has_a_seed_of_its_own"
+DISTILLED = "tests/plugin/preflight/test_support.py::test_distillation_is_added_to_the_loss"
 
 EVERYWHERE: Mapping[str, str] = {
     "token_loss": ANY_SPLIT,
@@ -52,15 +55,15 @@ EVERYWHERE: Mapping[str, str] = {
     "gvpo_several": FOUR_UPDATES,
     "anchor_old": FOUR_UPDATES,
     "anchor_ref": ANCHORED,
-    "process": PROCESS,
+    "dynamic_sampling": SAME_CALLS,
+    "mask_truncated_completions": MASKED,
     "refresh": REFRESH,
+    "gold_responses": MEASURED,
+    "seed_requests": SEEDED,
     "stored_responses": STORED,
     "recorded": RECORDED,
     "history": KEPT,
-    "dynamic_sampling": SAME_CALLS,
-    "mask_truncated_completions": MASKED,
-    "gold_responses": MEASURED,
-    "seed_requests": SEEDED,
+    "process": PROCESS,
 }
 """Tests of features that a context does not affect."""
 
@@ -122,15 +125,15 @@ FEATURE_TITLES = {
     "gvpo_several": "GVPO, several updates",
     "anchor_old": "`gvpo_anchor=old`",
     "anchor_ref": "`gvpo_anchor=ref`",
-    "process": "Process supervision",
+    "dynamic_sampling": "Dynamic sampling",
+    "mask_truncated_completions": "`mask_truncated_completions`",
     "refresh": "Reference refresh",
+    "gold_responses": "`gold_responses`",
+    "seed_requests": "`seed_requests`",
     "stored_responses": "`stored_responses`",
     "recorded": "`stored_responses.old_log_probs=recorded`",
     "history": "`stored_responses.source=history`",
-    "dynamic_sampling": "Dynamic sampling",
-    "mask_truncated_completions": "`mask_truncated_completions`",
-    "gold_responses": "`gold_responses`",
-    "seed_requests": "`seed_requests`",
+    "process": "Process supervision",
 }
 ENGINES, TRAINERS, ROLLOUTS, REWARDS = "Engines", "Trainers", "Rollouts and other losses", "Rewards"
 CONTEXT_TITLES: Mapping[str, Mapping[str, str]] = {

@@ -13,7 +13,7 @@ from support_table import (
     Exact,
 )
 
-from grpo_verl_ext.verl_plugin.preflight.support import Refusal
+from grpo_verl_ext.verl_plugin.features import Refusal
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 

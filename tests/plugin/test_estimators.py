@@ -20,7 +20,7 @@ from verl.trainer.ppo.core_algos import (
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
 from grpo_verl_ext import dense_group_ids, outcome_advantages, per_prompt_token, without_truncated
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.config import Options
 
 F64 = torch.float64
@@ -67,8 +67,8 @@ def on_tokens(advantages: list[float]) -> Tensor:
 
 
 def test_each_is_called_what_verl_calls_it():
-    assert {name: function.__name__ for name, function in ESTIMATORS.items()} == {
-        name: name for name in ESTIMATORS
+    assert {name: function.__name__ for name, function in ESTIMATOR_FUNCTIONS.items()} == {
+        name: name for name in ESTIMATOR_FUNCTIONS
     }
 
 
@@ -154,12 +154,14 @@ def test_equals_verls_grpo_where_definitions_coincide(scaled, dtype, tolerance):
 
 
 def test_no_config_means_defaults():
-    found, _ = ESTIMATORS["grpo_outcome"](token_level_rewards(), MASK, IDS)
+    found, _ = ESTIMATOR_FUNCTIONS["grpo_outcome"](token_level_rewards(), MASK, IDS)
     assert found.tolist() == through_verl(algorithm("grpo_outcome")).tolist()
 
 
 def test_unknown_arguments_are_accepted():
-    ESTIMATORS["grpo_outcome"](token_level_rewards(), MASK, index=IDS, config=None, reward_baselines=None)
+    ESTIMATOR_FUNCTIONS["grpo_outcome"](
+        token_level_rewards(), MASK, index=IDS, config=None, reward_baselines=None
+    )
 
 
 def test_the_rewards_are_left_as_they_were():
@@ -251,12 +253,12 @@ def test_bad_options_are_refused_with_key_value_and_remedy(config, parts):
 
 def test_missing_prompt_ids_are_refused():
     with pytest.raises(ValueError, match=r"grpo_outcome: index is None.*Pass index="):
-        ESTIMATORS["grpo_outcome"](token_level_rewards(), MASK)
+        ESTIMATOR_FUNCTIONS["grpo_outcome"](token_level_rewards(), MASK)
 
 
 def test_too_few_prompt_ids_are_refused():
     with pytest.raises(ValueError, match=r"index has 2 prompt ids for 7 rows.*Pass index="):
-        ESTIMATORS["grpo_outcome"](token_level_rewards(), MASK, IDS[:2])
+        ESTIMATOR_FUNCTIONS["grpo_outcome"](token_level_rewards(), MASK, IDS[:2])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -264,4 +266,4 @@ def test_rewards_that_are_not_finite_are_refused(bad):
     rewards = token_level_rewards()
     rewards[2, 0] = bad
     with pytest.raises(ValueError, match=rf"reward of row 2 is {bad}.*reward\.custom_reward_function"):
-        ESTIMATORS["grpo_outcome"](rewards, MASK, IDS)
+        ESTIMATOR_FUNCTIONS["grpo_outcome"](rewards, MASK, IDS)

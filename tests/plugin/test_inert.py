@@ -179,9 +179,9 @@ class TestHandOn:
         """Its configuration passes both of verl's functions where somebody imports verl's main."""
         old = ["custom_reward_function.path=never_read.py", "+algorithm.grpo_ext.watch=false"]
         config = composed(["+algo=grpo", "actor_rollout_ref.rollout.n=4", *old])
-        driver.ask(config)
+        driver.prepare_training(config)
         assert "never_read.py" in capsys.readouterr().err
-        driver.ask(config)
+        driver.prepare_training(config)
         assert capsys.readouterr().err == ""
 
     def test_a_platform_that_only_the_environment_names(self, monkeypatch: pytest.MonkeyPatch) -> None:

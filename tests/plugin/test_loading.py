@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 import pytest
 from processes import Python
 
-from grpo_verl_ext.verl_plugin import versions
+from grpo_verl_ext import verl_plugin
 from grpo_verl_ext.verl_plugin.losses import custom
 
 
@@ -134,9 +134,9 @@ def test_a_failing_plugin_is_loud_where_verl_does_not_swallow(interpreter: Pytho
 def test_another_verl_is_refused_with_the_line_to_type(
     installed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(versions, "version", lambda _name: installed)
-    with pytest.raises(versions.UnsupportedVerlError) as refused:
-        versions.require_supported_verl()
+    monkeypatch.setattr(verl_plugin, "version", lambda _name: installed)
+    with pytest.raises(verl_plugin.UnsupportedVerlError) as refused:
+        verl_plugin.require_supported_verl()
     assert str(refused.value) == (
         f"verl {installed} is installed; grpo_verl_ext works with verl >= 0.9 and < 0.10. "
         f"Type: pip install 'verl>=0.9,<0.10'"
@@ -145,17 +145,17 @@ def test_another_verl_is_refused_with_the_line_to_type(
 
 @pytest.mark.parametrize("installed", ["0.9.0", "0.9.1", "0.9.7.post1"])
 def test_the_supported_versions_pass(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "version", lambda _name: installed)
-    assert versions.require_supported_verl() is None
+    monkeypatch.setattr(verl_plugin, "version", lambda _name: installed)
+    assert verl_plugin.require_supported_verl() is None
 
 
 def test_without_verl_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
-        raise versions.PackageNotFoundError(name)
+        raise verl_plugin.PackageNotFoundError(name)
 
-    monkeypatch.setattr(versions, "version", missing)
-    with pytest.raises(versions.UnsupportedVerlError) as refused:
-        versions.require_supported_verl()
+    monkeypatch.setattr(verl_plugin, "version", missing)
+    with pytest.raises(verl_plugin.UnsupportedVerlError) as refused:
+        verl_plugin.require_supported_verl()
     assert str(refused.value) == "verl is not installed. Type: pip install 'verl>=0.9,<0.10'"
 
 

@@ -1,9 +1,14 @@
-"""Read and write fields of a rollout batch, whose keys verl's trainer has and whose rows TransferQueue."""
+"""What the features' trainers share: fields of a rollout batch, order of its rows, folder in a checkpoint.
 
+verl's trainer has the keys of the rows, and TransferQueue the rows.
+"""
+
+from pathlib import Path
 from typing import Any
 
 import torch
 import transfer_queue as tq
+from omegaconf import DictConfig
 from tensordict import TensorDict
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
@@ -71,3 +76,17 @@ def data_parallel_size(worker_group: Any) -> int:
     if "actor" not in known:
         known["actor"] = worker_group._query_dispatch_info("actor")
     return max(known["actor"]) + 1
+
+
+def actor_folder(trainer: DictConfig, step: int) -> Path:
+    """Return the actor's folder in the checkpoint of a step; verl removes it with old checkpoints.
+
+    Args:
+        trainer: verl's section ``trainer``.
+        step: the training step, of the checkpoint to write or to resume from.
+    """
+    if trainer.resume_mode == "resume_path" and f"global_step_{step}" in trainer.resume_from_path:
+        checkpoint = Path(trainer.resume_from_path)
+    else:
+        checkpoint = Path(trainer.default_local_dir) / f"global_step_{step}"
+    return checkpoint.absolute() / "actor"

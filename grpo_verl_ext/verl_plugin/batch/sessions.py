@@ -3,8 +3,8 @@
 verl's keys are ``{uid}_{session}_{index}``: an agent loop may return several outputs for one of a prompt's
 ``rollout.n`` sessions, each a row with the session's reward. verl's own ``grpo`` computes advantages from the
 last output of each session and copies them to the others; any other estimator gets every row and no keys.
-The trainers of this package pass the keys (`KEYS`). Under verl's own, sessions are read from the queue, and
-one with several outputs is refused.
+The trainers of this package pass the keys (`ROW_KEYS`). Under verl's own, sessions are read from the queue,
+and one with several outputs is refused.
 
 An empty mask does not mean padding: rollout rejection (``algorithm.rollout_correction.rollout_rs``) empties
 the mask of a response whose reward still counts.
@@ -21,13 +21,13 @@ from torch import Tensor
 
 from grpo_verl_ext.catalogue import Estimator
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
-from grpo_verl_ext.verl_plugin.wire import KEYS
+from grpo_verl_ext.verl_plugin.wire import ROW_KEYS
 
 _PADDING = re.compile(r"pad[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowRoles:
     """The role of each row of a batch, (B,) each.
 
     Attributes:
@@ -39,7 +39,7 @@ class Rows:
     last: Tensor
 
 
-def rows_of(estimator: Estimator, prompts: Sequence[object], device: torch.device) -> Rows:
+def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.device) -> RowRoles:
     """Return the roles of the current batch's rows, with prompt ids ``prompts``, for an estimator.
 
     Raises:
@@ -47,13 +47,13 @@ def rows_of(estimator: Estimator, prompts: Sequence[object], device: torch.devic
     """
     padding = torch.tensor([is_padding(prompt) for prompt in prompts], dtype=torch.bool, device=device)
     own = torch.arange(len(prompts), device=device)
-    keys = KEYS.get()
+    keys = ROW_KEYS.get()
     if keys is None:
         _refuse_outputs_in_queue(estimator, set(prompts))
-        return Rows(member=~padding, last=own)
+        return RowRoles(member=~padding, last=own)
     refuse_several_outputs(estimator, keys)
     last = torch.tensor(last_outputs(keys), dtype=torch.int64, device=device)
-    return Rows(member=~padding & (last == own), last=last)
+    return RowRoles(member=~padding & (last == own), last=last)
 
 
 def is_padding(prompt: object) -> bool:

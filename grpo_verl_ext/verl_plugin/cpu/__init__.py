@@ -5,11 +5,11 @@ import importlib
 from wrapt import register_post_import_hook
 
 
-def install() -> None:
+def install_platform() -> None:
     """Register the CPU platform, and patch verl's modules for it as they are imported; safe to call twice."""
     from grpo_verl_ext.verl_plugin.cpu import patches, platform
 
-    platform.register()
+    platform.register_platform()
     patches.install_vllm_alias()
     register_post_import_hook(patches.patch_process_group, "verl.utils.distributed")
     register_post_import_hook(patches.patch_value_model, "verl.utils.model")

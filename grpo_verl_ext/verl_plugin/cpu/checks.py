@@ -14,6 +14,7 @@ from grpo_verl_ext.utils.keys import ACTOR, MODEL, ROLLOUT
 from grpo_verl_ext.utils.rules import is_count
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.cpu import sizes
+from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.model_files import ModelShape, bytes_of_weights, model_shape, tensor_sizes
 
 CACHE = f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
@@ -153,11 +154,14 @@ def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int
 def _reward_model_bytes(config: DictConfig) -> int:
     """Return the bytes of this package's reward models, which each of verl's reward processes loads."""
     options = Options.from_config(config.algorithm)
-    of_responses = [options.reward_model, *(options.reward_models or {}).values()]
-    loaded = [(each.path, each.dtype) for each in of_responses if each is not None and each.url is None]
-    if (steps := options.step_reward_model) is not None:
-        loaded.append((steps.path, steps.dtype))
-    size = sum(_loaded_bytes(path, dtype) for path, dtype in loaded)
+    given = [getattr(options, name) for feature in all_features() for name in feature.reward_models]
+    models = [
+        model
+        for each in given
+        if each is not None
+        for model in (each.values() if isinstance(each, Mapping) else [each])
+    ]
+    size = sum(_loaded_bytes(each.path, each.dtype) for each in models if getattr(each, "url", None) is None)
     return int(-(-config.reward.num_workers // config.trainer.nnodes) * size)
 
 

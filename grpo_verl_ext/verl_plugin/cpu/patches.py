@@ -1,7 +1,7 @@
 """Changes to verl, transformers' loading and package metadata that the CPU platform needs.
 
 Each function here patches one module when it is imported, and says why no setting could do it instead;
-`cpu.install` registers them.
+`cpu.install_platform` registers them.
 """
 
 import functools

@@ -12,15 +12,15 @@ import psutil
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
-VARIABLE = "VERL_PLATFORM"
+PLATFORM_VARIABLE = "VERL_PLATFORM"
 """verl's environment variable for the platform of a process; if unset, verl looks for an accelerator."""
 VLLM_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
 """Makes vLLM choose its CPU platform; every process of the platform has it before it imports vLLM."""
 
 
 def chosen_platform() -> str:
-    """Return the platform that `VARIABLE` names, as verl reads it; empty where verl looks for one."""
-    return os.environ.get(VARIABLE, "").strip().lower()
+    """Return the platform that `PLATFORM_VARIABLE` names, as verl reads it; empty if verl looks for one."""
+    return os.environ.get(PLATFORM_VARIABLE, "").strip().lower()
 
 
 def is_cpu_chosen() -> bool:
@@ -193,7 +193,7 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl ships no types
         return None
 
 
-def register() -> None:
+def register_platform() -> None:
     """Register the platform with verl's detection, after every accelerator."""
     if PlatformRegistry.get("cpu") is not PlatformCPU:
         PlatformRegistry.register(platform="cpu")(PlatformCPU)

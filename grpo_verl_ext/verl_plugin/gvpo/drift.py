@@ -18,7 +18,7 @@ from torch import Tensor
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
-from verl.utils.metric import AggregationType, Metric
+from verl.utils.metric import AggregationType
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.padding import response_from_nested
 
@@ -27,36 +27,24 @@ from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES
-from grpo_verl_ext.verl_plugin.gvpo.loss import FIT_MOMENTS, SUMMED_METRICS, WEIGHT_SUM
+from grpo_verl_ext.verl_plugin.gvpo.loss import SUMMED_METRICS
 from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
 
-NUM_GROUPS = "num_groups"
-"""Field that the trainer adds to the batch: number of prompts of the rollout batch, padding included."""
-OLD_IS_CURRENT = "old_log_probs_are_current"
-"""Field that the trainer adds to the batch: the policy to be updated is the one of ``old_log_probs``."""
-ANCHOR = "anchor_log_probs"
-"""Field that the trainer adds to the batch: the field with the log-probs of GVPO's anchor, `OLD` or `REF`."""
-OLD, REF = "old_log_probs", "ref_log_prob"
-
-DRIFT_SOURCE = "drift_source"
-"""Field that the trainer adds to the batch: the value of a `wire.DriftSource`."""
-
-LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
+_LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
 
 
 class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships no types
     """Training worker that gives the loss the groups and their drift, if the batch has groups."""
 
     _old_is_current = False
-    _weight_sums: Tensor
 
-    def set_loss_fn(self, loss_fn: LossFunction) -> None:
+    def set_loss_fn(self, loss_fn: _LossFunction) -> None:
         """Wrap verl's loss function, so that the loss can read `wire.GROUPS`."""
         super().set_loss_fn(partial(self._with_groups, loss_fn))
 
     def train_mini_batch(self, data: TensorDict) -> TensorDict:
         """Do all updates on the batch of one rollout; at the first, the policy may be that of the rollout."""
-        self._old_is_current = tu.pop(data, key=OLD_IS_CURRENT, default=False)
+        self._old_is_current = tu.pop(data, key=wire.OLD_IS_CURRENT, default=False)
         return super().train_mini_batch(data)
 
     def train_batch(self, data: TensorDict) -> TensorDict:
@@ -65,18 +53,24 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
             return super().train_batch(data)
         if _source(data) is wire.DriftSource.FORWARD_PASS and not self._old_is_current:
             data[wire.GROUP_DRIFT] = self._mean(data, *self._log_ratio(data), over_ranks=True)
-        old, anchor = self._deviation(data, OLD), tu.get(data, key=ANCHOR)
+        old, anchor = self._deviation(data, wire.OLD_LOG_PROBS), tu.get(data, key=wire.ANCHOR_FIELD)
         data[wire.OLD_DEVIATION] = old
-        data[wire.ANCHOR_DEVIATION] = old if anchor == OLD else self._deviation(data, anchor)
-        self._weight_sums = torch.zeros(tu.get(data, key=NUM_GROUPS), device=get_device_id())
-        output = super().train_batch(data)
+        data[wire.ANCHOR_DEVIATION] = old if anchor == wire.OLD_LOG_PROBS else self._deviation(data, anchor)
+        device = get_device_id()
+        sums = wire.UpdateSums(
+            weights=torch.zeros(tu.get(data, key=wire.NUM_GROUPS), device=device),
+            fit=torch.zeros(3, dtype=torch.float64, device=device),
+        )
+        with wire.UPDATE_SUMS.set(sums):
+            output = super().train_batch(data)
         self._old_is_current = False
-        self._add_over_ranks(self._weight_sums)
+        self._add_over_ranks(sums.weights)
+        self._add_over_ranks(sums.fit)
         if output is not None:
             metrics = tu.get(output, key="metrics")
-            metrics["actor/gvpo_weight_sum"] = self._weight_sums.abs().max().item()
-            metrics["actor/gvpo_fit_slope"], metrics["actor/gvpo_fit_r2"] = gvpo_terms.fit(
-                *(_over_ranks(metrics.pop(name)) for name in FIT_MOMENTS)
+            metrics["actor/gvpo_weight_sum"] = sums.weights.abs().max().item()
+            metrics["actor/gvpo_fit_slope"], metrics["actor/gvpo_fit_r2"] = gvpo_terms.implicit_reward_fit(
+                *sums.fit.tolist()
             )
         return output
 
@@ -84,8 +78,8 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         """Return log π(y_i) of this rank's rows minus their prompt's mean, 0 without tokens: (rows,)."""
         mask = data["response_mask"]
         rows = (mask.values(), mask.offsets())
-        log_prob = ragged.sequence_sums(data[log_probs].values(), *rows)
-        return log_prob - self._mean(data, log_prob, ragged.has_tokens(*rows), over_ranks=True)
+        log_prob = ragged.row_sums(data[log_probs].values(), *rows)
+        return log_prob - self._mean(data, log_prob, ragged.row_has_tokens(*rows), over_ranks=True)
 
     def _log_ratio(self, data: TensorDict) -> tuple[Tensor, Tensor]:
         """Return Δ_i of this rank's rows and which of them are responses, (rows,) each, by a forward pass."""
@@ -107,16 +101,16 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         mask, old_log_prob = data["response_mask"], data["old_log_probs"].values()
         log_prob = response_from_nested(output["model_output"]["log_probs"].to(mask.device), mask).values()
         rows = (mask.values(), mask.offsets())
-        return ragged.sequence_log_ratio(log_prob, old_log_prob, *rows), ragged.has_tokens(*rows)
+        return ragged.row_log_ratio(log_prob, old_log_prob, *rows), ragged.row_has_tokens(*rows)
 
     def _mean(self, data: TensorDict, values: Tensor, member: Tensor, *, over_ranks: bool) -> Tensor:
         """Return the mean of each row's prompt over the rows here, or on all ranks: (rows,)."""
         index = data[wire.GROUP_INDEX]
-        sums = gvpo.drift_sums(values, index, member, tu.get(data, key=NUM_GROUPS))
+        sums = gvpo.drift_sums(values, index, member, tu.get(data, key=wire.NUM_GROUPS))
         if over_ranks:
             sums = sums.to(get_device_id())
             self._add_over_ranks(sums)
-        return gvpo.mean_drift(sums.to(index.device), index, member, data[wire.GROUP_SIZE])
+        return gvpo.mean_drift(sums.to(index.device), index, member, data[wire.GROUP_SIZE_FIELD])
 
     def _add_over_ranks(self, values: Tensor) -> None:
         dist.all_reduce(values, group=self.engine.get_data_parallel_group())
@@ -131,13 +125,13 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         return partial(self._mean, data, over_ranks=_source(data) is wire.DriftSource.RANKS)
 
     def _with_groups(
-        self, loss_fn: LossFunction, *, data: TensorDict, **arguments: Any
+        self, loss_fn: _LossFunction, *, data: TensorDict, **arguments: Any
     ) -> tuple[Tensor, dict[str, Any]]:
         if wire.GROUP_INDEX not in data.keys():  # noqa: SIM118
             return loss_fn(data=data, **arguments)
         groups = wire.GroupRows(
             index=data[wire.GROUP_INDEX],
-            size=data[wire.GROUP_SIZE],
+            size=data[wire.GROUP_SIZE_FIELD],
             drift=self._drift_of(data),
             old_deviation=data[wire.OLD_DEVIATION],
             anchor_deviation=data[wire.ANCHOR_DEVIATION],
@@ -145,17 +139,10 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         )
         with wire.GROUPS.set(groups):
             loss, metrics = loss_fn(data=data, **arguments)
-        for name in [name for name in metrics if name.startswith(WEIGHT_SUM)]:
-            self._weight_sums[int(name.removeprefix(WEIGHT_SUM))] += metrics.pop(name).aggregate()
         # verl marks all metrics of a registered loss as means over micro-batches; these are parts of a sum.
         for name in metrics.keys() & set(SUMMED_METRICS):
             metrics[name].aggregation = AggregationType.SUM
         return loss, metrics
-
-
-def _over_ranks(metric: Metric | list[Metric]) -> float:
-    """Return the value of a metric as verl's worker has it: one for each rank, or its own."""
-    return float(Metric.aggregate_dp(metric if isinstance(metric, list) else [metric]))
 
 
 class GroupActorRolloutRefWorker(ReferenceSyncWorkerMixin, ActorRolloutRefWorker):  # type: ignore[misc]
@@ -190,4 +177,4 @@ def check_drift_engine(strategy: str) -> None:
 
 
 def _source(data: TensorDict) -> wire.DriftSource:
-    return wire.DriftSource(tu.get(data, key=DRIFT_SOURCE))
+    return wire.DriftSource(tu.get(data, key=wire.DRIFT_SOURCE))

@@ -21,42 +21,37 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation, gvpo_terms
 from grpo_verl_ext.algorithms import gvpo as formulas
-from grpo_verl_ext.catalogue.averages import MiniBatch
+from grpo_verl_ext.catalogue.averages import MiniBatch, metrics_of
 from grpo_verl_ext.catalogue.gvpo import ALL_TERMS, GvpoOptions
 from grpo_verl_ext.catalogue.record import GroupLoss
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.losses.custom import PolicyLoss
-from grpo_verl_ext.verl_plugin.losses.metrics import metrics_of
-from grpo_verl_ext.verl_plugin.wire import GROUPS, GroupRows
+from grpo_verl_ext.verl_plugin.wire import GROUPS, UPDATE_SUMS, GroupRows
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
 
-TERMS = (
+_TERM_METRICS = (
     "actor/gvpo_loss",
     "actor/gvpo_reward_term",
     "actor/gvpo_var_term",
     "actor/gvpo_cov_term",
 )
 _DRIFT = "actor/gvpo_drift"
-_MOMENTS = tuple(f"actor/gvpo_{name}" for name in gvpo_terms.Moments._fields)
-FIT_MOMENTS = _MOMENTS[3:]
-"""Of these the worker makes slope and R² of implicit reward on reward, `gvpo_terms.fit`."""
+_COVARIANCES = tuple(f"actor/gvpo_{name}" for name in gvpo_terms.Moments._fields[:3])
+"""The first moments are reported, the others added to `wire.UpdateSums.fit`."""
 _LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
-SUMMED_METRICS = (*TERMS, *_MOMENTS, _DRIFT, _LOG_PROB_GAP)
+SUMMED_METRICS = (*_TERM_METRICS, *_COVARIANCES, _DRIFT, _LOG_PROB_GAP)
 """Metrics that verl adds up: each micro-batch reports its share of the mini-batch's value."""
-WEIGHT_SUM = "actor/gvpo_weight_sum/"
-"""Prefix of a prompt's number: the sum of its responses' weights in this micro-batch. The worker removes
-these from the metrics and adds them up; over the mini-batch they are 0."""
 
 
-def as_verl_calls_it(group_loss: GroupLoss) -> PolicyLoss:
+def group_loss_function(group_loss: GroupLoss) -> PolicyLoss:
     """Return GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1) for verl: P = ``ppo_mini_batch_size`` prompts, D ranks.
 
     ``advantages`` are the targets Ã of the estimator of the same name. ``rollout_is_weights`` is not read:
     the minimiser is the same for every sampling distribution (Theorem 2). ``policy_loss.gvpo_terms`` replaces
-    ½ d_i² / (k_i − 1) by a loss of the paper's ablation, `gvpo_terms.LOSSES`.
+    ½ d_i² / (k_i − 1) by a loss of the paper's ablation, `gvpo_terms.ABLATED_LOSSES`.
 
     The loss raises SettingError where the groups of the responses are not set (`wire.GROUPS`).
     """
@@ -76,7 +71,7 @@ def as_verl_calls_it(group_loss: GroupLoss) -> PolicyLoss:
         return _loss_and_metrics(options, old_log_prob, log_prob, advantages, response_mask, config)
 
     loss_fn.__name__ = loss_fn.__qualname__ = group_loss.name
-    loss_fn.__doc__ = as_verl_calls_it.__doc__
+    loss_fn.__doc__ = group_loss_function.__doc__
     return loss_fn
 
 
@@ -102,9 +97,9 @@ def _loss_and_metrics(  # noqa: PLR0917  # a loss's arguments
     moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
     per_response = _loss_of(options.gvpo_terms, residual, size, moments, beta)
     parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
-    summed = (per_response, *parts, *moments, formulas.share_of_prompt(drift.abs(), size))
+    summed = (per_response, *parts, *moments[:3], formulas.share_of_prompt(drift.abs(), size))
     loss, *others = (_mini_batch_mean(value, mini_batch) for value in summed)
-    names = (*TERMS, *_MOMENTS, _DRIFT)
+    names = (*_TERM_METRICS, *_COVARIANCES, _DRIFT)
     metrics = {name: value.detach() for name, value in zip(names, (loss, *others), strict=True)}
     if groups.old_is_current:
         gap = formulas.sequence_log_ratio(log_prob.detach(), old_log_prob, response_mask).abs()
@@ -112,21 +107,26 @@ def _loss_and_metrics(  # noqa: PLR0917  # a loss's arguments
             gap, mini_batch.global_batch_size, group_size=1, dp_size=mini_batch.dp_size
         )
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
-    per_prompt = _weight_sums(torch.where(is_member, formulas.weights(residual), 0), groups.index)
-    return loss, metrics | per_prompt | metrics_of(of_tokens, response_mask, config, mini_batch)
+    weights = torch.where(is_member, formulas.weights(residual), 0)
+    _add_to_update(groups.index, weights, moments, mini_batch)
+    return loss, metrics | metrics_of(of_tokens, response_mask, config, mini_batch)
 
 
 def _loss_of(terms: str, residual: Tensor, size: Tensor, moments: gvpo_terms.Moments, beta: float) -> Tensor:
     """Return what each response adds to the loss: (B,)."""
     if terms == ALL_TERMS:
         return formulas.squared_error(residual, size)
-    return gvpo_terms.LOSSES[terms](moments, beta)
+    return gvpo_terms.ABLATED_LOSSES[terms](moments, beta)
 
 
-def _weight_sums(weights: Tensor, index: Tensor) -> dict[str, Tensor]:
-    prompts, row = torch.unique(index, return_inverse=True)
-    sums = weights.new_zeros(len(prompts)).index_add_(0, row, weights).cpu()
-    return {f"{WEIGHT_SUM}{prompt}": sums[i] for i, prompt in enumerate(prompts.tolist())}
+def _add_to_update(
+    index: Tensor, weights: Tensor, moments: gvpo_terms.Moments, mini_batch: MiniBatch
+) -> None:
+    """Add this micro-batch's part to the sums of the update, where a worker has made them."""
+    sums = UPDATE_SUMS.get()
+    if sums is not None:
+        sums.weights.index_add_(0, index, weights.to(sums.weights.dtype))
+        sums.fit.add_(torch.stack([_mini_batch_mean(each.detach(), mini_batch) for each in moments[3:]]))
 
 
 def _known_groups() -> GroupRows:

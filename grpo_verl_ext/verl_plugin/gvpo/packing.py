@@ -9,10 +9,10 @@ from itertools import islice
 
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 
-Rows = list[int]
+_Rows = list[int]
 
 
-def whole_groups(group_of_row: Sequence[Hashable], capacity: int) -> list[Rows]:
+def whole_groups(group_of_row: Sequence[Hashable], capacity: int) -> list[_Rows]:
     """Fill mini-batches of ``capacity`` rows with whole groups, each into the first where it fits.
 
     Groups are taken in the order of their first row. Groups of equal size keep that order; smaller ones, with
@@ -21,12 +21,12 @@ def whole_groups(group_of_row: Sequence[Hashable], capacity: int) -> list[Rows]:
     Raises:
         ValueError: a group has more rows than a mini-batch.
     """
-    groups: dict[Hashable, Rows] = {}
+    groups: dict[Hashable, _Rows] = {}
     for row, group in enumerate(group_of_row):
         groups.setdefault(group, []).append(row)
     smallest = min(map(len, groups.values()), default=0)
-    mini_batches: list[Rows] = []
-    with_room: list[Rows] = []  # searching only these keeps equal groups linear in time
+    mini_batches: list[_Rows] = []
+    with_room: list[_Rows] = []  # searching only these keeps equal groups linear in time
     for group, rows in groups.items():
         if len(rows) > capacity:
             raise ValueError(
@@ -44,7 +44,7 @@ def whole_groups(group_of_row: Sequence[Hashable], capacity: int) -> list[Rows]:
     return mini_batches
 
 
-def filled(mini_batches: Sequence[Rows], padding: Sequence[int], capacity: int) -> list[Rows]:
+def filled(mini_batches: Sequence[_Rows], padding: Sequence[int], capacity: int) -> list[_Rows]:
     """Fill every mini-batch up to ``capacity`` with padding rows; the rest form further mini-batches."""
     unused = iter(padding)
     full = [[*rows, *islice(unused, capacity - len(rows))] for rows in mini_batches]
@@ -52,7 +52,7 @@ def filled(mini_batches: Sequence[Rows], padding: Sequence[int], capacity: int) 
     return full + [left[start : start + capacity] for start in range(0, len(left), capacity)]
 
 
-def balanced_over_ranks(mini_batches: Sequence[Rows], workload: Sequence[int], dp_size: int) -> list[Rows]:
+def balanced_over_ranks(mini_batches: Sequence[_Rows], workload: Sequence[int], dp_size: int) -> list[_Rows]:
     """Split every mini-batch into ``dp_size`` parts of equally many rows and about equal workload.
 
     The heaviest part of a mini-batch goes to the rank with the least workload.
@@ -60,7 +60,7 @@ def balanced_over_ranks(mini_batches: Sequence[Rows], workload: Sequence[int], d
     Returns:
         For each rank its rows, one mini-batch after the other.
     """
-    ranks: list[Rows] = [[] for _ in range(dp_size)]
+    ranks: list[_Rows] = [[] for _ in range(dp_size)]
     load = [0] * dp_size
     for rows in mini_batches:
         own = [workload[row] for row in rows]
@@ -74,8 +74,8 @@ def balanced_over_ranks(mini_batches: Sequence[Rows], workload: Sequence[int], d
 
 
 def blocks_over_ranks(
-    blocks: Sequence[Rows], workload: Sequence[int], dp_size: int, per_mini_batch: int, per_micro_batch: int
-) -> list[Rows]:
+    blocks: Sequence[_Rows], workload: Sequence[int], dp_size: int, per_mini_batch: int, per_micro_batch: int
+) -> list[_Rows]:
     """Do the same with blocks of rows, each of which stays together on one rank.
 
     Ranks run their micro-batches in step, so those of a mini-batch come in the order of their workload.
@@ -91,7 +91,7 @@ def blocks_over_ranks(
     every = range(len(blocks))
     mini_batches = [list(every[start : start + per_mini_batch]) for start in every[::per_mini_batch]]
 
-    def heaviest_first(own: Rows) -> Rows:
+    def heaviest_first(own: _Rows) -> _Rows:
         micro_batches = [own[i : i + per_micro_batch] for i in range(0, len(own), per_micro_batch)]
         micro_batches.sort(key=lambda numbers: -sum(work[number] for number in numbers))
         return [number for numbers in micro_batches for number in numbers]

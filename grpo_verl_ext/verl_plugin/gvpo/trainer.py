@@ -32,23 +32,15 @@ from grpo_verl_ext.verl_plugin.batch.fields import (
 from grpo_verl_ext.verl_plugin.batch.sessions import refuse_several_outputs
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.gvpo import plan as group_plan
-from grpo_verl_ext.verl_plugin.gvpo.drift import (
-    ANCHOR,
-    DRIFT_SOURCE,
-    NUM_GROUPS,
-    OLD,
-    OLD_IS_CURRENT,
-    REF,
-)
 from grpo_verl_ext.verl_plugin.gvpo.packing import (
     balanced_over_ranks,
     blocks_over_ranks,
     filled,
     whole_groups,
 )
-from grpo_verl_ext.verl_plugin.wire import KEYS, DriftSource
+from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, DriftSource
 
-_FOR_TARGETS = (OLD, REF, "advantages")
+_FOR_TARGETS = (wire.OLD_LOG_PROBS, wire.REF_LOG_PROB, "advantages")
 """Fields from which the targets for the anchor π_ref are computed."""
 
 
@@ -134,7 +126,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
 
         Like the loss's estimator, a size counts the responses that still have tokens.
         """
-        with KEYS.set(batch.keys):
+        with ROW_KEYS.set(batch.keys):
             batch = super()._compute_advantage(batch, metrics)
         if not self._has_group_loss:
             return batch
@@ -142,10 +134,10 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         rows = nested(batch, "response_mask", *(_FOR_TARGETS if anchored else ()))
         group = dense_group_ids(prompt_ids(batch))
         mask = rows["response_mask"]
-        member = ragged.has_tokens(mask.values(), mask.offsets())
+        member = ragged.row_has_tokens(mask.values(), mask.offsets())
         fields = {
             wire.GROUP_INDEX: group,
-            wire.GROUP_SIZE: group_sum(member.to(torch.int64), group),
+            wire.GROUP_SIZE_FIELD: group_sum(member.to(torch.int64), group),
         }
         if anchored:
             fields["advantages"] = fields["returns"] = _anchored_at_reference(
@@ -161,13 +153,13 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         """
         rollout_correction = self.config.algorithm.get("rollout_correction") or {}
         anchor = Options.from_config(self.config.algorithm).gvpo_anchor
-        batch.extra_info[ANCHOR] = REF if anchor == "ref" else OLD
+        batch.extra_info[wire.ANCHOR_FIELD] = wire.REF_LOG_PROB if anchor == "ref" else wire.OLD_LOG_PROBS
         plan = self._plan_of_batch
-        batch.extra_info[DRIFT_SOURCE] = plan.source.value
+        batch.extra_info[wire.DRIFT_SOURCE] = plan.source.value
         if plan.is_dynamic:
             batch.extra_info["force_group_size"] = plan.unit
-        batch.extra_info[NUM_GROUPS] = len(set(prompt_ids(batch)))
-        batch.extra_info[OLD_IS_CURRENT] = self.local_trigger_step == 0 and not rollout_correction.get(
+        batch.extra_info[wire.NUM_GROUPS] = len(set(prompt_ids(batch)))
+        batch.extra_info[wire.OLD_IS_CURRENT] = self.local_trigger_step == 0 and not rollout_correction.get(
             "bypass_mode", False
         )
         return super()._update_actor(batch, metrics)
@@ -190,7 +182,7 @@ def _anchored_at_reference(rows: TensorDict, group: Tensor, member: Tensor, beta
     """Turn the estimator's R − R̄ into GVPO's targets for the anchor π_ref, ragged as in verl's batch."""
     old_log_prob, ref_log_prob, advantages = (rows[name].values() for name in _FOR_TARGETS)
     mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
-    log_ratio = ragged.sequence_log_ratio(old_log_prob, ref_log_prob, mask, offsets)
-    centred_rewards = ragged.per_response(advantages, mask, offsets).to(log_ratio.dtype)
+    log_ratio = ragged.row_log_ratio(old_log_prob, ref_log_prob, mask, offsets)
+    centred_rewards = ragged.row_values(advantages, mask, offsets).to(log_ratio.dtype)
     targets = gvpo.anchored(centred_rewards, log_ratio, group, member, beta)
-    return like(rows["response_mask"], ragged.on_tokens(targets, mask, offsets))
+    return like(rows["response_mask"], ragged.on_row_tokens(targets, mask, offsets))

@@ -1,5 +1,6 @@
-"""A random mini-batch of responses of different lengths, and its parts as verl's engine passes them."""
+"""A random mini-batch of responses of different lengths, its cuts, and parts as verl's engine passes them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,18 +10,21 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.invariance.cuts import Rows
 
-GROUP_SIZE = 4
+ROWS_PER_PROMPT = 4
 _NUM_PROMPTS = 4
 MAX_RESPONSE_LENGTH = 24
+_MAX_TOKENS = 48
+"""Budget of a micro-batch in `_dynamic`."""
+
+RowNumbers = list[int]
 
 
 @dataclass(frozen=True)
 class RaggedBatch:
     """Rows of different lengths, as in verl's workers; one list entry per row, and the last row is padding.
 
-    `GROUP_SIZE` rows in order answer one prompt; the last prompt has one response less.
+    `ROWS_PER_PROMPT` rows in order answer one prompt; the last prompt has one response less.
 
     Attributes:
         prompt_lengths: tokens of each prompt, ≥ 1.
@@ -55,9 +59,9 @@ class RaggedBatch:
         """Return a copy whose ``log_prob`` and ``entropy`` are leaves without a gradient."""
         return replace(self, log_prob=_leaves(self.log_prob), entropy=_leaves(self.entropy))
 
-    def groups(self, rows: Rows) -> wire.GroupRows:
+    def groups(self, rows: RowNumbers) -> wire.GroupRows:
         """Return the groups of some rows, with Δ̄ at the mini-batch's policy, as a worker tells the loss."""
-        index = torch.arange(len(self)) // GROUP_SIZE
+        index = torch.arange(len(self)) // ROWS_PER_PROMPT
         member = torch.stack([mask.any() for mask in self.response_mask])
         log_ratio = torch.stack(
             [
@@ -78,13 +82,13 @@ class RaggedBatch:
 
 
 def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:
-    """Draw `_NUM_PROMPTS` · `GROUP_SIZE` random rows, with ratios inside and outside the clip range."""
+    """Draw `_NUM_PROMPTS` · `ROWS_PER_PROMPT` random rows, with ratios inside and outside the clip range."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(size: int, scale: float) -> Tensor:
         return scale * torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
 
-    rows = _NUM_PROMPTS * GROUP_SIZE
+    rows = _NUM_PROMPTS * ROWS_PER_PROMPT
     prompts = torch.randint(1, 6, (rows,), generator=generator).tolist()
     lengths = torch.randint(1, MAX_RESPONSE_LENGTH + 1, (rows,), generator=generator).tolist()
     masks = [torch.ones(length, dtype=torch.int64) for length in lengths]
@@ -114,7 +118,7 @@ def _written(log_prob: list[Tensor], prompt_lengths: list[int]) -> list[Tensor]:
 
 
 def micro_batch(
-    mini_batch: RaggedBatch, rows: Rows, dp_size: int, *, with_entropy: bool = False
+    mini_batch: RaggedBatch, rows: RowNumbers, dp_size: int, *, with_entropy: bool = False
 ) -> tuple[dict[str, Tensor], TensorDict]:
     """Return (model output, data) of some rows, nested as verl's engine passes them to ``ppo_loss``."""
 
@@ -138,3 +142,62 @@ def micro_batch(
     tu.assign_non_tensor(data, dp_size=dp_size, **counts)
     entropy = {"entropy": nested(mini_batch.entropy)} if with_entropy else {}
     return {"log_probs": nested(mini_batch.log_prob)} | entropy, data
+
+
+def _whole(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001  # all splits have one signature
+    """Cut into one micro-batch."""
+    return [rows]
+
+
+def _halves(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001
+    """Cut into two micro-batches of equally many rows."""
+    middle = len(rows) // 2
+    return [rows[:middle], rows[middle:]]
+
+
+def _singles(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001
+    """Cut into micro-batches of one row each."""
+    return [[row] for row in rows]
+
+
+def _uneven(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001
+    """Cut into one row, and all the others in reverse order."""
+    return [rows[:1], rows[:0:-1]]
+
+
+def _shuffled(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001
+    """Cut into two micro-batches of random size, with the rows in random order."""
+    generator = torch.Generator().manual_seed(len(rows))
+    order = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
+    middle = int(torch.randint(1, len(rows), (1,), generator=generator))
+    return [order[:middle], order[middle:]]
+
+
+def _dynamic(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:
+    """Cut by a budget of tokens: longest rows first, each into the first micro-batch where it fits."""
+    parts: list[RowNumbers] = []
+    for row in sorted(rows, key=lambda row: -lengths[row]):
+        fitting = [part for part in parts if sum(lengths[r] for r in part) + lengths[row] <= _MAX_TOKENS]
+        if fitting:
+            fitting[0].append(row)
+        else:
+            parts.append([row])
+    return parts
+
+
+SPLITS: dict[str, Callable[[RowNumbers, list[int]], list[RowNumbers]]] = {
+    "whole": _whole,
+    "halves": _halves,
+    "singles": _singles,
+    "uneven": _uneven,
+    "shuffled": _shuffled,
+    "dynamic": _dynamic,
+}
+"""Name → function that cuts a rank's rows into micro-batches, given the length of every row."""
+
+
+def cut(lengths: list[int], split: str, dp_size: int) -> list[list[RowNumbers]]:
+    """Return the micro-batches of each rank; ranks get equally many rows, strided as by verl's balancing."""
+    rows = list(range(len(lengths)))
+    ranks = [rows[rank::dp_size] for rank in range(dp_size)]
+    return [SPLITS[split](own, lengths) for own in ranks]

@@ -29,13 +29,15 @@ from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.measured import largest
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.invariance.batch import (
-    GROUP_SIZE,
     MAX_RESPONSE_LENGTH,
+    ROWS_PER_PROMPT,
+    SPLITS,
     RaggedBatch,
+    RowNumbers,
+    cut,
     micro_batch,
     ragged_batch,
 )
-from grpo_verl_ext.verl_plugin.invariance.cuts import SPLITS, Rows, cut
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 
 _ENTROPY_COEFF = 0.01
@@ -171,7 +173,7 @@ def actor_config(case: Case, **overrides: Any) -> ActorConfig:
     """Return verl's actor configuration for a case, with the KL term on."""
     options: dict[str, Any] = {
         "strategy": "fsdp",
-        "rollout_n": GROUP_SIZE,
+        "rollout_n": ROWS_PER_PROMPT,
         "ppo_micro_batch_size_per_gpu": 1,
         "policy_loss": LossConfig(loss_mode=case.loss_mode, **case.options),
         "loss_agg_mode": case.loss_agg_mode,
@@ -183,7 +185,7 @@ def actor_config(case: Case, **overrides: Any) -> ActorConfig:
 
 
 def value_and_gradient(
-    config: ActorConfig, mini_batch: RaggedBatch, ranks: list[list[Rows]]
+    config: ActorConfig, mini_batch: RaggedBatch, ranks: list[list[RowNumbers]]
 ) -> tuple[Tensor, Tensor]:
     """Return value () and gradient (all tokens,) of the mini-batch, combined from its parts as verl does.
 

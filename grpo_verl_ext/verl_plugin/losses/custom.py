@@ -13,7 +13,7 @@
 
 How tokens are averaged is what ``actor.loss_agg_mode`` says; each mode divides by a number of the whole
 mini-batch, so that value and gradient do not depend on micro-batches or ranks. The package's own losses of
-tokens are made by the same `as_verl_calls_it`.
+tokens are made by the same `token_loss_function`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import surrogate
-from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
+from grpo_verl_ext.catalogue.averages import MiniBatch, averaged, metrics_of
 from grpo_verl_ext.catalogue.record import PerToken, TokenLoss
-from grpo_verl_ext.verl_plugin.losses.metrics import metrics_of
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
@@ -53,12 +52,12 @@ def token_loss(per_token: PerToken) -> PerToken:
         NameTakenError: another package's loss has that name.
     """
     loss = TokenLoss(per_token.__name__, per_token)
-    claim(POLICY_LOSS_REGISTRY, {loss.name: as_verl_calls_it(loss)}, "policy loss")
+    claim(POLICY_LOSS_REGISTRY, {loss.name: token_loss_function(loss)}, "policy loss")
     catalogue.LOSSES[loss.name] = loss
     return per_token
 
 
-def as_verl_calls_it(loss: TokenLoss) -> PolicyLoss:
+def token_loss_function(loss: TokenLoss) -> PolicyLoss:
     """Return a loss of tokens with verl's signature, averaged over the mini-batch, with our metrics."""
 
     def loss_fn(

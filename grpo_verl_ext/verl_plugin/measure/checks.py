@@ -1,16 +1,16 @@
-"""Check the measurement of wanted responses and the seeds of requests before any rollout.
+"""The records of the features that measure, and the checks of their settings before any rollout.
 
-`preflight.support` checks trainers; the trainer checks the rows of the files.
+They are the measurement of wanted responses, the metrics of training rewards, and the seeds of requests. The
+trainer checks the rows of the files.
 """
 
 from pathlib import Path
+from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT
+from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT
 from grpo_verl_ext.verl_plugin.config import (
     AGENT_LOOPS,
     GOLD_RESPONSES,
@@ -18,6 +18,7 @@ from grpo_verl_ext.verl_plugin.config import (
     SEEDED_ROLLOUTS,
     Options,
 )
+from grpo_verl_ext.verl_plugin.features import OUR_ASYNC_MODES, Feature, Refusal, has_option
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
 
 
@@ -52,6 +53,8 @@ def _refuse_replay(config: DictConfig) -> None:
 
 
 def _check_file(file: Path, response_key: str) -> None:
+    import pyarrow.parquet  # heavy, and this module is loaded in all processes of a training
+
     key = f"{GOLD_RESPONSES}.files"
     try:
         content = pyarrow.parquet.ParquetFile(file)
@@ -75,7 +78,7 @@ def _check_file(file: Path, response_key: str) -> None:
         )
 
 
-def _has_column(schema: pyarrow.Schema, dotted: str) -> bool:
+def _has_column(schema: Any, dotted: str) -> bool:
     fields = schema
     for name in dotted.split("."):
         index = fields.get_field_index(name) if hasattr(fields, "get_field_index") else -1
@@ -113,3 +116,31 @@ def check_seeds(config: DictConfig) -> None:
             valid=tuple(AGENT_LOOPS.values()),
             fix=f"{key}={AGENT_LOOPS.get(loop, 'grpo_ext_single_turn_agent')}",
         )
+
+
+GOLD_MEASUREMENT = Feature(
+    uses={"gold_responses": has_option("gold_responses")},
+    is_measurement=True,
+    without_our_mode=f"the responses of {GOLD_RESPONSES} are not measured there",
+    checks={"gold-responses": check_gold_responses},
+    done_by_trainer={"gold_responses.files": "measures them"},
+    trainer="measure.gold_responses:GoldResponseMixin",
+)
+TRAINING_REWARDS = Feature(trainer="measure.training_rewards:TrainingRewardMixin")
+REQUEST_SEEDS = Feature(
+    uses={"seed_requests": has_option("seed_requests")},
+    is_measurement=True,
+    without_v1=f"{SEED_REQUESTS} needs a number for each response to a prompt, which that trainer does not "
+    "give",
+    refusals=(
+        Refusal(
+            ("seed_requests",),
+            ("colocate_async", "separate_async", *OUR_ASYNC_MODES),
+            MODE,
+            f"with {SEED_REQUESTS} an interrupted response would draw the same random numbers again",
+            ("sync", "grpo_ext_sync"),
+            f"{MODE}=grpo_ext_sync",
+        ),
+    ),
+    checks={"seeds": check_seeds},
+)

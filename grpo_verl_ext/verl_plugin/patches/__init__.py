@@ -1,8 +1,8 @@
 """Patches of verl and TransferQueue where they have no hook: one file each, with its reason.
 
 A patch is applied only in the processes of a training that needs it. The driver writes the names of the
-patches into the environment variable `VARIABLE` of the training's processes (`patches.driver`), and each
-process reads it when it loads the plugin.
+patches into the environment variable `PATCHES_VARIABLE` of the training's processes (`patches.driver`), and
+each process reads it when it loads the plugin.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 from wrapt import register_post_import_hook
 
-from grpo_verl_ext.verl_plugin.patches import transfer_queue, vllm_server, watchdog
+from grpo_verl_ext.verl_plugin.patches import transfer_queue, watchdog
 
-VARIABLE = "GRPO_VERL_EXT_PATCHES"
+PATCHES_VARIABLE = "GRPO_VERL_EXT_PATCHES"
 """Environment variable with the names of the patches of this training, separated by commas."""
 
 
-class Patch(NamedTuple):
+class _Patch(NamedTuple):
     """A function that changes a module right after its import, and what happens without it."""
 
     module: str
@@ -29,28 +29,28 @@ class Patch(NamedTuple):
     without: str
 
 
-PATCHES: Mapping[str, Patch] = {
-    "lost_parts": Patch(
+PATCHES: Mapping[str, _Patch] = {
+    "lost_parts": _Patch(
         "verl.trainer.ppo.v1.trainer_base",
-        watchdog.patch,
+        watchdog.patch_trainer,
         "a training whose agent loop or reward process dies waits forever",
     ),
-    "engine_death": Patch(
+    "engine_death": _Patch(
         "verl.workers.rollout.vllm_rollout.vllm_async_server",
-        vllm_server.patch,
+        watchdog.patch_vllm_server,
         "a training whose vLLM engine dies waits forever",
     ),
-    "own_queue": Patch(
+    "own_queue": _Patch(
         "transfer_queue.interface",
-        transfer_queue.patch,
+        transfer_queue.patch_interface,
         "two trainings that share a Ray cluster mix their samples",
     ),
 }
 
 
-def install() -> None:
-    """Register the patches that `VARIABLE` names, each for the import of its module."""
-    for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
+def install_patches() -> None:
+    """Register the patches that `PATCHES_VARIABLE` names, each for the import of its module."""
+    for name in filter(None, os.environ.get(PATCHES_VARIABLE, "").split(",")):
         if name in PATCHES:
             patch = PATCHES[name]
             register_post_import_hook(or_warn(patch.apply, name, patch.without), patch.module)

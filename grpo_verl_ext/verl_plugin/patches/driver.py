@@ -27,7 +27,7 @@ from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT
 from grpo_verl_ext.utils.which_ray import OWN, WhichRay, by_address
 from grpo_verl_ext.verl_plugin import patches
 
-PREPARED = f"{RUNTIME_ENVIRONMENT}.{patches.VARIABLE}"
+PREPARED = f"{RUNTIME_ENVIRONMENT}.{patches.PATCHES_VARIABLE}"
 """Key that is set in the configuration of a training that was prepared."""
 
 
@@ -38,30 +38,30 @@ _PYTHON = "runtime_env.py_executable"
 
 
 def patch_validation(config_module: Any) -> None:
-    """Make ``validate_config`` call `ask` first."""
+    """Make ``validate_config`` call `prepare_training` first."""
     original = config_module.validate_config
 
     @functools.wraps(original)
     def validate_config(config: DictConfig, *args: Any, **kwargs: Any) -> None:
-        ask(config)
+        prepare_training(config)
         original(config, *args, **kwargs)
 
     config_module.validate_config = validate_config
 
 
 def patch_start(main_ppo: Any) -> None:
-    """Make ``run_ppo`` call `ask` first, for trainings whose driver does not validate."""
+    """Make ``run_ppo`` call `prepare_training` first, for trainings whose driver does not validate."""
     original = main_ppo.run_ppo
 
     @functools.wraps(original)
     def run_ppo(config: DictConfig, *args: Any, **kwargs: Any) -> None:
-        ask(config)
+        prepare_training(config)
         original(config, *args, **kwargs)
 
     main_ppo.run_ppo = run_ppo
 
 
-def ask(config: DictConfig) -> None:
+def prepare_training(config: DictConfig) -> None:
     """Prepare a training once if it uses the package, and leave every other as it is.
 
     Raises:
@@ -82,11 +82,11 @@ def choose_platform(config: DictConfig) -> None:
     asked its platforms before the configuration was composed.
     """
     from grpo_verl_ext.verl_plugin import cpu, usage
-    from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE, chosen_platform
+    from grpo_verl_ext.verl_plugin.cpu.platform import PLATFORM_VARIABLE, chosen_platform
 
     if OmegaConf.select(config, usage.PLATFORM_KEY) == "cpu" and chosen_platform() in ("", "cpu"):
-        os.environ[VARIABLE] = "cpu"
-        cpu.install()
+        os.environ[PLATFORM_VARIABLE] = "cpu"
+        cpu.install_platform()
         config.trainer.device = "cpu"
         print(f"grpo_verl_ext: {settle_ray(config).words}", file=sys.stderr, flush=True)
 
@@ -135,16 +135,16 @@ def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
     """
     from grpo_verl_ext.verl_plugin import usage
     from grpo_verl_ext.verl_plugin.config import Options
-    from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE
+    from grpo_verl_ext.verl_plugin.cpu.platform import PLATFORM_VARIABLE
 
     if usage.asks_for_cpu(config):
-        yield VARIABLE, "cpu"
+        yield PLATFORM_VARIABLE, "cpu"
     try:
         options = Options.from_config(config.algorithm)
     except SettingError as error:
         sys.exit(f"grpo_verl_ext: {error}")
     needed = ["lost_parts", "engine_death"] * options.watch + ["own_queue"] * options.own_queue
-    yield patches.VARIABLE, ",".join(needed)
+    yield patches.PATCHES_VARIABLE, ",".join(needed)
 
 
 def hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def patch(interface: Any) -> None:
+def patch_interface(interface: Any) -> None:
     """Make the module look up and create its controller in a namespace of this job."""
     interface.ray = _Ray(interface.ray)
     interface.TransferQueueController = _Controller(interface.TransferQueueController)

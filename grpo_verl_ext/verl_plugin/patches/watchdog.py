@@ -1,18 +1,24 @@
-"""Stop a training when a Ray actor it depends on has died, or a reward server; verl would wait or go on.
+"""Stop a training when a Ray actor, vLLM engine or reward server has died; verl would wait or go on.
 
-Patch of ``PPOTrainer.fit``. verl does not restart actors. Where it waits for an answer of the dead actor
-itself, Ray raises, and verl ends with that error. Where the answer comes by another way (the responses of an
-agent loop's worker come through TransferQueue), verl waits forever. verl has no hook there.
+**Actors.** Patch of ``PPOTrainer.fit``. verl does not restart actors. Where it waits for an answer of the
+dead actor itself, Ray raises, and verl ends with that error. Where the answer comes by another way (the
+responses of an agent loop's worker come through TransferQueue), verl waits forever. verl has no hook there.
 
-While ``fit`` runs, a thread of the trainer's process asks Ray every `SECONDS` which of the training's actors
-have died. If one has, and verl has not raised by itself `PATIENCE` seconds later, ``fit`` raises
+While ``fit`` runs, a thread of the trainer's process asks Ray every `LOOK_SECONDS` which of the training's
+actors have died. If one has, and verl has not raised by itself `VERL_SECONDS` later, ``fit`` raises
 `LostActorError`, which names the actor. A reward process that has given up its server reports that
-(`rollout.failures`), and ``fit`` raises `RewardServerError`: verl would train on the other responses.
+(`wire.report_failure`), and ``fit`` raises `RewardServerError`: verl would train on the other responses.
+
+**Engines.** Patch of ``vLLMHttpServer.run_server``. vLLM's own server ends with its engine. verl's server
+continues, fails every request, and the next update of the weights waits forever for the dead engine. The end
+of the server, an actor, is noticed by Ray, by verl and by the patch of ``fit``. verl has no hook there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import os
 import re
 import signal
 import sys
@@ -23,11 +29,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from grpo_verl_ext.utils.errors import RewardServerError
-from grpo_verl_ext.verl_plugin.rollout import failures
+from grpo_verl_ext.verl_plugin import wire
 
-SECONDS = 5.0
-"""Between two questions to Ray."""
-PATIENCE = 30.0
+LOOK_SECONDS = 5.0
+"""Between two questions to Ray, and between two looks of a server at its engine."""
+VERL_SECONDS = 30.0
 """Seconds for verl to raise its own error, which says more, and to end."""
 
 PARTS = re.compile(
@@ -41,7 +47,7 @@ class LostActorError(RuntimeError):
     """A Ray actor that the training depends on has died, and verl would wait for it."""
 
 
-def patch(trainer_base: Any) -> None:
+def patch_trainer(trainer_base: Any) -> None:
     """Watch the training's actors while ``fit`` runs."""
     original = trainer_base.PPOTrainer.fit
 
@@ -69,7 +75,7 @@ def watched() -> Iterator[None]:
 
     try:
         earlier = set(lost_actors())
-        failures.forget()
+        wire.forget_failure()
         handler = signal.signal(signal.SIGUSR1, interrupt)
     except Exception as error:  # noqa: BLE001  # a training must not end because it cannot be watched
         _warn_unwatched(error)
@@ -94,19 +100,19 @@ def watched() -> Iterator[None]:
 
 
 def _raise_reported(consequence: Exception | None = None) -> None:
-    if (failed := failures.reported()) is not None:
+    if (failed := wire.reported_failure()) is not None:
         raise RewardServerError(failed) from consequence
 
 
 def _look(earlier: set[str], done: threading.Event, found: list[RuntimeError]) -> None:
-    while not done.wait(SECONDS):
+    while not done.wait(LOOK_SECONDS):
         try:
-            failed = failures.reported()
+            failed = wire.reported_failure()
             lost = [words for actor, words in lost_actors().items() if actor not in earlier]
         except Exception as error:  # noqa: BLE001  # as above
             _warn_unwatched(error)
             return
-        if failed is None and (not lost or done.wait(PATIENCE)):
+        if failed is None and (not lost or done.wait(VERL_SECONDS)):
             continue
         found.append(_lost(lost) if failed is None else RewardServerError(failed))
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
@@ -148,3 +154,35 @@ def _described(actor: dict[str, Any], why: str) -> str:
         f"{actor['Name']} ({actor['ActorClassName']}, process {actor['Pid']} on "
         f"{actor['Address']['IPAddress']}) died: {why}"
     )
+
+
+def patch_vllm_server(vllm_async_server: Any) -> None:
+    """Start to watch the engine as soon as the server has one."""
+    original = vllm_async_server.vLLMHttpServer.run_server
+
+    @functools.wraps(original)
+    async def run_server(self: Any, *args: Any, **kwargs: Any) -> None:
+        await original(self, *args, **kwargs)
+        engine = getattr(self, "engine", None)
+        if hasattr(engine, "errored"):
+            self.grpo_ext_watch = asyncio.create_task(_end_with(engine))
+        else:
+            print(
+                "grpo_verl_ext: warning: this version of verl or vLLM does not say whether its engine is "
+                "alive, so a training whose vLLM engine dies waits forever",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    vllm_async_server.vLLMHttpServer.run_server = run_server
+
+
+async def _end_with(engine: Any) -> None:
+    while not engine.errored:
+        await asyncio.sleep(LOOK_SECONDS)
+    print(
+        "grpo_verl_ext: the EngineCore of this vLLM server died; the server ends with it",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(1)

@@ -22,22 +22,18 @@ from grpo_verl_ext.verl_plugin.cpu.checks import (
     check_bucket,
     check_cache,
 )
-from grpo_verl_ext.verl_plugin.measure.checks import check_gold_responses, check_seeds
+from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files
 from grpo_verl_ext.verl_plugin.preflight.groups import check_group_size, check_groups
 from grpo_verl_ext.verl_plugin.preflight.names import check_names
 from grpo_verl_ext.verl_plugin.preflight.preset import advise_preset, check_preset
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
 from grpo_verl_ext.verl_plugin.preflight.verls_losses import advise_verls_losses, check_verls_aggregation
-from grpo_verl_ext.verl_plugin.reference.checks import check_reference
-from grpo_verl_ext.verl_plugin.rewards import checks as rewards
-from grpo_verl_ext.verl_plugin.steps.checks import check_step_reward_model, check_steps
-from grpo_verl_ext.verl_plugin.stored.checks import check_stored_responses
 
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
 
-Check = TypeVar("Check", Refuse, Advise)
+_CheckT = TypeVar("_CheckT", Refuse, Advise)
 
 
 def _no_advice(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `Advise`
@@ -56,14 +52,7 @@ CHECKS: Mapping[str, Refuse] = {
     "verls-aggregation": check_verls_aggregation,
     "group-size": check_group_size,
     "groups": check_groups,
-    "reference": check_reference,
-    "gold-responses": check_gold_responses,
-    "seeds": check_seeds,
-    "stored-responses": check_stored_responses,
-    "steps": check_steps,
-    "reward-weights": rewards.check_rewards,
-    "reward-model": rewards.check_reward_model,
-    "step-reward-model": check_step_reward_model,
+    **{name: refuse for feature in all_features() for name, refuse in feature.checks.items()},
     "cpu-cache": check_cache,
     "cpu-bucket": check_bucket,
 }
@@ -78,9 +67,7 @@ ADVICE: Mapping[str, Advise] = {
     "gvpo-kl": _no_advice,
     "batch-scale": algorithm.advise_batch_scale,
     "unread-options": algorithm.advise_unread_options,
-    "dynamic-sampling": rewards.advise_dynamic_sampling,
-    "budgets": rewards.advise_budgets,
-    "legacy-reward": rewards.advise_legacy_sections,
+    **{name: advise for feature in all_features() for name, advise in feature.advice.items()},
     "files": files.advise_files,
     "packages": environment.advise_packages,
     "cpu-shared-memory": advise_shared_memory,
@@ -151,7 +138,7 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
         yield Finding(name, Severity.WARNING, Problem("", None, f"++{_SILENCE}=[{name}]", seen=seen))
 
 
-def _named(name: str, *tables: Mapping[str, Check]) -> list[Check]:
+def _named(name: str, *tables: Mapping[str, _CheckT]) -> list[_CheckT]:
     """Return the functions of this name, those of every algorithm before those of the configured one."""
     return [table[name] for table in tables if name in table]
 

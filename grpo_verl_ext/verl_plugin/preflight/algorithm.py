@@ -104,7 +104,7 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
 
 def _has_kl_in_loss(config: DictConfig) -> bool:
     """Whether the loss of the estimator's paper contains k3 and its gradient: arXiv 2402.03300, eq. 4."""
-    known: list[Estimator | VerlsEstimator] = [*verls.ESTIMATORS, *ESTIMATORS.values()]
+    known: list[Estimator | VerlsEstimator] = [*verls.VERLS_ESTIMATORS, *ESTIMATORS.values()]
     return any(each.kl_in_loss for each in known if each.name == config.algorithm.adv_estimator)
 
 

@@ -1,4 +1,4 @@
-"""Check that the environment has the platform and the packages that a configuration needs."""
+"""Check that the environment has the platform and packages of a configuration; list the tested versions."""
 
 import importlib.metadata
 import importlib.util
@@ -16,9 +16,18 @@ from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
-from grpo_verl_ext.verl_plugin.cpu.platform import VARIABLE, VLLM_ENVIRONMENT, chosen_platform
-from grpo_verl_ext.verl_plugin.versions import queue_missing
+from grpo_verl_ext.verl_plugin.cpu.platform import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 
+TESTED = {
+    "verl": "0.9.1",
+    "torch": "2.13.0",
+    "transformers": "5.10.4",
+    "vllm": "0.28.0",
+    "ray": "2.60.0",
+    "tensordict": "0.10.0",
+    "TransferQueue": "0.1.11",
+}
+"""Versions that the tests use (constraints/cpu.txt); others may work as well."""
 _TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 
 ROLLOUTS = ("vllm", "sglang", "trtllm")
@@ -45,17 +54,17 @@ def check_device(config: DictConfig) -> None:
             usage.PLATFORM_KEY,
             "cpu",
             seen="+platform=cpu is given",
-            why=f"the environment has {VARIABLE}={chosen}",
+            why=f"the environment has {PLATFORM_VARIABLE}={chosen}",
             valid="one platform",
-            fix=f"unset {VARIABLE}, or leave out +platform=cpu",
+            fix=f"unset {PLATFORM_VARIABLE}, or leave out +platform=cpu",
         )
     if device != "cpu" and chosen == "cpu":
         raise SettingError(
             "trainer.device",
             device,
-            why=f"the environment has {VARIABLE}=cpu",
+            why=f"the environment has {PLATFORM_VARIABLE}=cpu",
             valid="one platform",
-            fix=f"+platform=cpu, or unset {VARIABLE}",
+            fix=f"+platform=cpu, or unset {PLATFORM_VARIABLE}",
         )
 
 
@@ -66,6 +75,19 @@ def advise_packages(config: DictConfig) -> Iterator[Problem]:
         yield missing
     yield from _trl(config)
     yield from _rollout(config)
+
+
+def queue_missing() -> Problem | None:
+    """Return a problem if TransferQueue is missing; verl's trainer needs it, but verl does not require it."""
+    if importlib.util.find_spec("transfer_queue") is not None:
+        return None
+    return Problem(
+        "trainer.use_v1",
+        True,
+        why="TransferQueue is not installed: verl's trainer moves its samples through it, but verl's "
+        "metadata does not ask for it",
+        fix=f"pip install 'TransferQueue>={TESTED['TransferQueue']}'",
+    )
 
 
 def _rollout(config: DictConfig) -> Iterator[Problem]:
@@ -91,7 +113,8 @@ def _vllm(config: DictConfig, key: str) -> Iterator[Problem]:
             why=f"vLLM is {CPU_BUILD} here, which verl finds only on the CPU platform (else it says: vllm "
             "version None not supported); where something else answers for the name vllm, its processes die "
             "of SIGILL (Illegal instruction), for this processor has no AVX-512",
-            fix=f"+platform=cpu, or {VARIABLE}=nvidia in front of the command if it is for another machine",
+            fix=f"+platform=cpu, or {PLATFORM_VARIABLE}=nvidia in front of the command if it is for another "
+            "machine",
         )
 
 

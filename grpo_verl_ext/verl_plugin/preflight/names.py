@@ -10,7 +10,8 @@ from grpo_verl_ext.catalogue import ESTIMATORS, LOSSES
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import AGENT_LOOP, ESTIMATOR, LOSS, MODE, setting
 from grpo_verl_ext.verl_plugin.algorithms import is_of
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
+from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.preflight.training import driver
 from grpo_verl_ext.verl_plugin.usage import PREFIX, registers_elsewhere
 
@@ -53,7 +54,8 @@ def _unknown(config: DictConfig) -> Iterator[tuple[str, str, list[str]]]:
     loop, mode = setting(config, AGENT_LOOP), setting(config, MODE)
     # Agent loops of a user's own are registered in a file that only the workers read.
     if isinstance(loop, str) and loop.startswith(PREFIX):
-        yield from _missing(AGENT_LOOP, loop, (*AGENT_LOOPS.values(), STORED_AGENT_LOOP))
+        own = (name for feature in all_features() for name in feature.agent_loops)
+        yield from _missing(AGENT_LOOP, loop, own)
     if registers_elsewhere(config):
         return
     yield from _missing(ESTIMATOR, setting(config, ESTIMATOR), ADV_ESTIMATOR_REGISTRY)

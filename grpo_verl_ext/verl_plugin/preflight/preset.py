@@ -16,7 +16,7 @@ from grpo_verl_ext.utils.errors import Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, LOSS, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
 
-KEY = f"{SECTION}.preset"
+_KEY = f"{SECTION}.preset"
 SECTIONS = ("algorithm", ACTOR, "reward")
 """Sections in which a preset says what its algorithm is; elsewhere it makes the training able to run it."""
 _FREE = frozenset(
@@ -38,7 +38,7 @@ def check_preset(config: DictConfig) -> None:
     name = written(config.algorithm).get("preset")
     if name in FAILED:
         raise SettingError(
-            KEY,
+            _KEY,
             name,
             why=f"this algorithm of another package could not be loaded: {FAILED[name]}",
             valid=tuple(sorted(PRESETS)),
@@ -47,7 +47,7 @@ def check_preset(config: DictConfig) -> None:
     if name is not None and name not in PRESETS:
         nearest = next(iter(get_close_matches(str(name), PRESETS, n=1)), None)
         raise SettingError(
-            KEY, name, valid=tuple(sorted(PRESETS)), fix=f"+algo={nearest}" if nearest else f"~{KEY}"
+            _KEY, name, valid=tuple(sorted(PRESETS)), fix=f"+algo={nearest}" if nearest else f"~{_KEY}"
         )
 
 
@@ -63,7 +63,7 @@ def advise_preset(config: DictConfig) -> Iterator[Problem]:
     )
     lines = " ".join(f"{key}={as_typed(now)}" for key, (_, now) in found.items())
     yield Problem(
-        KEY,
+        _KEY,
         name,
         seen=f"+algo={name} does not name what will be trained, the estimator {estimator} with the loss "
         f"{loss}, since the command or its configuration replaces values of the preset: {pairs}",

@@ -1,6 +1,6 @@
 """List the features of this package that a configuration uses, and verl's engine, trainer and rollouts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig
@@ -9,6 +9,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ESTIMATORS, TokenLoss
 from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, MODE, setting
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, TRAINER_MODES, Options, written
+from grpo_verl_ext.verl_plugin.features import Uses, all_features, has_option
 from grpo_verl_ext.verl_plugin.gvpo.plan import policy_moves
 from grpo_verl_ext.verl_plugin.reward_options import RewardModelOptions
 from grpo_verl_ext.verl_plugin.rewards.checks import overlong_punishment
@@ -17,8 +18,6 @@ STRATEGY = f"{ACTOR}.strategy"
 CORRECTION = "algorithm.rollout_correction"
 DISTILLATION = "distillation.distillation_loss"
 _KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
-
-Check = Callable[[DictConfig], bool]
 
 
 def features(config: DictConfig) -> list[str]:
@@ -40,28 +39,24 @@ def driver(config: DictConfig) -> str:
     return "v1" if setting(config, "trainer.use_v1", True) else "v0"
 
 
-def _all(*checks: Check) -> Check:
+def _all(*checks: Uses) -> Uses:
     return lambda config: all(check(config) for check in checks)
 
 
-def _not(check: Check) -> Check:
+def _not(check: Uses) -> Uses:
     return lambda config: not check(config)
 
 
-def _is(key: str, *values: object) -> Check:
+def _is(key: str, *values: object) -> Uses:
     return lambda config: setting(config, key) in values
 
 
-def _is_on(key: str, default: bool = False) -> Check:
+def _is_on(key: str, default: bool = False) -> Uses:
     return lambda config: bool(setting(config, key, default))
 
 
 def _option(config: DictConfig, name: str) -> Any:
     return written(config.algorithm).get(name)
-
-
-def _has(option: str) -> Check:
-    return lambda config: _option(config, option) is not None
 
 
 def _has_gvpo_targets(config: DictConfig) -> bool:
@@ -77,53 +72,32 @@ def _by_tokens(config: DictConfig) -> bool:
     """Whether the loss is not GVPO's, and the loss, the estimator or the preset is this package's."""
     if isinstance(catalogue.loss_of(config), TokenLoss):
         return True
-    return not catalogue.has_groups(config) and (_is_ours(config) or _has("preset")(config))
+    return not catalogue.has_groups(config) and (_is_ours(config) or has_option("preset")(config))
 
 
-def _anchors(name: str) -> Check:
+def _anchors(name: str) -> Uses:
     """Return whether a training of GVPO has this ``gvpo_anchor``."""
     return lambda config: _has_gvpo_targets(config) and (_option(config, "gvpo_anchor") or "old") == name
-
-
-def _stores(name: str, value: str) -> Check:
-    """Return whether ``stored_responses`` has this value of an option."""
-
-    def check(config: DictConfig) -> bool:
-        stored = _option(config, "stored_responses")
-        return isinstance(stored, Mapping) and stored.get(name) == value
-
-    return check
-
-
-def _has_share(config: DictConfig) -> bool:
-    """Whether a history is kept: with a share of 0 there is none."""
-    return bool(_option(config, "stored_responses").get("share"))
 
 
 def _masks_truncated(config: DictConfig) -> bool:
     return bool(_option(config, "mask_truncated_completions"))
 
 
-FEATURES: Mapping[str, Check] = {
+FEATURES: Mapping[str, Uses] = {
     "token_loss": _by_tokens,
     "gvpo_one": _all(catalogue.has_groups, _not(policy_moves)),
     "gvpo_several": _all(catalogue.has_groups, policy_moves),
     "anchor_old": _anchors("old"),
     "anchor_ref": _anchors("ref"),
-    "process": catalogue.learns_from_steps,
-    "refresh": _has("ref_model_sync_steps"),
-    "stored_responses": _has("stored_responses"),
-    "recorded": _stores("old_log_probs", "recorded"),
-    "history": _all(_stores("source", "history"), _has_share),
     "dynamic_sampling": _all(_is_ours, _is_on("algorithm.filter_groups.enable")),
     "mask_truncated_completions": _all(_is_ours, _masks_truncated),
-    "gold_responses": _has("gold_responses"),
-    "seed_requests": _has("seed_requests"),
+    **{name: is_used for feature in all_features() for name, is_used in feature.uses.items()},
 }
 """Estimators and losses, and features that need more than their calls → whether a training uses them."""
 
 
-def _driven_by(name: str) -> Check:
+def _driven_by(name: str) -> Uses:
     return lambda config: driver(config) == name
 
 
@@ -131,7 +105,7 @@ def _has_one_stage(config: DictConfig) -> bool:
     return bool(setting(config, f"{ACTOR}.megatron.pipeline_model_parallel_size", 1) == 1)
 
 
-def _rejects(*what: str) -> Check:
+def _rejects(*what: str) -> Uses:
     """Return whether verl's criteria, one comma-separated text, reject tokens or sequences."""
 
     def check(config: DictConfig) -> bool:
@@ -163,7 +137,7 @@ _DISTILS = _is_on("distillation.enabled")
 _TASK_REWARDS = _is_on(f"{DISTILLATION}.use_task_rewards", True)
 _TOP_K = _is(f"{DISTILLATION}.loss_mode", "forward_kl_topk")
 
-CONTEXTS: Mapping[str, Check] = {
+CONTEXTS: Mapping[str, Uses] = {
     **{mode: _all(_driven_by("v1"), _is(MODE, mode)) for mode in MODES},
     "v0": _driven_by("v0"),
     "one_step_off": _driven_by("one-step-off"),

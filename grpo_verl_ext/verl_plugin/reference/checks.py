@@ -1,4 +1,4 @@
-"""Check the settings of the reference refresh before any rollout."""
+"""The record of the feature ``ref_model_sync_steps``, and the check of its settings before any rollout."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,16 +6,15 @@ from typing import Any
 from omegaconf import DictConfig
 
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.utils.keys import ACTOR, SECTION
+from grpo_verl_ext.verl_plugin.config import REFRESH_ENGINES, Options
+from grpo_verl_ext.verl_plugin.features import UNTRIED_ENGINES, Feature, Refusal, has_option
 
-KEY = f"{SECTION}.ref_model_sync_steps"
+_KEY = f"{SECTION}.ref_model_sync_steps"
 
 
 def check_reference(config: DictConfig) -> None:
     """Refuse to refresh a reference that is absent, in other workers or sharded unlike the policy.
-
-    `preflight.support` checks trainers and engines.
 
     Raises:
         SettingError: the first wrong setting.
@@ -25,30 +24,30 @@ def check_reference(config: DictConfig) -> None:
         return
     if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
         raise SettingError(
-            KEY,
+            _KEY,
             steps,
             why="there is no reference to refresh: neither actor_rollout_ref.actor.use_kl_loss nor "
             "algorithm.use_kl_in_reward is true",
             valid="null",
-            fix=f"actor_rollout_ref.actor.use_kl_loss=true, or ~{KEY}",
+            fix=f"actor_rollout_ref.actor.use_kl_loss=true, or ~{_KEY}",
         )
     if _has_adapter(config):
         raise SettingError(
-            KEY,
+            _KEY,
             steps,
             why="with LoRA the reference is the policy without its adapter, which nothing can refresh",
             valid="null",
-            fix=f"~{KEY}",
+            fix=f"~{_KEY}",
         )
     separate = config.trainer.v1.trainer_mode == "grpo_ext_separate_async"
     if separate and not config.actor_rollout_ref.get("hybrid_engine", True):
         raise SettingError(
-            KEY,
+            _KEY,
             steps,
             why="with actor_rollout_ref.hybrid_engine=false the reference lives in other processes than the "
             "policy",
             valid="null",
-            fix=f"actor_rollout_ref.hybrid_engine=true, or ~{KEY}",
+            fix=f"actor_rollout_ref.hybrid_engine=true, or ~{_KEY}",
         )
     _check_sharding(config)
 
@@ -73,7 +72,7 @@ def _check_sharding(config: DictConfig) -> None:
             raise SettingError(
                 key,
                 reference,
-                why=f"with {KEY} the reference is sharded like the policy, whose {name} is {policy}",
+                why=f"with {_KEY} the reference is sharded like the policy, whose {name} is {policy}",
                 valid=str(value),
                 fix=f"{key}={value}",
             )
@@ -83,3 +82,24 @@ def _has_adapter(config: DictConfig) -> bool:
     model = config.actor_rollout_ref.model
     rank = (model.get("lora") or {}).get("rank", 0) or model.get("lora_rank", 0)
     return rank > 0 or model.get("lora_adapter_path") is not None
+
+
+REFERENCE_REFRESH = Feature(
+    uses={"refresh": has_option("ref_model_sync_steps")},
+    without_our_mode="the reference that algorithm.grpo_ext.ref_model_sync_steps asks for is never refreshed "
+    "there",
+    refusals=(
+        Refusal(
+            ("refresh",),
+            UNTRIED_ENGINES,
+            f"{ACTOR}.strategy",
+            "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for cannot follow the policy "
+            "there",
+            REFRESH_ENGINES,
+            f"{ACTOR}.strategy=fsdp2, or ~algorithm.grpo_ext.ref_model_sync_steps",
+        ),
+    ),
+    checks={"reference": check_reference},
+    done_by_trainer={"ref_model_sync_steps": "refreshes the reference"},
+    trainer="reference.trainer:ReferenceSyncTrainerMixin",
+)

@@ -6,8 +6,7 @@ from typing import Any
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from grpo_verl_ext.algorithms import kl
-from grpo_verl_ext.verl_plugin.batch.checkpoints import actor_folder
-from grpo_verl_ext.verl_plugin.batch.fields import nested
+from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, nested
 from grpo_verl_ext.verl_plugin.config import Options
 
 

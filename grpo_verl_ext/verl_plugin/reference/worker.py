@@ -43,7 +43,7 @@ def mix_in(reference: nn.Module, policy: nn.Module, mixup_alpha: float) -> None:
 
 
 @torch.no_grad()
-def save(reference: nn.Module, folder: str) -> None:
+def save_shards(reference: nn.Module, folder: str) -> None:
     """Write this rank's shards of the reference to the folder, atomically."""
     shards = _shards(reference)
     file = _shard_file(folder)
@@ -54,8 +54,8 @@ def save(reference: nn.Module, folder: str) -> None:
 
 
 @torch.no_grad()
-def load(reference: nn.Module, folder: str) -> None:
-    """Read the shards that `save` wrote into this rank's reference.
+def load_shards(reference: nn.Module, folder: str) -> None:
+    """Read the shards that `save_shards` wrote into this rank's reference.
 
     Raises:
         FileNotFoundError: there is no file for this rank; to continue with the first reference would be
@@ -160,10 +160,10 @@ class ReferenceSyncWorkerMixin:
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def save_reference(self, folder: str) -> None:
-        """Write the reference: `save`."""
-        save(self.ref.engine.module, folder)
+        """Write the reference: `save_shards`."""
+        save_shards(self.ref.engine.module, folder)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def load_reference(self, folder: str) -> None:
-        """Read the reference: `load`."""
-        load(self.ref.engine.module, folder)
+        """Read the reference: `load_shards`."""
+        load_shards(self.ref.engine.module, folder)

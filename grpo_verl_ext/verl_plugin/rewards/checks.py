@@ -12,6 +12,7 @@ from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, asks_reward_model, written
+from grpo_verl_ext.verl_plugin.features import Feature, all_features
 from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template
 from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions, RewardModelOptions
 
@@ -73,7 +74,7 @@ def check_reward_model(config: DictConfig) -> None:
     manager = config.reward.reward_manager.name
     set_here = Options.from_config(config.algorithm)
     if manager != REWARD_MANAGER:
-        for name in ("reward_model", "reward_models", "step_reward_model"):
+        for name in (name for feature in all_features() for name in feature.reward_models):
             if getattr(set_here, name) is not None:
                 raise SettingError(
                     "reward.reward_manager.name",
@@ -154,7 +155,7 @@ def _check_classifier(section: str, model: ClassifierOptions) -> None:
         )
 
 
-def advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
+def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
     """Warn of keys of older verl, which verl ignores: it would train with another reward."""
     for section in ("custom_reward_function", "reward_model", "sandbox_fusion"):
         for key, value in _leaves(config.get(section), section):
@@ -174,7 +175,7 @@ def _new_home(key: str) -> str:
     return _LEGACY[moved] + key.removeprefix(moved)
 
 
-def advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
+def _advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
     """Warn of dynamic sampling by a shaped reward; DAPO uses correctness, arXiv 2503.14476, eq. 11."""
     groups, shaping = config.algorithm.get("filter_groups"), overlong_punishment(config)
     if groups and groups.enable and groups.metric in _SHAPED and shaping:
@@ -188,7 +189,7 @@ def advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-def advise_budgets(config: DictConfig) -> Iterator[Problem]:
+def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
     """Warn where punishment or masking of truncated responses uses another budget than truncation."""
     budget = config.data.max_response_length
     options = written(config.algorithm)
@@ -220,3 +221,14 @@ def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(section[key], f"{name}.{key}")
     else:
         yield name, section
+
+
+REWARD_MODELS = Feature(
+    reward_models=("reward_model", "reward_models"),
+    checks={"reward-weights": check_rewards, "reward-model": check_reward_model},
+    advice={
+        "dynamic-sampling": _advise_dynamic_sampling,
+        "budgets": _advise_budgets,
+        "legacy-reward": _advise_legacy_sections,
+    },
+)

@@ -17,7 +17,7 @@ import aiohttp
 
 from grpo_verl_ext.utils.errors import RewardServerError, SettingError
 from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions
-from grpo_verl_ext.verl_plugin.rollout import failures
+from grpo_verl_ext.verl_plugin.wire import report_failure
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class RewardServer:
             f"seconds, .retries {self.options.retries}. Once it answers, type the same command again: the "
             f"training goes on from the last checkpoint"
         )
-        failures.report(error)
+        report_failure(error)
         return error
 
 

@@ -1,7 +1,7 @@
 """verl's agent loops with step rewards and seeds: ``rollout.agent.default_agent_loop=grpo_ext_…``.
 
 With ``algorithm.grpo_ext.seed_requests`` each request has a seed (`request_seeds`). The trainer gets the
-steps as ``extra_fields["steps"]``, [(reward, position of its last token), …].
+steps as `wire.STEP_FIELD`.
 ``rm_scores`` and ``reward_extra_info``, by which verl logs and filters, remain those of the outcome.
 """
 
@@ -16,10 +16,7 @@ from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from grpo_verl_ext.rewards.step_ends import KEYS, REWARDS, StepRewardError, step_end_tokens
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
 from grpo_verl_ext.verl_plugin.measure.request_seeds import SeededServer
-
-STEP_FIELD = "steps"
-STEP_ERROR = "step_error"
-"""Keys of ``extra_fields``. verl only logs what an agent loop raises, so the trainer raises the error."""
+from grpo_verl_ext.verl_plugin.wire import STEP_ERROR, STEP_FIELD
 
 SINGLE_TURN, MULTI_TURN = AGENT_LOOPS["single_turn_agent"], AGENT_LOOPS["tool_agent"]
 

@@ -1,5 +1,7 @@
-"""Check that ``grpo_process`` gets step rewards, each token the advantage of its own steps, and the process
-reward model steps to score, an estimator that reads them, and the right head.
+"""The records of the features step rewards and process reward model, and the checks of their settings.
+
+``grpo_process`` must get step rewards, and each token the advantage of its own steps; the process reward
+model needs steps to score, an estimator that reads them, and the right head.
 """
 
 from omegaconf import DictConfig
@@ -9,8 +11,9 @@ from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
 from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.keys import AGENT_LOOP, LOSS, SECTION, setting
+from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, LOSS, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
+from grpo_verl_ext.verl_plugin.features import Feature, Refusal
 from grpo_verl_ext.verl_plugin.model_files import check_head
 from grpo_verl_ext.verl_plugin.reward_options import StepRewardModelOptions
 
@@ -19,8 +22,6 @@ _STEP_SECTION = f"{SECTION}.step_reward_model"
 
 def check_steps(config: DictConfig) -> None:
     """Refuse ``grpo_process`` with an agent loop that drops steps, or a loss that averages over them.
-
-    `support` checks trainers and rewards.
 
     Raises:
         SettingError: the agent loop is verl's own, or the loss has one advantage for a response.
@@ -108,3 +109,46 @@ def _check_model(options: StepRewardModelOptions) -> None:
     if options.path is None:
         raise SettingError(key, None, valid=f"a {what}", fix=f"+{key}=<folder>")
     check_head(options.path, key=key, head="ForTokenClassification", outputs=2, what=what)
+
+
+_STEPS_ALONE = "algorithm.adv_estimator=grpo_process learns from step rewards alone, and "
+
+STEP_REWARDS = Feature(
+    uses={"process": catalogue.learns_from_steps},
+    without_our_mode="algorithm.adv_estimator=grpo_process is not shown the steps there",
+    refusals=(
+        Refusal(
+            ("process",),
+            ("kl_in_reward",),
+            "algorithm.use_kl_in_reward",
+            f"{_STEPS_ALONE}this KL is subtracted from the reward of whole responses; the paper has it in "
+            "the loss (arXiv 2402.03300, §4.1.1)",
+            "false",
+            f"algorithm.use_kl_in_reward=false {ACTOR}.use_kl_loss=true",
+        ),
+        Refusal(
+            ("process",),
+            ("overlong",),
+            "reward.reward_kwargs.overlong_buffer_cfg.enable",
+            f"{_STEPS_ALONE}verl's punishment of long responses is added to the reward of whole responses",
+            "false, and steps of yours that punish",
+            "reward.reward_kwargs.overlong_buffer_cfg.enable=false",
+        ),
+        Refusal(
+            ("process",),
+            ("response_models",),
+            "reward.reward_manager.name",
+            f"{_STEPS_ALONE}the models of algorithm.grpo_ext.reward_model and …reward_models, or of verl's "
+            "server, score whole responses",
+            "a weight of 0 for each of them, which only reports its score",
+            "reward.reward_manager.name=naive, or ++algorithm.grpo_ext.reward_model.weight=0",
+        ),
+    ),
+    checks={"steps": check_steps},
+    trainer="steps.trainer:ProcessSupervisionMixin",
+    agent_loops=dict.fromkeys(AGENT_LOOPS.values(), "rollout.agent_loops"),
+)
+STEP_REWARD_MODEL = Feature(
+    reward_models=("step_reward_model",),
+    checks={"step-reward-model": check_step_reward_model},
+)

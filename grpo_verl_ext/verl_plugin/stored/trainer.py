@@ -14,23 +14,20 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import ROLLOUT
-from grpo_verl_ext.verl_plugin.batch.checkpoints import actor_folder
-from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
+from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import (
     SINGLE_TURN_LOOPS,
     STORED_AGENT_LOOP,
     Options,
     StoredResponsesOptions,
 )
-from grpo_verl_ext.verl_plugin.stored.data import GivenResponses
-from grpo_verl_ext.verl_plugin.stored.history import ResponseHistory, prompt_id
 from grpo_verl_ext.verl_plugin.stored.rollout import (
-    COLUMN,
-    ORIGIN,
     Origin,
     PromptResponses,
     StoredResponse,
 )
+from grpo_verl_ext.verl_plugin.stored.sources import GivenResponses, ResponseHistory, prompt_id
+from grpo_verl_ext.verl_plugin.wire import STORED_COLUMN, STORED_ORIGIN
 
 _WRITTEN = ("responses", "response_mask", "rm_scores", "old_log_probs", "extra_fields")
 _SAMPLED_LOG_PROBS = "rollout_log_probs"
@@ -107,7 +104,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
             return batch
         prompts = tu.get(batch, "raw_prompt"), tu.get(batch, "extra_info")
         stored = [self._responses_to(*prompt) for prompt in zip(*prompts, strict=True)]
-        tu.assign_non_tensor_stack(batch, COLUMN, stored)
+        tu.assign_non_tensor_stack(batch, STORED_COLUMN, stored)
         tu.assign_non_tensor_stack(batch, "agent_name", [STORED_AGENT_LOOP] * len(stored))
         return batch
 
@@ -124,7 +121,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         if self._stored_options() is None:
             return batch
         has_log_probs = self.config.actor_rollout_ref.rollout.calculate_log_probs
-        wanted = [COLUMN] * (self._history is not None) + [_SAMPLED_LOG_PROBS] * has_log_probs
+        wanted = [STORED_COLUMN] * (self._history is not None) + [_SAMPLED_LOG_PROBS] * has_log_probs
         data = nested(batch, *_WRITTEN, *wanted)
         member, origins = _members(batch), _origins(batch, data)
         metrics.update(
@@ -156,7 +153,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
     ) -> None:
         """Add the sampled responses to the history, sessions in order: rows are ordered by length."""
         assert self._history is not None
-        stored_for = tu.get(data, COLUMN)
+        stored_for = tu.get(data, STORED_COLUMN)
         token_ids, log_probs = data["responses"].unbind(), data["old_log_probs"].unbind()
         sessions = sorted(range(len(keys)), key=lambda row: int(keys[row].rsplit("_", 2)[1]))
         for row in sessions:
@@ -192,7 +189,7 @@ def _members(batch: Any) -> Tensor:
 def _origins(batch: Any, data: TensorDict) -> list[Origin | None]:
     """Return the origin of each row's response; None for sampled ones and padding."""
     return [
-        extra.get(ORIGIN) if counts else None
+        extra.get(STORED_ORIGIN) if counts else None
         for extra, counts in zip(tu.get(data, "extra_fields"), _members(batch).tolist(), strict=True)
     ]
 
@@ -259,18 +256,18 @@ def _by_origin(
     ratio, recorded = (old - behaviour).exp(), _recorded(behaviour, mask, offsets)
     for name, chosen in (("stored", stored), ("sampled", member & ~stored)):
         if chosen.any():
-            of_response = ragged.sequence_sums(rewards, everywhere, offsets)[chosen]
+            of_response = ragged.row_sums(rewards, everywhere, offsets)[chosen]
             metrics[f"{name}/reward"] = float(of_response.mean())
-            metrics[f"{name}/log_prob"] = ragged.token_mean(old, mask, offsets, chosen)
+            metrics[f"{name}/log_prob"] = ragged.mean_over_tokens(old, mask, offsets, chosen)
         if (chosen & recorded).any():
-            metrics[f"{name}/ratio"] = ragged.token_mean(ratio, mask, offsets, chosen & recorded)
+            metrics[f"{name}/ratio"] = ragged.mean_over_tokens(ratio, mask, offsets, chosen & recorded)
     ages = [step - origin["step"] for origin in origins if origin and origin["step"] is not None]
     return metrics | ({"stored/age": sum(ages) / len(ages)} if ages else {})
 
 
 def _recorded(behaviour: Tensor, mask: Tensor, offsets: Tensor) -> Tensor:
-    unknown = ragged.sequence_sums(behaviour.isnan().double(), mask, offsets)
-    return (unknown == 0) & ragged.has_tokens(mask, offsets)
+    unknown = ragged.row_sums(behaviour.isnan().double(), mask, offsets)
+    return (unknown == 0) & ragged.row_has_tokens(mask, offsets)
 
 
 def _groups_of_one_text(responses: Tensor, stored: Tensor, prompts: Sequence[str], member: Tensor) -> int:

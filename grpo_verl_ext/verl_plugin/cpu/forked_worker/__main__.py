@@ -71,7 +71,7 @@ class Worker:
 
     @classmethod
     def from_json(cls, message: bytes) -> Worker:
-        """Read what `ask` sends.
+        """Read what `_ask_for_fork` sends.
 
         Raises:
             ValueError: it is something else.
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
             listener.close()
             if error.errno != errno.EADDRINUSE:
                 raise
-            ask(worker)
+            _ask_for_fork(worker)
             return
     except OSError as error:
         print(f"grpo_verl_ext: this worker imports for itself: {error}", file=sys.stderr, flush=True)
@@ -163,14 +163,14 @@ def no_identifiers_drawn() -> Iterator[None]:
     import ray.actor
 
     drawn = ray.actor.ActorClassID
-    ray.actor.ActorClassID = ActorClassIdOfTheSystem
+    ray.actor.ActorClassID = _ActorClassIdOfTheSystem
     try:
         yield
     finally:
         ray.actor.ActorClassID = drawn
 
 
-class ActorClassIdOfTheSystem:
+class _ActorClassIdOfTheSystem:
     """In the place of Ray's ActorClassID: from the operating system's random numbers."""
 
     @staticmethod
@@ -181,7 +181,7 @@ class ActorClassIdOfTheSystem:
         return ActorClassID(os.urandom(ActorClassID.size()))
 
 
-def ask(worker: Worker) -> None:
+def _ask_for_fork(worker: Worker) -> None:
     """Have the server fork the worker, which takes over this process's standard streams.
 
     Raises:
@@ -257,7 +257,7 @@ def _is_fork() -> bool:
 
 
 def forked(connection: socket.socket, first: Worker) -> Worker | None:
-    """Fork for the worker that is asked for; print why if the request is not one that `ask` sends.
+    """Fork for the worker that is asked for; print why if the request is not one that `_ask_for_fork` sends.
 
     Returns:
         The worker, in the fork, with the standard streams of the process that asked; None in the server.
@@ -282,7 +282,7 @@ def forked(connection: socket.socket, first: Worker) -> Worker | None:
 
 
 def _received(connection: socket.socket, streams: list[int]) -> bytes:
-    """Receive what `ask` sends, and add the standard streams to ``streams``.
+    """Receive what `_ask_for_fork` sends, and add the standard streams to ``streams``.
 
     Raises:
         OSError: it does not come in time.

@@ -13,9 +13,9 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 from processes import run_ranks
+from queue_store import Store
 from ray_cluster import free_ports
 from tensordict import TensorDict
-from test_group_exactness import Store
 from test_request_seeds import Server
 from torch import Tensor
 from transfer_queue import KVBatchMeta

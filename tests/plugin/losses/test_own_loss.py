@@ -15,7 +15,7 @@ from grpo_verl_ext.catalogue.averages import MiniBatch
 from grpo_verl_ext.verl_plugin.invariance.report import Case, actor_config, measure, own_case
 from grpo_verl_ext.verl_plugin.losses.custom import NameTakenError, averaged, token_loss
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "losses"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "losses"
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
 
 

@@ -328,7 +328,7 @@ class RewardWorker:
 
 def train(then, seconds):
     # As in verl: an error of a reward is logged, and its response is left out.
-    watchdog.SECONDS = seconds
+    watchdog.LOOK_SECONDS = seconds
     with watchdog.watched():
         worker = RewardWorker.remote()
         try:

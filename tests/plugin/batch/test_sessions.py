@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
-from test_group_exactness import Store
+from queue_store import Store
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.protocol import DataProto
@@ -27,10 +27,10 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from grpo_verl_ext.verl_plugin import trainer_modes
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import is_padding, last_outputs
-from grpo_verl_ext.verl_plugin.wire import KEYS, STEPS, Steps
+from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, STEPS, Steps
 
 F64 = torch.float64
 EPS = 1e-6
@@ -177,7 +177,7 @@ def test_equals_verls_grpo_whatever_was_rejected(estimator: str, batch: Any) -> 
     verls = config.copy()
     verls.adv_estimator = "grpo"
     left = [[0, 0] if gone else [1, 1] for gone in rejected]
-    with KEYS.set(keys):
+    with ROW_KEYS.set(keys):
         found = through_verl(keys, rewards, left, config)
     assert_close(found, through_verl(keys, rewards, whole, verls) * torch.tensor(left))
 
@@ -318,7 +318,7 @@ class TestUnderVerlsOwnTrainer:
         here = SimpleNamespace(get_client=object, kv_list=lambda partition: {partition: queue})
         monkeypatch.setitem(sys.modules, "transfer_queue", here)
         rewards, index = torch.tensor([[1.0], [0.0], [0.0]]), np.array(["u", "u", "v"], dtype=object)
-        found, _ = ESTIMATORS[name](rewards, torch.ones(3, 1), index, algorithm(name))
+        found, _ = ESTIMATOR_FUNCTIONS[name](rewards, torch.ones(3, 1), index, algorithm(name))
         return found
 
     def test_several_outputs_are_refused_by_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,6 +340,6 @@ class TestUnderVerlsOwnTrainer:
 
     def test_where_there_is_no_queue_none_is_started(self) -> None:
         # `transfer_queue` is imported here and has no client; making one would start Ray.
-        found, _ = ESTIMATORS["dr_grpo"](torch.tensor([[1.0], [0.0]]), torch.ones(2, 1), ["u", "u"])
+        found, _ = ESTIMATOR_FUNCTIONS["dr_grpo"](torch.tensor([[1.0], [0.0]]), torch.ones(2, 1), ["u", "u"])
         assert found.tolist() == [[0.5], [-0.5]]
         assert not ray.is_initialized()

@@ -16,6 +16,7 @@ import write_support_page
 import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from queue_store import Store
 from support_table import (
     CHANGES,
     CONTEXT_TITLES,
@@ -30,7 +31,6 @@ from support_table import (
 from support_table import (
     ENGINES as ENGINE_KIND,
 )
-from test_group_exactness import Store
 from transfer_queue import KVBatchMeta
 from verl.trainer.distillation.losses import distillation_loss, distillation_ppo_loss
 from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
@@ -39,20 +39,21 @@ from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes, wire
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES, REFRESH_ENGINES, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.features import Refusal
 from grpo_verl_ext.verl_plugin.gvpo import drift as worker
 from grpo_verl_ext.verl_plugin.gvpo.drift import check_drift_engine
 from grpo_verl_ext.verl_plugin.invariance.batch import micro_batch, ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config
 from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, Refusal, check_support
+from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, check_support
 from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, MODES, contexts, features
 from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, Steps, at_first_update
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ACTOR = "actor_rollout_ref.actor"
 CORRECTION = "algorithm.rollout_correction"
 LOSS = "distillation.distillation_loss"
@@ -375,7 +376,7 @@ class TestTheFirstCallRefuses:
     def estimate(self, name: str, **options: object) -> torch.Tensor:
         algorithm = OmegaConf.create({"adv_estimator": name, "grpo_ext": options})
         rewards = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
-        return ESTIMATORS[name](rewards, self.MASK, ["x", "x"], algorithm)[0]
+        return ESTIMATOR_FUNCTIONS[name](rewards, self.MASK, ["x", "x"], algorithm)[0]
 
     def test_the_reference_as_anchor(self) -> None:
         with pytest.raises(
@@ -384,12 +385,12 @@ class TestTheFirstCallRefuses:
             self.estimate("gvpo", gvpo_anchor="ref")
         assert refused.value.problem.key == "algorithm.grpo_ext.gvpo_anchor"
 
-    @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "grpo_process"])
+    @pytest.mark.parametrize("name", [name for name in ESTIMATOR_FUNCTIONS if name != "grpo_process"])
     def test_a_reference_that_nobody_refreshes(self, name: str) -> None:
         with pytest.raises(SettingError, match=r"ref_model_sync_steps is 5, but .* Type: .*=grpo_ext_sync"):
             self.estimate(name, ref_model_sync_steps=5)
 
-    @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "grpo_process"])
+    @pytest.mark.parametrize("name", [name for name in ESTIMATOR_FUNCTIONS if name != "grpo_process"])
     def test_responses_that_are_not_measured(self, name: str) -> None:
         with pytest.raises(
             SettingError, match=r"gold_responses\.files is a\.parquet, but .* Type: .*=grpo_ext_sync"
@@ -506,7 +507,9 @@ def test_steps_count_for_the_tokens_that_are_left() -> None:
 
     def advantages(response_mask: torch.Tensor) -> torch.Tensor:
         with STEPS.set(steps):
-            return ESTIMATORS["grpo_process"](torch.zeros(2, 4), response_mask, ["x", "x"], algorithm)[0]
+            return ESTIMATOR_FUNCTIONS["grpo_process"](
+                torch.zeros(2, 4), response_mask, ["x", "x"], algorithm
+            )[0]
 
     left = mask.clone()
     left[0, 1] = left[1, 2] = 0

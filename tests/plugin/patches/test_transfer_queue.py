@@ -51,7 +51,7 @@ def jobs() -> Iterator[JobSubmissionClient]:
 
 def test_each_of_two_jobs_sees_what_it_put_itself(tmp_path: Path, jobs: JobSubmissionClient) -> None:
     """verl loads the plugin, and the driver has asked for it (``algorithm.grpo_ext.own_queue=true``)."""
-    variables = {patches.VARIABLE: "own_queue"}
+    variables = {patches.PATCHES_VARIABLE: "own_queue"}
     assert keys_of_two_jobs(tmp_path, jobs, plugin="import verl", variables=variables) == ["['a']", "['b']"]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import fsdp1_ranks
 import fsdp2_ranks
 import pytest
-from test_group_exactness import MICRO_BATCH, RANKS, trained, trained_by_the_formula, variant
+from test_gvpo_drift import MICRO_BATCH, RANKS, trained, trained_by_the_formula, variant
 
 from grpo_verl_ext.utils.measured import largest
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
-from grpo_verl_ext.verl_plugin.invariance.batch import RaggedBatch, ragged_batch
-from grpo_verl_ext.verl_plugin.invariance.cuts import cut
+from grpo_verl_ext.verl_plugin.invariance.batch import RaggedBatch, cut, ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.report import (
     OUR_CASES,
     PRESET_CASES,

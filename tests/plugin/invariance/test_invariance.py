@@ -19,8 +19,7 @@ from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.utils.measured import largest
 from grpo_verl_ext.verl_plugin.invariance import report as invariance
-from grpo_verl_ext.verl_plugin.invariance.batch import ragged_batch
-from grpo_verl_ext.verl_plugin.invariance.cuts import SPLITS, cut
+from grpo_verl_ext.verl_plugin.invariance.batch import SPLITS, cut, ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.report import (
     COVERED,
     NOT_COVERED,

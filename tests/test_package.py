@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 import grpo_verl_ext
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")

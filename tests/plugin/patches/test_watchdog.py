@@ -29,7 +29,7 @@ def started(name):
 class TaskRunner:
     # As verl's: owns the other actors, and waits for one of them in its main thread.
     def run(self, killed):
-        watchdog.SECONDS, watchdog.PATIENCE = 0.5, 1.0
+        watchdog.LOOK_SECONDS, watchdog.VERL_SECONDS = 0.5, 1.0
         trainer = Worker.remote()
         asked, _ = started("agent_loop_worker_0_asked" + killed)
         users, users_pid = started("sandbox" + killed)
@@ -124,9 +124,9 @@ def test_parts_by_name(name: str, is_part: bool) -> None:
 ENGINE = """
 import asyncio
 from types import SimpleNamespace
-from grpo_verl_ext.verl_plugin.patches import vllm_server
+from grpo_verl_ext.verl_plugin.patches import watchdog
 
-vllm_server.SECONDS = 0.1
+watchdog.LOOK_SECONDS = 0.1
 
 class Server:
     async def run_server(self):
@@ -140,7 +140,7 @@ async def main():
     server.engine.errored = True
     await asyncio.sleep(60)
 
-vllm_server.patch(SimpleNamespace(vLLMHttpServer=Server))
+watchdog.patch_vllm_server(SimpleNamespace(vLLMHttpServer=Server))
 asyncio.run(main())
 """
 

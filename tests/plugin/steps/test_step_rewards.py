@@ -20,15 +20,15 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.rewards.step_ends import StepRewardError, last_token, step_end_tokens
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
 from grpo_verl_ext.verl_plugin.steps.checks import check_steps
-from grpo_verl_ext.verl_plugin.steps.collect import collected, dumped_columns, step_metrics
+from grpo_verl_ext.verl_plugin.steps.trainer import collected, dumped_columns, metrics_of_steps
 from grpo_verl_ext.verl_plugin.wire import STEPS, Steps
 
-grpo_process = ESTIMATORS["grpo_process"]
+grpo_process = ESTIMATOR_FUNCTIONS["grpo_process"]
 
 BYTES = build_tokenizer()
 AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
@@ -166,7 +166,7 @@ class TestCollected:
         assert found.rewards.tolist() == [1.0, 0.5, 0.0]
         assert found.row.tolist() == [0, 0, 2]
         assert found.end.tolist() == [2, 5, 1]
-        metrics = step_metrics(found, responses=3)
+        metrics = metrics_of_steps(found, responses=3)
         assert metrics == {
             "critic/step_rewards/mean": 0.5,
             "critic/step_rewards/max": 1.0,
@@ -177,7 +177,7 @@ class TestCollected:
     def test_a_batch_without_a_step(self) -> None:
         found = collected(*batch({"steps": []}))
         assert len(found.rewards) == len(found.row) == 0
-        assert step_metrics(found, responses=1) == {"critic/step_rewards/per_response": 0.0}
+        assert metrics_of_steps(found, responses=1) == {"critic/step_rewards/per_response": 0.0}
 
     def test_steps_that_do_not_fit_name_the_response(self) -> None:
         with pytest.raises(ValueError, match=r"steps of response p_1_0 .* do not fit it: out of range"):

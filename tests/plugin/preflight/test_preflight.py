@@ -12,7 +12,7 @@ from processes import Python
 from safetensors.torch import save_file
 
 from grpo_verl_ext.utils.errors import Finding, Problem, Severity
-from grpo_verl_ext.verl_plugin import preflight, versions
+from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.patches import driver
@@ -200,7 +200,9 @@ def test_a_check_that_fails_itself_refuses_nothing(config: Config, monkeypatch: 
 
 def test_a_missing_queue(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = config()
-    monkeypatch.setattr(versions, "find_spec", lambda name: name != "transfer_queue" or None)
+    monkeypatch.setattr(
+        environment.importlib.util, "find_spec", lambda name: name != "transfer_queue" or None
+    )
     (message,) = advice(whole, "packages")
     assert message.startswith("trainer.use_v1 is true, but TransferQueue is not installed: ")
     assert " Type: pip install 'TransferQueue>=" in message

@@ -15,7 +15,7 @@ from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from grpo_verl_ext.verl_plugin import trainer_modes
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATORS
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.reference import worker as refresh
@@ -34,11 +34,11 @@ def test_a_model_that_neither_fsdp_sharded_is_refused(module, tmp_path):
     with pytest.raises(ValueError, match=named):
         refresh.mix_in(module, module, 1.0)
     with pytest.raises(ValueError, match=named):
-        refresh.save(module, str(tmp_path))
+        refresh.save_shards(module, str(tmp_path))
     assert not list(tmp_path.rglob("*.pt"))
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", ESTIMATOR_FUNCTIONS)
 def test_every_estimator_knows_that_the_keys_are_not_its_own(name):
     options = {"ref_model_sync_steps": 4, "ref_model_mixup_alpha": 0.6}
     algorithm = {"adv_estimator": name, "grpo_ext": options}

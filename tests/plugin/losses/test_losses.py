@@ -23,15 +23,14 @@ from grpo_verl_ext import catalogue, gvpo_terms, k1, k2, k3
 from grpo_verl_ext.catalogue import mode_of
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.algorithms import LOSSES
-from grpo_verl_ext.verl_plugin.gvpo.loss import WEIGHT_SUM
+from grpo_verl_ext.verl_plugin.algorithms import LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.invariance.batch import (
     MAX_RESPONSE_LENGTH,
     RaggedBatch,
+    cut,
     micro_batch,
     ragged_batch,
 )
-from grpo_verl_ext.verl_plugin.invariance.cuts import cut
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config, value_and_gradient
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 from grpo_verl_ext.verl_plugin.preflight.algorithm import check_pair
@@ -67,8 +66,8 @@ def oracle_losses(batch: RaggedBatch, c: float | None) -> tuple[list[list[float]
 
 
 def test_the_names_are_those_that_settings_know():
-    assert set(LOSSES) == set(catalogue.LOSSES)
-    assert {loss.__name__ for loss in LOSSES.values()} == set(LOSSES)
+    assert set(LOSS_FUNCTIONS) == set(catalogue.LOSSES)
+    assert {loss.__name__ for loss in LOSS_FUNCTIONS.values()} == set(LOSS_FUNCTIONS)
 
 
 @pytest.mark.parametrize("c", [3.0, None])
@@ -197,7 +196,7 @@ def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[
     }
     groups = wire.GROUPS.get() or wire.at_first_update(2, group_size=4)
     with wire.GROUPS.set(groups):
-        return LOSSES[name](config=config, **(arguments | changes))
+        return LOSS_FUNCTIONS[name](config=config, **(arguments | changes))
 
 
 def counted(config, **changes: object):
@@ -328,7 +327,7 @@ def test_metrics_are_token_means_of_the_mini_batch(some_zero_advantages, split, 
         assert found[key] == pytest.approx(expected, rel=1e-6), key
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", LOSS_FUNCTIONS)
 def test_the_entropy_is_per_token_whatever_the_loss_averages(some_zero_advantages, name):
     found = metrics_through_verl(name, some_zero_advantages, "halves", 2)
     expected = expected_metrics(some_zero_advantages)
@@ -492,20 +491,24 @@ def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> wire.G
     )
 
 
+def update_sums(prompts: int) -> wire.UpdateSums:
+    return wire.UpdateSums(torch.zeros(prompts, dtype=F64), torch.zeros(3, dtype=F64))
+
+
 def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     # β = 0.1, Δ = (3, 1); d = 0.1 (Δ − drift) − A = (−0.9, 1.2) and k = (3, 2).
     log_prob = torch.tensor([[1.0, 2.0], [1.0, 9.0]], dtype=F64)
-    groups = gvpo_groups([1, 0], [3, 2], [2.0, -1.0])
-    with wire.GROUPS.set(groups):
+    groups, sums = gvpo_groups([1, 0], [3, 2], [2.0, -1.0]), update_sums(2)
+    with wire.GROUPS.set(groups), wire.UPDATE_SUMS.set(sums):
         loss, metrics = call("gvpo", log_prob=log_prob)
     expected = (0.5 * 0.9**2 / 2 + 0.5 * 1.2**2 / 1) / (2 / 4)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
     assert metrics["actor/gvpo_loss"].item() == pytest.approx(expected, rel=1e-12)
     # Each response adds its share of its prompt: |drift| / k.
     assert metrics["actor/gvpo_drift"].item() == pytest.approx((2 / 3 + 1 / 2) / (2 / 4), rel=1e-12)
-    sums = [metrics[f"{WEIGHT_SUM}{prompt}"].item() for prompt in (0, 1)]
-    assert sums == pytest.approx([-1.2, 0.9], rel=1e-6)
+    assert sums.weights.tolist() == pytest.approx([-1.2, 0.9], rel=1e-6)
     assert wire.GROUPS.get() is None
+    assert wire.UPDATE_SUMS.get() is None
 
 
 def test_gvpo_reports_covariances_of_the_log_probs_themselves():
@@ -514,10 +517,13 @@ def test_gvpo_reports_covariances_of_the_log_probs_themselves():
     groups = dataclasses.replace(
         gvpo_groups([1, 0], [3, 2], [2.0, -1.0]), old_deviation=old, anchor_deviation=anchor
     )
-    with wire.GROUPS.set(groups):
+    sums = update_sums(2)
+    with wire.GROUPS.set(groups), wire.UPDATE_SUMS.set(sums):
         _, metrics = call("gvpo", log_prob=torch.tensor([[1.0, 2.0], [1.0, 9.0]], dtype=F64))
     # log π deviates by (1 + 3, 2 − 2), R by A + β (log π_old − log π') = (1.2, −1.25); k − 1 = (2, 1).
-    found = {name: metrics[f"actor/gvpo_{name}"].item() * (2 / 4) for name in gvpo_terms.Moments._fields}
+    reported = [metrics[f"actor/gvpo_{name}"].item() for name in gvpo_terms.Moments._fields[:3]]
+    moments = zip(gvpo_terms.Moments._fields, reported + sums.fit.tolist(), strict=True)
+    found = {name: value * (2 / 4) for name, value in moments}
     assert found == pytest.approx(
         {
             "cov_reward_log_prob": 1.2 * 4 / 2,
@@ -534,18 +540,19 @@ def test_gvpo_reports_covariances_of_the_log_probs_themselves():
 def test_a_rejected_response_counts_in_no_metric_of_gvpo():
     """No token is left, so that its log-ratio is 0, and the drift of its prompt is not."""
     mask = torch.tensor([[True, True], [False, False]])
-    with wire.GROUPS.set(gvpo_groups([0, 0], [2, 2], [2.0, 2.0])):
-        loss, metrics = call("gvpo", response_mask=mask)
+    groups, sums = gvpo_groups([0, 0], [2, 2], [2.0, 2.0]), update_sums(1)
+    with wire.GROUPS.set(groups), wire.UPDATE_SUMS.set(sums):
+        loss, _ = call("gvpo", response_mask=mask)
     expected = 0.5 * (0.1 * (0 - 2) - 1) ** 2 / (2 / 4)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
-    assert metrics[f"{WEIGHT_SUM}0"].item() == pytest.approx(1.2, rel=1e-12)
+    assert sums.weights.item() == pytest.approx(1.2, rel=1e-12)
 
 
 def policy_loss_of_gvpo(**options: object) -> dict[str, object]:
     return {"policy_loss": LossConfig(loss_mode="gvpo", gvpo_beta=0.1, **options)}
 
 
-@pytest.mark.parametrize("terms", gvpo_terms.LOSSES)
+@pytest.mark.parametrize("terms", gvpo_terms.ABLATED_LOSSES)
 def test_a_loss_without_a_term_is_refused_but_in_a_grid_that_says_so(terms):
     with pytest.raises(
         SettingError,

@@ -20,22 +20,18 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from peft import LoraConfig, get_peft_model
 from processes import run_ranks
+from queue_store import Store
 from ray_cluster import free_ports
-from tensordict import TensorDict
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.utils.measured import largest
+from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.gvpo import drift as group_drift
-from grpo_verl_ext.verl_plugin.gvpo.drift import (
-    DRIFT_SOURCE,
-    NUM_GROUPS,
-    OLD,
-    OLD_IS_CURRENT,
-    REF,
-    GroupTrainingWorker,
-)
+from grpo_verl_ext.verl_plugin.gvpo.drift import GroupTrainingWorker
+from grpo_verl_ext.verl_plugin.wire import OLD_LOG_PROBS as OLD
+from grpo_verl_ext.verl_plugin.wire import REF_LOG_PROB as REF
 
 F64 = torch.float64
 BETA, N, MINI_BATCH, EPOCHS = 0.3, 4, 4, 2
@@ -48,26 +44,6 @@ REJECTED = "prompt6_2_0"
 PROMPT_LENGTH, RESPONSE_LENGTH = 3, 13
 RANK = 4
 """Of LoRA's matrices."""
-
-
-class Store:
-    """What the trainer uses of TransferQueue, in this process."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, fsdp2_ranks.Row] = {}
-
-    def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: Any = None) -> TensorDict:
-        rows = [self.rows[key] for key in keys]
-        names = [name for name in select_fields or rows[0] if all(name in row for row in rows)]
-        return fsdp2_ranks.batch_of([{name: row[name] for name in names} for row in rows], {})
-
-    def kv_batch_put(
-        self, keys: list[str], partition_id: str, fields: TensorDict | None = None, tags: Any = None
-    ) -> KVBatchMeta:
-        for i, key in enumerate(keys):
-            row = self.rows.setdefault(key, {})
-            row.update({name: fields[name][i] for name in fields.keys()})  # noqa: SIM118
-        return KVBatchMeta(partition_id=partition_id, keys=list(keys), tags=tags or [{} for _ in keys])
 
 
 def rollout() -> dict[str, fsdp2_ranks.Row]:
@@ -352,7 +328,7 @@ def batch_of_ranks(
             f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={variant['micro_batch'] or 'null'}",
         ]
     store, batch = batch_for_workers(monkeypatch, dp_size, *overrides, **rollout)
-    assert batch.extra_info[DRIFT_SOURCE] == variant["source"]
+    assert batch.extra_info[wire.DRIFT_SOURCE] == variant["source"]
     ranks = [[store.rows[key] for key in part.keys] for part in batch.chunk(dp_size)]
     return {"ranks": ranks, "extra_info": batch.extra_info}
 
@@ -486,7 +462,7 @@ def test_without_one_of_the_terms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
 ) -> None:
     """The paper's ablation, as exact as the whole."""
-    variants = {terms: variant(2, terms=terms) for terms in gvpo_terms.LOSSES}
+    variants = {terms: variant(2, terms=terms) for terms in gvpo_terms.ABLATED_LOSSES}
     for terms, result in trained(tmp_path, monkeypatch, 2, variants).items():
         wanted = trained_by_the_formula(fsdp2_ranks.tiny_model(), terms)
         errors = [
@@ -566,7 +542,7 @@ def test_when_old_log_probs_are_those_of_the_policy_at_hand(
     monkeypatch: pytest.MonkeyPatch, overrides: list[str], local_trigger_step: int, current: bool
 ) -> None:
     _, batch = batch_for_workers(monkeypatch, 1, *overrides, local_trigger_step=local_trigger_step)
-    assert batch.extra_info[OLD_IS_CURRENT] is current
+    assert batch.extra_info[wire.OLD_IS_CURRENT] is current
 
 
 @pytest.mark.parametrize(
@@ -589,7 +565,7 @@ def test_a_batch_that_does_not_fit_takes_a_forward_pass_and_is_named_once(
 ) -> None:
     named = [each.format(actor="actor_rollout_ref.actor") for each in overrides]
     _, batch = batch_for_workers(monkeypatch, 1, *named)
-    assert batch.extra_info[DRIFT_SOURCE] == BEFORE
+    assert batch.extra_info[wire.DRIFT_SOURCE] == BEFORE
     assert "force_group_size" not in batch.extra_info
     said = capsys.readouterr().err
     assert said.count("takes the mean log-ratio of a prompt from a forward pass before each update") == 1
@@ -669,13 +645,37 @@ def test_deviations_of_log_probs_from_the_mean_of_their_prompt(monkeypatch: pyte
     worker = object.__new__(GroupTrainingWorker)
     elsewhere = {OLD: -1.0, REF: -6.0}
     rows = [
-        {"group_index": 0, "group_size": 3, OLD: [-2.0, -1.0], REF: [-4.0, 0.0], "response_mask": [1, 1]},
-        {"group_index": 0, "group_size": 3, OLD: [-5.0, 9.0], REF: [-2.0, 9.0], "response_mask": [1, 0]},
-        {"group_index": 1, "group_size": 1, OLD: [-7.0], REF: [-3.0], "response_mask": [1]},
-        {"group_index": 1, "group_size": 1, OLD: [-8.0], REF: [-8.0], "response_mask": [0]},
+        {
+            "group_index": 0,
+            "group_size": 3,
+            OLD: [-2.0, -1.0],
+            REF: [-4.0, 0.0],
+            "response_mask": [1, 1],
+        },
+        {
+            "group_index": 0,
+            "group_size": 3,
+            OLD: [-5.0, 9.0],
+            REF: [-2.0, 9.0],
+            "response_mask": [1, 0],
+        },
+        {
+            "group_index": 1,
+            "group_size": 1,
+            OLD: [-7.0],
+            REF: [-3.0],
+            "response_mask": [1],
+        },
+        {
+            "group_index": 1,
+            "group_size": 1,
+            OLD: [-8.0],
+            REF: [-8.0],
+            "response_mask": [0],
+        },
     ]
     batch = fsdp2_ranks.batch_of(
-        [{name: torch.tensor(value) for name, value in row.items()} for row in rows], {NUM_GROUPS: 2}
+        [{name: torch.tensor(value) for name, value in row.items()} for row in rows], {wire.NUM_GROUPS: 2}
     )
     found = {}
     for name, log_prob in elsewhere.items():

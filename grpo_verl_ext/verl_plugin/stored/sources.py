@@ -1,0 +1,309 @@
+"""Where stored responses come from: the training data, or earlier steps of the training.
+
+**Given with the data**: ``extra_info.responses`` of a prompt. A response is a text, a list of token ids, or
+``{token_ids, log_probs}`` with the log-probs of its tokens under the policy that wrote it. A text gets the
+tokenizer's end of turn; token ids are taken as they are.
+
+**The history**: responses sampled earlier in this training, by prompt, kept in the trainer's memory and in
+checkpoints.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.files import write_bytes_whole
+from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
+
+_KEY = "algorithm.grpo_ext.stored_responses.key"
+_SOURCE = "algorithm.grpo_ext.stored_responses.source"
+_VALID = "a text, a list of token ids, or {token_ids, log_probs}"
+
+
+class _ResponseError(ValueError):
+    """A response that cannot be trained on."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the training data have: prompts, those with responses, all responses, and those that are used."""
+
+    prompts: int
+    with_responses: int
+    responses: int
+    used: int
+
+
+class GivenResponses:
+    """Reads and checks the responses of a prompt.
+
+    Args:
+        key: name in ``extra_info``.
+        count: the number of samples that are taken from them, share · n.
+        samples: n, samples of a prompt.
+        budget: greatest length in tokens.
+        tokenizer: that of the policy.
+        with_log_probs: whether each response needs log-probs.
+    """
+
+    def __init__(
+        self, key: str, *, count: int, samples: int, budget: int, tokenizer: Any, with_log_probs: bool
+    ) -> None:
+        self._key = key
+        self._count = count
+        self._samples = samples
+        self._budget = budget
+        self._tokenizer = tokenizer
+        self._with_log_probs = with_log_probs
+
+    def of(self, extra_info: Mapping[str, Any] | None) -> list[StoredResponse]:
+        """Return the first responses of a prompt, at most ``count``.
+
+        Raises:
+            _ResponseError: a response that cannot be trained on.
+        """
+        return [self._read(each) for each in self._given(extra_info)[: self._count]]
+
+    def check(self, rows: Iterable[Mapping[str, Any]]) -> Counts:
+        """Check the responses of all rows of the training data.
+
+        Raises:
+            SettingError: the first response that cannot be trained on, by row; a prompt with more responses
+                than samples; or no responses at all.
+        """
+        prompts, counts = 0, []
+        for prompts, row in enumerate(rows, start=1):
+            try:
+                given = self._given(row.get("extra_info"))
+            except _ResponseError as error:
+                raise self._wrong(f"extra_info.{self._key} of row {prompts - 1}", error) from error
+            if len(given) > self._samples:
+                raise self._too_many(prompts - 1, len(given))
+            for number, each in enumerate(given):
+                try:
+                    self._read(each)
+                except _ResponseError as error:
+                    where = f"response {number} in extra_info.{self._key} of row {prompts - 1}"
+                    raise self._wrong(where, error) from error
+            counts.append(len(given))
+        if not any(counts):
+            raise self._none(prompts)
+        used = sum(min(count, self._count) for count in counts)
+        return Counts(prompts, sum(count > 0 for count in counts), sum(counts), used)
+
+    def _given(self, extra_info: Mapping[str, Any] | None) -> Sequence[Any]:
+        responses = (extra_info or {}).get(self._key)
+        return [] if responses is None else _listed(responses, "a list of responses, or null")
+
+    def _read(self, given: Any) -> StoredResponse:
+        if isinstance(given, str):
+            token_ids, log_probs = self._tokens_of(given), None
+        elif isinstance(given, Mapping):
+            written = given.get("token_ids")
+            token_ids = [] if written is None else _listed(written, "{token_ids} with a list of numbers")
+            log_probs = given.get("log_probs")
+        else:
+            token_ids, log_probs = _listed(given, _VALID), None
+        self._check_tokens(token_ids)
+        if log_probs is None and self._with_log_probs:
+            raise _ResponseError(
+                "has no log_probs, and actor_rollout_ref.rollout.calculate_log_probs is true; type "
+                "actor_rollout_ref.rollout.calculate_log_probs=false, or give {token_ids, log_probs}"
+            )
+        return StoredResponse(
+            token_ids=np.array(token_ids, dtype=np.int32),
+            log_probs=None if log_probs is None else _log_probs(log_probs, len(token_ids)),
+            step=None,
+        )
+
+    def _tokens_of(self, text: str) -> list[int]:
+        end = self._tokenizer.eos_token
+        text = text.removesuffix(end or "")
+        if not text:
+            raise _ResponseError("is empty")
+        token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+        decoded = self._tokenizer.decode(
+            token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        if decoded != text:
+            raise _ResponseError(
+                f"does not survive the tokenizer, which makes {decoded[:40]!r}… of {text[:40]!r}…; valid are "
+                "a text that it gives back, or token ids"
+            )
+        return [*token_ids, *([] if end is None else [self._tokenizer.eos_token_id])]
+
+    def _check_tokens(self, token_ids: Sequence[Any]) -> None:
+        if not token_ids:
+            raise _ResponseError("is empty")
+        vocabulary = len(self._tokenizer)
+        for token in token_ids:
+            if isinstance(token, bool) or not isinstance(token, int | np.integer):
+                raise _ResponseError(f"has {token!r}; valid is {_VALID}")
+            if not 0 <= token < vocabulary:
+                raise _ResponseError(
+                    f"has token {token}, which is of another tokenizer; valid is 0 … {vocabulary - 1}"
+                )
+        if len(token_ids) > self._budget:
+            raise _ResponseError(
+                f"has {len(token_ids)} tokens; valid are at most {self._budget}, data.max_response_length"
+            )
+
+    def _wrong(self, where: str, error: _ResponseError) -> SettingError:
+        return SettingError(_KEY, self._key, seen=f"{where} {error}")
+
+    def _too_many(self, row: int, found: int) -> SettingError:
+        return SettingError(
+            _KEY,
+            self._key,
+            seen=f"extra_info.{self._key} of row {row} has {found} responses, and a prompt {self._samples} "
+            "samples",
+            valid=f"at most {self._samples}",
+            fix=f"actor_rollout_ref.rollout.n={found}, or give fewer",
+        )
+
+    def _none(self, prompts: int) -> SettingError:
+        return SettingError(
+            _KEY,
+            self._key,
+            seen=f"none of the {prompts} rows of data.train_files has a response in extra_info.{self._key}",
+            valid="a list of texts or of token ids there, null for a prompt without",
+            fix=f"{_KEY}=<name in extra_info>, or algorithm.grpo_ext.stored_responses.share=0",
+        )
+
+
+def _listed(value: object, valid: str) -> list[Any]:
+    if not isinstance(value, list | tuple | np.ndarray):
+        raise _ResponseError(f"is {str(value)[:40]!r}; valid is {valid}")
+    return list(value)
+
+
+def _log_probs(given: object, tokens: int) -> Any:
+    try:
+        log_probs = np.array(given, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise _ResponseError(f"has log_probs that are not numbers: {error}") from error
+    if log_probs.shape != (tokens,) or not (np.isfinite(log_probs) & (log_probs <= 0)).all():
+        raise _ResponseError(f"has log_probs that are not {tokens} finite numbers ≤ 0, one for each token")
+    return log_probs
+
+
+HISTORY_FILE = "response_history.npz"
+"""Name of the file in the actor's folder of a checkpoint."""
+
+
+def prompt_id(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return a digest of a prompt's messages, by which it is known when it comes again.
+
+    Raises:
+        SettingError: the messages have more than text.
+    """
+    try:
+        text = json.dumps(messages, sort_keys=True, ensure_ascii=False)
+    except TypeError as error:
+        raise SettingError(
+            _SOURCE,
+            "history",
+            why=f"a prompt has more than text ({error}), and the history knows a prompt by its text",
+            valid="data, or prompts of text",
+            fix=f"{_SOURCE}=data",
+        ) from error
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class ResponseHistory:
+    """The newest responses to each prompt, at most ``count`` each and ``max_age`` training steps old.
+
+    The age of a response is the step that uses it minus the step in which it was sampled. 8 bytes a token.
+    """
+
+    def __init__(self, count: int, max_age: int) -> None:
+        self._count = count
+        self._max_age = max_age
+        self._of_prompt: dict[str, list[StoredResponse]] = {}
+
+    def of(self, prompt: str, step: int) -> list[StoredResponse]:
+        """Return the responses to a prompt that a training step may use, newest first."""
+        return [each for each in self._of_prompt.get(prompt, []) if self._is_young(each, step)]
+
+    def add(self, prompt: str, response: StoredResponse) -> None:
+        """Keep a response; of the prompt's, the newest ``count`` stay, of one step the first."""
+        kept = [*self._of_prompt.get(prompt, []), response]
+        self._of_prompt[prompt] = sorted(kept, key=lambda each: -(each["step"] or 0))[: self._count]
+
+    def forget(self, step: int) -> None:
+        """Drop the responses that no step after this one may use."""
+        young = {
+            prompt: [each for each in responses if self._is_young(each, step + 1)]
+            for prompt, responses in self._of_prompt.items()
+        }
+        self._of_prompt = {prompt: responses for prompt, responses in young.items() if responses}
+
+    def _is_young(self, response: StoredResponse, step: int) -> bool:
+        return step - (response["step"] or 0) <= self._max_age
+
+    def save(self, folder: Path) -> None:
+        """Write all responses to a file in the folder, atomically."""
+        rows = [(prompt, each) for prompt, responses in self._of_prompt.items() for each in responses]
+        buffer = io.BytesIO()
+        np.savez(
+            buffer,
+            prompts=np.array([prompt for prompt, _ in rows], dtype="S64"),
+            steps=np.array([each["step"] for _, each in rows], dtype=np.int64),
+            lengths=np.array([len(each["token_ids"]) for _, each in rows], dtype=np.int64),
+            token_ids=_joined((each["token_ids"] for _, each in rows), np.int32),
+            log_probs=_joined((each["log_probs"] for _, each in rows), np.float32),
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes_whole(folder / HISTORY_FILE, buffer.getvalue())
+
+    def load(self, folder: Path, known: set[str]) -> None:
+        """Read what `save` wrote.
+
+        Args:
+            folder: the folder.
+            known: ids of the prompts of the training data.
+
+        Raises:
+            SettingError: there is no file, or it has a prompt that the data lack: to continue would be
+                another training.
+        """
+        file = folder / HISTORY_FILE
+        if not file.is_file():
+            raise _no_history(f"{file} does not exist")
+        with np.load(file) as saved:
+            prompts = [prompt.decode() for prompt in saved["prompts"].tolist()]
+            ends = np.cumsum(saved["lengths"])[:-1]
+            token_ids = np.split(saved["token_ids"], ends)
+            log_probs = np.split(saved["log_probs"], ends)
+            steps = saved["steps"].tolist()
+        unknown = set(prompts) - known
+        if unknown:
+            raise _no_history(
+                f"{file} has responses to {len(unknown)} prompts that data.train_files does not have"
+            )
+        self._of_prompt = {}
+        # Split at no place, an empty array is still one part.
+        for prompt, ids, recorded, step in zip(prompts, token_ids, log_probs, steps, strict=False):
+            response = StoredResponse(token_ids=ids, log_probs=recorded, step=step)
+            self._of_prompt.setdefault(prompt, []).append(response)
+
+
+def _joined(arrays: Iterable[Any], dtype: Any) -> Any:
+    return np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype)
+
+
+def _no_history(seen: str) -> SettingError:
+    return SettingError(
+        _SOURCE,
+        "history",
+        seen=f"{_SOURCE} is history, but {seen}",
+        valid="a checkpoint of a training with the same data and a history",
+        fix=f"trainer.resume_mode=disable, or {_SOURCE}=data",
+    )
