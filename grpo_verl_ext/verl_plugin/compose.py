@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from grpo_verl_ext.verl_plugin.registration import register
 CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
 PACKAGE = "pkg://"
-OPTIONS = [f"{SECTION}.{each.name}" for each in fields(Options)]
+OPTIONS = [f"{SECTION}.{name}" for name in Options.model_fields]
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 """Matches Hydra's message for a key that the configuration lacks."""
 

@@ -72,7 +72,7 @@ def _process(
     config: Mapping[str, Any] | None,
 ) -> Result:
     name = estimator.name
-    options = Options.for_estimator(config, name)
+    options = Options.of_training(config, name)
     check_our_trainer(options)
     group = _group_ids(name, index, token_level_rewards)
     _rows(estimator, index, token_level_rewards)  # refuses several outputs of a session
@@ -99,7 +99,7 @@ def _outcome(
     config: Mapping[str, Any] | None,
 ) -> Result:
     name = estimator.name
-    options = Options.for_estimator(config, name)
+    options = Options.of_training(config, name)
     check_our_trainer(options)
     group = _group_ids(name, index, token_level_rewards)
     check_rows(response_mask, group)

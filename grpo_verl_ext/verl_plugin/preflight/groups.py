@@ -5,7 +5,7 @@ from omegaconf import DictConfig
 from grpo_verl_ext.catalogue import ESTIMATORS
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT
-from grpo_verl_ext.utils.rules import is_count
+from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 
 

@@ -8,9 +8,14 @@ from omegaconf import DictConfig
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ESTIMATORS, TokenLoss
 from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, MODE, setting
-from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, TRAINER_MODES, Options, written
+from grpo_verl_ext.verl_plugin.config import (
+    REWARD_MANAGER,
+    TRAINER_MODES,
+    Options,
+    RewardModelOptions,
+    written,
+)
 from grpo_verl_ext.verl_plugin.gvpo.plan import policy_moves
-from grpo_verl_ext.verl_plugin.reward_options import RewardModelOptions
 from grpo_verl_ext.verl_plugin.rewards.checks import overlong_punishment
 
 STRATEGY = f"{ACTOR}.strategy"
