@@ -1,4 +1,4 @@
-"""Check a composed configuration before Ray starts; each check is one function with one message.
+"""_Check a composed configuration before Ray starts; each check is one function with one message.
 
 A check refuses only what is known to be wrong with this package's own algorithms, settings and platform. All
 else, verl's own settings included, is a warning. ``algorithm.grpo_ext.silence=[name]`` skips a check by name.
@@ -24,11 +24,14 @@ from grpo_verl_ext.verl_plugin.cpu.checks import (
 )
 from grpo_verl_ext.verl_plugin.measure.checks import check_gold_responses, check_seeds
 from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files
-from grpo_verl_ext.verl_plugin.preflight.groups import check_group_size, check_groups
-from grpo_verl_ext.verl_plugin.preflight.names import check_names
-from grpo_verl_ext.verl_plugin.preflight.preset import advise_preset, check_preset
+from grpo_verl_ext.verl_plugin.preflight.algorithm import (
+    advise_verls_losses,
+    check_group_size,
+    check_groups,
+    check_verls_aggregation,
+)
+from grpo_verl_ext.verl_plugin.preflight.names import advise_preset, check_names, check_preset
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
-from grpo_verl_ext.verl_plugin.preflight.verls_losses import advise_verls_losses, check_verls_aggregation
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.rewards import checks as rewards
 from grpo_verl_ext.verl_plugin.steps.checks import check_step_reward_model, check_steps
@@ -37,7 +40,7 @@ from grpo_verl_ext.verl_plugin.stored.checks import check_stored_responses
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
 
-Check = TypeVar("Check", Refuse, Advise)
+_Check = TypeVar("_Check", Refuse, Advise)
 
 
 def _no_advice(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `Advise`
@@ -89,7 +92,7 @@ ADVICE: Mapping[str, Advise] = {
 """Warnings by name."""
 
 
-def check(config: DictConfig) -> None:
+def check_training(config: DictConfig) -> None:
     """Refuse a configuration that would fail in Ray or train another algorithm than the one it names.
 
     Raises:
@@ -151,7 +154,7 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
         yield Finding(name, Severity.WARNING, Problem("", None, f"++{_SILENCE}=[{name}]", seen=seen))
 
 
-def _named(name: str, *tables: Mapping[str, Check]) -> list[Check]:
+def _named(name: str, *tables: Mapping[str, _Check]) -> list[_Check]:
     """Return the functions of this name, those of every algorithm before those of the configured one."""
     return [table[name] for table in tables if name in table]
 
@@ -178,4 +181,4 @@ def _silenced(config: DictConfig) -> list[str]:
     return [str(name) for name in names]
 
 
-__all__ = ["ADVICE", "CHECKS", "check", "findings", "warnings"]
+__all__ = ["ADVICE", "CHECKS", "check_training", "findings", "warnings"]

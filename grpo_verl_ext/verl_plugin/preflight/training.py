@@ -23,7 +23,7 @@ CORRECTION = "algorithm.rollout_correction"
 DISTILLATION = "distillation.distillation_loss"
 _KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
 
-Check = Callable[[DictConfig], bool]
+_Condition = Callable[[DictConfig], bool]
 
 
 def features(config: DictConfig) -> list[str]:
@@ -45,19 +45,19 @@ def driver(config: DictConfig) -> str:
     return "v1" if setting(config, "trainer.use_v1", True) else "v0"
 
 
-def _all(*checks: Check) -> Check:
+def _all(*checks: _Condition) -> _Condition:
     return lambda config: all(check(config) for check in checks)
 
 
-def _not(check: Check) -> Check:
+def _not(check: _Condition) -> _Condition:
     return lambda config: not check(config)
 
 
-def _is(key: str, *values: object) -> Check:
+def _is(key: str, *values: object) -> _Condition:
     return lambda config: setting(config, key) in values
 
 
-def _is_on(key: str, default: bool = False) -> Check:
+def _is_on(key: str, default: bool = False) -> _Condition:
     return lambda config: bool(setting(config, key, default))
 
 
@@ -65,7 +65,7 @@ def _option(config: DictConfig, name: str) -> Any:
     return written(config.algorithm).get(name)
 
 
-def _has(option: str) -> Check:
+def _has(option: str) -> _Condition:
     return lambda config: _option(config, option) is not None
 
 
@@ -85,12 +85,12 @@ def _by_tokens(config: DictConfig) -> bool:
     return not catalogue.has_groups(config) and (_is_ours(config) or _has("preset")(config))
 
 
-def _anchors(name: str) -> Check:
+def _anchors(name: str) -> _Condition:
     """Return whether a training of GVPO has this ``gvpo_anchor``."""
     return lambda config: _has_gvpo_targets(config) and (_option(config, "gvpo_anchor") or "old") == name
 
 
-def _stores(name: str, value: str) -> Check:
+def _stores(name: str, value: str) -> _Condition:
     """Return whether ``stored_responses`` has this value of an option."""
 
     def check(config: DictConfig) -> bool:
@@ -109,7 +109,7 @@ def _masks_truncated(config: DictConfig) -> bool:
     return bool(_option(config, "mask_truncated_completions"))
 
 
-FEATURES: Mapping[str, Check] = {
+FEATURES: Mapping[str, _Condition] = {
     "token_loss": _by_tokens,
     "gvpo_one": _all(catalogue.has_groups, _not(policy_moves)),
     "gvpo_several": _all(catalogue.has_groups, policy_moves),
@@ -128,7 +128,7 @@ FEATURES: Mapping[str, Check] = {
 """Estimators and losses, and features that need more than their calls → whether a training uses them."""
 
 
-def _driven_by(name: str) -> Check:
+def _driven_by(name: str) -> _Condition:
     return lambda config: driver(config) == name
 
 
@@ -136,7 +136,7 @@ def _has_one_stage(config: DictConfig) -> bool:
     return bool(setting(config, f"{ACTOR}.megatron.pipeline_model_parallel_size", 1) == 1)
 
 
-def _rejects(*what: str) -> Check:
+def _rejects(*what: str) -> _Condition:
     """Return whether verl's criteria, one comma-separated text, reject tokens or sequences."""
 
     def check(config: DictConfig) -> bool:
@@ -160,7 +160,7 @@ def _scores_responses(config: DictConfig) -> bool:
 
 
 _KNOWN_ENGINES = ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan")
-MODES = ("sync", "colocate_async", "separate_async", *TRAINER_MODES)
+KNOWN_TRAINER_MODES = ("sync", "colocate_async", "separate_async", *TRAINER_MODES)
 _MEGATRON = _is(STRATEGY, "megatron")
 _BYPASS = _is_on(f"{CORRECTION}.bypass_mode")
 _WEIGHTS = _not(_is(f"{CORRECTION}.rollout_is", None))
@@ -168,8 +168,8 @@ _DISTILS = _is_on("distillation.enabled")
 _TASK_REWARDS = _is_on(f"{DISTILLATION}.use_task_rewards", True)
 _TOP_K = _is(f"{DISTILLATION}.loss_mode", "forward_kl_topk")
 
-CONTEXTS: Mapping[str, Check] = {
-    **{mode: _all(_driven_by("v1"), _is(MODE, mode)) for mode in MODES},
+CONTEXTS: Mapping[str, _Condition] = {
+    **{mode: _all(_driven_by("v1"), _is(MODE, mode)) for mode in KNOWN_TRAINER_MODES},
     "v0": _driven_by("v0"),
     "one_step_off": _driven_by("one-step-off"),
     "fully_async": _driven_by("fully async"),

@@ -68,7 +68,7 @@ def check_rewards(config: DictConfig) -> None:
 
 def _load_unless_imports_are_missing(name: str) -> None:
     try:
-        functions.load(name)
+        functions.load_function(name)
     except functions.RewardFunctionError as error:
         if not isinstance(error.__cause__, ImportError):
             raise
