@@ -32,7 +32,7 @@ PANELS: dict[str, Callable[[Logged], Any]] = {
 
 def plot(axes: Axes, results: Results, value: Callable[[Logged], Any]) -> None:
     """Draw one curve for each start of each variant."""
-    for (variant, label), colour in zip(VARIANTS.items(), plotting.COLOURS, strict=False):
+    for (variant, label), colour in zip(VARIANTS.items(), plotting.PALETTE, strict=False):
         rows = results.table[results.table["variant"] == variant]
         for number, (_, of_run) in enumerate(rows.groupby("seed", observed=True, sort=False)):
             logged = of_run.pivot(index="step", columns="metric", values="value")
@@ -49,7 +49,7 @@ def main() -> None:
         axes.title.set_size("medium")
     figure.axes[1].legend(frameon=False)
     figure.axes[-1].axhline(0, color="gray", linewidth=0.8)
-    plotting.save(figure, Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)
+    plotting.save_figure(figure, Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from grpo_verl_ext.verl_plugin.invariance.report import (
 
 FILE = Path(__file__).parents[1] / "docs" / "invariance.svg"
 OWNERS = {"verl": VERL_CASES, "ours": (*OUR_CASES, *PRESET_CASES)}
-COLOURS = dict(zip(("ours", "verl"), plotting.COLOURS, strict=False))
+COLOURS = dict(zip(("ours", "verl"), plotting.PALETTE, strict=False))
 EXACT = 100 * TOLERANCE[torch.float64]
 LINE = 92
 """Characters of a line of names."""
@@ -81,7 +81,7 @@ def main() -> None:
     for owner, own in errors.items():
         for name, error in own.items():
             print(f"{owner} {name:35} {error:.1e} %")
-    plotting.save(draw(errors), Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)
+    plotting.save_figure(draw(errors), Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -124,11 +124,11 @@ def invariance(
     or NaN.
     """
     # verl takes seconds to import
-    from grpo_verl_ext.verl_plugin.invariance.report import own_case, report
+    from grpo_verl_ext.verl_plugin.invariance.report import own_case, report_invariance
 
     with one_message("invariance", ValueError):
         own = own_case(loss, loss_agg_mode, loss_scale_factor)
-        passed = report(as_json=as_json, include_verl=include_verl, seed=seed, own=own)
+        passed = report_invariance(as_json=as_json, include_verl=include_verl, seed=seed, own=own)
     if not passed:
         raise typer.Exit(1)
 
@@ -182,12 +182,13 @@ def doctor(
     with _failure_is_an_error(), _without_collections():
         if overrides or options or module:
             typer.echo("doctor: importing verl: seconds, or half a minute the first time", err=True)
-            from grpo_verl_ext.doctor.terminal import examine_configuration
+            with redirect_stdout(sys.stderr):  # verl prints while it is imported
+                from grpo_verl_ext.doctor.configuration import examine_configuration
 
             status = examine_configuration(overrides or [], as_json=as_json, **options)
         else:
             typer.echo("doctor: importing verl, here and in a Ray worker: up to minutes", err=True)
-            from grpo_verl_ext.doctor.terminal import examine_environment
+            from grpo_verl_ext.doctor.environment import examine_environment
 
             status = examine_environment(as_json)
     raise typer.Exit(status)
@@ -256,7 +257,7 @@ def _plugin() -> Plugin:
     from grpo_verl_ext.verl_plugin.compose import composed
     from grpo_verl_ext.verl_plugin.usage import own_task
 
-    return Plugin(composed, preflight.check, own_task, partial(run_prepare, force=False))
+    return Plugin(composed, preflight.check_training, own_task, partial(run_prepare, force=False))
 
 
 @ablate.command("plan")

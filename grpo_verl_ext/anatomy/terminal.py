@@ -15,7 +15,7 @@ from grpo_verl_ext.anatomy.measure import Anatomy, AnatomySettings, anatomy_of
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.plotting import line_style, looks, save
+from grpo_verl_ext.utils.plotting import line_style, looks, save_figure
 
 
 def run_anatomy(settings: AnatomySettings) -> None:
@@ -126,7 +126,9 @@ def _draw_figures(cells: Cells, folder: Path) -> list[Path]:
         "anatomy-gradient-share": _gradient_share(cells),
     }
     return [
-        save(figure, folder / f"{name}.{kind}") for name, figure in figures.items() for kind in ("png", "svg")
+        save_figure(figure, folder / f"{name}.{kind}")
+        for name, figure in figures.items()
+        for kind in ("png", "svg")
     ]
 
 

@@ -14,7 +14,7 @@ from grpo_verl_ext.catalogue.averages import Average
 from grpo_verl_ext.catalogue.record import Advice, TokenLoss
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import ACTOR
-from grpo_verl_ext.utils.rules import is_number
+from grpo_verl_ext.utils.options import is_number
 
 
 class ClipRange(NamedTuple):

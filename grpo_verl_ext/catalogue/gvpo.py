@@ -1,17 +1,16 @@
 """GVPO: Zhang et al., Group Variance Policy Optimization, arXiv 2504.19599; its loss needs whole groups."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from omegaconf import DictConfig
-from pydantic import Field
 
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss
 from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SECTION, setting
-from grpo_verl_ext.utils.options import LARGEST, Section, option
+from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
 _NAME = "gvpo"
 ALL_TERMS = "all"
@@ -25,7 +24,7 @@ _WITHOUT_PRESET = f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config
 class GvpoOptions(Section):
     """GVPO's keys of ``actor.policy_loss``."""
 
-    gvpo_beta: Annotated[float, Field(gt=0, le=LARGEST)] = option(
+    gvpo_beta: PositiveFloat = option(
         None,
         "β of GVPO, reward units per nat; larger stays nearer to the anchor",
         "a finite number > 0",
@@ -36,7 +35,7 @@ class GvpoOptions(Section):
     gvpo_terms: Literal[TERMS] = option(  # type: ignore[valid-type]
         ALL_TERMS, "GVPO, or its paper's ablation", TERMS, ALL_TERMS
     )
-    gvpo_terms_ablation: bool = option(False, "needed for the ablation", ("true", "false"), "true")
+    gvpo_terms_ablation: bool = option(False, "needed for the ablation")
 
 
 def _check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`

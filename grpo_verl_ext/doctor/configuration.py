@@ -1,11 +1,14 @@
-"""Find problems in a training's configuration without starting it."""
+"""Find problems in a training's configuration without starting it, and print them."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -17,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
+from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import Finding, Problem, Severity, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, setting
 from grpo_verl_ext.verl_plugin import preflight
@@ -28,8 +32,27 @@ from grpo_verl_ext.verl_plugin.compose import (
     nearest_line,
 )
 
+_CLEAN, _WARNED, _WRONG = 0, 1, 2
 
-def findings(
+
+def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options: str) -> int:
+    """Print the problems of a training's command line and return the exit status.
+
+    Args:
+        overrides: key=value.
+        as_json: print JSON.
+        options: ``config_path`` and ``config_name``, if given.
+    """
+    with redirect_stdout(sys.stderr):  # verl prints while it validates
+        found = list(all_findings(overrides, **options))
+    if as_json:
+        print(json.dumps({"findings": [_plain(each) for each in found]}, indent=2))
+    else:
+        _print_findings(found)
+    return _status(found)
+
+
+def all_findings(
     overrides: Sequence[str], *, config_path: str = CONFIG_PATH, config_name: str = CONFIG_NAME
 ) -> Iterator[Finding]:
     """Yield the findings of our checks, and what verl itself says beyond them."""
@@ -198,3 +221,33 @@ def _separate_async(config: DictConfig) -> Iterator[Finding]:
         why = f"verl's separate_async trainer wants {key} · parameter_sync_step, {mini_batch} · {steps}"
         fix = f"data.train_batch_size={steps * mini_batch}"
         yield _refused(Problem("data.train_batch_size", prompts, fix, why=why))
+
+
+def _plain(finding: Finding) -> dict[str, object]:
+    problem, value = finding.problem, finding.problem.value
+    return {
+        "check": finding.check,
+        "severity": finding.severity.value,
+        "key": problem.key,
+        "value": OmegaConf.to_container(value) if OmegaConf.is_config(value) else value,
+        "valid": problem.valid or None,
+        "why": problem.reason,
+        "type": problem.fix or None,
+    }
+
+
+def _status(found: Sequence[Finding]) -> int:
+    if any(each.severity is Severity.ERROR for each in found):
+        return _WRONG
+    return _WARNED if found else _CLEAN
+
+
+def _print_findings(found: Sequence[Finding]) -> None:
+    console = make_console()
+    for each in found:
+        style = "bold red" if each.severity is Severity.ERROR else "bold yellow"
+        console.print(f"{each.severity.value} {each.check}", style=style, markup=False)
+        console.print(f"  {each.problem.reason}", markup=False)
+        if each.problem.fix:
+            console.print(f"  type: {each.problem.fix}", markup=False)
+    console.print(f"findings: {len(found)}", markup=False)

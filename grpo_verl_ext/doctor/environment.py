@@ -1,20 +1,28 @@
-"""List versions, and the plugin as verl sees it here and in a Ray worker."""
+"""Print versions, and the plugin as verl sees it here and in a Ray worker."""
 
 from __future__ import annotations
 
+import json
 import platform as host
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import ray
+from ray.exceptions import RayError
+from rich.table import Table
 
+from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
-from grpo_verl_ext.verl_plugin.preflight.environment import TESTED
+from grpo_verl_ext.verl_plugin.preflight.environment import TESTED, queue_missing
+from grpo_verl_ext.verl_plugin.usage import is_own_module
 
 _WORKER_SECONDS = 180
 """Time limit for a Ray worker to start and to import verl."""
+_CLEAN, _WRONG = 0, 2
 
 
 @dataclass(frozen=True)
@@ -37,16 +45,58 @@ class Version:
     tested: str
 
 
+def examine_environment(as_json: bool) -> int:
+    """Print the versions and what this process and a Ray worker see, and return the exit status."""
+    with redirect_stdout(sys.stderr):
+        here = seen_here()
+        worker, trouble = _asked_worker()
+    complaints = [each for each in (trouble, _differences(here, worker), _queue()) if each]
+    if as_json:
+        content = {
+            "python": host.python_version(),
+            "ray": which_ray().words,
+            "versions": [asdict(each) for each in versions_beside_tested()],
+            "here": asdict(here),
+            "worker": asdict(worker) if worker else None,
+            "complaints": complaints,
+        }
+        print(json.dumps(content, indent=2))
+    else:
+        _print_environment(here, worker, complaints)
+    return _WRONG if complaints else _CLEAN
+
+
+def _asked_worker() -> tuple[Seen | None, str | None]:
+    try:
+        return seen_by_a_worker(), None
+    except (RayError, TimeoutError, OSError, RuntimeError, ValueError) as error:
+        return None, f"a Ray worker could not be asked: {error}"
+
+
+def _differences(here: Seen, worker: Seen | None) -> str | None:
+    if not any(is_own_module(owner) for owner in here.estimators.values()):
+        return (
+            "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in a "
+            "checkout, with the Python of verl: pip install ."
+        )
+    if worker is not None and worker != here:
+        return (
+            "a Ray worker sees other estimators, losses or another platform than this process; is the "
+            "package installed in the environment of every node? Type there, in a checkout: pip install ."
+        )
+    return None
+
+
+def _queue() -> str | None:
+    missing = queue_missing()
+    return f"{missing.why}. Type: {missing.fix}" if missing else None
+
+
 def versions_beside_tested() -> list[Version]:
     """Return the installed versions beside those that the tests run with."""
     return [
         Version(_installed_as(name), _version(_installed_as(name)), tested) for name, tested in TESTED.items()
     ]
-
-
-def python_version() -> str:
-    """Return the Python version of this process."""
-    return host.python_version()
 
 
 def seen_here() -> Seen:
@@ -96,3 +146,26 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _print_environment(here: Seen, worker: Seen | None, complaints: Sequence[str]) -> None:
+    console = make_console()
+    print_table(console, _version_table(versions_beside_tested()))
+    console.print(f"python {host.python_version()}; verl's platform: {here.platform}", markup=False)
+    console.print(which_ray().words, markup=False)
+    where = "here and in a Ray worker" if worker == here else "here"
+    console.print(f"estimators and losses that verl finds {where} (ours: *):", markup=False)
+    for kind, owners in (("estimators", here.estimators), ("losses", here.losses)):
+        names = ", ".join(name + "*" * is_own_module(owner) for name, owner in sorted(owners.items()))
+        console.print(f"  {kind}: {names}", markup=False)
+    for complaint in complaints:
+        console.print(complaint, style="bold red", markup=False)
+
+
+def _version_table(found: Sequence[Version]) -> Table:
+    table = Table(title="versions", title_justify="left")
+    for name in ("package", "here", "tests run with"):
+        table.add_column(name)
+    for each in found:
+        table.add_row(each.name, each.found or "not installed", each.tested)
+    return table

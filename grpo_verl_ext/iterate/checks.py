@@ -60,7 +60,7 @@ def check(settings: IterateSettings, config: DictConfig) -> Callable[..., object
         rule = the_rule(settings)
     else:
         rule = the_step_rule(settings.reward_model.step_label)
-    _as_iterate_error(preflight.check, config)
+    _as_iterate_error(preflight.check_training, config)
     return rule
 
 
@@ -89,7 +89,7 @@ def the_rule(settings: IterateSettings) -> Rule:
 def the_step_rule(name: str) -> StepRule:
     """Import the function that ``reward_model.step_label`` names, try it once, and return it."""
     try:
-        rule = functions.load(name)
+        rule = functions.load_function(name)
         labelled(rule, "1+1=?", "", "0")
     except Exception as error:
         raise IterateError(

@@ -61,7 +61,7 @@ def is_here(name: str) -> bool:
 
 
 @cache
-def load(name: str) -> Callable[..., object]:
+def load_function(name: str) -> Callable[..., object]:
     """Import the function.
 
     Raises:
@@ -81,13 +81,13 @@ def load(name: str) -> Callable[..., object]:
     return function  # type: ignore[no-any-return]  # callable() does not tell the type
 
 
-def ask(name: str, **row: object) -> FunctionResult:
+def call_function(name: str, **row: object) -> FunctionResult:
     """Call the function with verl's arguments.
 
     Raises:
         RewardFunctionError: it returned something other than a number or a dictionary with one.
     """
-    returned = load(name)(**row)
+    returned = load_function(name)(**row)
     report: Mapping[Any, Any] = returned if isinstance(returned, Mapping) else {"score": returned}
     score, acc = report.get("score"), report.get("acc")
     if not (_is_reward(score) and (acc is None or _is_reward(acc))):

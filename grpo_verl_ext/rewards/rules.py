@@ -51,6 +51,29 @@ def format_reward(solution_str: str, _ground_truth: object = None) -> float:
     return _TAG_REWARD * sum(tag in solution_str for tag in TAGS)
 
 
+def whole_response(
+    data_source: str,  # noqa: ARG001 - part of verl's signature
+    solution_str: str,
+    ground_truth: object,
+    extra_info: object = None,  # noqa: ARG001
+    **_: object,
+) -> dict[str, float]:
+    """Compare the response, without white space around it, with the ground truth.
+
+    It is a reward function of verl's, for prompts that ask for the answer alone::
+
+        reward:
+          custom_reward_function:
+            path: pkg://grpo_verl_ext.rewards.rules
+            name: whole_response
+
+    Returns:
+        ``score`` and ``acc``: 1.0 if they are the same text, else 0.0.
+    """
+    right = float(solution_str.strip() == str(ground_truth))
+    return {"score": right, "acc": right}
+
+
 def is_gold(solution_str: str, gold_response: str) -> bool:
     """Whether a response is the wanted one to the letter.
 

@@ -103,7 +103,7 @@ def compute_score(
     parts = {name: REWARDS[name](solution_str, ground_truth, row) for name in named if name in REWARDS}
     asked = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
     asked |= {"extra_info": row, **passed_by_verl}
-    verdicts = {name: functions.ask(name, **asked) for name in functions_in(weights)}
+    verdicts = {name: functions.call_function(name, **asked) for name in functions_in(weights)}
     right = correctness(solution_str, ground_truth) > 0
     result = _summed(weights, parts, verdicts, right=right)
     result |= _gold(solution_str, row.get("response"))

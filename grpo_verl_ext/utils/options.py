@@ -1,8 +1,9 @@
 """Sections of the configuration as pydantic models, whose first wrong value is one `SettingError`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from inspect import formatannotation, isclass
+from typing import Annotated, Any, TypeGuard, TypeVar, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,8 +14,32 @@ from grpo_verl_ext.utils.errors import SettingError
 LARGEST = 1e30
 """Largest |value| of a numeric setting: products of settings must fit fp32, which ends at 3.4e38."""
 
+Number = Annotated[int | float, Field(ge=-LARGEST, le=LARGEST)]
+"""A number that stays as it was typed, for messages say it again."""
+PositiveFloat = Annotated[float, Field(gt=0, le=LARGEST)]
+"""A number that becomes a float, for torch refuses integers above int64."""
+Count = Annotated[int, Field(ge=1, lt=2**63)]
+"""An integer ≥ 1 that fits int64."""
+Text = Annotated[str, Field(min_length=1)]
+Identifier = Annotated[str, Field(pattern=r"^[^\W\d]\w*$")]
+
 VALID, EXAMPLE, WHY, FIX = "valid", "example", "why", "fix"
 """What a message needs to know of a field, in its ``json_schema_extra``."""
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether the value is a number (not a bool) of at most `LARGEST` in size."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def is_positive(value: object) -> TypeGuard[int | float]:
+    """Whether the value is a number > 0 and at most `LARGEST`."""
+    return is_number(value) and value > 0
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether the value is an integer ≥ 1 that fits int64."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63
 
 
 class Section(BaseModel):
@@ -29,8 +54,8 @@ _Model = TypeVar("_Model", bound=Section)
 def option(  # the type of the field that it stands in for
     default: Any,
     description: str,
-    valid: str | tuple[str, ...],
-    example: str,
+    valid: str | tuple[str, ...] = "",
+    example: str = "",
     *,
     why: str = "",
     fix: str = "",
@@ -41,8 +66,9 @@ def option(  # the type of the field that it stands in for
     Args:
         default: its value where the key is missing.
         description: one line for ``docs/settings.md``.
-        valid: the valid values, or a description of them.
-        example: a valid value as typed.
+        valid: the valid values, or a description of them; without, what the field's type says: the names of
+            a ``Literal``, true and false, or a section.
+        example: a valid value as typed; without, the first of the valid ones.
         why: what contradicts a wrong value; follows "…, but".
         fix: the line to type where the key is missing or null, if it is not ``key=example``.
         constraints: pydantic's, such as ``gt=0``.
@@ -52,32 +78,84 @@ def option(  # the type of the field that it stands in for
 
 
 def said_of(field: FieldInfo) -> Mapping[str, Any]:
-    """Return what `option` was told of a field."""
-    assert isinstance(field.json_schema_extra, dict)
-    return field.json_schema_extra
+    """Return what `option` was told of a field, or the field's type tells."""
+    said = field.json_schema_extra
+    assert isinstance(said, dict)
+    if said[VALID]:
+        return said
+    if nested(field) is not None:
+        return said | {VALID: "a section, or null", EXAMPLE: "null"}
+    names = tuple(_literals(field.annotation))
+    return said | {VALID: names or formatannotation(field.annotation), EXAMPLE: (*names, "<value>")[0]}
 
 
-def read(model: type[_Model], values: Mapping[str, Any] | None, prefix: str) -> _Model:
+def nested(field: FieldInfo) -> tuple[type[Section], bool] | None:
+    """Return the model of the section that a field holds, and whether it holds one for each of many names."""
+    hints = [*_parts(field.annotation)]
+    models = (each for each in hints if get_origin(each) is None and isclass(each))
+    model = next((each for each in models if issubclass(each, Section)), None)
+    by_name = any(get_origin(each) is Mapping for each in hints)
+    return None if model is None else (model, by_name)
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yield a type and all that it is made of."""
+    yield hint
+    for each in get_args(hint):
+        yield from _parts(each)
+
+
+def _literals(hint: Any) -> Iterator[str]:
+    for each in _parts(hint):
+        if each is bool:
+            yield from ("true", "false")
+        elif isinstance(each, str):
+            yield each
+
+
+def read_section(model: type[_Model], values: Mapping[str, Any] | None, prefix: str) -> _Model:
     """Return a section of the configuration, checked.
 
     Raises:
         SettingError: the first unknown key or wrong value.
     """
-    plain: Any = OmegaConf.to_container(values) if isinstance(values, DictConfig) else dict(values or {})
+    plain: Any = dict(values or {})
+    if isinstance(values, DictConfig):
+        plain = OmegaConf.to_container(values, resolve=True, throw_on_missing=True)
     try:
         return model.model_validate(plain)
     except ValidationError as error:
-        name = str(error.errors()[0]["loc"][0])
-        raise _refused(model, name, plain.get(name), prefix) from None
+        raise _refused(model, plain, error.errors()[0]["loc"], prefix) from None
 
 
-def _refused(model: type[Section], name: str, value: object, prefix: str) -> SettingError:
-    key = f"{prefix}.{name}"
+_WRONG_NAME = ["[key]"]
+"""How pydantic says that a key of a mapping is wrong."""
+
+
+def _refused(
+    model: type[Section], values: Mapping[str, Any], location: tuple[int | str, ...], prefix: str
+) -> SettingError:
+    name, *within = map(str, location)
+    key, value = f"{prefix}.{name}", values.get(name)
     if name not in model.model_fields:
         near = get_close_matches(name, model.model_fields, n=1)
         fix = f"~{key} ++{prefix}.{near[0]}={value}" if near else f"~{key} to remove it"
         valid = tuple(model.model_fields)
         return SettingError(key, value, seen=f"{key}={value!r} is not an option", valid=valid, fix=fix)
-    said = said_of(model.model_fields[name])
-    line = (value is None and said[FIX]) or f"{key}={said[EXAMPLE]}"
+    field = model.model_fields[name]
+    if (inner := nested(field)) is not None:
+        section, by_name = inner
+        names, within = within[:by_name], within[by_name:]
+        if within and within != _WRONG_NAME:
+            for each in names:
+                key, value = f"{key}.{each}", values[name][each]
+            return _refused(section, value or {}, tuple(within), key)
+    said = said_of(field)
+    line = (value is None and said[FIX]) or _line(key, said[EXAMPLE])
     return SettingError(key, value, why=said[WHY], valid=said[VALID], fix=line)
+
+
+def _line(key: str, example: str) -> str:
+    """Return the line to type, quoted where a shell would read more into it."""
+    line = f"{key}={example}"
+    return f"'{line}'" if set(line) & {"$", " "} else line

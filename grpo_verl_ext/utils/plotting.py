@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from grpo_verl_ext.utils.files import write_bytes_whole
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 """Okabe and Ito's palette, which colour-blind readers can tell apart; in grey, dashes and marks differ."""
 _STYLES = ("-", "--", "-.", ":")
 _MARKS = ("o", "s", "^", "D", "v", "P", "X")
@@ -22,7 +22,7 @@ _SAME_EACH_TIME = {"svg.hashsalt": "grpo_verl_ext", "svg.fonttype": "none"}
 
 def looks(number: int) -> dict[str, Any]:
     """Return colour and mark of the variant with that number, the same in each figure."""
-    return {"color": COLOURS[number % len(COLOURS)], "marker": _MARKS[number % len(_MARKS)]}
+    return {"color": PALETTE[number % len(PALETTE)], "marker": _MARKS[number % len(_MARKS)]}
 
 
 def line_style(number: int) -> str:
@@ -30,7 +30,7 @@ def line_style(number: int) -> str:
     return _STYLES[number % len(_STYLES)]
 
 
-def key(number: int) -> Figure:
+def line_sample(number: int) -> Figure:
     """Draw a short piece of a variant's line, for a legend outside of the figure."""
     figure = Figure(figsize=(0.5, 0.16))
     line = Line2D(
@@ -41,14 +41,14 @@ def key(number: int) -> Figure:
     return figure
 
 
-def save(figure: Figure, file: Path) -> Path:
+def save_figure(figure: Figure, file: Path) -> Path:
     """Write a figure as PNG or SVG atomically, with the same bytes for the same numbers."""
     write_bytes_whole(file, _drawn(figure, file.suffix.removeprefix(".")))
     return file
 
 
 def svg(figure: Figure) -> bytes:
-    """Return the SVG that `save` would write."""
+    """Return the SVG that `save_figure` would write."""
     return _drawn(figure, "svg")
 
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-VARIABLE = "RAY_ADDRESS"
-KEY = "ray_kwargs.ray_init.address"
+_VARIABLE = "RAY_ADDRESS"
+_KEY = "ray_kwargs.ray_init.address"
 """verl hands the section ``ray_kwargs.ray_init`` to ``ray.init``."""
 OWN = "local"
 """The address with which ``ray.init`` always starts a new Ray."""
@@ -41,13 +41,13 @@ class WhichRay:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Overrides that verl's command line needs, after all others."""
-        return (f"++{KEY}={OWN}",) if self.address == OWN else OF_AN_OWN_RAY
+        return (f"++{_KEY}={OWN}",) if self.address == OWN else OF_AN_OWN_RAY
 
     @property
     def words(self) -> str:
         """A sentence for the terminal that says which Ray is used and why."""
         if self.given_by is None:
-            return f"Ray: one of its own, for neither {VARIABLE} nor {KEY} names another"
+            return f"Ray: one of its own, for neither {_VARIABLE} nor {_KEY} names another"
         if self.address == OWN:
             return f"Ray: one of its own, as {self.given_by}={OWN} says"
         return f"Ray: the one at {self.address}, which {self.given_by} names"
@@ -66,9 +66,9 @@ def which_ray(overrides: Sequence[str] = (), environment: Mapping[str, str] | No
 
 def by_address(said: str | None, environment: Mapping[str, str] | None = None) -> WhichRay:
     """Return the Ray of an address in verl's configuration, else that of the environment, else its own."""
-    of_environment = (os.environ if environment is None else environment).get(VARIABLE, "")
+    of_environment = (os.environ if environment is None else environment).get(_VARIABLE, "")
     if said and not (said == "auto" and of_environment):  # ray.init prefers the environment to "auto", too
-        return WhichRay(said, KEY)
+        return WhichRay(said, _KEY)
     if of_environment:
-        return WhichRay(of_environment, VARIABLE)
+        return WhichRay(of_environment, _VARIABLE)
     return WhichRay(OWN)

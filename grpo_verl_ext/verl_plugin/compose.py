@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from grpo_verl_ext.verl_plugin.registration import register
 
 CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
-PACKAGE = "pkg://"
-OPTIONS = [f"{SECTION}.{each.name}" for each in fields(Options)]
+_IN_PACKAGE = "pkg://"
+OPTIONS = [f"{SECTION}.{name}" for name in Options.model_fields]
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 """Matches Hydra's message for a key that the configuration lacks."""
 
@@ -107,8 +106,8 @@ def _keys(section: Any, prefix: str) -> Iterator[str]:
 def _hydra_at(config_path: str) -> AbstractContextManager[None]:
     """Initialize Hydra with the search path that ``main_ppo`` would give it."""
     initialized: AbstractContextManager[None]
-    if config_path.startswith(PACKAGE):
-        module = config_path.removeprefix(PACKAGE).strip("/").replace("/", ".")
+    if config_path.startswith(_IN_PACKAGE):
+        module = config_path.removeprefix(_IN_PACKAGE).strip("/").replace("/", ".")
         initialized = initialize_config_module(module, version_base=None)
     else:
         initialized = initialize_config_dir(os.path.normpath(_folder(config_path)), version_base=None)
@@ -143,13 +142,13 @@ def _no_such_training(config_path: str, config_name: str) -> CompositionError:
                 fix=f"{path}--config-name={CONFIG_NAME}",
             )
         )
-    where = config_path if config_path.startswith(PACKAGE) else os.path.normpath(_folder(config_path))
+    where = config_path if config_path.startswith(_IN_PACKAGE) else os.path.normpath(_folder(config_path))
     return CompositionError(
         Problem(
             "--config-path",
             config_path,
             why=f"{where} has no configuration",
-            valid=f"a folder, absolute or seen from that of verl's main_ppo, or {PACKAGE}MODULE",
+            valid=f"a folder, absolute or seen from that of verl's main_ppo, or {_IN_PACKAGE}MODULE",
             fix=f"--config-path={CONFIG_PATH}",
         )
     )

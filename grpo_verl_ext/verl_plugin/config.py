@@ -1,35 +1,27 @@
 """The keys that this package adds to verl's configuration: default, valid values, check and description.
 
 `Options` is the section ``algorithm.grpo_ext``; `loss_config.LossConfig` adds two keys to verl's
-``actor.policy_loss``. A new key is one more field, made by `key`. ``docs/settings.md`` is written from the
+``actor.policy_loss``. A new key is one more field, made by `option`. ``docs/settings.md`` is written from the
 fields.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
-from typing import Any, cast
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from grpo_verl_ext.catalogue import ESTIMATORS
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.utils.rules import (
-    ON_OR_OFF,
-    RULE,
-    SECTION_OR_NULL,
-    Rule,
-    Value,
-    is_count,
-    is_number,
-    is_positive,
-    key,
-    one_of,
-)
-from grpo_verl_ext.verl_plugin.reward_options import (
-    ClassifierOptions,
-    RewardModelOptions,
-    StepRewardModelOptions,
-    are_named_sections,
+from grpo_verl_ext.utils.options import (
+    Count,
+    Identifier,
+    Number,
+    Section,
+    Text,
+    option,
+    read_section,
 )
 
 # Sections and values of verl's configuration that messages name.
@@ -60,36 +52,88 @@ REFRESH_ENGINES = ("fsdp", "fsdp2")
 SEEDED_ROLLOUTS = ("vllm",)
 """Values of ``rollout.name`` whose requests take a seed: SGLang's do not, TensorRT-LLM's were not tested."""
 
-BUDGET = Rule(is_count, "an integer ≥ 1", "${data.max_response_length}", nullable=True)
+
+def _weight(description: str) -> Any:
+    return option(1.0, description, "a finite number", "1.0")
 
 
-def _are_names(value: object) -> bool:
-    names = [value] if isinstance(value, str) else value
-    return (
-        isinstance(names, Sequence) and bool(names) and all(name and isinstance(name, str) for name in names)
+def _path(description: str) -> Any:
+    return option(None, description, "a folder, or a name on a hub", "<folder>")
+
+
+def _dtype() -> Any:
+    return option("float32", "precision of the model at `path`; auto: its files'")
+
+
+class ClassifierOptions(Section):
+    """A classifier with one output that scores whole responses; an entry of ``reward_models``."""
+
+    path: Text | None = _path("needed: classifier with one output, loaded by verl's reward processes")
+    weight: Number = _weight("factor of the model's score")
+    chat_template: bool = option(
+        False, "the model reads the chat in its own template; false: text without special tokens"
+    )
+    dtype: Literal["float32", "auto"] = _dtype()
+    url: Annotated[str, Field(pattern=r"^https?://[^/\s].*$")] | None = option(
+        None,
+        "a server that speaks vLLM's `/classify` and has the model; null: it is loaded",
+        "an address that begins with https:// or http://",
+        "https://HOST:8000",
+    )
+    token_env: Identifier | None = option(
+        None,
+        "its value is sent to `url`: `Authorization: Bearer <value>`; null: no header",
+        "the name of an environment variable",
+        "REWARD_TOKEN",
+    )
+    timeout: Annotated[Number, Field(gt=0)] = option(
+        300.0, "seconds that a server may take for one score", "a finite number > 0", "0.1"
+    )
+    retries: Annotated[int, Field(ge=0, le=100)] = option(
+        5,
+        "attempts after the first, with pauses of 1, 2, 4, … at most 30 seconds",
+        "an integer from 0 to 100",
+        "5",
     )
 
 
-@dataclass(frozen=True)
-class GoldResponseOptions:
+class RewardModelOptions(ClassifierOptions):
+    """The section ``reward_model``: a model, loaded or served by verl, and the reward function's factor."""
+
+    path: Text | None = _path(
+        "classifier with one output, loaded by verl's reward processes; null: verl's server, "
+        "`reward.reward_model`"
+    )
+    rule_weight: Number = _weight("factor of the reward function's score; 0: it is not called")
+
+
+class StepRewardModelOptions(Section):
+    """The section ``step_reward_model``: a model that scores the steps of a response."""
+
+    path: Text | None = _path(
+        "token classifier with two outputs (wrong, right), loaded by verl's reward processes"
+    )
+    weight: Number = _weight("factor of the model's P(right) of a step")
+    rule_weight: Number = _weight(
+        "factor of the reward function's `step_rewards`; 0: `step_ends` alone are needed"
+    )
+    dtype: Literal["float32", "auto"] = _dtype()
+
+
+class GoldResponseOptions(Section):
     """The section `GOLD_RESPONSES`, read by the trainer modes of this package."""
 
-    files: str | Sequence[str] | None = key(
+    files: Text | Annotated[Sequence[Text], Field(min_length=1)] | None = option(
         None,
-        Rule(_are_names, "a data file, or a list of them", "${data.val_files}", nullable=True),
         "prompts with wanted responses: `'${data.val_files}'`",
+        "a data file, or a list of them",
+        "${data.val_files}",
     )
-    response_key: str = key(
-        "extra_info.response",
-        Rule(lambda value: isinstance(value, str) and bool(value), "a dotted key", "extra_info.response"),
-        "the wanted response in a row",
+    response_key: Text = option(
+        "extra_info.response", "the wanted response in a row", "a dotted key", "extra_info.response"
     )
-    samples: int | None = key(
-        256,
-        Rule(is_count, "an integer ≥ 1, or null for all", "256", nullable=True),
-        "first rows of the files",
-    )
-    freq: int = key(1, Rule(is_count, "an integer ≥ 1", "1"), "training steps between measurements")
+    samples: Count | None = option(256, "first rows of the files", "an integer ≥ 1, or null for all", "256")
+    freq: Count = option(1, "training steps between measurements", "an integer ≥ 1", "1")
 
     @property
     def names(self) -> list[str]:
@@ -97,131 +141,96 @@ class GoldResponseOptions:
         return [self.files] if isinstance(self.files, str) else [*(self.files or ())]
 
 
-@dataclass(frozen=True)
-class StoredResponsesOptions:
+class StoredResponsesOptions(Section):
     """The section ``algorithm.grpo_ext.stored_responses``, read by this package's trainer modes."""
 
-    share: float = key(
+    share: Annotated[Number, Field(ge=0, le=1)] = option(
         0.0,
-        Rule(lambda value: is_number(value) and 0 <= value <= 1, "a number in [0, 1]", "0.5"),
         "share of a prompt's samples, the first ones; times `rollout.n` a whole number",
+        "a number in [0, 1]",
+        "0.5",
     )
-    source: str = key(
-        "data",
-        one_of("data", "history"),
-        "`extra_info`, or earlier samples of this training, under `grpo_ext_sync` alone",
+    source: Literal["data", "history"] = option(
+        "data", "`extra_info`, or earlier samples of this training, under `grpo_ext_sync` alone"
     )
-    max_age: int | None = key(
-        None,
-        Rule(is_count, "an integer ≥ 1, or null", "100", nullable=True),
-        "of the history, in training steps",
+    max_age: Count | None = option(
+        None, "of the history, in training steps", "an integer ≥ 1, or null", "100"
     )
-    old_log_probs: str = key(
-        "actor",
-        one_of("actor", "recorded"),
-        "their π_old: the policy before the update, or the recorded one that wrote them",
+    old_log_probs: Literal["actor", "recorded"] = option(
+        "actor", "their π_old: the policy before the update, or the recorded one that wrote them"
     )
-    key: str = key(  # last: in the lines below it, the name would be this field
+    key: Text = option(
         "responses",
-        Rule(lambda value: isinstance(value, str) and value != "", "a name in extra_info", "responses"),
         "list in `extra_info`: texts, token ids, or `{token_ids, log_probs}`",
+        "a name in extra_info",
+        "responses",
     )
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(Section):
     """The section ``algorithm.grpo_ext``; all keys have defaults."""
 
-    preset: str | None = key(
+    preset: Text | None = option(
         None,
-        Rule(lambda value: isinstance(value, str) and bool(value), "a preset's name", "null", nullable=True),
         "the preset that `+algo=` names; values that replace its own are reported",
+        "a preset's name",
+        "null",
     )
-    scale_rewards: str | None = key(
+    scale_rewards: Literal["group", "batch", "none"] | None = option(
+        None, "std that divides centred rewards; null: `none` for estimators that only centre, else `group`"
+    )
+    mask_truncated_completions: bool = option(
+        False, "advantage 0 for responses that used up `max_response_length`"
+    )
+    max_response_length: Count | None = option(
         None,
-        one_of("group", "batch", "none", nullable=True),
-        "std that divides centred rewards; null: `none` for estimators that only centre, else `group`",
+        "the response budget in tokens; needed with `mask_truncated_completions`",
+        "an integer ≥ 1",
+        "${data.max_response_length}",
     )
-    mask_truncated_completions: bool = key(
-        False,
-        ON_OR_OFF,
-        "advantage 0 for responses that used up `max_response_length`",
+    step_rewards: bool = option(False, "step rewards from the embedded task's reward function")
+    gvpo_anchor: Literal["old", "ref"] = option("old", "π′ of GVPO: the rollout's policy, or the reference")
+    ref_model_sync_steps: Count | None = option(
+        None, "training steps between refreshes of the reference", "an integer ≥ 1, or null", "512"
     )
-    max_response_length: int | None = key(
-        None, BUDGET, "the response budget in tokens; needed with `mask_truncated_completions`"
-    )
-    step_rewards: bool = key(False, ON_OR_OFF, "step rewards from the embedded task's reward function")
-    gvpo_anchor: str = key("old", one_of("old", "ref"), "π′ of GVPO: the rollout's policy, or the reference")
-    ref_model_sync_steps: int | None = key(
-        None,
-        Rule(is_count, "an integer ≥ 1, or null", "512", nullable=True),
-        "training steps between refreshes of the reference",
-    )
-    ref_model_mixup_alpha: float = key(
+    ref_model_mixup_alpha: Annotated[Number, Field(gt=0, le=1)] = option(
         1.0,
-        Rule(lambda value: is_positive(value) and value <= 1, "a number in (0, 1]", "1.0"),
         "α of π_ref ← α π_θ + (1 − α) π_ref; 1 copies the policy (arXiv 2402.03300); TRL: 0.6",
+        "a number in (0, 1]",
+        "1.0",
     )
-    reward_model: RewardModelOptions | None = key(
+    reward_model: RewardModelOptions | None = option(None, "a reward model beside the reward function")
+    reward_models: Annotated[Mapping[Identifier, ClassifierOptions], Field(min_length=1)] | None = option(
         None,
-        SECTION_OR_NULL,
-        "a reward model beside the reward function",
-    )
-    reward_models: Mapping[str, ClassifierOptions] | None = key(
-        None,
-        Rule(
-            are_named_sections,
-            "a section for each name, which is an identifier",
-            "{helpful: {path: <folder>, weight: 0.5}}",
-            nullable=True,
-        ),
         "more reward models, by names for the metrics",
+        "a section for each name, which is an identifier",
+        "{helpful: {path: <folder>, weight: 0.5}}",
     )
-    step_reward_model: StepRewardModelOptions | None = key(
-        None,
-        SECTION_OR_NULL,
-        "a process reward model beside the reward function's step rewards",
+    step_reward_model: StepRewardModelOptions | None = option(
+        None, "a process reward model beside the reward function's step rewards"
     )
-    gold_responses: GoldResponseOptions | None = key(
+    gold_responses: GoldResponseOptions | None = option(
         None,
-        SECTION_OR_NULL,
         "probability of wanted responses after the updates: `gold_response/…`, in the `grpo_ext_…` modes",
     )
-    seed_requests: int | None = key(
+    seed_requests: int | None = option(
         None,
-        Rule(
-            lambda value: isinstance(value, int) and not isinstance(value, bool),
-            "an integer",
-            "1",
-            nullable=True,
-        ),
         "a seed for each vLLM request: trainings share their randomness; with this package's agent loops",
+        "an integer",
+        "1",
     )
-    stored_responses: StoredResponsesOptions | None = key(
-        None,
-        SECTION_OR_NULL,
-        "responses to train on beside sampled ones",
+    stored_responses: StoredResponsesOptions | None = option(
+        None, "responses to train on beside sampled ones"
     )
-    ref_kl_metrics: bool = key(
+    ref_kl_metrics: bool = option(True, "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded")
+    watch: bool = option(
         True,
-        ON_OR_OFF,
-        "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded",
-    )
-    watch: bool = key(
-        True,
-        ON_OR_OFF,
         "end the training when a Ray actor or vLLM engine died, or a reward server; verl may wait or go on",
     )
-    own_queue: bool = key(
-        False,
-        ON_OR_OFF,
-        "a TransferQueue of its own, where trainings share a Ray cluster; `ablate` sets it",
+    own_queue: bool = option(
+        False, "a TransferQueue of its own, where trainings share a Ray cluster; `ablate` sets it"
     )
-    silence: Any = key(
-        (),
-        Rule(lambda _: True, "names of checks", "[]", nullable=True),
-        "checks to skip",
-    )
+    silence: Any = option((), "checks to skip", "names of checks", "[]")
 
     @classmethod
     def from_config(cls, algorithm: Mapping[str, Any] | None) -> "Options":
@@ -230,18 +239,7 @@ class Options:
         Raises:
             SettingError: an unknown key, or a value outside its rule.
         """
-        options: Options = _read(cls, written(algorithm), SECTION)
-        sections: dict[str, Any] = {
-            name: _read(section, getattr(options, name), f"{SECTION}.{name}")
-            for name, section in NESTED.items()
-            if getattr(options, name) is not None
-        }
-        sections |= {
-            name: _read_named(section, getattr(options, name), f"{SECTION}.{name}")
-            for name, section in NESTED_BY_NAME.items()
-            if getattr(options, name) is not None
-        }
-        options = replace(options, **sections)
+        options = read_section(cls, written(algorithm), SECTION)
         for name, model in (options.reward_models or {}).items():
             if model.path is None:
                 raise _without_path(f"{SECTION}.reward_models.{name}.path")
@@ -264,15 +262,46 @@ class Options:
         name = estimator or section.get("adv_estimator")
         options = cls.from_config(algorithm)
         if options.scale_rewards is None:
-            options = replace(options, scale_rewards="none" if _only_centres(name) else "group")
+            scale = "none" if _only_centres(name) else "group"
+            options = options.model_copy(update={"scale_rewards": scale})
         _check_budget(options)
         _check_estimator(options, name, section.get("norm_adv_by_std_in_grpo", True))
         return options
+
+    @classmethod
+    def of_training(cls, algorithm: Mapping[str, Any] | None, estimator: str | None = None) -> "Options":
+        """Do the same for the training of this process: read once, as nothing changes a section meanwhile.
+
+        Args:
+            algorithm: verl's ``algorithm`` section, the same object in each call.
+            estimator: as in `for_estimator`; None: `from_config`.
+        """
+        return _read_once(_ByIdentity(algorithm), estimator)
 
     @property
     def budget_of_truncated(self) -> int | None:
         """The budget in tokens whose truncated responses get advantage 0; None without such masking."""
         return self.max_response_length if self.mask_truncated_completions else None
+
+
+class _ByIdentity:
+    """A section as the key of a cache; its own hash and comparison would read all of its values."""
+
+    def __init__(self, section: Mapping[str, Any] | None) -> None:
+        self.section = section
+
+    def __hash__(self) -> int:
+        return id(self.section)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and self.section is other.section
+
+
+@lru_cache(maxsize=4)
+def _read_once(algorithm: _ByIdentity, estimator: str | None) -> Options:
+    if estimator is None:
+        return Options.from_config(algorithm.section)
+    return Options.for_estimator(algorithm.section, estimator)
 
 
 def asks_reward_model(options: Options, *, server: bool) -> bool:
@@ -288,17 +317,6 @@ def asks_reward_model(options: Options, *, server: bool) -> bool:
     if server or (section is not None and section.path is not None):
         return True
     return not options.reward_models and (section is not None or options.step_reward_model is None)
-
-
-NESTED: Mapping[str, type[Any]] = {
-    "reward_model": RewardModelOptions,
-    "step_reward_model": StepRewardModelOptions,
-    "gold_responses": GoldResponseOptions,
-    "stored_responses": StoredResponsesOptions,
-}
-"""Sections inside the section → what reads them."""
-NESTED_BY_NAME: Mapping[str, type[Any]] = {"reward_models": ClassifierOptions}
-"""Mappings of names to sections inside the section → what reads such a section."""
 
 
 def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -319,27 +337,6 @@ def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if not isinstance(section, Mapping):
         raise SettingError(SECTION, section, valid="a section, or null", fix=f"{SECTION}=null")
     return section
-
-
-def _read(cls: type[Value], section: Any, prefix: str) -> Value:
-    rules: dict[str, Rule] = {each.name: each.metadata[RULE] for each in fields(cast(Any, cls))}
-    for name, value in section.items():
-        full = f"{prefix}.{name}"
-        if name not in rules:
-            raise _unknown(full, value, [*rules])
-        rules[name].check(full, value)
-    return cls(**section)
-
-
-def _read_named(cls: type[Value], sections: Mapping[str, Any], prefix: str) -> Mapping[str, Value]:
-    return {name: _read(cls, section, f"{prefix}.{name}") for name, section in sections.items()}
-
-
-def _unknown(key: str, value: object, valid: list[str]) -> SettingError:
-    section, _, name = key.rpartition(".")
-    near = get_close_matches(name, valid, n=1)
-    fix = f"~{key} ++{section}.{near[0]}={value}" if near else f"~{key} to remove it"
-    return SettingError(key, value, seen=f"{key}={value!r} is not an option", valid=valid, fix=fix)
 
 
 def _without_path(key: str) -> SettingError:

@@ -73,7 +73,7 @@ def _process(
     config: Mapping[str, Any] | None,
 ) -> _Result:
     name = estimator.name
-    options = Options.for_estimator(config, name)
+    options = Options.of_training(config, name)
     _check_our_trainer(options)
     group = _group_ids(name, index, token_level_rewards)
     _rows(estimator, index, token_level_rewards)  # refuses several outputs of a session
@@ -100,7 +100,7 @@ def _outcome(
     config: Mapping[str, Any] | None,
 ) -> _Result:
     name = estimator.name
-    options = Options.for_estimator(config, name)
+    options = Options.of_training(config, name)
     _check_our_trainer(options)
     group = _group_ids(name, index, token_level_rewards)
     check_rows(response_mask, group)

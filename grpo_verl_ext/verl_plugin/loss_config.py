@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import field, make_dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
 from verl.workers.config import PolicyLossConfig
 
 from grpo_verl_ext import catalogue
@@ -12,8 +11,7 @@ from grpo_verl_ext.catalogue import Loss, TokenLoss, mode_of
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import AGGREGATION, POLICY_LOSS, SCALE_FACTOR
-from grpo_verl_ext.utils.options import LARGEST, Section, option, read
-from grpo_verl_ext.utils.rules import is_positive
+from grpo_verl_ext.utils.options import Count, PositiveFloat, Section, is_positive, option, read_section
 
 MASK = f"{POLICY_LOSS}.off_policy_mask_threshold"
 
@@ -21,13 +19,13 @@ MASK = f"{POLICY_LOSS}.off_policy_mask_threshold"
 class _CommonOptions(Section):
     """Keys of ``actor.policy_loss`` for every loss of this package."""
 
-    max_response_length: Annotated[int, Field(ge=1, lt=2**63)] | None = option(
+    max_response_length: Count | None = option(
         None,
         "the response budget in tokens, for the metric `actor/frac_truncated`",
         "an integer ≥ 1",
-        "'${data.max_response_length}'",
+        "${data.max_response_length}",
     )
-    off_policy_mask_threshold: Annotated[float, Field(gt=0, le=LARGEST)] | None = option(
+    off_policy_mask_threshold: PositiveFloat | None = option(
         None,
         "responses with A < 0 whose mean of log π_old/π_θ exceeds it, in nats per token, get no gradient "
         "(arXiv 2512.02556); not with `gvpo` and losses of verl",
@@ -38,7 +36,7 @@ class _CommonOptions(Section):
 
 def _check_budget(config: Any) -> None:
     """Refuse a budget that is not a number of tokens."""
-    read(_CommonOptions, {"max_response_length": config.max_response_length}, POLICY_LOSS)
+    read_section(_CommonOptions, {"max_response_length": config.max_response_length}, POLICY_LOSS)
 
 
 def option_models() -> tuple[type[Section], ...]:
@@ -74,7 +72,7 @@ def options_of(loss: Loss, policy_loss: Mapping[str, Any]) -> Any:
     assert loss.options is not None
     fields = loss.options.model_fields
     given = {name: policy_loss.get(name, each.default) for name, each in fields.items()}
-    return read(loss.options, given, POLICY_LOSS)
+    return read_section(loss.options, given, POLICY_LOSS)
 
 
 def check_loss(loss: Loss, actor: Mapping[str, Any]) -> None:
@@ -90,7 +88,7 @@ def check_loss(loss: Loss, actor: Mapping[str, Any]) -> None:
     for check in loss.settings:
         check(loss.name, actor)
     if isinstance(loss, TokenLoss):
-        read(_CommonOptions, {"off_policy_mask_threshold": _mask_threshold(actor)}, POLICY_LOSS)
+        read_section(_CommonOptions, {"off_policy_mask_threshold": _mask_threshold(actor)}, POLICY_LOSS)
     else:
         check_no_mask(loss.name, actor)
 

@@ -12,7 +12,7 @@ from typing import Any
 from grpo_verl_ext.utils.documents import DocumentError, read_json
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODEL
-from grpo_verl_ext.utils.rules import is_count
+from grpo_verl_ext.utils.options import is_count
 
 FIX = f"{MODEL}=<folder of a Hugging Face model>"
 """The line to type where the policy's model is wrong."""

@@ -8,7 +8,6 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from wrapt import register_post_import_hook
 
-from grpo_verl_ext.utils.foreign import foreign_algorithms, presets_of
 from grpo_verl_ext.verl_plugin import patches, resolvers
 from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
 from grpo_verl_ext.verl_plugin.features import all_features, of_plugin
@@ -22,7 +21,7 @@ def register() -> None:
     Also installs the CPU platform (if ``VERL_PLATFORM=cpu``) and the patches that the driver has named.
     """
     _install_search_path()
-    resolvers.install()
+    resolvers.install_resolvers()
     if is_cpu_chosen():
         from grpo_verl_ext.verl_plugin import cpu
 
@@ -66,6 +65,9 @@ class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships n
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Add the folder; called by Hydra when it composes a configuration."""
+        # it imports torch, which takes seconds where verl does not import it anyway
+        from grpo_verl_ext.catalogue.presets import foreign_algorithms, presets_of
+
         search_path.append(provider="grpo_verl_ext", path="pkg://grpo_verl_ext.config")
         for entry in foreign_algorithms():
             search_path.append(provider=entry.name, path=f"file://{presets_of(entry)}")

@@ -38,7 +38,7 @@ _RESOLVERS: Mapping[str, Callable[..., Any]] = {
 """Name → pure function. None raises on a wrong setting; the checks of `preflight` report it."""
 
 
-def install() -> None:
+def install_resolvers() -> None:
     """Register the resolvers with OmegaConf in this process; may be repeated."""
     for name, function in _RESOLVERS.items():
         OmegaConf.register_new_resolver(name, function, replace=True)

@@ -166,7 +166,7 @@ def test_one_that_fails_to_import_costs_itself_alone(tmp_path: Path) -> None:
     broken = installed(tmp_path, "raise RuntimeError('no')")
     code = f"""
     from grpo_verl_ext.verl_plugin.compose import composed
-    from grpo_verl_ext.verl_plugin.preflight import check
+    from grpo_verl_ext.verl_plugin.preflight import check_training
     check(composed(["+algo=grpo", *{TRAINING[1:]!r}]))
     try:
         check(composed([*{TRAINING!r}]))

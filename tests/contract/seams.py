@@ -463,7 +463,7 @@ SEAMS: list[Seam] = [
     seam(
         f"{CORE}.compute_policy_loss_gpg",
         Has("pg_losses = -log_prob * advantages"),
-        ".preflight.verls_losses",
+        ".preflight.algorithm",
     ),
     # Else rollout weights and rejection would be left out, or applied twice.
     seam(
@@ -646,7 +646,7 @@ SEAMS: list[Seam] = [
         Hands("self.compute_score", by_name=("data_source", "solution_str", "ground_truth", "extra_info")),
         "rewards.weighted_sum",
         "rewards.reasoning_gym",
-        "rewards.whole_response",
+        "rewards.rules",
     ),
     seam(
         "verl.trainer.ppo.reward.load_reward_manager",
@@ -732,7 +732,7 @@ SEAMS: list[Seam] = [
     seam(
         CONFIGURATION,
         Keys(values={"actor_rollout_ref.actor.shuffle": False}),
-        ".preflight.groups",
+        ".preflight.algorithm",
         ".gvpo.trainer",
     ),
     seam(CONFIGURATION, Keys("trainer.resume_from_path"), ".batch.fields"),

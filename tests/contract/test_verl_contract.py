@@ -244,7 +244,7 @@ def with_another_default(config: dict[str, Any]) -> None:
         (
             with_another_default,
             "has True as actor_rollout_ref.actor.shuffle, where it had False",
-            ["verl_plugin.preflight.groups", "verl_plugin.gvpo.trainer"],
+            ["verl_plugin.preflight.algorithm", "verl_plugin.gvpo.trainer"],
         ),
     ],
 )

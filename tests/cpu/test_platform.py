@@ -85,8 +85,8 @@ PROCESSES = {
     ),
     "doctor": (
         """
-        from grpo_verl_ext.doctor.configuration import findings
-        list(findings(["+algo=grpo", "+platform=cpu", "actor_rollout_ref.model.lora_rank=8"]))
+        from grpo_verl_ext.doctor.configuration import all_findings
+        list(all_findings(["+algo=grpo", "+platform=cpu", "actor_rollout_ref.model.lora_rank=8"]))
         """,
         {},
     ),

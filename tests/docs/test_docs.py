@@ -13,7 +13,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,10 +28,11 @@ from verl.trainer.ppo import core_algos
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.cli import app
+from grpo_verl_ext.utils.options import nested
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
-from grpo_verl_ext.verl_plugin.config import NESTED, Options
+from grpo_verl_ext.verl_plugin.config import Options
 
 SITE_PACKAGES = Path(verl.__file__).parents[1]
 OF_THE_MACHINE = ("device", "rollout-engine", "queue", "task", "data", "model")
@@ -290,7 +290,8 @@ def test_the_table_of_a_preset_has_its_values(name: str) -> None:
 def test_the_pages_have_every_name_and_option() -> None:
     pages = [ROOT / "docs/settings.md", *(ROOT / "docs/algorithms").glob("*.md")]
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
-    options = [field.name for section in (Options, *NESTED.values()) for field in fields(section)]
+    sections = [section[0] for field in Options.model_fields.values() if (section := nested(field))]
+    options = [name for section in (Options, *sections) for name in section.model_fields]
     for name in (*ESTIMATOR_FUNCTIONS, *LOSS_FUNCTIONS, *options):
         assert re.search(rf"[`.…]{name}[`.]", text), name
 

@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 
 import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.doctor import environment, terminal
-from grpo_verl_ext.doctor.configuration import LARGEST_RANK, findings
+from grpo_verl_ext.doctor import configuration, environment
+from grpo_verl_ext.doctor.configuration import LARGEST_RANK, all_findings
 from grpo_verl_ext.doctor.environment import seen_here
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
@@ -90,7 +90,7 @@ def overrides_of(whole: Sequence[str], preset: str, *more: str) -> list[str]:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_passes_without_a_word(whole: list[str], preset: str) -> None:
-    assert list(findings(overrides_of(whole, preset))) == []
+    assert list(all_findings(overrides_of(whole, preset))) == []
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_passes_on_the_embedded_task(chain_sum: list[str], preset: str) -> None:
-    assert list(findings([f"+algo={preset}", CPU, *chain_sum])) == []
+    assert list(all_findings([f"+algo={preset}", CPU, *chain_sum])) == []
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -121,7 +121,7 @@ def test_every_preset_passes_on_nodes_with_gpus(
 ) -> None:
     monkeypatch.setenv("VERL_PLATFORM", "nvidia")
     own = [override for override in overrides_of(whole, preset) if override != CPU]
-    assert list(findings([*own, *GPUS])) == []
+    assert list(all_findings([*own, *GPUS])) == []
 
 
 WRONG = {
@@ -271,7 +271,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_configuration_is_found_by_name_with_the_line_to_type(whole: list[str], name: str) -> None:
     preset, changes, check = WRONG[name]
-    found = list(findings(overrides_of(whole, preset, *changes)))
+    found = list(all_findings(overrides_of(whole, preset, *changes)))
     # A value that makes the preset's algorithm is also named by the first finding.
     if found and found[0].check == "preset":
         assert any(change in found[0].problem.fix for change in changes), found[0]
@@ -292,7 +292,7 @@ def test_a_wrong_configuration_is_found_by_name_with_the_line_to_type(whole: lis
 def remedied(whole: list[str], name: str) -> list[str]:
     preset, changes, _ = WRONG[name]
     overrides = overrides_of(whole, preset, *changes)
-    (finding,) = (each for each in findings(overrides) if each.check != "preset")
+    (finding,) = (each for each in all_findings(overrides) if each.check != "preset")
     return [*overrides, finding.problem.fix.strip("'")]
 
 
@@ -317,14 +317,14 @@ def remedied(whole: list[str], name: str) -> list[str]:
     ],
 )
 def test_the_line_to_type_makes_it_right(whole: list[str], name: str) -> None:
-    left = [each.check for each in findings(remedied(whole, name))]
+    left = [each.check for each in all_findings(remedied(whole, name))]
     # One command still has another estimator than its preset, which no other value makes right.
     assert left == (["preset"] if name == "verl's GSPO averaged over tokens" else [])
 
 
 def test_several_findings_come_together_and_errors_first(whole: list[str]) -> None:
     changes = ["algorithm.grpo_ext.max_response_length=400", "actor_rollout_ref.rollout.n=1"]
-    found = list(findings(overrides_of(whole, "dapo", *changes)))
+    found = list(all_findings(overrides_of(whole, "dapo", *changes)))
     assert [(each.check, each.severity) for each in found] == [
         ("group-size", Severity.ERROR),
         ("budgets", Severity.WARNING),
@@ -334,7 +334,7 @@ def test_several_findings_come_together_and_errors_first(whole: list[str]) -> No
 
 def test_an_error_and_its_consequence_and_no_traceback(whole: list[str]) -> None:
     found = list(
-        findings(
+        all_findings(
             overrides_of(whole, "dapo", "algorithm.adv_estimator=gvpo", "+algorithm.grpo_ext.gvpo_anchor=ref")
         )
     )
@@ -352,14 +352,14 @@ def test_an_error_and_its_consequence_and_no_traceback(whole: list[str]) -> None
 )
 def test_a_check_can_be_silenced_by_its_name(whole: list[str], change: str, check: str) -> None:
     overrides = overrides_of(whole, "dapo", change)
-    assert len(list(findings(overrides))) == 1
-    assert list(findings([*overrides, f"+algorithm.grpo_ext.silence=[{check}]"])) == []
+    assert len(list(all_findings(overrides))) == 1
+    assert list(all_findings([*overrides, f"+algorithm.grpo_ext.silence=[{check}]"])) == []
 
 
 def test_a_reward_manager_is_sent_to_its_new_home(whole: list[str]) -> None:
     """As verl's own ``migrate_legacy_reward_impl`` has it, which main_ppo does not call."""
     old = ["reward_model.reward_manager=dapo", "reward_model.num_workers=3", "reward_model.model.path=/m"]
-    found = findings(overrides_of(whole, "ppo", *old, "+reward_model.reward_kwargs.a=1"))
+    found = all_findings(overrides_of(whole, "ppo", *old, "+reward_model.reward_kwargs.a=1"))
     assert [finding.problem.fix for finding in found] == [
         "reward.num_workers=3",
         "reward.reward_manager.name=dapo",
@@ -483,7 +483,7 @@ MISTAKES = {
 def test_a_common_mistake_is_one_finding_with_the_line_to_type(whole: list[str], name: str) -> None:
     changes, check, line = MISTAKES[name]
     preset = [] if changes[0].startswith("+algo=") else ["+algo=grpo"]
-    found = list(findings([*preset, *whole, *changes]))
+    found = list(all_findings([*preset, *whole, *changes]))
     if name == "a KL in the reward beside that in the loss":  # which the preset has as it is
         assert found.pop(0).check == "preset"
     assert [(each.check, each.problem.fix) for each in found] == [(check, line)], found
@@ -501,7 +501,7 @@ RECIPES_BETA = f"{ACTOR}.gvpo_beta=0.2"
     ],
 )
 def test_a_beta_in_the_wrong_place_or_of_a_wrong_type(whole: list[str], change: str, line: str) -> None:
-    (finding,) = findings(overrides_of(whole, "gvpo", change))
+    (finding,) = all_findings(overrides_of(whole, "gvpo", change))
     assert finding.severity is Severity.ERROR
     assert finding.problem.fix == line
     assert "gvpo_beta" in finding.problem.key
@@ -511,7 +511,7 @@ def test_a_beta_in_the_wrong_place_or_of_a_wrong_type(whole: list[str], change: 
 @pytest.mark.parametrize("name", ["no micro-batch size", "rows that the GPUs cannot share"])
 def test_verls_validation_runs_beside_an_error_of_ours(whole: list[str], name: str) -> None:
     changes, _, line = MISTAKES[name]
-    found = list(findings([*overrides_of(whole, "dr_grpo"), *changes, f"{ACTOR}.loss_scale_factor=null"]))
+    found = list(all_findings([*overrides_of(whole, "dr_grpo"), *changes, f"{ACTOR}.loss_scale_factor=null"]))
     assert [each.check for each in found] == ["preset", "settings", "verl"]
     assert found[2].problem.fix == line
 
@@ -523,7 +523,7 @@ def test_the_verdict_on_lora_does_not_depend_on_this_machines_vllm(
     monkeypatch.setenv("VERL_PLATFORM", "nvidia")
     own = [override for override in whole if override != CPU]
     lora = ["actor_rollout_ref.model.lora_rank=32"]
-    assert list(findings(["+algo=grpo", *own, *GPUS, *lora])) == []
+    assert list(all_findings(["+algo=grpo", *own, *GPUS, *lora])) == []
     assert "verl.workers.rollout.vllm_rollout.utils" not in sys.modules
 
 
@@ -539,7 +539,7 @@ def test_the_largest_rank_is_verls_and_vllms() -> None:
 
 def test_a_task_that_is_not_prepared_is_one_finding(tmp_path: Path) -> None:
     task = ["+task=chain_sum", f"task.folder={tmp_path}/none"]
-    assert [each.check for each in findings(["+algo=grpo", CPU, *task])] == ["task"]
+    assert [each.check for each in all_findings(["+algo=grpo", CPU, *task])] == ["task"]
 
 
 def test_paths_of_a_hub_or_a_module_are_not_looked_up(whole: list[str]) -> None:
@@ -548,7 +548,7 @@ def test_paths_of_a_hub_or_a_module_are_not_looked_up(whole: list[str]) -> None:
         "reward.custom_reward_function.path=pkg://my_package.reward",
         "data.train_files=hdfs://there/train.parquet",
     ]
-    assert list(findings(overrides_of(whole, "grpo", *names))) == []
+    assert list(all_findings(overrides_of(whole, "grpo", *names))) == []
 
 
 class TestCommand:
@@ -591,7 +591,7 @@ class TestCommand:
         assert "an integer ≥ 2" in json.loads(found.stdout)["findings"][0]["valid"]
 
     def test_a_failure_of_its_own_is_not_taken_for_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(terminal, "examine_configuration", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr(configuration, "examine_configuration", lambda *_, **__: 1 / 0)
         finished = CliRunner().invoke(app, ["doctor", "+algo=grpo"])
         assert finished.exit_code == 2
         assert "ZeroDivisionError" in finished.stderr
@@ -710,7 +710,7 @@ def test_vllms_cpu_build_is_listed_as_installed() -> None:
 
 def test_a_missing_queue_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = seen_here()
-    monkeypatch.setattr(terminal, "seen_by_a_worker", lambda: seen)
+    monkeypatch.setattr(environment, "seen_by_a_worker", lambda: seen)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "transfer_queue" or None)
     finished = CliRunner().invoke(app, ["doctor", "--json"])
     assert finished.exit_code == 2
@@ -742,7 +742,7 @@ def test_an_address_that_ray_does_not_take_is_a_complaint(
 
 def test_a_plugin_that_verl_does_not_load_is_said(python: Python) -> None:
     seen_by_a_worker = (
-        "from grpo_verl_ext.doctor import terminal; terminal.seen_by_a_worker = terminal.seen_here"
+        "from grpo_verl_ext.doctor import environment; environment.seen_by_a_worker = environment.seen_here"
     )
     env = {"VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_PLATFORM": "nvidia"}
     found = python(seen_by_a_worker + EXAMINED, **env)

@@ -299,7 +299,7 @@ def test_the_description_of_a_model(folder: Path, config: DictConfig, content: b
     file.write_bytes(content)
     examined(config)
     try:
-        preflight.check(config)
+        preflight.check_training(config)
     except SettingError as error:
         assert error.key in str(error) or str(file) in str(error)
     assert file.read_bytes() == content

@@ -283,7 +283,7 @@ def training(
     own = {key.replace("__", ".") if "__" in key else stored + key: value for key, value in settings.items()}
     for key, value in (common | own).items():
         OmegaConf.update(config, key, value, force_add=True)
-    preflight.check(config)
+    preflight.check_training(config)
     return config
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
 from grpo_verl_ext.verl_plugin.features import Refusal
 from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, REFUSED
-from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, MODE, MODES
+from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, KNOWN_TRAINER_MODES, MODE
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ FEATURE_TITLES = {
 ENGINES, TRAINERS, ROLLOUTS, REWARDS = "Engines", "Trainers", "Rollouts and other losses", "Rewards"
 CONTEXT_TITLES: Mapping[str, Mapping[str, str]] = {
     TRAINERS: {
-        **{mode: f"`{MODE}={mode}`" for mode in MODES},
+        **{mode: f"`{MODE}={mode}`" for mode in KNOWN_TRAINER_MODES},
         "v0": "`trainer.use_v1=false`",
         "one_step_off": "`verl.experimental.one_step_off_policy`",
         "fully_async": "`verl.experimental.fully_async_policy`",

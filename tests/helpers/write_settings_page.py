@@ -1,18 +1,14 @@
 """Write docs/settings.md from the fields of the settings: ``python tests/helpers/write_settings_page.py``."""
 
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.utils.errors import as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, SECTION
-from grpo_verl_ext.utils.options import said_of
-from grpo_verl_ext.utils.rules import DESCRIPTION, RULE, Rule
+from grpo_verl_ext.utils.options import Section, nested, said_of
 from grpo_verl_ext.verl_plugin.config import (
     AGENT_LOOPS,
-    NESTED,
-    NESTED_BY_NAME,
     REWARD_MANAGER,
     TRAINER_MODES,
     Options,
@@ -46,7 +42,7 @@ def page() -> str:
         f"## `{SECTION}`\n",
         _keys(_rows(Options)),
         OF_THE_LOSS,
-        _keys(_rows_of_losses()),
+        _keys(row for model in option_models() for row in _rows(model)),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -74,7 +70,8 @@ def _values() -> list[tuple[str, str]]:
             "`reward.custom_reward_function.path`",
             "`pkg://grpo_verl_ext.rewards.weighted_sum`: [rewards](rewards.md) with weights; "
             "`pkg://grpo_verl_ext.rewards.reasoning_gym`: the task's verifier; "
-            "`pkg://grpo_verl_ext.rewards.whole_response`: 1 if the response is the ground truth",
+            "`pkg://grpo_verl_ext.rewards.rules` with the name `whole_response`: 1 if the response is the "
+            "ground truth",
         ),
     ]
 
@@ -83,27 +80,13 @@ def _keys(rows: Iterator[tuple[str, str, str]]) -> str:
     return _table(("key", "default, other values", "what it does"), rows)
 
 
-def _rows_of_losses() -> Iterator[tuple[str, str, str]]:
-    """Key, values and description of each option of a loss."""
-    for model in option_models():
-        for name, field in model.model_fields.items():
-            yield (
-                f"`{name}`",
-                _valid(as_typed(field.default), said_of(field)["valid"]),
-                field.description or "",
-            )
-
-
-def _rows(settings: Any, section: str = "") -> Iterator[tuple[str, str, str]]:
+def _rows(model: type[Section], section: str = "") -> Iterator[tuple[str, str, str]]:
     """Key, values and description of each field; the keys of a nested section follow it."""
-    for field in fields(settings):
-        rule: Rule = field.metadata[RULE]
+    for name, field in model.model_fields.items():
         default = as_typed([*field.default] if isinstance(field.default, tuple) else field.default)
-        yield f"`{section}{field.name}`", _valid(default, rule.valid), field.metadata[DESCRIPTION]
-        if settings is Options and field.name in NESTED:
-            yield from _rows(NESTED[field.name], f"{field.name}.")
-        if settings is Options and field.name in NESTED_BY_NAME:
-            yield from _rows(NESTED_BY_NAME[field.name], f"{field.name}.<name>.")
+        yield f"`{section}{name}`", _valid(default, said_of(field)["valid"]), field.description or ""
+        if (inner := nested(field)) is not None:
+            yield from _rows(inner[0], f"{section}{name}.<name>." if inner[1] else f"{section}{name}.")
 
 
 def _valid(default: str, valid: str | tuple[str, ...]) -> str:

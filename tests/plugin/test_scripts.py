@@ -129,7 +129,7 @@ class TestTrainings:
             sizes = {"N_GPUS": str(gpus), "N_NODES": str(nodes)}
             config = configured(started(f"{task}.sh", ALGO=algo, **files, **sizes))
             assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (gpus, nodes)
-            preflight.check(config)
+            preflight.check_training(config)
             assert list(preflight.warnings(config)) == []
             validate_config(config, need_reference_policy(config), need_critic(config))
             assert_that_verls_workers_would_accept(config, ranks=gpus * nodes)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.rewards.functions import RewardFunctionError, load
+from grpo_verl_ext.rewards.functions import RewardFunctionError, load_function
 from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
 from grpo_verl_ext.verl_plugin.rewards.checks import check_rewards
 
@@ -44,7 +44,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     yield file
     sys.modules.pop("mine_to_load", None)
-    load.cache_clear()
+    load_function.cache_clear()
 
 
 @pytest.mark.usefixtures("package")
@@ -128,13 +128,13 @@ def test_what_cannot_be_loaded_is_named_with_the_reason(name: str, why: str) -> 
     with pytest.raises(
         RewardFunctionError, match=rf"{re.escape(repr(name))} cannot be loaded \({re.escape(why)}"
     ):
-        load(name)
+        load_function(name)
 
 
 @pytest.mark.usefixtures("package")
 def test_a_constant_is_not_a_function() -> None:
     with pytest.raises(RewardFunctionError, match=r"'mine_to_load\.CONSTANT' is a int"):
-        load("mine_to_load.CONSTANT")
+        load_function("mine_to_load.CONSTANT")
 
 
 @pytest.mark.parametrize("name", ["corectness", ".f", "a..f", "a.f()", ":f", "a.py:", 3])

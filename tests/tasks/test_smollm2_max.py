@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.rewards.whole_response import compute_score
+from grpo_verl_ext.rewards.rules import whole_response
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolder, PreparedFolderError
@@ -94,7 +94,7 @@ def test_a_row_asks_for_the_larger_number_and_its_right_answer_scores_one(made: 
         a, b = message["content"].removeprefix("max(").removesuffix(")=").split(",")
         truth = row["reward_model"]["ground_truth"]
         assert truth == (a if int(a) > int(b) else b)
-        assert compute_score(row["data_source"], truth, truth) == {"score": 1.0, "acc": 1.0}
+        assert whole_response(row["data_source"], truth, truth) == {"score": 1.0, "acc": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_row_asks_for_the_larger_number_and_its_right_answer_scores_one(made: 
     [("13", 1.0), (" 13\n", 1.0), ("13.", 0.0), ("13 13", 0.0), ("1 3", 0.0), ("013", 0.0), ("", 0.0)],
 )
 def test_the_reward_is_for_the_number_and_nothing_else(response: str, score: float) -> None:
-    assert compute_score("", response, "13", {"index": 0}) == {"score": score, "acc": score}
+    assert whole_response("", response, "13", {"index": 0}) == {"score": score, "acc": score}
 
 
 def test_the_same_seed_gives_the_same_bytes(source: Path, learnt: Outcome, tmp_path: Path) -> None:
@@ -208,7 +208,8 @@ def test_the_preset_composes_with_every_algorithm(algorithm: str, monkeypatch: p
     assert config.data.val_files == f"{folder}/test.parquet"
     assert config.actor_rollout_ref.model.path == f"{folder}/model"
     assert config.actor_rollout_ref.actor.optim.lr == 1e-5
-    assert config.reward.custom_reward_function.path == f"pkg://{compute_score.__module__}"
+    assert config.reward.custom_reward_function.path == f"pkg://{whole_response.__module__}"
+    assert config.reward.custom_reward_function.name == whole_response.__name__
 
 
 def test_the_budgets_are_those_of_the_task() -> None:

@@ -17,7 +17,7 @@ from grpo_verl_ext.ablation.report.summary import Difference
 from grpo_verl_ext.ablation.running.results import Results
 from grpo_verl_ext.ablation.statistics.analysis import Analysis
 from grpo_verl_ext.ablation.statistics.measures import Summary, summarize
-from grpo_verl_ext.utils.plotting import line_style, save
+from grpo_verl_ext.utils.plotting import line_style, save_figure
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
 
@@ -56,7 +56,7 @@ def draw(analysis: Analysis, folder: Path) -> list[Path]:
         name = "curve-" + re.sub(r"[^A-Za-z0-9.-]+", "-", metric)
         figures[name] = draw_bands(drawn, metric) if drawn else None
     return [
-        save(figure, folder / f"{name}.{kind}")
+        save_figure(figure, folder / f"{name}.{kind}")
         for name, figure in figures.items()
         if figure is not None
         for kind in ("png", "svg")

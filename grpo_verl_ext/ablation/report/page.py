@@ -17,7 +17,7 @@ from grpo_verl_ext.ablation.running.results import Results
 from grpo_verl_ext.ablation.statistics.analysis import Analysis, runs_asked_for
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.plotting import key, looks, svg
+from grpo_verl_ext.utils.plotting import line_sample, looks, svg
 
 PAGE = "report.html"
 _NAMED = 6
@@ -135,7 +135,7 @@ def _small(drawn: list[Band], label: str) -> Figure:
 
 
 def _legend(results: Results) -> list[_Picture]:
-    return [_picture(key(number), variant) for variant, number in _numbers(results).items()]
+    return [_picture(line_sample(number), variant) for variant, number in _numbers(results).items()]
 
 
 def _not_compared(analysis: Analysis) -> dict[str, str]:

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, MODEL, ROLLOUT
-from grpo_verl_ext.utils.rules import is_count
+from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.cpu import sizes
 from grpo_verl_ext.verl_plugin.features import all_features

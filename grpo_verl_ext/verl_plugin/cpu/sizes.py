@@ -4,7 +4,7 @@
 so does one whose ``config.json`` cannot be read, which a check reports.
 """
 
-from grpo_verl_ext.utils.rules import is_count
+from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.model_files import ModelShape, model_shape, tensor_sizes
 
 MEBI, GIBI = 2**20, 2**30

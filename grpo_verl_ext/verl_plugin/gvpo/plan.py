@@ -19,7 +19,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from grpo_verl_ext.utils.keys import ACTOR, setting
-from grpo_verl_ext.utils.rules import is_count
+from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES
 from grpo_verl_ext.verl_plugin.wire import DriftSource
 

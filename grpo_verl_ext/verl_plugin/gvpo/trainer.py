@@ -86,7 +86,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         With ``seed_requests`` two runs with the same responses have the same mini-batches.
         """
         refuse_several_outputs(catalogue.estimator_of(self.config), batch.keys)
-        if Options.from_config(self.config.algorithm).seed_requests is not None:
+        if Options.of_training(self.config.algorithm).seed_requests is not None:
             batch.reorder(in_fixed_order(batch))
         dp_size, capacity = data_parallel_size(self.actor_rollout_wg), self._capacity
         plan = self._plan_of_batch = self._plan_for(batch)
@@ -130,7 +130,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
             batch = super()._compute_advantage(batch, metrics)
         if not self._has_group_loss:
             return batch
-        anchored = Options.from_config(self.config.algorithm).gvpo_anchor == "ref"
+        anchored = Options.of_training(self.config.algorithm).gvpo_anchor == "ref"
         rows = nested(batch, "response_mask", *(_FOR_TARGETS if anchored else ()))
         group = dense_group_ids(prompt_ids(batch))
         mask = rows["response_mask"]
@@ -152,7 +152,7 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         mode they are the rollout's, and later parts of a step use the policy at the start of the step.
         """
         rollout_correction = self.config.algorithm.get("rollout_correction") or {}
-        anchor = Options.from_config(self.config.algorithm).gvpo_anchor
+        anchor = Options.of_training(self.config.algorithm).gvpo_anchor
         batch.extra_info[wire.ANCHOR_FIELD] = wire.REF_LOG_PROB if anchor == "ref" else wire.OLD_LOG_PROBS
         plan = self._plan_of_batch
         batch.extra_info[wire.DRIFT_SOURCE] = plan.source.value

@@ -321,7 +321,7 @@ def own_case(
     return case
 
 
-def report(*, as_json: bool, include_verl: bool, seed: int, own: Case | None = None) -> bool:
+def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case | None = None) -> bool:
     """Measure and print; return False if one of our losses fails, as `Measurement.passed` says.
 
     Args:

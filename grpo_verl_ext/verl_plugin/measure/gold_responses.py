@@ -83,7 +83,7 @@ class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
         return batch
 
     def _gold_options(self) -> GoldResponseOptions | None:
-        return Options.from_config(self.config.algorithm).gold_responses
+        return Options.of_training(self.config.algorithm).gold_responses
 
     def _measure_gold_rows(self) -> tuple[float, float]:
         """Compute the rows' log-probs by the actor, as verl does those of its rollouts.

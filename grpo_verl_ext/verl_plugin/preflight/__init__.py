@@ -1,4 +1,4 @@
-"""Check a composed configuration before Ray starts; each check is one function with one message.
+"""_Check a composed configuration before Ray starts; each check is one function with one message.
 
 A check refuses only what is known to be wrong with this package's own algorithms, settings and platform. All
 else, verl's own settings included, is a warning. ``algorithm.grpo_ext.silence=[name]`` skips a check by name.
@@ -24,11 +24,14 @@ from grpo_verl_ext.verl_plugin.cpu.checks import (
 )
 from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files
-from grpo_verl_ext.verl_plugin.preflight.groups import check_group_size, check_groups
-from grpo_verl_ext.verl_plugin.preflight.names import check_names
-from grpo_verl_ext.verl_plugin.preflight.preset import advise_preset, check_preset
+from grpo_verl_ext.verl_plugin.preflight.algorithm import (
+    advise_verls_losses,
+    check_group_size,
+    check_groups,
+    check_verls_aggregation,
+)
+from grpo_verl_ext.verl_plugin.preflight.names import advise_preset, check_names, check_preset
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
-from grpo_verl_ext.verl_plugin.preflight.verls_losses import advise_verls_losses, check_verls_aggregation
 
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
@@ -76,7 +79,7 @@ ADVICE: Mapping[str, Advise] = {
 """Warnings by name."""
 
 
-def check(config: DictConfig) -> None:
+def check_training(config: DictConfig) -> None:
     """Refuse a configuration that would fail in Ray or train another algorithm than the one it names.
 
     Raises:
@@ -165,4 +168,4 @@ def _silenced(config: DictConfig) -> list[str]:
     return [str(name) for name in names]
 
 
-__all__ = ["ADVICE", "CHECKS", "check", "findings", "warnings"]
+__all__ = ["ADVICE", "CHECKS", "check_training", "findings", "warnings"]

@@ -1,8 +1,10 @@
-"""Check that estimator, loss and aggregation together make the algorithm that they name."""
+"""Check that estimator, loss, aggregation and groups together make the algorithm that they name."""
 
 from collections.abc import Iterator
+from importlib.metadata import version
 
 from omegaconf import DictConfig
+from packaging.version import Version
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import (
@@ -17,11 +19,12 @@ from grpo_verl_ext.catalogue import (
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.utils.errors import Problem, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, LOSS, SCALE_FACTOR, SECTION, setting
-from grpo_verl_ext.verl_plugin.config import Options, written
-from grpo_verl_ext.verl_plugin.gvpo.plan import parts_of_step
+from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
+from grpo_verl_ext.utils.options import is_count
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options, written
+from grpo_verl_ext.verl_plugin.gvpo.plan import parts_of_step, several_updates
 from grpo_verl_ext.verl_plugin.loss_config import check_loss, check_no_mask
-from grpo_verl_ext.verl_plugin.preflight.preset import replaced
+from grpo_verl_ext.verl_plugin.preflight.names import replaced
 
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
@@ -141,3 +144,109 @@ def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
                 valid=tuple(ESTIMATORS),
                 fix=f"~{key}, or algorithm.adv_estimator=<one of them>",
             )
+
+
+def check_group_size(config: DictConfig) -> None:
+    """Refuse our estimators, which compare the responses of a prompt, with fewer than two."""
+    estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
+    if estimator in ESTIMATORS and not (is_count(n) and n >= 2):
+        one = "and one has nothing to be compared with: every advantage would be 0"
+        raise SettingError(
+            f"{ROLLOUT}.n",
+            n,
+            why=f"algorithm.adv_estimator={estimator} compares the responses of a prompt with each other, "
+            + (one if n == 1 else "whose number this is to be"),
+            valid="an integer ≥ 2",
+            fix=f"{ROLLOUT}.n=8",
+        )
+
+
+def check_groups(config: DictConfig) -> None:
+    """Refuse settings that break up groups.
+
+    Raises:
+        SettingError: the first wrong setting.
+    """
+    actor, mode = config.actor_rollout_ref.actor, config.trainer.v1.trainer_mode
+    if mode in TRAINER_MODES and actor.shuffle:
+        raise SettingError(
+            f"{ACTOR}.shuffle",
+            True,
+            why=f"trainer.v1.trainer_mode={mode} keeps the responses of a prompt in one optimizer step, and "
+            "each rank shuffles its own rows",
+            valid="false",
+            fix=f"{ACTOR}.shuffle=false",
+        )
+
+
+def check_verls_aggregation(config: DictConfig) -> None:
+    """Refuse an estimator of ours and a loss of verl's, which a preset puts together, with another average.
+
+    Raises:
+        SettingError: ``loss_agg_mode`` is not the preset's.
+    """
+    estimator, loss = catalogue.estimator_of(config), catalogue.loss_of(config)
+    mode = setting(config, AGGREGATION)
+    if estimator is None or not isinstance(loss, VerlsLoss) or not _follows_key(loss):
+        return
+    named = {
+        f"+algo={name}": algorithm.loss_agg_mode
+        for name, algorithm in ALGORITHMS.items()
+        if algorithm.has_preset and (algorithm.estimator, algorithm.loss) == (estimator, loss)
+    }
+    if named and mode not in named.values():
+        raise SettingError(
+            AGGREGATION,
+            mode,
+            why=f"algorithm.adv_estimator={estimator.name} and policy_loss.loss_mode={loss.name} are "
+            f"{' or '.join(named)}, whose paper averages otherwise",
+            valid=tuple(named.values()),
+            fix=f"{AGGREGATION}={next(iter(named.values()))}",
+        )
+
+
+def _follows_key(loss: VerlsLoss) -> bool:
+    """Whether verl's loss averages as ``loss_agg_mode`` says."""
+    return Version(version("verl")) >= Version(loss.reads_average)
+
+
+def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:
+    """Warn of averages that are not the paper's, of losses that depend on the cut or have no ratio."""
+    loss, actor = catalogue.loss_of(config), config.actor_rollout_ref.actor
+    if not isinstance(loss, VerlsLoss):
+        return
+    yield from _advise_average(config, loss)
+    if loss.depends_on_cut is not None:
+        why, fix = loss.depends_on_cut
+        yield Problem(
+            LOSS,
+            loss.name,
+            why=f"verl's {loss.name} {why}, so that the gradient depends on how the batch is cut "
+            "(`grpo-verl-ext invariance --verl` measures it)",
+            fix=fix,
+        )
+    if not loss.has_ratio and several_updates(config):
+        yield Problem(
+            f"{ACTOR}.ppo_mini_batch_size",
+            actor.ppo_mini_batch_size,
+            why=f"with data.train_batch_size={config.data.train_batch_size} and {ACTOR}.ppo_epochs="
+            f"{actor.ppo_epochs} a rollout is used for several updates, and policy_loss.loss_mode="
+            f"{loss.name} has no ratio that corrects for a policy that has moved",
+            valid="one update on a rollout",
+            fix=f"'{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}' {ACTOR}.ppo_epochs=1",
+        )
+
+
+def _advise_average(config: DictConfig, loss: VerlsLoss) -> Iterator[Problem]:
+    """Where the estimator is verl's; `check_verls_aggregation` refuses the others."""
+    if loss.papers_average is None or catalogue.estimator_of(config) or not _follows_key(loss):
+        return
+    wanted, why = loss.papers_average
+    if setting(config, AGGREGATION) != wanted:
+        yield Problem(
+            AGGREGATION,
+            setting(config, AGGREGATION),
+            why=f"{why}, and verl's loss of that name averages as this key says",
+            valid=wanted,
+            fix=f"{AGGREGATION}={wanted}",
+        )

@@ -19,7 +19,7 @@ from grpo_verl_ext.utils.keys import MODEL, setting
 from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, local_folder, read_config
 from grpo_verl_ext.verl_plugin.usage import own_task
 
-_LOCAL = ("/", "~", "./", "../")
+_LOCAL_PATHS = ("/", "~", "./", "../")
 """Beginnings of a path on a machine, unlike those of a hub or of a module."""
 _COMMANDS = {
     "reasoning_gym": "reasoning_gym --task {dataset} --seed {seed}",
@@ -74,7 +74,7 @@ def _as_list(value: Any) -> list[str]:
 
 
 def _missing(key: str, name: str) -> Iterator[Problem]:
-    if name.startswith(_LOCAL) and not home_resolved(name).exists():
+    if name.startswith(_LOCAL_PATHS) and not home_resolved(name).exists():
         why = "that is not on this machine, which is wrong unless the workers see it"
         yield Problem(key, name, f"{key}=<a path that exists>", why)
 

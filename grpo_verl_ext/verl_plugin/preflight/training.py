@@ -8,10 +8,15 @@ from omegaconf import DictConfig
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ESTIMATORS, TokenLoss
 from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, MODE, setting
-from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, TRAINER_MODES, Options, written
+from grpo_verl_ext.verl_plugin.config import (
+    REWARD_MANAGER,
+    TRAINER_MODES,
+    Options,
+    RewardModelOptions,
+    written,
+)
 from grpo_verl_ext.verl_plugin.features import Uses, all_features, has_option
 from grpo_verl_ext.verl_plugin.gvpo.plan import policy_moves
-from grpo_verl_ext.verl_plugin.reward_options import RewardModelOptions
 from grpo_verl_ext.verl_plugin.rewards.checks import overlong_punishment
 
 STRATEGY = f"{ACTOR}.strategy"
@@ -129,7 +134,7 @@ def _scores_responses(config: DictConfig) -> bool:
 
 
 _KNOWN_ENGINES = ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan")
-MODES = ("sync", "colocate_async", "separate_async", *TRAINER_MODES)
+KNOWN_TRAINER_MODES = ("sync", "colocate_async", "separate_async", *TRAINER_MODES)
 _MEGATRON = _is(STRATEGY, "megatron")
 _BYPASS = _is_on(f"{CORRECTION}.bypass_mode")
 _WEIGHTS = _not(_is(f"{CORRECTION}.rollout_is", None))
@@ -138,7 +143,7 @@ _TASK_REWARDS = _is_on(f"{DISTILLATION}.use_task_rewards", True)
 _TOP_K = _is(f"{DISTILLATION}.loss_mode", "forward_kl_topk")
 
 CONTEXTS: Mapping[str, Uses] = {
-    **{mode: _all(_driven_by("v1"), _is(MODE, mode)) for mode in MODES},
+    **{mode: _all(_driven_by("v1"), _is(MODE, mode)) for mode in KNOWN_TRAINER_MODES},
     "v0": _driven_by("v0"),
     "one_step_off": _driven_by("one-step-off"),
     "fully_async": _driven_by("fully async"),

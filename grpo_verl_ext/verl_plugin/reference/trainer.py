@@ -47,7 +47,7 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
             self.actor_rollout_wg.load_reference(str(self._reference_folder(self.global_steps)))
 
     def _options(self) -> Options:
-        return Options.from_config(self.config.algorithm)
+        return Options.of_training(self.config.algorithm)
 
     def _reference_folder(self, step: int) -> Path:
         return actor_folder(self.config.trainer, step) / "reference"

@@ -11,10 +11,16 @@ from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
-from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, asks_reward_model, written
+from grpo_verl_ext.verl_plugin.config import (
+    REWARD_MANAGER,
+    ClassifierOptions,
+    Options,
+    RewardModelOptions,
+    asks_reward_model,
+    written,
+)
 from grpo_verl_ext.verl_plugin.features import Feature, all_features
 from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template
-from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions, RewardModelOptions
 
 _LEGACY: Mapping[str, str] = {
     "reward_model.num_workers": "reward.num_workers",
@@ -63,7 +69,7 @@ def check_rewards(config: DictConfig) -> None:
 
 def _load_unless_imports_are_missing(name: str) -> None:
     try:
-        functions.load(name)
+        functions.load_function(name)
     except functions.RewardFunctionError as error:
         if not isinstance(error.__cause__, ImportError):
             raise

@@ -13,8 +13,13 @@ from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManage
 
 from grpo_verl_ext.rewards.learned import weighted
 from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, asks_reward_model
-from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions, RewardModelOptions
+from grpo_verl_ext.verl_plugin.config import (
+    REWARD_MANAGER,
+    ClassifierOptions,
+    Options,
+    RewardModelOptions,
+    asks_reward_model,
+)
 from grpo_verl_ext.verl_plugin.rewards.response_scores import Judged, Score, loaded, served
 from grpo_verl_ext.verl_plugin.rewards.server import RewardServer
 from grpo_verl_ext.verl_plugin.steps.rollout import StepScorer

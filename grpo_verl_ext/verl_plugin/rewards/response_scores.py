@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_verl_ext.rewards.learned import LearnedReward, chat_text, judged_text
-from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions
+from grpo_verl_ext.verl_plugin.config import ClassifierOptions
 from grpo_verl_ext.verl_plugin.rewards.server import RewardServer
 
 _Chat = Sequence[Mapping[str, str]]

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 
 from grpo_verl_ext.utils.errors import RewardServerError, SettingError
-from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions
+from grpo_verl_ext.verl_plugin.config import ClassifierOptions
 from grpo_verl_ext.verl_plugin.wire import report_failure
 
 logger = logging.getLogger(__name__)

@@ -58,7 +58,7 @@ class _ExtendedLoopMixin(AgentLoopBase):  # type: ignore[misc]
 
     async def run(self, *args: Any, **kwargs: Any) -> StepRewardOutput:
         """Generate as verl does, from seeded requests if the training asks for them."""
-        seed = Options.from_config(self.config.algorithm).seed_requests
+        seed = Options.of_training(self.config.algorithm).seed_requests
         if seed is not None:
             self.server_manager: Any = SeededServer(self.server_manager, seed, kwargs)
         return StepRewardOutput.of(await super().run(*args, **kwargs), self.tokenizer)

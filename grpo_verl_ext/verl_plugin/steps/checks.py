@@ -12,10 +12,9 @@ from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, LOSS, SECTION, setting
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options, StepRewardModelOptions
 from grpo_verl_ext.verl_plugin.features import Feature, Refusal
 from grpo_verl_ext.verl_plugin.model_files import check_head
-from grpo_verl_ext.verl_plugin.reward_options import StepRewardModelOptions
 
 _STEP_SECTION = f"{SECTION}.step_reward_model"
 

@@ -13,7 +13,7 @@ from grpo_verl_ext.rewards.step_ends import (
     StepRewardError,
     step_end_characters,
 )
-from grpo_verl_ext.verl_plugin.reward_options import StepRewardModelOptions
+from grpo_verl_ext.verl_plugin.config import StepRewardModelOptions
 
 BY_RULE, BY_MODEL = "step_rule_score", "step_reward_model_score"
 """Mean over a response's steps, without weight, in its extra info, and so in the metrics; 0 without steps."""

@@ -178,7 +178,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
             self._history.load(actor_folder(self.config.trainer, self.global_steps), self._known_prompts)
 
     def _stored_options(self) -> StoredResponsesOptions | None:
-        return Options.from_config(self.config.algorithm).stored_responses
+        return Options.of_training(self.config.algorithm).stored_responses
 
 
 def _members(batch: Any) -> Tensor:

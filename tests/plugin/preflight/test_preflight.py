@@ -63,17 +63,17 @@ def config(verls_own: DictConfig, model: Path, data: Path) -> Config:
 
 def refusal(config: DictConfig) -> str:
     with pytest.raises(ValueError, match=r"Type: |[Mm]ake it again|type:? ") as refused:
-        preflight.check(config)
+        preflight.check_training(config)
     return str(refused.value)
 
 
 def test_a_good_configuration_passes(config: Config) -> None:
-    assert preflight.check(config()) is None
+    assert preflight.check_training(config()) is None
 
 
 def advice(config: DictConfig, check: str) -> list[str]:
     """What one check warns of; it refuses nothing."""
-    assert preflight.check(config) is None
+    assert preflight.check_training(config) is None
     return [str(finding.problem) for finding in preflight.warnings(config) if finding.check == check]
 
 
@@ -174,7 +174,7 @@ class TestDevice:
     @pytest.mark.parametrize("device", ["cpu", "cuda", "npu"])
     def test_what_this_process_sees_decides_nothing(self, config: Config, device: str) -> None:
         """There is no accelerator here, as on a login node."""
-        assert preflight.check(config(trainer__device=device)) is None
+        assert preflight.check_training(config(trainer__device=device)) is None
 
 
 def test_a_missing_vllm(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ class TestSettings:
         assert message.endswith("Type: actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean")
 
     def test_other_peoples_estimators_and_losses_are_none_of_our_business(self, config: Config) -> None:
-        assert preflight.check(config(algorithm__adv_estimator="rloo")) is None
+        assert preflight.check_training(config(algorithm__adv_estimator="rloo")) is None
 
 
 class TestGroups:
@@ -279,7 +279,7 @@ class TestGroups:
         return made
 
     def test_the_presets_settings_pass_without_a_word(self, gvpo: Config) -> None:
-        assert preflight.check(gvpo()) is None
+        assert preflight.check_training(gvpo()) is None
         assert list(preflight.warnings(gvpo())) == []
 
     def test_the_modes_are_those_that_exist(self) -> None:
@@ -301,7 +301,7 @@ class TestGroups:
         )
 
     def test_verls_trainer_may_shuffle(self, config: Config) -> None:
-        assert preflight.check(config(actor_rollout_ref__actor__shuffle=True)) is None
+        assert preflight.check_training(config(actor_rollout_ref__actor__shuffle=True)) is None
 
     @pytest.mark.parametrize(
         ("beta", "shown"), [(0, "0"), (-1, "-1"), (float("inf"), "inf"), ("0.1", "'0.1'"), (None, "null")]
@@ -340,7 +340,7 @@ class TestGroups:
     def test_the_reference_as_anchor_without_a_reference(self, gvpo: Config) -> None:
         changes = {"algorithm__grpo_ext__gvpo_anchor": "ref"}
         assert "and verl then loads no reference; valid is true" in refusal(gvpo(**changes))
-        assert preflight.check(gvpo(**changes, actor_rollout_ref__actor__use_kl_loss=True)) is None
+        assert preflight.check_training(gvpo(**changes, actor_rollout_ref__actor__use_kl_loss=True)) is None
 
     @pytest.mark.parametrize("prompts", [16, 64])
     def test_verls_trainer_is_refused_whatever_the_number_of_updates(
@@ -380,7 +380,7 @@ class TestRewards:
         self, config: Config, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         whole = config(reward__custom_reward_function={"path": "pkg://grpo_verl_ext.rewards.reasoning_gym"})
-        assert preflight.check(whole) is None
+        assert preflight.check_training(whole) is None
         monkeypatch.setattr(rewards, "find_spec", lambda _: None)
         assert refusal(whole).endswith(
             "but the package reasoning-gym is missing. Type: pip install '.[tasks]', in a "
@@ -389,7 +389,7 @@ class TestRewards:
 
     def test_somebody_elses_reward_is_left_to_verl(self, config: Config) -> None:
         reward = {"path": "/my/reward.py", "reward_kwargs": {"weights": "mine"}}
-        assert preflight.check(config(reward__custom_reward_function=reward)) is None
+        assert preflight.check_training(config(reward__custom_reward_function=reward)) is None
 
 
 class TestDriver:

@@ -10,9 +10,9 @@ from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight import verls_losses
-from grpo_verl_ext.verl_plugin.preflight.preset import advise_preset, check_preset
-from grpo_verl_ext.verl_plugin.preflight.verls_losses import advise_verls_losses, check_verls_aggregation
+from grpo_verl_ext.verl_plugin.preflight import algorithm
+from grpo_verl_ext.verl_plugin.preflight.algorithm import advise_verls_losses, check_verls_aggregation
+from grpo_verl_ext.verl_plugin.preflight.names import advise_preset, check_preset
 
 ACTOR = "actor_rollout_ref.actor"
 LOSS = f"{ACTOR}.policy_loss.loss_mode"
@@ -114,7 +114,7 @@ class TestTwoPresetsOfOneEstimatorAndLoss:
     @pytest.fixture(autouse=True)
     def luspo(self, monkeypatch: pytest.MonkeyPatch) -> None:
         second = replace(catalogue.ALGORITHMS["gspo"], name="luspo", average="seq-mean-token-sum")
-        monkeypatch.setattr(verls_losses, "ALGORITHMS", {**catalogue.ALGORITHMS, "luspo": second})
+        monkeypatch.setattr(algorithm, "ALGORITHMS", {**catalogue.ALGORITHMS, "luspo": second})
 
     @pytest.mark.parametrize("mode", ["seq-mean-token-mean", "seq-mean-token-sum"])
     def test_both_pass(self, mode: str) -> None:
@@ -136,6 +136,6 @@ def test_gspo_of_verl_0_9_0_averages_over_responses_whatever_the_key(monkeypatch
     )
     keys = [problem.key for problem in advise_verls_losses(verls)]
     assert f"{ACTOR}.loss_agg_mode" in keys
-    monkeypatch.setattr(verls_losses, "version", {"verl": "0.9.0"}.__getitem__)
+    monkeypatch.setattr(algorithm, "version", {"verl": "0.9.0"}.__getitem__)
     check_verls_aggregation(config)
     assert [problem.key for problem in advise_verls_losses(verls)] == keys[1:]

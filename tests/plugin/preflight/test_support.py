@@ -50,7 +50,13 @@ from grpo_verl_ext.verl_plugin.invariance.batch import micro_batch, ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config
 from grpo_verl_ext.verl_plugin.patches import driver
 from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, check_support
-from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, FEATURES, MODES, contexts, features
+from grpo_verl_ext.verl_plugin.preflight.training import (
+    CONTEXTS,
+    FEATURES,
+    KNOWN_TRAINER_MODES,
+    contexts,
+    features,
+)
 from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, Steps, at_first_update
 
 ROOT = Path(__file__).parents[3]
@@ -143,7 +149,7 @@ def training(feature: str, *under: str) -> DictConfig:
     """A training that uses the feature under the contexts, and nothing else that is refused."""
     engine = next((ENGINES[context] for context in under if context in ENGINES), "dp")
     config = pickle.loads(base(engine, next((context for context in under if context in DRIVERS), "")))
-    modes = [context for context in under if context in MODES]
+    modes = [context for context in under if context in KNOWN_TRAINER_MODES]
     mode = modes[0] if modes else "grpo_ext_sync"
     defaults = {
         "trainer.v1.trainer_mode": mode,

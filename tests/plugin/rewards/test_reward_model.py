@@ -18,8 +18,7 @@ from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
-from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.reward_options import RewardModelOptions
+from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model
 from grpo_verl_ext.verl_plugin.rewards.response_scores import Judged
 

@@ -18,9 +18,8 @@ from processes import Python
 
 from grpo_verl_ext.utils.errors import RewardServerError, SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.config import ClassifierOptions, Options
 from grpo_verl_ext.verl_plugin.cpu import checks
-from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions
 from grpo_verl_ext.verl_plugin.rewards import server as reward_server
 from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model
 from grpo_verl_ext.verl_plugin.rewards.server import RewardServer
@@ -176,7 +175,7 @@ class TestToken:
 ASK = """
 import asyncio, sys
 from grpo_verl_ext.utils.errors import RewardServerError
-from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions
+from grpo_verl_ext.verl_plugin.config import ClassifierOptions
 from grpo_verl_ext.verl_plugin.rewards.server import RewardServer
 
 server = RewardServer("URL", ClassifierOptions(retries=0), "section")
@@ -316,7 +315,7 @@ import asyncio
 import ray
 from grpo_verl_ext.utils.errors import RewardServerError
 from grpo_verl_ext.verl_plugin.patches import watchdog
-from grpo_verl_ext.verl_plugin.reward_options import ClassifierOptions
+from grpo_verl_ext.verl_plugin.config import ClassifierOptions
 from grpo_verl_ext.verl_plugin.rewards.server import RewardServer
 
 @ray.remote(num_cpus=0)

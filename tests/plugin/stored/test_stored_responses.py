@@ -8,6 +8,7 @@ import itertools
 import math
 import pickle
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,7 @@ def test_a_validation_samples_everything(rollout: Any) -> None:
     assert run.config.actor_rollout_ref.rollout.agent.default_agent_loop == "single_turn_agent"
     batch = run.trainer._next_train_batch()
     assert set(batch["agent_name"]) == {"grpo_ext_stored_single_turn_agent"}
+    run.config = deepcopy(run.config)  # a training reads its section once
     run.config.algorithm.grpo_ext.stored_responses.share = 0.0
     fresh = run.made_trainer()
     fresh._init_dataloader()
