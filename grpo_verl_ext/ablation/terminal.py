@@ -15,8 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, runs_of
-from grpo_verl_ext.ablation.report import figures, page, summary
+from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, check_unchanged, keep_grid, runs_of
+from grpo_verl_ext.ablation.report.figures import draw
+from grpo_verl_ext.ablation.report.page import write_page
 from grpo_verl_ext.ablation.report.plan import (
     NO_SOURCES,
     Sources,
@@ -24,9 +25,9 @@ from grpo_verl_ext.ablation.report.plan import (
     print_power,
     run_until_decided,
 )
-from grpo_verl_ext.ablation.report.summary import Statement, TextTable
+from grpo_verl_ext.ablation.report.summary import Statement, TextTable, report_of, write_files
 from grpo_verl_ext.ablation.running import checks
-from grpo_verl_ext.ablation.running.results import check_unchanged, keep_grid, read_any, write_compact
+from grpo_verl_ext.ablation.running.results import read_any, write_compact
 from grpo_verl_ext.ablation.running.runner import Executor, check_clean, check_records, executor_at, go
 from grpo_verl_ext.ablation.running.state import (
     Progress,
@@ -43,7 +44,7 @@ from grpo_verl_ext.runs.provenance import git_revision
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import WhichRay
 
-WIDTH = 120
+_WIDTH = 120
 """Smallest width in columns, so that a row of numbers is one line."""
 
 
@@ -173,25 +174,22 @@ def print_report(
     """
     results, of_source = read_any(source)
     analysis = analyse(results, threshold=threshold)
-    console = make_console(at_least=WIDTH)
+    report = report_of(analysis)
+    console = make_console(at_least=_WIDTH)
     for line in analysis.missing:
         console.print(line, markup=False, style="red")
-    for statement in summary.statements(analysis):
+    for statement in report.statements:
         console.print(_set_off(statement))
-    for line in summary.exploratory_lines(analysis):
+    for line in report.exploratory:
         console.print(line, markup=False)
     console.print()
-    for shown in summary.tables(analysis):
+    for shown in report.tables:
         console.print(_table_of_text(shown))  # the box ends with a blank line
-    for line in [*summary.thresholds(analysis), *analysis.warnings]:
+    for line in [*report.thresholds, *analysis.warnings]:
         console.print(line, markup=False)
     folder = output or of_source
     folder.mkdir(parents=True, exist_ok=True)
-    written = [
-        *summary.write(analysis, folder),
-        *figures.draw(analysis, folder),
-        page.write(analysis, folder),
-    ]
+    written = [*write_files(report, folder), *draw(report, folder), write_page(report, folder)]
     if compact is not None:
         write_compact(analysis.results, compact)
         written.append(compact)

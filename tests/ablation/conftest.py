@@ -9,12 +9,12 @@ import pytest
 
 from grpo_verl_ext import cli
 from grpo_verl_ext.ablation.declaration.comparisons import Expectation, Primary
-from grpo_verl_ext.ablation.declaration.grid import GridSettings
+from grpo_verl_ext.ablation.declaration.grid import GridSettings, keep_grid
 from grpo_verl_ext.ablation.running.checks import Plugin
-from grpo_verl_ext.ablation.running.results import CheckResult, Result, gathered, keep_grid
+from grpo_verl_ext.ablation.running.results import CheckResult, Result, gathered
 from grpo_verl_ext.ablation.running.state import State
 from grpo_verl_ext.ablation.statistics.analysis import Analysis
-from grpo_verl_ext.ablation.statistics.verdicts import Outcome, Verdict
+from grpo_verl_ext.ablation.statistics.verdicts import Verdict, VerdictOutcome
 from grpo_verl_ext.runs.metrics import TRAINED
 
 
@@ -66,11 +66,11 @@ def declared(tmp_path: Path) -> Analysis:
     The differences are −0.1, 0, 0.1, 0.2 and 0.3 with the first seed, and 0.02 more with the second.
     """
     outcomes = {
-        "dapo": Outcome.UNDECIDED,
-        "dr_grpo": Outcome.EQUAL,
-        "gvpo": Outcome.SHOWN,
-        "gvpo_at_the_reference": Outcome.OPPOSITE,
-        "ppo": Outcome.NOT_EXERCISED,
+        "dapo": VerdictOutcome.UNDECIDED,
+        "dr_grpo": VerdictOutcome.EQUAL,
+        "gvpo": VerdictOutcome.SHOWN,
+        "gvpo_at_the_reference": VerdictOutcome.OPPOSITE,
+        "ppo": VerdictOutcome.NOT_EXERCISED,
     }
     variants = ["grpo", *outcomes]
     settings = GridSettings(
@@ -89,6 +89,7 @@ def declared(tmp_path: Path) -> Analysis:
     runs = [Result(variant, seed, State.FINISHED) for seed in (1, 2) for variant in variants]
     return Analysis(
         results=gathered(settings, [(run, metrics) for run in runs]),
+        asked_for=runs,
         rows=[],
         costs={"grpo": {"seconds": 4.5, "tokens": 20.0, "memory_gb": 3.0}},
         threshold=None,
@@ -103,7 +104,7 @@ def declared(tmp_path: Path) -> Analysis:
     )
 
 
-def _verdict(variant: str, outcome: Outcome, first: float) -> Verdict:
+def _verdict(variant: str, outcome: VerdictOutcome, first: float) -> Verdict:
     mean = first + 0.01
     return Verdict(
         variant=variant,

@@ -14,17 +14,18 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
-from grpo_verl_ext.ablation.declaration.comparisons import Check, Control, Expectation, Pair, Primary, Starts
-from grpo_verl_ext.ablation.declaration.grid import GridSettings
-from grpo_verl_ext.ablation.running.results import (
-    keep_grid,
-    read_any,
-    read_compact,
-    read_results,
-    write_compact,
+from grpo_verl_ext.ablation.declaration.comparisons import (
+    Control,
+    Expectation,
+    ManipulationCheck,
+    Primary,
+    Starts,
+    VariantPair,
 )
+from grpo_verl_ext.ablation.declaration.grid import GridSettings, keep_grid
+from grpo_verl_ext.ablation.running.results import read_any, read_compact, read_results, write_compact
 from grpo_verl_ext.ablation.statistics.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.statistics.verdicts import Outcome, missing_control
+from grpo_verl_ext.ablation.statistics.verdicts import VerdictOutcome, missing_control
 from grpo_verl_ext.runs.metrics import TRAINED
 
 SEEDS = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -109,7 +110,7 @@ class TestNumbers:
             expect=[Expectation("a", "higher")],
             seeds=SEEDS[::-1],
         ).verdicts
-        assert found.outcome is Outcome.SHOWN
+        assert found.outcome is VerdictOutcome.SHOWN
         assert [*found.by_seed] == SEEDS[::-1]
 
     def test_two_variants_without_the_baseline(self, grid: Grid) -> None:
@@ -131,7 +132,7 @@ class TestNumbers:
     def test_a_difference_of_differences(self, grid: Grid) -> None:
         """(a − base) − (b − c) by hand, on starts that all four have."""
         a, b, c = around(0.06), [0.02] * 8, [0.01, 0.03] * 4
-        expect = [Expectation("a", "higher", minus=Pair("b", "c"))]
+        expect = [Expectation("a", "higher", minus=VariantPair("b", "c"))]
         (found,) = grid({"a": a, "b": b, "c": c}, expect=expect).verdicts
         by_hand = [x - (y - z) for x, y, z in zip(a, b, c, strict=True)]
         assert (found.variant, found.against) == ("(a − base)", "(b − c)")
@@ -140,12 +141,12 @@ class TestNumbers:
         assert found.sentence.startswith("(a − base) − (b − c), final of acc, 8 starts: +0.060 (")
 
     def test_a_missed_check_of_any_of_its_variants(self, grid: Grid) -> None:
-        expect = [Expectation("a", "higher", minus=Pair("b", "c"))]
-        missed = Check("clip", "mean", 0.5, ["c"])
+        expect = [Expectation("a", "higher", minus=VariantPair("b", "c"))]
+        missed = ManipulationCheck("clip", "mean", 0.5, ["c"])
         (found,) = grid(
             {"a": around(0.1), "b": [0.02] * 8, "c": [0.01] * 8}, expect=expect, checks=[missed]
         ).verdicts
-        assert found.outcome is Outcome.NOT_EXERCISED
+        assert found.outcome is VerdictOutcome.NOT_EXERCISED
 
     def test_holm_over_what_is_expected(self, grid: Grid) -> None:
         """The smaller p is doubled; the larger is not, and passes where Bonferroni's rule would stop it."""
@@ -159,7 +160,7 @@ class TestNumbers:
             pytest.approx(p_weak, rel=1e-6),
             pytest.approx(2 * p_strong, rel=1e-6),
         ]
-        assert [each.outcome for each in verdicts] == [Outcome.SHOWN, Outcome.SHOWN]
+        assert [each.outcome for each in verdicts] == [VerdictOutcome.SHOWN, VerdictOutcome.SHOWN]
 
     def test_expected_equality_enters_holm_with_its_own_p(self, grid: Grid) -> None:
         expect = [Expectation("a", "higher"), Expectation("b", "equal")]
@@ -169,7 +170,7 @@ class TestNumbers:
         assert [first.adjusted_p, second.adjusted_p] == pytest.approx(
             multipletests([first.p, second.p_equal], method="holm")[1].tolist()
         )
-        assert second.outcome is Outcome.SHOWN
+        assert second.outcome is VerdictOutcome.SHOWN
 
     def test_the_starts_and_minutes_that_the_margin_takes(self, grid: Grid) -> None:
         (found,) = grid({"a": NOISY}, expect=[Expectation("a", "higher")], seconds=90.0).verdicts
@@ -244,7 +245,7 @@ class TestSentences:
 
     def test_undecided_with_enough_starts(self, grid: Grid) -> None:
         (found,) = grid({"a": around(0.017)}, expect=[Expectation("a", "higher")], margin=0.03).verdicts
-        assert found.outcome is Outcome.UNDECIDED
+        assert found.outcome is VerdictOutcome.UNDECIDED
         pairs = TTestPower().solve_power(effect_size=0.03 / np.std(NOISE, ddof=1), alpha=0.04, power=0.8)
         assert found.starts_needed == math.ceil(pairs) == 7
         assert found.sentence.endswith("7 starts are enough to find 0.03 with 80%")
@@ -259,7 +260,12 @@ class TestUndecidedWithAReason:
     @pytest.mark.parametrize("count", [0, 1, 2])
     def test_fewer_than_three_starts(self, grid: Grid, count: int) -> None:
         (found,) = grid({"a": around(0.03)[:count]}, expect=[Expectation("a", "higher")]).verdicts
-        assert (found.outcome, found.starts, found.p, found.low) == (Outcome.UNDECIDED, count, None, None)
+        assert (found.outcome, found.starts, found.p, found.low) == (
+            VerdictOutcome.UNDECIDED,
+            count,
+            None,
+            None,
+        )
         assert found.sentence.endswith(": undecided; fewer than 3 starts are finished by both")
         assert f", {count} start{'' if count == 1 else 's'}: " in found.sentence
         assert (found.difference is None) == (count == 0)
@@ -268,14 +274,14 @@ class TestUndecidedWithAReason:
     def test_no_spread(self, grid: Grid) -> None:
         """0.3 + 0.1 − 0.3 and 0.5 + 0.1 − 0.5 differ in the last bit."""
         (found,) = grid({"a": [0.1] * 8}, expect=[Expectation("a", "higher")]).verdicts
-        assert (found.outcome, found.p, found.starts_needed) == (Outcome.UNDECIDED, None, None)
+        assert (found.outcome, found.p, found.starts_needed) == (VerdictOutcome.UNDECIDED, None, None)
         assert found.sentence == HEAD + "+0.100: undecided; the difference is the same with every seed"
 
     def test_a_nan(self, grid: Grid) -> None:
         values = around(0.03)
         values[2] = math.nan
         (found,) = grid({"a": values}, expect=[Expectation("a", "higher")]).verdicts
-        assert (found.outcome, found.difference, found.starts) == (Outcome.UNDECIDED, None, 8)
+        assert (found.outcome, found.difference, found.starts) == (VerdictOutcome.UNDECIDED, None, 8)
         assert found.sentence.endswith("8 starts: undecided; a value is NaN with seed 3")
 
     def test_one_that_cannot_be_tested_leaves_the_others_their_place(self, grid: Grid) -> None:
@@ -296,9 +302,9 @@ class TestChecks:
     def test_passed(self, grid: Grid) -> None:
         analysis = grid(
             BOTH,
-            **self.declared(checks=[Check("clip", "mean", 0.02, ["a"])]),
+            **self.declared(checks=[ManipulationCheck("clip", "mean", 0.02, ["a"])]),
         )
-        assert [each.outcome for each in analysis.verdicts] == [Outcome.SHOWN] * 2
+        assert [each.outcome for each in analysis.verdicts] == [VerdictOutcome.SHOWN] * 2
         check = analysis.checks[1]
         assert (check.name, check.variant, check.passed) == ("clip, mean, at least 0.02", "a", True)
         assert (check.value, check.is_control) == (pytest.approx(0.02), False)
@@ -307,9 +313,12 @@ class TestChecks:
     def test_a_missed_one_says_not_exercised_of_its_variant_alone(self, grid: Grid) -> None:
         analysis = grid(
             BOTH,
-            **self.declared(checks=[Check("clip", "second_half", 0.03, ["a"])]),
+            **self.declared(checks=[ManipulationCheck("clip", "second_half", 0.03, ["a"])]),
         )
-        assert [each.outcome for each in analysis.verdicts] == [Outcome.NOT_EXERCISED, Outcome.SHOWN]
+        assert [each.outcome for each in analysis.verdicts] == [
+            VerdictOutcome.NOT_EXERCISED,
+            VerdictOutcome.SHOWN,
+        ]
         assert analysis.checks[1].sentence == "a: clip, second half, at least 0.03: 0.020, missed"
         sentence = analysis.verdicts[0].sentence
         assert sentence.startswith("a − base, final of acc, 8 starts: +0.060 (")
@@ -319,20 +328,20 @@ class TestChecks:
     def test_one_of_the_baseline_concerns_every_comparison_with_it(self, grid: Grid) -> None:
         analysis = grid(
             BOTH,
-            **self.declared(checks=[Check("clip", "mean", 1, ["base"])]),
+            **self.declared(checks=[ManipulationCheck("clip", "mean", 1, ["base"])]),
         )
-        assert [each.outcome for each in analysis.verdicts] == [Outcome.NOT_EXERCISED] * 2
+        assert [each.outcome for each in analysis.verdicts] == [VerdictOutcome.NOT_EXERCISED] * 2
 
     def test_it_is_of_all_variants_unless_some_are_named(self, grid: Grid) -> None:
-        analysis = grid(BOTH, **self.declared(checks=[Check("clip", "mean", 0.01)]))
+        analysis = grid(BOTH, **self.declared(checks=[ManipulationCheck("clip", "mean", 0.01)]))
         assert [check.variant for check in analysis.checks[1:]] == ["base", "a", "b", "bad"]
 
     def test_what_was_not_measured_is_missed(self, grid: Grid) -> None:
         analysis = grid(
             BOTH,
-            **self.declared(checks=[Check("nothing", "mean", -1, ["a"])]),
+            **self.declared(checks=[ManipulationCheck("nothing", "mean", -1, ["a"])]),
         )
-        assert analysis.verdicts[0].outcome is Outcome.NOT_EXERCISED
+        assert analysis.verdicts[0].outcome is VerdictOutcome.NOT_EXERCISED
         assert (analysis.checks[1].value, analysis.checks[1].passed) == (None, False)
         assert analysis.checks[1].sentence == "a: nothing, mean, at least -1: not measured, missed"
         assert analysis.missing == [
@@ -371,7 +380,7 @@ class TestControl:
         (found,) = analysis.verdicts
         assert not analysis.checks[0].passed
         assert "missed; " in analysis.checks[0].sentence
-        assert found.outcome is Outcome.BLIND
+        assert found.outcome is VerdictOutcome.BLIND
         assert found.sentence.startswith("a − base, final of acc, 8 starts: +0.060 (0.0")
         assert found.sentence.endswith("blind; the positive control was missed, so that nothing is claimed")
 
@@ -380,9 +389,9 @@ class TestControl:
             tmp_path,
             {"a": around(0.06), "bad": around(0.0)},
             expect=[Expectation("a", "higher")],
-            checks=[Check("clip", "mean", 1.0)],
+            checks=[ManipulationCheck("clip", "mean", 1.0)],
         )
-        assert analyse(read_results(tmp_path)).verdicts[0].outcome is Outcome.BLIND
+        assert analyse(read_results(tmp_path)).verdicts[0].outcome is VerdictOutcome.BLIND
 
     def test_it_is_tested_at_alpha_and_not_in_holms_family(self, grid: Grid, tmp_path: Path) -> None:
         p = float(stats.ttest_1samp(around(-0.022), 0.0).pvalue)
@@ -417,7 +426,7 @@ class TestControlOfAnotherGrid:
 
     def test_shown(self, tmp_path: Path, other: Path) -> None:
         analysis = self.judged(tmp_path, other)
-        assert analysis.verdicts[0].outcome is Outcome.SHOWN
+        assert analysis.verdicts[0].outcome is VerdictOutcome.SHOWN
         check = analysis.checks[0]
         assert (check.variant, check.passed, check.is_control) == ("bad", True, True)
         assert check.sentence.endswith(f"shown (p < 0.0001) (of {other})")
@@ -430,11 +439,11 @@ class TestControlOfAnotherGrid:
     def test_missed_there(self, tmp_path: Path) -> None:
         write_grid(tmp_path / "calibration", {"bad": around(0.0)}, margin=None)
         analysis = self.judged(tmp_path, tmp_path / "calibration")
-        assert analysis.verdicts[0].outcome is Outcome.BLIND
+        assert analysis.verdicts[0].outcome is VerdictOutcome.BLIND
 
     def test_one_that_is_not_there_is_missed_and_named(self, tmp_path: Path) -> None:
         analysis = self.judged(tmp_path, tmp_path / "nowhere")
-        assert analysis.verdicts[0].outcome is Outcome.BLIND
+        assert analysis.verdicts[0].outcome is VerdictOutcome.BLIND
         assert "nowhere: missed; " in analysis.checks[0].sentence
         assert "valid is a folder that `ablate run` has begun" in analysis.checks[0].sentence
 
@@ -469,7 +478,9 @@ class TestAnalysis:
 
     def test_the_compact_file_gives_the_same_verdicts(self, grid: Grid, tmp_path: Path) -> None:
         analysis = grid(
-            {"a": around(0.03)}, expect=[Expectation("a", "higher")], checks=[Check("clip", "mean", 1)]
+            {"a": around(0.03)},
+            expect=[Expectation("a", "higher")],
+            checks=[ManipulationCheck("clip", "mean", 1)],
         )
         write_compact(analysis.results, tmp_path / "runs.json")
         again = analyse(read_any(tmp_path / "runs.json")[0])
@@ -482,7 +493,7 @@ class TestAnalysis:
         assert analysis.missing == [
             "primary has accc, which no run has logged; like it are acc. Correct it and type folder=<another>"
         ]
-        assert analysis.verdicts[0].outcome is Outcome.BLIND
+        assert analysis.verdicts[0].outcome is VerdictOutcome.BLIND
 
     def test_the_primary_has_rows_of_its_own(self, grid: Grid) -> None:
         analysis = grid(

@@ -7,9 +7,11 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from grpo_verl_ext.ablation.report.figures import BELOW, bands, draw, draw_bands, forest
+from grpo_verl_ext.ablation.report.figures import BELOW, draw, draw_bands, forest
+from grpo_verl_ext.ablation.report.summary import report_of
 from grpo_verl_ext.ablation.running.results import Results, read_results
 from grpo_verl_ext.ablation.statistics.analysis import Analysis, analyse
+from grpo_verl_ext.ablation.statistics.measures import bands
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
 
@@ -37,7 +39,7 @@ def test_bands_are_means_over_the_steps_that_all_seeds_have(results: Results) ->
 
 
 def test_files_for_each_metric_that_was_measured_the_same_each_time(results: Results, tmp_path: Path) -> None:
-    *forest_files, png, svg = draw(analyse(results), tmp_path)
+    *forest_files, png, svg = draw(report_of(analyse(results)), tmp_path)
     assert [file.name for file in forest_files] == ["forest.png", "forest.svg"]
     assert (png.name, svg.name) == ("curve-val-acc.png", "curve-val-acc.svg")
     assert png.read_bytes().startswith(b"\x89PNG")
@@ -47,13 +49,13 @@ def test_files_for_each_metric_that_was_measured_the_same_each_time(results: Res
     assert "a − b" in forest_files[1].read_text()
     files = [*forest_files, png, svg]
     first = [file.read_bytes() for file in files]
-    assert draw(analyse(results), tmp_path) == files
+    assert draw(report_of(analyse(results)), tmp_path) == files
     assert [file.read_bytes() for file in files] == first
     assert not list(tmp_path.glob(".*"))
 
 
 def drawn(analysis: Analysis) -> Axes:
-    figure = forest(analysis)
+    figure = forest(report_of(analysis))
     assert figure is not None
     return figure.axes[0]
 
@@ -125,11 +127,11 @@ def test_without_a_declaration_the_area_of_the_first_metric_is_drawn(results: Re
 def test_without_a_difference_there_is_no_forest(tmp_path: Path, grid_of, leave) -> None:
     grid_of(["a", "b"], ["acc"], seeds=[1])
     leave("a", 1, {1: {"acc": 0.5}, 2: {"acc": 0.5}})
-    assert forest(analyse(read_results(tmp_path))) is None
+    assert forest(report_of(analyse(read_results(tmp_path)))) is None
 
 
 def test_the_primary_has_the_first_curve(declared: Analysis, tmp_path: Path) -> None:
-    names = [file.name for file in draw(declared, tmp_path)]
+    names = [file.name for file in draw(report_of(declared), tmp_path)]
     assert names == [
         f"{name}.{kind}"
         for name in ("forest", "curve-gold-response-probability", "curve-val-acc")

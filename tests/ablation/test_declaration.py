@@ -5,16 +5,17 @@ from pathlib import Path
 import pytest
 
 from grpo_verl_ext.ablation.declaration.comparisons import (
-    MEASURES,
-    Check,
+    DECLARABLE,
     Comparison,
     Control,
     Expectation,
+    ManipulationCheck,
     Primary,
     Starts,
 )
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, read_grid
-from grpo_verl_ext.ablation.statistics.measures import MEASURES as ALL_MEASURES
+from grpo_verl_ext.ablation.statistics.measures import MEASURES
+from grpo_verl_ext.ablation.statistics.pairs import difference_of
 
 GRID = """
 folder: somewhere
@@ -55,7 +56,7 @@ def test_every_key_is_read(read) -> None:
     assert grid.primary == Primary("gold_response/probability", "area")
     assert (grid.margin, grid.alpha, grid.starts) == (0.05, 0.04, Starts(first=3, most=6))
     assert grid.expect == [Expectation("gvpo", "higher"), Expectation("ppo", "equal", "gvpo")]
-    assert grid.checks == [Check("actor/pg_clipfrac", "mean", 0.01, ["grpo"])]
+    assert grid.checks == [ManipulationCheck("actor/pg_clipfrac", "mean", 0.01, ["grpo"])]
     assert grid.control == Control("lr1e-3", "lower")
 
 
@@ -78,11 +79,11 @@ def test_a_number_and_a_difference_of_differences(read) -> None:
     )
     of_number = read_one(read, f"expect=[{number}]", without="starts").declaration
     (found,) = of_number.comparisons
-    assert (found.variant, found.against, found.difference({"gvpo": 1.25})) == ("gvpo", "1", 0.25)
+    assert (found.variant, found.against, difference_of(found, {"gvpo": 1.25})) == ("gvpo", "1", 0.25)
     assert of_number.spread_factor == 1
     (found,) = read_one(read, f"expect=[{interaction}]").declaration.comparisons
     assert (found.variant, found.against) == ("(gvpo − grpo)", "(ppo − lr1e-3)")
-    assert found.difference({"gvpo": 8.0, "grpo": 4.0, "ppo": 2.0, "lr1e-3": 1.0}) == (8 - 4) - (2 - 1)
+    assert difference_of(found, {"gvpo": 8.0, "grpo": 4.0, "ppo": 2.0, "lr1e-3": 1.0}) == (8 - 4) - (2 - 1)
     declared = read_one(read, f"expect=[{interaction}, {{variant: gvpo, is: higher}}]").declaration
     assert declared.compared == ["gvpo", "lr1e-3", "grpo", "ppo"]
     assert declared.spread_factor == pytest.approx(2**0.5)
@@ -104,7 +105,7 @@ def test_a_calibration_declares_its_control_alone(read) -> None:
 
 
 def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
-    assert {*MEASURES} == {*ALL_MEASURES} - {"best"}
+    assert {*DECLARABLE} == {*MEASURES} - {"best"}
 
 
 @pytest.mark.parametrize(

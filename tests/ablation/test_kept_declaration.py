@@ -8,22 +8,22 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.declaration.comparisons import (
-    Check,
     Control,
     Declaration,
     Expectation,
+    ManipulationCheck,
     Primary,
     Starts,
 )
-from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, runs_of
-from grpo_verl_ext.ablation.running.results import (
+from grpo_verl_ext.ablation.declaration.grid import (
     FIXED,
     GRID,
+    AblationError,
+    GridSettings,
     keep_grid,
-    read_compact,
-    read_results,
-    write_compact,
+    runs_of,
 )
+from grpo_verl_ext.ablation.running.results import read_compact, read_results, write_compact
 from grpo_verl_ext.ablation.running.runner import go
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -43,7 +43,7 @@ def declared(tmp_path: Path) -> GridSettings:
         margin=0.05,
         starts=Starts(3, 4),
         expect=[Expectation("b", "higher")],
-        checks=[Check("clip", "mean", 0.01)],
+        checks=[ManipulationCheck("clip", "mean", 0.01)],
         control=Control("bad", "lower"),
     )
 
@@ -90,7 +90,7 @@ def test_a_changed_key_is_named_with_both_values(declared, key: str, value: obje
 
 def test_no_field_of_a_declaration_is_forgotten() -> None:
     """Of the others, variants follow from the axes, whose overrides each run's record has."""
-    assert {field.name for field in fields(Declaration)} - {*FIXED} == {"variants", "seeds"}
+    assert {field.name for field in fields(Declaration) if field.init} - {*FIXED} == {"variants", "seeds"}
 
 
 def test_it_cannot_disappear(declared: GridSettings) -> None:

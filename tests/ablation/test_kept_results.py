@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import grpo_verl_ext.config
 from grpo_verl_ext.ablation.declaration.grid import GridSettings, read_grid
 from grpo_verl_ext.ablation.running.results import read_compact
+from grpo_verl_ext.ablation.statistics.measures import curves_of
 from grpo_verl_ext.cli import app
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ablations"
@@ -86,7 +87,7 @@ def test_the_family_has_learnt_as_its_table_says() -> None:
     """At least 0.25 more right answers after 16 steps, each preset once."""
     results = read_compact(EXAMPLES / "results" / "family_chain_sum" / "runs.json")
     accuracy = "val-core/chain_sum/acc/mean@1"
-    curves = {variant: dict(points) for (variant, _), points in results.curves(accuracy).items()}
+    curves = {variant: dict(points) for (variant, _), points in curves_of(results, accuracy).items()}
     learnt = {run.variant: (curves[run.variant][0], curves[run.variant][16]) for run in results.runs}
     presets = {file.stem for file in Path(grpo_verl_ext.config.__path__[0], "algo").glob("*.yaml")}
     assert learnt.keys() == presets

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, sync_playwright
 
-from grpo_verl_ext.ablation.report.page import as_html, side_by_side, visible, write
-from grpo_verl_ext.ablation.report.summary import COLOURS, GREY
+from grpo_verl_ext.ablation.report.page import as_html, side_by_side, visible, write_page
+from grpo_verl_ext.ablation.report.summary import GREY, OUTCOME_COLOURS, report_of
 from grpo_verl_ext.ablation.running.results import read_results
 from grpo_verl_ext.ablation.statistics.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.statistics.verdicts import Outcome
+from grpo_verl_ext.ablation.statistics.verdicts import VerdictOutcome
 
 HOSTILE = (
     "<script>document.title='harmed'</script><img src=x onerror=\"document.title='harmed'\">"
@@ -66,7 +66,7 @@ def test_samples_lie_side_by_side_the_most_different_first(folder: Path) -> None
 def test_without_a_seed_that_all_have_there_are_no_samples(folder: Path) -> None:
     shutil.rmtree(folder / "other" / "seed-1" / "validation")
     assert side_by_side(read_results(folder)) is None
-    assert "The same prompts" not in as_html(analyse(read_results(folder)))
+    assert "The same prompts" not in as_html(report_of(analyse(read_results(folder))))
 
 
 def test_what_acts_is_named_and_what_shows_is_kept() -> None:
@@ -83,7 +83,7 @@ def test_any_text_can_be_written_and_shows_no_control_character(text: str) -> No
 
 
 def test_all_text_is_escaped(folder: Path) -> None:
-    html = as_html(analyse(read_results(folder), threshold=0.5))
+    html = as_html(report_of(analyse(read_results(folder), threshold=0.5)))
     assert "<script" not in html
     assert 'onerror="' not in html
     assert html.count("</main>") == 1
@@ -105,13 +105,13 @@ def test_truncated_responses_are_those_that_used_up_the_budget(
     """verl's clip_ratio counts the responses as long as the longest, of which there always is one."""
     grid_of(["base"], ["val"])
     leave("base", 1, {step: {"val": 0.5, metric: 0.25} for step in range(3)})
-    html = as_html(analyse(read_results(tmp_path)))
+    html = as_html(report_of(analyse(read_results(tmp_path))))
     assert html.count("<figcaption>truncated responses, share") == drawn
 
 
 def test_a_grid_without_a_finished_run_has_a_page(tmp_path: Path, grid_of) -> None:
     grid_of(["b"], ["m"])
-    assert "b/seed-1 (waiting)" in as_html(analyse(read_results(tmp_path)))
+    assert "b/seed-1 (waiting)" in as_html(report_of(analyse(read_results(tmp_path))))
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def browser() -> Iterator[Browser]:
 def test_a_browser_shows_it_without_an_error_a_request_or_harm(
     folder: Path, browser: Browser, width: int
 ) -> None:
-    file = write(analyse(read_results(folder)), folder)
+    file = write_page(report_of(analyse(read_results(folder))), folder)
     page = browser.new_page(viewport={"width": width, "height": 900})
     said: list[str] = []
     asked: list[str] = []
@@ -155,7 +155,7 @@ HEADINGS = r"<h([12])>(.*?)</h\1>"
 
 
 def test_the_order_of_the_page(folder: Path, declared: Analysis) -> None:
-    exploratory = as_html(analyse(read_results(folder)))
+    exploratory = as_html(report_of(analyse(read_results(folder))))
     assert [heading for _, heading in re.findall(HEADINGS, exploratory)] == [
         *("base, other", "Differences", "Curves", "Checks and costs"),
         *("Behaviour", "The same prompts", "Provenance"),
@@ -171,7 +171,7 @@ def test_the_order_of_the_page(folder: Path, declared: Analysis) -> None:
         "<figcaption>mean difference with its 95 % interval; hollow: each start</figcaption>" in exploratory
     )
 
-    html = as_html(declared)
+    html = as_html(report_of(declared))
     headings = [heading for _, heading in re.findall(HEADINGS, html)]
     assert headings[1:] == ["Differences", "Curves", "Checks and costs", "Provenance"]
     shown = [html.index(verdict.sentence) for verdict in declared.verdicts]
@@ -190,14 +190,14 @@ def test_the_order_of_the_page(folder: Path, declared: Analysis) -> None:
 
 def test_a_sentence_is_escaped(declared: Analysis) -> None:
     hostile = dataclasses.replace(declared.verdicts[0], sentence=HOSTILE)
-    html = as_html(dataclasses.replace(declared, verdicts=[hostile]))
+    html = as_html(report_of(dataclasses.replace(declared, verdicts=[hostile])))
     assert "<script" not in html
     assert "⟨U+001B⟩[31m" in html
 
 
 def test_warnings_stand_below_the_verdicts(declared: Analysis) -> None:
     analysis = dataclasses.replace(declared, missing=["acc ends early"], warnings=["not finished: a"])
-    html = as_html(analysis)
+    html = as_html(report_of(analysis))
     places = [
         html.index(text) for text in (declared.verdicts[-1].sentence, "acc ends early", "not finished: a")
     ]
@@ -206,7 +206,7 @@ def test_warnings_stand_below_the_verdicts(declared: Analysis) -> None:
     assert html.index("metrics are missing") < places[0], "the line of what was run points to it"
 
 
-@pytest.mark.parametrize("colour", sorted({*COLOURS.values(), GREY}))
+@pytest.mark.parametrize("colour", sorted({*OUTCOME_COLOURS.values(), GREY}))
 def test_a_label_can_be_read(colour: str) -> None:
     """Contrast with white by WCAG 2.1: (1 + 0.05) / (L + 0.05) is at least 4.5."""
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -216,7 +216,7 @@ def test_a_label_can_be_read(colour: str) -> None:
 
 
 def test_each_outcome_has_a_colour() -> None:
-    assert set(COLOURS) == set(Outcome)
+    assert set(OUTCOME_COLOURS) == set(VerdictOutcome)
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
@@ -225,7 +225,7 @@ def test_five_verdicts_are_read_without_scrolling(
 ) -> None:
     assert min(len(verdict.sentence) for verdict in declared.verdicts) > 160
     page = browser.new_page(viewport={"width": width, "height": height})
-    page.goto(write(declared, tmp_path).as_uri())
+    page.goto(write_page(report_of(declared), tmp_path).as_uri())
     boxes = page.evaluate(
         "[...document.querySelectorAll('.verdicts li')].map(each => each.getBoundingClientRect().toJSON())"
     )

@@ -14,8 +14,16 @@ from grpo_verl_ext.ablation.report import summary as documents
 from grpo_verl_ext.ablation.report.figures import draw
 from grpo_verl_ext.ablation.running.results import Result, Results, gathered, read_results
 from grpo_verl_ext.ablation.running.state import State
-from grpo_verl_ext.ablation.statistics.analysis import Analysis, all_warnings, rows_of
-from grpo_verl_ext.ablation.statistics.measures import area, best, costs_of, final, first_step_at, reached
+from grpo_verl_ext.ablation.statistics.analysis import Analysis, all_warnings
+from grpo_verl_ext.ablation.statistics.measures import (
+    area,
+    best,
+    costs_of,
+    final,
+    first_step_at,
+    reached,
+    report_rows,
+)
 from grpo_verl_ext.ablation.statistics.verdicts import Verdict
 from grpo_verl_ext.cli import app
 
@@ -61,7 +69,7 @@ def folder(unbegun: Path, leave) -> Path:
 def test_only_finished_runs_are_compared_and_by_seed(folder: Path) -> None:
     results = read_results(folder)
     assert results.variants == ["grpo", "other|one"], "the baseline comes first"
-    base, other = (row for row in rows_of(results) if row.measure == "final")
+    base, other = (row for row in report_rows(results) if row.measure == "final")
     assert base.by_seed == {1: 0.5, 2: 0.25, 3: 0.0}
     assert (base.summary.mean, base.comparison) == (0.25, None)
     assert other.by_seed == {1: 0.75, 2: 0.75}
@@ -133,12 +141,12 @@ def test_json_and_csv_have_every_number(folder: Path) -> None:
 def test_verdicts_come_first_and_their_label_is_set_off(declared: Analysis) -> None:
     sentences = [verdict.sentence for verdict in declared.verdicts]
     labels = ["undecided", "equal within the margin", "shown", "opposite", "not exercised"]
-    lines = documents.as_markdown(declared).splitlines()
+    lines = documents.as_markdown(documents.report_of(declared)).splitlines()
     assert lines[:5] == [
         f"- **{label}**: {sentence}" for label, sentence in zip(labels, sentences, strict=True)
     ]
     assert [line for line in lines if "exploratory" in line] == []
-    content = json.loads(documents.as_json(declared))
+    content = json.loads(documents.as_json(documents.report_of(declared)))
     assert next(iter(content)) == "statements"
     assert [(each["label"], each["sentence"]) for each in content["statements"]] == list(
         zip(labels, sentences, strict=True)
@@ -146,7 +154,11 @@ def test_verdicts_come_first_and_their_label_is_set_off(declared: Analysis) -> N
 
 
 def test_markdown_has_the_checks_and_the_costs(declared: Analysis) -> None:
-    tables = [part for part in documents.as_markdown(declared).split("\n\n") if part.startswith("| ")]
+    tables = [
+        part
+        for part in documents.as_markdown(documents.report_of(declared)).split("\n\n")
+        if part.startswith("| ")
+    ]
     assert [table.splitlines()[2:] for table in tables] == [
         [
             "| actor/pg_clipfrac, mean, at least 0.01 | ppo | 0.00996 | missed |",
@@ -157,7 +169,7 @@ def test_markdown_has_the_checks_and_the_costs(declared: Analysis) -> None:
 
 
 def test_json_and_csv_have_the_verdicts_and_the_checks(declared: Analysis, tmp_path: Path) -> None:
-    documents.write(declared, tmp_path)
+    documents.write_files(documents.report_of(declared), tmp_path)
     content = json.loads((tmp_path / "report.json").read_text())
     with (tmp_path / "verdicts.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
@@ -183,7 +195,7 @@ def test_a_grid_that_declares_its_control_alone_begins_with_it(
     check, control = declared.checks
     control = dataclasses.replace(control, passed=passed, sentence="lr1e-3 − grpo: −0.250")
     analysis = dataclasses.replace(declared, verdicts=[], checks=[check, control])
-    text = documents.as_markdown(analysis)
+    text = documents.as_markdown(documents.report_of(analysis))
     assert text.startswith(f"- **{label}**: lr1e-3 − grpo: −0.250\n\n### checks")
     assert "exploratory" not in text
 
@@ -194,10 +206,10 @@ def test_a_verdict_without_a_number_is_reported(declared: Analysis, tmp_path: Pa
     unknown = [dataclasses.replace(verdict, **without) for verdict in declared.verdicts]
     check = dataclasses.replace(declared.checks[0], value=None)
     analysis = dataclasses.replace(declared, verdicts=unknown, checks=[check])
-    documents.write(analysis, tmp_path)
+    documents.write_files(documents.report_of(analysis), tmp_path)
     assert "| ppo | – | missed |" in (tmp_path / "report.md").read_text()
     assert json.loads((tmp_path / "report.json").read_text())["verdicts"][0]["difference"] is None
-    assert "forest.png" not in [file.name for file in draw(analysis, tmp_path)]
+    assert "forest.png" not in [file.name for file in draw(documents.report_of(analysis), tmp_path)]
 
 
 def test_a_piped_report_has_a_row_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +237,7 @@ def test_the_json_says_null_where_there_is_no_number(folder: Path, leave) -> Non
 def test_nothing_finished_is_a_report_too(unbegun: Path) -> None:
     results = read_results(unbegun)
     assert {run.state for run in results.runs} == {State.WAITING}
-    assert rows_of(results) == []
+    assert report_rows(results) == []
     finished = CliRunner().invoke(app, ["ablate", "report", str(unbegun)])
     assert finished.exit_code == 0
     assert "not finished, and left out: other|one/seed-1 (waiting)" in finished.output
@@ -235,7 +247,7 @@ def test_a_moved_folder_is_read(folder: Path, tmp_path_factory: pytest.TempPathF
     moved = tmp_path_factory.mktemp("elsewhere") / "runs"
     folder.rename(moved)
     assert isinstance(read_results(moved), Results)
-    assert len(rows_of(read_results(moved))) == 6
+    assert len(report_rows(read_results(moved))) == 6
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"more": 1}', '{"axes": 3, "seeds": 3}'])
@@ -272,7 +284,7 @@ def test_a_truncated_last_line_is_a_run_that_was_killed(folder: Path) -> None:
 def test_a_corrupt_record_is_named_and_its_run_counts(folder: Path) -> None:
     (folder / "grpo" / "seed-1" / "run.json").write_text("{")
     results = read_results(folder)
-    assert rows_of(results)[0].by_seed == {1: 0.5, 2: 0.25, 3: 0.0}
+    assert report_rows(results)[0].by_seed == {1: 0.5, 2: 0.25, 3: 0.0}
     assert all_warnings(results)[0].startswith("grpo/seed-1/run.json is not the record of a run")
 
 

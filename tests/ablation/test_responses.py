@@ -21,6 +21,7 @@ from grpo_verl_ext.ablation.running.responses import (
     step_metrics,
 )
 from grpo_verl_ext.ablation.running.results import Results, read_results
+from grpo_verl_ext.ablation.statistics.measures import curves_of
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.verl_run import VerlRun
 
@@ -263,7 +264,7 @@ class TestLoadsOfAReport:
         return asked
 
     def lengths(self, results: Results, unit: str) -> list[float]:
-        return [dict(points)[2] for points in results.curves(f"responses/{unit}/right").values()]
+        return [dict(points)[2] for points in curves_of(results, f"responses/{unit}/right").values()]
 
     def test_one_of_each_model_and_none_when_lengths_were_kept(self, folder: Path, loads: list[str]) -> None:
         for variant in ("small", "large"):

@@ -13,7 +13,7 @@ from scipy import stats
 from grpo_verl_ext.ablation.running.responses import pass_at_k
 from grpo_verl_ext.ablation.statistics.measures import (
     MEASURES,
-    Comparison,
+    VersusBaseline,
     adjusted,
     compare,
     summarize,
@@ -118,7 +118,7 @@ class TestOnSimulatedSeeds:
         found = [each.probability_higher for each in self.simulated(4, difference=0.0)]
         assert stats.kstest(found, "uniform").pvalue > 1e-4
 
-    def simulated(self, seeds: int, *, difference: float) -> Iterator[Comparison]:
+    def simulated(self, seeds: int, *, difference: float) -> Iterator[VersusBaseline]:
         rng = np.random.default_rng(seeds)
         for _ in range(self.TRIALS):
             level = rng.normal(size=seeds)

@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
-from grpo_verl_ext.ablation.report.summary import exploratory_lines
-from grpo_verl_ext.ablation.running.results import GRID, keep_grid, read_results
+from grpo_verl_ext.ablation.declaration.grid import (
+    GRID,
+    AblationError,
+    GridRun,
+    GridSettings,
+    keep_grid,
+    read_grid,
+    runs_of,
+)
+from grpo_verl_ext.ablation.report.summary import report_of
+from grpo_verl_ext.ablation.running.results import read_results
 from grpo_verl_ext.ablation.running.runner import check_records, go
 from grpo_verl_ext.ablation.running.state import State, failure_of, state_of
 from grpo_verl_ext.ablation.statistics.analysis import analyse, missing_metrics
@@ -109,7 +117,7 @@ class TestARefusedGridChangesNothing:
         go(tmp_path, runs_of(settings), Nobody(), retry_failed=False, accepted=lambda: keep_grid(settings))
         results = read_results(tmp_path)
         assert results.settings.seeds == [1, 2, 3]
-        assert len(results.finished("b")) == 3
+        assert len(results.finished["b"]) == 3
 
     def test_overrides_of_one_key_in_another_order_are_another_run(self, tmp_path: Path) -> None:
         run = GridRun(("a",), 1, VerlRun(tmp_path / "a", ["x=1", "x=2", "y=1"], steps=2))
@@ -168,7 +176,7 @@ class TestNoSpread:
         for seed in seeds:
             leave("a", seed, {1: {"acc": 0.25}, 2: {"acc": 0.25}})
             leave("b", seed, {1: {"acc": 0.5}, 2: {"acc": 0.5}})
-        (line,) = exploratory_lines(analyse(read_results(tmp_path)))
+        (line,) = report_of(analyse(read_results(tmp_path))).exploratory
         assert line.endswith(": +0.250 (no interval)")
 
     def test_a_nan_is_no_loss(self) -> None:
@@ -190,7 +198,7 @@ def test_small_numbers_are_not_shown_as_zero(tmp_path: Path, grid_of, leave) -> 
     for seed in seeds:
         leave("a", seed, {1: {"kl": 0.0}, 2: {"kl": 1e-5 * seed}})
         leave("b", seed, {1: {"kl": 0.0}, 2: {"kl": 1e-5 * seed + 1e-4 + 2e-5 * (seed % 2)}})
-    (line,) = exploratory_lines(analyse(read_results(tmp_path)))
+    (line,) = report_of(analyse(read_results(tmp_path))).exploratory
     # A curve of two points has their mean as its area, so the differences are 5e-5 and 6e-5, four of each:
     # mean 5.5e-5, std 5e-6 · √(8/7); with t = 2.3646 (seven degrees of freedom) half the interval is 4.5e-6.
     assert line == "b − a, area of kl, 8 starts: +5.5e−05 (5.1e−05 … 5.9e−05)"

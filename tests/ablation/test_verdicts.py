@@ -12,9 +12,16 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
-from grpo_verl_ext.ablation.statistics.pairs import holm, paired_tests
-from grpo_verl_ext.ablation.statistics.power import difference_sd, extended_starts, power, starts_needed
-from grpo_verl_ext.ablation.statistics.verdicts import Outcome, declared_p, outcome_of
+from grpo_verl_ext.ablation.statistics.pairs import (
+    declared_p,
+    difference_sd,
+    extended_starts,
+    holm,
+    paired_tests,
+    power,
+    starts_needed,
+)
+from grpo_verl_ext.ablation.statistics.verdicts import VerdictOutcome, outcome_of
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -143,7 +150,7 @@ class TestSimulated:
 
     def simulate(
         self, expected: list[str], differences: list[float]
-    ) -> tuple[list[list[Outcome]], list[int]]:
+    ) -> tuple[list[list[VerdictOutcome]], list[int]]:
         """Outcomes of each grid whose variants differ from the baseline by this much, and its starts."""
         rng = np.random.default_rng(17)
         count = len(expected)
@@ -156,7 +163,7 @@ class TestSimulated:
                 for sd in difference_sd(values[:, :, : self.FIRST])
             ]
         )
-        outcomes: list[list[Outcome]] = []
+        outcomes: list[list[VerdictOutcome]] = []
         for end in range(self.FIRST, self.MOST + 1):
             chosen = values[ends == end, :, :end]
             tests = paired_tests(chosen[:, 1:] - chosen[:, :1], self.MARGIN)
@@ -179,7 +186,7 @@ class TestSimulated:
             ]
         return outcomes, ends.tolist()
 
-    def share(self, outcomes: list[list[Outcome]], *wanted: Outcome) -> float:
+    def share(self, outcomes: list[list[VerdictOutcome]], *wanted: VerdictOutcome) -> float:
         """Share of grids with at least one such outcome."""
         return sum(any(each in wanted for each in grid) for grid in outcomes) / len(outcomes)
 
@@ -187,26 +194,26 @@ class TestSimulated:
         outcomes, ends = self.simulate(["higher"] * 4, [0.0] * 4)
         assert len(outcomes) == self.GRIDS
         assert {self.FIRST, self.MOST} < {*ends} | {self.FIRST}
-        found = self.share(outcomes, Outcome.SHOWN, Outcome.OPPOSITE)
+        found = self.share(outcomes, VerdictOutcome.SHOWN, VerdictOutcome.OPPOSITE)
         assert found <= 0.05 + self.three_errors(0.05)
         # Holm's level of 4 two-sided tests with one baseline is a little below alpha.
         assert found >= 0.02
 
     def test_the_level_of_one_comparison(self) -> None:
         outcomes, _ = self.simulate(["different"], [0.0])
-        found = self.share(outcomes, Outcome.SHOWN)
+        found = self.share(outcomes, VerdictOutcome.SHOWN)
         assert found == pytest.approx(self.ALPHA, abs=0.01 + self.three_errors(self.ALPHA))
 
     def test_the_level_of_equal_on_the_margin(self) -> None:
         outcomes, _ = self.simulate(["equal"] * 4, [self.MARGIN] * 4)
-        assert self.share(outcomes, Outcome.SHOWN) <= 0.05 + self.three_errors(0.05)
+        assert self.share(outcomes, VerdictOutcome.SHOWN) <= 0.05 + self.three_errors(0.05)
         outcomes, _ = self.simulate(["equal"], [-self.MARGIN])
-        found = self.share(outcomes, Outcome.SHOWN)
+        found = self.share(outcomes, VerdictOutcome.SHOWN)
         assert found == pytest.approx(self.ALPHA, abs=0.01 + self.three_errors(self.ALPHA))
 
     def test_equality_that_was_not_expected_is_no_easier(self) -> None:
         outcomes, _ = self.simulate(["lower"] * 4, [self.MARGIN] * 4)
-        assert self.share(outcomes, Outcome.EQUAL) <= self.ALPHA + self.three_errors(self.ALPHA)
+        assert self.share(outcomes, VerdictOutcome.EQUAL) <= self.ALPHA + self.three_errors(self.ALPHA)
 
     @pytest.mark.parametrize(("comparisons", "more"), [(1, 0.09), (4, 0.05)])
     def test_the_power_at_the_margin(self, comparisons: int, more: float) -> None:
@@ -217,7 +224,7 @@ class TestSimulated:
         all but the smallest p of several at more than alpha / 4.
         """
         outcomes, ends = self.simulate(["higher"] * comparisons, [self.MARGIN] + [0.0] * (comparisons - 1))
-        found = sum(grid[0] is Outcome.SHOWN for grid in outcomes) / self.GRIDS
+        found = sum(grid[0] is VerdictOutcome.SHOWN for grid in outcomes) / self.GRIDS
         effect, level = self.MARGIN / self.SD, self.ALPHA / comparisons
         wanted = float(np.mean([TTestPower().power(effect, end, level) for end in ends]))
         assert wanted - self.three_errors(wanted) <= found <= wanted + more

@@ -4,9 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-from grpo_verl_ext.ablation.declaration.comparisons import Check, Control, Expectation, Primary
-from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, runs_of
-from grpo_verl_ext.ablation.running.results import keep_grid
+from grpo_verl_ext.ablation.declaration.comparisons import Control, Expectation, ManipulationCheck, Primary
+from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, keep_grid, runs_of
 from grpo_verl_ext.ablation.running.runner import go
 from grpo_verl_ext.runs.metrics import Metrics
 
@@ -37,7 +36,7 @@ if __name__ == "__main__":
         primary=Primary("acc", "mean"),
         margin=0.25,
         expect=[Expectation("other", "higher")],
-        checks=[Check("acc", "mean", at_least=0.5)],
+        checks=[ManipulationCheck("acc", "mean", at_least=0.5)],
         control=Control("other", "different"),
         right_above=0.5,
     )

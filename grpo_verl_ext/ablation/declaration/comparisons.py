@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-MEASURES = ("final", "area", "mean", "second_half")
+DECLARABLE = ("final", "area", "mean", "second_half")
 """Numbers of a curve that can be declared; `best` is left out, since it overstates a noisy curve."""
 
 _DIRECTIONS = ("higher", "lower", "different", "equal")
@@ -24,7 +24,7 @@ class Primary:
     metric: str
     """Name of a metric of verl."""
     measure: str
-    """One of `MEASURES`."""
+    """One of `DECLARABLE`."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Starts:
 
 
 @dataclass
-class Pair:
+class VariantPair:
     """Two variants, the second one taken from the first."""
 
     variant: str
@@ -54,17 +54,17 @@ class Expectation:
     """One of `_DIRECTIONS`."""
     against: Any = None
     """The other variant, or a number that theory predicts; None: the baseline."""
-    minus: Pair | None = None
+    minus: VariantPair | None = None
     """Another pair, whose difference is taken from that of this one: an interaction."""
 
 
 @dataclass
-class Check:
+class ManipulationCheck:
     """A manipulation check: without this, the runs did not exercise what the variants differ in."""
 
     metric: str
     measure: str
-    """One of `MEASURES`."""
+    """One of `DECLARABLE`."""
     at_least: float
     """Smallest mean over a variant's runs with which the check is passed."""
     variants: list[str] = field(default_factory=list)
@@ -122,44 +122,46 @@ class Comparison:
             return f"{self.number:g}"
         return self.less[0] if len(self.plus) == 1 else f"({self.less[1]} − {self.plus[1]})"
 
-    def difference(self, values: dict[str, float]) -> float:
-        """The number that is expected to be higher or lower than 0, from the number of each variant."""
-        taken = sum(values[name] for name in self.less) + (self.number or 0.0)
-        return sum(values[name] for name in self.plus) - taken
 
-
-@dataclass(frozen=True)
+@dataclass
 class Declaration:
-    """The declared keys of a grid, and the names that they refer to."""
+    """The declared keys of a grid, the names that they refer to, and what follows from them."""
 
     primary: Primary | None
     margin: float | None
     alpha: float
     starts: Starts | None
     expect: list[Expectation]
-    checks: list[Check]
+    checks: list[ManipulationCheck]
     control: Control | None
     variants: list[str]
     baseline: str
     seeds: list[int]
+    comparisons: list[Comparison] = field(init=False)
+    """``expect`` with the baseline's name filled in."""
+    compared: list[str] = field(init=False)
+    """Variants that take part in a comparison."""
+    spread_factor: float = field(init=False)
+    """The largest standard deviation of a comparison, over that of a difference of two variants."""
+    level: float = field(init=False)
+    """The two-sided level of one comparison: alpha / number of comparisons, without Holm's gain."""
+    usable: list[int] = field(init=False)
+    """The seeds that verdicts may use: the first ``starts.most``."""
 
-    @property
-    def comparisons(self) -> list[Comparison]:
-        """``expect`` with the baseline's name filled in."""
-        return [self._comparison_of(each) for each in self.expect]
+    def __post_init__(self) -> None:
+        self.comparisons = [self._comparison_of(each) for each in self.expect]
+        self.compared = list(dict.fromkeys(name for each in self.comparisons for name in each.variants))
+        self.spread_factor = max([1.0, *(math.sqrt(len(each.variants) / 2) for each in self.comparisons)])
+        self.level = self.alpha / max(1, len(self.expect))
+        self.usable = self.seeds if self.starts is None else self.seeds[: self.starts.most]
 
     def _comparison_of(self, each: Expectation) -> Comparison:
-        if is_number(each.against):
+        if _is_number(each.against):
             return Comparison((each.variant,), (), each.is_, float(each.against))
         against = each.against or self.baseline
         if each.minus is None:
             return Comparison((each.variant,), (against,), each.is_)
         return Comparison((each.variant, each.minus.against), (against, each.minus.variant), each.is_)
-
-    @property
-    def spread_factor(self) -> float:
-        """The largest standard deviation of a comparison, over that of a difference of two variants."""
-        return max([1.0, *(math.sqrt(len(each.variants) / 2) for each in self.comparisons)])
 
     @property
     def subject(self) -> tuple[Primary, float]:
@@ -171,21 +173,6 @@ class Declaration:
         if self.primary is None or self.margin is None:
             raise ValueError("the grid declares no comparison")
         return self.primary, self.margin
-
-    @property
-    def compared(self) -> list[str]:
-        """Variants that take part in a comparison."""
-        return list(dict.fromkeys(name for each in self.comparisons for name in each.variants))
-
-    @property
-    def level(self) -> float:
-        """The two-sided level of one comparison: alpha / number of comparisons, without Holm's gain."""
-        return self.alpha / max(1, len(self.expect))
-
-    @property
-    def usable(self) -> list[int]:
-        """The seeds that verdicts may use: the first ``starts.most``."""
-        return self.seeds if self.starts is None else self.seeds[: self.starts.most]
 
     def contradictions(self) -> Iterator[str]:
         """Name what the declaration lacks, and what in it does not fit the grid, with what to type."""
@@ -210,7 +197,7 @@ class Declaration:
         if (self.expect or own_control) and self.primary is None:
             yield (
                 "primary is not given, which expect and control are about; valid is a metric and one of "
-                f"{', '.join(MEASURES)}. Type: 'primary={{metric: <metric>, measure: area}}'"
+                f"{', '.join(DECLARABLE)}. Type: 'primary={{metric: <metric>, measure: area}}'"
             )
         if self.expect and self.margin is None:
             yield "margin is not given, the smallest difference that matters to expect. Type: margin=0.05"
@@ -223,7 +210,7 @@ class Declaration:
             )
 
     def _numbers(self) -> Iterator[str]:
-        if self.primary is not None and self.primary.measure not in MEASURES:
+        if self.primary is not None and self.primary.measure not in DECLARABLE:
             yield _not_a_measure("primary.measure", self.primary.measure)
         if self.margin is not None and not 0 < self.margin < math.inf:
             yield f"margin is {self.margin}; valid is a number > 0. Type: margin=0.05"
@@ -273,7 +260,7 @@ class Declaration:
             yield f"{key}.is is {given.expected!r}; valid are {valid}. Write is: {directions[0]}"
 
     def _number(self, key: str, given: Expectation) -> Iterator[str]:
-        if not is_number(given.against):
+        if not _is_number(given.against):
             return
         if not math.isfinite(given.against):
             yield f"{key}.against is {given.against}; valid is a variant or a finite number. Write against: 1"
@@ -287,7 +274,7 @@ class Declaration:
 
     def _checks(self) -> Iterator[str]:
         for index, each in enumerate(self.checks):
-            if each.measure not in MEASURES:
+            if each.measure not in DECLARABLE:
                 yield _not_a_measure(f"checks[{index}].measure", each.measure)
             if not math.isfinite(each.at_least):
                 yield f"checks[{index}].at_least is {each.at_least}; valid is a number. Write at_least: 0.01"
@@ -316,10 +303,10 @@ class Declaration:
                 )
 
 
-def is_number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     """Whether a comparison is with a number, and not with a variant."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _not_a_measure(key: str, value: str) -> str:
-    return f"{key} is {value!r}; valid are {', '.join(MEASURES)}. Write measure: area"
+    return f"{key} is {value!r}; valid are {', '.join(DECLARABLE)}. Write measure: area"

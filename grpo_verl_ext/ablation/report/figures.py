@@ -1,9 +1,14 @@
-"""Draw the forest plot of the differences, and learning curves with interval bands (PNG and SVG)."""
+"""Draw the forest plot of the differences, and learning curves with interval bands.
+
+Each is drawn for a file of its own (PNG and SVG), and small for the page.
+"""
 
 from __future__ import annotations
 
+import base64
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,49 +17,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grpo_verl_ext.ablation.report import summary
-from grpo_verl_ext.ablation.report.summary import Difference
-from grpo_verl_ext.ablation.running.results import Results
-from grpo_verl_ext.ablation.statistics.analysis import Analysis
-from grpo_verl_ext.ablation.statistics.measures import Summary, summarize
-from grpo_verl_ext.utils.plotting import line_style, save_figure
+from grpo_verl_ext.ablation.report.summary import Difference, Report
+from grpo_verl_ext.ablation.statistics.measures import Band
+from grpo_verl_ext.utils.plotting import line_sample, line_style, save_figure, svg
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
-
-@dataclass(frozen=True)
-class Band:
-    """The curve of one variant over its finished seeds, at the steps that all of them measured."""
-
-    variant: str
-    number: int
-    """Index of the variant, which fixes its colour and marker in every figure."""
-    steps: list[int]
-    seeds: list[list[float]]
-    """For each seed a value per step."""
-    summaries: list[Summary]
+_SMALL = (4.6, 3.4)
+"""Inches; readable on a phone."""
 
 
-def bands(results: Results, metric: str) -> list[Band]:
-    """The curves of a metric, the baseline first, without variants that do not have it."""
-    found = []
-    curves = results.curves(metric)
-    for number, variant in enumerate(results.variants):
-        runs = [dict(curves.get((variant, run.seed), ())) for run in results.finished(variant)]
-        steps = sorted(set.intersection(*(set(each) for each in runs))) if runs else []
-        if steps:
-            seeds = [[each[step] for step in steps] for each in runs]
-            summaries = [summarize(values) for values in zip(*seeds, strict=True)]
-            found.append(Band(variant, number, steps, seeds, summaries))
-    return found
-
-
-def draw(analysis: Analysis, folder: Path) -> list[Path]:
+def draw(report: Report, folder: Path) -> list[Path]:
     """Write ``forest`` and a ``curve-<metric>`` for each metric that has curves, as PNG and SVG."""
-    figures = {"forest": forest(analysis)}
-    for metric in summary.metrics_shown(analysis):
-        drawn = bands(analysis.results, metric)
-        name = "curve-" + re.sub(r"[^A-Za-z0-9.-]+", "-", metric)
-        figures[name] = draw_bands(drawn, metric) if drawn else None
+    curves = {
+        "curve-" + re.sub(r"[^A-Za-z0-9.-]+", "-", metric): draw_bands(drawn, metric)
+        for metric, drawn in report.curves.items()
+        if drawn
+    }
+    figures = {"forest": forest(report), **curves}
     return [
         save_figure(figure, folder / f"{name}.{kind}")
         for name, figure in figures.items()
@@ -67,7 +46,7 @@ def draw_bands(drawn: list[Band], label: str) -> Figure:
     """A figure that stands alone, with legend and axis label."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
-    plot_bands(axes, drawn)
+    _plot_bands(axes, drawn)
     axes.set(xlabel="step", ylabel=label, title="each seed, mean over seeds, 95 % interval")
     figure.legend(loc="outside lower center", ncols=_columns(axes), frameon=False)
     return figure
@@ -79,7 +58,7 @@ def _columns(axes: Axes) -> int:
     return max(1, min(len(labels), 100 // (max(map(len, labels)) + 10)))
 
 
-def plot_bands(axes: Axes, drawn: list[Band], *, log: bool = False) -> None:
+def _plot_bands(axes: Axes, drawn: list[Band], *, log: bool = False) -> None:
     """Thin lines for seeds, a thick line for their mean, a band for its 95 % interval.
 
     The vertical axis covers the seeds; with few seeds the interval is wider and leaves it.
@@ -123,13 +102,13 @@ def _fill(axes: Axes, band: Band, colour: str) -> None:
 _SIZE = (4.6, 0.6)
 """Inches: width, and height before any row is added."""
 _HEIGHT_OF_ONE = 0.6
-ABOVE, BELOW = 0.27, 0.2
+_ABOVE, BELOW = 0.27, 0.2
 """Parts of a row between its interval and its name, and between its interval and the marks of its starts."""
 
 
-def forest(analysis: Analysis) -> Figure | None:
+def forest(report: Report) -> Figure | None:
     """Each difference with its interval and its starts (hollow), over 0 and ±margin; None without any."""
-    rows = summary.differences(analysis)
+    analysis, rows = report.analysis, report.differences
     if all(row.mean is None for row in rows):
         return None
     figure = Figure(figsize=(_SIZE[0], _SIZE[1] + _HEIGHT_OF_ONE * len(rows)), layout="constrained")
@@ -145,14 +124,14 @@ def forest(analysis: Analysis) -> Figure | None:
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.55, -0.55)
     axes.grid(axis="x", alpha=0.3)
-    axes.set_xlabel(f"difference, {summary.compared(analysis)}", wrap=True)
+    axes.set_xlabel(f"difference, {report.compared}", wrap=True)
     return figure
 
 
 def _plot_difference(axes: Axes, place: int, row: Difference, looks: dict[str, Any]) -> None:
     axes.axhline(place + 0.45, color="#d5d9de", linewidth=0.5)
     across = axes.get_yaxis_transform()  # x in parts of the width
-    axes.text(0.01, place - ABOVE, row.name, transform=across, verticalalignment="center", in_layout=False)
+    axes.text(0.01, place - _ABOVE, row.name, transform=across, verticalalignment="center", in_layout=False)
     starts = list(row.by_seed.values())
     hollow: dict[str, Any] = {"linestyle": "", "fillstyle": "none", "markersize": 4, "alpha": 0.7}
     axes.plot(starts, [place + BELOW] * len(starts), **hollow, **looks)
@@ -160,3 +139,45 @@ def _plot_difference(axes: Axes, place: int, row: Difference, looks: dict[str, A
         axes.plot([row.low, row.high], [place, place], linewidth=2, color=looks["color"])
     if row.mean is not None:
         axes.plot([row.mean], [place], markersize=8, **looks)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure inside the page, which has its legend and its label."""
+
+    about: str
+    source: str
+    """An SVG as ``data:`` URI."""
+
+
+def pictures_of_curves(drawn: Mapping[str, list[Band]]) -> list[Picture]:
+    """One for each label that has curves; where the label ends with (*), the axis is logarithmic."""
+    pictures = []
+    for label, found in drawn.items():
+        if found:
+            figure = Figure(figsize=_SMALL, layout="constrained")
+            axes = figure.subplots()
+            _plot_bands(axes, found, log=label.endswith("(*)"))
+            axes.set(xlabel="step")
+            pictures.append(_picture(figure, label))
+    return pictures
+
+
+def picture_of_forest(report: Report) -> Picture | None:
+    """The forest plot, and what is in it; None without any difference."""
+    figure, margin = forest(report), report.analysis.results.settings.margin
+    if figure is None:
+        return None
+    about = f"mean difference with its {100 * report.confidence:g} % interval; hollow: each start"
+    if report.analysis.verdicts and margin is not None:
+        about += f"; shaded: the margin, ±{margin:g}"
+    return _picture(figure, about)
+
+
+def pictures_of_lines(variants: Sequence[str]) -> list[Picture]:
+    """The legend: each variant's line."""
+    return [_picture(line_sample(number), variant) for number, variant in enumerate(variants)]
+
+
+def _picture(figure: Figure, about: str) -> Picture:
+    return Picture(about, "data:image/svg+xml;base64," + base64.b64encode(svg(figure)).decode())

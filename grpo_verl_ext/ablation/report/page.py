@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from matplotlib.figure import Figure
 
-from grpo_verl_ext.ablation.report import summary
-from grpo_verl_ext.ablation.report.figures import Band, bands, forest, plot_bands
+from grpo_verl_ext.ablation.report.figures import picture_of_forest, pictures_of_curves, pictures_of_lines
+from grpo_verl_ext.ablation.report.summary import Report
 from grpo_verl_ext.ablation.running.responses import NO_DIFFERENCE, SAMPLES, SHARE_RIGHT
 from grpo_verl_ext.ablation.running.results import Results
-from grpo_verl_ext.ablation.statistics.analysis import Analysis, runs_asked_for
+from grpo_verl_ext.ablation.statistics.measures import Band, bands
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.plotting import line_sample, looks, svg
+from grpo_verl_ext.utils.plotting import looks
 
-PAGE = "report.html"
+_PAGE = "report.html"
 _NAMED = 6
 """Largest number of variants that the title names."""
-SMALL = (4.6, 3.4)
-"""Inches; readable on a phone."""
 
 _BEHAVIOUR = {
     "response_length/mean": "length of responses, tokens",
@@ -45,22 +41,13 @@ _BEHAVIOUR = {
 aggregation (`actor.loss_agg_mode`), hence a logarithmic axis."""
 
 
-@dataclass(frozen=True)
-class _Picture:
-    """A figure inside the page."""
-
-    about: str
-    source: str
-    """``data:`` URI."""
-
-
-def write(analysis: Analysis, folder: Path) -> Path:
+def write_page(report: Report, folder: Path) -> Path:
     """Write the page, whole or not at all."""
-    write_whole(folder / PAGE, as_html(analysis))
-    return folder / PAGE
+    write_whole(folder / _PAGE, as_html(report))
+    return folder / _PAGE
 
 
-def as_html(analysis: Analysis) -> str:
+def as_html(report: Report) -> str:
     """The page as text; all values are escaped, and invisible characters replaced by their code point."""
     environment = Environment(
         loader=PackageLoader("grpo_verl_ext", "ablation/report"),
@@ -70,25 +57,26 @@ def as_html(analysis: Analysis) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    results = analysis.results
+    analysis, results = report.analysis, report.analysis.results
+    behaviour, samples = _behaviour(report), side_by_side(results)
     return environment.get_template("page.html.jinja").render(
         title=_title(results),
         results=results,
-        runs=runs_asked_for(results),
+        runs=analysis.asked_for,
         made_with=_made_with(results),
-        finished=sum(len(results.finished(variant)) for variant in results.variants),
-        statements=summary.statements(analysis),
+        finished=sum(map(len, results.finished.values())),
+        statements=report.statements,
         warnings=[*analysis.missing, *analysis.warnings],
         missing=len(analysis.missing),
-        forest=_forest(analysis),
-        lines=[*summary.exploratory_lines(analysis), *summary.thresholds(analysis)],
-        legend=_legend(results),
-        curves=_curves(results, {metric: metric for metric in summary.metrics_shown(analysis)}),
-        tables=summary.tables(analysis),
-        behaviour=_curves(results, _not_compared(analysis)),
-        samples=side_by_side(results),
+        forest=picture_of_forest(report),
+        lines=[*report.exploratory, *report.thresholds],
+        curves=pictures_of_curves(report.curves),
+        legend=pictures_of_lines(results.variants),
+        tables=report.tables,
+        behaviour=pictures_of_curves(behaviour),
+        samples=samples,
         kept=SAMPLES,
-        colours={name: looks(number)["color"] for name, number in _numbers(results).items()},
+        colours={name: looks(number)["color"] for number, name in enumerate(results.variants)},
     )
 
 
@@ -110,48 +98,15 @@ def _title(results: Results) -> str:
     return ", ".join(results.variants)
 
 
-def _forest(analysis: Analysis) -> _Picture | None:
-    figure = forest(analysis)
-    if figure is None:
-        return None
-    percent = f"{100 * summary.confidence(analysis):g}"
-    about = f"mean difference with its {percent} % interval; hollow: each start"
-    if analysis.verdicts and analysis.results.settings.margin is not None:
-        about += f"; shaded: the margin, ±{analysis.results.settings.margin:g}"
-    return _picture(figure, about)
+def _behaviour(report: Report) -> dict[str, list[Band]]:
+    return {
+        label: bands(report.analysis.results, metric)
+        for metric, label in _BEHAVIOUR.items()
+        if metric not in report.curves
+    }
 
 
-def _curves(results: Results, labels: dict[str, str]) -> list[_Picture]:
-    drawn = {label: bands(results, metric) for metric, label in labels.items()}
-    return [_picture(_small(found, label), label) for label, found in drawn.items() if found]
-
-
-def _small(drawn: list[Band], label: str) -> Figure:
-    figure = Figure(figsize=SMALL, layout="constrained")
-    axes = figure.subplots()
-    plot_bands(axes, drawn, log=label.endswith("(*)"))
-    axes.set(xlabel="step")
-    return figure
-
-
-def _legend(results: Results) -> list[_Picture]:
-    return [_picture(line_sample(number), variant) for variant, number in _numbers(results).items()]
-
-
-def _not_compared(analysis: Analysis) -> dict[str, str]:
-    shown = summary.metrics_shown(analysis)
-    return {metric: label for metric, label in _BEHAVIOUR.items() if metric not in shown}
-
-
-def _numbers(results: Results) -> dict[str, int]:
-    return {variant: number for number, variant in enumerate(results.variants)}
-
-
-def _picture(figure: Figure, about: str) -> _Picture:
-    return _Picture(about, "data:image/svg+xml;base64," + base64.b64encode(svg(figure)).decode())
-
-
-SHOWN = 6
+_SHOWN = 6
 
 
 @dataclass(frozen=True)
@@ -172,10 +127,10 @@ def side_by_side(results: Results) -> tuple[int, list[_SideBySide]] | None:
         of_variant = {
             variant: {sample.prompt: sample for sample in run.samples}
             for variant in results.variants
-            for run in results.finished(variant)
+            for run in results.finished[variant]
             if run.seed == seed and run.samples
         }
-        if of_variant and of_variant.keys() == {v for v in results.variants if results.finished(v)}:
+        if of_variant and of_variant.keys() == {v for v in results.variants if results.finished[v]}:
             return seed, _most_different(of_variant)
     return None
 
@@ -189,7 +144,7 @@ def _most_different(of_variant: dict[str, dict[str, Response]]) -> list[_SideByS
         )
         for prompt in common
     ]
-    return sorted(rows, key=_agreement)[:SHOWN]
+    return sorted(rows, key=_agreement)[:_SHOWN]
 
 
 def _agreement(row: _SideBySide) -> float:

@@ -12,13 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from grpo_verl_ext.ablation.declaration.comparisons import FEWEST, Declaration, Starts
-from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings
-from grpo_verl_ext.ablation.running.results import GRID, Results, read_any, read_results
+from grpo_verl_ext.ablation.declaration.grid import GRID, AblationError, GridSettings
+from grpo_verl_ext.ablation.running.results import Results, read_any, read_results
 from grpo_verl_ext.ablation.running.state import STEP_SECONDS
 from grpo_verl_ext.ablation.statistics.analysis import analyse, missing_metrics
-from grpo_verl_ext.ablation.statistics.measures import values_of
-from grpo_verl_ext.ablation.statistics.pairs import figures
-from grpo_verl_ext.ablation.statistics.power import (
+from grpo_verl_ext.ablation.statistics.measures import curves_of, values_of
+from grpo_verl_ext.ablation.statistics.pairs import (
     MANY,
     POWER,
     Spread,
@@ -29,6 +28,7 @@ from grpo_verl_ext.ablation.statistics.power import (
     starts_by_rule,
     starts_needed,
 )
+from grpo_verl_ext.ablation.statistics.verdicts import figures
 from grpo_verl_ext.utils.console import print_table
 
 _WHERE_FROM = (
@@ -131,7 +131,7 @@ def _spread(results: Results, declared: Declaration) -> Spread:
 
 def _step_seconds(results: Results) -> float | None:
     """Mean seconds of a step over the finished runs."""
-    seconds = [value for points in results.curves(STEP_SECONDS).values() for _, value in points]
+    seconds = [value for points in curves_of(results, STEP_SECONDS).values() for _, value in points]
     return fmean(seconds) if seconds else None
 
 
@@ -213,9 +213,8 @@ def run_until_decided(
     if count > first and not train(settings.seeds[:count]):
         return False
     analysis = analyse(read_results(folder))
-    for sentence in [each.sentence for each in analysis.verdicts] + [
-        each.sentence for each in analysis.checks
-    ]:
+    sentences = [each.sentence for each in analysis.verdicts] + [each.sentence for each in analysis.checks]
+    for sentence in sentences:
         console.print(sentence, markup=False)
     return True
 

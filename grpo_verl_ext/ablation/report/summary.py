@@ -1,44 +1,46 @@
 """What a report shows on the terminal, in Markdown and on the page alike, and its JSON, CSV and Markdown.
 
 First a statement for each declared comparison, or that nothing was declared; then the differences, which are
-also the rows of the forest plot; then the checks and the costs.
+also the rows of the forest plot; then the checks and the costs. `report_of` puts all of it together once; the
+terminal, the files, the figures and the page only show it.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.ablation.statistics.analysis import Analysis
-from grpo_verl_ext.ablation.statistics.measures import CONFIDENCE
-from grpo_verl_ext.ablation.statistics.pairs import figures, starts_as_text
-from grpo_verl_ext.ablation.statistics.verdicts import Outcome
+from grpo_verl_ext.ablation.statistics.measures import CONFIDENCE, Band, Row, bands
+from grpo_verl_ext.ablation.statistics.verdicts import VerdictOutcome, figures, starts_as_text
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
 
 EXPLORATORY = "exploratory"
-CONTROL = {True: "control shown", False: "control missed"}
+_CONTROL = {True: "control shown", False: "control missed"}
 NOTHING_DECLARED = "nothing was declared before the runs, so nothing here is a finding"
 _MEASURE = "area"
 """Of the first metric: the number that is compared where no primary is declared."""
 
 GREY, PURPLE = "#57606a", "#6b2d73"
-COLOURS = {
-    Outcome.SHOWN: "#00694a",
-    Outcome.OPPOSITE: "#a8201a",
-    Outcome.EQUAL: "#00589b",
-    Outcome.UNDECIDED: "#7a5200",
-    Outcome.BLIND: PURPLE,
-    Outcome.NOT_EXERCISED: PURPLE,
+OUTCOME_COLOURS = {
+    VerdictOutcome.SHOWN: "#00694a",
+    VerdictOutcome.OPPOSITE: "#a8201a",
+    VerdictOutcome.EQUAL: "#00589b",
+    VerdictOutcome.UNDECIDED: "#7a5200",
+    VerdictOutcome.BLIND: PURPLE,
+    VerdictOutcome.NOT_EXERCISED: PURPLE,
 }
 """Background of an outcome's label; white has a contrast of more than 4.5 on each."""
 
 _CHECK_COLUMNS = ("check", "variant", "value", "result")
 _COST_COLUMNS = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
+
+_Line = dict[str, Any]
+"""A line of a table, as plain values by column."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +56,14 @@ class Statement:
 class Difference:
     """One variant minus another, paired by seed."""
 
+    name: str
+    """As in a verdict's sentence: ``gvpo − grpo``."""
     variant: str
-    against: str
     mean: float | None
     """None: no common seed yet."""
     low: float | None
     high: float | None
     by_seed: dict[int, float]
-
-    @property
-    def name(self) -> str:
-        """As in a verdict's sentence."""
-        return f"{self.variant} − {self.against}"
 
 
 @dataclass(frozen=True)
@@ -77,43 +75,88 @@ class TextTable:
     lines: list[list[str]]
 
 
-def statements(analysis: Analysis) -> list[Statement]:
+@dataclass(frozen=True)
+class Report:
+    """An analysis in the words and the numbers that are shown."""
+
+    analysis: Analysis
+    statements: list[Statement]
     """One for each verdict; without verdicts, the positive control, or that nothing was declared."""
+    differences: list[Difference]
+    """Those that the verdicts are about; without verdicts, those from the baseline."""
+    compared: str
+    """The number whose differences are shown: ``area of acc``."""
+    confidence: float
+    """Level of the intervals of the differences."""
+    exploratory: list[str]
+    """A line for each difference, where no verdict's sentence has it."""
+    curves: dict[str, list[Band]]
+    """Metrics whose curves are drawn: the primary, then the grid's ``metrics``."""
+    tables: list[TextTable]
+    """The checks, where some were declared, and the costs."""
+    thresholds: list[str]
+    """One line per variant: when each run's first metric reached the threshold."""
+
+
+def report_of(analysis: Analysis) -> Report:
+    """Put together what is shown of an analysis."""
+    settings, wanted = analysis.results.settings, _number(analysis)
+    compared = f"{wanted[1].replace('_', ' ')} of {wanted[0]}"
+    differences = _differences(analysis, wanted)
+    shown = [settings.primary.metric] if settings.primary is not None else []
+    shown = list(dict.fromkeys([*shown, *settings.metrics]))
+    return Report(
+        analysis=analysis,
+        statements=_statements(analysis),
+        differences=differences,
+        compared=compared,
+        confidence=1 - settings.alpha if analysis.verdicts else CONFIDENCE,
+        exploratory=[] if analysis.verdicts else [_exploratory(each, compared) for each in differences],
+        tables=_tables(analysis),
+        thresholds=_thresholds(analysis),
+        curves={metric: bands(analysis.results, metric) for metric in shown},
+    )
+
+
+def _statements(analysis: Analysis) -> list[Statement]:
     verdicts = [
-        Statement(verdict.outcome.value, verdict.sentence, COLOURS[verdict.outcome])
+        Statement(verdict.outcome.value, verdict.sentence, OUTCOME_COLOURS[verdict.outcome])
         for verdict in analysis.verdicts
     ]
     controls = [
-        Statement(CONTROL[check.passed], check.sentence, COLOURS[Outcome.SHOWN] if check.passed else PURPLE)
+        Statement(
+            _CONTROL[check.passed],
+            check.sentence,
+            OUTCOME_COLOURS[VerdictOutcome.SHOWN] if check.passed else PURPLE,
+        )
         for check in analysis.checks
         if check.is_control
     ]
     return verdicts or controls or [Statement(EXPLORATORY, NOTHING_DECLARED, GREY)]
 
 
-def differences(analysis: Analysis) -> list[Difference]:
-    """Those that the verdicts are about; without verdicts, those from the baseline."""
+def _differences(analysis: Analysis, wanted: tuple[str, str]) -> list[Difference]:
     if analysis.verdicts:
         return [
-            Difference(each.variant, each.against, each.difference, each.low, each.high, each.by_seed)
+            Difference(
+                f"{each.variant} − {each.against}",
+                each.variant,
+                each.difference,
+                each.low,
+                each.high,
+                each.by_seed,
+            )
             for each in analysis.verdicts
         ]
-    wanted = _number(analysis)
     rows = {row.variant: row for row in analysis.rows if (row.metric, row.measure) == wanted}
-    found = []
+    found, baseline = [], analysis.results.baseline
     for variant, row in rows.items():
         if row.comparison is not None:
-            versus, base = row.comparison, rows[analysis.results.baseline].by_seed
+            versus, base = row.comparison, rows[baseline].by_seed
             by_seed = {seed: row.by_seed[seed] - base[seed] for seed in row.by_seed if seed in base}
-            against = analysis.results.baseline
-            found.append(Difference(variant, against, versus.difference, versus.low, versus.high, by_seed))
+            name = f"{variant} − {baseline}"
+            found.append(Difference(name, variant, versus.difference, versus.low, versus.high, by_seed))
     return found
-
-
-def compared(analysis: Analysis) -> str:
-    """The number whose differences are shown: ``area of acc``."""
-    metric, measure = _number(analysis)
-    return f"{measure.replace('_', ' ')} of {metric}"
 
 
 def _number(analysis: Analysis) -> tuple[str, str]:
@@ -126,31 +169,18 @@ def _number(analysis: Analysis) -> tuple[str, str]:
     return settings.metrics[0], _MEASURE
 
 
-def confidence(analysis: Analysis) -> float:
-    """Level of the intervals of `differences`."""
-    return 1 - analysis.results.settings.alpha if analysis.verdicts else CONFIDENCE
+def _exploratory(difference: Difference, compared: str) -> str:
+    """``gvpo − grpo, area of acc, 2 starts: +0.021 (−0.008 … 0.050)``."""
+    mean = "–" if difference.mean is None else figures(difference.mean, "+")
+    ends = (
+        "no interval"
+        if difference.low is None or difference.high is None
+        else f"{figures(difference.low)} … {figures(difference.high)}"
+    )
+    return f"{difference.name}, {compared}, {starts_as_text(len(difference.by_seed))}: {mean} ({ends})"
 
 
-def exploratory_lines(analysis: Analysis) -> list[str]:
-    """One for each difference, where no verdict's sentence has it."""
-    if analysis.verdicts:
-        return []
-    of = compared(analysis)
-    return [
-        f"{each.name}, {of}, {starts_as_text(len(each.by_seed))}: {_with_interval(each)}"
-        for each in differences(analysis)
-    ]
-
-
-def metrics_shown(analysis: Analysis) -> list[str]:
-    """Metrics whose curves are drawn: the primary, then the grid's ``metrics``."""
-    settings = analysis.results.settings
-    first = [settings.primary.metric] if settings.primary is not None else []
-    return list(dict.fromkeys([*first, *settings.metrics]))
-
-
-def tables(analysis: Analysis) -> list[TextTable]:
-    """The checks, where some were declared, and the costs."""
+def _tables(analysis: Analysis) -> list[TextTable]:
     checks = [
         [
             check.name,
@@ -171,8 +201,7 @@ def tables(analysis: Analysis) -> list[TextTable]:
     return [table for table in found if table.lines]
 
 
-def thresholds(analysis: Analysis) -> list[str]:
-    """One line per variant: when each run's first metric reached the threshold."""
+def _thresholds(analysis: Analysis) -> list[str]:
     lines = []
     for variant, runs in analysis.reached.items():
         when = [
@@ -183,45 +212,34 @@ def thresholds(analysis: Analysis) -> list[str]:
     return lines
 
 
-def _with_interval(difference: Difference) -> str:
-    """``+0.021 (−0.008 … 0.050)``."""
-    mean = "–" if difference.mean is None else figures(difference.mean, "+")
-    if difference.low is None or difference.high is None:
-        return f"{mean} (no interval)"
-    return f"{mean} ({figures(difference.low)} … {figures(difference.high)})"
-
-
-def write(analysis: Analysis, folder: Path) -> list[Path]:
+def write_files(report: Report, folder: Path) -> list[Path]:
     """Write ``report.json``, ``.csv``, ``.md``, and what was declared: ``verdicts.csv``, ``checks.csv``.
 
     Each is written whole or not at all.
     """
-    contents = {
-        "report.json": as_json(analysis),
-        "report.csv": _as_csv([_with_seeds(row.flat(), row.by_seed) for row in analysis.rows]),
-        "report.md": as_markdown(analysis),
-    }
+    analysis = report.analysis
+    texts = {"report.csv": _as_csv(_rows(analysis)), "report.md": as_markdown(report)}
     if analysis.verdicts:
-        contents["verdicts.csv"] = _as_csv(
-            [_with_seeds(each, each["by_seed"]) for each in _verdicts(analysis)]
-        )
+        texts["verdicts.csv"] = _as_csv(_verdicts(analysis))
     if analysis.checks:
-        contents["checks.csv"] = _as_csv([asdict(check) for check in analysis.checks])
-    for name, content in contents.items():
-        write_whole(folder / name, content)
-    return [folder / name for name in contents]
+        texts["checks.csv"] = _as_csv([asdict(check) for check in analysis.checks])
+    texts = {"report.json": as_json(report), **texts}
+    for name, text in texts.items():
+        write_whole(folder / name, text)
+    return [folder / name for name in texts]
 
 
-def as_json(analysis: Analysis) -> str:
+def as_json(report: Report) -> str:
     """Everything, with the values by seed; the statements first."""
+    analysis = report.analysis
     content = {
-        "statements": [{"label": each.label, "sentence": each.sentence} for each in statements(analysis)],
+        "statements": [{"label": each.label, "sentence": each.sentence} for each in report.statements],
         "verdicts": _verdicts(analysis),
         "checks": [asdict(check) for check in analysis.checks],
         "missing": analysis.missing,
         "warnings": analysis.warnings,
         "settings": analysis.results.settings.as_dict(),
-        "rows": [{**row.flat(), "by_seed": row.by_seed} for row in analysis.rows],
+        "rows": _rows(analysis),
         "costs": analysis.costs,
         "threshold": analysis.threshold,
         "reached": {
@@ -232,35 +250,53 @@ def as_json(analysis: Analysis) -> str:
     return numbers_as_text(content)
 
 
-def _verdicts(analysis: Analysis) -> list[dict[str, Any]]:
-    """The verdicts as plain values."""
+def _verdicts(analysis: Analysis) -> list[_Line]:
     return [{**asdict(verdict), "outcome": verdict.outcome.value} for verdict in analysis.verdicts]
 
 
-def _with_seeds(row: Mapping[str, Any], by_seed: Mapping[int, float]) -> dict[str, Any]:
-    """A row without nesting: a column ``seed_N`` for each seed."""
-    flat = {name: value for name, value in row.items() if name != "by_seed"}
-    return flat | {f"seed_{seed}": value for seed, value in by_seed.items()}
+def _rows(analysis: Analysis) -> list[_Line]:
+    """The rows without nesting but for the values by seed."""
+    return [
+        {
+            "metric": row.metric,
+            "measure": row.measure,
+            "variant": row.variant,
+            **asdict(row.summary),
+            **_versus(row),
+            "adjusted_p": row.adjusted_p,
+            "by_seed": row.by_seed,
+        }
+        for row in analysis.rows
+    ]
 
 
-def _as_csv(rows: list[dict[str, Any]]) -> str:
-    """Columns in the order in which they first appear."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+def _versus(row: Row) -> _Line:
+    versus = {} if row.comparison is None else asdict(row.comparison)
+    return {f"versus_{name}": value for name, value in versus.items()}
+
+
+def _as_csv(lines: list[_Line]) -> str:
+    """Columns in the order in which they first appear; instead of ``by_seed``, ``seed_N`` for each seed."""
+    flat = [
+        {name: value for name, value in line.items() if name != "by_seed"}
+        | {f"seed_{seed}": value for seed, value in line.get("by_seed", {}).items()}
+        for line in lines
+    ]
+    columns = list(dict.fromkeys(name for line in flat for name in line))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(flat)
     return text.getvalue()
 
 
-def as_markdown(analysis: Analysis) -> str:
+def as_markdown(report: Report) -> str:
     """What is missing, the statements, the differences of an exploratory grid, tables, warnings."""
-    said = [f"**{each.label}**: {each.sentence}" for each in statements(analysis)]
-    last = [*thresholds(analysis), *analysis.warnings]
+    said = [f"**{each.label}**: {each.sentence}" for each in report.statements]
     parts = [
-        *map(_list, (analysis.missing, said, exploratory_lines(analysis))),
-        *map(_table, tables(analysis)),
-        _list(last),
+        *map(_list, (report.analysis.missing, said, report.exploratory)),
+        *map(_table, report.tables),
+        _list([*report.thresholds, *report.analysis.warnings]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -12,7 +12,7 @@ import math
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,26 +20,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from grpo_verl_ext.ablation.declaration.comparisons import Declaration
 from grpo_verl_ext.ablation.declaration.grid import (
+    GRID,
     AblationError,
     GridRun,
     GridSettings,
     check_declaration,
+    read_kept_grid,
     runs_of,
-    variant_name,
 )
 from grpo_verl_ext.ablation.running.responses import CHARACTERS, Measures, read_responses
 from grpo_verl_ext.ablation.running.state import Record, State, read_record, status_of
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
-from grpo_verl_ext.utils.documents import Document, as_plain, from_plain, parse_json, read_json
+from grpo_verl_ext.utils.documents import Document, as_plain, from_plain, parse_json
 from grpo_verl_ext.utils.files import write_whole
 
-GRID = "grid.json"
-COMPACT = "runs.json"
+_COMPACT = "runs.json"
 """The compact file's usual name; in a folder without ``grid.json`` it is the one that is read."""
-Curve = list[tuple[int, float]]
-"""(step, value), steps rising."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,9 @@ class Result:
         return f"{self.variant}/seed-{self.seed}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Results:
-    """All runs of a grid."""
+    """All runs of a grid: the one table from which statistics and reports are made."""
 
     settings: GridSettings
     runs: list[Result]
@@ -87,35 +86,22 @@ class Results:
     """The control of another grid that ``control.grid`` names, once it is read; a compact file keeps it."""
     values: dict[tuple[str, str], dict[str, dict[int, float]]] = field(default_factory=dict, repr=False)
     """What `values_of` has found: (metric, measure) → variant → seed → value."""
+    declared: Declaration = field(init=False)
+    baseline: str = field(init=False)
+    """The variant that the others are compared with."""
+    variants: list[str] = field(init=False)
+    """Names of the variants, the baseline first."""
+    finished: dict[str, list[Result]] = field(init=False)
+    """The finished runs of each variant; only these are compared."""
 
-    @property
-    def baseline(self) -> str:
-        """The variant that the others are compared with."""
-        return variant_name(self.settings.baseline)
-
-    @property
-    def variants(self) -> list[str]:
-        """Names of the variants, the baseline first."""
-        names = dict.fromkeys(run.variant for run in self.runs)
-        return [self.baseline, *(name for name in names if name != self.baseline)]
-
-    def finished(self, variant: str) -> list[Result]:
-        """The finished runs of a variant; only these are compared."""
-        return [run for run in self.runs if run.variant == variant and run.state is State.FINISHED]
-
-    def curves(self, metric: str) -> dict[tuple[str, int], Curve]:
-        """The curve of a metric by variant and seed, for each finished run that has it."""
-        rows = self.table[self.table["metric"] == metric]
-        columns = [rows[name].tolist() for name in ("variant", "seed", "step", "value")]
-        found: dict[tuple[str, int], Curve] = {}
-        for variant, seed, step, value in zip(*columns, strict=True):
-            found.setdefault((variant, seed), []).append((step, value))
-        finished = [(run.variant, run.seed) for run in self.runs if run.state is State.FINISHED]
-        return {run: found[run] for run in finished if run in found}
-
-    def is_whole(self, points: Curve) -> bool:
-        """Whether a curve reaches the last step, so that its last value is that of the trained policy."""
-        return bool(points) and points[-1][0] >= self.settings.steps
+    def __post_init__(self) -> None:
+        self.declared = self.settings.declaration
+        self.baseline = self.declared.baseline
+        self.variants = list(dict.fromkeys([self.baseline, *(run.variant for run in self.runs)]))
+        self.finished = {variant: [] for variant in self.variants}
+        for run in self.runs:
+            if run.state is State.FINISHED:
+                self.finished[run.variant].append(run)
 
 
 def gathered(
@@ -160,61 +146,6 @@ def _table_of(runs: list[Result], names: list[str], columns: Mapping[str, Any]) 
     return pd.DataFrame(named, copy=False)
 
 
-def keep_grid(settings: GridSettings) -> None:
-    """Write the grid into its folder, for `read_results`, with the seeds of the runs that have begun there.
-
-    Raises:
-        AblationError: as `check_unchanged`.
-    """
-    folder = Path(settings.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    earlier = check_unchanged(settings)
-    seeds = [*(earlier.seeds if earlier else []), *settings.seeds]
-    kept = replace(settings, seeds=list(dict.fromkeys(seeds)))
-    write_whole(folder / GRID, json.dumps(kept.as_dict(), indent=2) + "\n")
-
-
-FIXED = ("primary", "margin", "alpha", "starts", "expect", "checks", "control", "baseline", "right_above")
-"""Keys that cannot change once a run of a grid with a declaration has begun."""
-
-
-def check_unchanged(settings: GridSettings) -> GridSettings | None:
-    """Refuse another declaration than that of the runs that have begun in the grid's folder.
-
-    Returns:
-        The grid of those runs; None where no run has begun.
-
-    Raises:
-        AblationError: names the key, both values and what to type.
-    """
-    folder = Path(settings.folder)
-    earlier = _read_grid(folder) if (folder / GRID).is_file() else None
-    if earlier is None or not any(run.training.folder.is_dir() for run in runs_of(earlier)):
-        return None
-    if not earlier.is_declared and settings.is_declared:
-        raise AblationError(
-            f"{folder} holds runs that were begun without a declaration: they stay exploratory, since "
-            f"nothing can be declared once a run exists. Type folder=<another>"
-        )
-    if earlier.is_declared:
-        before, now = _fixed(earlier, earlier), _fixed(settings, earlier)
-        for key in before:
-            if before[key] != now[key]:
-                raise AblationError(
-                    f"{folder} holds runs that were begun with {key}: {json.dumps(before[key])}, and now it "
-                    f"is {json.dumps(now[key])}; what is declared cannot change once a run exists. "
-                    f"Write it as it was, or type folder=<another>"
-                )
-    return earlier
-
-
-def _fixed(settings: GridSettings, earlier: GridSettings) -> dict[str, Any]:
-    """The values that cannot change; of the seeds, those that the declared starts may use."""
-    values = settings.as_dict()
-    seeds = {"seeds": settings.seeds[: earlier.starts.most]} if earlier.starts else {}
-    return {key: values[key] for key in FIXED} | seeds
-
-
 def read_any(path: Path) -> tuple[Results, Path]:
     """Read a grid's folder or its compact file.
 
@@ -226,8 +157,8 @@ def read_any(path: Path) -> tuple[Results, Path]:
     """
     if path.is_file():
         return read_compact(path), path.parent
-    if (path / COMPACT).is_file() and not (path / GRID).exists():
-        return read_compact(path / COMPACT), path
+    if (path / _COMPACT).is_file() and not (path / GRID).exists():
+        return read_compact(path / _COMPACT), path
     return read_results(path), path
 
 
@@ -239,24 +170,9 @@ def read_results(folder: Path) -> Results:
     """
     if not (folder / GRID).is_file():
         raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
-    settings = _read_grid(folder)
+    settings = read_kept_grid(folder)
     measures = Measures()
     return gathered(settings, (_read(run, settings, measures) for run in runs_of(settings)))
-
-
-def _read_grid(folder: Path) -> GridSettings:
-    file = folder / GRID
-    try:
-        settings = _settings_of(read_json(file, dict[str, Any]), folder)
-    except (ValueError, OSError) as error:
-        raise AblationError(f"{file} is not a grid ({error}). It was left in place") from error
-    return settings
-
-
-def _settings_of(content: dict[str, Any], folder: Path) -> GridSettings:
-    settings = from_plain({**content, "folder": str(folder)}, GridSettings)
-    check_declaration(settings)
-    return settings
 
 
 def _read(run: GridRun, settings: GridSettings, measures: Measures) -> tuple[Result, Metrics]:
@@ -379,9 +295,10 @@ def read_compact(file: Path) -> Results:
     """
     try:
         kept = parse_json(file.read_bytes(), _Kept)
-        settings = _settings_of(kept.grid, file.parent)
-        names = [(run.variant, run.seed) for run in kept.runs]
-        if names != [(run.variant, run.seed) for run in runs_of(settings)]:
+        settings = from_plain({**kept.grid, "folder": str(file.parent)}, GridSettings)
+        check_declaration(settings)
+        of_grid = [(variant, seed) for seed in settings.seeds for variant in settings.declaration.variants]
+        if [(run.variant, run.seed) for run in kept.runs] != of_grid:
             raise ValueError("its runs are not those of its grid")
         if any((run.metrics is None) is (kept.metrics is None) for run in kept.runs):
             raise ValueError("it has metrics either of the whole grid or of each run")

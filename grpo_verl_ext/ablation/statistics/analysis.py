@@ -1,59 +1,22 @@
-"""Compare a grid's variants with its baseline: a row for each metric, measure and variant."""
+"""Compare a grid's variants: rows against the baseline, verdicts, and what is missing for them."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any
 
 from grpo_verl_ext.ablation.declaration.grid import GridSettings
 from grpo_verl_ext.ablation.running.results import CheckResult, Result, Results
 from grpo_verl_ext.ablation.running.state import State
-from grpo_verl_ext.ablation.statistics.measures import (
-    EXPLORED,
-    Comparison,
-    Summary,
-    adjusted,
-    compare,
-    costs_of,
-    reached,
-    summarize,
-    values_of,
+from grpo_verl_ext.ablation.statistics.measures import Row, costs_of, curves_of, reached, report_rows
+from grpo_verl_ext.ablation.statistics.pairs import (
+    declared_pairs,
+    finished_starts,
+    runs_asked_for,
+    starts_by_rule,
 )
-from grpo_verl_ext.ablation.statistics.power import finished_starts, starts_by_rule
-from grpo_verl_ext.ablation.statistics.verdicts import Verdict, judge, with_control
+from grpo_verl_ext.ablation.statistics.verdicts import Verdict, check_results, control_of, judge
 from grpo_verl_ext.runs.provenance import CHANGED
-
-
-@dataclass(frozen=True)
-class Row:
-    """One variant, metric and measure."""
-
-    metric: str
-    measure: str
-    variant: str
-    by_seed: dict[int, float]
-    summary: Summary
-    comparison: Comparison | None
-    """With the baseline; None for the baseline itself, and without a common seed."""
-    adjusted_p: float | None
-    """p-value after Benjamini–Hochberg over the variants of this metric and measure."""
-
-    def flat(self) -> dict[str, Any]:
-        """Without nesting, for CSV."""
-        versus = (
-            {f"versus_{name}": value for name, value in asdict(self.comparison).items()}
-            if self.comparison
-            else {}
-        )
-        return {
-            "metric": self.metric,
-            "measure": self.measure,
-            "variant": self.variant,
-            **asdict(self.summary),
-            **versus,
-            "adjusted_p": self.adjusted_p,
-        }
 
 
 @dataclass(frozen=True)
@@ -61,6 +24,8 @@ class Analysis:
     """Everything that a report shows."""
 
     results: Results
+    asked_for: list[Result]
+    """All runs but those of seeds that the declared rule does not use, unless they have begun."""
     rows: list[Row]
     costs: dict[str, dict[str, float]]
     threshold: float | None
@@ -81,34 +46,32 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
     Args:
         threshold: value of the first metric; when each run first reaches it is part of the analysis.
     """
-    results = with_control(results)
-    rows = rows_of(results)
-    verdicts, checks = judge(results)
+    rows, costs = report_rows(results), costs_of(results)
+    when = {} if threshold is None else reached(results, threshold)
+    missing, warnings = missing_metrics(results), all_warnings(results)
+    asked_for = runs_asked_for(results)
+    pairs = declared_pairs(results)
+    results = replace(results, control=control_of(results))
+    checks = check_results(results)
+    verdicts = judge(results.declared, pairs, checks, costs)
     return Analysis(
         results=results,
+        asked_for=asked_for,
         rows=rows,
-        costs=costs_of(results),
+        costs=costs,
         threshold=threshold,
-        reached={} if threshold is None else reached(results, threshold),
-        missing=missing_metrics(results),
-        warnings=all_warnings(results),
+        reached=when,
+        missing=missing,
+        warnings=warnings,
         verdicts=verdicts,
         checks=checks,
     )
 
 
-def rows_of(results: Results) -> list[Row]:
-    """All rows, metric by metric, without variants that have no finished run with the metric."""
-    primary = results.settings.primary
-    numbers = [(metric, measure) for metric in results.settings.metrics for measure in EXPLORED]
-    if primary is not None:
-        numbers = list(dict.fromkeys([(primary.metric, primary.measure), *numbers]))
-    return [row for metric, measure in numbers for row in _rows(results, metric, measure)]
-
-
 def all_warnings(results: Results) -> list[str]:
     """Files that cannot be read, runs that are not finished, and runs of changed sources."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
+    of_changed_sources = _of_changed_sources(results)
     wanted = starts_by_rule(results)
     if results.settings.expect and (finished := finished_starts(results, wanted)) < wanted:
         warnings.append(
@@ -119,7 +82,7 @@ def all_warnings(results: Results) -> list[str]:
     if unfinished:
         names = ", ".join(f"{run.name} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
-    return warnings + _of_changed_sources(results)
+    return warnings + of_changed_sources
 
 
 def _of_changed_sources(results: Results) -> list[str]:
@@ -134,12 +97,6 @@ def _of_changed_sources(results: Results) -> list[str]:
     ]
 
 
-def runs_asked_for(results: Results) -> list[Result]:
-    """All runs but those of seeds that the declared rule does not use, unless they have begun."""
-    wanted = results.settings.seeds[: starts_by_rule(results)]
-    return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]
-
-
 def missing_metrics(results: Results) -> list[str]:
     """Name the metrics that no finished run has, and the runs whose curve ends before their last step.
 
@@ -148,13 +105,10 @@ def missing_metrics(results: Results) -> list[str]:
     finished = [run for run in results.runs if run.state is State.FINISHED]
     found = []
     for metric, key in _keys_of_metrics(results.settings).items() if finished else ():
-        curves = results.curves(metric)
-        ends = {
-            run.name: curves[run.variant, run.seed][-1][0]
-            for run in finished
-            if (run.variant, run.seed) in curves
-        }
-        early = [name for name, step in ends.items() if step < results.settings.steps]
+        ends = {run: points[-1][0] for run, points in curves_of(results, metric).items()}
+        absent = [run.name for run in finished if (run.variant, run.seed) not in ends]
+        last = results.settings.steps
+        early = [run.name for run in finished if ends.get((run.variant, run.seed), last) < last]
         if not ends:
             logged = sorted({*results.table["metric"].unique()} - {metric})
             near = get_close_matches(metric, logged, n=3, cutoff=0.4)
@@ -164,11 +118,11 @@ def missing_metrics(results: Results) -> list[str]:
         elif early:
             step = min(ends.values())
             found.append(
-                f"{metric} ends at step {step} of {results.settings.steps} in {', '.join(early)}: left out, "
+                f"{metric} ends at step {step} of {last} in {', '.join(early)}: left out, "
                 f"for it says nothing of the trained policy. Type in base: trainer.test_freq=<steps between "
                 f"validations>"
             )
-        if ends and (absent := [run.name for run in finished if run.name not in ends]):
+        if ends and absent:
             found.append(f"{metric} is missing in {', '.join(absent)}: left out")
     return found
 
@@ -178,17 +132,3 @@ def _keys_of_metrics(settings: GridSettings) -> dict[str, str]:
     keys = {settings.primary.metric: "primary"} if settings.primary else {}
     keys |= {check.metric: f"checks[{index}]" for index, check in enumerate(settings.checks)}
     return {metric: keys.get(metric, "metrics") for metric in [*settings.metrics, *keys]}
-
-
-def _rows(results: Results, metric: str, measure: str) -> list[Row]:
-    values = values_of(results, metric, measure)
-    there = [variant for variant in results.variants if values[variant]]
-    comparisons = [
-        None if variant == results.baseline else compare(values[variant], values[results.baseline])
-        for variant in there
-    ]
-    p_values = adjusted([comparison.p if comparison else None for comparison in comparisons])
-    return [
-        Row(metric, measure, variant, values[variant], summarize([*values[variant].values()]), comparison, p)
-        for variant, comparison, p in zip(there, comparisons, p_values, strict=True)
-    ]

@@ -1,20 +1,39 @@
-"""Differences of variants paired by seed, their tests, and how they are written in a sentence."""
+"""Differences of variants paired by seed: their tests, and the power that a number of starts gives them.
+
+``ablate run --until-decided`` extends a grid once by a rule that reads nothing but the finished runs, so that
+it gives the same number of starts after a kill.
+
+Of the power, ``alpha`` is the two-sided level of one comparison. Of several under Holm's rule, the one with
+the smallest p is tested at the declared level / number of comparisons and the others at more. The power is
+that of this first level (`Declaration.level`): it holds for each comparison whatever the others show, and is
+understated when others are shown.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import NormalDist, fmean
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from grpo_verl_ext.ablation.declaration.comparisons import FEWEST, Comparison, Primary
-from grpo_verl_ext.ablation.running.results import Results
+from grpo_verl_ext.ablation.running.results import Result, Results
+from grpo_verl_ext.ablation.running.state import State
 from grpo_verl_ext.ablation.statistics.measures import NO_SPREAD, interval, values_of
 
 # statsmodels is imported where it is needed: it takes half a second, and exploratory grids need none of it.
+
+
+POWER = 0.8
+"""Probability with which a difference is to be found."""
+
+MANY = 1000
+"""Stands for as many starts or more."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +79,7 @@ def holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Pairs:
-    """A comparison over the common starts of its variants; sd and p-values are NaN without a test."""
+    """A comparison over the common starts of its variants; NaN and None stand for what is not tested."""
 
     by_seed: dict[int, float]
     difference: float | None
@@ -68,75 +87,206 @@ class Pairs:
     sd: float = math.nan
     p: float = math.nan
     p_equal: float = math.nan
+    adjusted_p: float = math.nan
+    """After Holm over all comparisons; NaN for a control, which is none of them."""
+    low: float | None = None
+    high: float | None = None
+    """Student's t interval of level 1 − alpha."""
+    needed: int | None = None
+    """Starts with which a difference of the margin is found with `POWER`; None without a margin."""
     why: str | None = None
     """Why nothing is tested; None: it is."""
 
-    @property
-    def starts(self) -> int:
-        """Number of common starts."""
-        return len(self.by_seed)
 
-    def interval(self, alpha: float) -> tuple[float, float] | None:
-        """Student's t interval of level 1 − alpha; None where nothing is tested."""
-        if self.difference is None or math.isnan(self.sd):
-            return None
-        return interval(self.difference, self.sd, self.starts, 1 - alpha)
-
-
-def pairs_of(results: Results, comparison: Comparison, primary: Primary, margin: float) -> Pairs:
+def pairs_of(results: Results, comparison: Comparison, primary: Primary, margin: float | None) -> Pairs:
     """Pair and test the primary of a comparison over the declared starts that its variants have finished."""
-    every = values_of(results, primary.metric, primary.measure)
+    declared, every = results.declared, values_of(results, primary.metric, primary.measure)
     values = {name: every[name] for name in comparison.variants}
-    usable = results.settings.declaration.usable
-    common = [seed for seed in usable if all(seed in each for each in values.values())]
+    common = [seed for seed in declared.usable if all(seed in each for each in values.values())]
     by_seed = {
-        seed: comparison.difference({name: each[seed] for name, each in values.items()}) for seed in common
+        seed: difference_of(comparison, {name: each[seed] for name, each in values.items()})
+        for seed in common
     }
     unknown = [str(seed) for seed in common if not math.isfinite(by_seed[seed])]
     if unknown:
         return Pairs(by_seed, None, why=f"a value is NaN with seed {', '.join(unknown)}")
     difference = fmean(by_seed.values()) if by_seed else None
-    if len(common) < FEWEST:
+    if difference is None or len(common) < FEWEST:
         everyone = "both" if len(values) == 2 else "all"
         return Pairs(by_seed, difference, why=f"fewer than {FEWEST} starts are finished by {everyone}")
     differences = np.array([*by_seed.values()])
     largest = max(abs(each[seed]) for seed in common for each in values.values())
     if differences.std() <= NO_SPREAD * largest:
         return Pairs(by_seed, difference, why="the difference is the same with every seed")
-    tests = paired_tests(differences, margin)
-    return Pairs(by_seed, difference, float(tests.sd), float(tests.p), float(tests.p_equal))
+    tests = paired_tests(differences, math.nan if margin is None else margin)
+    sd = float(tests.sd)
+    low, high = interval(difference, sd, len(common), 1 - declared.alpha)
+    needed = None if margin is None else starts_needed(margin, sd, declared.level)
+    p, p_equal = float(tests.p), float(tests.p_equal)
+    return Pairs(by_seed, difference, sd, p, p_equal, low=low, high=high, needed=needed)
 
 
-def measured(comparison: Comparison, primary: Primary, pairs: Pairs, alpha: float) -> str:
-    """``gvpo − grpo, area of acc, 12 starts: +0.021 (−0.008 … 0.050)``, as far as it is known."""
-    text = f"{comparison_name(comparison, primary)}, {starts_as_text(pairs.starts)}"
-    if pairs.difference is None:
-        return text
-    text += f": {figures(pairs.difference, '+')}"
-    ends = pairs.interval(alpha)
-    return text if ends is None else f"{text} ({figures(ends[0])} … {figures(ends[1])})"
+def declared_pairs(results: Results) -> list[Pairs]:
+    """Those of each declared comparison, with p-values after Holm over all of them; empty without one."""
+    declared = results.declared
+    if declared.primary is None or not declared.comparisons:
+        return []
+    found = [pairs_of(results, each, declared.primary, declared.margin) for each in declared.comparisons]
+    expected = [each.expected for each in declared.comparisons]
+    p_values = [declared_p(each, own.p, own.p_equal) for each, own in zip(expected, found, strict=True)]
+    adjusted = holm(np.array(p_values))
+    return [replace(own, adjusted_p=float(p)) for own, p in zip(found, adjusted, strict=True)]
 
 
-def comparison_name(comparison: Comparison, primary: Primary) -> str:
-    """``gvpo − grpo, area of acc``."""
-    measure = primary.measure.replace("_", " ")
-    return f"{comparison.variant} − {comparison.against}, {measure} of {primary.metric}"
+def declared_p(expected: str, p: float, p_equal: float) -> float:
+    """The p-value of what is expected, which enters `holm`."""
+    return p_equal if expected == "equal" else p
 
 
-def starts_as_text(count: int) -> str:
-    """``1 start``, ``12 starts``."""
-    return f"{count} start" + ("" if count == 1 else "s")
+def difference_of(comparison: Comparison, values: Mapping[str, float]) -> float:
+    """The number that is expected to be higher or lower than 0, from the number of each variant."""
+    taken = sum(values[name] for name in comparison.less) + (comparison.number or 0.0)
+    return sum(values[name] for name in comparison.plus) - taken
 
 
-def figures(value: float, sign: str = "") -> str:
-    """Three decimals, or two figures where these would be zeros or one figure; with a true minus sign."""
-    decimals = value == 0 or abs(value) >= 0.01
-    text = f"{value:{sign}.3f}" if decimals else f"{value:{sign}.2g}"
-    return text.replace("-", "−")
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviation of paired differences, and what it was estimated from."""
+
+    sd: float
+    """NaN: not known."""
+    degrees: int
+    """Degrees of freedom."""
+    variants: list[str]
+    starts: int
 
 
-def p_text(p: float) -> str:
-    """``p = 0.034``, in two figures below 0.01."""
-    if p < 0.0001:
-        return "p < 0.0001"
-    return f"p = {p:.2g}" if p < 0.01 else f"p = {p:.3f}"
+def power(difference: float, sd: float, starts: int, alpha: float) -> float:
+    """Probability that the two-sided paired t-test finds a true difference with its sign.
+
+    P(T > t_{1−α/2, n−1}), T noncentral t with n − 1 degrees of freedom and noncentrality √n·|difference|/sd.
+
+    Args:
+        sd: standard deviation of the paired differences.
+    """
+    from statsmodels.stats.power import TTestPower
+
+    if sd == 0:
+        return 1.0
+    found = TTestPower().power(abs(difference) / sd, starts, alpha / 2, alternative="larger")
+    # scipy's noncentral t is NaN for some noncentralities above 38, where this probability rounds to 1.
+    return 1.0 if math.isnan(found) else float(found)
+
+
+def smallest_difference(sd: float, starts: int, alpha: float) -> float:
+    """The difference that the starts find with probability `POWER`."""
+    return _smallest_effect(starts, alpha) * sd
+
+
+@cache
+def _smallest_effect(starts: int, alpha: float) -> float:
+    """`smallest_difference` in units of the standard deviation."""
+    from statsmodels.stats.power import TTestPower
+
+    # Two-sided, statsmodels ends at wrong values for few starts, where the other tail of scipy's t is NaN.
+    return float(TTestPower().solve_power(nobs=starts, alpha=alpha / 2, power=POWER, alternative="larger"))
+
+
+def starts_needed(difference: float, sd: float, alpha: float) -> int:
+    """The fewest starts, `FEWEST` to `MANY`, that find the difference with probability `POWER`."""
+    known_sd = NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(POWER)
+    root = known_sd * sd / abs(difference)  # √n, were the standard deviation known: a lower bound
+    if root >= math.sqrt(MANY):
+        return MANY
+    starts = max(FEWEST, math.floor(root**2))
+    while starts < MANY and smallest_difference(sd, starts, alpha) > abs(difference):
+        starts += 1
+    return starts
+
+
+def extended_starts(margin: float, sd: float, alpha: float, *, first: int, most: int) -> int:
+    """The number of starts to end with: those that ``margin`` takes, from ``first`` to ``most``.
+
+    Args:
+        sd: estimated from the first starts by `difference_sd`, which is blind to the means of the
+            differences; NaN, a spread that is not known, takes ``most``.
+    """
+    return most if math.isnan(sd) else min(max(first, starts_needed(margin, sd, alpha)), most)
+
+
+def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard deviation of paired differences, pooled over all pairs of variants.
+
+    √2·s with s² = Σ (y_ij − ȳ_i· − ȳ_·j + ȳ··)² / ((k − 1)(n − 1)), the residual of variant + start. With two
+    variants this is the standard deviation of their differences. It assumes that all variants scatter alike
+    around their start.
+
+    Args:
+        values: ``(…, k, n)``, k ≥ 2 variants with the same n ≥ 2 starts.
+
+    Returns:
+        ``(…)``.
+    """
+    of_variant = values.mean(axis=-1, keepdims=True)
+    of_start = values.mean(axis=-2, keepdims=True)
+    residuals = values - of_variant - of_start + values.mean(axis=(-2, -1), keepdims=True)
+    degrees = (values.shape[-2] - 1) * (values.shape[-1] - 1)
+    pooled: NDArray[np.float64] = np.sqrt(2 * (residuals**2).sum(axis=(-2, -1)) / degrees)
+    return pooled
+
+
+def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> Spread:
+    """Standard deviation of paired differences of the primary, over the seeds that all variants have.
+
+    It is NaN with fewer than two variants or two such seeds; a seed with a NaN is left out.
+    """
+    every = values_of(results, primary.metric, primary.measure)
+    values = [every[name] for name in variants]
+    common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
+    if len(values) < 2 or len(common) < 2:
+        return Spread(math.nan, 0, list(variants), len(common))
+    sd = float(difference_sd(np.array([[each[seed] for seed in common] for each in values])))
+    return Spread(sd, (len(values) - 1) * (len(common) - 1), list(variants), len(common))
+
+
+def first_spread(results: Results) -> Spread | None:
+    """The spread over the declared first starts; None until all compared variants have finished them."""
+    declared = results.declared
+    primary = declared.primary
+    if declared.starts is None or primary is None or not declared.expect:
+        return None
+    first = declared.seeds[: declared.starts.first]
+    values = values_of(results, primary.metric, primary.measure)
+    if any(seed not in values[name] for name in declared.compared for seed in first):
+        return None
+    return spread_of(results, primary, declared.compared, first)
+
+
+def starts_by_rule(results: Results) -> int:
+    """The number of starts that the declaration asks for, by the runs that are finished.
+
+    ``starts.first`` until these are finished; then what ``margin`` takes at 80 %, at most ``starts.most``.
+    Without ``starts``, all seeds.
+    """
+    declared = results.declared
+    if declared.starts is None:
+        return len(declared.seeds)
+    spread = first_spread(results)
+    if spread is None or declared.margin is None:
+        return declared.starts.first
+    first, most = declared.starts.first, declared.starts.most
+    sd = spread.sd * declared.spread_factor
+    return extended_starts(declared.margin, sd, declared.level, first=first, most=most)
+
+
+def finished_starts(results: Results, count: int) -> int:
+    """How many of the first ``count`` starts the compared variants have all finished."""
+    declared = results.declared
+    finished = [{run.seed for run in results.finished[name]} for name in declared.compared]
+    return sum(all(seed in each for each in finished) for seed in declared.seeds[:count])
+
+
+def runs_asked_for(results: Results) -> list[Result]:
+    """All runs but those of seeds that the declared rule does not use, unless they have begun."""
+    wanted = results.settings.seeds[: starts_by_rule(results)]
+    return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]

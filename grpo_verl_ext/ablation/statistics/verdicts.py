@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
-
-from grpo_verl_ext.ablation.declaration.comparisons import Check, Comparison, Control, Declaration, Primary
+from grpo_verl_ext.ablation.declaration.comparisons import (
+    Comparison,
+    Control,
+    Declaration,
+    ManipulationCheck,
+    Primary,
+)
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings
 from grpo_verl_ext.ablation.running.results import CheckResult, Results, read_any
-from grpo_verl_ext.ablation.statistics.measures import costs_of, values_of
-from grpo_verl_ext.ablation.statistics.pairs import (
-    Pairs,
-    comparison_name,
-    figures,
-    holm,
-    measured,
-    p_text,
-    pairs_of,
-)
-from grpo_verl_ext.ablation.statistics.power import MANY, POWER, starts_needed
+from grpo_verl_ext.ablation.statistics.measures import values_of
+from grpo_verl_ext.ablation.statistics.pairs import MANY, POWER, Pairs, pairs_of
 
 
-class Outcome(str, Enum):
+class VerdictOutcome(str, Enum):
     """What a declared comparison came to."""
 
     SHOWN = "shown"
@@ -48,7 +43,7 @@ class Verdict:
     against: str
     expected: str
     """higher, lower, different or equal."""
-    outcome: Outcome
+    outcome: VerdictOutcome
     starts: int
     """Number of common starts."""
     difference: float | None
@@ -71,11 +66,6 @@ class Verdict:
     sentence: str
 
 
-def declared_p(expected: str, p: float, p_equal: float) -> float:
-    """The p-value of what is expected, which enters `holm`."""
-    return p_equal if expected == "equal" else p
-
-
 def outcome_of(
     expected: str,
     difference: float,
@@ -85,7 +75,7 @@ def outcome_of(
     adjusted_p: float,
     alpha: float,
     comparisons: int,
-) -> Outcome:
+) -> VerdictOutcome:
     """Decide one comparison.
 
     What is expected is shown at ``adjusted_p`` ≤ alpha, and its opposite direction likewise, the test being
@@ -96,34 +86,34 @@ def outcome_of(
     found, single = adjusted_p <= alpha, alpha / comparisons
     if expected == "equal":
         if found:
-            return Outcome.SHOWN
-        return Outcome.OPPOSITE if p <= single else Outcome.UNDECIDED
+            return VerdictOutcome.SHOWN
+        return VerdictOutcome.OPPOSITE if p <= single else VerdictOutcome.UNDECIDED
     if found:
         as_expected = expected == "different" or (difference > 0) == (expected == "higher")
-        return Outcome.SHOWN if as_expected else Outcome.OPPOSITE
-    return Outcome.EQUAL if p_equal <= single else Outcome.UNDECIDED
+        return VerdictOutcome.SHOWN if as_expected else VerdictOutcome.OPPOSITE
+    return VerdictOutcome.EQUAL if p_equal <= single else VerdictOutcome.UNDECIDED
 
 
-def with_control(results: Results) -> Results:
-    """The results with the control of another grid, where one is declared and not read yet."""
-    control = results.settings.control
-    if control is None or control.grid is None or results.control is not None:
-        return results
-    return replace(results, control=_control_of(control.grid))
+def control_of(results: Results) -> CheckResult | None:
+    """The control of another grid, where one is declared: as it is kept, else as it is read now."""
+    control = results.declared.control
+    if results.control is not None or control is None or control.grid is None:
+        return results.control
+    return _control_of_grid(control.grid)
 
 
 def missing_control(settings: GridSettings) -> str | None:
     """Say that the control is that of another grid, which has not shown it; None if nothing is missing."""
     if settings.control is None or settings.control.grid is None:
         return None
-    control = _control_of(settings.control.grid)
+    control = _control_of_grid(settings.control.grid)
     if control.passed:
         return None
     fix = "grpo-verl-ext ablate run <file of that grid>"
     return f"{control.sentence}. Without it every verdict is blind. Type: {fix}"
 
 
-def _control_of(grid: str) -> CheckResult:
+def _control_of_grid(grid: str) -> CheckResult:
     """The own control of another grid; missed where it has none or cannot be read."""
     why = "that grid declares no control of its own"
     try:
@@ -141,17 +131,17 @@ def _control_of(grid: str) -> CheckResult:
 
 def _own_control(results: Results, control: Control, primary: Primary) -> CheckResult:
     """Whether the control's difference is significant, at alpha, in its expected direction."""
-    declared = results.settings.declaration
+    declared = results.declared
     comparison = control.comparison(declared.baseline)
-    expected, alpha = comparison.expected, declared.alpha
-    pairs = pairs_of(results, comparison, primary, declared.margin or math.nan)
+    expected = comparison.expected
+    pairs = pairs_of(results, comparison, primary, declared.margin)
     tests = {"p": pairs.p, "p_equal": math.nan, "adjusted_p": pairs.p}
-    outcome = outcome_of(expected, pairs.difference or 0.0, **tests, alpha=alpha, comparisons=1)
-    passed = outcome is Outcome.SHOWN
+    outcome = outcome_of(expected, pairs.difference or 0.0, **tests, alpha=declared.alpha, comparisons=1)
+    passed = outcome is VerdictOutcome.SHOWN
     said = "shown" if passed else f"missed; {expected} was expected"
-    sentence = f"{measured(comparison, primary, pairs, alpha)}: {said} ({pairs.why or p_text(pairs.p)})"
+    sentence = f"{_measured(comparison, primary, pairs)}: {said} ({pairs.why or _p_text(pairs.p)})"
     return CheckResult(
-        name=f"positive control: {comparison_name(comparison, primary)}, {expected}",
+        name=f"positive control: {_comparison_name(comparison, primary)}, {expected}",
         variant=comparison.variant,
         value=pairs.difference,
         passed=passed,
@@ -160,9 +150,9 @@ def _own_control(results: Results, control: Control, primary: Primary) -> CheckR
     )
 
 
-def _check_results(results: Results, declared: Declaration) -> list[CheckResult]:
+def check_results(results: Results) -> list[CheckResult]:
     """The control and each check of each variant, in the order of their declaration."""
-    found = []
+    declared, found = results.declared, []
     if results.control is not None:
         found.append(results.control)
     elif declared.control is not None and declared.primary is not None:
@@ -172,9 +162,9 @@ def _check_results(results: Results, declared: Declaration) -> list[CheckResult]
     return found
 
 
-def _checked(results: Results, check: Check, variant: str) -> CheckResult:
+def _checked(results: Results, check: ManipulationCheck, variant: str) -> CheckResult:
     values = values_of(results, check.metric, check.measure)[variant]
-    own = [values[seed] for seed in results.settings.declaration.usable if seed in values]
+    own = [values[seed] for seed in results.declared.usable if seed in values]
     mean = fmean(own) if own else math.nan
     unknown = math.isnan(mean)
     passed = mean >= check.at_least
@@ -190,96 +180,79 @@ def _checked(results: Results, check: Check, variant: str) -> CheckResult:
     )
 
 
-def judge(results: Results) -> tuple[list[Verdict], list[CheckResult]]:
-    """Verdicts and checks in the order of their declaration, the control first; empty without one.
+def judge(
+    declared: Declaration,
+    pairs: Sequence[Pairs],
+    checks: Sequence[CheckResult],
+    costs: Mapping[str, Mapping[str, float]],
+) -> list[Verdict]:
+    """The verdicts in the order of their declaration; empty without one.
 
     A missed control makes every verdict blind; a missed check makes each comparison of its variant not
     exercised.
+
+    Args:
+        pairs: those of each declared comparison, from `declared_pairs`.
+        checks: from `check_results`.
+        costs: what a run of each variant took, from `costs_of`.
     """
-    declared = results.settings.declaration
-    checks = _check_results(results, declared)
-    comparisons = declared.comparisons
-    if not comparisons:
-        return [], checks
-    pairs = [pairs_of(results, each, *declared.subject) for each in comparisons]
-    p_values = [
-        declared_p(each.expected, own.p, own.p_equal) for each, own in zip(comparisons, pairs, strict=True)
-    ]
-    costs = costs_of(results)
+    primary, margin = declared.primary, declared.margin
+    if primary is None or margin is None:
+        return []
     verdicts = []
-    for comparison, own, adjusted in zip(comparisons, pairs, holm(np.array(p_values)), strict=True):
-        seconds = [costs[name]["seconds"] if name in costs else 0.0 for name in comparison.variants]
-        tested = _tested(declared, comparison, own, float(adjusted))
-        timed = replace(tested, minutes_needed=_minutes_needed(seconds, tested))
-        verdicts.append(_concluded(declared, comparison, own, timed, checks))
-    return verdicts, checks
+    for comparison, own in zip(declared.comparisons, pairs, strict=True):
+        tested = _tested(declared, comparison, own, costs)
+        outcome, why = _gate(comparison, checks) or (tested.outcome, own.why)
+        verdict = replace(tested, outcome=outcome)
+        head = f"{_measured(comparison, primary, own)}: {outcome.value}"
+        verdicts.append(replace(verdict, sentence=f"{head}; {why or _reason(verdict, margin)}"))
+    return verdicts
 
 
-def _concluded(
-    declared: Declaration,
-    comparison: Comparison,
-    pairs: Pairs,
-    tested: Verdict,
-    checks: Sequence[CheckResult],
+def _tested(
+    declared: Declaration, comparison: Comparison, pairs: Pairs, costs: Mapping[str, Mapping[str, float]]
 ) -> Verdict:
-    """The verdict with what the checks leave of its outcome, and its sentence."""
-    primary, margin = declared.subject
-    outcome, why = _gate(comparison, checks) or (tested.outcome, pairs.why)
-    verdict = replace(tested, outcome=outcome)
-    head = f"{measured(comparison, primary, pairs, declared.alpha)}: {outcome.value}"
-    return replace(verdict, sentence=f"{head}; {why or _reason(verdict, margin)}")
-
-
-def _tested(declared: Declaration, comparison: Comparison, pairs: Pairs, adjusted: float) -> Verdict:
-    """The verdict of the tests, without sentence and minutes."""
-    _, margin = declared.subject
-    outcome = outcome_of(
-        comparison.expected,
-        pairs.difference or 0.0,
-        p=pairs.p,
-        p_equal=pairs.p_equal,
-        adjusted_p=adjusted,
-        alpha=declared.alpha,
-        comparisons=len(declared.comparisons),
-    )
-    low, high = pairs.interval(declared.alpha) or (None, None)
+    """The verdict of the tests, without a sentence."""
     tested = pairs.why is None
+    missing = (pairs.needed or 0) - len(pairs.by_seed)
+    seconds = [costs[name]["seconds"] if name in costs else 0.0 for name in comparison.variants]
+    known = missing > 0 and pairs.needed != MANY and all(seconds)
     return Verdict(
         variant=comparison.variant,
         against=comparison.against,
         expected=comparison.expected,
-        outcome=outcome,
-        starts=pairs.starts,
+        outcome=outcome_of(
+            comparison.expected,
+            pairs.difference or 0.0,
+            p=pairs.p,
+            p_equal=pairs.p_equal,
+            adjusted_p=pairs.adjusted_p,
+            alpha=declared.alpha,
+            comparisons=len(declared.comparisons),
+        ),
+        starts=len(pairs.by_seed),
         difference=pairs.difference,
-        low=low,
-        high=high,
+        low=pairs.low,
+        high=pairs.high,
         p=pairs.p if tested else None,
-        adjusted_p=adjusted if tested else None,
+        adjusted_p=pairs.adjusted_p if tested else None,
         p_equal=pairs.p_equal if tested else None,
         by_seed=pairs.by_seed,
-        starts_needed=starts_needed(margin, pairs.sd, declared.level) if tested else None,
-        minutes_needed=None,
+        starts_needed=pairs.needed,
+        minutes_needed=missing * math.fsum(seconds) / 60 if known else None,
         sentence="",
     )
 
 
-def _gate(comparison: Comparison, checks: Sequence[CheckResult]) -> tuple[Outcome, str] | None:
+def _gate(comparison: Comparison, checks: Sequence[CheckResult]) -> tuple[VerdictOutcome, str] | None:
     """The outcome that a missed control or check leaves, and why; None: the tests decide."""
     missed = [each for each in checks if not each.passed]
     if any(each.is_control for each in missed):
-        return Outcome.BLIND, "the positive control was missed, so that nothing is claimed"
+        return VerdictOutcome.BLIND, "the positive control was missed, so that nothing is claimed"
     own = [
         f"{each.name}, was missed by {each.variant}" for each in missed if each.variant in comparison.variants
     ]
-    return (Outcome.NOT_EXERCISED, "; ".join(own)) if own else None
-
-
-def _minutes_needed(seconds: list[float], verdict: Verdict) -> float | None:
-    """Minutes of steps that the missing starts of the variants would take; None where it is unknown."""
-    more = (verdict.starts_needed or 0) - verdict.starts
-    if more <= 0 or verdict.starts_needed == MANY or not all(seconds):
-        return None
-    return more * math.fsum(seconds) / 60
+    return (VerdictOutcome.NOT_EXERCISED, "; ".join(own)) if own else None
 
 
 _OTHER = {"higher": "lower", "lower": "higher"}
@@ -290,19 +263,19 @@ def _reason(verdict: Verdict, margin: float) -> str:
     if verdict.p is None or verdict.adjusted_p is None or verdict.p_equal is None:
         raise ValueError(f"{verdict.variant} − {verdict.against} was not tested")
     expected, within = verdict.expected, f"within ±{margin:g}"
-    if verdict.outcome is Outcome.SHOWN:
+    if verdict.outcome is VerdictOutcome.SHOWN:
         said = f"equal {within}" if expected == "equal" else f"{expected}, as expected"
-        return f"{said} ({p_text(verdict.adjusted_p)})"
-    if verdict.outcome is Outcome.OPPOSITE:
+        return f"{said} ({_p_text(verdict.adjusted_p)})"
+    if verdict.outcome is VerdictOutcome.OPPOSITE:
         decisive = verdict.p if expected == "equal" else verdict.adjusted_p
-        return f"{_OTHER.get(expected, 'different')} where {expected} was expected ({p_text(decisive)})"
-    if verdict.outcome is Outcome.EQUAL:
-        return f"{within} ({p_text(verdict.p_equal)})"
-    different, equal = p_text(verdict.p), p_text(verdict.p_equal)
+        return f"{_OTHER.get(expected, 'different')} where {expected} was expected ({_p_text(decisive)})"
+    if verdict.outcome is VerdictOutcome.EQUAL:
+        return f"{within} ({_p_text(verdict.p_equal)})"
+    different, equal = _p_text(verdict.p), _p_text(verdict.p_equal)
     if expected == "equal":
-        equal = f"{p_text(verdict.adjusted_p)} after Holm"
+        equal = f"{_p_text(verdict.adjusted_p)} after Holm"
     else:
-        different = f"{p_text(verdict.adjusted_p)} after Holm"
+        different = f"{_p_text(verdict.adjusted_p)} after Holm"
     return f"{different}; equality {within}: {equal}; {_needs(verdict, margin)}"
 
 
@@ -315,3 +288,39 @@ def _needs(verdict: Verdict, margin: float) -> str:
     more = needed - verdict.starts
     minutes = "" if verdict.minutes_needed is None else f" ({verdict.minutes_needed:.0f} minutes)"
     return f"{margin:g} needs {more} more start{'s' * (more > 1)}{minutes}"
+
+
+def _measured(comparison: Comparison, primary: Primary, pairs: Pairs) -> str:
+    """``gvpo − grpo, area of acc, 12 starts: +0.021 (−0.008 … 0.050)``, as far as it is known."""
+    text = f"{_comparison_name(comparison, primary)}, {starts_as_text(len(pairs.by_seed))}"
+    if pairs.difference is None:
+        return text
+    text += f": {figures(pairs.difference, '+')}"
+    if pairs.low is None or pairs.high is None:
+        return text
+    return f"{text} ({figures(pairs.low)} … {figures(pairs.high)})"
+
+
+def _comparison_name(comparison: Comparison, primary: Primary) -> str:
+    """``gvpo − grpo, area of acc``."""
+    measure = primary.measure.replace("_", " ")
+    return f"{comparison.variant} − {comparison.against}, {measure} of {primary.metric}"
+
+
+def starts_as_text(count: int) -> str:
+    """``1 start``, ``12 starts``."""
+    return f"{count} start" + ("" if count == 1 else "s")
+
+
+def figures(value: float, sign: str = "") -> str:
+    """Three decimals, or two figures where these would be zeros or one figure; with a true minus sign."""
+    decimals = value == 0 or abs(value) >= 0.01
+    text = f"{value:{sign}.3f}" if decimals else f"{value:{sign}.2g}"
+    return text.replace("-", "−")
+
+
+def _p_text(p: float) -> str:
+    """``p = 0.034``, in two figures below 0.01."""
+    if p < 0.0001:
+        return "p < 0.0001"
+    return f"p = {p:.2g}" if p < 0.01 else f"p = {p:.3f}"
