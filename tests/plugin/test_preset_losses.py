@@ -64,6 +64,27 @@ BY_HAND = {
         (-math.exp(3e-4) - 2 * 1.0004 + math.e) / 3,
         [[-math.exp(3e-4) / 2 / 3] * 2, [0.0, 0.0], [math.e / 3]],
     ),
+    # s = e^{1.5e-3} is inside 1 + 2.5e-3, where the second is clipped; sums over tokens: GSPO's times |o|.
+    "luspo": (
+        [[by_ratio(1e-3), by_ratio(2e-3)], [by_ratio(0.1), by_ratio(0.3)], [by_ratio(1.0)]],
+        [1.0, 2.0, -1.0],
+        (-2 * math.exp(1.5e-3) - 2 * 2 * 1.0025 + math.e) / 3,
+        [[-math.exp(1.5e-3) / 3] * 2, [0.0, 0.0], [math.e / 3]],
+    ),
+    # φ(2) = 2² e^{3 (1 − 2)} where A ≥ 0, φ(½) = ½³ e^{2 (1 − ½)} where A < 0; log π = −1. N = 3.
+    "vespo": (
+        [[by_ratio(math.log(2)), by_ratio(0.0)], [by_ratio(-math.log(2))]],
+        [1.0, -1.0],
+        (2 * 4 * math.exp(-3) - math.e / 8) / 3,
+        [[-4 * math.exp(-3) / 3] * 2, [math.e / 8 / 3]],
+    ),
+    # PPO's loss over tokens; ρ = 5 with A < 0 is beyond the dual clip at 3. N = 3.
+    "maxrl": (
+        [[by_ratio(0.0), by_ratio(1.0)], [by_ratio(math.log(5))]],
+        [3.0, -1.0],
+        (-3 - 3 * 1.2 + 3) / 3,
+        [[-3 / 3, 0.0], [0.0]],
+    ),
     # ρ = 8 counts as 5, ρ = 1/2 as itself: there is no lower bound. N = 3.
     "cispo": (
         [[by_ratio(math.log(8), -0.5), by_ratio(-math.log(2), -2.0)], [by_ratio(math.log(8), -1.0)]],
@@ -124,6 +145,29 @@ def test_gspo_moves_the_tokens_of_a_response_together(row, advantage) -> None:
 
 @given(responses, signed)
 @repeatable
+def test_luspo_is_gspo_times_the_length(row, advantage) -> None:
+    """Where the clip ranges, which differ, cut nothing: at the first update."""
+    first = [(log_prob, log_prob) for log_prob, _ in row]
+    (gspo, (gspos,)), (luspo, (luspos,)) = (
+        loss_and_gradient(name, [first], [advantage]) for name in ("gspo", "luspo")
+    )
+    assert luspo == pytest.approx(len(row) * gspo, rel=2e-8)
+    assert luspos == pytest.approx([len(row) * each for each in gspos], rel=2e-8)
+
+
+@given(responses, signed)
+@repeatable
+def test_vespo_moves_a_response_as_far_as_its_kernel(row, advantage) -> None:
+    _, (gradient,) = loss_and_gradient("vespo", [row], [advantage])
+    weight = math.exp(sum(log_prob - old for log_prob, old in row))
+    k, decay = (2, 3) if advantage >= 0 else (3, 2)
+    kernel = weight**k * math.exp(decay * (1 - weight))
+    assert gradient == pytest.approx([-kernel * advantage / len(row)] * len(row), rel=1e-9, abs=1e-30)
+    assert kernel <= (k / decay) ** k * math.exp(decay - k) * (1 + 1e-12)  # its maximum, at k/λ
+
+
+@given(responses, signed)
+@repeatable
 def test_cispo_moves_every_token_and_none_by_more_than_its_cap(row, advantage) -> None:
     _, (gradient,) = loss_and_gradient("cispo", [row], [advantage])
     for found, (log_prob, old) in zip(gradient, row, strict=True):
@@ -151,6 +195,11 @@ def test_rloo_has_no_ratio(row, advantage, shift) -> None:
 
 TRLS = {
     "gspo": {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4},
+    "luspo": {
+        **{"loss_type": "luspo", "importance_sampling_level": "sequence"},
+        **{"epsilon_low": 2e-3, "epsilon_high": 2.5e-3},
+    },
+    "vespo": {"loss_type": "vespo"},
     # TRL's bound is the ratio itself.
     "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
     "sapo": {"loss_type": "sapo"},
@@ -199,10 +248,13 @@ def by_trl(trainer: type, options: dict[str, object], batch: RaggedBatch) -> tup
     fake = SimpleNamespace(
         **{"importance_sampling_level": "token", "loss_type": "grpo", "epsilon_low": 0.2} | options,
         args=SimpleNamespace(
-            delta=None, sapo_temperature_pos=1.0, sapo_temperature_neg=1.05, steps_per_generation=1
+            **{"delta": None, "steps_per_generation": 1},
+            **{"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05},
+            **{"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0},
         ),
         accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, **_: x),
         model=SimpleNamespace(training=True),
+        get_gamma_weights=trainer.get_gamma_weights,
         beta=0.0,
         top_entropy_quantile=1.0,
         off_policy_mask_threshold=None,
