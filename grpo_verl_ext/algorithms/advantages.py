@@ -90,7 +90,8 @@ def mean_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
 
     MaxRL, arXiv 2602.02710. For rewards of 0 and 1 with K right responses of n it is n/K − 1 for a right one
     and −1 for a wrong one. With n independent responses the policy gradient is without bias that of the
-    log-likelihood of a right answer as far as its first n − 1 terms, Σ_{k<n} ∇pass@k / k. A group without a right response, and a group of one, has advantage 0.
+    log-likelihood of a right answer as far as its first n − 1 terms, Σ_{k<n} ∇pass@k / k. A group without a
+    right response, and a group of one, has advantage 0.
     Differs from the authors' code, in which a group of one has r / ε.
 
     Raises:

@@ -98,9 +98,9 @@ def test_mean_scaled_weighs_right_answers_by_the_inverse_of_their_share(right, w
 
 
 def test_mean_scaled_estimates_the_gradient_of_a_truncated_log_likelihood():
-    # Of n independent answers, each right with probability p, K are right. Σ (right) ∂log π/∂p / K has the mean
-    # Σ_{k=1}^{n} (1 − p)^{k−1}, the gradient of −Σ_{k≤n} (1 − p)^k / k. The −1 of every answer has mean 0 over
-    # all K; K = 0, where nothing is learned, would contribute (1 − p)^{n−1}: the last term is lost.
+    # Of n independent answers, each right with probability p, K are right. Σ (right) ∂log π/∂p / K has the
+    # mean Σ_{k=1}^{n} (1 − p)^{k−1}, the gradient of −Σ_{k≤n} (1 − p)^k / k. The −1 of every answer has mean
+    # 0 over all K; K = 0, where nothing is learned, would contribute (1 − p)^{n−1}: the last term is lost.
     p, n = 0.3, 5
     expected = 0.0
     for right in range(1, n + 1):
