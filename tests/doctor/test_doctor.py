@@ -147,6 +147,16 @@ WRONG = {
         [f"{ACTOR}.clip_ratio_high=null", f"{ACTOR}.clip_ratio=0.2"],
         "verls-losses",
     ),
+    "LUSPO averaged over tokens": ("luspo", [f"{ACTOR}.loss_agg_mode=token-mean"], "verls-aggregation"),
+    "VESPO with weights outside its kernel": (
+        "vespo",
+        ["algorithm.rollout_correction.rollout_is=token"],
+        "vespo-weights",
+    ),
+    "VESPO with a kernel that grows": ("vespo", [f"{ACTOR}.policy_loss.vespo_lambda_pos=0"], "settings"),
+    "DPPO with verl's truncation": ("dppo", [f"{ACTOR}.clip_ratio_c=3.0"], "verls-losses"),
+    "DPPO with PPO's range": ("dppo_kl", [f"{ACTOR}.clip_ratio_low=0.2"], "verls-losses"),
+    "a standard deviation in MaxRL": ("maxrl", ["algorithm.grpo_ext.scale_rewards=group"], "settings"),
     "SAPO averaged over tokens": ("sapo", [f"{ACTOR}.loss_agg_mode=token-mean"], "verls-aggregation"),
     "CISPO averaged over responses": (
         "cispo",

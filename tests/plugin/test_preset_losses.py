@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
-from grpo_verl_ext.verl_plugin.invariance.batch import RaggedBatch, ragged_batch
+from grpo_verl_ext.verl_plugin.invariance.batch import MAX_RESPONSE_LENGTH, RaggedBatch, ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.cuts import cut
 from grpo_verl_ext.verl_plugin.invariance.report import (
     OUR_CASES,
@@ -37,7 +37,10 @@ def loss_and_gradient(name: str, rows: list[list[tuple[float, float]]], advantag
     log_prob = padded[..., 0].clone().requires_grad_()
     config = actor_config(CASES[name])
     config.global_batch_info.update(
-        dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=len(rows), loss_scale_factor=None
+        loss_scale_factor=config.loss_scale_factor,
+        dp_size=1,
+        batch_num_tokens=int(mask.sum()),
+        global_batch_size=len(rows),
     )
     loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
         old_log_prob=padded[..., 1],
@@ -77,6 +80,21 @@ BY_HAND = {
         [1.0, -1.0],
         (2 * 4 * math.exp(-3) - math.e / 8) / 3,
         [[-4 * math.exp(-3) / 3] * 2, [math.e / 8 / 3]],
+    ),
+    # π_old 0.4 → π 0.5 and 0.6 with A > 0, 0.5 → 0.3 and 0.3 → 0.6 with A < 0. |π − π_old| = 0.2 is over
+    # 0.15, and the KL, 0.081 and 0.087, over 0.05; the last token moves against its A, which no mask stops.
+    **dict.fromkeys(
+        ("dppo", "dppo_kl"),
+        (
+            [
+                [(math.log(0.5), math.log(0.4)), (math.log(0.6), math.log(0.4))],
+                [(math.log(0.3), math.log(0.5))],
+                [(math.log(0.6), math.log(0.3))],
+            ],
+            [1.0, -1.0, -1.0],
+            (-1.25 * math.log(0.5) + 2 * math.log(0.6)) / 3 / MAX_RESPONSE_LENGTH,
+            [[-1.25 / 3 / MAX_RESPONSE_LENGTH, 0.0], [0.0], [2 / 3 / MAX_RESPONSE_LENGTH]],
+        ),
     ),
     # PPO's loss over tokens; ρ = 5 with A < 0 is beyond the dual clip at 3. N = 3.
     "maxrl": (
