@@ -85,6 +85,31 @@ def group_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     return deviation / (group_std(deviation, group, member) + STD_EPS)
 
 
+def mean_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
+    """A_i = (r_i − mean r) / (mean r + ε), the mean over the group of i, ε = 1e-6: (B,) → (B,), no unit.
+
+    MaxRL, arXiv 2602.02710. For rewards of 0 and 1 with K right responses of n it is n/K − 1 for a right one
+    and −1 for a wrong one. With n independent responses the policy gradient is without bias that of the
+    log-likelihood of a right answer as far as its first n − 1 terms, Σ_{k<n} ∇pass@k / k. A group without a
+    right response, and a group of one, has advantage 0.
+    Differs from the authors' code, in which a group of one has r / ε.
+
+    Raises:
+        TensorError: a negative reward; the mean could be 0 or negative, and turn the advantages round.
+    """
+    if bool((member & (rewards < 0)).any()):
+        row = int((member & (rewards < 0)).nonzero()[0])
+        raise TensorError(
+            f"the reward of row {row} is {rewards[row].item()}; MaxRL divides by the group's mean reward, "
+            f"and valid are rewards ≥ 0, such as 0 and 1. Correct the reward function "
+            f"(reward.custom_reward_function.path)"
+        )
+    deviation = group_deviation(rewards, group, member)
+    size = group_sum(member.to(deviation.dtype), group)
+    mean = group_sum(torch.where(member, rewards, 0), group) / size.clamp(min=1)
+    return deviation / (mean + STD_EPS)
+
+
 def batch_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     """A_i = (r_i − mean r) / (std R + ε), mean over the group of i, std (n − 1) over the whole batch R.
 

@@ -152,7 +152,9 @@ def _config(algorithm: Algorithm, step: StepResponses) -> ActorConfig:
         loss_scale_factor=1,
         **preset.numbers,
     )
-    config.global_batch_info.update(dp_size=1, batch_num_tokens=step.tokens, global_batch_size=step.size)
+    config.global_batch_info.update(  # as verl's ppo_loss does
+        dp_size=1, batch_num_tokens=step.tokens, global_batch_size=step.size, loss_scale_factor=1
+    )
     return config
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -139,11 +139,11 @@ def _refuse_taken(algorithm: Algorithm) -> None:
             raise RecordError(algorithm.name, field, record.name, "another record has one of this name")
 
 
-def _own() -> Iterator[Algorithm]:
-    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
-        for value in vars(import_module(module.name)).values():
-            if isinstance(value, Algorithm):
-                yield value
+def _own() -> Iterable[Algorithm]:
+    """Return the records of the folder, each once, though a module may import another's."""
+    modules = [import_module(each.name) for each in pkgutil.iter_modules(__path__, f"{__name__}.")]
+    values = [value for module in modules for value in vars(module).values()]
+    return {id(value): value for value in values if isinstance(value, Algorithm)}.values()
 
 
 def _enter_foreign(entry: EntryPoint) -> None:

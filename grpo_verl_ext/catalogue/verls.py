@@ -17,7 +17,6 @@ CLIP_COV = VerlsLoss(
     depends_on_cut=("ranks the tokens of each micro-batch, and draws among them", f"{LOSS}=vanilla"),
 )
 KL_COV = VerlsLoss("kl_cov", depends_on_cut=("ranks the tokens of each micro-batch", f"{LOSS}=vanilla"))
-DPPO_TV, DPPO_KL = VerlsLoss("dppo_tv"), VerlsLoss("dppo_kl")
 
 VERLS_ESTIMATORS = (
     VerlsEstimator("grpo", kl_in_loss=True),

@@ -28,9 +28,11 @@ from grpo_verl_ext.algorithms.advantages import (
     has_tokens,
     is_truncated,
     learnt_from,
+    mean_scaled,
     on_tokens,
     per_response,
 )
+from grpo_verl_ext.algorithms.validation import TensorError
 
 F64 = torch.float64
 
@@ -79,6 +81,41 @@ def test_leave_one_out_subtracts_the_mean_of_the_others(batch):
     assert_close(
         advantages_of(leave_one_out, rewards, ids), oracles.rloo_advantages(rewards, ids), tolerance=1e-11
     )
+
+
+def test_mean_scaled_by_hand():
+    # Group x: 1, 0, 0, 0 → mean 1/4, deviations 3/4 and −1/4. Group y: none right. Group z: one.
+    found = advantages_of(mean_scaled, [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0], list("xyxxxyz"))
+    assert_close(found, [0.75 / 0.250001, 0.0, *[-0.25 / 0.250001] * 3, 0.0, 0.0])
+
+
+@given(st.integers(1, 8), st.integers(0, 8))
+def test_mean_scaled_weighs_right_answers_by_the_inverse_of_their_share(right, wrong):
+    n = right + wrong
+    found = advantages_of(mean_scaled, [1.0] * right + [0.0] * wrong, ["x"] * n)
+    # ε/(mean + ε) ≤ 1e-6 · n
+    assert found.tolist() == pytest.approx([n / right - 1] * right + [-1.0] * wrong, rel=1e-5, abs=1e-12)
+
+
+def test_mean_scaled_estimates_the_gradient_of_a_truncated_log_likelihood():
+    # Of n independent answers, each right with probability p, K are right. Σ (right) ∂log π/∂p / K has the
+    # mean Σ_{k=1}^{n} (1 − p)^{k−1}, the gradient of −Σ_{k≤n} (1 − p)^k / k. The −1 of every answer has mean
+    # 0 over all K; K = 0, where nothing is learned, would contribute (1 − p)^{n−1}: the last term is lost.
+    p, n = 0.3, 5
+    expected = 0.0
+    for right in range(1, n + 1):
+        advantages = advantages_of(mean_scaled, [1.0] * right + [0.0] * (n - right), ["x"] * n).tolist()
+        score = sum(a / p if i < right else -a / (1 - p) for i, a in enumerate(advantages)) / n
+        expected += math.comb(n, right) * p**right * (1 - p) ** (n - right) * score
+    assert expected == pytest.approx(sum((1 - p) ** (k - 1) for k in range(1, n)), rel=1e-5)
+
+
+def test_mean_scaled_refuses_negative_rewards_of_members():
+    rewards, group = torch.tensor([1.0, -0.5, -2.0]), torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(TensorError, match=r"the reward of row 1 is -0\.5; MaxRL divides by .* rewards ≥ 0"):
+        mean_scaled(rewards, group, torch.tensor([True, True, False]))
+    found = mean_scaled(rewards, group, torch.tensor([True, False, False]))
+    assert found.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_centred_by_hand():

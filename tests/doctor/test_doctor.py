@@ -146,6 +146,16 @@ WRONG = {
         [f"{ACTOR}.clip_ratio_high=null", f"{ACTOR}.clip_ratio=0.2"],
         "verls-losses",
     ),
+    "LUSPO averaged over tokens": ("luspo", [f"{ACTOR}.loss_agg_mode=token-mean"], "verls-aggregation"),
+    "VESPO with weights outside its kernel": (
+        "vespo",
+        ["algorithm.rollout_correction.rollout_is=token"],
+        "vespo-weights",
+    ),
+    "VESPO with a kernel that grows": ("vespo", [f"{ACTOR}.policy_loss.vespo_lambda_pos=0"], "settings"),
+    "DPPO with verl's truncation": ("dppo", [f"{ACTOR}.clip_ratio_c=3.0"], "verls-losses"),
+    "DPPO with PPO's range": ("dppo_kl", [f"{ACTOR}.clip_ratio_low=0.2"], "verls-losses"),
+    "a standard deviation in MaxRL": ("maxrl", ["algorithm.grpo_ext.scale_rewards=group"], "settings"),
     "SAPO averaged over tokens": ("sapo", [f"{ACTOR}.loss_agg_mode=token-mean"], "verls-aggregation"),
     "CISPO averaged over responses": (
         "cispo",
@@ -354,6 +364,12 @@ def test_a_check_can_be_silenced_by_its_name(whole: list[str], change: str, chec
     overrides = overrides_of(whole, "dapo", change)
     assert len(list(all_findings(overrides))) == 1
     assert list(all_findings([*overrides, f"+algorithm.grpo_ext.silence=[{check}]"])) == []
+
+
+def test_a_check_that_one_algorithm_alone_has_can_be_silenced(whole: list[str]) -> None:
+    overrides = [*overrides_of(whole, "vespo"), "algorithm.rollout_correction.rollout_is=token"]
+    assert [found.check for found in findings(overrides)] == ["vespo-weights"]
+    assert list(findings([*overrides, "+algorithm.grpo_ext.silence=[vespo-weights]"])) == []
 
 
 def test_a_reward_manager_is_sent_to_its_new_home(whole: list[str]) -> None:

@@ -22,6 +22,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, TokenLoss, verls
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.cispo import CISPO_LOSS
+from grpo_verl_ext.catalogue.dppo import DPPO, DPPO_KL
 from grpo_verl_ext.catalogue.gspo import GSPO_LOSS
 from grpo_verl_ext.catalogue.sapo import SAPO_LOSS
 from grpo_verl_ext.utils.console import make_console, print_table
@@ -120,8 +121,8 @@ VERL_CASES = tuple(
         (CISPO_LOSS.name, CISPO_LOSS, "token-mean", None),
         (SAPO_LOSS.name, SAPO_LOSS, "seq-mean-token-mean", None),
         ("gpg", verls.GPG, "token-mean", None),
-        ("dppo_tv", verls.DPPO_TV, "token-mean", None),
-        ("dppo_kl", verls.DPPO_KL, "token-mean", None),
+        (DPPO.loss.name, DPPO.loss, "token-mean", None),
+        (DPPO_KL.loss.name, DPPO_KL.loss, "token-mean", None),
         ("geo_mean", verls.GEO_MEAN, "seq-mean-token-mean", None),
         ("clip_cov", verls.CLIP_COV, "token-mean", None),
         ("kl_cov", verls.KL_COV, "token-mean", None),

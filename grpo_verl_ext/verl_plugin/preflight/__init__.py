@@ -107,7 +107,7 @@ def findings(config: DictConfig) -> Iterator[Finding]:
         yield Finding("silence", Severity.ERROR, error.problem)
         silenced = []
     said = set[str]()
-    for name in dict.fromkeys((FIRST, *CHECKS, *ADVICE)):
+    for name in _names(config):
         if name not in silenced:
             for found in _run_check(name, config):
                 if str(found.problem) not in said:
@@ -141,6 +141,12 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
         yield Finding(name, Severity.WARNING, Problem("", None, f"++{_SILENCE}=[{name}]", seen=seen))
 
 
+def _names(config: DictConfig) -> list[str]:
+    """Return the names of all checks: of every algorithm, and of the configured one."""
+    of_records = [name for kind in ("checks", "advice") for name, _ in catalogue.checks(config, kind)]
+    return list(dict.fromkeys((FIRST, *CHECKS, *of_records, *ADVICE)))
+
+
 def _named(name: str, *tables: Mapping[str, _CheckT]) -> list[_CheckT]:
     """Return the functions of this name, those of every algorithm before those of the configured one."""
     return [table[name] for table in tables if name in table]
@@ -159,7 +165,7 @@ def _silenced(config: DictConfig) -> list[str]:
     value = written(config.algorithm).get("silence")
     silenced = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     names = silenced if isinstance(silenced, list) else [silenced] if silenced else []
-    valid = (*CHECKS, *ADVICE)
+    valid = tuple(_names(config))
     for name in names:
         if not isinstance(name, str) or name not in valid:
             raise SettingError(

@@ -183,11 +183,14 @@ def check_verls_aggregation(config: DictConfig) -> None:
     """Refuse an estimator of ours and a loss of verl's, which a preset puts together, with another average.
 
     Raises:
-        SettingError: ``loss_agg_mode`` is not the preset's.
+        SettingError: ``loss_agg_mode`` is not the preset's, or this verl's loss does not read it.
     """
     estimator, loss = catalogue.estimator_of(config), catalogue.loss_of(config)
     mode = setting(config, AGGREGATION)
-    if estimator is None or not isinstance(loss, VerlsLoss) or not _follows_key(loss):
+    if estimator is None or not isinstance(loss, VerlsLoss):
+        return
+    if not _follows_key(loss):
+        _refuse_older_verl(config, loss)
         return
     named = {
         f"+algo={name}": algorithm.loss_agg_mode
@@ -202,6 +205,22 @@ def check_verls_aggregation(config: DictConfig) -> None:
             f"{' or '.join(named)}, whose paper averages otherwise",
             valid=tuple(named.values()),
             fix=f"{AGGREGATION}={next(iter(named.values()))}",
+        )
+
+
+def _refuse_older_verl(config: DictConfig, loss: VerlsLoss) -> None:
+    """Refuse a preset that needs another average than the one that this verl's loss always has."""
+    preset = ALGORITHMS.get(str(setting(config, f"{SECTION}.preset")))
+    if preset is None or preset.loss is not loss or loss.papers_average is None:
+        return
+    if preset.loss_agg_mode != loss.papers_average[0]:
+        raise SettingError(
+            AGGREGATION,
+            setting(config, AGGREGATION),
+            why=f"+algo={preset.name} averages by {preset.loss_agg_mode}, and the {loss.name} of verl "
+            f"{version('verl')} averages by {loss.papers_average[0]} whatever this key says",
+            valid=f"verl {loss.reads_average} or newer",
+            fix=f"pip install 'verl>={loss.reads_average}'",
         )
 
 

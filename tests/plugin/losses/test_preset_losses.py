@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
-from grpo_verl_ext.verl_plugin.invariance.batch import RaggedBatch, cut, ragged_batch
+from grpo_verl_ext.verl_plugin.invariance.batch import MAX_RESPONSE_LENGTH, RaggedBatch, cut, ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.report import (
     OUR_CASES,
     PRESET_CASES,
@@ -36,7 +36,10 @@ def loss_and_gradient(name: str, rows: list[list[tuple[float, float]]], advantag
     log_prob = padded[..., 0].clone().requires_grad_()
     config = actor_config(CASES[name])
     config.global_batch_info.update(
-        dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=len(rows), loss_scale_factor=None
+        loss_scale_factor=config.loss_scale_factor,
+        dp_size=1,
+        batch_num_tokens=int(mask.sum()),
+        global_batch_size=len(rows),
     )
     loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
         old_log_prob=padded[..., 1],
@@ -62,6 +65,42 @@ BY_HAND = {
         [1.0, 2.0, -1.0],
         (-math.exp(3e-4) - 2 * 1.0004 + math.e) / 3,
         [[-math.exp(3e-4) / 2 / 3] * 2, [0.0, 0.0], [math.e / 3]],
+    ),
+    # s = e^{1.5e-3} is inside 1 + 2.5e-3, where the second is clipped; sums over tokens: GSPO's times |o|.
+    "luspo": (
+        [[by_ratio(1e-3), by_ratio(2e-3)], [by_ratio(0.1), by_ratio(0.3)], [by_ratio(1.0)]],
+        [1.0, 2.0, -1.0],
+        (-2 * math.exp(1.5e-3) - 2 * 2 * 1.0025 + math.e) / 3,
+        [[-math.exp(1.5e-3) / 3] * 2, [0.0, 0.0], [math.e / 3]],
+    ),
+    # φ(2) = 2² e^{3 (1 − 2)} where A ≥ 0, φ(½) = ½³ e^{2 (1 − ½)} where A < 0; log π = −1. N = 3.
+    "vespo": (
+        [[by_ratio(math.log(2)), by_ratio(0.0)], [by_ratio(-math.log(2))]],
+        [1.0, -1.0],
+        (2 * 4 * math.exp(-3) - math.e / 8) / 3,
+        [[-4 * math.exp(-3) / 3] * 2, [math.e / 8 / 3]],
+    ),
+    # π_old 0.4 → π 0.5 and 0.6 with A > 0, 0.5 → 0.3 and 0.3 → 0.6 with A < 0. |π − π_old| = 0.2 is over
+    # 0.15, and the KL, 0.081 and 0.087, over 0.05; the last token moves against its A, which no mask stops.
+    **dict.fromkeys(
+        ("dppo", "dppo_kl"),
+        (
+            [
+                [(math.log(0.5), math.log(0.4)), (math.log(0.6), math.log(0.4))],
+                [(math.log(0.3), math.log(0.5))],
+                [(math.log(0.6), math.log(0.3))],
+            ],
+            [1.0, -1.0, -1.0],
+            (-1.25 * math.log(0.5) + 2 * math.log(0.6)) / 3 / MAX_RESPONSE_LENGTH,
+            [[-1.25 / 3 / MAX_RESPONSE_LENGTH, 0.0], [0.0], [2 / 3 / MAX_RESPONSE_LENGTH]],
+        ),
+    ),
+    # PPO's loss over tokens; ρ = 5 with A < 0 is beyond the dual clip at 3. N = 3.
+    "maxrl": (
+        [[by_ratio(0.0), by_ratio(1.0)], [by_ratio(math.log(5))]],
+        [3.0, -1.0],
+        (-3 - 3 * 1.2 + 3) / 3,
+        [[-3 / 3, 0.0], [0.0]],
     ),
     # ρ = 8 counts as 5, ρ = 1/2 as itself: there is no lower bound. N = 3.
     "cispo": (
@@ -123,6 +162,29 @@ def test_gspo_moves_the_tokens_of_a_response_together(row, advantage) -> None:
 
 @given(responses, signed)
 @repeatable
+def test_luspo_is_gspo_times_the_length(row, advantage) -> None:
+    """Where the clip ranges, which differ, cut nothing: at the first update."""
+    first = [(log_prob, log_prob) for log_prob, _ in row]
+    (gspo, (gspos,)), (luspo, (luspos,)) = (
+        loss_and_gradient(name, [first], [advantage]) for name in ("gspo", "luspo")
+    )
+    assert luspo == pytest.approx(len(row) * gspo, rel=2e-8)
+    assert luspos == pytest.approx([len(row) * each for each in gspos], rel=2e-8)
+
+
+@given(responses, signed)
+@repeatable
+def test_vespo_moves_a_response_as_far_as_its_kernel(row, advantage) -> None:
+    _, (gradient,) = loss_and_gradient("vespo", [row], [advantage])
+    weight = math.exp(sum(log_prob - old for log_prob, old in row))
+    k, decay = (2, 3) if advantage >= 0 else (3, 2)
+    kernel = weight**k * math.exp(decay * (1 - weight))
+    assert gradient == pytest.approx([-kernel * advantage / len(row)] * len(row), rel=1e-9, abs=1e-30)
+    assert kernel <= (k / decay) ** k * math.exp(decay - k) * (1 + 1e-12)  # its maximum, at k/λ
+
+
+@given(responses, signed)
+@repeatable
 def test_cispo_moves_every_token_and_none_by_more_than_its_cap(row, advantage) -> None:
     _, (gradient,) = loss_and_gradient("cispo", [row], [advantage])
     for found, (log_prob, old) in zip(gradient, row, strict=True):
@@ -150,6 +212,11 @@ def test_rloo_has_no_ratio(row, advantage, shift) -> None:
 
 TRLS = {
     "gspo": {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4},
+    "luspo": {
+        **{"loss_type": "luspo", "importance_sampling_level": "sequence"},
+        **{"epsilon_low": 2e-3, "epsilon_high": 2.5e-3},
+    },
+    "vespo": {"loss_type": "vespo"},
     # TRL's bound is the ratio itself.
     "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
     "sapo": {"loss_type": "sapo"},
@@ -198,10 +265,13 @@ def by_trl(trainer: type, options: dict[str, object], batch: RaggedBatch) -> tup
     fake = SimpleNamespace(
         **{"importance_sampling_level": "token", "loss_type": "grpo", "epsilon_low": 0.2} | options,
         args=SimpleNamespace(
-            delta=None, sapo_temperature_pos=1.0, sapo_temperature_neg=1.05, steps_per_generation=1
+            **{"delta": None, "steps_per_generation": 1},
+            **{"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05},
+            **{"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0},
         ),
         accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, **_: x),
         model=SimpleNamespace(training=True),
+        get_gamma_weights=trainer.get_gamma_weights,
         beta=0.0,
         top_entropy_quantile=1.0,
         off_policy_mask_threshold=None,

@@ -1,7 +1,5 @@
 """Test that a preset whose values the command replaces is named once, first, with all that replaces them."""
 
-from dataclasses import replace
-
 import pytest
 from omegaconf import OmegaConf
 
@@ -109,12 +107,7 @@ def test_a_preset_that_is_not_there() -> None:
 
 
 class TestTwoPresetsOfOneEstimatorAndLoss:
-    """GSPO, and LUSPO (arXiv 2602.05261) as its loss summed over the tokens of a response."""
-
-    @pytest.fixture(autouse=True)
-    def luspo(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        second = replace(catalogue.ALGORITHMS["gspo"], name="luspo", average="seq-mean-token-sum")
-        monkeypatch.setattr(algorithm, "ALGORITHMS", {**catalogue.ALGORITHMS, "luspo": second})
+    """GSPO, and LUSPO as its loss summed over the tokens of a response."""
 
     @pytest.mark.parametrize("mode", ["seq-mean-token-mean", "seq-mean-token-sum"])
     def test_both_pass(self, mode: str) -> None:
@@ -139,3 +132,16 @@ def test_gspo_of_verl_0_9_0_averages_over_responses_whatever_the_key(monkeypatch
     monkeypatch.setattr(algorithm, "version", {"verl": "0.9.0"}.__getitem__)
     check_verls_aggregation(config)
     assert [problem.key for problem in advise_verls_losses(verls)] == keys[1:]
+
+
+def test_luspo_is_refused_with_verl_0_9_0_whose_gspo_would_be_gspo(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, gspo = composed(["+algo=luspo", ENGINE]), composed(["+algo=gspo", ENGINE])
+    check_verls_aggregation(config)
+    monkeypatch.setattr(algorithm, "version", {"verl": "0.9.0"}.__getitem__)
+    check_verls_aggregation(gspo)
+    with pytest.raises(
+        SettingError,
+        match=r"\+algo=luspo averages by seq-mean-token-sum, and the gspo of verl 0\.9\.0 averages by "
+        r"seq-mean-token-mean .*valid is verl 0\.9\.1 or newer\. Type: pip install 'verl>=0\.9\.1'",
+    ):
+        check_verls_aggregation(config)

@@ -1,0 +1,68 @@
+"""VESPO: Shen et al., Variational Sequence-Level Soft Policy Optimization, arXiv 2602.10693."""
+
+from typing import Annotated, Any
+
+from omegaconf import DictConfig
+from pydantic import Field
+from torch import Tensor
+
+from grpo_verl_ext.algorithms.vespo import vespo_loss
+from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
+from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
+from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import setting
+from grpo_verl_ext.utils.options import LARGEST, Section, option
+
+_Power = Annotated[float, Field(ge=0, le=LARGEST)]
+_Decay = Annotated[float, Field(gt=0, le=LARGEST)]
+
+
+class VespoOptions(Section):
+    """VESPO's keys of ``actor.policy_loss``; the defaults are the authors' code's."""
+
+    vespo_k_pos: _Power = option(2.0, "power of W where A ≥ 0", "a finite number ≥ 0", "2.0")
+    vespo_lambda_pos: _Decay = option(3.0, "decay in W where A ≥ 0", "a finite number > 0", "3.0")
+    vespo_k_neg: _Power = option(3.0, "power of W where A < 0", "a finite number ≥ 0", "3.0")
+    vespo_lambda_neg: _Decay = option(2.0, "decay in W where A < 0", "a finite number > 0", "2.0")
+
+
+def _vespo(
+    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config: Any
+) -> Tensor:
+    """Compute VESPO's loss with the kernel of ``actor.policy_loss``: `vespo.vespo_loss`."""
+    kernel = {name.removeprefix("vespo_"): config.policy_loss[name] for name in VespoOptions.model_fields}
+    return vespo_loss(log_prob, old_log_prob, advantages, response_mask, **kernel)
+
+
+def _check_weights(config: DictConfig) -> None:
+    """Refuse weights of tokens beside the kernel, whose W is to be the ratio to the rollout's policy.
+
+    Raises:
+        SettingError: ``rollout_is`` is set.
+    """
+    key = "algorithm.rollout_correction.rollout_is"
+    if setting(config, key) is not None:
+        raise SettingError(
+            key,
+            setting(config, key),
+            why="VESPO's weight of a response is W = π/π_rollout inside its kernel (arXiv 2602.10693, §3.4), "
+            "and a factor outside counts it twice",
+            valid="null; with bypass_mode, W has the rollout's log-probs",
+            fix=f"{key}=null algorithm.rollout_correction.bypass_mode=true",
+        )
+
+
+VESPO = Algorithm(
+    "vespo",
+    "arXiv 2602.10693",
+    GRPO_OUTCOME,
+    TokenLoss(
+        "vespo",
+        _vespo,
+        TOKEN_MEAN,
+        options=VespoOptions,
+        one_advantage=True,
+        checks={"vespo-weights": _check_weights},
+    ),
+)
