@@ -17,38 +17,44 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-# Fields of the batch.
 
-STORED_COLUMN = "stored_responses"
-"""Trainer → agent loop, column of a training prompt: its `stored.rollout.PromptResponses`."""
-STORED_ORIGIN = "stored_response"
-"""Agent loop → trainer, in ``extra_fields`` of a stored response: its `stored.rollout.Origin`."""
-STEP_FIELD = "steps"
-"""Agent loop → trainer, in ``extra_fields``: [(reward, position of its last token), …] of a response."""
-STEP_ERROR = "step_error"
-"""The same where steps do not fit: why. verl only logs what an agent loop raises; the trainer raises it."""
+class Field:
+    """Names of a batch's fields, each with the folder that owns it, who writes it and who reads it."""
 
-GROUP_INDEX = "group_index"
-"""Trainer → worker, a number per response: its prompt's in the rollout batch."""
-GROUP_SIZE_FIELD = "group_size"
-"""Trainer → worker, a number per response: the prompt's responses with tokens."""
-NUM_GROUPS = "num_groups"
-"""Trainer → worker: number of prompts of the rollout batch, padding included."""
-OLD_IS_CURRENT = "old_log_probs_are_current"
-"""Trainer → worker: whether the policy to be updated is the one of ``old_log_probs``."""
-ANCHOR_FIELD = "anchor_log_probs"
-"""Trainer → worker: the field with the log-probs of GVPO's anchor, `OLD_LOG_PROBS` or `REF_LOG_PROB`."""
-OLD_LOG_PROBS, REF_LOG_PROB = "old_log_probs", "ref_log_prob"
-"""verl's own fields."""
-DRIFT_SOURCE = "drift_source"
-"""Trainer → worker: the value of a `DriftSource`."""
+    # Of stored/.
+    STORED_RESPONSES = "stored_responses"
+    """Trainer → agent loop, column of a training prompt: its `stored.rollout.PromptResponses`."""
+    STORED_ORIGIN = "stored_response"
+    """Agent loop → trainer, in ``extra_fields`` of a stored response: its `stored.rollout.Origin`."""
+    # Of steps/.
+    STEPS = "steps"
+    """Agent loop → trainer, in ``extra_fields``: [(reward, position of its last token), …] of a response."""
+    STEP_ERROR = "step_error"
+    """The same if steps do not fit: why. verl only logs what an agent loop raises, the trainer raises it."""
 
-GROUP_DRIFT = "group_drift"
-"""Worker → its micro-batches, a number per response: Δ̄ of its prompt, where it is measured beforehand."""
-OLD_DEVIATION = "group_old_deviation"
-"""The same: `GroupRows.old_deviation`."""
-ANCHOR_DEVIATION = "group_anchor_deviation"
-"""The same: `GroupRows.anchor_deviation`."""
+    # Of gvpo/.
+    GROUP_INDEX = "group_index"
+    """Trainer → worker, a number per response: its prompt's in the rollout batch."""
+    GROUP_SIZE = "group_size"
+    """Trainer → worker, a number per response: the prompt's responses with tokens."""
+    NUM_GROUPS = "num_groups"
+    """Trainer → worker: number of prompts of the rollout batch, padding included."""
+    OLD_IS_CURRENT = "old_log_probs_are_current"
+    """Trainer → worker: whether the policy to be updated is the one of ``old_log_probs``."""
+    ANCHOR = "anchor_log_probs"
+    """Trainer → worker: the field with the log-probs of GVPO's anchor, `OLD_LOG_PROBS` or `REF_LOG_PROB`."""
+    OLD_LOG_PROBS, REF_LOG_PROB = "old_log_probs", "ref_log_prob"
+    """verl's own fields."""
+    DRIFT_SOURCE = "drift_source"
+    """Trainer → worker: the value of a `DriftSource`."""
+
+    GROUP_DRIFT = "group_drift"
+    """Worker → its micro-batches, a number per response: Δ̄ of its prompt, where it is measured beforehand."""
+    OLD_DEVIATION = "group_old_deviation"
+    """The same: `GroupRows.old_deviation`."""
+    ANCHOR_DEVIATION = "group_anchor_deviation"
+    """The same: `GroupRows.anchor_deviation`."""
+
 
 # Values around a call.
 

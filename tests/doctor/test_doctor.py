@@ -368,8 +368,8 @@ def test_a_check_can_be_silenced_by_its_name(whole: list[str], change: str, chec
 
 def test_a_check_that_one_algorithm_alone_has_can_be_silenced(whole: list[str]) -> None:
     overrides = [*overrides_of(whole, "vespo"), "algorithm.rollout_correction.rollout_is=token"]
-    assert [found.check for found in findings(overrides)] == ["vespo-weights"]
-    assert list(findings([*overrides, "+algorithm.grpo_ext.silence=[vespo-weights]"])) == []
+    assert [found.check for found in all_findings(overrides)] == ["vespo-weights"]
+    assert list(all_findings([*overrides, "+algorithm.grpo_ext.silence=[vespo-weights]"])) == []
 
 
 def test_a_reward_manager_is_sent_to_its_new_home(whole: list[str]) -> None:

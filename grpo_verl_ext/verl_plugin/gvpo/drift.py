@@ -44,21 +44,23 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
 
     def train_mini_batch(self, data: TensorDict) -> TensorDict:
         """Do all updates on the batch of one rollout; at the first, the policy may be that of the rollout."""
-        self._old_is_current = tu.pop(data, key=wire.OLD_IS_CURRENT, default=False)
+        self._old_is_current = tu.pop(data, key=wire.Field.OLD_IS_CURRENT, default=False)
         return super().train_mini_batch(data)
 
     def train_batch(self, data: TensorDict) -> TensorDict:
         """Do one update: the drift, where the update itself does not give it, verl's update, the metrics."""
-        if wire.GROUP_INDEX not in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
+        if wire.Field.GROUP_INDEX not in data.keys():  # noqa: SIM118  # iterating a TensorDict yields rows
             return super().train_batch(data)
         if _source(data) is wire.DriftSource.FORWARD_PASS and not self._old_is_current:
-            data[wire.GROUP_DRIFT] = self._mean(data, *self._log_ratio(data), over_ranks=True)
-        old, anchor = self._deviation(data, wire.OLD_LOG_PROBS), tu.get(data, key=wire.ANCHOR_FIELD)
-        data[wire.OLD_DEVIATION] = old
-        data[wire.ANCHOR_DEVIATION] = old if anchor == wire.OLD_LOG_PROBS else self._deviation(data, anchor)
+            data[wire.Field.GROUP_DRIFT] = self._mean(data, *self._log_ratio(data), over_ranks=True)
+        old, anchor = self._deviation(data, wire.Field.OLD_LOG_PROBS), tu.get(data, key=wire.Field.ANCHOR)
+        data[wire.Field.OLD_DEVIATION] = old
+        data[wire.Field.ANCHOR_DEVIATION] = (
+            old if anchor == wire.Field.OLD_LOG_PROBS else self._deviation(data, anchor)
+        )
         device = get_device_id()
         sums = wire.UpdateSums(
-            weights=torch.zeros(tu.get(data, key=wire.NUM_GROUPS), device=device),
+            weights=torch.zeros(tu.get(data, key=wire.Field.NUM_GROUPS), device=device),
             fit=torch.zeros(3, dtype=torch.float64, device=device),
         )
         with wire.UPDATE_SUMS.set(sums):
@@ -105,12 +107,12 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
 
     def _mean(self, data: TensorDict, values: Tensor, member: Tensor, *, over_ranks: bool) -> Tensor:
         """Return the mean of each row's prompt over the rows here, or on all ranks: (rows,)."""
-        index = data[wire.GROUP_INDEX]
-        sums = gvpo.drift_sums(values, index, member, tu.get(data, key=wire.NUM_GROUPS))
+        index = data[wire.Field.GROUP_INDEX]
+        sums = gvpo.drift_sums(values, index, member, tu.get(data, key=wire.Field.NUM_GROUPS))
         if over_ranks:
             sums = sums.to(get_device_id())
             self._add_over_ranks(sums)
-        return gvpo.mean_drift(sums.to(index.device), index, member, data[wire.GROUP_SIZE_FIELD])
+        return gvpo.mean_drift(sums.to(index.device), index, member, data[wire.Field.GROUP_SIZE])
 
     def _add_over_ranks(self, values: Tensor) -> None:
         dist.all_reduce(values, group=self.engine.get_data_parallel_group())
@@ -119,22 +121,22 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         """Return what gives the loss the drift of the rows of a micro-batch."""
         if self._old_is_current:
             return wire.no_drift
-        if wire.GROUP_DRIFT in data.keys():  # noqa: SIM118
-            measured = data[wire.GROUP_DRIFT]
+        if wire.Field.GROUP_DRIFT in data.keys():  # noqa: SIM118
+            measured = data[wire.Field.GROUP_DRIFT]
             return lambda *_: measured
         return partial(self._mean, data, over_ranks=_source(data) is wire.DriftSource.RANKS)
 
     def _with_groups(
         self, loss_fn: _LossFunction, *, data: TensorDict, **arguments: Any
     ) -> tuple[Tensor, dict[str, Any]]:
-        if wire.GROUP_INDEX not in data.keys():  # noqa: SIM118
+        if wire.Field.GROUP_INDEX not in data.keys():  # noqa: SIM118
             return loss_fn(data=data, **arguments)
         groups = wire.GroupRows(
-            index=data[wire.GROUP_INDEX],
-            size=data[wire.GROUP_SIZE_FIELD],
+            index=data[wire.Field.GROUP_INDEX],
+            size=data[wire.Field.GROUP_SIZE],
             drift=self._drift_of(data),
-            old_deviation=data[wire.OLD_DEVIATION],
-            anchor_deviation=data[wire.ANCHOR_DEVIATION],
+            old_deviation=data[wire.Field.OLD_DEVIATION],
+            anchor_deviation=data[wire.Field.ANCHOR_DEVIATION],
             old_is_current=self._old_is_current,
         )
         with wire.GROUPS.set(groups):
@@ -177,4 +179,4 @@ def check_drift_engine(strategy: str) -> None:
 
 
 def _source(data: TensorDict) -> wire.DriftSource:
-    return wire.DriftSource(tu.get(data, key=wire.DRIFT_SOURCE))
+    return wire.DriftSource(tu.get(data, key=wire.Field.DRIFT_SOURCE))

@@ -40,7 +40,7 @@ from grpo_verl_ext.verl_plugin.gvpo.packing import (
 )
 from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, DriftSource
 
-_FOR_TARGETS = (wire.OLD_LOG_PROBS, wire.REF_LOG_PROB, "advantages")
+_FOR_TARGETS = (wire.Field.OLD_LOG_PROBS, wire.Field.REF_LOG_PROB, "advantages")
 """Fields from which the targets for the anchor π_ref are computed."""
 
 
@@ -136,8 +136,8 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         mask = rows["response_mask"]
         member = ragged.row_has_tokens(mask.values(), mask.offsets())
         fields = {
-            wire.GROUP_INDEX: group,
-            wire.GROUP_SIZE_FIELD: group_sum(member.to(torch.int64), group),
+            wire.Field.GROUP_INDEX: group,
+            wire.Field.GROUP_SIZE: group_sum(member.to(torch.int64), group),
         }
         if anchored:
             fields["advantages"] = fields["returns"] = _anchored_at_reference(
@@ -153,14 +153,16 @@ class GroupBatchingMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no typ
         """
         rollout_correction = self.config.algorithm.get("rollout_correction") or {}
         anchor = Options.of_training(self.config.algorithm).gvpo_anchor
-        batch.extra_info[wire.ANCHOR_FIELD] = wire.REF_LOG_PROB if anchor == "ref" else wire.OLD_LOG_PROBS
+        batch.extra_info[wire.Field.ANCHOR] = (
+            wire.Field.REF_LOG_PROB if anchor == "ref" else wire.Field.OLD_LOG_PROBS
+        )
         plan = self._plan_of_batch
-        batch.extra_info[wire.DRIFT_SOURCE] = plan.source.value
+        batch.extra_info[wire.Field.DRIFT_SOURCE] = plan.source.value
         if plan.is_dynamic:
             batch.extra_info["force_group_size"] = plan.unit
-        batch.extra_info[wire.NUM_GROUPS] = len(set(prompt_ids(batch)))
-        batch.extra_info[wire.OLD_IS_CURRENT] = self.local_trigger_step == 0 and not rollout_correction.get(
-            "bypass_mode", False
+        batch.extra_info[wire.Field.NUM_GROUPS] = len(set(prompt_ids(batch)))
+        batch.extra_info[wire.Field.OLD_IS_CURRENT] = (
+            self.local_trigger_step == 0 and not rollout_correction.get("bypass_mode", False)
         )
         return super()._update_actor(batch, metrics)
 

@@ -1,7 +1,7 @@
 """verl's agent loops with step rewards and seeds: ``rollout.agent.default_agent_loop=grpo_ext_…``.
 
 With ``algorithm.grpo_ext.seed_requests`` each request has a seed (`request_seeds`). The trainer gets the
-steps as `wire.STEP_FIELD`.
+steps as `wire.Field.STEPS`.
 ``rm_scores`` and ``reward_extra_info``, by which verl logs and filters, remain those of the outcome.
 """
 
@@ -16,7 +16,7 @@ from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from grpo_verl_ext.rewards.step_ends import KEYS, REWARDS, StepRewardError, step_end_tokens
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
 from grpo_verl_ext.verl_plugin.measure.request_seeds import SeededServer
-from grpo_verl_ext.verl_plugin.wire import STEP_ERROR, STEP_FIELD
+from grpo_verl_ext.verl_plugin.wire import Field
 
 SINGLE_TURN, MULTI_TURN = AGENT_LOOPS["single_turn_agent"], AGENT_LOOPS["tool_agent"]
 
@@ -47,9 +47,9 @@ class StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no 
             decode = partial(self._tokenizer.decode, skip_special_tokens=True)
             try:
                 ends = step_end_tokens(reported, self.response_ids, decode)
-                extra[STEP_FIELD] = [(float(r), end) for r, end in zip(reported[REWARDS], ends, strict=True)]
+                extra[Field.STEPS] = [(float(r), end) for r, end in zip(reported[REWARDS], ends, strict=True)]
             except StepRewardError as error:
-                extra[STEP_ERROR] = str(error)
+                extra[Field.STEP_ERROR] = str(error)
         return fields | {"extra_fields": extra}
 
 

@@ -16,7 +16,7 @@ from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin.batch.fields import nested
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import SINGLE_TURN
-from grpo_verl_ext.verl_plugin.wire import DUMPED_COLUMNS, STEP_ERROR, STEP_FIELD, STEPS, Steps
+from grpo_verl_ext.verl_plugin.wire import DUMPED_COLUMNS, STEPS, Field, Steps
 
 
 class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -64,7 +64,7 @@ def collected(batch: Any, data: TensorDict) -> Steps:
         if tag.get("is_padding", False):
             continue
         _refuse_wrong_steps(batch.keys[row], extra)
-        for reward, end in extra[STEP_FIELD]:
+        for reward, end in extra[Field.STEPS]:
             rewards.append(reward)
             rows.append(row)
             ends.append(end)
@@ -95,7 +95,7 @@ def dumped_columns(batch: Any, data: TensorDict) -> dict[str, dict[str, list[flo
         data: the rows' ``extra_fields`` and ``advantages``.
     """
     own = {
-        key: extra.get(STEP_FIELD, [])
+        key: extra.get(Field.STEPS, [])
         for key, extra in zip(batch.keys, tu.get(data, "extra_fields"), strict=True)
     }
     row = [number for number, steps in enumerate(own.values()) for _ in steps]
@@ -118,12 +118,12 @@ def dumped_columns(batch: Any, data: TensorDict) -> dict[str, dict[str, list[flo
 
 def _refuse_wrong_steps(key: str, extra: dict[str, Any]) -> None:
     remedy = "correct the reward function (reward.custom_reward_function.path)"
-    if STEP_ERROR in extra:
+    if Field.STEP_ERROR in extra:
         raise ValueError(
             f"the steps of response {key} ({{prompt}}_{{session}}_{{index}}) do not fit it: "
-            f"{extra[STEP_ERROR]}. Please {remedy}"
+            f"{extra[Field.STEP_ERROR]}. Please {remedy}"
         )
-    if STEP_FIELD not in extra:
+    if Field.STEPS not in extra:
         raise ValueError(
             f"response {key} ({{prompt}}_{{session}}_{{index}}) has no step rewards; valid is a reward "
             f"function that returns step_rewards with step_ends or step_end_tokens, and an agent loop that "

@@ -1,8 +1,8 @@
 """verl's single-turn agent loop with stored responses in the place of the first samples of a prompt.
 
-The trainer puts the responses into the prompt's row (`STORED_COLUMN`), and asks for this agent loop for
-training prompts alone. Session i answers with the i-th response, and asks the server where there is none. All
-else is verl's: prompt tokens, reward, and the log-probs that the actor computes afterwards.
+The trainer puts the responses into the prompt's row (`Field.STORED_RESPONSES`), and asks for this agent loop
+for training prompts alone. Session i answers with the i-th response, and asks the server where there is none.
+All else is verl's: prompt tokens, reward, and the log-probs that the actor computes afterwards.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import ExtendedSingleTurnAgentLoop, StepRewardOutput
-from grpo_verl_ext.verl_plugin.wire import STORED_COLUMN, STORED_ORIGIN
+from grpo_verl_ext.verl_plugin.wire import Field
 
 
 class Origin(TypedDict):
@@ -59,7 +59,7 @@ class _StoredServer:
             token_ids=response["token_ids"].tolist(),
             log_probs=None if recorded is None else recorded.tolist(),
             extra_fields={
-                STORED_ORIGIN: origin,
+                Field.STORED_ORIGIN: origin,
                 # The version of the weights, from which verl computes the staleness of a response.
                 "min_global_steps": self._version,
                 "max_global_steps": self._version,
@@ -73,7 +73,7 @@ class StoredSingleTurnAgentLoop(ExtendedSingleTurnAgentLoop):
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> StepRewardOutput:
         """Generate as verl does, with the stored response of this session in the server's place."""
-        response = _taken(kwargs.get(STORED_COLUMN), int(kwargs["session_id"]))
+        response = _taken(kwargs.get(Field.STORED_RESPONSES), int(kwargs["session_id"]))
         if response is not None:
             step = kwargs["global_steps"] if response["step"] is None else response["step"]
             self.server_manager = _StoredServer(response, version=int(step) - 1)

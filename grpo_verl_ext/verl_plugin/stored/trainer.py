@@ -27,7 +27,7 @@ from grpo_verl_ext.verl_plugin.stored.rollout import (
     StoredResponse,
 )
 from grpo_verl_ext.verl_plugin.stored.sources import GivenResponses, ResponseHistory, prompt_id
-from grpo_verl_ext.verl_plugin.wire import STORED_COLUMN, STORED_ORIGIN
+from grpo_verl_ext.verl_plugin.wire import Field
 
 _WRITTEN = ("responses", "response_mask", "rm_scores", "old_log_probs", "extra_fields")
 _SAMPLED_LOG_PROBS = "rollout_log_probs"
@@ -104,7 +104,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
             return batch
         prompts = tu.get(batch, "raw_prompt"), tu.get(batch, "extra_info")
         stored = [self._responses_to(*prompt) for prompt in zip(*prompts, strict=True)]
-        tu.assign_non_tensor_stack(batch, STORED_COLUMN, stored)
+        tu.assign_non_tensor_stack(batch, Field.STORED_RESPONSES, stored)
         tu.assign_non_tensor_stack(batch, "agent_name", [STORED_AGENT_LOOP] * len(stored))
         return batch
 
@@ -121,7 +121,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         if self._stored_options() is None:
             return batch
         has_log_probs = self.config.actor_rollout_ref.rollout.calculate_log_probs
-        wanted = [STORED_COLUMN] * (self._history is not None) + [_SAMPLED_LOG_PROBS] * has_log_probs
+        wanted = [Field.STORED_RESPONSES] * (self._history is not None) + [_SAMPLED_LOG_PROBS] * has_log_probs
         data = nested(batch, *_WRITTEN, *wanted)
         member, origins = _members(batch), _origins(batch, data)
         metrics.update(
@@ -153,7 +153,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
     ) -> None:
         """Add the sampled responses to the history, sessions in order: rows are ordered by length."""
         assert self._history is not None
-        stored_for = tu.get(data, STORED_COLUMN)
+        stored_for = tu.get(data, Field.STORED_RESPONSES)
         token_ids, log_probs = data["responses"].unbind(), data["old_log_probs"].unbind()
         sessions = sorted(range(len(keys)), key=lambda row: int(keys[row].rsplit("_", 2)[1]))
         for row in sessions:
@@ -189,7 +189,7 @@ def _members(batch: Any) -> Tensor:
 def _origins(batch: Any, data: TensorDict) -> list[Origin | None]:
     """Return the origin of each row's response; None for sampled ones and padding."""
     return [
-        extra.get(STORED_ORIGIN) if counts else None
+        extra.get(Field.STORED_ORIGIN) if counts else None
         for extra, counts in zip(tu.get(data, "extra_fields"), _members(batch).tolist(), strict=True)
     ]
 

@@ -30,10 +30,10 @@ from grpo_verl_ext.utils.measured import largest
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.gvpo import drift as group_drift
 from grpo_verl_ext.verl_plugin.gvpo.drift import GroupTrainingWorker
-from grpo_verl_ext.verl_plugin.wire import OLD_LOG_PROBS as OLD
-from grpo_verl_ext.verl_plugin.wire import REF_LOG_PROB as REF
+from grpo_verl_ext.verl_plugin.wire import Field
 
 F64 = torch.float64
+OLD, REF = Field.OLD_LOG_PROBS, Field.REF_LOG_PROB
 BETA, N, MINI_BATCH, EPOCHS = 0.3, 4, 4, 2
 GROUP_SIZES = [4, 4, 3, 4, 4, 1, 4, 4]
 """Responses that came back of the four asked for; prompt 5 has nothing to be compared with."""
@@ -328,7 +328,7 @@ def batch_of_ranks(
             f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={variant['micro_batch'] or 'null'}",
         ]
     store, batch = batch_for_workers(monkeypatch, dp_size, *overrides, **rollout)
-    assert batch.extra_info[wire.DRIFT_SOURCE] == variant["source"]
+    assert batch.extra_info[wire.Field.DRIFT_SOURCE] == variant["source"]
     ranks = [[store.rows[key] for key in part.keys] for part in batch.chunk(dp_size)]
     return {"ranks": ranks, "extra_info": batch.extra_info}
 
@@ -542,7 +542,7 @@ def test_when_old_log_probs_are_those_of_the_policy_at_hand(
     monkeypatch: pytest.MonkeyPatch, overrides: list[str], local_trigger_step: int, current: bool
 ) -> None:
     _, batch = batch_for_workers(monkeypatch, 1, *overrides, local_trigger_step=local_trigger_step)
-    assert batch.extra_info[wire.OLD_IS_CURRENT] is current
+    assert batch.extra_info[wire.Field.OLD_IS_CURRENT] is current
 
 
 @pytest.mark.parametrize(
@@ -565,7 +565,7 @@ def test_a_batch_that_does_not_fit_takes_a_forward_pass_and_is_named_once(
 ) -> None:
     named = [each.format(actor="actor_rollout_ref.actor") for each in overrides]
     _, batch = batch_for_workers(monkeypatch, 1, *named)
-    assert batch.extra_info[wire.DRIFT_SOURCE] == BEFORE
+    assert batch.extra_info[wire.Field.DRIFT_SOURCE] == BEFORE
     assert "force_group_size" not in batch.extra_info
     said = capsys.readouterr().err
     assert said.count("takes the mean log-ratio of a prompt from a forward pass before each update") == 1
@@ -675,7 +675,8 @@ def test_deviations_of_log_probs_from_the_mean_of_their_prompt(monkeypatch: pyte
         },
     ]
     batch = fsdp2_ranks.batch_of(
-        [{name: torch.tensor(value) for name, value in row.items()} for row in rows], {wire.NUM_GROUPS: 2}
+        [{name: torch.tensor(value) for name, value in row.items()} for row in rows],
+        {wire.Field.NUM_GROUPS: 2},
     )
     found = {}
     for name, log_prob in elsewhere.items():

@@ -43,7 +43,7 @@ from grpo_verl_ext.verl_plugin.stored.sources import (
     ResponseHistory,
     prompt_id,
 )
-from grpo_verl_ext.verl_plugin.wire import STORED_COLUMN, STORED_ORIGIN
+from grpo_verl_ext.verl_plugin.wire import Field
 
 F64 = torch.float64
 N = "actor_rollout_ref__rollout__n"
@@ -177,10 +177,10 @@ def test_the_first_samples_are_stored_and_the_server_writes_the_others(rollout: 
     assert responses["ab"][:2] == [[0, 1], [2, 3]]
     assert responses["cd"][0] == [1, 4]
     assert server.asked == 9
-    assert [STORED_ORIGIN in each for each in extra["ab"]] == [True, True, False, False]
-    assert [STORED_ORIGIN in each for each in extra["cd"]] == [True, False, False, False]
-    assert [STORED_ORIGIN in each for each in extra["da"]] == [False] * 4
-    assert extra["ab"][0][STORED_ORIGIN] == {"step": None, "log_probs": None}
+    assert [Field.STORED_ORIGIN in each for each in extra["ab"]] == [True, True, False, False]
+    assert [Field.STORED_ORIGIN in each for each in extra["cd"]] == [True, False, False, False]
+    assert [Field.STORED_ORIGIN in each for each in extra["da"]] == [False] * 4
+    assert extra["ab"][0][Field.STORED_ORIGIN] == {"step": None, "log_probs": None}
     assert by_prompt(run, "rm_scores")["ab"][0] == [0.0, 2.0], "scored by the reward function"
     fields = {frozenset(row) for row in run.queue.rows.values()}
     assert len(fields) == 1, "the trainer reads fields of all rows at once"
@@ -189,7 +189,7 @@ def test_the_first_samples_are_stored_and_the_server_writes_the_others(rollout: 
 def test_responses_are_not_written_to_the_queue_with_every_row(rollout: Any) -> None:
     run = rollout(data(ab=[[0, 1], [2, 3]]), share=1.0, **{N: 2})
     run.generate()
-    assert by_prompt(run, STORED_COLUMN)["ab"] == [{"prompt": "", "responses": [None, None]}] * 2
+    assert by_prompt(run, Field.STORED_RESPONSES)["ab"] == [{"prompt": "", "responses": [None, None]}] * 2
 
 
 def test_a_validation_samples_everything(rollout: Any) -> None:
@@ -202,14 +202,16 @@ def test_a_validation_samples_everything(rollout: Any) -> None:
     run.config.algorithm.grpo_ext.stored_responses.share = 0.0
     fresh = run.made_trainer()
     fresh._init_dataloader()
-    assert not {"agent_name", STORED_COLUMN} & set(fresh._next_train_batch().keys())
+    assert not {"agent_name", Field.STORED_RESPONSES} & set(fresh._next_train_batch().keys())
 
 
 def test_the_column_passes_transfer_queue() -> None:
     """Where a trainer keeps prompts in flight it is stored there, with numbers as they were."""
     response = StoredResponse(token_ids=np.array([3, 4], np.int32), log_probs=np.float32([-1, -2]), step=7)
-    column = {STORED_COLUMN: [{"prompt": "p", "responses": [response, None]}]}
-    found = decode([bytes(memoryview(part)) for part in encode(column)])[STORED_COLUMN][0]["responses"]
+    column = {Field.STORED_RESPONSES: [{"prompt": "p", "responses": [response, None]}]}
+    found = decode([bytes(memoryview(part)) for part in encode(column)])[Field.STORED_RESPONSES][0][
+        "responses"
+    ]
     assert found[1] is None
     assert found[0]["step"] == 7
     assert found[0]["token_ids"].tolist() == [3, 4]
@@ -352,7 +354,7 @@ def test_a_prompt_meets_its_earlier_samples(rollout: Any) -> None:
     second = run.step()[1]
     assert by_prompt(run)["ab"][:2] == earlier[:2], "sessions in order"
     assert (second["stored/share"], run.server.asked, second["stored/age"]) == (0.5, 6, 1)
-    origin = by_prompt(run, "extra_fields")["ab"][0][STORED_ORIGIN]
+    origin = by_prompt(run, "extra_fields")["ab"][0][Field.STORED_ORIGIN]
     assert origin["step"] == 1
     assert origin["log_probs"].tolist() == pytest.approx(of_actor.tolist(), rel=1e-6)
     assert second["stored/ratio"] == pytest.approx(1, rel=1e-6), "the policy has not moved"

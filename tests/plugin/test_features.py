@@ -1,0 +1,52 @@
+"""Test the list of features: what their records name exists, and general code has all of it."""
+
+from collections import Counter
+from operator import attrgetter
+
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+
+from grpo_verl_ext.verl_plugin import trainer_modes
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, Options
+from grpo_verl_ext.verl_plugin.features import all_features, of_plugin
+from grpo_verl_ext.verl_plugin.preflight import ADVICE, CHECKS
+from grpo_verl_ext.verl_plugin.preflight.training import FEATURES
+
+
+def test_every_part_in_the_trainer_is_mixed_into_every_mode():
+    parts = [of_plugin(feature.trainer) for feature in all_features() if feature.trainer]
+    assert [part.__name__ for part in parts] == [
+        "ReferenceSyncTrainerMixin",
+        "GoldResponseMixin",
+        "TrainingRewardMixin",
+        "StoredResponsesMixin",
+        "ProcessSupervisionMixin",
+    ]
+    for mode in ("GroupTrainerSync", "GroupTrainerColocateAsync", "GroupTrainerSeparateAsync"):
+        lineage = getattr(trainer_modes, mode).__mro__
+        assert [each for each in lineage if each in parts] == parts
+
+
+def test_every_agent_loop_is_registered_by_the_module_that_its_record_names():
+    loops = {name: module for feature in all_features() for name, module in feature.agent_loops.items()}
+    assert loops.keys() == {*AGENT_LOOPS.values(), STORED_AGENT_LOOP}
+    for name, module in loops.items():
+        assert _agent_loop_registry[name]["_target_"].startswith(f"{of_plugin(module).__name__}.")
+
+
+def test_options_that_records_name_exist():
+    named = [
+        name for feature in all_features() for name in (*feature.done_by_trainer, *feature.reward_models)
+    ]
+    assert {name.partition(".")[0] for name in named} == {
+        *("ref_model_sync_steps", "gold_responses", "reward_model", "reward_models", "step_reward_model")
+    }
+    options = Options.from_config({"grpo_ext": {"gold_responses": {"files": "a.parquet"}}})
+    for name in named:
+        attrgetter(name)(options)
+
+
+def test_no_two_features_share_a_name():
+    for names, table in (("checks", CHECKS), ("advice", ADVICE), ("uses", FEATURES)):
+        of_features = Counter(name for feature in all_features() for name in getattr(feature, names))
+        assert set(of_features.values()) == {1}
+        assert of_features.keys() <= table.keys()
