@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from grpo_verl_ext.tasks.smollm2.maxima import folder_of
+from grpo_verl_ext.tasks.smollm2_max import smollm2_max_folder
 
 Precision = Callable[[], AbstractContextManager[object]]
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--repeat", type=int, default=5)
     options = parser.parse_args()
-    folder = folder_of(1)
+    folder = smollm2_max_folder(1)
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     tokens, answers = right_answers(folder, options.rows)
     table = Table("threads", "", "forward s", "with backward s", title=f"{tokens.numel()} tokens")

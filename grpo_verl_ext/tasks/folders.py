@@ -50,7 +50,7 @@ _AnyManifest = TypeVar("_AnyManifest", bound=Manifest)
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[_AnyManifest]):
+class PreparedOutcome(Generic[_AnyManifest]):
     """The result of `PreparedFolder.make`.
 
     Attributes:
@@ -85,7 +85,7 @@ class PreparedFolder(Generic[_AnyManifest]):
         *,
         force: bool,
         on_wait: Callable[[], None] = lambda: None,
-    ) -> Outcome[_AnyManifest]:
+    ) -> PreparedOutcome[_AnyManifest]:
         """Make the folder, or do nothing if it is there with the same settings.
 
         It is built under another name and renamed when it is complete, so a process that is killed leaves
@@ -102,11 +102,11 @@ class PreparedFolder(Generic[_AnyManifest]):
         """
         with locked(self.path, on_wait=on_wait):
             if self.path.exists() and not force:
-                return Outcome(self.path, self._with(settings), made=False)
+                return PreparedOutcome(self.path, self._with(settings), made=False)
             aside = move_aside(self.path) if self.path.exists() else None
             with appearing(self.path) as unfinished:
                 manifest = self._write(unfinished, settings, build(unfinished))
-            return Outcome(self.path, manifest, made=True, moved_aside=aside)
+            return PreparedOutcome(self.path, manifest, made=True, moved_aside=aside)
 
     def check(self) -> _AnyManifest:
         """Compare every file with the manifest, and return that.

@@ -12,22 +12,22 @@ from grpo_verl_ext.tasks.folders import (
     TEST,
     TRAIN,
     FoundManifest,
-    Outcome,
     PreparedFolder,
     PreparedFolderError,
+    PreparedOutcome,
     read_parquet,
     verl_row,
     write_rows,
 )
 from grpo_verl_ext.utils.files import cache_root, sha256
 
-NAME = "gsm8k_tags"
+_NAME = "gsm8k_tags"
 _SPLITS = {"train": TRAIN, "test": TEST}
 
 
-def folder_of() -> Path:
+def gsm8k_tags_folder() -> Path:
     """Return the folder of the preset ``+task=gsm8k_tags``."""
-    return cache_root() / NAME
+    return cache_root() / _NAME
 
 
 def _gsm8k_row(question: str, answer: str, *, split: str, index: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def _gsm8k_row(question: str, answer: str, *, split: str, index: int) -> dict[st
     if not marked:
         raise ValueError(f"an answer has no '####': {answer!r:.80}")
     return verl_row(
-        NAME,
+        _NAME,
         question,
         final.strip().replace(",", ""),
         system=SYSTEM_PROMPT,
@@ -52,9 +52,9 @@ def _gsm8k_row(question: str, answer: str, *, split: str, index: int) -> dict[st
     )
 
 
-def prepare(
+def prepare_gsm8k_tags(
     source: Path, folder: Path, *, force: bool, on_wait: Callable[[], None] = lambda: None
-) -> Outcome[FoundManifest]:
+) -> PreparedOutcome[FoundManifest]:
     """Make ``folder`` with both splits of ``source``, or do nothing if it is there.
 
     Args:

@@ -83,13 +83,13 @@ def said_of(field: FieldInfo) -> Mapping[str, Any]:
     assert isinstance(said, dict)
     if said[VALID]:
         return said
-    if nested(field) is not None:
+    if section_in(field) is not None:
         return said | {VALID: "a section, or null", EXAMPLE: "null"}
     names = tuple(_literals(field.annotation))
     return said | {VALID: names or formatannotation(field.annotation), EXAMPLE: (*names, "<value>")[0]}
 
 
-def nested(field: FieldInfo) -> tuple[type[Section], bool] | None:
+def section_in(field: FieldInfo) -> tuple[type[Section], bool] | None:
     """Return the model of the section that a field holds, and whether it holds one for each of many names."""
     hints = [*_parts(field.annotation)]
     models = (each for each in hints if get_origin(each) is None and isclass(each))
@@ -143,7 +143,7 @@ def _refused(
         valid = tuple(model.model_fields)
         return SettingError(key, value, seen=f"{key}={value!r} is not an option", valid=valid, fix=fix)
     field = model.model_fields[name]
-    if (inner := nested(field)) is not None:
+    if (inner := section_in(field)) is not None:
         section, by_name = inner
         names, within = within[:by_name], within[by_name:]
         if within and within != _WRONG_NAME:

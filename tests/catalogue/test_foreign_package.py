@@ -168,7 +168,7 @@ def test_one_that_fails_to_import_costs_itself_alone(tmp_path: Path) -> None:
     code = f"""
     from grpo_verl_ext.verl_plugin.compose import composed
     from grpo_verl_ext.verl_plugin.preflight import check_training
-    check(composed(["+algo=grpo", *{TRAINING[1:]!r}]))
+    check_training(composed(["+algo=grpo", *{TRAINING[1:]!r}]))
     try:
         check_training(composed([*{TRAINING!r}]))
     except ValueError as error:

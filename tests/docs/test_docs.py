@@ -28,7 +28,7 @@ from verl.trainer.ppo import core_algos
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.utils.options import nested
+from grpo_verl_ext.utils.options import section_in
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
@@ -290,7 +290,7 @@ def test_the_table_of_a_preset_has_its_values(name: str) -> None:
 def test_the_pages_have_every_name_and_option() -> None:
     pages = [ROOT / "docs/settings.md", *(ROOT / "docs/algorithms").glob("*.md")]
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
-    sections = [section[0] for field in Options.model_fields.values() if (section := nested(field))]
+    sections = [section[0] for field in Options.model_fields.values() if (section := section_in(field))]
     options = [name for section in (Options, *sections) for name in section.model_fields]
     for name in (*ESTIMATOR_FUNCTIONS, *LOSS_FUNCTIONS, *options):
         assert re.search(rf"[`.…]{name}[`.]", text), name

@@ -100,7 +100,7 @@ def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     tiny = TaskSettings(width=32, layers=1, heads=1, feed_forward=32)
 
     def build(unfinished: Path) -> dict[str, Any]:
-        build_model(tiny, build_tokenizer(), seed=1).save_pretrained(unfinished / prepared.MODEL)
+        build_model(tiny, build_tokenizer(), seed=1).save_pretrained(unfinished / prepared.MODEL_FOLDER)
         for name in (TRAIN, TEST):
             pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(unfinished / name)
         numbers = {"sampled_accuracy": 0.25, "greedy_accuracy": 1.0, "temperature": 1.0, "seconds": 1.0}

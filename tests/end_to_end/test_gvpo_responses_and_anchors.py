@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from verl_runs import train
 
-from grpo_verl_ext.tasks.chain_sum.prepared import folder_of
+from grpo_verl_ext.tasks.chain_sum.prepared import chain_sum_folder
 from grpo_verl_ext.tasks.chain_sum.problems import wanted_response
 from grpo_verl_ext.tasks.folders import read_parquet
 from grpo_verl_ext.utils.measured import largest
@@ -33,7 +33,7 @@ def with_wanted_responses(file: Path, to: Path) -> Path:
 
 def test_half_of_the_responses_given_and_the_others_a_step_old(tmp_path: Path) -> None:
     """``colocate_async`` with a batch of lead; the anchor is the policy at the start of each step."""
-    data = with_wanted_responses(folder_of(1) / "train.parquet", tmp_path / "train.parquet")
+    data = with_wanted_responses(chain_sum_folder(1) / "train.parquet", tmp_path / "train.parquet")
     run = train(
         *TWO_RANKS,
         f"data.train_files={data}",

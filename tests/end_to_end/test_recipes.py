@@ -13,9 +13,8 @@ from verl_runs import Run, train
 
 from grpo_verl_ext.rewards.rules import TAGS, answer_of
 from grpo_verl_ext.tasks.folders import verl_row, write_rows
-from grpo_verl_ext.tasks.gsm8k_tags import prepare
-from grpo_verl_ext.tasks.reasoning_gym.prepare import GymSettings
-from grpo_verl_ext.tasks.reasoning_gym.prepare import prepare as prepare_gym
+from grpo_verl_ext.tasks.gsm8k_tags import prepare_gsm8k_tags
+from grpo_verl_ext.tasks.reasoning_gym import GymSettings, prepare_reasoning_gym
 from grpo_verl_ext.utils.measured import largest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -61,7 +60,7 @@ def test_gsm8k_with_tags(tmp_path: Path) -> None:
         problems = [(f"{a}+{b}=?", f"So <<{a}+{b}={a + b}>>\n#### {a + b}") for a, b in pairs(first)]
         lines = [json.dumps({"question": asked, "answer": answer}) for asked, answer in problems]
         (source / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
-    prepare(source, tmp_path / "data", force=False)
+    prepare_gsm8k_tags(source, tmp_path / "data", force=False)
 
     run, rows = two_steps(task="gsm8k_tags", folder=tmp_path, algo="gvpo")
     form = [0.2 * sum(tag in row["output"] for tag in TAGS) for row in rows]
@@ -92,7 +91,7 @@ def pairs(first: int) -> list[tuple[int, int]]:
 def test_a_task_of_reasoning_gym(tmp_path: Path) -> None:
     """Sums of two digits; the verifier gives 1 for the answer, and less where it stands among more."""
     of = GymSettings("chain_sum", SUMS_OF_TWO_DIGITS, train=8, test=8, seed=1, system="")
-    prepare_gym(of, tmp_path / "data", force=False)
+    prepare_reasoning_gym(of, tmp_path / "data", force=False)
 
     run, rows = two_steps("task.dataset=chain_sum", task="reasoning_gym", folder=tmp_path, algo="gvpo")
     right = [answer_of(row["output"]) == row["gts"] for row in rows]

@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_verl_ext.utils.errors import as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, SECTION
-from grpo_verl_ext.utils.options import Section, nested, said_of
+from grpo_verl_ext.utils.options import Section, said_of, section_in
 from grpo_verl_ext.verl_plugin.config import (
     AGENT_LOOPS,
     REWARD_MANAGER,
@@ -85,7 +85,7 @@ def _rows(model: type[Section], section: str = "") -> Iterator[tuple[str, str, s
     for name, field in model.model_fields.items():
         default = as_typed([*field.default] if isinstance(field.default, tuple) else field.default)
         yield f"`{section}{name}`", _valid(default, said_of(field)["valid"]), field.description or ""
-        if (inner := nested(field)) is not None:
+        if (inner := section_in(field)) is not None:
             yield from _rows(inner[0], f"{section}{name}.<name>." if inner[1] else f"{section}{name}.")
 
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.utils.options import Section, nested, read_section
+from grpo_verl_ext.utils.options import Section, read_section, section_in
 from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.loss_config import option_models
 
@@ -18,7 +18,7 @@ def keys_of(model: type[Section], prefix: str) -> Iterator[tuple[str, type[Secti
     """Full name, section and name of each key."""
     for name, field in model.model_fields.items():
         yield f"{prefix}.{name}", model, name
-        if (inner := nested(field)) is not None:
+        if (inner := section_in(field)) is not None:
             section, by_name = inner
             yield from keys_of(section, f"{prefix}.{name}.some" if by_name else f"{prefix}.{name}")
 

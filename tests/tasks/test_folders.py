@@ -7,13 +7,13 @@ import pytest
 from grpo_verl_ext.tasks.folders import (
     FoundManifest,
     Manifest,
-    Outcome,
     PreparedFolder,
     PreparedFolderError,
+    PreparedOutcome,
 )
 
 
-def make(folder: Path, settings: dict[str, int], build, *, force: bool) -> Outcome[FoundManifest]:
+def make(folder: Path, settings: dict[str, int], build, *, force: bool) -> PreparedOutcome[FoundManifest]:
     return PreparedFolder(folder, FoundManifest).make(settings, build, force=force)
 
 

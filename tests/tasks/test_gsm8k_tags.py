@@ -12,7 +12,7 @@ from verl.trainer.ppo.reward import get_custom_reward_fn
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks.folders import PreparedFolderError
-from grpo_verl_ext.tasks.gsm8k_tags import folder_of, prepare
+from grpo_verl_ext.tasks.gsm8k_tags import gsm8k_tags_folder, prepare_gsm8k_tags
 from grpo_verl_ext.verl_plugin.compose import composed
 
 PROBLEMS = [
@@ -42,7 +42,7 @@ def as_verl_writes_it(file: Path) -> Path:
 def rows(tmp_path: Path) -> list[dict[str, Any]]:
     for split in ("train", "test"):
         as_jsonl(tmp_path / split)
-    prepare(tmp_path, tmp_path / "made", force=False)
+    prepare_gsm8k_tags(tmp_path, tmp_path / "made", force=False)
     found: list[dict[str, Any]] = pq.read_table(tmp_path / "made" / "test.parquet").to_pylist()
     return found
 
@@ -74,7 +74,7 @@ def test_the_command_writes_both_splits(tmp_path: Path) -> None:
 def test_each_split_has_its_own_problems(tmp_path: Path) -> None:
     for split, problem in zip(("train", "test"), PROBLEMS, strict=True):
         (tmp_path / f"{split}.jsonl").write_text(json.dumps(problem) + "\n")
-    prepare(tmp_path, tmp_path / "made", force=False)
+    prepare_gsm8k_tags(tmp_path, tmp_path / "made", force=False)
     for split, truth in (("train", "14"), ("test", "1000")):
         (row,) = pq.read_table(tmp_path / "made" / f"{split}.parquet").to_pylist()
         assert (row["reward_model"]["ground_truth"], row["extra_info"]["split"]) == (truth, split)
@@ -83,10 +83,10 @@ def test_each_split_has_its_own_problems(tmp_path: Path) -> None:
 def test_a_folder_made_from_another_source_is_not_taken_for_this_one(tmp_path: Path) -> None:
     for split in ("train", "test"):
         as_jsonl(tmp_path / split)
-    prepare(tmp_path, tmp_path / "made", force=False)
+    prepare_gsm8k_tags(tmp_path, tmp_path / "made", force=False)
     (tmp_path / "train.jsonl").write_text(json.dumps(PROBLEMS[0]) + "\n")
     with pytest.raises(PreparedFolderError, match="was made with other settings"):
-        prepare(tmp_path, tmp_path / "made", force=False)
+        prepare_gsm8k_tags(tmp_path, tmp_path / "made", force=False)
 
 
 @pytest.mark.parametrize("write", [as_parquet, as_verl_writes_it])
@@ -97,7 +97,7 @@ def test_every_form_of_the_source_gives_the_same(
     source.mkdir()
     for split in ("train", "test"):
         write(source / split)
-    prepare(source, tmp_path / "again", force=False)
+    prepare_gsm8k_tags(source, tmp_path / "again", force=False)
     assert pq.read_table(tmp_path / "again" / "test.parquet").to_pylist() == rows
 
 
@@ -140,7 +140,7 @@ def test_the_preset_reads_what_prepare_writes_and_keeps_gsm8ks_sizes(
     tagged, plain = (
         composed([f"+task={name}", "actor_rollout_ref.rollout.name=vllm"]) for name in ("gsm8k_tags", "gsm8k")
     )
-    assert tagged.data.train_files == str(folder_of() / "train.parquet")
+    assert tagged.data.train_files == str(gsm8k_tags_folder() / "train.parquet")
     for key in ("train_batch_size", "max_prompt_length", "max_response_length"):
         assert tagged.data[key] == plain.data[key]
 
@@ -162,4 +162,4 @@ def test_what_is_not_gsm8k_is_named(content: str | None, message: str, tmp_path:
     if content is not None:
         (tmp_path / "train.jsonl").write_text(content)
     with pytest.raises(PreparedFolderError, match=message):
-        prepare(tmp_path, tmp_path / "made", force=False)
+        prepare_gsm8k_tags(tmp_path, tmp_path / "made", force=False)

@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
-from grpo_verl_ext.tasks.chain_sum.prepare import prepare
+from grpo_verl_ext.tasks.chain_sum.prepare import prepare_chain_sum
 from grpo_verl_ext.tasks.chain_sum.prepared import (
     SAMPLES_PER_PROMPT,
     TASKS,
     TaskSettings,
-    folder_of,
+    chain_sum_folder,
     read_checked,
 )
 from grpo_verl_ext.tasks.folders import PreparedFolderError
@@ -28,13 +28,14 @@ from grpo_verl_ext.utils.files import sha256
 PREPARE = """
 import sys
 from pathlib import Path
-from grpo_verl_ext.tasks.chain_sum.prepare import prepare
+from grpo_verl_ext.tasks.chain_sum.prepare import prepare_chain_sum
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
 root, steps = Path(sys.argv[1]), int(sys.argv[2])
 settings = TaskSettings(max_terms=3, train_problems=30, test_problems=9, width=32, layers=1, heads=1,
                     feed_forward=32, steps=steps, slip_steps=1, batch_size=4, workers=2)
-outcome = prepare(1, settings=settings, root=root, on_step=lambda *done: print("step", *done, flush=True))
+outcome = prepare_chain_sum(1, settings=settings, root=root,
+                            on_step=lambda *done: print("step", *done, flush=True))
 print("made" if outcome.made else "found")
 """
 
@@ -48,7 +49,7 @@ def start(root: Path, *, steps: int) -> subprocess.Popen[str]:
 @pytest.fixture
 def folder(tmp_path, tiny_prepared):
     """A prepared folder of seed 7 to do harm to."""
-    return shutil.copytree(tiny_prepared.folder, folder_of(7, tmp_path))
+    return shutil.copytree(tiny_prepared.folder, chain_sum_folder(7, tmp_path))
 
 
 def test_the_folder_and_its_manifest(tiny_prepared, tiny):
@@ -86,8 +87,8 @@ def test_a_standard_start_knows_the_answers_and_samples_a_quarter(tiny_prepared,
 
 
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(tiny_prepared, tiny, tmp_path):
-    again = prepare(7, settings=tiny, root=tmp_path).manifest.sha256
-    other = prepare(8, settings=tiny, root=tmp_path).manifest.sha256
+    again = prepare_chain_sum(7, settings=tiny, root=tmp_path).manifest.sha256
+    other = prepare_chain_sum(8, settings=tiny, root=tmp_path).manifest.sha256
     assert again == tiny_prepared.manifest.sha256
     assert other.keys() == again.keys()
     different = {name for name in again if again[name] != other[name]}
@@ -96,14 +97,14 @@ def test_the_same_seed_gives_the_same_files_and_another_seed_others(tiny_prepare
 
 def test_a_second_time_nothing_is_done(folder, tiny):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    outcome = prepare(7, settings=tiny, root=folder.parents[1])
+    outcome = prepare_chain_sum(7, settings=tiny, root=folder.parents[1])
     assert (outcome.made, outcome.folder, outcome.moved_aside) == (False, folder, None)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_force_makes_it_again_and_keeps_what_was_there(folder, tiny):
     (folder / "train.parquet").write_text("mine")
-    outcome = prepare(7, settings=tiny, root=folder.parents[1], force=True)
+    outcome = prepare_chain_sum(7, settings=tiny, root=folder.parents[1], force=True)
     read_checked(folder)
     assert outcome.made
     assert (outcome.moved_aside / "train.parquet").read_text() == "mine"
@@ -114,7 +115,10 @@ def test_a_changed_file_is_named_and_left_in_place(folder, tiny, name):
     content = bytearray((folder / name).read_bytes())
     content[len(content) // 2] ^= 1
     (folder / name).write_bytes(content)
-    for use in (lambda: read_checked(folder), lambda: prepare(7, settings=tiny, root=folder.parents[1])):
+    for use in (
+        lambda: read_checked(folder),
+        lambda: prepare_chain_sum(7, settings=tiny, root=folder.parents[1]),
+    ):
         with pytest.raises(PreparedFolderError) as error:
             use()
         assert f"{folder / name} cannot be used: its sha256 is {sha256(folder / name)}" in str(error.value)
@@ -156,18 +160,18 @@ def test_a_folder_that_is_not_there_comes_with_the_line_that_makes_it(tmp_path):
     with pytest.raises(
         PreparedFolderError, match=r"no such folder; type: grpo-verl-ext prepare chain_sum --seed 3$"
     ):
-        read_checked(folder_of(3, tmp_path))
+        read_checked(chain_sum_folder(3, tmp_path))
 
 
 def test_other_settings_are_refused(folder, tiny):
     message = r"other settings.*'steps': 3.*'steps': 4.*--seed 7 --force"
     with pytest.raises(PreparedFolderError, match=message):
-        prepare(7, settings=replace(tiny, steps=4), root=folder.parents[1])
+        prepare_chain_sum(7, settings=replace(tiny, steps=4), root=folder.parents[1])
 
 
 def test_an_error_on_the_way_leaves_nothing(tmp_path, tiny):
     with pytest.raises(ValueError, match="test_problems=900"):
-        prepare(1, settings=replace(tiny, max_terms=3, test_problems=900), root=tmp_path)
+        prepare_chain_sum(1, settings=replace(tiny, max_terms=3, test_problems=900), root=tmp_path)
     assert [path.name for path in tmp_path.rglob("*")] == ["chain_sum", "seed-1.lock"]
 
 
@@ -181,11 +185,11 @@ def test_killed_on_the_way_the_same_command_recovers(tmp_path):
     assert len(left) == 2
     assert any(name.endswith(".partial") for name in left)
     with pytest.raises(PreparedFolderError, match="no such folder"):
-        read_checked(folder_of(1, tmp_path))
+        read_checked(chain_sum_folder(1, tmp_path))
 
     again = start(tmp_path, steps=2)
     assert again.communicate(timeout=120)[0].splitlines()[-1] == "made"
-    read_checked(folder_of(1, tmp_path))
+    read_checked(chain_sum_folder(1, tmp_path))
     assert {path.name for path in (tmp_path / "chain_sum").iterdir()} == {"seed-1", "seed-1.lock"}
 
 
@@ -193,13 +197,13 @@ def test_two_at_once_take_turns_and_one_does_the_work(tmp_path):
     both = [start(tmp_path, steps=3) for _ in range(2)]
     said = sorted(process.communicate(timeout=120)[0].splitlines()[-1] for process in both)
     assert said == ["found", "made"]
-    read_checked(folder_of(1, tmp_path))
+    read_checked(chain_sum_folder(1, tmp_path))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("task", "seed"), [("chain_sum", 2), ("chain_sum_mixed", 1)])
 def test_the_real_warm_start_is_middling_when_sampled_and_knows_better(task, seed, tmp_path):
-    outcome = prepare(seed, settings=TASKS[task], root=tmp_path)
+    outcome = prepare_chain_sum(seed, settings=TASKS[task], root=tmp_path)
     assert outcome.manifest.measured_prompts >= 512
     assert 0.15 <= outcome.manifest.sampled_accuracy <= 0.5
     model, test = outcome.folder / "model", outcome.folder / "test.parquet"

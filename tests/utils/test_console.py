@@ -58,7 +58,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, gsm8k: Path, monkeypatch
     words = ["prepare", "gsm8k_tags", "--source", str(gsm8k)]
     with read_only(tmp_path / "closed"):
         refused = CliRunner().invoke(app, words)
-    place = gsm8k_tags.folder_of()
+    place = gsm8k_tags.gsm8k_tags_folder()
     assert refused.exit_code == 1
     assert refused.stderr.startswith(f"gsm8k_tags: {place.parent}")
     assert refused.stderr.endswith(

@@ -18,12 +18,12 @@ from grpo_verl_ext.tasks.chain_sum import prepared, problems
 from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy, standardise
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer, warm_start
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskManifest, TaskSettings
-from grpo_verl_ext.tasks.chain_sum.problems import Split, draw_problems
-from grpo_verl_ext.tasks.folders import TEST, TRAIN, Outcome
+from grpo_verl_ext.tasks.chain_sum.problems import DataSplit, draw_problems
+from grpo_verl_ext.tasks.folders import TEST, TRAIN, PreparedOutcome
 from grpo_verl_ext.utils.console import make_console
 
 
-def prepare(
+def prepare_chain_sum(
     seed: int,
     *,
     settings: TaskSettings | None = None,
@@ -31,7 +31,7 @@ def prepare(
     force: bool = False,
     on_step: Callable[[int, int], None] = lambda *_: None,
     on_wait: Callable[[], None] = lambda: None,
-) -> Outcome[TaskManifest]:
+) -> PreparedOutcome[TaskManifest]:
     """Make ``<root>/<task>/seed-<seed>``, or do nothing if it is there (`PreparedFolder.make`).
 
     Args:
@@ -39,7 +39,7 @@ def prepare(
         on_step: called with the steps done and the steps in all, after each step of the warm start.
     """
     settings = settings or TaskSettings()
-    folder = prepared.place(prepared.folder_of(seed, root, settings.name))
+    folder = prepared.place(prepared.chain_sum_folder(seed, root, settings.name))
     return folder.make(
         asdict(settings),
         lambda unfinished: _fill(unfinished, seed, settings, on_step),
@@ -53,11 +53,11 @@ def _fill(
 ) -> dict[str, Any]:
     started = time.perf_counter()
     _write_data(folder, seed, settings)
-    _write_model(folder / prepared.MODEL, seed, settings, on_step)
+    _write_model(folder / prepared.MODEL_FOLDER, seed, settings, on_step)
     temperature = 1.0
     if settings.standardise:
         temperature = standardise(
-            folder / prepared.MODEL,
+            folder / prepared.MODEL_FOLDER,
             folder / TEST,
             prompts=settings.test_problems,
             max_response_tokens=settings.max_response_tokens,
@@ -81,7 +81,7 @@ def _fill(
 
 def _accuracy(folder: Path, settings: TaskSettings, *, temperature: float, samples: int) -> float:
     return accuracy(
-        folder / prepared.MODEL,
+        folder / prepared.MODEL_FOLDER,
         folder / TEST,
         n=settings.test_problems,
         temperature=temperature,
@@ -92,7 +92,7 @@ def _accuracy(folder: Path, settings: TaskSettings, *, temperature: float, sampl
 
 def _write_data(folder: Path, seed: int, settings: TaskSettings) -> None:
     lengths = range(settings.min_terms, settings.max_terms + 1)
-    splits: list[tuple[Split, str, int]] = [
+    splits: list[tuple[DataSplit, str, int]] = [
         ("train", TRAIN, settings.train_problems),
         ("test", TEST, settings.test_problems),
     ]
@@ -121,7 +121,7 @@ def run_prepare(task: str, seed: int, *, force: bool) -> None:
     console = make_console()
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("warm start", total=None)
-        outcome = prepare(
+        outcome = prepare_chain_sum(
             seed,
             settings=prepared.TASKS[task],
             force=force,
@@ -131,7 +131,7 @@ def run_prepare(task: str, seed: int, *, force: bool) -> None:
     console.print(_summary(outcome), markup=False)
 
 
-def _summary(outcome: Outcome[TaskManifest]) -> str:
+def _summary(outcome: PreparedOutcome[TaskManifest]) -> str:
     manifest, folder = outcome.manifest, outcome.folder
     lines = [
         f"made in {manifest.seconds:.0f} s: {folder}"
@@ -139,7 +139,7 @@ def _summary(outcome: Outcome[TaskManifest]) -> str:
         else f"already there, nothing to do: {folder}",
         f"  {TRAIN}  {manifest.settings['train_problems']} prompts",
         f"  {TEST}   {manifest.settings['test_problems']} prompts, none of them a training prompt",
-        f"  {prepared.MODEL}/         sampled accuracy {manifest.sampled_accuracy:.3f}, greedy "
+        f"  {prepared.MODEL_FOLDER}/         sampled accuracy {manifest.sampled_accuracy:.3f}, greedy "
         f"{manifest.greedy_accuracy:.3f}, on {manifest.measured_prompts} test prompts",
     ]
     if not manifest.is_standard:

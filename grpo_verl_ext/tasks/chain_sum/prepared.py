@@ -112,8 +112,8 @@ SAMPLES_PER_PROMPT = 4
 FORMAT = 2
 """Version of the layout of folder and manifest; a folder with another version has to be made again."""
 
-MODEL = "model"
-_WEIGHTS = f"{MODEL}/model.safetensors"
+MODEL_FOLDER = "model"
+_WEIGHTS = f"{MODEL_FOLDER}/model.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class TaskManifest(Manifest):
         return None
 
 
-def folder_of(seed: int, root: Path | None = None, task: str = "chain_sum") -> Path:
+def chain_sum_folder(seed: int, root: Path | None = None, task: str = "chain_sum") -> Path:
     """Return the folder of a seed's task, ``<cache root>/<task>/seed-<N>``."""
     return (cache_root() if root is None else root) / task / f"seed-{seed}"
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 Terms = tuple[int, ...]
-Split = Literal["train", "test"]
+DataSplit = Literal["train", "test"]
 
 _TEST_SHARE = 64 / 256
 """Share of all problems that are in the test split."""
@@ -56,7 +56,7 @@ def response(
     return f"<reasoning>{written}</reasoning><answer>{total}</answer>"
 
 
-def split_of(terms: Terms, *, by_set: bool = False) -> Split:
+def split_of(terms: Terms, *, by_set: bool = False) -> DataSplit:
     """Return the split of a problem, decided by a hash of its text and so the same for every seed and run.
 
     With ``by_set`` it is the text of its sorted terms, so that all orders of them are on one side.
@@ -66,7 +66,7 @@ def split_of(terms: Terms, *, by_set: bool = False) -> Split:
     return "test" if first_byte < 256 * _TEST_SHARE else "train"
 
 
-def every_problem(number_of_terms: int, split: Split, *, by_set: bool = False) -> list[Terms]:
+def every_problem(number_of_terms: int, split: DataSplit, *, by_set: bool = False) -> list[Terms]:
     """Return all problems of a length in one split, in lexicographic order."""
     if not by_set:
         return [terms for terms in product(range(10), repeat=number_of_terms) if split_of(terms) == split]
@@ -76,7 +76,7 @@ def every_problem(number_of_terms: int, split: Split, *, by_set: bool = False) -
 
 
 def draw_problems(
-    split: Split, count: int, *, lengths: range, seed: int, by_set: bool = False
+    split: DataSplit, count: int, *, lengths: range, seed: int, by_set: bool = False
 ) -> list[Terms]:
     """Draw ``count`` different problems of one split in a seeded order, each length equally often (±1).
 
@@ -118,7 +118,7 @@ _SCHEMA = pa.schema(
 )
 
 
-def row(terms: Terms, *, split: Split, index: int, task: str = "chain_sum") -> dict[str, Any]:
+def row(terms: Terms, *, split: DataSplit, index: int, task: str = "chain_sum") -> dict[str, Any]:
     """Return one problem as verl reads it.
 
     Grading the steps needs ``extra_info.terms``; ``extra_info.response`` is the `wanted_response`.
@@ -137,7 +137,7 @@ def row(terms: Terms, *, split: Split, index: int, task: str = "chain_sum") -> d
     }
 
 
-def write_problems(path: Path, problems: list[Terms], split: Split, task: str = "chain_sum") -> None:
+def write_problems(path: Path, problems: list[Terms], split: DataSplit, task: str = "chain_sum") -> None:
     """Write the problems, in order, as one parquet file."""
     rows = [row(terms, split=split, index=index, task=task) for index, terms in enumerate(problems)]
     pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), path)

