@@ -1,4 +1,4 @@
-"""DPPO: Qi et al., Rethinking the Trust Region in LLM RL, arXiv 2602.04879; verl's own losses, TV and KL."""
+"""DPPO by total variation: Qi et al., Rethinking the Trust Region in LLM RL, arXiv 2602.04879; verl's loss."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -44,13 +44,10 @@ def _advise(papers: str, config: DictConfig) -> Iterator[Problem]:
             )
 
 
-def _loss(name: str, papers: str) -> VerlsLoss:
-    return VerlsLoss(name, advice={"verls-losses": partial(_advise, papers)})
+def dppo(name: str, equation: str, loss_mode: str, threshold: str) -> Algorithm:
+    """Return DPPO with one of its divergences, on verl's loss of that name."""
+    loss = VerlsLoss(loss_mode, advice={"verls-losses": partial(_advise, threshold)})
+    return Algorithm(name, f"arXiv 2602.04879, {equation}", DR_GRPO.estimator, loss, CONSTANT_LENGTH.mode)
 
 
-DPPO = Algorithm(
-    "dppo", "arXiv 2602.04879, eq. 13", DR_GRPO.estimator, _loss("dppo_tv", "0.15"), CONSTANT_LENGTH.mode
-)
-DPPO_KL = Algorithm(
-    "dppo_kl", "arXiv 2602.04879, eq. 14", DR_GRPO.estimator, _loss("dppo_kl", "0.05"), CONSTANT_LENGTH.mode
-)
+DPPO = dppo("dppo", "eq. 13", "dppo_tv", "0.15")

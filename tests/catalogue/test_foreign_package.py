@@ -168,9 +168,9 @@ def test_one_that_fails_to_import_costs_itself_alone(tmp_path: Path) -> None:
     code = f"""
     from grpo_verl_ext.verl_plugin.compose import composed
     from grpo_verl_ext.verl_plugin.preflight import check_training
-    check_training(composed(["+algo=grpo", *{TRAINING[1:]!r}]))
+    check_training(composed(["+algo=grpo", "+platform=cpu"]))
     try:
-        check_training(composed([*{TRAINING!r}]))
+        check_training(composed(["+algo=soft", "+platform=cpu"]))
     except ValueError as error:
         print(error)
     """

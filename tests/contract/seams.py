@@ -199,6 +199,15 @@ SEAMS: list[Seam] = [
         Has("agg_loss(loss_mat=pg_losses, loss_mask=response_mask, loss_agg_mode='seq-mean-token-mean'"),
         "catalogue.sapo",
     ),
+    # Else `+algo=dppo` and `+algo=dppo_kl` would mask other tokens, or average otherwise at another cut.
+    *(
+        seam(f"{CORE}.compute_policy_loss_{name}", Has(piece), "catalogue.dppo")
+        for name in ("dppo_tv", "dppo_kl")
+        for piece in (
+            "valid_mask = torch.where(advantages > 0, valid_positive_mask, valid_negative_mask)",
+            "loss_agg_mode=loss_agg_mode, **config.global_batch_info",
+        )
+    ),
     # Else `+algo=rloo` would have a ratio.
     seam(f"{CORE}.compute_policy_loss_gpg", Has("pg_losses = -log_prob * advantages"), "catalogue.rloo"),
     seam("verl.workers.config.ActorConfig", Members("tau_pos", "tau_neg"), "catalogue.presets"),

@@ -22,7 +22,8 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, TokenLoss, verls
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.cispo import CISPO_LOSS
-from grpo_verl_ext.catalogue.dppo import DPPO, DPPO_KL
+from grpo_verl_ext.catalogue.dppo import DPPO
+from grpo_verl_ext.catalogue.dppo_kl import DPPO_KL
 from grpo_verl_ext.catalogue.gspo import GSPO_LOSS
 from grpo_verl_ext.catalogue.sapo import SAPO_LOSS
 from grpo_verl_ext.utils.console import make_console, print_table

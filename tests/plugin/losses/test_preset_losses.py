@@ -80,8 +80,9 @@ BY_HAND = {
         (2 * 4 * math.exp(-3) - math.e / 8) / 3,
         [[-4 * math.exp(-3) / 3] * 2, [math.e / 8 / 3]],
     ),
-    # π_old 0.4 → π 0.5 and 0.6 with A > 0, 0.5 → 0.3 and 0.3 → 0.6 with A < 0. |π − π_old| = 0.2 is over
-    # 0.15, and the KL, 0.081 and 0.087, over 0.05; the last token moves against its A, which no mask stops.
+    # verl's dppo_tv and dppo_kl: π_old 0.4 → π 0.5 and 0.6 with A > 0, 0.5 → 0.3 and 0.3 → 0.6 with A < 0.
+    # |π − π_old| = 0.2 is over 0.15, and the KL, 0.081 and 0.087, over 0.05; the last token moves against its
+    # A, which no mask stops.
     **dict.fromkeys(
         ("dppo", "dppo_kl"),
         (

@@ -1,0 +1,5 @@
+"""DPPO by KL: Qi et al., Rethinking the Trust Region in LLM RL, arXiv 2602.04879; verl's own loss."""
+
+from grpo_verl_ext.catalogue.dppo import dppo
+
+DPPO_KL = dppo("dppo_kl", "eq. 14", "dppo_kl", "0.05")
