@@ -11,7 +11,6 @@ from wrapt import register_post_import_hook
 from grpo_verl_ext.utils.foreign import foreign_algorithms, presets_of
 from grpo_verl_ext.verl_plugin import patches, resolvers
 from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
-from grpo_verl_ext.verl_plugin.features import all_features, of_plugin
 from grpo_verl_ext.verl_plugin.patches import driver
 
 
@@ -51,6 +50,8 @@ def _register_trainers(_v1: ModuleType) -> None:
 
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:
+    from grpo_verl_ext.verl_plugin.features import all_features, of_plugin
+
     for feature in all_features():
         for module in feature.agent_loops.values():
             of_plugin(module)
