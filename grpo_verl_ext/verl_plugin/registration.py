@@ -50,11 +50,11 @@ def _register_trainers(_v1: ModuleType) -> None:
 
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:
-    from grpo_verl_ext.verl_plugin.features import all_features, of_plugin
+    from grpo_verl_ext.verl_plugin.features import all_features, load_named
 
     for feature in all_features():
         for module in feature.agent_loops.values():
-            of_plugin(module)
+            load_named(module)
 
 
 def _register_reward_manager(_reward_manager: ModuleType) -> None:
