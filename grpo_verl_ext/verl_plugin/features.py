@@ -93,11 +93,11 @@ class Feature:
 @functools.cache
 def all_features() -> tuple[Feature, ...]:
     """Return the records of all features."""
-    return tuple(of_plugin(name) for name in _RECORDS)
+    return tuple(load_named(name) for name in _RECORDS)
 
 
-def of_plugin(name: str) -> Any:
-    """Return what a record names: a module of this sub-package, or ``module:object``."""
+def load_named(name: str) -> Any:
+    """Load what a record names: a module of this sub-package, or ``module:object``."""
     return resolve_name(f"{__package__}.{name}" if ":" in name else f"{__package__}.{name}:")
 
 

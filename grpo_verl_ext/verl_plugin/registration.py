@@ -10,7 +10,6 @@ from wrapt import register_post_import_hook
 
 from grpo_verl_ext.verl_plugin import patches, resolvers
 from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
-from grpo_verl_ext.verl_plugin.features import all_features, of_plugin
 from grpo_verl_ext.verl_plugin.patches import driver
 
 
@@ -50,9 +49,11 @@ def _register_trainers(_v1: ModuleType) -> None:
 
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:
+    from grpo_verl_ext.verl_plugin.features import all_features, load_named
+
     for feature in all_features():
         for module in feature.agent_loops.values():
-            of_plugin(module)
+            load_named(module)
 
 
 def _register_reward_manager(_reward_manager: ModuleType) -> None:

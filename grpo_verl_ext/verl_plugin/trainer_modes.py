@@ -10,12 +10,12 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from grpo_verl_ext.verl_plugin.features import all_features, of_plugin
+from grpo_verl_ext.verl_plugin.features import all_features, load_named
 from grpo_verl_ext.verl_plugin.gvpo.drift import GroupActorRolloutRefWorker, GroupDetachActorWorker
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GroupBatchingMixin
 from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER
 
-_PARTS: Any = tuple(of_plugin(feature.trainer) for feature in all_features() if feature.trainer)
+_PARTS: Any = tuple(load_named(feature.trainer) for feature in all_features() if feature.trainer)
 """The parts of features in the trainer: classes on verl's trainer, each of which calls the next."""
 
 

@@ -89,7 +89,7 @@ ROW_KEYS = _ScopedValue[Sequence[str]]("keys")
 
 
 @dataclass(frozen=True)
-class Steps:
+class BatchSteps:
     """All S steps of the responses of a batch, (S,) each; see `algorithms.process`."""
 
     rewards: Tensor
@@ -97,7 +97,7 @@ class Steps:
     end: Tensor
 
 
-STEPS = _ScopedValue[Steps]("steps")
+STEPS = _ScopedValue[BatchSteps]("steps")
 """Trainer → estimator ``grpo_process``: the steps; verl passes rewards only."""
 
 DUMPED_COLUMNS = _ScopedValue[dict[str, dict[str, list[float]]]]("columns")
@@ -208,7 +208,7 @@ def reported_failure() -> str | None:
     return None if message is None else message.decode()
 
 
-def forget_failure() -> None:
+def forget_reported_failure() -> None:
     """Remove what an earlier training of this job reported."""
     from ray.experimental.internal_kv import _internal_kv_del
 

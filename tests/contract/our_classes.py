@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from our_modules import Module, is_verls
 from reliances import is_of_self, members
-from verl_sources import Found, Function, Sources, statements
+from verl_sources import OURS, Found, Function, Sources, statements
+
+PLUGIN = f"{OURS}.verl_plugin"
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,32 @@ def classes_on_verl(sources: Sources, ours: Mapping[str, Module]) -> list[OurCla
     return [one for one in found if one.bases]
 
 
+def _bases(ours: Mapping[str, Module], found: Found) -> Iterator[str]:
+    """The full names of a class's bases; those after a star are the features' parts in the trainer."""
+    for base in getattr(found.node, "bases", []):
+        if isinstance(base, ast.Starred):
+            yield from _parts_in_the_trainer(ours)
+        else:
+            yield ours[found.module].dotted(base) or f"{found.module}.{ast.unparse(base)}"
+
+
+def _parts_in_the_trainer(ours: Mapping[str, Module]) -> Iterator[str]:
+    """What the features' records call ``trainer``, ``module:class`` in the plugin."""
+    for module in ours.values():
+        for node in module.nodes:
+            if (
+                isinstance(node, ast.keyword)
+                and node.arg == "trainer"
+                and isinstance(node.value, ast.Constant)
+            ):
+                yield f"{PLUGIN}.{str(node.value.value).replace(':', '.')}"
+
+
 def _lineage(
     sources: Sources, ours: Mapping[str, Module], found: Found
 ) -> tuple[tuple[Found, ...], tuple[str, ...]]:
     lineage, bases = (found,), ()
-    for base in getattr(found.node, "bases", []):
-        name = ours[found.module].dotted(base) or f"{found.module}.{ast.unparse(base)}"
+    for name in _bases(ours, found):
         own = None if is_verls(name) else sources.look_up(name)
         if is_verls(name):
             bases = (*bases, name)

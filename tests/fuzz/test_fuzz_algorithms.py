@@ -23,7 +23,7 @@ from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
-from grpo_verl_ext.verl_plugin.wire import STEPS, Steps
+from grpo_verl_ext.verl_plugin.wire import STEPS, BatchSteps
 
 NAN, INF = float("nan"), float("inf")
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -301,7 +301,7 @@ sections = st.none() | st.fixed_dictionaries(
 )
 def test_estimators(name: str, batch: dict[str, Tensor] | None, config, ids: bool) -> None:
     batch = batch or {"rewards": torch.ones(2, 3), "mask": torch.ones(2, 3), "group": torch.tensor([0, 0])}
-    steps = Steps(torch.tensor([1.0]), torch.tensor([0]), torch.tensor([0]))
+    steps = BatchSteps(torch.tensor([1.0]), torch.tensor([0]), torch.tensor([0]))
     try:
         with STEPS.set(steps):
             advantages, returns = ESTIMATOR_FUNCTIONS[name](

@@ -7,13 +7,13 @@ from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, Options
-from grpo_verl_ext.verl_plugin.features import all_features, of_plugin
+from grpo_verl_ext.verl_plugin.features import all_features, load_named
 from grpo_verl_ext.verl_plugin.preflight import ADVICE, CHECKS
 from grpo_verl_ext.verl_plugin.preflight.training import FEATURES
 
 
 def test_every_part_in_the_trainer_is_mixed_into_every_mode():
-    parts = [of_plugin(feature.trainer) for feature in all_features() if feature.trainer]
+    parts = [load_named(feature.trainer) for feature in all_features() if feature.trainer]
     assert [part.__name__ for part in parts] == [
         "ReferenceSyncTrainerMixin",
         "GoldResponseMixin",
@@ -30,7 +30,7 @@ def test_every_agent_loop_is_registered_by_the_module_that_its_record_names():
     loops = {name: module for feature in all_features() for name, module in feature.agent_loops.items()}
     assert loops.keys() == {*AGENT_LOOPS.values(), STORED_AGENT_LOOP}
     for name, module in loops.items():
-        assert _agent_loop_registry[name]["_target_"].startswith(f"{of_plugin(module).__name__}.")
+        assert _agent_loop_registry[name]["_target_"].startswith(f"{load_named(module).__name__}.")
 
 
 def test_options_that_records_name_exist():

@@ -36,7 +36,7 @@ LOOK_SECONDS = 5.0
 VERL_SECONDS = 30.0
 """Seconds for verl to raise its own error, which says more, and to end."""
 
-PARTS = re.compile(
+WATCHED_ACTORS = re.compile(
     r"(agent_loop_worker_|reward_loop_worker_|vllm_server_|sglang_server_|trtllm_server_|TransferQueue)"
     r"|.*WorkerDict_\d+:\d+$"
 )
@@ -75,7 +75,7 @@ def watched() -> Iterator[None]:
 
     try:
         earlier = set(lost_actors())
-        wire.forget_failure()
+        wire.forget_reported_failure()
         handler = signal.signal(signal.SIGUSR1, interrupt)
     except Exception as error:  # noqa: BLE001  # a training must not end because it cannot be watched
         _warn_unwatched(error)
@@ -144,7 +144,7 @@ def lost_actors() -> dict[str, str]:
     lost: dict[str, str] = {}
     for actor_id, actor in state.actors(job_id=job, actor_state_name="DEAD").items():
         cause = actor["DeathCause"].actor_died_error_context
-        if PARTS.match(actor["Name"]) and cause.reason in (cause.WORKER_DIED, cause.NODE_DIED):
+        if WATCHED_ACTORS.match(actor["Name"]) and cause.reason in (cause.WORKER_DIED, cause.NODE_DIED):
             lost[actor_id] = _described(actor, cause.error_message)
     return lost
 

@@ -16,7 +16,7 @@ from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin.batch.fields import nested
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import SINGLE_TURN
-from grpo_verl_ext.verl_plugin.wire import DUMPED_COLUMNS, STEPS, Field, Steps
+from grpo_verl_ext.verl_plugin.wire import DUMPED_COLUMNS, STEPS, BatchSteps, Field
 
 
 class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -47,7 +47,7 @@ class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships n
         super()._dump_generations(reward_extra_infos_dict=reward_extra_infos_dict | columns, **kwargs)
 
 
-def collected(batch: Any, data: TensorDict) -> Steps:
+def collected(batch: Any, data: TensorDict) -> BatchSteps:
     """Return all steps of the batch in the order of its rows; verl's padding rows have none.
 
     Args:
@@ -68,14 +68,14 @@ def collected(batch: Any, data: TensorDict) -> Steps:
             rewards.append(reward)
             rows.append(row)
             ends.append(end)
-    return Steps(
+    return BatchSteps(
         rewards=torch.tensor(rewards, dtype=torch.float32),
         row=torch.tensor(rows, dtype=torch.int64),
         end=torch.tensor(ends, dtype=torch.int64),
     )
 
 
-def metrics_of_steps(steps: Steps, responses: int) -> dict[str, float]:
+def metrics_of_steps(steps: BatchSteps, responses: int) -> dict[str, float]:
     """Return metrics of the steps; verl's ``critic/score`` and ``critic/rewards`` are the outcome's."""
     if len(steps.rewards) == 0:
         return {"critic/step_rewards/per_response": 0.0}

@@ -30,7 +30,7 @@ from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import is_padding, last_outputs
-from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, STEPS, Steps
+from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, STEPS, BatchSteps
 
 F64 = torch.float64
 EPS = 1e-6
@@ -134,7 +134,7 @@ class TestRejected:
 
     def test_their_steps_stay_in_the_pool(self) -> None:
         # x has the steps 1, 0, 0, 1 as above, each at the end of a response; y has 2 and 0.
-        steps = Steps(
+        steps = BatchSteps(
             rewards=torch.tensor(self.rewards[:6], dtype=F64),
             row=torch.arange(6),
             end=torch.ones(6, dtype=torch.int64),

@@ -7,7 +7,7 @@ import pytest
 from processes import Python
 
 from grpo_verl_ext.verl_plugin.patches import watchdog
-from grpo_verl_ext.verl_plugin.patches.watchdog import PARTS
+from grpo_verl_ext.verl_plugin.patches.watchdog import WATCHED_ACTORS
 
 DRIVER = """
 import os, signal, sys
@@ -118,7 +118,7 @@ def test_where_ray_cannot_be_asked_the_training_runs_and_one_warning_says_so(
     ],
 )
 def test_parts_by_name(name: str, is_part: bool) -> None:
-    assert bool(PARTS.match(name)) is is_part
+    assert bool(WATCHED_ACTORS.match(name)) is is_part
 
 
 ENGINE = """

@@ -57,7 +57,7 @@ from grpo_verl_ext.verl_plugin.preflight.training import (
     contexts,
     features,
 )
-from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, Steps, at_first_update
+from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, BatchSteps, at_first_update
 
 ROOT = Path(__file__).parents[3]
 ACTOR = "actor_rollout_ref.actor"
@@ -508,7 +508,7 @@ def test_gvpo_leaves_rejected_responses_out_of_their_group(monkeypatch: pytest.M
 def test_steps_count_for_the_tokens_that_are_left() -> None:
     """A step whose last token is rejected still rewards the tokens before it."""
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
-    steps = Steps(torch.tensor([1.0, 0.25, 0.5]), torch.tensor([0, 0, 1]), torch.tensor([1, 3, 2]))
+    steps = BatchSteps(torch.tensor([1.0, 0.25, 0.5]), torch.tensor([0, 0, 1]), torch.tensor([1, 3, 2]))
     algorithm = OmegaConf.create({"adv_estimator": "grpo_process"})
 
     def advantages(response_mask: torch.Tensor) -> torch.Tensor:

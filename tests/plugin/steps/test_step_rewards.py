@@ -26,7 +26,7 @@ from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
 from grpo_verl_ext.verl_plugin.steps.checks import check_steps
 from grpo_verl_ext.verl_plugin.steps.trainer import collected, dumped_columns, metrics_of_steps
-from grpo_verl_ext.verl_plugin.wire import STEPS, Steps
+from grpo_verl_ext.verl_plugin.wire import STEPS, BatchSteps
 
 grpo_process = ESTIMATOR_FUNCTIONS["grpo_process"]
 
@@ -231,7 +231,7 @@ class TestEstimator:
         flat = [(r, i, e) for i, own in enumerate(self.STEPS) for r, e in own]
         rewards, row, end = (torch.tensor(column) for column in zip(*flat, strict=True))
         config = OmegaConf.create({"adv_estimator": "grpo_process", "grpo_ext": options})
-        with STEPS.set(Steps(rewards.double(), row, end)):
+        with STEPS.set(BatchSteps(rewards.double(), row, end)):
             advantages, returns = grpo_process(
                 torch.zeros(4, 4, dtype=torch.float64), self.MASK, self.IDS, config
             )
