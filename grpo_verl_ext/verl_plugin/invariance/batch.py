@@ -9,7 +9,7 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.invariance.cuts import Rows
+from grpo_verl_ext.verl_plugin.invariance.cuts import RowNumbers
 
 GROUP_SIZE = 4
 _NUM_PROMPTS = 4
@@ -55,7 +55,7 @@ class RaggedBatch:
         """Return a copy whose ``log_prob`` and ``entropy`` are leaves without a gradient."""
         return replace(self, log_prob=_leaves(self.log_prob), entropy=_leaves(self.entropy))
 
-    def groups(self, rows: Rows) -> wire.GroupRows:
+    def groups(self, rows: RowNumbers) -> wire.GroupRows:
         """Return the groups of some rows, with Δ̄ at the mini-batch's policy, as a worker tells the loss."""
         index = torch.arange(len(self)) // GROUP_SIZE
         member = torch.stack([mask.any() for mask in self.response_mask])
@@ -114,7 +114,7 @@ def _written(log_prob: list[Tensor], prompt_lengths: list[int]) -> list[Tensor]:
 
 
 def micro_batch(
-    mini_batch: RaggedBatch, rows: Rows, dp_size: int, *, with_entropy: bool = False
+    mini_batch: RaggedBatch, rows: RowNumbers, dp_size: int, *, with_entropy: bool = False
 ) -> tuple[dict[str, Tensor], TensorDict]:
     """Return (model output, data) of some rows, nested as verl's engine passes them to ``ppo_loss``."""
 

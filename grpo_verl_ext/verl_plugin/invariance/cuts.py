@@ -5,33 +5,33 @@ from collections.abc import Callable
 import torch
 
 _MAX_TOKENS = 48
-"""Budget of a micro-batch in `dynamic`."""
+"""Budget of a micro-batch in `_dynamic`."""
 
-Rows = list[int]
+RowNumbers = list[int]
 
 
-def whole(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001  # all splits have one signature
+def _whole(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001  # all splits have one signature
     """Cut into one micro-batch."""
     return [rows]
 
 
-def halves(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
+def _halves(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001
     """Cut into two micro-batches of equally many rows."""
     middle = len(rows) // 2
     return [rows[:middle], rows[middle:]]
 
 
-def singles(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
+def _singles(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001
     """Cut into micro-batches of one row each."""
     return [[row] for row in rows]
 
 
-def _uneven(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
+def _uneven(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001
     """Cut into one row, and all the others in reverse order."""
     return [rows[:1], rows[:0:-1]]
 
 
-def shuffled(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
+def _shuffled(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001
     """Cut into two micro-batches of random size, with the rows in random order."""
     generator = torch.Generator().manual_seed(len(rows))
     order = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
@@ -39,9 +39,9 @@ def shuffled(rows: Rows, lengths: list[int]) -> list[Rows]:  # noqa: ARG001
     return [order[:middle], order[middle:]]
 
 
-def dynamic(rows: Rows, lengths: list[int]) -> list[Rows]:
+def _dynamic(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:
     """Cut by a budget of tokens: longest rows first, each into the first micro-batch where it fits."""
-    parts: list[Rows] = []
+    parts: list[RowNumbers] = []
     for row in sorted(rows, key=lambda row: -lengths[row]):
         fitting = [part for part in parts if sum(lengths[r] for r in part) + lengths[row] <= _MAX_TOKENS]
         if fitting:
@@ -51,14 +51,19 @@ def dynamic(rows: Rows, lengths: list[int]) -> list[Rows]:
     return parts
 
 
-Split = Callable[[Rows, list[int]], list[Rows]]
-SPLITS: dict[str, Split] = {
-    split.__name__: split for split in (whole, halves, singles, _uneven, shuffled, dynamic)
+_Split = Callable[[RowNumbers, list[int]], list[RowNumbers]]
+SPLITS: dict[str, _Split] = {
+    "whole": _whole,
+    "halves": _halves,
+    "singles": _singles,
+    "uneven": _uneven,
+    "shuffled": _shuffled,
+    "dynamic": _dynamic,
 }
 """Name → function that cuts a rank's rows into micro-batches, given the length of every row."""
 
 
-def cut(lengths: list[int], split: str, dp_size: int) -> list[list[Rows]]:
+def cut(lengths: list[int], split: str, dp_size: int) -> list[list[RowNumbers]]:
     """Return the micro-batches of each rank; ranks get equally many rows, strided as by verl's balancing."""
     rows = list(range(len(lengths)))
     ranks = [rows[rank::dp_size] for rank in range(dp_size)]

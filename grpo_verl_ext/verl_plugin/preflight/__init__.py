@@ -108,19 +108,19 @@ def warnings(config: DictConfig) -> Iterator[Finding]:
     return (found for found in findings(config) if found.severity is Severity.WARNING)
 
 
-FIRST = "preset"
+_FIRST = "preset"
 """The warning that comes before the refusals, since what it reports is often their cause."""
 
 
 def findings(config: DictConfig) -> Iterator[Finding]:
-    """Yield `FIRST`, all refusals and all other warnings, without silenced checks and repeated messages."""
+    """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages."""
     try:
         silenced = _silenced(config)
     except SettingError as error:
         yield Finding("silence", Severity.ERROR, error.problem)
         silenced = []
     said = set[str]()
-    for name in dict.fromkeys((FIRST, *CHECKS, *ADVICE)):
+    for name in dict.fromkeys((_FIRST, *CHECKS, *ADVICE)):
         if name not in silenced:
             for found in _run_check(name, config):
                 if str(found.problem) not in said:

@@ -21,7 +21,7 @@ from grpo_verl_ext.verl_plugin.versions import queue_missing
 
 _TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 
-ROLLOUTS = ("vllm", "sglang", "trtllm")
+_ROLLOUTS = ("vllm", "sglang", "trtllm")
 """verl's own values of ``rollout.name``; another package may have registered more."""
 _LOGGERS = {
     "tracking": "wandb",
@@ -70,7 +70,7 @@ def advise_packages(config: DictConfig) -> Iterator[Problem]:
 
 def _rollout(config: DictConfig) -> Iterator[Problem]:
     key, name = f"{ROLLOUT}.name", config.actor_rollout_ref.rollout.name
-    if name not in ROLLOUTS:
+    if name not in _ROLLOUTS:
         from verl.workers.rollout.replica import RolloutReplicaRegistry
 
         valid = tuple(RolloutReplicaRegistry._registry)

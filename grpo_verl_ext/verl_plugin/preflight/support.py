@@ -29,7 +29,7 @@ from grpo_verl_ext.verl_plugin.preflight.training import (
     features,
 )
 
-Place = str | tuple[str, str]
+_Place = str | tuple[str, str]
 """A context, or two that only together change a feature, in the order of `training.CONTEXTS`."""
 
 
@@ -38,7 +38,7 @@ class Refusal:
     """Features that would do something else under some contexts, or could not be tested there."""
 
     features: tuple[str, ...]
-    places: tuple[Place, ...]
+    places: tuple[_Place, ...]
     key: str
     reason: str
     valid: str | tuple[str, ...]
@@ -59,7 +59,7 @@ def check_support(config: DictConfig) -> None:
     """
     used = features(config)
     met = contexts(config) if used else []
-    places: list[Place] = [*met, *combinations(met, 2)]
+    places: list[_Place] = [*met, *combinations(met, 2)]
     for place in places:
         for feature in used:
             if refusal := REFUSED.get((feature, place)):
@@ -249,7 +249,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
 )
 
-REFUSED: Mapping[tuple[str, Place], Refusal] = {
+REFUSED: Mapping[tuple[str, _Place], Refusal] = {
     (feature, place): refusal
     for refusal in REFUSALS
     for feature in refusal.features
