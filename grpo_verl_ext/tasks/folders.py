@@ -23,7 +23,7 @@ class PreparedFolderError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest(Document):
+class FolderManifest(Document):
     """The content of ``manifest.json``; tasks add fields of their own.
 
     Attributes:
@@ -40,13 +40,13 @@ class Manifest(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundManifest(Manifest):
+class FoundManifest(FolderManifest):
     """A manifest with what was found while the folder was made, such as numbers of rows."""
 
     found: dict[str, Any]
 
 
-_AnyManifest = TypeVar("_AnyManifest", bound=Manifest)
+_AnyManifest = TypeVar("_AnyManifest", bound=FolderManifest)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class PreparedFolder(Generic[_AnyManifest]):
         nothing that is ever used. Of two processes the second waits and then finds the work done.
 
         Args:
-            settings: `Manifest.settings`.
+            settings: `FolderManifest.settings`.
             build: fills a folder, and returns the manifest's other fields.
             force: make the folder in any case, and keep the old one under another name.
             on_wait: called once if another process is making the same folder, before waiting for it.

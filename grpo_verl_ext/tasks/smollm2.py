@@ -17,7 +17,7 @@ TESTED_FILE = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 _END_OF_TURN, _PADDING = "<|im_end|>", "<|endoftext|>"
 
-SOURCE = """# Source of this model
+_SOURCE = """# Source of this model
 
 SmolLM2-135M-Instruct by Hugging Face (HuggingFaceTB), arXiv 2502.02737, licence Apache-2.0:
 https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct
@@ -120,7 +120,7 @@ def _write_source(file: Path, digest: str, folder: Path) -> None:
     origin = (
         f"{file.name} of the Python package {SOURCE_PACKAGE} 0.1.2" if digest == TESTED_FILE else file.name
     )
-    text = SOURCE.format(origin=origin, digest=digest, end=_END_OF_TURN, padding=_PADDING)
+    text = _SOURCE.format(origin=origin, digest=digest, end=_END_OF_TURN, padding=_PADDING)
     (folder / "SOURCE.md").write_text(text, encoding="utf-8")
     # this package has the same licence as the model
     licence = _find(distribution("grpo-verl-ext"), "LICENSE")

@@ -36,7 +36,7 @@ MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS = 8, 6
 _MEASURED, MEASURED_EVERY = 64, 4
 """Training problems on which the warm start is measured, and after how many steps."""
 
-Numbers = tuple[int, int]
+_Numbers = tuple[int, int]
 
 _TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 """Chat template under which a chat of one message is that message's text."""
@@ -77,12 +77,12 @@ def smollm2_max_folder(seed: int) -> Path:
     return cache_root() / _NAME / f"seed-{seed}"
 
 
-def question(numbers: Numbers) -> str:
+def question(numbers: _Numbers) -> str:
     """Return the text of a prompt."""
     return f"max({numbers[0]},{numbers[1]})="
 
 
-def draw_numbers(settings: MaximaSettings) -> tuple[list[Numbers], list[Numbers]]:
+def draw_numbers(settings: MaximaSettings) -> tuple[list[_Numbers], list[_Numbers]]:
     """Return training and test problems in a seeded order.
 
     A pair of numbers is on one side: the training problems have both orders of theirs, the test problems one.
@@ -134,7 +134,7 @@ def prepare_smollm2_max(
     return PreparedFolder(folder, FoundManifest).make(content, build, force=force, on_wait=on_wait)
 
 
-def _row(numbers: Numbers, index: int, split: str) -> dict[str, Any]:
+def _row(numbers: _Numbers, index: int, split: str) -> dict[str, Any]:
     return verl_row(
         _NAME,
         question(numbers),
@@ -148,7 +148,7 @@ def _row(numbers: Numbers, index: int, split: str) -> dict[str, Any]:
 def _write_model(
     folder: Path,
     source: Path,
-    problems: list[Numbers],
+    problems: list[_Numbers],
     settings: MaximaSettings,
     on_step: Callable[[int, int], None],
 ) -> dict[str, Any]:
@@ -172,12 +172,12 @@ def _write_model(
 def _warm_start(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    problems: list[Numbers],
+    problems: list[_Numbers],
     settings: MaximaSettings,
     on_step: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Train ``model`` in place until it answers right as often as it should; return ``found``'s entries."""
-    from grpo_verl_ext.tasks.causal_lm import Part, encode, fit, probability_of_responses
+    from grpo_verl_ext.tasks.causal_lm import Part, encode, probability_of_responses, train_model
 
     rng = random.Random(f"warm start/{settings.seed}")
     measured = encode(tokenizer, [*map(_example, problems[:_MEASURED])], MAX_RESPONSE_TOKENS)
@@ -199,7 +199,7 @@ def _warm_start(
             yield parts_of_a_batch()
         is_far_enough(settings.steps)
 
-    fit(
+    train_model(
         model,
         batches(),
         steps=settings.steps,
@@ -215,5 +215,5 @@ def _warm_start(
     return found
 
 
-def _example(numbers: Numbers) -> tuple[str, str]:
+def _example(numbers: _Numbers) -> tuple[str, str]:
     return question(numbers), str(max(numbers))

@@ -11,29 +11,29 @@ from pydantic.fields import FieldInfo
 
 from grpo_verl_ext.utils.errors import SettingError
 
-LARGEST = 1e30
+_LARGEST = 1e30
 """Largest |value| of a numeric setting: products of settings must fit fp32, which ends at 3.4e38."""
 
-Number = Annotated[int | float, Field(ge=-LARGEST, le=LARGEST)]
+Number = Annotated[int | float, Field(ge=-_LARGEST, le=_LARGEST)]
 """A number that stays as it was typed, for messages say it again."""
-PositiveFloat = Annotated[float, Field(gt=0, le=LARGEST)]
+PositiveFloat = Annotated[float, Field(gt=0, le=_LARGEST)]
 """A number that becomes a float, for torch refuses integers above int64."""
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 """An integer ≥ 1 that fits int64."""
 Text = Annotated[str, Field(min_length=1)]
 Identifier = Annotated[str, Field(pattern=r"^[^\W\d]\w*$")]
 
-VALID, EXAMPLE, WHY, FIX = "valid", "example", "why", "fix"
+_VALID, _EXAMPLE, _WHY, _FIX = "valid", "example", "why", "fix"
 """What a message needs to know of a field, in its ``json_schema_extra``."""
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether the value is a number (not a bool) of at most `LARGEST` in size."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+    """Whether the value is a number (not a bool) of at most `_LARGEST` in size."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
 def is_positive(value: object) -> TypeGuard[int | float]:
-    """Whether the value is a number > 0 and at most `LARGEST`."""
+    """Whether the value is a number > 0 and at most `_LARGEST`."""
     return is_number(value) and value > 0
 
 
@@ -73,7 +73,7 @@ def option(  # the type of the field that it stands in for
         fix: the line to type where the key is missing or null, if it is not ``key=example``.
         constraints: pydantic's, such as ``gt=0``.
     """
-    said: dict[str, Any] = {VALID: valid, EXAMPLE: example, WHY: why, FIX: fix}
+    said: dict[str, Any] = {_VALID: valid, _EXAMPLE: example, _WHY: why, _FIX: fix}
     return Field(default, description=description, json_schema_extra=said, **constraints)
 
 
@@ -81,12 +81,12 @@ def said_of(field: FieldInfo) -> Mapping[str, Any]:
     """Return what `option` was told of a field, or the field's type tells."""
     said = field.json_schema_extra
     assert isinstance(said, dict)
-    if said[VALID]:
+    if said[_VALID]:
         return said
     if section_in(field) is not None:
-        return said | {VALID: "a section, or null", EXAMPLE: "null"}
+        return said | {_VALID: "a section, or null", _EXAMPLE: "null"}
     names = tuple(_literals(field.annotation))
-    return said | {VALID: names or formatannotation(field.annotation), EXAMPLE: (*names, "<value>")[0]}
+    return said | {_VALID: names or formatannotation(field.annotation), _EXAMPLE: (*names, "<value>")[0]}
 
 
 def section_in(field: FieldInfo) -> tuple[type[Section], bool] | None:
@@ -151,8 +151,8 @@ def _refused(
                 key, value = f"{key}.{each}", values[name][each]
             return _refused(section, value or {}, tuple(within), key)
     said = said_of(field)
-    line = (value is None and said[FIX]) or _line(key, said[EXAMPLE])
-    return SettingError(key, value, why=said[WHY], valid=said[VALID], fix=line)
+    line = (value is None and said[_FIX]) or _line(key, said[_EXAMPLE])
+    return SettingError(key, value, why=said[_WHY], valid=said[_VALID], fix=line)
 
 
 def _line(key: str, example: str) -> str:

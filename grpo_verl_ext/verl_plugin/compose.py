@@ -24,7 +24,7 @@ from grpo_verl_ext.verl_plugin.registration import register
 CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
 _IN_PACKAGE = "pkg://"
-OPTIONS = [f"{SECTION}.{name}" for name in Options.model_fields]
+_OPTIONS = [f"{SECTION}.{name}" for name in Options.model_fields]
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 """Matches Hydra's message for a key that the configuration lacks."""
 
@@ -90,7 +90,7 @@ def nearest_line(config: DictConfig, key: str, value: object) -> str:
     section, _, name = key.rpartition(".")
     keys = [*_keys(OmegaConf.to_container(config, resolve=False), "")]
     below = [each for each in keys if each.startswith(f"{section}.") and each.endswith(f".{name}")]
-    beside = [each for each in (*keys, *OPTIONS) if each.rpartition(".")[0] == section and each != key]
+    beside = [each for each in (*keys, *_OPTIONS) if each.rpartition(".")[0] == section and each != key]
     names = get_close_matches(name, [each.rpartition(".")[2] for each in beside], n=1, cutoff=0.75)
     near = [each for each in below if each != key] or [f"{section}.{each}" for each in names]
     return f"{'' if near[0] in keys else '++'}{near[0]}={value}" if near else ""

@@ -13,7 +13,7 @@ from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import AGGREGATION, POLICY_LOSS, SCALE_FACTOR
 from grpo_verl_ext.utils.options import Count, PositiveFloat, Section, is_positive, option, read_section
 
-MASK = f"{POLICY_LOSS}.off_policy_mask_threshold"
+_MASK = f"{POLICY_LOSS}.off_policy_mask_threshold"
 
 
 class _CommonOptions(Section):
@@ -101,11 +101,11 @@ def check_no_mask(loss_mode: str, actor: Mapping[str, Any]) -> None:
     """
     if _mask_threshold(actor) is not None:
         raise SettingError(
-            MASK,
+            _MASK,
             _mask_threshold(actor),
             why=f"policy_loss.loss_mode={loss_mode} does not read it",
             valid="null",
-            fix=f"{MASK}=null",
+            fix=f"{_MASK}=null",
         )
 
 

@@ -16,20 +16,20 @@ def share(whole: int, part: int, of: int) -> int:
     return max(1, whole * part // of)
 
 
-def equal(value: object, other: object) -> bool:
+def _equal(value: object, other: object) -> bool:
     """Whether two values are equal: ``${grpo_ext.equal:${algorithm.grpo_ext.gvpo_anchor},ref}``."""
     return value == other
 
 
-def all_null(*values: object) -> bool:
+def _all_null(*values: object) -> bool:
     """Whether all values are null."""
     return all(value is None for value in values)
 
 
 _RESOLVERS: Mapping[str, Callable[..., Any]] = {
     "grpo_ext.share": share,
-    "grpo_ext.equal": equal,
-    "grpo_ext.all_null": all_null,
+    "grpo_ext.equal": _equal,
+    "grpo_ext.all_null": _all_null,
     "grpo_ext.cpu.max_model_len": sizes.max_model_len,
     "grpo_ext.cpu.kv_cache_bytes": sizes.kv_cache_bytes,
     "grpo_ext.cpu.bucket_megabytes": sizes.bucket_megabytes,

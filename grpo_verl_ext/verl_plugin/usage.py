@@ -18,7 +18,7 @@ from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, RUNTIME_ENVIRONMENT, SECTIO
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
 from grpo_verl_ext.verl_plugin.cpu.platform import PLATFORM_VARIABLE, is_cpu_chosen
 
-PACKAGE = "grpo_verl_ext"
+_PACKAGE = "grpo_verl_ext"
 
 PLATFORM_KEY = f"{RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
 """Key in which ``+platform=cpu`` sets the platform."""
@@ -26,18 +26,18 @@ PLATFORM_KEY = f"{RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
 PREFIX = "grpo_ext_"
 """Begins the names of the package's trainer modes and agent loops."""
 
-ELSEWHERE = (
+_ELSEWHERE = (
     "actor_rollout_ref.model.external_lib",
     f"{RUNTIME_ENVIRONMENT}.VERL_USE_EXTERNAL_MODULES",
     "ray_kwargs.ray_init.runtime_env.worker_process_setup_hook",
 )
 """Keys of modules that other processes import and the driver does not; they may register names."""
 
-NAMES: Mapping[str, tuple[str, ...]] = {
+_NAMES: Mapping[str, tuple[str, ...]] = {
     "trainer.v1.trainer_mode": (),
     f"{ROLLOUT}.agent.default_agent_loop": (),
     "reward.reward_manager.name": (REWARD_MANAGER,),
-    "task.package": (PACKAGE,),
+    "task.package": (_PACKAGE,),
 }
 """Settings and the package's names among their values, besides those that begin with `PREFIX`."""
 
@@ -52,7 +52,7 @@ def uses_package(config: DictConfig) -> bool:
 
 def used_settings(config: DictConfig) -> Iterator[str]:
     """Yield the settings by which a training uses this package, as ``key=value``."""
-    for key, names in NAMES.items():
+    for key, names in _NAMES.items():
         value = _selected(config, key)
         if value in names or str(value).startswith(PREFIX):
             yield f"{key}={value}"
@@ -62,7 +62,7 @@ def used_settings(config: DictConfig) -> Iterator[str]:
             yield f"{key}={value}"
     for key in _PATHS:
         value = _selected(config, key)
-        if isinstance(value, str) and value.removeprefix("pkg://").startswith(f"{PACKAGE}."):
+        if isinstance(value, str) and value.removeprefix("pkg://").startswith(f"{_PACKAGE}."):
             yield f"{key}={value}"
     if _selected(config, SECTION) is not None:
         yield SECTION
@@ -77,13 +77,13 @@ def asks_for_cpu(config: DictConfig) -> bool:
 
 def registers_elsewhere(config: DictConfig) -> bool:
     """Whether other processes may know more estimators, losses and trainers than this one."""
-    return any(_selected(config, key) is not None for key in ELSEWHERE)
+    return any(_selected(config, key) is not None for key in _ELSEWHERE)
 
 
 def own_task(config: DictConfig) -> DictConfig | None:
     """Return the section ``task`` if a preset ``+task=`` of this package set it, and None for any other."""
     task: DictConfig = _selected(config, "task")
-    return task if _selected(config, "task.package") == PACKAGE else None
+    return task if _selected(config, "task.package") == _PACKAGE else None
 
 
 def _is_ours(function: object) -> bool:
@@ -93,7 +93,7 @@ def _is_ours(function: object) -> bool:
 
 def is_own_module(name: str) -> bool:
     """Whether a module of this name is in this package."""
-    return name.split(".", maxsplit=1)[0] == PACKAGE
+    return name.split(".", maxsplit=1)[0] == _PACKAGE
 
 
 def _meant(name: str, registry: Mapping[str, Any], config: DictConfig) -> str:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import fuzzing, texts, values
 
-from grpo_verl_ext.rewards.step_ends import KEYS, StepRewardError, step_end_tokens
+from grpo_verl_ext.rewards.steps import KEYS, StepRewardError, step_end_tokens
 from grpo_verl_ext.rewards.weighted_sum import REWARDS, compute_score
 
 responses = st.text() | st.text("<answer>/reasoning0123456789+=;,.eE٣⁴", max_size=60).map(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForTokenClassification
 
 from grpo_verl_ext.rewards.learned import LearnedStepReward, step_tokens
-from grpo_verl_ext.rewards.step_ends import pieces, step_end_characters
+from grpo_verl_ext.rewards.steps import pieces, step_end_characters
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 
 BYTES = build_tokenizer()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy, sample_responses
+from grpo_verl_ext.tasks.chain_sum.model import accuracy, sample_responses
 from grpo_verl_ext.tasks.chain_sum.problems import write_problems
 
 
@@ -12,7 +12,7 @@ def test_it_is_the_share_of_right_answers(tiny_prepared, tmp_path, monkeypatch):
     problems = [(1, 2, 3), (2, 2, 2), (3, 3, 1), (0, 6, 0)]
     write_problems(tmp_path / "four.parquet", problems, "test")
     said = ["<answer>6</answer>", "<answer>6.0</answer>", "<answer>6</answer>", "6"]
-    monkeypatch.setattr("grpo_verl_ext.tasks.chain_sum.accuracy.sample_responses", lambda *args, **how: said)
+    monkeypatch.setattr("grpo_verl_ext.tasks.chain_sum.model.sample_responses", lambda *args, **how: said)
     # right, equal, wrong, untagged
     assert accuracy(tiny_prepared.folder / "model", tmp_path / "four.parquet", n=4) == 0.5
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from grpo_verl_ext.tasks.folders import (
+    FolderManifest,
     FoundManifest,
-    Manifest,
     PreparedFolder,
     PreparedFolderError,
     PreparedOutcome,
@@ -17,7 +17,7 @@ def make(folder: Path, settings: dict[str, int], build, *, force: bool) -> Prepa
     return PreparedFolder(folder, FoundManifest).make(settings, build, force=force)
 
 
-def checked(folder: Path) -> Manifest:
+def checked(folder: Path) -> FolderManifest:
     return PreparedFolder(folder, FoundManifest).check()
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy
+from grpo_verl_ext.tasks.chain_sum.model import accuracy
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_chain_sum
 from grpo_verl_ext.tasks.chain_sum.prepared import (
     SAMPLES_PER_PROMPT,

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from grpo_verl_ext.tasks.chain_sum import accuracy as standard_start
-from grpo_verl_ext.tasks.chain_sum.accuracy import COLDEST, HOTTEST, standardise
+from grpo_verl_ext.tasks.chain_sum import model as standard_start
+from grpo_verl_ext.tasks.chain_sum.model import COLDEST, HOTTEST, standardise
 
 
 def logits(folder):

@@ -15,8 +15,13 @@ from rich.progress import Progress
 
 import grpo_verl_ext
 from grpo_verl_ext.tasks.chain_sum import prepared, problems
-from grpo_verl_ext.tasks.chain_sum.accuracy import accuracy, standardise
-from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer, warm_start
+from grpo_verl_ext.tasks.chain_sum.model import (
+    accuracy,
+    build_model,
+    build_tokenizer,
+    standardise,
+    warm_start,
+)
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskManifest, TaskSettings
 from grpo_verl_ext.tasks.chain_sum.problems import DataSplit, draw_problems
 from grpo_verl_ext.tasks.folders import TEST, TRAIN, PreparedOutcome

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_verl_ext.tasks.folders import TEST, TRAIN, Manifest, PreparedFolder
+from grpo_verl_ext.tasks.folders import TEST, TRAIN, FolderManifest, PreparedFolder
 from grpo_verl_ext.utils.files import cache_root
 
 MAX_PROMPT_TOKENS = 24
@@ -42,7 +42,7 @@ class TaskSettings:
         slip_steps: number of the last steps, which are on responses with wrong additions.
         slip_share: probability that an addition in such a response is wrong on purpose.
         short_slip_share: the same for problems of at most `SHORT_TERMS` terms.
-        standardise: divide the logits afterwards so that it is a standard start (`accuracy.standardise`).
+        standardise: divide the logits afterwards so that it is a standard start (`model.standardise`).
         workers: threads that share each batch; a setting because the weights depend on it.
     """
 
@@ -117,7 +117,7 @@ _WEIGHTS = f"{MODEL_FOLDER}/model.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskManifest(Manifest):
+class TaskManifest(FolderManifest):
     """The manifest of an embedded task.
 
     Attributes:

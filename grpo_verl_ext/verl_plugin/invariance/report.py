@@ -132,7 +132,7 @@ VERL_CASES = tuple(
 
 
 @dataclass(frozen=True)
-class Measurement:
+class _Measurement:
     """Relative errors of one cut against the uncut mini-batch.
 
     Attributes:
@@ -211,7 +211,7 @@ def measure(
     dtypes: Iterable[torch.dtype] = (torch.float32, torch.float64),
     dp_sizes: tuple[int, ...] = (1, 2, 4),
     seed: int = 0,
-) -> Iterator[Measurement]:
+) -> Iterator[_Measurement]:
     """Compare each case × dtype × split × number of ranks with the uncut mini-batch of the same dtype.
 
     Raises:
@@ -225,7 +225,7 @@ def measure(
         for case in cases:
             constant = is_constant(case, mini_batch)
             for dp_size, split, value_error, gradient_error in _errors(case, mini_batch, dp_sizes):
-                yield Measurement(
+                yield _Measurement(
                     loss=case.name,
                     dtype=str(dtype).removeprefix("torch."),
                     split=split,
@@ -264,9 +264,9 @@ def _errors(
             yield dp_size, split, value_error, gradient_error
 
 
-def summary(measurements: Iterable[Measurement]) -> Table:
+def summary(measurements: Iterable[_Measurement]) -> Table:
     """Return a table with a row per loss and dtype: the worst errors, their split × ranks, the verdict."""
-    worst: dict[tuple[str, str], Measurement] = {}
+    worst: dict[tuple[str, str], _Measurement] = {}
     for m in measurements:
         seen = worst.setdefault((m.loss, m.dtype), m)
         if m.error > seen.error:
@@ -324,7 +324,7 @@ def own_case(
 
 
 def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case | None = None) -> bool:
-    """Measure and print; return False if one of our losses fails, as `Measurement.passed` says.
+    """Measure and print; return False if one of our losses fails, as `_Measurement.passed` says.
 
     Args:
         own: a user's loss to measure instead of ours.

@@ -95,12 +95,12 @@ def warnings(config: DictConfig) -> Iterator[Finding]:
     return (found for found in findings(config) if found.severity is Severity.WARNING)
 
 
-FIRST = "preset"
+_FIRST = "preset"
 """The warning that comes before the refusals, since what it reports is often their cause."""
 
 
 def findings(config: DictConfig) -> Iterator[Finding]:
-    """Yield `FIRST`, all refusals and all other warnings, without silenced checks and repeated messages."""
+    """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages."""
     try:
         silenced = _silenced(config)
     except SettingError as error:
@@ -144,7 +144,7 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
 def _names(config: DictConfig) -> list[str]:
     """Return the names of all checks: of every algorithm, and of the configured one."""
     of_records = [name for kind in ("checks", "advice") for name, _ in catalogue.checks(config, kind)]
-    return list(dict.fromkeys((FIRST, *CHECKS, *of_records, *ADVICE)))
+    return list(dict.fromkeys((_FIRST, *CHECKS, *of_records, *ADVICE)))
 
 
 def _named(name: str, *tables: Mapping[str, _CheckT]) -> list[_CheckT]:

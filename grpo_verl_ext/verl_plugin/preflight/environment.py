@@ -30,7 +30,7 @@ TESTED = {
 """Versions that the tests use (constraints/cpu.txt); others may work as well."""
 _TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 
-ROLLOUTS = ("vllm", "sglang", "trtllm")
+_ROLLOUTS = ("vllm", "sglang", "trtllm")
 """verl's own values of ``rollout.name``; another package may have registered more."""
 _LOGGERS = {
     "tracking": "wandb",
@@ -92,7 +92,7 @@ def queue_missing() -> Problem | None:
 
 def _rollout(config: DictConfig) -> Iterator[Problem]:
     key, name = f"{ROLLOUT}.name", config.actor_rollout_ref.rollout.name
-    if name not in ROLLOUTS:
+    if name not in _ROLLOUTS:
         from verl.workers.rollout.replica import RolloutReplicaRegistry
 
         valid = tuple(RolloutReplicaRegistry._registry)

@@ -13,7 +13,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 
-from grpo_verl_ext.rewards.step_ends import KEYS, REWARDS, StepRewardError, step_end_tokens
+from grpo_verl_ext.rewards.steps import KEYS, REWARDS, StepRewardError, step_end_tokens
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
 from grpo_verl_ext.verl_plugin.measure.request_seeds import SeededServer
 from grpo_verl_ext.verl_plugin.wire import Field

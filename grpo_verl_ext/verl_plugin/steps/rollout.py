@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_verl_ext.rewards.learned import LearnedStepReward, weighted
-from grpo_verl_ext.rewards.step_ends import (
+from grpo_verl_ext.rewards.steps import (
     CHARACTER_ENDS,
     KEYS,
     REWARDS,

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput, _agent_loop_registry
 from verl.utils import tensordict_utils as tu
 
-from grpo_verl_ext.rewards.step_ends import StepRewardError, last_token, step_end_tokens
+from grpo_verl_ext.rewards.steps import StepRewardError, last_token, step_end_tokens
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
