@@ -11,9 +11,9 @@ import json
 import math
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,14 @@ from grpo_verl_ext.ablation.declaration.grid import (
     GridSettings,
     check_declaration,
     read_kept_grid,
-    runs_of,
 )
-from grpo_verl_ext.ablation.running.responses import CHARACTERS, Measures, read_responses
+from grpo_verl_ext.ablation.running.responses import (
+    CHARACTERS,
+    Measure,
+    measure_of,
+    measure_of_model,
+    read_responses,
+)
 from grpo_verl_ext.ablation.running.state import Record, State, read_record, status_of
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
@@ -84,8 +89,8 @@ class Results:
     """A row for each number that a run has logged: variant, seed, step, metric, value."""
     control: CheckResult | None = None
     """The control of another grid that ``control.grid`` names, once it is read; a compact file keeps it."""
-    values: dict[tuple[str, str], dict[str, dict[int, float]]] = field(default_factory=dict, repr=False)
-    """What `values_of` has found: (metric, measure) → variant → seed → value."""
+    values: dict[str, dict[str, dict[str, dict[int, float]]]] = field(default_factory=dict, repr=False)
+    """What `values_of` has found: metric → measure → variant → seed → value."""
     declared: Declaration = field(init=False)
     baseline: str = field(init=False)
     """The variant that the others are compared with."""
@@ -170,23 +175,23 @@ def read_results(folder: Path) -> Results:
     """
     if not (folder / GRID).is_file():
         raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
-    settings = read_kept_grid(folder)
-    measures = Measures()
-    return gathered(settings, (_read(run, settings, measures) for run in runs_of(settings)))
+    settings, runs = read_kept_grid(folder)
+    of_model = cache(measure_of_model)
+    return gathered(settings, (_read(run, settings, of_model) for run in runs))
 
 
-def _read(run: GridRun, settings: GridSettings, measures: Measures) -> tuple[Result, Metrics]:
-    status = status_of(run)
-    if status.state is not State.FINISHED:
-        unreadable = status.state is State.UNREADABLE and status.reason
-        warnings = [_relative(status.reason, settings)] if status.reason and unreadable else []
-        return Result(run.variant, run.seed, status.state, warnings=warnings), status.metrics
+def _read(run: GridRun, settings: GridSettings, of_model: Callable[[str], Measure]) -> tuple[Result, Metrics]:
     record, unread = None, None
     try:
         record = read_record(run)
     except AblationError as error:
         unread = str(error)
-    measure = partial(measures.of, run.training.folder)
+    status = status_of(run)
+    if status.state is not State.FINISHED:
+        unreadable = status.state is State.UNREADABLE and status.reason
+        warnings = [_relative(status.reason, settings)] if status.reason and unreadable else []
+        return Result(run.variant, run.seed, status.state, warnings=warnings), status.metrics
+    measure = partial(measure_of, run.training.folder, of_model)
     responses = read_responses(run.training, measure, right_above=settings.right_above)
     of_steps = responses.metrics
     metrics = {step: {**values, **of_steps.get(step, {})} for step, values in status.metrics.items()}
