@@ -11,7 +11,7 @@ from grpo_verl_ext import cli
 from grpo_verl_ext.ablation.declaration.comparisons import Expectation, Primary
 from grpo_verl_ext.ablation.declaration.grid import GridSettings, keep_grid
 from grpo_verl_ext.ablation.running.checks import Plugin
-from grpo_verl_ext.ablation.running.results import CheckResult, Result, gathered
+from grpo_verl_ext.ablation.running.results import CheckResult, RunResult, gathered
 from grpo_verl_ext.ablation.running.state import State
 from grpo_verl_ext.ablation.statistics.analysis import Analysis
 from grpo_verl_ext.ablation.statistics.measures import bands
@@ -87,7 +87,7 @@ def declared(tmp_path: Path) -> Analysis:
         expect=[Expectation(variant, "higher") for variant in outcomes],
     )
     metrics = {step: {PRIMARY: step / 4, "val/acc": step / 8, "timing_s/step": 1.5} for step in range(3)}
-    runs = [Result(variant, seed, State.FINISHED) for seed in (1, 2) for variant in variants]
+    runs = [RunResult(variant, seed, State.FINISHED) for seed in (1, 2) for variant in variants]
     results = gathered(settings, [(run, metrics) for run in runs])
     return Analysis(
         results=results,

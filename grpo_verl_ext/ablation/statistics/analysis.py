@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from grpo_verl_ext.ablation.declaration.grid import GridSettings
-from grpo_verl_ext.ablation.running.results import CheckResult, Result, Results
+from grpo_verl_ext.ablation.running.results import CheckResult, Results, RunResult
 from grpo_verl_ext.ablation.running.state import State
 from grpo_verl_ext.ablation.statistics.measures import (
     Band,
@@ -32,7 +32,7 @@ class Analysis:
     """Everything that a report shows."""
 
     results: Results
-    asked_for: list[Result]
+    asked_for: list[RunResult]
     """All runs but those of seeds that the declared rule does not use, unless they have begun."""
     rows: list[Row]
     costs: dict[str, dict[str, float]]
