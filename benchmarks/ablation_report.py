@@ -17,7 +17,7 @@ import numpy as np
 
 from grpo_verl_ext.ablation.declaration.comparisons import Control, Expectation, Primary
 from grpo_verl_ext.ablation.declaration.grid import GridSettings, runs_of
-from grpo_verl_ext.ablation.running.results import Result, gathered, read_compact, write_compact
+from grpo_verl_ext.ablation.running.results import RunResult, gathered, read_compact, write_compact
 from grpo_verl_ext.ablation.running.state import State
 from grpo_verl_ext.runs.metrics import Metrics
 
@@ -43,7 +43,7 @@ def settings_of(runs: int, steps: int) -> GridSettings:
     )
 
 
-def made_up(settings: GridSettings) -> Iterator[tuple[Result, Metrics]]:
+def made_up(settings: GridSettings) -> Iterator[tuple[RunResult, Metrics]]:
     """Runs of the grid, with as many digits as real numbers have: most of them are of float32."""
     real = read_compact(REAL)
     finished = [run for run in real.runs if run.state is State.FINISHED]
@@ -57,7 +57,7 @@ def made_up(settings: GridSettings) -> Iterator[tuple[Result, Metrics]]:
             steps = range(int(own["step"].iloc[0]), settings.steps + 1)
             for step, value in zip(steps, rng.choice(values, len(steps)).tolist(), strict=True):
                 metrics[step][name] = _varied(value, rng.normal())
-        yield Result(run.variant, run.seed, State.FINISHED, like.record, like.samples), metrics
+        yield RunResult(run.variant, run.seed, State.FINISHED, like.record, like.samples), metrics
 
 
 def _varied(value: float, noise: float) -> float:

@@ -227,10 +227,10 @@ _RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed
 def _iterate_plan(config: _ConfigFile, overrides: _Overrides = None) -> None:
     """List the rounds and what is done already; start nothing."""
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
-    from grpo_verl_ext.iterate.terminal import print_plan
+    from grpo_verl_ext.iterate.terminal import print_rounds
 
     with one_message("iterate", IterateError, elsewhere=_ANOTHER_FOLDER):
-        print_plan(read_settings(config, overrides or []))
+        print_rounds(read_settings(config, overrides or []))
 
 
 @_iterate.command("run")

@@ -63,7 +63,7 @@ def print_plan(
     """
     console = make_console()
     runs = runs_of(settings)
-    checks.compose(runs, plugin)
+    checks.compose_runs(runs, plugin)
     check_records(runs)
     check_unchanged(settings)
     statuses = statuses_of(runs)
@@ -99,7 +99,7 @@ def run_grid(
     most = declared_starts(settings).most if until_decided else None
     executor = executor_at(ray_address, jobs, lambda text: console.print(text, markup=False))
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[:most]]
-    configs = checks.compose(runs, plugin)
+    configs = checks.compose_runs(runs, plugin)
     check_unchanged(settings)
     tasks = checks.tasks_to_prepare(configs, plugin)
     if settings.is_declared and tasks:
@@ -109,7 +109,7 @@ def run_grid(
     if settings.is_declared:
         checks.check_starts(runs, configs, plugin)
     if executor.address is None:  # a cluster has its own devices, files and packages: the job checks them
-        checks.check(configs, plugin)
+        checks.check_runs(configs, plugin)
     for line in _which_rays(executor.address, runs):
         console.print(line, markup=False)
     _print_missing_control(console, settings)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from grpo_verl_ext.anatomy.bins import Cells, Weighed, cells_of
 from grpo_verl_ext.anatomy.dump import (
     HOW_TO_DUMP,
     AnatomyError,
@@ -21,9 +20,12 @@ from grpo_verl_ext.anatomy.dump import (
 )
 from grpo_verl_ext.anatomy.kl_estimators import KlReport, measure_bias
 from grpo_verl_ext.anatomy.weights import (
-    ALGORITHMS,
+    COMPARED_ALGORITHMS,
     MICRO_BATCH_SIZE,
+    Cells,
     StepResponses,
+    Weighed,
+    cells_of,
     relative,
     token_weights,
 )
@@ -156,14 +158,17 @@ def _refuse_huge_scores(scores: Sequence[float], settings: AnatomySettings) -> N
 
 
 def _weights(step: StepResponses, micro_batch_size: int) -> dict[str, Tensor]:
-    return {name: relative(token_weights(name, step, micro_batch_size), step.lengths) for name in ALGORITHMS}
+    return {
+        name: relative(token_weights(name, step, micro_batch_size), step.lengths)
+        for name in COMPARED_ALGORITHMS
+    }
 
 
 def _joined(parts: list[Weighed]) -> Weighed:
     return Weighed(
         torch.cat([part.lengths for part in parts]),
         torch.cat([part.right for part in parts]),
-        {name: torch.cat([part.weights[name] for part in parts]) for name in ALGORITHMS},
+        {name: torch.cat([part.weights[name] for part in parts]) for name in COMPARED_ALGORITHMS},
     )
 
 

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from grpo_verl_ext.anatomy.bins import Cell, Cells, alike
 from grpo_verl_ext.anatomy.kl_estimators import KlReport
 from grpo_verl_ext.anatomy.measure import Anatomy, AnatomySettings, anatomy_of
+from grpo_verl_ext.anatomy.weights import Cell, Cells, alike
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole

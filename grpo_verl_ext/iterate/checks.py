@@ -12,7 +12,14 @@ from hydra.utils import get_method
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.iterate.examples import Rule, StepRule, example_kind, label_of, labelled, read_examples
+from grpo_verl_ext.iterate.examples import (
+    LabelRule,
+    StepRule,
+    example_kind,
+    label_of,
+    labelled,
+    read_examples,
+)
 from grpo_verl_ext.iterate.reward_training import trainer_fields
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.rewards import functions
@@ -23,7 +30,7 @@ from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model
 from grpo_verl_ext.verl_plugin.steps.checks import check_step_use
 
 
-def compose(settings: IterateSettings) -> DictConfig:
+def compose_rounds(settings: IterateSettings) -> DictConfig:
     """Compose verl's configuration of every round, and return that of the first.
 
     Raises:
@@ -44,7 +51,7 @@ def compose(settings: IterateSettings) -> DictConfig:
     return first
 
 
-def check(settings: IterateSettings, config: DictConfig) -> Callable[..., object]:
+def check_settings(settings: IterateSettings, config: DictConfig) -> Callable[..., object]:
     """Refuse settings that verl's driver, TRL or the rule would refuse later, and return the rule.
 
     Args:
@@ -71,11 +78,11 @@ def _as_iterate_error(check_one: Callable[[DictConfig], None], config: DictConfi
         raise IterateError(f"policy.overrides: {error}") from error
 
 
-def the_rule(settings: IterateSettings) -> Rule:
+def the_rule(settings: IterateSettings) -> LabelRule:
     """Import the rule that ``reward_model.label`` names, try it once, and return it."""
     name = settings.reward_model.label or ""
     try:
-        rule = cast(Rule, get_method(name))
+        rule = cast(LabelRule, get_method(name))
         label_of(rule("", "0"))
     except Exception as error:
         raise IterateError(

@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from grpo_verl_ext.iterate.settings import IterateError, RewardModelSettings
+from grpo_verl_ext.iterate.settings import IterateError, RewardModelSettings, Round
 from grpo_verl_ext.rewards.steps import (
     CHARACTER_ENDS,
     REWARDS,
@@ -109,7 +109,7 @@ def read_examples(file: Path, kind: type[_AnyExample]) -> list[_AnyExample]:
     return [*parse_lines(file, lines, kind, IterateError, what=f"not a {kind.__name__.lower()}")]
 
 
-Rule = Callable[[str, object], object]
+LabelRule = Callable[[str, object], object]
 """(response, ground truth) → a number or a dictionary with ``score``, as for verl's reward functions."""
 
 
@@ -128,7 +128,7 @@ class Sample:
     truth: str = ""
 
 
-def read_rollouts(folder: Path, steps: int, rule: Rule) -> tuple[list[Sample], list[int]]:
+def read_rollouts(folder: Path, steps: int, rule: LabelRule) -> tuple[list[Sample], list[int]]:
     """Return the labelled responses of `read_dumps`, and the steps without a file.
 
     Raises:
@@ -246,3 +246,14 @@ def labelled(rule: StepRule, prompt: str, response: str, truth: object) -> Steps
         raise IterateError(f"reward_model.step_label: {error}") from error
     right = {end: reward > 0 for end, reward in zip(ends, returned[REWARDS], strict=True)}
     return Steps(prompt, pieces(response, ends), [bool(right[end]) for end in sorted(right)])
+
+
+def examples_of(this: Round, rule: Callable[..., object]) -> tuple[Sequence[Example], int, list[int]]:
+    """Return what a round's rollouts teach, the number of responses, and the steps without rollouts."""
+    drawn = {"per_prompt": this.settings.reward_model.pairs_per_prompt, "seed": this.seed}
+    folder, steps = this.rollouts, this.settings.policy.steps
+    if example_kind(this.settings.reward_model) is Pair:
+        samples, missing = read_rollouts(folder, steps, rule)
+        return make_pairs(samples, **drawn), len(samples), missing
+    responses, missing = read_dumps(folder, steps)
+    return make_step_examples(responses, rule, **drawn), len(responses), missing

@@ -34,7 +34,7 @@ class DivergenceJob:
     result: str
 
 
-def main(job: DivergenceJob) -> None:
+def measure_kl(job: DivergenceJob) -> None:
     """Sample a response to each prompt from ``policy``, and write the KL to ``first`` on these responses."""
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     tokenizer = AutoTokenizer.from_pretrained(job.policy, padding_side="left")
@@ -87,4 +87,4 @@ def divergence(
 
 
 if __name__ == "__main__":
-    main(DivergenceJob(**json.loads(Path(sys.argv[1]).read_text())))
+    measure_kl(DivergenceJob(**json.loads(Path(sys.argv[1]).read_text())))

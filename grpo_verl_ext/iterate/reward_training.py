@@ -39,7 +39,7 @@ class RewardJob:
     steps: bool = False
 
 
-def main(job: RewardJob) -> None:
+def train_reward_model(job: RewardJob) -> None:
     """Train and save the model, and measure it on the held-out examples before and after."""
     from datasets import Dataset
     from transformers import AutoTokenizer, set_seed
@@ -140,4 +140,4 @@ def share_right(examples: Sequence[Steps]) -> float | None:
 
 
 if __name__ == "__main__":
-    main(RewardJob(**json.loads(Path(sys.argv[1]).read_text())))
+    train_reward_model(RewardJob(**json.loads(Path(sys.argv[1]).read_text())))

@@ -1,7 +1,7 @@
 """Run the rounds: train the policy, merge it, measure it, collect pairs, train the reward model.
 
-Each part writes files that appear complete or not at all, and returns results for the manifest. A part that
-the manifest has is not run again.
+Each part writes files that appear complete or not at all, and returns results for ``manifest.json``, which is
+rewritten atomically after each of them. A part that the manifest has is not run again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,24 +19,114 @@ from omegaconf import DictConfig
 from grpo_verl_ext.iterate import kl_to_initial, reward_training
 from grpo_verl_ext.iterate.examples import (
     Example,
-    Pair,
     Steps,
     example_kind,
-    make_pairs,
-    make_step_examples,
-    read_dumps,
+    examples_of,
     read_examples,
-    read_rollouts,
     replayed,
     split_by_prompt,
     write_pairs,
 )
-from grpo_verl_ext.iterate.manifest import Manifest, PartResults, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.provenance import git_revision, versions
+from grpo_verl_ext.utils.documents import Document, DocumentError, read_json
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
+
+_FORMAT = 1
+MANIFEST = "manifest.json"
+
+PartResults = dict[str, Any]
+"""Results of a finished part, as plain JSON."""
+
+
+@dataclass
+class RoundRecord:
+    """The record of one round.
+
+    Attributes:
+        overrides: verl's command line.
+        parts: results of the finished parts, in order.
+    """
+
+    round: int
+    seed: int
+    overrides: list[str]
+    git_revision: str | None
+    versions: dict[str, str]
+    parts: dict[str, PartResults] = field(default_factory=dict)
+
+
+@dataclass
+class IterateManifest(Document):
+    """Settings and rounds; without times, so that a run that was killed and resumed has the same manifest."""
+
+    settings: dict[str, Any]
+    rounds: list[RoundRecord] = field(default_factory=list)
+    format: int = _FORMAT
+
+    def write(self, folder: Path) -> None:
+        """Replace the file."""
+        write_whole(folder / MANIFEST, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+
+    def record(self, number: int, new: Callable[[], RoundRecord]) -> RoundRecord:
+        """Return the record of a round; ``new`` makes it when the round begins."""
+        if len(self.rounds) < number:
+            self.rounds.append(new())
+        return self.rounds[number - 1]
+
+    def finished(self, number: int, part: str) -> bool:
+        """Whether this part of this round is done."""
+        return len(self.rounds) >= number and part in self.rounds[number - 1].parts
+
+
+def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
+    """Return the folder's manifest, or a new one.
+
+    Only ``rounds`` may differ from the settings with which it was begun: more rounds continue the run.
+
+    Raises:
+        IterateError: it cannot be read, or it was begun with other settings.
+    """
+    file = folder / MANIFEST
+    if not file.exists():
+        return IterateManifest(settings)
+    try:
+        manifest = read_json(file, IterateManifest)
+    except DocumentError as error:
+        raise IterateError(
+            f"{file} is not a manifest ({error}). It was left in place; type folder=<a new folder>"
+        ) from error
+    if manifest.format != _FORMAT:
+        raise IterateError(
+            f"{file} has format {manifest.format}, this version reads {_FORMAT}; type folder=<a new folder>"
+        )
+    changed = [key for key in _differences(manifest.settings, settings) if key != "rounds"]
+    if changed:
+        raise IterateError(
+            f"{file} was begun with another {changed[0]}: {_lookup(manifest.settings, changed[0])!r} there, "
+            f"{_lookup(settings, changed[0])!r} now. Type folder=<a new folder>, or the old value"
+        )
+    manifest.settings = settings
+    return manifest
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for key in {**old, **new}:
+        here, there = old.get(key), new.get(key)
+        if isinstance(here, dict) and isinstance(there, dict):
+            found += _differences(here, there, f"{prefix}{key}.")
+        elif here != there:
+            found.append(f"{prefix}{key}")
+    return found
+
+
+def _lookup(values: Any, dotted: str) -> Any:
+    for key in dotted.split("."):
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
 
 
 @dataclass(frozen=True)
@@ -120,7 +210,7 @@ def collect_pairs(this: Round, context: RoundContext) -> PartResults:
     ``replay_from`` counts as an earlier round. With ``step_label`` a "pair" is the labelled steps of one
     response.
     """
-    pairs, responses, missing = _examples(this, context)
+    pairs, responses, missing = examples_of(this, context.rule)
     train, held_out = _split(this, pairs)
     kind = example_kind(this.settings.reward_model)
     earlier = [pair for file in this.replayable for pair in read_examples(file, kind)]
@@ -142,17 +232,6 @@ def collect_pairs(this: Round, context: RoundContext) -> PartResults:
 def _split(this: Round, pairs: Sequence[Example]) -> tuple[list[Example], list[Example]]:
     # The run's seed, not the round's: a held-out prompt is held out in every round.
     return split_by_prompt(pairs, held_out=this.settings.reward_model.held_out, seed=this.settings.seed)
-
-
-def _examples(this: Round, context: RoundContext) -> tuple[Sequence[Example], int, list[int]]:
-    """Return what this round's rollouts teach, the number of responses, and the steps without rollouts."""
-    drawn = {"per_prompt": this.settings.reward_model.pairs_per_prompt, "seed": this.seed}
-    folder, steps = this.rollouts, this.settings.policy.steps
-    if example_kind(this.settings.reward_model) is Pair:
-        samples, missing = read_rollouts(folder, steps, context.rule)
-        return make_pairs(samples, **drawn), len(samples), missing
-    responses, missing = read_dumps(folder, steps)
-    return make_step_examples(responses, context.rule, **drawn), len(responses), missing
 
 
 def _train_reward_model(this: Round, context: RoundContext) -> PartResults:
@@ -179,7 +258,7 @@ def _train_reward_model(this: Round, context: RoundContext) -> PartResults:
     return results
 
 
-PARTS: dict[str, _Part] = {
+ROUND_PARTS: dict[str, _Part] = {
     "policy": train_policy,
     "model": merge_policy,
     "measure": _measure_policy,
@@ -202,8 +281,8 @@ def run_rounds(
     settings: IterateSettings,
     context: RoundContext,
     progress: _Listener,
-    parts: Mapping[str, _Part] = PARTS,
-) -> Manifest:
+    parts: Mapping[str, _Part] = ROUND_PARTS,
+) -> IterateManifest:
     """Run all parts of all rounds that are not done yet, and return the manifest.
 
     Raises:

@@ -13,8 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from grpo_verl_ext.iterate import checks
-from grpo_verl_ext.iterate.manifest import Manifest, read_manifest
-from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, run_rounds
+from grpo_verl_ext.iterate.rounds import ROUND_PARTS, IterateManifest, RoundContext, read_manifest, run_rounds
 from grpo_verl_ext.iterate.settings import IterateSettings, Round
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
@@ -40,14 +39,14 @@ _CAPTION = (
 )
 
 
-def print_plan(settings: IterateSettings) -> None:
+def print_rounds(settings: IterateSettings) -> None:
     """Print the parts of each round, which of them are done, and verl's command line."""
     console = make_console()
     manifest = read_manifest(Path(settings.folder), settings.as_dict())
     for number in range(1, settings.rounds + 1):
         this = Round(settings, number)
         console.print(f"\nround {number}, seed {this.seed}, in {this.folder}", style="bold")
-        for name in PARTS:
+        for name in ROUND_PARTS:
             done = "done" if manifest.finished(number, name) else "to do"
             console.print(f"  {done:5}  {name:12}  {_TITLES[name]}", markup=False)
         console.print("  python3 " + shlex.join(this.run().command()), markup=False)
@@ -56,9 +55,9 @@ def print_plan(settings: IterateSettings) -> None:
 def run_iterate(settings: IterateSettings) -> None:
     """Check the settings, run all rounds, and print the table."""
     console = make_console()
-    config = checks.compose(settings)
+    config = checks.compose_rounds(settings)
     _prepare_task(config)
-    rule = checks.check(settings, config)
+    rule = checks.check_settings(settings, config)
     console.print(Round(settings, 1).run().ray.words, markup=False)
     with _progress(console, settings) as shown:
         manifest = run_rounds(settings, RoundContext(config, rule, shown.step), shown)
@@ -66,7 +65,7 @@ def run_iterate(settings: IterateSettings) -> None:
     console.print(f"{Path(settings.folder) / 'manifest.json'}", markup=False)
 
 
-def table(manifest: Manifest) -> Table:
+def table(manifest: IterateManifest) -> Table:
     """Return the table of results, with one row per round."""
     shown = Table(title="iterative GRPO", caption=_CAPTION, caption_justify="left")
     for name in COLUMNS:

@@ -49,7 +49,11 @@ def read_metrics(files: Iterable[Path]) -> Metrics:
             only_whole=True,
         )
         for record in lines:
-            metrics.setdefault(record.step, {}).update(_numbers(record.data))
+            metrics.setdefault(record.step, {}).update(
+                (name, float(value) if value is not None and abs(value) <= _LARGEST else math.nan)
+                for name, value in record.data.items()
+                if value is None or isinstance(value, int | float)
+            )
     return metrics
 
 
@@ -82,11 +86,3 @@ def verls_lines(
         raise error(
             f"{file} cannot be read as {what} ({unreadable.strerror}). It was left in place{then}"
         ) from unreadable
-
-
-def _numbers(data: dict[str, Any]) -> dict[str, float]:
-    return {
-        name: float(value) if value is not None and abs(value) <= _LARGEST else math.nan
-        for name, value in data.items()
-        if value is None or isinstance(value, int | float)
-    }

@@ -11,9 +11,10 @@ from grpo_verl_ext import cli
 from grpo_verl_ext.ablation.declaration.comparisons import Expectation, Primary
 from grpo_verl_ext.ablation.declaration.grid import GridSettings, keep_grid
 from grpo_verl_ext.ablation.running.checks import Plugin
-from grpo_verl_ext.ablation.running.results import CheckResult, Result, gathered
+from grpo_verl_ext.ablation.running.results import CheckResult, RunResult, gathered
 from grpo_verl_ext.ablation.running.state import State
 from grpo_verl_ext.ablation.statistics.analysis import Analysis
+from grpo_verl_ext.ablation.statistics.measures import bands
 from grpo_verl_ext.ablation.statistics.verdicts import Verdict, VerdictOutcome
 from grpo_verl_ext.runs.metrics import TRAINED
 
@@ -86,14 +87,16 @@ def declared(tmp_path: Path) -> Analysis:
         expect=[Expectation(variant, "higher") for variant in outcomes],
     )
     metrics = {step: {PRIMARY: step / 4, "val/acc": step / 8, "timing_s/step": 1.5} for step in range(3)}
-    runs = [Result(variant, seed, State.FINISHED) for seed in (1, 2) for variant in variants]
+    runs = [RunResult(variant, seed, State.FINISHED) for seed in (1, 2) for variant in variants]
+    results = gathered(settings, [(run, metrics) for run in runs])
     return Analysis(
-        results=gathered(settings, [(run, metrics) for run in runs]),
+        results=results,
         asked_for=runs,
         rows=[],
         costs={"grpo": {"seconds": 4.5, "tokens": 20.0, "memory_gb": 3.0}},
         threshold=None,
         reached={},
+        curves={name: bands(results, name) for name in (PRIMARY, "val/acc")},
         missing=[],
         warnings=[],
         verdicts=[_verdict(*item, first=place / 10 - 0.1) for place, item in enumerate(outcomes.items())],

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings
 from grpo_verl_ext.ablation.running.results import (
-    Result,
     Results,
+    RunResult,
     gathered,
     read_any,
     read_compact,
@@ -79,7 +79,7 @@ def test_metrics_survive_whatever_steps_have_them(tmp_path_factory: pytest.TempP
     grid = GridSettings(
         folder="f", steps=1, base=[], axes={"a": {"b": []}}, seeds=[1], baseline=["b"], metrics=["a"]
     )
-    results = gathered(grid, [(Result("b", 1, State.FINISHED), metrics)])
+    results = gathered(grid, [(RunResult("b", 1, State.FINISHED), metrics)])
     wanted = sorted(
         ("b", 1, step, name, repr(float(value)))
         for step, own in metrics.items()

@@ -56,8 +56,8 @@ def verl(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(VerlRun, "go", go_)
     nothing = OmegaConf.create({})
-    monkeypatch.setattr(checks, "compose", lambda runs, plugin: {run.name: nothing for run in runs})
-    monkeypatch.setattr(checks, "check", lambda configs, plugin: None)
+    monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: {run.name: nothing for run in runs})
+    monkeypatch.setattr(checks, "check_runs", lambda configs, plugin: None)
     return failing
 
 

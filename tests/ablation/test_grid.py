@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.declaration.grid import AblationError, read_grid, runs_of
 from grpo_verl_ext.ablation.running import checks
-from grpo_verl_ext.ablation.running.checks import check, compose, tasks_to_prepare
+from grpo_verl_ext.ablation.running.checks import check_runs, compose_runs, tasks_to_prepare
 from grpo_verl_ext.cli import app
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "ablations").glob("*.yaml"))
@@ -55,7 +55,7 @@ def test_axes_are_crossed_and_every_variant_has_every_seed(written) -> None:
 
 
 def test_a_seed_decides_the_same_for_every_variant(written, plugin) -> None:
-    configs = compose(runs_of(read_grid(written())), plugin)
+    configs = compose_runs(runs_of(read_grid(written())), plugin)
     assert len(configs) == 8
     for name, config in configs.items():
         seed = int(name[-1])
@@ -75,14 +75,14 @@ def knobs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_examples_compose(file: Path, plugin: checks.Plugin) -> None:
     grid = read_grid(file)
     of_one_seed = [run for run in runs_of(grid) if run.seed == grid.seeds[0]]
-    assert len(compose(of_one_seed, plugin)) >= 2
+    assert len(compose_runs(of_one_seed, plugin)) >= 2
 
 
 @pytest.mark.usefixtures("knobs")
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_the_examples_are_planned(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that `plan` does after composing the runs."""
-    monkeypatch.setattr(checks, "compose", lambda runs, plugin: dict.fromkeys(run.name for run in runs))
+    monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: dict.fromkeys(run.name for run in runs))
     shown = CliRunner().invoke(app, ["ablate", "plan", str(file), f"folder={tmp_path}"])
     assert shown.exit_code == 0, shown.output
     grid = read_grid(file)
@@ -153,14 +153,14 @@ def test_variants_with_one_name_are_refused(written) -> None:
 def test_what_verl_would_refuse_names_the_run(written, plugin) -> None:
     grid = read_grid(written(), ["axes.lr.high=[trainer.no_such_key=1]"])
     with pytest.raises(AblationError, match=r"grpo-high/seed-3: verl refuses its overrides: .*no_such_key"):
-        compose(runs_of(grid), plugin)
+        compose_runs(runs_of(grid), plugin)
 
 
 def test_what_the_driver_would_refuse_names_the_run(written, plugin) -> None:
     grid = read_grid(written(), ["base=[+platform=cpu,actor_rollout_ref.rollout.n=1]"])
-    configs = compose(runs_of(grid), plugin)
+    configs = compose_runs(runs_of(grid), plugin)
     with pytest.raises(AblationError, match=r"grpo-low/seed-3: actor_rollout_ref\.rollout\.n is 1, but"):
-        check(configs, plugin)
+        check_runs(configs, plugin)
 
 
 def test_the_seeds_of_the_embedded_task_are_found(written, plugin, tmp_path, monkeypatch) -> None:
@@ -169,4 +169,4 @@ def test_the_seeds_of_the_embedded_task_are_found(written, plugin, tmp_path, mon
     grid = read_grid(
         written(), ["base=[+platform=cpu,+task=chain_sum]", "seed_overrides=['task.seed={seed}']"]
     )
-    assert tasks_to_prepare(compose(runs_of(grid), plugin), plugin) == [("chain_sum", 4)]
+    assert tasks_to_prepare(compose_runs(runs_of(grid), plugin), plugin) == [("chain_sum", 4)]

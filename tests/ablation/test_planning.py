@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result
+from click.testing import RunResult
 from omegaconf import OmegaConf
 from statsmodels.stats.power import TTestPower
 from typer.testing import CliRunner
@@ -38,15 +38,15 @@ DIFFERENCES = [0.05, 0.02, 0.11, 0.08, 0.01, 0.03]
 """Of the pilot's two variants; its other variant is not compared here."""
 SD = float(np.std(DIFFERENCES, ddof=1))
 
-Plan = Callable[..., Result]
+Plan = Callable[..., RunResult]
 
 
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     nothing = OmegaConf.create({})
-    monkeypatch.setattr(checks, "compose", lambda runs, plugin: {run.name: nothing for run in runs})
+    monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: {run.name: nothing for run in runs})
 
-    def plan(*options: str, **changes: object) -> Result:
+    def plan(*options: str, **changes: object) -> RunResult:
         file = tmp_path / "grid.yaml"
         kept = {key: value for key, value in (DECLARED | changes).items() if value is not None}
         file.write_text(json.dumps({"folder": str(tmp_path / "out")} | kept))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from grpo_verl_ext.ablation.declaration.grid import AblationError
 from grpo_verl_ext.ablation.report import summary as documents
 from grpo_verl_ext.ablation.report.figures import draw
-from grpo_verl_ext.ablation.running.results import Result, Results, gathered, read_results
+from grpo_verl_ext.ablation.running.results import Results, RunResult, gathered, read_results
 from grpo_verl_ext.ablation.running.state import State
 from grpo_verl_ext.ablation.statistics.analysis import Analysis, all_warnings
 from grpo_verl_ext.ablation.statistics.measures import (
@@ -41,7 +41,7 @@ def test_measures_by_hand() -> None:
 def test_costs_are_sums_and_a_peak(declared: Analysis) -> None:
     step = {"timing_s/step": 2.0, "perf/total_num_tokens": 10.0}
     peak = {"actor/perf/max_memory_allocated_gb": 3.0}
-    run = Result("grpo", 1, State.FINISHED)
+    run = RunResult("grpo", 1, State.FINISHED)
     results = gathered(declared.results.settings, [(run, {0: {}, 1: step | peak, 2: step})])
     assert costs_of(results)["grpo"] == {"seconds": 4.0, "tokens": 20.0, "memory_gb": 3.0}
 

@@ -14,11 +14,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from grpo_verl_ext.ablation.running.responses import (
     Measure,
-    Measures,
     Responses,
     chosen,
+    measure_of,
+    measure_of_model,
     read_responses,
-    step_metrics,
+    response_metrics,
 )
 from grpo_verl_ext.ablation.running.results import Results, read_results
 from grpo_verl_ext.ablation.statistics.measures import curves_of
@@ -43,7 +44,7 @@ ROWS = [
 
 
 def test_metrics_of_a_step_by_hand() -> None:
-    assert step_metrics(ROWS, CHARACTERS, 0.5) == {
+    assert response_metrics(ROWS, CHARACTERS, 0.5) == {
         # b and c: all the same, wrong or right.
         "responses/groups_without_difference": pytest.approx(2 / 3),
         "responses/right": 0.5,
@@ -61,7 +62,7 @@ def test_metrics_of_a_step_by_hand() -> None:
 def test_pass_at_k_up_to_the_fewest_responses_of_a_prompt() -> None:
     # x: one right of eight; y: four of four. pass@4 of x: 1 − C(7, 4)/C(8, 4) = 1 − 35/70.
     rows = [response("x", "", float(i == 0)) for i in range(8)] + [response("y", "", 1.0)] * 4
-    found = {name: value for name, value in step_metrics(rows, CHARACTERS, 0.5).items() if "@" in name}
+    found = {name: value for name, value in response_metrics(rows, CHARACTERS, 0.5).items() if "@" in name}
     assert found == {
         "responses/pass@1": pytest.approx((1 / 8 + 1) / 2),
         "responses/pass@2": pytest.approx((1 / 4 + 1) / 2),
@@ -70,20 +71,20 @@ def test_pass_at_k_up_to_the_fewest_responses_of_a_prompt() -> None:
 
 
 def test_a_length_of_none_is_no_length() -> None:
-    found = step_metrics(ROWS[2:4], CHARACTERS, 0.5)
+    found = response_metrics(ROWS[2:4], CHARACTERS, 0.5)
     assert found["responses/right"] == 0
     assert "responses/characters/right" not in found
 
 
 def test_nobody_has_said_what_is_right() -> None:
-    assert step_metrics(ROWS, CHARACTERS, None).keys() == {
+    assert response_metrics(ROWS, CHARACTERS, None).keys() == {
         "responses/groups_without_difference",
         "responses/characters/spread",
     }
 
 
 def test_one_response_to_a_prompt_has_no_spread() -> None:
-    assert "responses/characters/spread" not in step_metrics(ROWS[1:3], CHARACTERS, 0.5)
+    assert "responses/characters/spread" not in response_metrics(ROWS[1:3], CHARACTERS, 0.5)
 
 
 def test_the_same_prompts_are_chosen_whatever_was_answered() -> None:
@@ -207,24 +208,24 @@ class TestMeasures:
 
     def test_tokens_by_the_tokenizer_of_the_run(self, configured: Path) -> None:
         save_words(configured / "model")
-        measure = Measures().of(configured / "run")
+        measure = measure_of(configured / "run", measure_of_model)
         assert (measure.unit, measure.warning) == ("tokens", None)
         assert measure.length("one two  two") == 3
 
     def test_characters_and_a_word_where_there_is_none(self, configured: Path, tmp_path: Path) -> None:
-        measure = Measures().of(configured / "run")
+        measure = measure_of(configured / "run", measure_of_model)
         assert (measure.unit, measure.length("one two")) == ("characters", 7)
         assert measure.warning is not None
         assert measure.warning.startswith(
             f"lengths are in characters, for there is no tokenizer of {tmp_path}/model"
         )
         (configured / "run" / "hydra" / ".hydra" / "config.yaml").write_text("{half")
-        corrupt = Measures().of(configured / "run")
+        corrupt = measure_of(configured / "run", measure_of_model)
         assert corrupt.warning is not None
         assert corrupt.warning.startswith(
             f"lengths are in characters, for there is no tokenizer of {tmp_path}/run"
         )
-        nowhere = Measures().of(tmp_path / "nowhere")
+        nowhere = measure_of(tmp_path / "nowhere", measure_of_model)
         assert nowhere.warning is not None
         assert f"no tokenizer of {tmp_path}/nowhere" in nowhere.warning
 

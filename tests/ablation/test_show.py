@@ -142,7 +142,7 @@ def test_a_redraw_reads_no_run_again(
             redraws.append(reads - before)
 
     monkeypatch.setattr(VerlRun, "go", go)
-    monkeypatch.setattr(checks, "check", lambda _configs, _plugin: None)
+    monkeypatch.setattr(checks, "check_runs", lambda _configs, _plugin: None)
     shown = CliRunner().invoke(app, ["ablate", "run", str(grid)])
     assert shown.exit_code == 1, "one run has failed, and is not tried again"
     lines = shown.output.splitlines()

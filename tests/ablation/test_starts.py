@@ -99,9 +99,11 @@ def test_only_a_grid_with_a_declaration_is_refused(
     """Before the first run, and for the seeds that an extension may use too."""
     _, configs, _ = prepared(dict.fromkeys(range(1, 5), (0.99, 0.25)) | {5: (0.9, 0.25)})
     trained: list[str] = []
-    monkeypatch.setattr(checks, "compose", lambda runs, plugin: {run.name: configs[run.name] for run in runs})
+    monkeypatch.setattr(
+        checks, "compose_runs", lambda runs, plugin: {run.name: configs[run.name] for run in runs}
+    )
     monkeypatch.setattr(checks, "tasks_to_prepare", lambda *_: [])
-    monkeypatch.setattr(checks, "check", lambda configs, plugin: None)
+    monkeypatch.setattr(checks, "check_runs", lambda configs, plugin: None)
     monkeypatch.setattr(VerlRun, "go", lambda run, on_metrics: trained.append(run.folder.name))
     claims = {
         "primary": {"metric": "acc", "measure": "final"},

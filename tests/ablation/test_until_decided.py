@@ -76,8 +76,8 @@ def verl(monkeypatch: pytest.MonkeyPatch) -> Verl:
     monkeypatch.setattr(runner, "git_revision", lambda: None)
     monkeypatch.setattr(runner, "versions", dict)
     nothing = OmegaConf.create({})
-    monkeypatch.setattr(checks, "compose", lambda runs, plugin: {run.name: nothing for run in runs})
-    monkeypatch.setattr(checks, "check", lambda configs, plugin: None)
+    monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: {run.name: nothing for run in runs})
+    monkeypatch.setattr(checks, "check_runs", lambda configs, plugin: None)
     return verl
 
 

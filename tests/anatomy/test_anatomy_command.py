@@ -11,8 +11,8 @@ from click.testing import Result
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from grpo_verl_ext.anatomy.bins import alike
 from grpo_verl_ext.anatomy.measure import AnatomySettings, anatomy_of
+from grpo_verl_ext.anatomy.weights import alike
 from grpo_verl_ext.cli import app
 
 FILES = ["anatomy.json"] + [

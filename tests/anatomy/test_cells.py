@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_verl_ext.anatomy.bins import MOST_BINS, Weighed, cells_of, upper_edges
+from grpo_verl_ext.anatomy.weights import MOST_BINS, Weighed, cells_of, upper_edges
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from grpo_verl_ext.anatomy.weights import (
-    ALGORITHMS,
+    COMPARED_ALGORITHMS,
     StepResponses,
     micro_batches,
     relative,
@@ -49,7 +49,7 @@ BY_HAND |= {
     "rloo": [-24 / 29, 0, 24 / 29, -40 / 29, -40 / 29, 0, 40 / 29, 40 / 29],
 }
 
-CUT_DOES_NOT_MATTER = [name for name in ALGORITHMS if name != "bnpo"]
+CUT_DOES_NOT_MATTER = [name for name in COMPARED_ALGORITHMS if name != "bnpo"]
 
 
 def weights_of(name: str, step: StepResponses, micro_batch_size: int = 3) -> Tensor:
@@ -106,7 +106,7 @@ def step_of(responses: list[tuple[float, int, str]]) -> StepResponses:
     return StepResponses.of(scores, lengths, groups)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", COMPARED_ALGORITHMS)
 @given(responses=RESPONSES)
 @repeatable
 def test_shares_add_up_to_one_or_there_is_no_gradient(name: str, responses) -> None:
@@ -115,7 +115,7 @@ def test_shares_add_up_to_one_or_there_is_no_gradient(name: str, responses) -> N
     assert shares.sum().item() == pytest.approx(0 if step.has_no_signal().all() else 1, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", COMPARED_ALGORITHMS)
 @given(responses=RESPONSES)
 @repeatable
 def test_a_group_with_equal_scores_weighs_exactly_nothing(name: str, responses) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grpo_verl_ext.anatomy.weights import ALGORITHMS, StepResponses, token_weights
+from grpo_verl_ext.anatomy.weights import COMPARED_ALGORITHMS, StepResponses, token_weights
 from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
@@ -22,8 +22,8 @@ def test_every_variant_is_a_registered_loss() -> None:
 
 
 def test_every_preset_is_weighed_but_those_that_need_more_than_scores() -> None:
-    assert set(PRESETS) - set(ALGORITHMS) == {"grpo_process", "ppo", "ppo_kl"}
-    assert set(LOSS_FUNCTIONS) <= set(ALGORITHMS)
+    assert set(PRESETS) - set(COMPARED_ALGORITHMS) == {"grpo_process", "ppo", "ppo_kl"}
+    assert set(LOSS_FUNCTIONS) <= set(COMPARED_ALGORITHMS)
 
 
 @pytest.mark.parametrize("case", WEIGHED, ids=lambda case: case.name)

@@ -22,10 +22,10 @@ from grpo_verl_ext.ablation.declaration.grid import (
 )
 from grpo_verl_ext.ablation.running.responses import KEPT, NO_DIFFERENCE, Measure, read_responses
 from grpo_verl_ext.ablation.running.results import read_results
-from grpo_verl_ext.ablation.running.state import NOTE, RECORD, Job, noted_job, read_record
+from grpo_verl_ext.ablation.running.state import NOTE, RUN_RECORD, Job, noted_job, read_record
 from grpo_verl_ext.anatomy.dump import AnatomyError, read_steps
 from grpo_verl_ext.iterate.examples import Pair, read_examples
-from grpo_verl_ext.iterate.manifest import MANIFEST, Manifest, read_manifest
+from grpo_verl_ext.iterate.rounds import MANIFEST, IterateManifest, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, read_dump
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, read_metrics
@@ -241,7 +241,7 @@ def test_a_manifest(file: Path, content: bytes) -> None:
     except IterateError as error:
         left_in_place(written, content, error)
     else:
-        assert type(manifest) is Manifest
+        assert type(manifest) is IterateManifest
         assert type(manifest.finished(1, "policy")) is bool
 
 
@@ -275,7 +275,7 @@ def a_run(folder: Path) -> GridRun:
 @given(content=json_files(RECORD_OF_A_RUN))
 @example(content=DEEP)
 def test_the_record_of_a_run(file: Path, content: bytes) -> None:
-    written = file.with_name(RECORD)
+    written = file.with_name(RUN_RECORD)
     written.write_bytes(content)
     try:
         record = read_record(a_run(file.parent))

@@ -24,7 +24,7 @@ from grpo_verl_ext.ablation.running.state import (
     status_of,
     write_record,
 )
-from grpo_verl_ext.iterate.manifest import MANIFEST, Manifest, RoundRecord, read_manifest
+from grpo_verl_ext.iterate.rounds import MANIFEST, IterateManifest, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.runs.metrics import TRAINED
 
@@ -220,7 +220,7 @@ class Rounds(RuleBasedStateMachine):
         if hasattr(self, "folder"):
             shutil.rmtree(self.folder)
 
-    def read(self) -> Manifest:
+    def read(self) -> IterateManifest:
         return read_manifest(self.folder, {"folder": "f", "rounds": 9})
 
     @precondition(lambda self: self.spoiled is None)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.iterate.manifest import PartResults
-from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, run_rounds
+from grpo_verl_ext.iterate.rounds import ROUND_PARTS, PartResults, RoundContext, run_rounds
 from grpo_verl_ext.iterate.settings import (
     IterateSettings,
     MeasureSettings,
@@ -95,7 +94,9 @@ def main(folder: str, policy: str) -> None:
         }
     )
     context = RoundContext(config, lambda response, truth: response[-1] in RIGHT, lambda step: None)
-    run_rounds(settings(folder), context, Silent(), PARTS | {"policy": train_policy, "model": merge_policy})
+    run_rounds(
+        settings(folder), context, Silent(), ROUND_PARTS | {"policy": train_policy, "model": merge_policy}
+    )
 
 
 if __name__ == "__main__":

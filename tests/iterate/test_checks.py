@@ -6,10 +6,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.checks import (
-    check,
     check_replayed,
+    check_settings,
     check_trainer,
-    compose,
+    compose_rounds,
     the_rule,
     the_step_rule,
 )
@@ -40,7 +40,7 @@ def settings(folder: Path, *overrides: str, **reward_model: object) -> IterateSe
 
 
 def test_the_first_round_is_composed(tmp_path: Path) -> None:
-    config = compose(settings(tmp_path))
+    config = compose_rounds(settings(tmp_path))
     assert config.algorithm.adv_estimator == "grpo_outcome"
     assert config.trainer.total_training_steps == 1
 
@@ -49,7 +49,7 @@ def test_the_example_for_gpus_composes_in_every_round(monkeypatch: pytest.Monkey
     for name, value in {"MODEL": "org/model", "DATA": "/data", "N_GPUS": "8", "N_NODES": "2"}.items():
         monkeypatch.setenv(name, value)
     example = read_settings(Path(__file__).parents[2] / "examples" / "iterate_gsm8k.yaml")
-    config = compose(example)
+    config = compose_rounds(example)
     assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 2)
     assert config.reward.reward_manager.name == "naive", "round 1 has no reward model yet"
     assert the_rule(example)("#### 4", "4") == 1.0
@@ -65,9 +65,9 @@ def test_the_examples_of_right_answers_compose_and_fit_each_other(monkeypatch: p
     one = read_settings(examples / "iterate_answers.yaml", ["rounds=1", "policy.steps=16"])
     assert one.policy.steps == rounds.rounds * rounds.policy.steps, "as many samples"
 
-    policy = compose(start)
+    policy = compose_rounds(start)
     assert policy.trainer.critic_warmup > start.policy.steps, "the policy is not trained"
-    judged = compose(rounds)
+    judged = compose_rounds(rounds)
     assert judged.task.seed == policy.task.seed == 3
     assert judged.reward.reward_manager.name == "rule_and_model"
     assert judged.algorithm.grpo_ext.reward_model.rule_weight == 0
@@ -75,21 +75,21 @@ def test_the_examples_of_right_answers_compose_and_fit_each_other(monkeypatch: p
 
 def test_what_verl_would_refuse(tmp_path: Path) -> None:
     with pytest.raises(IterateError, match=r"policy\.overrides: verl refuses them: .*no_such_key"):
-        compose(settings(tmp_path, "trainer.no_such_key=1"))
+        compose_rounds(settings(tmp_path, "trainer.no_such_key=1"))
 
 
 def test_what_the_driver_would_refuse(tmp_path: Path) -> None:
     wrong = settings(tmp_path, "+platform=cpu", "actor_rollout_ref.rollout.n=1")
     with pytest.raises(IterateError, match=r"policy\.overrides: actor_rollout_ref\.rollout\.n is 1, but"):
-        check(wrong, compose(wrong))
+        check_settings(wrong, compose_rounds(wrong))
 
 
 def test_what_would_fail_in_the_second_round_only(tmp_path: Path) -> None:
     served = settings(tmp_path, "reward.reward_model.rollout.name=vllm", served="server")
     with pytest.raises(IterateError, match=r"verl then asks the reward model itself"):
-        compose(served)
+        compose_rounds(served)
     rules = "reward.custom_reward_function.path=pkg://verl.utils.reward_score"
-    compose(settings(tmp_path, "reward.reward_model.rollout.name=vllm", rules, served="server"))
+    compose_rounds(settings(tmp_path, "reward.reward_model.rollout.name=vllm", rules, served="server"))
 
 
 def test_the_rule_is_imported_and_tried(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_pairs_to_replay_that_are_not_there_or_not_pairs(tmp_path: Path) -> None
     file = tmp_path / "pairs.jsonl"
     of_pairs = settings(tmp_path, replay_from=str(file))
     with pytest.raises(IterateError, match=rf"reward_model\.replay_from is '{file}', and there is no such"):
-        check(of_pairs, OmegaConf.create())
+        check_settings(of_pairs, OmegaConf.create())
     write_pairs(file, [Pair("1+1=?", "2", "3")])
     check_replayed(of_pairs)
     with pytest.raises(IterateError, match=rf"{file}, line 1, is not a steps"):
@@ -158,10 +158,10 @@ def test_what_gives_no_steps_is_named(name: str) -> None:
 
 def test_steps_that_the_second_round_would_not_read(tmp_path: Path) -> None:
     with pytest.raises(IterateError, match=r"adv_estimator is grpo_outcome, but .* reads no step rewards"):
-        compose(of_steps(tmp_path))
+        compose_rounds(of_steps(tmp_path))
     with pytest.raises(IterateError, match=r"custom_reward_function\.path is null, but .* step_ends"):
-        compose(of_steps(tmp_path, "algorithm.adv_estimator=grpo_process"))
-    compose(of_steps(tmp_path, "algorithm.adv_estimator=grpo_process", "+task=chain_sum", STEPS_ON))
+        compose_rounds(of_steps(tmp_path, "algorithm.adv_estimator=grpo_process"))
+    compose_rounds(of_steps(tmp_path, "algorithm.adv_estimator=grpo_process", "+task=chain_sum", STEPS_ON))
 
 
 def test_the_fields_of_the_trainer_of_steps(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.iterate import checks, rounds, terminal
-from grpo_verl_ext.iterate.manifest import MANIFEST
+from grpo_verl_ext.iterate.rounds import MANIFEST
 
 Run = Callable[[], tuple[int, str]]
 
@@ -28,8 +28,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "closed").mkdir()
     (tmp_path / "rounds.yaml").write_text(json.dumps(settings))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "helpers" / "fake_verl"))
-    monkeypatch.setattr(checks, "compose", lambda settings: OmegaConf.create({}))
-    monkeypatch.setattr(checks, "check", lambda settings, config: None)
+    monkeypatch.setattr(checks, "compose_rounds", lambda settings: OmegaConf.create({}))
+    monkeypatch.setattr(checks, "check_settings", lambda settings, config: None)
     policy_alone = {"policy": rounds.train_policy}
     monkeypatch.setattr(terminal, "run_rounds", lambda *words: rounds.run_rounds(*words, policy_alone))
 

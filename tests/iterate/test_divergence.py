@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_verl_ext.iterate.kl_to_initial import DivergenceJob, divergence, main
+from grpo_verl_ext.iterate.kl_to_initial import DivergenceJob, divergence, measure_kl
 from grpo_verl_ext.tasks.causal_lm import Sampled
 
 CHATS = [[{"role": "user", "content": text}] for text in ("1+2=?", "4+5+6=?", "7=?")]
@@ -29,7 +29,7 @@ def job(tmp_path: Path, policy: Path) -> DivergenceJob:
 
 
 def test_a_policy_is_at_distance_zero_from_itself(job: DivergenceJob) -> None:
-    main(job)
+    measure_kl(job)
     measured = json.loads(Path(job.result).read_text())
     assert measured["kl_to_first"] == pytest.approx(0, abs=1e-6)
     assert 3 <= measured["tokens"] <= 18

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.iterate.manifest import Manifest, RoundRecord, read_manifest
+from grpo_verl_ext.iterate.rounds import IterateManifest, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError
 
 SETTINGS = {"folder": "f", "rounds": 2, "policy": {"steps": 3}}
@@ -29,13 +29,13 @@ def test_written_and_read_back(tmp_path: Path) -> None:
 
 
 def test_a_round_that_has_begun_keeps_its_record(tmp_path: Path) -> None:
-    manifest = Manifest(SETTINGS, [record(1)])
+    manifest = IterateManifest(SETTINGS, [record(1)])
     assert manifest.record(1, lambda: record(9)).seed == 1001
     assert manifest.record(2, lambda: record(2)).seed == 1002
 
 
 def test_more_rounds_go_on(tmp_path: Path) -> None:
-    Manifest(SETTINGS, [record(1)]).write(tmp_path)
+    IterateManifest(SETTINGS, [record(1)]).write(tmp_path)
     assert len(read_manifest(tmp_path, {**SETTINGS, "rounds": 9}).rounds) == 1
 
 
@@ -47,7 +47,7 @@ def test_more_rounds_go_on(tmp_path: Path) -> None:
     ],
 )
 def test_other_settings_are_refused(tmp_path: Path, settings: dict[str, object], message: str) -> None:
-    Manifest(SETTINGS, [record(1)]).write(tmp_path)
+    IterateManifest(SETTINGS, [record(1)]).write(tmp_path)
     with pytest.raises(IterateError, match=message):
         read_manifest(tmp_path, settings)
 

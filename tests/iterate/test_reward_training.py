@@ -9,7 +9,7 @@ import torch
 from reward_pairs import learnable_pairs
 
 from grpo_verl_ext.iterate.examples import write_pairs
-from grpo_verl_ext.iterate.reward_training import RESULTS, RewardJob, main, trainer_fields
+from grpo_verl_ext.iterate.reward_training import RESULTS, RewardJob, train_reward_model, trainer_fields
 from grpo_verl_ext.rewards.learned import LearnedReward, judged_text
 
 
@@ -28,7 +28,7 @@ def job(tmp_path: Path, policy: Path) -> RewardJob:
 
 
 def test_it_learns_what_the_pairs_say_and_goes_on_from_there(job: RewardJob, tmp_path: Path) -> None:
-    main(job)
+    train_reward_model(job)
     results = json.loads((Path(job.target) / RESULTS).read_text())
     assert results["held_out_accuracy_after"] > 0.9 > results["held_out_accuracy_before"]
 
@@ -37,7 +37,7 @@ def test_it_learns_what_the_pairs_say_and_goes_on_from_there(job: RewardJob, tmp
     columns = [[getattr(pair, name) for pair in pairs] for name in ("prompt", "chosen", "rejected")]
     assert learned.accuracy(*columns) == results["held_out_accuracy_after"]
 
-    main(replace(job, start=job.target, target=str(tmp_path / "further")))
+    train_reward_model(replace(job, start=job.target, target=str(tmp_path / "further")))
     further = json.loads((tmp_path / "further" / RESULTS).read_text())
     assert further["held_out_accuracy_before"] == results["held_out_accuracy_after"]
 
@@ -46,7 +46,7 @@ def test_the_same_seed_gives_the_same_weights(job: RewardJob, tmp_path: Path) ->
     few = replace(job, trainer={**job.trainer, "max_steps": 3})
     twins = [replace(few, target=str(tmp_path / name)) for name in ("one", "two")]
     for twin in (*twins, replace(few, target=str(tmp_path / "other"), seed=4)):
-        main(twin)
+        train_reward_model(twin)
     one, two, other = (
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "other")
     )
@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_weights(job: RewardJob, tmp_path: Path) ->
 
 def test_nothing_held_out_measures_nothing(job: RewardJob) -> None:
     Path(job.held_out).write_text("")
-    main(replace(job, trainer={**job.trainer, "max_steps": 1}))
+    train_reward_model(replace(job, trainer={**job.trainer, "max_steps": 1}))
     results = json.loads((Path(job.target) / RESULTS).read_text())
     assert results == {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
 
@@ -82,7 +82,7 @@ def test_a_job_is_json(job: RewardJob) -> None:
 
 class TestScores:
     def test_padding_and_batches_change_nothing(self, job: RewardJob) -> None:
-        main(replace(job, trainer={**job.trainer, "max_steps": 1}))
+        train_reward_model(replace(job, trainer={**job.trainer, "max_steps": 1}))
         learned = LearnedReward.load(job.target)
         samples = [("p", "a" * length) for length in (1, 9, 3, 30, 2)]
         alone = [learned.scores([sample])[0] for sample in samples]
@@ -95,5 +95,5 @@ class TestScores:
 
     def test_a_tie_counts_for_nothing(self, job: RewardJob) -> None:
         with torch.random.fork_rng():
-            main(replace(job, trainer={**job.trainer, "max_steps": 1}))
+            train_reward_model(replace(job, trainer={**job.trainer, "max_steps": 1}))
         assert LearnedReward.load(job.target).accuracy(["p"], ["same"], ["same"]) == 0

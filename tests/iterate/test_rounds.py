@@ -16,8 +16,7 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.examples import Pair, read_examples
-from grpo_verl_ext.iterate.manifest import RoundRecord, read_manifest
-from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, run_rounds
+from grpo_verl_ext.iterate.rounds import ROUND_PARTS, RoundContext, RoundRecord, read_manifest, run_rounds
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -93,7 +92,7 @@ def test_one_process_a_folder(tmp_path: Path) -> None:
 
 
 def test_the_parts_are_those_of_the_algorithm() -> None:
-    assert list(PARTS) == ["policy", "model", "measure", "pairs", "reward_model"]
+    assert list(ROUND_PARTS) == ["policy", "model", "measure", "pairs", "reward_model"]
 
 
 @pytest.fixture
@@ -122,7 +121,7 @@ def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Pa
     unbroken = start(tmp_path / "unbroken", policy)
     begun, _ = unbroken.communicate(timeout=600)
     assert unbroken.returncode == 0
-    assert len(begun.splitlines()) == 2 * len(PARTS)
+    assert len(begun.splitlines()) == 2 * len(ROUND_PARTS)
 
     rng = random.Random(20260101)
     for _ in range(KILLS):

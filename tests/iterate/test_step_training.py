@@ -21,9 +21,9 @@ from grpo_verl_ext.iterate.examples import (
 from grpo_verl_ext.iterate.reward_training import (
     RESULTS,
     RewardJob,
-    main,
     share_right,
     step_accuracy,
+    train_reward_model,
     trainer_fields,
 )
 from grpo_verl_ext.iterate.rounds import RoundContext, collect_pairs
@@ -221,7 +221,7 @@ def test_it_learns_the_labels(job: RewardJob, signs: str) -> None:
     write_pairs(Path(job.train), learnable(120, seed=1, signs=signs))
     held_out = learnable(30, seed=2, signs=signs)
     write_pairs(Path(job.held_out), held_out)
-    main(job)
+    train_reward_model(job)
     results = json.loads((Path(job.target) / RESULTS).read_text())
     assert results["held_out_accuracy_after"] > 0.95
     assert results["held_out_steps_right"] == sum(sum(each.labels) for each in held_out) / 90
@@ -232,10 +232,10 @@ def test_it_learns_the_labels(job: RewardJob, signs: str) -> None:
 
 
 def test_it_goes_on_from_the_last_model(job: RewardJob, tmp_path: Path) -> None:
-    main(replace(job, trainer={**job.trainer, "max_steps": 20}))
+    train_reward_model(replace(job, trainer={**job.trainer, "max_steps": 20}))
     first = json.loads((Path(job.target) / RESULTS).read_text())
     further = replace(job, start=job.target, target=str(tmp_path / "further"), trainer={"max_steps": 1})
-    main(further)
+    train_reward_model(further)
     second = json.loads((tmp_path / "further" / RESULTS).read_text())
     assert second["held_out_accuracy_before"] == first["held_out_accuracy_after"]
 
@@ -243,7 +243,7 @@ def test_it_goes_on_from_the_last_model(job: RewardJob, tmp_path: Path) -> None:
 def test_the_same_seed_gives_the_same_weights(job: RewardJob, tmp_path: Path) -> None:
     one = replace(job, trainer={**job.trainer, "max_steps": 1})
     for name, seed in (("one", 1), ("two", 1), ("other", 2)):
-        main(replace(one, target=str(tmp_path / name), seed=seed))
+        train_reward_model(replace(one, target=str(tmp_path / name), seed=seed))
     first, second, other = (
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "other")
     )
@@ -253,7 +253,7 @@ def test_the_same_seed_gives_the_same_weights(job: RewardJob, tmp_path: Path) ->
 
 def test_nothing_held_out_measures_nothing(job: RewardJob) -> None:
     Path(job.held_out).write_text("")
-    main(replace(job, trainer={"max_steps": 1}))
+    train_reward_model(replace(job, trainer={"max_steps": 1}))
     results = json.loads((Path(job.target) / RESULTS).read_text())
     assert set(results.values()) == {None}
 

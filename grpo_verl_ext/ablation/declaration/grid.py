@@ -93,8 +93,8 @@ class GridSettings(Document):
             expect=self.expect,
             checks=self.checks,
             control=self.control,
-            variants=[variant_name(labels) for labels in product(*self.axes.values())],
-            baseline=variant_name(self.baseline),
+            variants=[_variant_name(labels) for labels in product(*self.axes.values())],
+            baseline=_variant_name(self.baseline),
             seeds=self.seeds,
         )
 
@@ -166,16 +166,16 @@ def _check_variants(settings: GridSettings) -> None:
     """Refuse two variants with one folder, as some file systems ignore case, and names that none takes."""
     taken: dict[str, tuple[str, ...]] = {}
     for labels in product(*settings.axes.values()):
-        if len(variant_name(labels)) > _LONGEST:
+        if len(_variant_name(labels)) > _LONGEST:
             raise AblationError(
-                f"the labels {', '.join(labels)} name a folder with {len(variant_name(labels))} characters; "
+                f"the labels {', '.join(labels)} name a folder with {len(_variant_name(labels))} characters; "
                 f"valid are {_LONGEST} when joined by {_SEPARATOR}. Shorten them"
             )
-        other = taken.setdefault(variant_name(labels).casefold(), labels)
+        other = taken.setdefault(_variant_name(labels).casefold(), labels)
         if other != labels:
             raise AblationError(
                 f"the labels {', '.join(other)} and {', '.join(labels)} name one folder, "
-                f"{variant_name(labels)}; valid are labels that differ when joined by {_SEPARATOR}. "
+                f"{_variant_name(labels)}; valid are labels that differ when joined by {_SEPARATOR}. "
                 f"Rename one of them"
             )
 
@@ -192,7 +192,7 @@ def _check_seed_overrides(settings: GridSettings) -> None:
 _SEPARATOR = "-"
 
 
-@dataclass(frozen=True)
+@dataclass
 class GridRun:
     """One training of the grid: a variant with a seed."""
 
@@ -200,24 +200,21 @@ class GridRun:
     """One label per axis."""
     seed: int
     training: VerlRun
+    variant: str = field(init=False)
+    """The labels, joined."""
+    name: str = field(init=False)
+    """``<variant>/seed-<seed>``, the run's folder within the grid's."""
 
-    @property
-    def variant(self) -> str:
-        """The labels, joined."""
-        return variant_name(self.labels)
-
-    @property
-    def name(self) -> str:
-        """``<variant>/seed-<seed>``, the run's folder within the grid's."""
-        return run_name(self.labels, self.seed)
+    def __post_init__(self) -> None:
+        self.variant = _variant_name(self.labels)
+        self.name = _run_name(self.labels, self.seed)
 
 
-def run_name(labels: tuple[str, ...], seed: int) -> str:
-    """``<variant>/seed-<seed>``."""
-    return f"{variant_name(labels)}/seed-{seed}"
+def _run_name(labels: tuple[str, ...], seed: int) -> str:
+    return f"{_variant_name(labels)}/seed-{seed}"
 
 
-def variant_name(labels: tuple[str, ...] | list[str]) -> str:
+def _variant_name(labels: tuple[str, ...] | list[str]) -> str:
     """Name of a variant and of its folder."""
     return _SEPARATOR.join(labels)
 
@@ -232,7 +229,7 @@ def _run(settings: GridSettings, variant: tuple[tuple[str, list[str]], ...], see
     labels = tuple(label for label, _ in variant)
     of_variant = [override for _, overrides in variant for override in overrides]
     of_seed = [override.replace("{seed}", str(seed)) for override in settings.seed_overrides]
-    grid, name = Path(settings.folder), run_name(labels, seed)
+    grid, name = Path(settings.folder), _run_name(labels, seed)
     overrides = [*settings.base, *of_variant, *of_seed]
     tracked_as = (grid.resolve().name, name)
     return GridRun(labels, seed, VerlRun(grid / name, overrides, settings.steps, tracked_as))
@@ -266,8 +263,10 @@ def check_unchanged(settings: GridSettings) -> GridSettings | None:
         AblationError: names the key, both values and what to type.
     """
     folder = Path(settings.folder)
-    earlier = read_kept_grid(folder) if (folder / GRID).is_file() else None
-    if earlier is None or not any(run.training.folder.is_dir() for run in runs_of(earlier)):
+    if not (folder / GRID).is_file():
+        return None
+    earlier, runs = read_kept_grid(folder)
+    if not any(run.training.folder.is_dir() for run in runs):
         return None
     if not earlier.is_declared and settings.is_declared:
         raise AblationError(
@@ -293,8 +292,8 @@ def _fixed(settings: GridSettings, earlier: GridSettings) -> dict[str, Any]:
     return {key: values[key] for key in FIXED} | seeds
 
 
-def read_kept_grid(folder: Path) -> GridSettings:
-    """Read what `keep_grid` wrote into a folder, which may have been moved.
+def read_kept_grid(folder: Path) -> tuple[GridSettings, list[GridRun]]:
+    """Read what `keep_grid` wrote into a folder, which may have been moved, and list its runs.
 
     Raises:
         AblationError: the file is something else. It is left in place.
@@ -303,7 +302,8 @@ def read_kept_grid(folder: Path) -> GridSettings:
     try:
         content = read_json(file, dict[str, Any])
         settings = from_plain({**content, "folder": str(folder)}, GridSettings)
+        runs = runs_of(settings)
         check_declaration(settings)
     except (ValueError, OSError) as error:
         raise AblationError(f"{file} is not a grid ({error}). It was left in place") from error
-    return settings
+    return settings, runs

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from grpo_verl_ext.ablation.report.summary import Difference, Report
-from grpo_verl_ext.ablation.statistics.measures import Band
+from grpo_verl_ext.ablation.statistics.measures import Band, bands
 from grpo_verl_ext.utils.plotting import line_sample, line_style, save_figure, svg
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
@@ -30,7 +30,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
     """Write ``forest`` and a ``curve-<metric>`` for each metric that has curves, as PNG and SVG."""
     curves = {
         "curve-" + re.sub(r"[^A-Za-z0-9.-]+", "-", metric): draw_bands(drawn, metric)
-        for metric, drawn in report.curves.items()
+        for metric, drawn in report.analysis.curves.items()
         if drawn
     }
     figures = {"forest": forest(report), **curves}
@@ -150,33 +150,50 @@ class Picture:
     """An SVG as ``data:`` URI."""
 
 
-def pictures_of_curves(drawn: Mapping[str, list[Band]]) -> list[Picture]:
-    """One for each label that has curves; where the label ends with (*), the axis is logarithmic."""
-    pictures = []
-    for label, found in drawn.items():
-        if found:
-            figure = Figure(figsize=_SMALL, layout="constrained")
-            axes = figure.subplots()
-            _plot_bands(axes, found, log=label.endswith("(*)"))
-            axes.set(xlabel="step")
-            pictures.append(_picture(figure, label))
-    return pictures
+@dataclass(frozen=True)
+class Pictures:
+    """All that the page shows."""
+
+    forest: Picture | None
+    """None without any difference."""
+    curves: list[Picture]
+    behaviour: list[Picture]
+    legend: list[Picture]
+    """A line of each variant."""
 
 
-def picture_of_forest(report: Report) -> Picture | None:
-    """The forest plot, and what is in it; None without any difference."""
-    figure, margin = forest(report), report.analysis.results.settings.margin
-    if figure is None:
+def pictures_of(report: Report, behaviour: Mapping[str, str]) -> Pictures:
+    """Draw what the page shows.
+
+    Args:
+        behaviour: further metrics and their labels; where it ends with (*), the axis is logarithmic.
+    """
+    whole, about, results = forest(report), _about_forest(report), report.analysis.results
+    curves = [_small(drawn, metric) for metric, drawn in report.analysis.curves.items()]
+    further = (_small(bands(results, metric), label) for metric, label in behaviour.items())
+    return Pictures(
+        forest=None if whole is None else _picture(whole, about),
+        curves=[each for each in curves if each is not None],
+        behaviour=[each for each in further if each is not None],
+        legend=[_picture(line_sample(number), variant) for number, variant in enumerate(results.variants)],
+    )
+
+
+def _small(drawn: list[Band], label: str) -> Picture | None:
+    if not drawn:
         return None
+    figure = Figure(figsize=_SMALL, layout="constrained")
+    axes = figure.subplots()
+    _plot_bands(axes, drawn, log=label.endswith("(*)"))
+    axes.set(xlabel="step")
+    return _picture(figure, label)
+
+
+def _about_forest(report: Report) -> str:
     about = f"mean difference with its {100 * report.confidence:g} % interval; hollow: each start"
-    if report.analysis.verdicts and margin is not None:
-        about += f"; shaded: the margin, ±{margin:g}"
-    return _picture(figure, about)
-
-
-def pictures_of_lines(variants: Sequence[str]) -> list[Picture]:
-    """The legend: each variant's line."""
-    return [_picture(line_sample(number), variant) for number, variant in enumerate(variants)]
+    margin = report.analysis.results.settings.margin
+    shaded = report.analysis.verdicts and margin is not None
+    return about + (f"; shaded: the margin, ±{margin:g}" if shaded else "")
 
 
 def _picture(figure: Figure, about: str) -> Picture:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from grpo_verl_ext.ablation.report.figures import picture_of_forest, pictures_of_curves, pictures_of_lines
+from grpo_verl_ext.ablation.report.figures import pictures_of
 from grpo_verl_ext.ablation.report.summary import Report
 from grpo_verl_ext.ablation.running.responses import NO_DIFFERENCE, SAMPLES, SHARE_RIGHT
 from grpo_verl_ext.ablation.running.results import Results
-from grpo_verl_ext.ablation.statistics.measures import Band, bands
 from grpo_verl_ext.runs.dumps import Response
-from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.files import write_bytes_whole
 from grpo_verl_ext.utils.plotting import looks
 
 _PAGE = "report.html"
@@ -43,12 +43,17 @@ aggregation (`actor.loss_agg_mode`), hence a logarithmic axis."""
 
 def write_page(report: Report, folder: Path) -> Path:
     """Write the page, whole or not at all."""
-    write_whole(folder / _PAGE, as_html(report))
+    # For hundreds of runs these are some 10 MB; joined as text they would take twice that.
+    write_bytes_whole(folder / _PAGE, b"".join(piece.encode() for piece in _pieces(report)))
     return folder / _PAGE
 
 
 def as_html(report: Report) -> str:
     """The page as text; all values are escaped, and invisible characters replaced by their code point."""
+    return "".join(_pieces(report))
+
+
+def _pieces(report: Report) -> Iterator[str]:
     environment = Environment(
         loader=PackageLoader("grpo_verl_ext", "ablation/report"),
         autoescape=True,
@@ -58,22 +63,24 @@ def as_html(report: Report) -> str:
         lstrip_blocks=True,
     )
     analysis, results = report.analysis, report.analysis.results
-    behaviour, samples = _behaviour(report), side_by_side(results)
-    return environment.get_template("page.html.jinja").render(
-        title=_title(results),
+    title, made_with, samples = _title(results), _made_with(results), side_by_side(results)
+    behaviour = {metric: label for metric, label in _BEHAVIOUR.items() if metric not in analysis.curves}
+    pictures = pictures_of(report, behaviour)
+    return environment.get_template("page.html.jinja").generate(
+        title=title,
         results=results,
         runs=analysis.asked_for,
-        made_with=_made_with(results),
+        made_with=made_with,
         finished=sum(map(len, results.finished.values())),
         statements=report.statements,
         warnings=[*analysis.missing, *analysis.warnings],
         missing=len(analysis.missing),
-        forest=picture_of_forest(report),
+        forest=pictures.forest,
         lines=[*report.exploratory, *report.thresholds],
-        curves=pictures_of_curves(report.curves),
-        legend=pictures_of_lines(results.variants),
+        curves=pictures.curves,
+        legend=pictures.legend,
         tables=report.tables,
-        behaviour=pictures_of_curves(behaviour),
+        behaviour=pictures.behaviour,
         samples=samples,
         kept=SAMPLES,
         colours={name: looks(number)["color"] for number, name in enumerate(results.variants)},
@@ -96,14 +103,6 @@ def _title(results: Results) -> str:
     if len(results.variants) > _NAMED:
         return f"{len(results.variants)} variants of {' × '.join(results.settings.axes)}"
     return ", ".join(results.variants)
-
-
-def _behaviour(report: Report) -> dict[str, list[Band]]:
-    return {
-        label: bands(report.analysis.results, metric)
-        for metric, label in _BEHAVIOUR.items()
-        if metric not in report.curves
-    }
 
 
 _SHOWN = 6

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.ablation.statistics.analysis import Analysis
-from grpo_verl_ext.ablation.statistics.measures import CONFIDENCE, Band, Row, bands
+from grpo_verl_ext.ablation.statistics.measures import CONFIDENCE, Row
 from grpo_verl_ext.ablation.statistics.verdicts import VerdictOutcome, figures, starts_as_text
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
@@ -90,8 +90,6 @@ class Report:
     """Level of the intervals of the differences."""
     exploratory: list[str]
     """A line for each difference, where no verdict's sentence has it."""
-    curves: dict[str, list[Band]]
-    """Metrics whose curves are drawn: the primary, then the grid's ``metrics``."""
     tables: list[TextTable]
     """The checks, where some were declared, and the costs."""
     thresholds: list[str]
@@ -103,8 +101,6 @@ def report_of(analysis: Analysis) -> Report:
     settings, wanted = analysis.results.settings, _number(analysis)
     compared = f"{wanted[1].replace('_', ' ')} of {wanted[0]}"
     differences = _differences(analysis, wanted)
-    shown = [settings.primary.metric] if settings.primary is not None else []
-    shown = list(dict.fromkeys([*shown, *settings.metrics]))
     return Report(
         analysis=analysis,
         statements=_statements(analysis),
@@ -114,7 +110,6 @@ def report_of(analysis: Analysis) -> Report:
         exploratory=[] if analysis.verdicts else [_exploratory(each, compared) for each in differences],
         tables=_tables(analysis),
         thresholds=_thresholds(analysis),
-        curves={metric: bands(analysis.results, metric) for metric in shown},
     )
 
 

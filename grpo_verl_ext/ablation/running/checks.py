@@ -38,7 +38,7 @@ class Plugin:
     """Prepares an embedded task with a seed."""
 
 
-def compose(runs: Sequence[GridRun], plugin: Plugin) -> dict[str, DictConfig]:
+def compose_runs(runs: Sequence[GridRun], plugin: Plugin) -> dict[str, DictConfig]:
     """Compose verl's configuration of every run.
 
     Returns:
@@ -89,7 +89,7 @@ def _embedded_task(config: DictConfig, plugin: Plugin) -> DictConfig | None:
     return task if task is not None and task.name in TASKS else None
 
 
-def check(configs: Mapping[str, DictConfig], plugin: Plugin) -> None:
+def check_runs(configs: Mapping[str, DictConfig], plugin: Plugin) -> None:
     """Run the driver's checks on every run.
 
     Raises:

@@ -5,12 +5,11 @@ They are read from verl's dumps, which are large and often removed, and kept in 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import comb, sqrt
 from pathlib import Path
 from statistics import mean, variance
@@ -23,7 +22,7 @@ from yaml import YAMLError
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.documents import DocumentError, as_plain, read_json
+from grpo_verl_ext.utils.documents import DocumentError, read_json
 from grpo_verl_ext.utils.files import write_whole
 
 KEPT = "responses.json"
@@ -53,7 +52,7 @@ class Responses:
     """Numbers and samples from one run's dumps."""
 
     metrics: Metrics
-    """`step_metrics` by training step."""
+    """`response_metrics` by training step."""
     samples: list[Response]
     """Of the last validation; the same prompts for every run that was validated on them."""
     warnings: list[str]
@@ -105,7 +104,9 @@ def _without_right(kept: Responses, file: Path, threshold: list[object]) -> Resp
     return Responses(metrics, kept.samples, [warning])
 
 
-def step_metrics(rows: Iterable[Response], measure: Measure, right_above: float | None) -> dict[str, float]:
+def response_metrics(
+    rows: Iterable[Response], measure: Measure, right_above: float | None
+) -> dict[str, float]:
     """Numbers of one training step's responses.
 
     ``responses/groups_without_difference``: share of prompts whose responses all score the same.
@@ -177,12 +178,13 @@ def _read_dumps(run: VerlRun, measure: Measure, right_above: float | None) -> Re
             warnings.append(str(error))
             return []
 
+    rollouts, validation = run.rollouts, run.validation
     metrics = {
-        step: step_metrics(rows, measure, right_above)
+        step: response_metrics(rows, measure, right_above)
         for step in range(1, run.steps + 1)
-        if (rows := rows_of(run.rollouts, step))
+        if (rows := rows_of(rollouts, step))
     }
-    return Responses(metrics, chosen(rows_of(run.validation, run.steps)), warnings)
+    return Responses(metrics, chosen(rows_of(validation, run.steps)), warnings)
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class _Kept:
 
 
 def _keep(read: Responses, made_with: list[object], file: Path) -> None:
-    content = as_plain(_Kept(made_with, read.metrics, read.samples))
+    content = asdict(_Kept(made_with, read.metrics, read.samples))
     write_whole(file, json.dumps(content, ensure_ascii=False) + "\n")
 
 
@@ -215,25 +217,20 @@ def _read_kept(file: Path) -> tuple[Responses, list[object]]:
 _RESOLVED = Path("hydra") / ".hydra" / "config.yaml"
 
 
-class Measures:
-    """Length measures of the runs of one report; each model's tokenizer is loaded at most once."""
-
-    def __init__(self) -> None:
-        self._of_model = functools.cache(_of_model)
-
-    def of(self, run_folder: Path) -> Measure:
-        """Tokens by the run's tokenizer, without the end token; characters if it is not on this machine.
-
-        Nothing is downloaded: a model of the hub must be in the local cache.
-        """
-        try:
-            model = OmegaConf.load(run_folder / _RESOLVED).actor_rollout_ref.model.path
-        except (OSError, ValueError, AttributeError, YAMLError, OmegaConfBaseException) as error:
-            return _in_characters(run_folder, error)
-        return self._of_model(model)
+def measure_of(run_folder: Path, of_model: Callable[[str], Measure]) -> Measure:
+    """What the run's model measures in, as `measure_of_model`; ``of_model`` may load each one only once."""
+    try:
+        model = OmegaConf.load(run_folder / _RESOLVED).actor_rollout_ref.model.path
+    except (OSError, ValueError, AttributeError, YAMLError, OmegaConfBaseException) as error:
+        return _in_characters(run_folder, error)
+    return of_model(model)
 
 
-def _of_model(model: str) -> Measure:
+def measure_of_model(model: str) -> Measure:
+    """Tokens by the model's tokenizer, without the end token; characters if it is not on this machine.
+
+    Nothing is downloaded: a model of the hub must be in the local cache.
+    """
     from transformers import AutoTokenizer
 
     try:

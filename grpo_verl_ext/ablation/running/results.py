@@ -11,9 +11,9 @@ import json
 import math
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,14 @@ from grpo_verl_ext.ablation.declaration.grid import (
     GridSettings,
     check_declaration,
     read_kept_grid,
-    runs_of,
 )
-from grpo_verl_ext.ablation.running.responses import CHARACTERS, Measures, read_responses
+from grpo_verl_ext.ablation.running.responses import (
+    CHARACTERS,
+    Measure,
+    measure_of,
+    measure_of_model,
+    read_responses,
+)
 from grpo_verl_ext.ablation.running.state import Record, State, read_record, status_of
 from grpo_verl_ext.runs.dumps import Response
 from grpo_verl_ext.runs.metrics import Metrics
@@ -55,7 +60,7 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """One run without its numbers, which are in the table."""
 
     variant: str
@@ -79,19 +84,19 @@ class Results:
     """All runs of a grid: the one table from which statistics and reports are made."""
 
     settings: GridSettings
-    runs: list[Result]
+    runs: list[RunResult]
     table: pd.DataFrame
     """A row for each number that a run has logged: variant, seed, step, metric, value."""
     control: CheckResult | None = None
     """The control of another grid that ``control.grid`` names, once it is read; a compact file keeps it."""
-    values: dict[tuple[str, str], dict[str, dict[int, float]]] = field(default_factory=dict, repr=False)
-    """What `values_of` has found: (metric, measure) → variant → seed → value."""
+    values: dict[str, dict[str, dict[str, dict[int, float]]]] = field(default_factory=dict, repr=False)
+    """What `values_of` has found: metric → measure → variant → seed → value."""
     declared: Declaration = field(init=False)
     baseline: str = field(init=False)
     """The variant that the others are compared with."""
     variants: list[str] = field(init=False)
     """Names of the variants, the baseline first."""
-    finished: dict[str, list[Result]] = field(init=False)
+    finished: dict[str, list[RunResult]] = field(init=False)
     """The finished runs of each variant; only these are compared."""
 
     def __post_init__(self) -> None:
@@ -105,10 +110,10 @@ class Results:
 
 
 def gathered(
-    settings: GridSettings, runs: Iterable[tuple[Result, Metrics]], control: CheckResult | None = None
+    settings: GridSettings, runs: Iterable[tuple[RunResult, Metrics]], control: CheckResult | None = None
 ) -> Results:
     """Put the metrics of all runs into one table."""
-    results: list[Result] = []
+    results: list[RunResult] = []
     names: dict[str, int] = {}
     columns: dict[str, array[Any]] = {
         "run": array("q"),
@@ -126,7 +131,7 @@ def gathered(
     return Results(settings, results, _table_of(results, [*names], columns), control)
 
 
-def _table_of(runs: list[Result], names: list[str], columns: Mapping[str, Any]) -> pd.DataFrame:
+def _table_of(runs: list[RunResult], names: list[str], columns: Mapping[str, Any]) -> pd.DataFrame:
     """Make the table from columns of numbers: run, step, metric, value; runs and metrics are indices."""
     index = np.asarray(columns["run"])
 
@@ -170,30 +175,32 @@ def read_results(folder: Path) -> Results:
     """
     if not (folder / GRID).is_file():
         raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
-    settings = read_kept_grid(folder)
-    measures = Measures()
-    return gathered(settings, (_read(run, settings, measures) for run in runs_of(settings)))
+    settings, runs = read_kept_grid(folder)
+    of_model = cache(measure_of_model)
+    return gathered(settings, (_read(run, settings, of_model) for run in runs))
 
 
-def _read(run: GridRun, settings: GridSettings, measures: Measures) -> tuple[Result, Metrics]:
-    status = status_of(run)
-    if status.state is not State.FINISHED:
-        unreadable = status.state is State.UNREADABLE and status.reason
-        warnings = [_relative(status.reason, settings)] if status.reason and unreadable else []
-        return Result(run.variant, run.seed, status.state, warnings=warnings), status.metrics
+def _read(
+    run: GridRun, settings: GridSettings, of_model: Callable[[str], Measure]
+) -> tuple[RunResult, Metrics]:
     record, unread = None, None
     try:
         record = read_record(run)
     except AblationError as error:
         unread = str(error)
-    measure = partial(measures.of, run.training.folder)
+    status = status_of(run)
+    if status.state is not State.FINISHED:
+        unreadable = status.state is State.UNREADABLE and status.reason
+        warnings = [_relative(status.reason, settings)] if status.reason and unreadable else []
+        return RunResult(run.variant, run.seed, status.state, warnings=warnings), status.metrics
+    measure = partial(measure_of, run.training.folder, of_model)
     responses = read_responses(run.training, measure, right_above=settings.right_above)
     of_steps = responses.metrics
     metrics = {step: {**values, **of_steps.get(step, {})} for step, values in status.metrics.items()}
     in_characters = any(f"/{CHARACTERS}/" in name for each in of_steps.values() for name in each)
     warning = measure().warning if in_characters else None
     warnings = [_relative(each, settings) for each in [*responses.warnings, warning, unread] if each]
-    return Result(run.variant, run.seed, status.state, record, responses.samples, warnings), metrics
+    return RunResult(run.variant, run.seed, status.state, record, responses.samples, warnings), metrics
 
 
 def _relative(warning: str, settings: GridSettings) -> str:
@@ -314,8 +321,8 @@ def read_compact(file: Path) -> Results:
         ) from error
 
 
-def _result(run: _KeptRun) -> Result:
-    return Result(run.variant, run.seed, run.state, run.record, run.samples, run.warnings)
+def _result(run: _KeptRun) -> RunResult:
+    return RunResult(run.variant, run.seed, run.state, run.record, run.samples, run.warnings)
 
 
 def _rows(groups: list[_Steps]) -> Metrics:
@@ -328,7 +335,7 @@ def _rows(groups: list[_Steps]) -> Metrics:
     return metrics
 
 
-def _table(runs: list[Result], metrics: dict[str, _Columns]) -> pd.DataFrame:
+def _table(runs: list[RunResult], metrics: dict[str, _Columns]) -> pd.DataFrame:
     columns, lengths = {}, set()
     for name, kind in _KINDS.items():  # one after the other, so that few copies are in memory at once
         parts = [_unpacked(getattr(each, name), kind) for each in metrics.values()]

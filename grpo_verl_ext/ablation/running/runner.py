@@ -61,7 +61,7 @@ class _LocalExecutor:
         yield from ()
 
 
-LOCAL = _LocalExecutor()
+_LOCAL = _LocalExecutor()
 
 
 def executor_at(ray_address: str | None, jobs: int, say: Callable[[str], None]) -> Executor:
@@ -80,13 +80,13 @@ def executor_at(ray_address: str | None, jobs: int, say: Callable[[str], None]) 
             f"--jobs is {jobs}; without a cluster valid is 1, for each run has the machine to itself. "
             f"Type: --ray-address http://HOST:8265"
         )
-    return LOCAL
+    return _LOCAL
 
 
 POLL_SECONDS = 1.0
 
 
-class Watcher(Protocol):
+class _Watcher(Protocol):
     """Receives what happens to the runs."""
 
     def begin(self, run: GridRun) -> None:
@@ -105,10 +105,10 @@ class Watcher(Protocol):
 def go(
     folder: Path,
     runs: Sequence[GridRun],
-    watcher: Watcher,
+    watcher: _Watcher,
     *,
     retry_failed: bool,
-    executor: Executor = LOCAL,
+    executor: Executor = _LOCAL,
     accepted: Callable[[], None] = lambda: None,
     before_each: Callable[[GridRun], None] = lambda _: None,
     inputs_of: Callable[[GridRun], Mapping[str, str]] = lambda _: {},
@@ -191,7 +191,7 @@ def _by_key(overrides: Sequence[str]) -> dict[str, list[str]]:
 
 def _train(
     runs: Sequence[GridRun],
-    watcher: Watcher,
+    watcher: _Watcher,
     executor: Executor,
     before_each: Callable[[GridRun], None],
     inputs_of: Callable[[GridRun], Mapping[str, str]],
@@ -209,7 +209,7 @@ def _train(
 
 def _attempt(
     run: GridRun,
-    watcher: Watcher,
+    watcher: _Watcher,
     executor: Executor,
     inputs_of: Callable[[GridRun], Mapping[str, str]],
 ) -> Iterator[None]:
@@ -223,7 +223,7 @@ def _attempt(
 
 def _noted(
     run: GridRun,
-    watcher: Watcher,
+    watcher: _Watcher,
     executor: Executor,
     inputs_of: Callable[[GridRun], Mapping[str, str]],
 ) -> Iterator[None]:

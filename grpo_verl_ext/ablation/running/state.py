@@ -23,7 +23,7 @@ from grpo_verl_ext.utils.documents import Document, DocumentError, read_json
 from grpo_verl_ext.utils.files import write_whole
 
 FAILURE = "failed.txt"
-RECORD = "run.json"
+RUN_RECORD = "run.json"
 NOTE = "job.json"
 STEP_SECONDS = "timing_s/step"
 
@@ -125,7 +125,7 @@ def forget_failure(run: GridRun) -> None:
 
 def write_record(run: GridRun, content: dict[str, object]) -> None:
     """Write what `Record` has into the run's folder, unless an earlier attempt did."""
-    file = run.training.folder / RECORD
+    file = run.training.folder / RUN_RECORD
     if not file.exists():
         run.training.folder.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps(content, indent=2) + "\n")
@@ -137,7 +137,7 @@ def note_end(run: GridRun, now: str) -> None:
     Raises:
         DocumentError: the file is not a record.
     """
-    file = run.training.folder / RECORD
+    file = run.training.folder / RUN_RECORD
     write_whole(file, json.dumps({**read_json(file, dict[str, object]), "ended": now}, indent=2) + "\n")
 
 
@@ -147,7 +147,7 @@ def read_record(run: GridRun) -> Record | None:
     Raises:
         AblationError: the file is not a record. It is left in place.
     """
-    file = run.training.folder / RECORD
+    file = run.training.folder / RUN_RECORD
     try:
         return read_json(file, Record) if file.exists() else None
     except (DocumentError, OSError) as error:

@@ -6,9 +6,17 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from grpo_verl_ext.ablation.declaration.grid import GridSettings
-from grpo_verl_ext.ablation.running.results import CheckResult, Result, Results
+from grpo_verl_ext.ablation.running.results import CheckResult, Results, RunResult
 from grpo_verl_ext.ablation.running.state import State
-from grpo_verl_ext.ablation.statistics.measures import Row, costs_of, curves_of, reached, report_rows
+from grpo_verl_ext.ablation.statistics.measures import (
+    Band,
+    Row,
+    bands,
+    costs_of,
+    curves_of,
+    reached,
+    report_rows,
+)
 from grpo_verl_ext.ablation.statistics.pairs import (
     declared_pairs,
     finished_starts,
@@ -24,13 +32,15 @@ class Analysis:
     """Everything that a report shows."""
 
     results: Results
-    asked_for: list[Result]
+    asked_for: list[RunResult]
     """All runs but those of seeds that the declared rule does not use, unless they have begun."""
     rows: list[Row]
     costs: dict[str, dict[str, float]]
     threshold: float | None
     reached: dict[str, list[tuple[int, int | None, float | None]]]
     """The result of `reached`; empty without a threshold."""
+    curves: dict[str, list[Band]]
+    """Of the primary, then of the grid's ``metrics``: what is drawn."""
     missing: list[str]
     """Metrics that no run has, or that end before the last step; a report begins with them."""
     warnings: list[str]
@@ -48,6 +58,9 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
     """
     rows, costs = report_rows(results), costs_of(results)
     when = {} if threshold is None else reached(results, threshold)
+    primary = results.settings.primary
+    shown = dict.fromkeys([*([primary.metric] if primary else []), *results.settings.metrics])
+    curves = {metric: bands(results, metric) for metric in shown}
     missing, warnings = missing_metrics(results), all_warnings(results)
     asked_for = runs_asked_for(results)
     pairs = declared_pairs(results)
@@ -61,6 +74,7 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
         costs=costs,
         threshold=threshold,
         reached=when,
+        curves=curves,
         missing=missing,
         warnings=warnings,
         verdicts=verdicts,

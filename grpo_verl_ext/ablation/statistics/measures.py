@@ -80,13 +80,16 @@ _EXPLORED = ("final", "best", "area")
 
 def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int, float]]:
     """Variant → seed → measure of the finished runs whose curve is whole: it reaches the last step."""
-    if (metric, measure) not in results.values:
-        found: dict[str, dict[int, float]] = {variant: {} for variant in results.variants}
+    if metric not in results.values:
+        found: dict[str, dict[str, dict[int, float]]] = {
+            name: {variant: {} for variant in results.variants} for name in MEASURES
+        }
         for (variant, seed), points in curves_of(results, metric).items():
             if points[-1][0] >= results.settings.steps:
-                found[variant][seed] = MEASURES[measure](points)
-        results.values[metric, measure] = found
-    return results.values[metric, measure]
+                for name, number in MEASURES.items():
+                    found[name][variant][seed] = number(points)
+        results.values[metric] = found
+    return results.values[metric][measure]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from grpo_verl_ext.ablation.declaration.comparisons import FEWEST, Comparison, Primary
-from grpo_verl_ext.ablation.running.results import Result, Results
+from grpo_verl_ext.ablation.running.results import Results, RunResult
 from grpo_verl_ext.ablation.running.state import State
 from grpo_verl_ext.ablation.statistics.measures import NO_SPREAD, interval, values_of
 
@@ -286,7 +286,7 @@ def finished_starts(results: Results, count: int) -> int:
     return sum(all(seed in each for each in finished) for seed in declared.seeds[:count])
 
 
-def runs_asked_for(results: Results) -> list[Result]:
+def runs_asked_for(results: Results) -> list[RunResult]:
     """All runs but those of seeds that the declared rule does not use, unless they have begun."""
     wanted = results.settings.seeds[: starts_by_rule(results)]
     return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]
