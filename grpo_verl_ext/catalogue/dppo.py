@@ -1,4 +1,4 @@
-"""DPPO by total variation: Qi et al., Rethinking the Trust Region in LLM RL, arXiv 2602.04879; verl's loss."""
+"""DPPO by total variation: Qi et al., Rethinking the Trust Region in LLM RL, arXiv 2602.04879."""
 
 from collections.abc import Iterator
 from functools import partial

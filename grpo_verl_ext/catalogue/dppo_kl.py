@@ -1,4 +1,4 @@
-"""DPPO by KL: Qi et al., Rethinking the Trust Region in LLM RL, arXiv 2602.04879; verl's own loss."""
+"""DPPO by KL: Qi et al., Rethinking the Trust Region in LLM RL, arXiv 2602.04879."""
 
 from grpo_verl_ext.catalogue.dppo import dppo
 

@@ -12,19 +12,18 @@ from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import setting
-from grpo_verl_ext.utils.options import LARGEST, Section, option
+from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
-_Power = Annotated[float, Field(ge=0, le=LARGEST)]
-_Decay = Annotated[float, Field(gt=0, le=LARGEST)]
+_Power = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class VespoOptions(Section):
     """VESPO's keys of ``actor.policy_loss``; the defaults are the authors' code's."""
 
     vespo_k_pos: _Power = option(2.0, "power of W where A ≥ 0", "a finite number ≥ 0", "2.0")
-    vespo_lambda_pos: _Decay = option(3.0, "decay in W where A ≥ 0", "a finite number > 0", "3.0")
+    vespo_lambda_pos: PositiveFloat = option(3.0, "decay in W where A ≥ 0", "a finite number > 0", "3.0")
     vespo_k_neg: _Power = option(3.0, "power of W where A < 0", "a finite number ≥ 0", "3.0")
-    vespo_lambda_neg: _Decay = option(2.0, "decay in W where A < 0", "a finite number > 0", "2.0")
+    vespo_lambda_neg: PositiveFloat = option(2.0, "decay in W where A < 0", "a finite number > 0", "2.0")
 
 
 def _vespo(

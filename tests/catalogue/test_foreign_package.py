@@ -165,7 +165,7 @@ def test_a_training_of_verl_finds_its_loss(site: Path) -> None:
 
 def test_one_that_fails_to_import_costs_itself_alone(tmp_path: Path) -> None:
     broken = installed(tmp_path, "raise RuntimeError('no')")
-    code = f"""
+    code = """
     from grpo_verl_ext.verl_plugin.compose import composed
     from grpo_verl_ext.verl_plugin.preflight import check_training
     check_training(composed(["+algo=grpo", "+platform=cpu"]))
