@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.live import Live
@@ -101,13 +102,7 @@ def run_grid(
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[:most]]
     configs = checks.compose_runs(runs, plugin)
     check_unchanged(settings)
-    tasks = checks.tasks_to_prepare(configs, plugin)
-    if settings.is_declared and tasks:
-        check_clean()
-    for task, seed in tasks:
-        plugin.prepare(task, seed)
-    if settings.is_declared:
-        checks.check_starts(runs, configs, plugin)
+    _prepare_tasks(settings, runs, configs, plugin)
     if executor.address is None:  # a cluster has its own devices, files and packages: the job checks them
         checks.check_runs(configs, plugin)
     for line in _which_rays(executor.address, runs):
@@ -116,23 +111,36 @@ def run_grid(
     if settings.is_declared and git_revision() is None:
         console.print("grpo_verl_ext is no checkout of git here: the records have versions and no commit")
 
-    def inputs_of(run: GridRun) -> dict[str, str]:
-        return checks.inputs_of(configs[run.name])
-
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
-        return _train(console, settings, chosen, inputs_of, retry_failed=retry_failed, executor=executor)
+        return _train(console, settings, chosen, configs, retry_failed=retry_failed, executor=executor)
 
     finished = run_until_decided(console, settings, train) if until_decided else train(settings.seeds)
     console.print(f"To compare the runs: grpo-verl-ext ablate report {settings.folder}", markup=False)
     return finished
 
 
+def _prepare_tasks(
+    settings: GridSettings,
+    runs: Sequence[GridRun],
+    configs: Mapping[str, DictConfig],
+    plugin: checks.Plugin,
+) -> None:
+    """Prepare the embedded tasks; in a declared comparison from a clean checkout, and with standard starts."""
+    tasks = checks.tasks_to_prepare(configs, plugin)
+    if settings.is_declared and tasks:
+        check_clean()
+    for task, seed in tasks:
+        plugin.prepare(task, seed)
+    if settings.is_declared:
+        checks.check_starts(runs, configs, plugin)
+
+
 def _train(
     console: Console,
     settings: GridSettings,
     runs: Sequence[GridRun],
-    inputs_of: Callable[[GridRun], dict[str, str]],
+    configs: Mapping[str, DictConfig],
     *,
     retry_failed: bool,
     executor: Executor,
@@ -150,7 +158,7 @@ def _train(
             executor=executor,
             accepted=keep,
             before_each=check_clean if settings.is_declared else lambda _: None,
-            inputs_of=inputs_of,
+            inputs_of=lambda run: checks.inputs_of(configs[run.name]),
         )
         statuses = statuses_of(runs)
         live.update(runs_table(statuses, settings.metrics[0]))
