@@ -126,7 +126,7 @@ def _prepare_tasks(
     configs: Mapping[str, DictConfig],
     plugin: checks.Plugin,
 ) -> None:
-    """Prepare the embedded tasks; in a declared comparison from a clean checkout, and with standard starts."""
+    """Prepare the embedded tasks; a declared comparison takes a clean checkout and standard starts."""
     tasks = checks.tasks_to_prepare(configs, plugin)
     if settings.is_declared and tasks:
         check_clean()
