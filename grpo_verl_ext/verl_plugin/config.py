@@ -242,7 +242,8 @@ class Options(Section):
         options = read_section(cls, written(algorithm), SECTION)
         for name, model in (options.reward_models or {}).items():
             if model.path is None:
-                raise _without_path(f"{SECTION}.reward_models.{name}.path")
+                key = f"{SECTION}.reward_models.{name}.path"
+                raise SettingError(key, None, valid="a folder, or a name on a hub", fix=f"+{key}=<folder>")
         if options.gold_responses is not None and options.gold_responses.files is None:
             raise _without_files()
         return options
@@ -337,10 +338,6 @@ def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if not isinstance(section, Mapping):
         raise SettingError(SECTION, section, valid="a section, or null", fix=f"{SECTION}=null")
     return section
-
-
-def _without_path(key: str) -> SettingError:
-    return SettingError(key, None, valid="a folder, or a name on a hub", fix=f"+{key}=<folder>")
 
 
 def _without_files() -> SettingError:

@@ -58,8 +58,10 @@ def used_settings(config: DictConfig) -> Iterator[str]:
             yield f"{key}={value}"
     for key, registry in _registries().items():
         value = _selected(config, key)
-        if isinstance(value, str) and _is_ours(registry.get(_meant(value, registry, config))):
-            yield f"{key}={value}"
+        if isinstance(value, str):
+            function = registry.get(_meant(value, registry, config))
+            if is_own_module(str(getattr(function, "__module__", ""))):
+                yield f"{key}={value}"
     for key in _PATHS:
         value = _selected(config, key)
         if isinstance(value, str) and value.removeprefix("pkg://").startswith(f"{_PACKAGE}."):
@@ -84,11 +86,6 @@ def own_task(config: DictConfig) -> DictConfig | None:
     """Return the section ``task`` if a preset ``+task=`` of this package set it, and None for any other."""
     task: DictConfig = _selected(config, "task")
     return task if _selected(config, "task.package") == _PACKAGE else None
-
-
-def _is_ours(function: object) -> bool:
-    """Whether a registered function or class is defined in this package."""
-    return is_own_module(str(getattr(function, "__module__", "")))
 
 
 def is_own_module(name: str) -> bool:
