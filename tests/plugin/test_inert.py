@@ -72,7 +72,7 @@ class TestAsked:
         assert "watchdog.py" in found["verl.trainer.ppo.v1.trainer_base.PPOTrainer.fit"]
         assert "patches.transfer_queue" in found["transfer_queue.interface.TransferQueueController"]
         server = "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer.run_server"
-        assert "vllm_server.py" in found[server]
+        assert "watchdog.py" in found[server]
 
     def test_platform(self) -> None:
         assert seen([], VERL_PLATFORM="cpu")["platform"] == "PlatformCPU"
