@@ -51,7 +51,7 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
     return first
 
 
-def check_settings(settings: IterateSettings, config: DictConfig) -> Callable[..., object]:
+def checked_rule(settings: IterateSettings, config: DictConfig) -> Callable[..., object]:
     """Refuse settings that verl's driver, TRL or the rule would refuse later, and return the rule.
 
     Args:

@@ -129,12 +129,12 @@ class Sample:
 
 
 def read_rollouts(folder: Path, steps: int, rule: LabelRule) -> tuple[list[Sample], list[int]]:
-    """Return the labelled responses of `read_dumps`, and the steps without a file.
+    """Return the labelled responses of `_read_dumps`, and the steps without a file.
 
     Raises:
-        IterateError: as `read_dumps`, or the rule returns something other than a number.
+        IterateError: as `_read_dumps`, or the rule returns something other than a number.
     """
-    responses, missing = read_dumps(folder, steps)
+    responses, missing = _read_dumps(folder, steps)
     samples = [
         Sample(
             response.prompt,
@@ -148,7 +148,7 @@ def read_rollouts(folder: Path, steps: int, rule: LabelRule) -> tuple[list[Sampl
     return samples, missing
 
 
-def read_dumps(folder: Path, steps: int) -> tuple[list[tuple[int, Response]], list[int]]:
+def _read_dumps(folder: Path, steps: int) -> tuple[list[tuple[int, Response]], list[int]]:
     """Return each response with its step, in the order in which verl wrote them, and steps without a file.
 
     A file is missing where a training was killed between its checkpoint and its dump.
@@ -255,5 +255,5 @@ def examples_of(this: Round, rule: Callable[..., object]) -> tuple[Sequence[Exam
     if example_kind(this.settings.reward_model) is Pair:
         samples, missing = read_rollouts(folder, steps, rule)
         return make_pairs(samples, **drawn), len(samples), missing
-    responses, missing = read_dumps(folder, steps)
+    responses, missing = _read_dumps(folder, steps)
     return make_step_examples(responses, rule, **drawn), len(responses), missing

@@ -57,7 +57,7 @@ def run_iterate(settings: IterateSettings) -> None:
     console = make_console()
     config = checks.compose_rounds(settings)
     _prepare_task(config)
-    rule = checks.check_settings(settings, config)
+    rule = checks.checked_rule(settings, config)
     console.print(Round(settings, 1).run().ray.words, markup=False)
     with _progress(console, settings) as shown:
         manifest = run_rounds(settings, RoundContext(config, rule, shown.step), shown)

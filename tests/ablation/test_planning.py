@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import RunResult
+from click.testing import Result
 from omegaconf import OmegaConf
 from statsmodels.stats.power import TTestPower
 from typer.testing import CliRunner
@@ -38,7 +38,7 @@ DIFFERENCES = [0.05, 0.02, 0.11, 0.08, 0.01, 0.03]
 """Of the pilot's two variants; its other variant is not compared here."""
 SD = float(np.std(DIFFERENCES, ddof=1))
 
-Plan = Callable[..., RunResult]
+Plan = Callable[..., Result]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     nothing = OmegaConf.create({})
     monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: {run.name: nothing for run in runs})
 
-    def plan(*options: str, **changes: object) -> RunResult:
+    def plan(*options: str, **changes: object) -> Result:
         file = tmp_path / "grid.yaml"
         kept = {key: value for key, value in (DECLARED | changes).items() if value is not None}
         file.write_text(json.dumps({"folder": str(tmp_path / "out")} | kept))

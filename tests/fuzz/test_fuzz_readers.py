@@ -74,6 +74,10 @@ RECORD_OF_A_RUN: dict[str, object] = {
     "steps": 2,
     "git_revision": None,
     "versions": {"verl": "0.9.1"},
+    "inputs": {"data.train_files": "0" * 64},
+    "machine": "a processor, no AVX-512, 2 cores, OMP_NUM_THREADS=1",
+    "began": "2026-01-01T00:00:00+00:00",
+    "ended": None,
 }
 KEPT_RESPONSES: dict[str, object] = {
     "measure": ["characters", 0.5],

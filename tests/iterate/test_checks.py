@@ -7,8 +7,8 @@ from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.checks import (
     check_replayed,
-    check_settings,
     check_trainer,
+    checked_rule,
     compose_rounds,
     the_rule,
     the_step_rule,
@@ -81,7 +81,7 @@ def test_what_verl_would_refuse(tmp_path: Path) -> None:
 def test_what_the_driver_would_refuse(tmp_path: Path) -> None:
     wrong = settings(tmp_path, "+platform=cpu", "actor_rollout_ref.rollout.n=1")
     with pytest.raises(IterateError, match=r"policy\.overrides: actor_rollout_ref\.rollout\.n is 1, but"):
-        check_settings(wrong, compose_rounds(wrong))
+        checked_rule(wrong, compose_rounds(wrong))
 
 
 def test_what_would_fail_in_the_second_round_only(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_pairs_to_replay_that_are_not_there_or_not_pairs(tmp_path: Path) -> None
     file = tmp_path / "pairs.jsonl"
     of_pairs = settings(tmp_path, replay_from=str(file))
     with pytest.raises(IterateError, match=rf"reward_model\.replay_from is '{file}', and there is no such"):
-        check_settings(of_pairs, OmegaConf.create())
+        checked_rule(of_pairs, OmegaConf.create())
     write_pairs(file, [Pair("1+1=?", "2", "3")])
     check_replayed(of_pairs)
     with pytest.raises(IterateError, match=rf"{file}, line 1, is not a steps"):

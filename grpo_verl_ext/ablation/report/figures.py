@@ -142,7 +142,7 @@ def _plot_difference(axes: Axes, place: int, row: Difference, looks: dict[str, A
 
 
 @dataclass(frozen=True)
-class Picture:
+class _Picture:
     """A figure inside the page, which has its legend and its label."""
 
     about: str
@@ -151,18 +151,18 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class _Pictures:
     """All that the page shows."""
 
-    forest: Picture | None
+    forest: _Picture | None
     """None without any difference."""
-    curves: list[Picture]
-    behaviour: list[Picture]
-    legend: list[Picture]
+    curves: list[_Picture]
+    behaviour: list[_Picture]
+    legend: list[_Picture]
     """A line of each variant."""
 
 
-def pictures_of(report: Report, behaviour: Mapping[str, str]) -> Pictures:
+def pictures_of(report: Report, behaviour: Mapping[str, str]) -> _Pictures:
     """Draw what the page shows.
 
     Args:
@@ -171,7 +171,7 @@ def pictures_of(report: Report, behaviour: Mapping[str, str]) -> Pictures:
     whole, about, results = forest(report), _about_forest(report), report.analysis.results
     curves = [_small(drawn, metric) for metric, drawn in report.analysis.curves.items()]
     further = (_small(bands(results, metric), label) for metric, label in behaviour.items())
-    return Pictures(
+    return _Pictures(
         forest=None if whole is None else _picture(whole, about),
         curves=[each for each in curves if each is not None],
         behaviour=[each for each in further if each is not None],
@@ -179,7 +179,7 @@ def pictures_of(report: Report, behaviour: Mapping[str, str]) -> Pictures:
     )
 
 
-def _small(drawn: list[Band], label: str) -> Picture | None:
+def _small(drawn: list[Band], label: str) -> _Picture | None:
     if not drawn:
         return None
     figure = Figure(figsize=_SMALL, layout="constrained")
@@ -196,5 +196,5 @@ def _about_forest(report: Report) -> str:
     return about + (f"; shaded: the margin, ±{margin:g}" if shaded else "")
 
 
-def _picture(figure: Figure, about: str) -> Picture:
-    return Picture(about, "data:image/svg+xml;base64," + base64.b64encode(svg(figure)).decode())
+def _picture(figure: Figure, about: str) -> _Picture:
+    return _Picture(about, "data:image/svg+xml;base64," + base64.b64encode(svg(figure)).decode())

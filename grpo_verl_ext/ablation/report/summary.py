@@ -19,7 +19,7 @@ from grpo_verl_ext.ablation.statistics.verdicts import VerdictOutcome, figures, 
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
 
-EXPLORATORY = "exploratory"
+_EXPLORATORY = "exploratory"
 _CONTROL = {True: "control shown", False: "control missed"}
 NOTHING_DECLARED = "nothing was declared before the runs, so nothing here is a finding"
 _MEASURE = "area"
@@ -127,7 +127,7 @@ def _statements(analysis: Analysis) -> list[Statement]:
         for check in analysis.checks
         if check.is_control
     ]
-    return verdicts or controls or [Statement(EXPLORATORY, NOTHING_DECLARED, GREY)]
+    return verdicts or controls or [Statement(_EXPLORATORY, NOTHING_DECLARED, GREY)]
 
 
 def _differences(analysis: Analysis, wanted: tuple[str, str]) -> list[Difference]:

@@ -19,32 +19,32 @@ from grpo_verl_ext.ablation.running.state import STEP_SECONDS, State
 CONFIDENCE = 0.95
 NO_SPREAD = 1e-12
 """Standard deviations below this share of the values are rounding."""
-Curve = list[tuple[int, float]]
+_Curve = list[tuple[int, float]]
 """(step, value), steps rising."""
 
 
-def curves_of(results: Results, metric: str) -> dict[tuple[str, int], Curve]:
+def curves_of(results: Results, metric: str) -> dict[tuple[str, int], _Curve]:
     """The curve of a metric by variant and seed, for each finished run that has it."""
     rows = results.table[results.table["metric"] == metric]
     columns = [rows[name].tolist() for name in ("variant", "seed", "step", "value")]
-    found: dict[tuple[str, int], Curve] = {}
+    found: dict[tuple[str, int], _Curve] = {}
     for variant, seed, step, value in zip(*columns, strict=True):
         found.setdefault((variant, seed), []).append((step, value))
     finished = [(run.variant, run.seed) for run in results.runs if run.state is State.FINISHED]
     return {run: found[run] for run in finished if run in found}
 
 
-def final(points: Curve) -> float:
+def final(points: _Curve) -> float:
     """The last value."""
     return points[-1][1]
 
 
-def best(points: Curve) -> float:
+def best(points: _Curve) -> float:
     """The highest finite value, NaN without one; on a noisy curve it overstates what was reached."""
     return max((value for _, value in points if math.isfinite(value)), default=math.nan)
 
 
-def area(points: Curve) -> float:
+def area(points: _Curve) -> float:
     """Area under the curve divided by its width, by trapezoids: the mean on the way.
 
     A curve of one point has that value.
@@ -56,16 +56,16 @@ def area(points: Curve) -> float:
     return sum(parts) / width
 
 
-def _mean(points: Curve) -> float:
+def _mean(points: _Curve) -> float:
     return math.fsum(value for _, value in points) / len(points)
 
 
-def _second_half(points: Curve) -> float:
+def _second_half(points: _Curve) -> float:
     """Mean over the steps after half of the last one."""
     return _mean([(step, value) for step, value in points if 2 * step > points[-1][0]] or points)
 
 
-MEASURES: dict[str, Callable[[Curve], float]] = {
+MEASURES: dict[str, Callable[[_Curve], float]] = {
     "final": final,
     "best": best,
     "area": area,
@@ -93,7 +93,7 @@ def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int
 
 
 @dataclass(frozen=True)
-class Summary:
+class _Summary:
     """One variant over its seeds; std and interval are None with one seed, and where a value is NaN."""
 
     seeds: int
@@ -126,7 +126,7 @@ class VersusBaseline:
     """Probability that the mean difference is positive, from the same t-distribution (flat prior)."""
 
 
-def summarize(values: Sequence[float]) -> Summary:
+def summarize(values: Sequence[float]) -> _Summary:
     """Mean, standard deviation and 95 % interval.
 
     Raises:
@@ -136,9 +136,9 @@ def summarize(values: Sequence[float]) -> Summary:
         raise ValueError("there is no value to summarize")
     count, mean = len(values), math.fsum(values) / len(values)
     if count < 2 or not all(map(math.isfinite, values)):
-        return Summary(count, mean, None, None, None)
+        return _Summary(count, mean, None, None, None)
     std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    return Summary(count, mean, std, *interval(mean, std, count, CONFIDENCE))
+    return _Summary(count, mean, std, *interval(mean, std, count, CONFIDENCE))
 
 
 def interval(mean: float, std: float, count: int, level: float) -> tuple[float, float]:
@@ -196,7 +196,7 @@ class Band:
     steps: list[int]
     seeds: list[list[float]]
     """For each seed a value per step."""
-    summaries: list[Summary]
+    summaries: list[_Summary]
 
 
 def bands(results: Results, metric: str) -> list[Band]:
@@ -221,7 +221,7 @@ class Row:
     measure: str
     variant: str
     by_seed: dict[int, float]
-    summary: Summary
+    summary: _Summary
     comparison: VersusBaseline | None
     """With the baseline; None for the baseline itself, and without a common seed."""
     adjusted_p: float | None
@@ -292,6 +292,6 @@ def reached(results: Results, threshold: float) -> dict[str, list[tuple[int, int
     return found
 
 
-def first_step_at(points: Curve, threshold: float) -> int | None:
+def first_step_at(points: _Curve, threshold: float) -> int | None:
     """The first measured step with a value of at least ``threshold``."""
     return next((step for step, value in points if value >= threshold), None)
