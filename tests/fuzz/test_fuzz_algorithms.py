@@ -93,6 +93,13 @@ FUNCTIONS = {
     "geometric_mean_surrogate": lambda b: ours.geometric_mean_surrogate(
         b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"], log_clip_low=0.4, log_clip_high=0.4
     ),
+    "vespo": lambda b: ours.vespo.vespo_loss(
+        b["log_prob"],
+        b["old_log_prob"],
+        b["advantages"],
+        b["mask"],
+        **{"k_pos": 2.0, "lambda_pos": 3.0, "k_neg": 3.0, "lambda_neg": 2.0},
+    ),
     "token_mean": lambda b: ours.token_mean(b["rewards"], b["mask"], 0, 2),
     "sequence_mean_token_mean": lambda b: ours.sequence_mean_token_mean(b["rewards"], b["mask"], 4, 2),
     "sequence_mean_constant_length": lambda b: ours.sequence_mean_constant_length(
