@@ -9,15 +9,21 @@ from our_modules import Module
 from reliances import ANY_MORE
 from verl_sources import OURS, Function, Sources, statements
 
+from grpo_verl_ext.catalogue import LOSSES
+from grpo_verl_ext.utils.keys import POLICY_LOSS
+
 SECTIONS = (
     *("actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "distillation"),
     *("ray_kwargs", "reward", "sandbox_fusion", "trainer"),
 )
 """Top-level sections of verl's configuration."""
 OUR_KEYS = (
-    "actor_rollout_ref.actor.policy_loss.gvpo_beta",
-    "actor_rollout_ref.actor.policy_loss.gvpo_terms",
-    "actor_rollout_ref.actor.policy_loss.gvpo_terms_ablation",
+    *(
+        f"{POLICY_LOSS}.{name}"
+        for loss in LOSSES.values()
+        if loss.options
+        for name in loss.options.model_fields
+    ),
     "actor_rollout_ref.actor.policy_loss.max_response_length",
     "actor_rollout_ref.actor.policy_loss.off_policy_mask_threshold",
     "algorithm.grpo_ext",
