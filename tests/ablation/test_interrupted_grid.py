@@ -16,7 +16,7 @@ STAGES = {
     "a training starts": ("run", "0"),
     "it trains": ("run", "3"),
     "between two runs": ("run", "grpo_verl_ext.ablation.running.runner:git_revision:2"),
-    "the report is written": ("report", "grpo_verl_ext.ablation.report.page:as_html"),
+    "the report is written": ("report", "grpo_verl_ext.ablation.report.page:write_page"),
 }
 
 

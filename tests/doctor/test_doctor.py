@@ -30,7 +30,7 @@ from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.folders import TEST, TRAIN
 from grpo_verl_ext.utils.errors import Severity
-from grpo_verl_ext.verl_plugin.preflight.environment import TESTED
+from grpo_verl_ext.verl_plugin.versions import TESTED
 
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"
 PRESETS = sorted(file.stem for file in ALGO.glob("*.yaml"))

@@ -1,4 +1,4 @@
-"""Check that the environment has the platform and packages of a configuration; list the tested versions."""
+"""Check that the environment has the platform and packages of a configuration."""
 
 import importlib.metadata
 import importlib.util
@@ -17,17 +17,8 @@ from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
 from grpo_verl_ext.verl_plugin.cpu.platform import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
+from grpo_verl_ext.verl_plugin.versions import queue_missing
 
-TESTED = {
-    "verl": "0.9.1",
-    "torch": "2.13.0",
-    "transformers": "5.10.4",
-    "vllm": "0.28.0",
-    "ray": "2.60.0",
-    "tensordict": "0.10.0",
-    "TransferQueue": "0.1.11",
-}
-"""Versions that the tests use (constraints/cpu.txt); others may work as well."""
 _TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 
 _ROLLOUTS = ("vllm", "sglang", "trtllm")
@@ -75,19 +66,6 @@ def advise_packages(config: DictConfig) -> Iterator[Problem]:
         yield missing
     yield from _trl(config)
     yield from _rollout(config)
-
-
-def queue_missing() -> Problem | None:
-    """Return a problem if TransferQueue is missing; verl's trainer needs it, but verl does not require it."""
-    if importlib.util.find_spec("transfer_queue") is not None:
-        return None
-    return Problem(
-        "trainer.use_v1",
-        True,
-        why="TransferQueue is not installed: verl's trainer moves its samples through it, but verl's "
-        "metadata does not ask for it",
-        fix=f"pip install 'TransferQueue>={TESTED['TransferQueue']}'",
-    )
 
 
 def _rollout(config: DictConfig) -> Iterator[Problem]:

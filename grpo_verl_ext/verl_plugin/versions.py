@@ -1,0 +1,29 @@
+"""The tested versions. Nothing here registers with verl: the doctor looks whether verl loaded the plugin."""
+
+import importlib.util
+
+from grpo_verl_ext.utils.errors import Problem
+
+TESTED = {
+    "verl": "0.9.1",
+    "torch": "2.13.0",
+    "transformers": "5.10.4",
+    "vllm": "0.28.0",
+    "ray": "2.60.0",
+    "tensordict": "0.10.0",
+    "TransferQueue": "0.1.11",
+}
+"""Versions that the tests use (constraints/cpu.txt); others may work as well."""
+
+
+def queue_missing() -> Problem | None:
+    """Return a problem if TransferQueue is missing; verl's trainer needs it, but verl does not require it."""
+    if importlib.util.find_spec("transfer_queue") is not None:
+        return None
+    return Problem(
+        "trainer.use_v1",
+        True,
+        why="TransferQueue is not installed: verl's trainer moves its samples through it, but verl's "
+        "metadata does not ask for it",
+        fix=f"pip install 'TransferQueue>={TESTED['TransferQueue']}'",
+    )
