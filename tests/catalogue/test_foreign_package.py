@@ -168,9 +168,9 @@ def test_one_that_fails_to_import_costs_itself_alone(tmp_path: Path) -> None:
     code = """
     from grpo_verl_ext.verl_plugin.compose import composed
     from grpo_verl_ext.verl_plugin.preflight import check_training
-    check_training(composed(["+algo=grpo", "+platform=cpu"]))
+    check_training(composed(["+algo=grpo", "+platform=cpu", "actor_rollout_ref.rollout.n=8"]))
     try:
-        check_training(composed(["+algo=soft", "+platform=cpu"]))
+        check_training(composed(["+algo=soft", "+platform=cpu", "actor_rollout_ref.rollout.n=8"]))
     except ValueError as error:
         print(error)
     """
