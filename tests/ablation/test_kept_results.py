@@ -84,13 +84,14 @@ def test_the_costs_are_theirs(reports: dict[str, Path]) -> None:
 
 
 def test_the_family_has_learnt_as_its_table_says() -> None:
-    """At least 0.25 more right answers after 16 steps, each preset once."""
+    """At least 0.25 more right answers after 16 steps, each preset once; later presets are not run yet."""
     results = read_compact(EXAMPLES / "results" / "family_chain_sum" / "runs.json")
     accuracy = "val-core/chain_sum/acc/mean@1"
     curves = {variant: dict(points) for (variant, _), points in curves_of(results, accuracy).items()}
     learnt = {run.variant: (curves[run.variant][0], curves[run.variant][16]) for run in results.runs}
     presets = {file.stem for file in Path(grpo_verl_ext.config.__path__[0], "algo").glob("*.yaml")}
-    assert learnt.keys() == presets
+    later = read_grid(EXAMPLES / "family_later_chain_sum.yaml").axes["algo"].keys() - {"grpo"}
+    assert (learnt.keys() | later, learnt.keys() & later) == (presets, set())
     assert [name for name, (before, after) in learnt.items() if after - before < 0.25] == []
     shown = re.findall(
         r"^\| (\w+) \| (0\.\d{3}) \| (0\.\d{3}) \|$", (EXAMPLES / "RESULTS.md").read_text(), re.M
