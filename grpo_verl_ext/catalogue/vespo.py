@@ -30,18 +30,11 @@ def _vespo(
     log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config: Any
 ) -> Tensor:
     """Compute VESPO's loss with the kernel of ``actor.policy_loss``: `vespo.vespo_loss`."""
-    options = VespoOptions.model_fields.items()
-    set_ = {name: config.policy_loss.get(name, option.default) for name, option in options}
-    return vespo_loss(
-        log_prob,
-        old_log_prob,
-        advantages,
-        response_mask,
-        k_pos=set_["vespo_k_pos"],
-        lambda_pos=set_["vespo_lambda_pos"],
-        k_neg=set_["vespo_k_neg"],
-        lambda_neg=set_["vespo_lambda_neg"],
-    )
+    kernel = {
+        name.removeprefix("vespo_"): config.policy_loss.get(name, field.default)
+        for name, field in VespoOptions.model_fields.items()
+    }
+    return vespo_loss(log_prob, old_log_prob, advantages, response_mask, **kernel)
 
 
 def _check_weights(config: DictConfig) -> None:

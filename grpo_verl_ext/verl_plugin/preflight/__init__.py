@@ -1,4 +1,4 @@
-"""_Check a composed configuration before Ray starts; each check is one function with one message.
+"""Check a composed configuration before Ray starts; each check is one function with one message.
 
 A check refuses only what is known to be wrong with this package's own algorithms, settings and platform. All
 else, verl's own settings included, is a warning. ``algorithm.grpo_ext.silence=[name]`` skips a check by name.
