@@ -349,6 +349,33 @@ def _ablate_report(
         print_report(source, threshold=threshold, compact=compact, output=output)
 
 
+@_ablate.command("reproduce")
+def _ablate_reproduce(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="Read a grid's folder, or the file that report --compact has written."
+        ),
+    ],
+    *,
+    run: Annotated[str, typer.Option(help="Train this finished run again: <variant>/seed-<seed>.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Train in this folder instead of one in outputs/reproduced.")
+    ] = None,
+) -> None:
+    """Train one kept run again from its record, and compare start, versions and every metric with it.
+
+    To resume after a kill, run the same command again. Exit status 1: something is not the same to the bit.
+    """
+    from grpo_verl_ext.ablation.declaration.grid import AblationError
+
+    with one_message("ablate", AblationError, extra="ablation", elsewhere="--output <another folder>"):
+        from grpo_verl_ext.ablation.terminal import reproduce
+
+        if not reproduce(source, run, _plugin(), output):
+            raise typer.Exit(1)
+
+
 @app.command("anatomy")
 def _anatomy(
     dump: Annotated[Path, typer.Argument(help="Read verl's trainer.rollout_data_dir, or one of its files.")],

@@ -16,7 +16,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, check_unchanged, keep_grid, runs_of
+from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, runs_of
+from grpo_verl_ext.ablation.declaration.kept import check_unchanged, keep_grid, note_beginning
+from grpo_verl_ext.ablation.report.differences import print_differences, print_made_with
 from grpo_verl_ext.ablation.report.figures import draw
 from grpo_verl_ext.ablation.report.page import write_page
 from grpo_verl_ext.ablation.report.plan import (
@@ -28,7 +30,8 @@ from grpo_verl_ext.ablation.report.plan import (
 )
 from grpo_verl_ext.ablation.report.summary import Statement, TextTable, report_of, write_files
 from grpo_verl_ext.ablation.running import checks
-from grpo_verl_ext.ablation.running.results import read_any, write_compact
+from grpo_verl_ext.ablation.running.reproduce import changed, differences, grid_of_one, kept_run
+from grpo_verl_ext.ablation.running.results import read_any, read_results, write_compact
 from grpo_verl_ext.ablation.running.runner import Executor, check_clean, check_records, executor_at, go
 from grpo_verl_ext.ablation.running.state import (
     Progress,
@@ -41,7 +44,7 @@ from grpo_verl_ext.ablation.running.state import (
 )
 from grpo_verl_ext.ablation.statistics.analysis import analyse
 from grpo_verl_ext.ablation.statistics.verdicts import missing_control
-from grpo_verl_ext.runs.provenance import git_revision
+from grpo_verl_ext.runs.provenance import git_revision, machine, utc_now, versions
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import WhichRay
 
@@ -136,6 +139,11 @@ def _prepare_tasks(
         checks.check_starts(runs, configs, plugin)
 
 
+def _before_a_declared_run(settings: GridSettings, run: GridRun) -> None:
+    check_clean(run)
+    note_beginning(settings, git_revision(), utc_now())
+
+
 def _train(
     console: Console,
     settings: GridSettings,
@@ -157,7 +165,7 @@ def _train(
             retry_failed=retry_failed,
             executor=executor,
             accepted=keep,
-            before_each=check_clean if settings.is_declared else lambda _: None,
+            before_each=partial(_before_a_declared_run, settings) if settings.is_declared else lambda _: None,
             inputs_of=lambda run: checks.inputs_of(configs[run.name]),
         )
         statuses = statuses_of(runs)
@@ -203,6 +211,42 @@ def print_report(
         written.append(compact)
     for file in written:
         console.print(str(file), markup=False)
+
+
+def reproduce(source: Path, name: str, plugin: checks.Plugin, output: Path | None = None) -> bool:
+    """Train one kept run again, or resume that, and say what is the same.
+
+    Args:
+        source: the grid's folder, or its compact file.
+        name: ``<variant>/seed-<seed>``.
+        output: takes the new training; None: ``outputs/reproduced/<name of the grid's folder>``.
+
+    Returns:
+        Whether the start and every number of the training are the same to the bit.
+
+    Raises:
+        AblationError: the run is unknown, or cannot be trained again.
+    """
+    console = make_console(at_least=_WIDTH)
+    results, of_source = read_any(source)
+    kept = kept_run(results, name)
+    folder = output or Path("outputs/reproduced") / of_source.resolve().name
+    settings = grid_of_one(results.settings, kept, folder)
+    (run,) = runs = runs_of(settings)
+    configs = checks.compose_runs(runs, plugin)
+    _prepare_tasks(settings, runs, configs, plugin)
+    checks.check_runs(configs, plugin)
+    inputs = checks.inputs_of(configs[run.name])
+    made_with = changed(
+        kept.record, inputs=inputs, versions=versions(), revision=git_revision(), machine=machine()
+    )
+    print_made_with(console, made_with)
+    executor = executor_at(None, 1, console.print)
+    if not _train(console, settings, runs, configs, retry_failed=True, executor=executor):
+        return False
+    found = differences(kept, read_results(folder))
+    print_differences(console, found, settings.metrics)
+    return inputs == kept.record.inputs and not any(each.largest for each in found)
 
 
 def _print_missing_control(console: Console, settings: GridSettings) -> None:

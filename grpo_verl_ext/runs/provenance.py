@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 from contextlib import suppress
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -55,6 +56,11 @@ def machine() -> str:
         f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}",
     ]
     return ", ".join(parts)
+
+
+def utc_now() -> str:
+    """Return the time in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def versions() -> dict[str, str]:

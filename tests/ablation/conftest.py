@@ -9,7 +9,8 @@ import pytest
 
 from grpo_verl_ext import cli
 from grpo_verl_ext.ablation.declaration.comparisons import Expectation, Primary
-from grpo_verl_ext.ablation.declaration.grid import GridSettings, keep_grid
+from grpo_verl_ext.ablation.declaration.grid import GridSettings
+from grpo_verl_ext.ablation.declaration.kept import keep_grid
 from grpo_verl_ext.ablation.running.checks import Plugin
 from grpo_verl_ext.ablation.running.results import CheckResult, RunResult, gathered
 from grpo_verl_ext.ablation.running.state import State

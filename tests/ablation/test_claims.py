@@ -22,7 +22,8 @@ from grpo_verl_ext.ablation.declaration.comparisons import (
     Starts,
     VariantPair,
 )
-from grpo_verl_ext.ablation.declaration.grid import GridSettings, keep_grid
+from grpo_verl_ext.ablation.declaration.grid import GridSettings
+from grpo_verl_ext.ablation.declaration.kept import keep_grid
 from grpo_verl_ext.ablation.running.results import read_any, read_compact, read_results, write_compact
 from grpo_verl_ext.ablation.statistics.analysis import Analysis, analyse
 from grpo_verl_ext.ablation.statistics.verdicts import VerdictOutcome, missing_control

@@ -13,7 +13,8 @@ from limits import full, largest_file, read_only
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration.grid import GRID, GridRun, read_grid, runs_of
+from grpo_verl_ext.ablation.declaration.grid import GridRun, read_grid, runs_of
+from grpo_verl_ext.ablation.declaration.kept import GRID
 from grpo_verl_ext.ablation.running import checks
 from grpo_verl_ext.ablation.running.state import FAILURE, State, state_of, status_of
 from grpo_verl_ext.cli import app

@@ -15,14 +15,8 @@ from grpo_verl_ext.ablation.declaration.comparisons import (
     Primary,
     Starts,
 )
-from grpo_verl_ext.ablation.declaration.grid import (
-    FIXED,
-    GRID,
-    AblationError,
-    GridSettings,
-    keep_grid,
-    runs_of,
-)
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, runs_of
+from grpo_verl_ext.ablation.declaration.kept import FIXED, GRID, keep_grid
 from grpo_verl_ext.ablation.running.results import read_compact, read_results, write_compact
 from grpo_verl_ext.ablation.running.runner import go
 from grpo_verl_ext.cli import app

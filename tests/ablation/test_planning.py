@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 from statsmodels.stats.power import TTestPower
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, keep_grid, read_grid, runs_of
+from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.declaration.kept import keep_grid
 from grpo_verl_ext.ablation.running import checks
 from grpo_verl_ext.ablation.running.results import read_results, write_compact
 from grpo_verl_ext.cli import app

@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration.grid import (
-    GRID,
-    AblationError,
-    GridRun,
-    GridSettings,
-    keep_grid,
-    read_grid,
-    runs_of,
-)
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.declaration.kept import GRID, keep_grid
 from grpo_verl_ext.ablation.report.summary import report_of
 from grpo_verl_ext.ablation.running.results import read_results
 from grpo_verl_ext.ablation.running.runner import check_records, go

@@ -12,14 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
-from grpo_verl_ext.ablation.declaration.grid import (
-    GRID,
-    AblationError,
-    GridRun,
-    GridSettings,
-    read_grid,
-    runs_of,
-)
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.declaration.kept import GRID
 from grpo_verl_ext.ablation.running.responses import KEPT, NO_DIFFERENCE, Measure, read_responses
 from grpo_verl_ext.ablation.running.results import read_results
 from grpo_verl_ext.ablation.running.state import NOTE, RUN_RECORD, Job, noted_job, read_record

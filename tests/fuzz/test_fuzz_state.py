@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from strategies import fuzzing
 
-from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, keep_grid, runs_of
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, runs_of
+from grpo_verl_ext.ablation.declaration.kept import keep_grid
 from grpo_verl_ext.ablation.running.results import read_results
 from grpo_verl_ext.ablation.running.runner import check_records
 from grpo_verl_ext.ablation.running.state import (

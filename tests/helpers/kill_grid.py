@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from grpo_verl_ext.ablation.declaration.comparisons import Control, Expectation, ManipulationCheck, Primary
-from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, keep_grid, runs_of
+from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, runs_of
+from grpo_verl_ext.ablation.declaration.kept import keep_grid
 from grpo_verl_ext.ablation.running.runner import go
 from grpo_verl_ext.runs.metrics import Metrics
 

@@ -1,11 +1,10 @@
-"""The grid file of ``grpo-verl-ext ablate``, the runs that it describes, and the copy in their folder."""
+"""The grid file of ``grpo-verl-ext ablate``, and the runs that it describes."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,12 @@ from grpo_verl_ext.ablation.declaration.comparisons import (
     Starts,
 )
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.documents import Document, as_plain, from_plain, read_json, read_yaml
-from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.documents import Document, as_plain, read_yaml
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """A label becomes part of a folder's name, which every file system and tool must take."""
 _LONGEST = 255
 """Largest number of bytes, here also of characters, in a folder's name."""
-GRID = "grid.json"
-"""The copy of the grid in its folder."""
 
 
 class AblationError(ValueError):
@@ -233,77 +229,3 @@ def _run(settings: GridSettings, variant: tuple[tuple[str, list[str]], ...], see
     overrides = [*settings.base, *of_variant, *of_seed]
     tracked_as = (grid.resolve().name, name)
     return GridRun(labels, seed, VerlRun(grid / name, overrides, settings.steps, tracked_as))
-
-
-def keep_grid(settings: GridSettings) -> None:
-    """Write the grid into its folder, for `read_kept_grid`, with the seeds of the runs that have begun there.
-
-    Raises:
-        AblationError: as `check_unchanged`.
-    """
-    folder = Path(settings.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    earlier = check_unchanged(settings)
-    seeds = [*(earlier.seeds if earlier else []), *settings.seeds]
-    kept = replace(settings, seeds=list(dict.fromkeys(seeds)))
-    write_whole(folder / GRID, json.dumps(kept.as_dict(), indent=2) + "\n")
-
-
-FIXED = ("primary", "margin", "alpha", "starts", "expect", "checks", "control", "baseline", "right_above")
-"""Keys that cannot change once a run of a grid with a declaration has begun."""
-
-
-def check_unchanged(settings: GridSettings) -> GridSettings | None:
-    """Refuse another declaration than that of the runs that have begun in the grid's folder.
-
-    Returns:
-        The grid of those runs; None where no run has begun.
-
-    Raises:
-        AblationError: names the key, both values and what to type.
-    """
-    folder = Path(settings.folder)
-    if not (folder / GRID).is_file():
-        return None
-    earlier, runs = read_kept_grid(folder)
-    if not any(run.training.folder.is_dir() for run in runs):
-        return None
-    if not earlier.is_declared and settings.is_declared:
-        raise AblationError(
-            f"{folder} holds runs that were begun without a declaration: they stay exploratory, since "
-            f"nothing can be declared once a run exists. Type folder=<another>"
-        )
-    if earlier.is_declared:
-        before, now = _fixed(earlier, earlier), _fixed(settings, earlier)
-        for key in before:
-            if before[key] != now[key]:
-                raise AblationError(
-                    f"{folder} holds runs that were begun with {key}: {json.dumps(before[key])}, and now it "
-                    f"is {json.dumps(now[key])}; what is declared cannot change once a run exists. "
-                    f"Write it as it was, or type folder=<another>"
-                )
-    return earlier
-
-
-def _fixed(settings: GridSettings, earlier: GridSettings) -> dict[str, Any]:
-    """The values that cannot change; of the seeds, those that the declared starts may use."""
-    values = settings.as_dict()
-    seeds = {"seeds": settings.seeds[: earlier.starts.most]} if earlier.starts else {}
-    return {key: values[key] for key in FIXED} | seeds
-
-
-def read_kept_grid(folder: Path) -> tuple[GridSettings, list[GridRun]]:
-    """Read what `keep_grid` wrote into a folder, which may have been moved, and list its runs.
-
-    Raises:
-        AblationError: the file is something else. It is left in place.
-    """
-    file = folder / GRID
-    try:
-        content = read_json(file, dict[str, Any])
-        settings = from_plain({**content, "folder": str(folder)}, GridSettings)
-        runs = runs_of(settings)
-        check_declaration(settings)
-    except (ValueError, OSError) as error:
-        raise AblationError(f"{file} is not a grid ({error}). It was left in place") from error
-    return settings, runs

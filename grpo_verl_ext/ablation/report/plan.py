@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from grpo_verl_ext.ablation.declaration.comparisons import FEWEST, Declaration, Starts
-from grpo_verl_ext.ablation.declaration.grid import GRID, AblationError, GridSettings
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings
+from grpo_verl_ext.ablation.declaration.kept import GRID
 from grpo_verl_ext.ablation.running.results import Results, read_any, read_results
 from grpo_verl_ext.ablation.running.state import STEP_SECONDS
 from grpo_verl_ext.ablation.statistics.analysis import analyse, missing_metrics

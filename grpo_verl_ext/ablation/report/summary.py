@@ -234,6 +234,10 @@ def as_json(report: Report) -> str:
         "missing": analysis.missing,
         "warnings": analysis.warnings,
         "settings": analysis.results.settings.as_dict(),
+        "beginnings": [
+            {"declaration": each.declaration, "commit": each.commit, "at": each.at}
+            for each in analysis.results.beginnings
+        ],
         "rows": _rows(analysis),
         "costs": analysis.costs,
         "threshold": analysis.threshold,

@@ -12,7 +12,7 @@ import math
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,8 @@ import numpy as np
 import pandas as pd
 
 from grpo_verl_ext.ablation.declaration.comparisons import Declaration
-from grpo_verl_ext.ablation.declaration.grid import (
-    GRID,
-    AblationError,
-    GridRun,
-    GridSettings,
-    check_declaration,
-    read_kept_grid,
-)
+from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun, GridSettings, check_declaration
+from grpo_verl_ext.ablation.declaration.kept import GRID, Beginning, read_beginnings, read_kept_grid
 from grpo_verl_ext.ablation.running.responses import (
     CHARACTERS,
     Measure,
@@ -89,6 +83,8 @@ class Results:
     """A row for each number that a run has logged: variant, seed, step, metric, value."""
     control: CheckResult | None = None
     """The control of another grid that ``control.grid`` names, once it is read; a compact file keeps it."""
+    beginnings: list[Beginning] = field(default_factory=list)
+    """When the first run of a declared grid began; more than one if records were removed."""
     values: dict[str, dict[str, dict[str, dict[int, float]]]] = field(default_factory=dict, repr=False)
     """What `values_of` has found: metric → measure → variant → seed → value."""
     declared: Declaration = field(init=False)
@@ -177,7 +173,8 @@ def read_results(folder: Path) -> Results:
         raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
     settings, runs = read_kept_grid(folder)
     of_model = cache(measure_of_model)
-    return gathered(settings, (_read(run, settings, of_model) for run in runs))
+    results = gathered(settings, (_read(run, settings, of_model) for run in runs))
+    return replace(results, beginnings=read_beginnings(folder))
 
 
 def _read(
@@ -250,6 +247,7 @@ class _Kept(Document):
     metrics: dict[str, _Columns] | None = None
     """The table by metric; None in files of earlier versions."""
     control: CheckResult | None = None
+    beginnings: list[Beginning] = field(default_factory=list)
 
 
 def write_compact(results: Results, file: Path) -> None:
@@ -263,6 +261,7 @@ def write_compact(results: Results, file: Path) -> None:
         [_KeptRun(**vars(run)) for run in results.runs],
         dict(_columns_of(results)),
         results.control,
+        results.beginnings,
     )
     content = as_plain(kept)
     for run in content["runs"]:
@@ -314,7 +313,7 @@ def read_compact(file: Path) -> Results:
                 settings, ((_result(run), _rows(run.metrics or [])) for run in kept.runs), kept.control
             )
         runs = [_result(run) for run in kept.runs]
-        return Results(settings, runs, _table(runs, kept.metrics), kept.control)
+        return Results(settings, runs, _table(runs, kept.metrics), kept.control, kept.beginnings)
     except (ValueError, OverflowError, OSError, zlib.error) as error:
         raise AblationError(
             f"{file} is not a file that `ablate report --compact` wrote ({error}). It was left in place"

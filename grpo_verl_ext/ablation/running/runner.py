@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +23,7 @@ from grpo_verl_ext.ablation.running.state import (
 )
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
-from grpo_verl_ext.runs.provenance import CHANGED, git_revision, machine, versions
+from grpo_verl_ext.runs.provenance import CHANGED, git_revision, machine, utc_now, versions
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.files import alone_in, in_one_sentence
 
@@ -245,13 +244,13 @@ def _noted(
             "versions": versions(),
             "inputs": dict(inputs_of(run)),
             "machine": machine() if executor.address is None else None,
-            "began": _now(),
+            "began": utc_now(),
         },
     )
     watcher.begin(run)
     try:
         yield from executor.train(run.training, lambda metrics: watcher.metrics(run, metrics))
-        note_end(run, _now())
+        note_end(run, utc_now())
     except ProcessFailedError as error:
         try:
             note_failure(run, str(error))
@@ -260,7 +259,3 @@ def _noted(
             raise
     except CorruptMetricsError:  # `status_of` names the file, and the other runs go on
         pass
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")

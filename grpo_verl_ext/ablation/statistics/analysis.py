@@ -83,7 +83,7 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
 
 
 def all_warnings(results: Results) -> list[str]:
-    """Files that cannot be read, runs that are not finished, and runs of changed sources."""
+    """Files that cannot be read; runs that are unfinished, of changed sources, or removed."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     of_changed_sources = _of_changed_sources(results)
     wanted = starts_by_rule(results)
@@ -96,7 +96,7 @@ def all_warnings(results: Results) -> list[str]:
     if unfinished:
         names = ", ".join(f"{run.name} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
-    return warnings + of_changed_sources
+    return warnings + of_changed_sources + _begun_anew(results)
 
 
 def _of_changed_sources(results: Results) -> list[str]:
@@ -108,6 +108,16 @@ def _of_changed_sources(results: Results) -> list[str]:
     return [
         f"{changed} of {len(records)} runs were begun from a checkout that differs from its commit: what ran "
         f"cannot be known, and {rests}"
+    ]
+
+
+def _begun_anew(results: Results) -> list[str]:
+    begun = [f"{each.at} at commit {each.commit}" for each in results.beginnings]
+    if len(begun) < 2:
+        return []
+    return [
+        f"the grid was begun {len(begun)} times, and the records of all but the last were removed: "
+        f"{'; '.join(begun)}. Its declaration was the same ({results.beginnings[0].declaration})"
     ]
 
 

@@ -1,0 +1,115 @@
+"""Test that a declared grid whose records were removed keeps its declaration, and counts its beginnings."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation.running import checks
+from grpo_verl_ext.ablation.running.results import read_any, read_results, write_compact
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.runs.metrics import TRAINED, Metrics
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+GRID: dict[str, Any] = {
+    "steps": 2,
+    "base": [],
+    "axes": {"algo": {"a": [], "b": [], "bad": []}},
+    "seeds": [1, 2, 3],
+    "baseline": ["a"],
+    "metrics": ["acc"],
+    "primary": {"metric": "acc", "measure": "final"},
+    "margin": 0.05,
+    "expect": [{"variant": "b", "is": "higher"}],
+    "control": {"variant": "bad", "is": "lower"},
+}
+
+
+@pytest.fixture
+def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The grid's file; a stand-in for verl's process finishes every run, from commit abc."""
+
+    def go_(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
+        line = {"step": 2, "data": {TRAINED: 2, "acc": 0.5}}
+        (run.folder / "attempt-1.jsonl").write_text(json.dumps(line) + "\n")
+
+    monkeypatch.setattr(VerlRun, "go", go_)
+    nothing = OmegaConf.create({})
+    monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: {run.name: nothing for run in runs})
+    for name in ("check_runs", "check_starts"):
+        monkeypatch.setattr(checks, name, lambda *_: None)
+    monkeypatch.setattr(checks, "tasks_to_prepare", lambda configs, plugin: [])
+    monkeypatch.setattr("grpo_verl_ext.ablation.terminal.git_revision", lambda: "abc")
+    monkeypatch.setattr("grpo_verl_ext.ablation.terminal.check_clean", lambda run: None)
+    (tmp_path / "grid.yaml").write_text(json.dumps({**GRID, "folder": str(tmp_path / "out")}))
+    return tmp_path / "grid.yaml"
+
+
+def ablate(*words: str) -> tuple[int, str]:
+    ended = CliRunner().invoke(app, ["ablate", *words])
+    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+    return ended.exit_code, " ".join(ended.output.split())
+
+
+@pytest.mark.parametrize("removed", ["out", "out/a", "one run"])
+def test_all_records_removed(grid: Path, removed: str) -> None:
+    """Begun twice if none was left; a run that is trained again beside the others is no new beginning."""
+    out = grid.parent / "out"
+    ablate("run", str(grid))
+    assert len(read_results(out).beginnings) == 1
+    assert "was begun" not in ablate("report", str(out))[1]
+    if removed == "out/a":
+        for variant in ("a", "b", "bad"):
+            shutil.rmtree(out / variant)
+    else:
+        shutil.rmtree(out if removed == "out" else out / "a" / "seed-1")
+    ablate("run", str(grid))
+    assert len(read_results(out).beginnings) == (1 if removed == "one run" else 2)
+    said = "the grid was begun 2 times, and the records of all but the last were removed: "
+    assert (said in ablate("report", str(out))[1]) is (removed != "one run")
+
+
+def test_the_compact_file_and_the_report_keep_it(grid: Path, tmp_path: Path) -> None:
+    for _ in range(3):
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        ablate("run", str(grid))
+    results = read_results(tmp_path / "out")
+    write_compact(results, tmp_path / "kept" / "runs.json")
+    assert read_any(tmp_path / "kept")[0].beginnings == results.beginnings
+    _, printed = ablate("report", str(tmp_path / "kept"))
+    assert "the grid was begun 3 times" in printed
+    assert printed.count("at commit abc") == 3
+    begun = json.loads((tmp_path / "kept" / "report.json").read_text())["beginnings"]
+    assert [each["commit"] for each in begun] == ["abc"] * 3
+    (declaration,) = {each["declaration"] for each in begun}
+    assert declaration in printed
+
+
+def test_the_declaration_cannot_change_with_the_records_gone(grid: Path, tmp_path: Path) -> None:
+    ablate("run", str(grid))
+    shutil.rmtree(tmp_path / "out")
+    for command in ("plan", "run"):
+        status, printed = ablate(command, str(grid), "margin=0.1")
+        assert "held runs, since removed, that were begun with margin: 0.05, and now it is 0.1" in printed
+        assert status == 1
+    assert ablate("run", str(grid), "margin=0.1", f"folder={tmp_path}/another")[0] == 0
+
+
+def test_a_grid_without_a_declaration_notes_nothing(grid: Path, tmp_path: Path) -> None:
+    undeclared = {key: GRID[key] for key in ("steps", "base", "axes", "seeds", "baseline", "metrics")}
+    grid.write_text(json.dumps({**undeclared, "folder": str(tmp_path / "out")}))
+    assert ablate("run", str(grid))[0] == 0
+    assert [path.name for path in tmp_path.glob("*.json")] == []
+
+
+def test_notes_that_are_something_else_are_left_in_place(grid: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out.beginnings.json"
+    file.write_text("mine")
+    status, printed = ablate("run", str(grid))
+    assert f"{file} does not say when the grid was begun" in printed
+    assert (status, file.read_text()) == (1, "mine")
