@@ -31,9 +31,9 @@ def grid_of(tmp_path: Path) -> Callable[..., None]:
     """Keep a grid of two steps in ``tmp_path``: variants, the baseline first, metrics, and more settings."""
 
     def keep(variants: list[str], metrics: list[str], **more: Any) -> None:
-        given: dict[str, Any] = {"base": [], "seeds": [1, 2], "baseline": variants[:1], **more}
         axes: dict[str, dict[str, list[str]]] = {"algo": {variant: [] for variant in variants}}
-        keep_grid(GridSettings(folder=str(tmp_path), steps=2, axes=axes, metrics=metrics, **given))
+        usual = {"base": [], "seeds": [1, 2], "baseline": variants[:1], "axes": axes}
+        keep_grid(GridSettings(folder=str(tmp_path), steps=2, metrics=metrics, **{**usual, **more}))
 
     return keep
 

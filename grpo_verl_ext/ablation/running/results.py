@@ -23,6 +23,7 @@ import pandas as pd
 from grpo_verl_ext.ablation.declaration.comparisons import Declaration
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun, GridSettings, check_declaration
 from grpo_verl_ext.ablation.declaration.kept import GRID, Beginning, read_beginnings, read_kept_grid
+from grpo_verl_ext.ablation.running.comparable import unlike_the_others
 from grpo_verl_ext.ablation.running.responses import (
     CHARACTERS,
     Measure,
@@ -92,17 +93,24 @@ class Results:
     """The variant that the others are compared with."""
     variants: list[str] = field(init=False)
     """Names of the variants, the baseline first."""
+    left_out: dict[tuple[str, int], str] = field(init=False)
+    """(variant, seed) of each finished run that cannot be compared with the others → why."""
+    compared: list[RunResult] = field(init=False)
+    """The finished runs that are compared."""
     finished: dict[str, list[RunResult]] = field(init=False)
-    """The finished runs of each variant; only these are compared."""
+    """The same by variant."""
 
     def __post_init__(self) -> None:
         self.declared = self.settings.declaration
         self.baseline = self.declared.baseline
         self.variants = list(dict.fromkeys([self.baseline, *(run.variant for run in self.runs)]))
+        finished = {(run.variant, run.seed): run for run in self.runs if run.state is State.FINISHED}
+        records = {key: run.record for key, run in finished.items() if run.record is not None}
+        self.left_out = unlike_the_others(records, self.settings)
+        self.compared = [run for key, run in finished.items() if key not in self.left_out]
         self.finished = {variant: [] for variant in self.variants}
-        for run in self.runs:
-            if run.state is State.FINISHED:
-                self.finished[run.variant].append(run)
+        for run in self.compared:
+            self.finished[run.variant].append(run)
 
 
 def gathered(

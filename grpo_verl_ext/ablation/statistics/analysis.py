@@ -83,9 +83,8 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
 
 
 def all_warnings(results: Results) -> list[str]:
-    """Files that cannot be read; runs that are unfinished, of changed sources, or removed."""
+    """Files that cannot be read; runs that are unfinished, left out, of changed sources, or removed."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
-    of_changed_sources = _of_changed_sources(results)
     wanted = starts_by_rule(results)
     if results.settings.expect and (finished := finished_starts(results, wanted)) < wanted:
         warnings.append(
@@ -96,11 +95,15 @@ def all_warnings(results: Results) -> list[str]:
     if unfinished:
         names = ", ".join(f"{run.name} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
-    return warnings + of_changed_sources + _begun_anew(results)
+    warnings += [
+        f"{variant}/seed-{seed} is left out: {why}. To train it again, move its folder away"
+        for (variant, seed), why in results.left_out.items()
+    ]
+    return warnings + _of_changed_sources(results) + _begun_anew(results)
 
 
 def _of_changed_sources(results: Results) -> list[str]:
-    records = [run.record for run in results.runs if run.record is not None]
+    records = [run.record for run in results.compared if run.record is not None]
     changed = sum(str(record.git_revision).endswith(CHANGED) for record in records)
     if not changed:
         return []
@@ -126,7 +129,7 @@ def missing_metrics(results: Results) -> list[str]:
 
     These are the metrics to compare, the primary, and those of the checks.
     """
-    finished = [run for run in results.runs if run.state is State.FINISHED]
+    finished = results.compared
     found = []
     for metric, key in _keys_of_metrics(results.settings).items() if finished else ():
         ends = {run: points[-1][0] for run, points in curves_of(results, metric).items()}

@@ -14,7 +14,7 @@ from statistics import fmean
 from scipy import special, stats
 
 from grpo_verl_ext.ablation.running.results import Results
-from grpo_verl_ext.ablation.running.state import STEP_SECONDS, State
+from grpo_verl_ext.ablation.running.state import STEP_SECONDS
 
 CONFIDENCE = 0.95
 NO_SPREAD = 1e-12
@@ -24,14 +24,14 @@ _Curve = list[tuple[int, float]]
 
 
 def curves_of(results: Results, metric: str) -> dict[tuple[str, int], _Curve]:
-    """The curve of a metric by variant and seed, for each finished run that has it."""
+    """The curve of a metric by variant and seed, for each run that is compared and has it."""
     rows = results.table[results.table["metric"] == metric]
     columns = [rows[name].tolist() for name in ("variant", "seed", "step", "value")]
     found: dict[tuple[str, int], _Curve] = {}
     for variant, seed, step, value in zip(*columns, strict=True):
         found.setdefault((variant, seed), []).append((step, value))
-    finished = [(run.variant, run.seed) for run in results.runs if run.state is State.FINISHED]
-    return {run: found[run] for run in finished if run in found}
+    compared = [(run.variant, run.seed) for run in results.compared]
+    return {run: found[run] for run in compared if run in found}
 
 
 def final(points: _Curve) -> float:

@@ -1,0 +1,117 @@
+"""Test that a run of another start, task or version, or of changed sources, is named and left out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation.declaration.comparisons import Control, Expectation, Primary
+from grpo_verl_ext.ablation.running.results import read_results
+from grpo_verl_ext.ablation.statistics.analysis import analyse
+from grpo_verl_ext.cli import app
+
+MODEL, DATA = "actor_rollout_ref.model.path", "data.train_files"
+SEEDS = (1, 2, 3)
+DECLARED = {
+    "primary": Primary("acc", "final"),
+    "margin": 0.05,
+    "expect": [Expectation("other", "different")],
+    "control": Control("other", "different"),
+}
+
+
+def record(seed: int, **changes: Any) -> dict[str, Any]:
+    inputs = {MODEL: f"start {seed}", DATA: f"prompts {seed}"}
+    made = {"overrides": [], "steps": 2, "git_revision": "abc", "versions": {"torch": "2", "verl": "1"}}
+    return {**made, "inputs": inputs, **changes}
+
+
+def grid(grid_of: Any, leave: Any, *, of: dict[tuple[str, int], dict[str, Any]], **more: Any) -> None:
+    """Nine finished runs; ``of`` changes records."""
+    grid_of(["base", "other", "third"], ["acc"], seeds=list(SEEDS), **more)
+    for variant in ("base", "other", "third"):
+        for seed in SEEDS:
+            run = leave(variant, seed, {2: {"acc": seed + len(variant)}})
+            (run / "run.json").write_text(json.dumps(record(seed, **of.get((variant, seed), {}))))
+
+
+def test_runs_that_fit_are_all_compared(grid_of, leave, tmp_path: Path) -> None:
+    """Each seed has a start of its own."""
+    grid(grid_of, leave, of={})
+    results = read_results(tmp_path)
+    assert (results.left_out, len(results.compared)) == ({}, 9)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            {"inputs": {MODEL: "another", DATA: "prompts 2"}},
+            f"its {MODEL} is another than that of base/seed-2",
+        ),
+        ({"inputs": {MODEL: "start 2", DATA: "another"}}, f"its {DATA} is another than that of base/seed-2"),
+        (
+            {"inputs": {MODEL: "start 2"}},
+            f"its {DATA} is another than that of base/seed-2",
+        ),
+        (
+            {"versions": {"torch": "3", "verl": "1"}},
+            "it was made with torch 3, most runs with 2",
+        ),
+        ({"versions": {"torch": "2"}}, "it was made with verl none, most runs with 1"),
+    ],
+)
+def test_one_is_named_and_left_out(grid_of, leave, tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    grid(grid_of, leave, of={("other", 2): change})
+    results = read_results(tmp_path)
+    assert results.left_out == {("other", 2): why}
+    assert [run.seed for run in results.finished["other"]] == [1, 3]
+    (other,) = (row for row in analyse(results).rows if (row.variant, row.measure) == ("other", "final"))
+    assert other.summary.seeds == 2
+    assert other.summary.mean == (1 + 3) / 2 + len("other")
+    printed = " ".join(CliRunner().invoke(app, ["ablate", "report", str(tmp_path)]).output.split())
+    assert f"other/seed-2 is left out: {why}. To train it again, move its folder away" in printed
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_declared_comparison_takes_no_run_of_changed_sources(
+    grid_of, leave, tmp_path: Path, declared: bool
+) -> None:
+    """An exploratory grid keeps them, with a warning."""
+    grid(grid_of, leave, of={("other", 1): {"git_revision": "abc+changes"}}, **(DECLARED if declared else {}))
+    why = {("other", 1): "its sources differed from their commit (abc+changes)"}
+    assert read_results(tmp_path).left_out == (why if declared else {})
+
+
+def test_all_that_does_not_fit_is_said(grid_of, leave, tmp_path: Path) -> None:
+    change = {"inputs": {MODEL: "x", DATA: "y"}, "versions": {"torch": "3", "verl": "0"}}
+    grid(grid_of, leave, of={("third", 3): change})
+    (why,) = read_results(tmp_path).left_out.values()
+    assert [part.split()[:2] for part in why.split("; ")] == [
+        ["it", "was"],
+        ["it", "was"],
+        ["its", MODEL],
+        ["its", DATA],
+    ]
+
+
+@pytest.mark.parametrize("override", ["+task=chain_sum", "task.n=3", "data.train_files=x", f"{MODEL}=x"])
+def test_a_variant_that_chooses_its_model_or_data_may_have_others(
+    grid_of, leave, tmp_path: Path, override: str
+) -> None:
+    axes = {"algo": {"base": [], "other": [override], "third": []}}
+    grid(grid_of, leave, of={("other", seed): {"inputs": {MODEL: "x"}} for seed in SEEDS}, axes=axes)
+    assert read_results(tmp_path).left_out == {}
+
+
+def test_records_of_earlier_versions_are_not_judged(grid_of, leave, tmp_path: Path) -> None:
+    earlier = {"inputs": {}, "versions": {}, "git_revision": "abc+changes"}
+    grid(grid_of, leave, of={("other", 1): earlier}, **DECLARED)
+    assert read_results(tmp_path).left_out == {}
+
+
+def test_the_baseline_of_another_start_leaves_no_pair(grid_of, leave, tmp_path: Path) -> None:
+    grid(grid_of, leave, of={("base", 2): {"inputs": {MODEL: "another", DATA: "prompts 2"}}})
+    assert read_results(tmp_path).left_out.keys() == {("other", 2), ("third", 2)}
