@@ -107,14 +107,14 @@ def _local_token_mean(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
 
 TOKEN_MEAN = Average("token-mean", _token_mean)
 SEQUENCE_MEAN_TOKEN_MEAN = Average("seq-mean-token-mean", _sequence_mean_token_mean)
-_SEQUENCE_MEAN_TOKEN_SUM = Average("seq-mean-token-sum", _sequence_mean_token_sum)
+SEQUENCE_MEAN_TOKEN_SUM = Average("seq-mean-token-sum", _sequence_mean_token_sum)
 CONSTANT_LENGTH = Average("seq-mean-token-sum-norm", _constant_length)
 PROMPT_MEAN = Average("token-mean", _prompt_mean)
 """DAPO's as printed, for advantages that carry 1/N_x."""
 LOCAL_TOKEN_MEAN = Average("token-mean", _local_token_mean, depends_on_split=True)
 """TRL's BNPO: the mean over the tokens of each micro-batch."""
 
-_VERLS = (TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_MEAN, _SEQUENCE_MEAN_TOKEN_SUM, CONSTANT_LENGTH)
+_VERLS = (TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_SUM, CONSTANT_LENGTH)
 """The averages that ``actor.loss_agg_mode`` names."""
 LOSS_AGG_MODES = tuple(each.mode for each in _VERLS)
 

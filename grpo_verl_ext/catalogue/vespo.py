@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any
 
-from omegaconf import DictConfig
 from pydantic import Field
 from torch import Tensor
 
@@ -10,8 +9,7 @@ from grpo_verl_ext.algorithms.vespo import vespo_loss
 from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.keys import setting
+from grpo_verl_ext.catalogue.weights import no_token_weights
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
 _Power = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -37,24 +35,6 @@ def _vespo(
     return vespo_loss(log_prob, old_log_prob, advantages, response_mask, **kernel)
 
 
-def _check_weights(config: DictConfig) -> None:
-    """Refuse weights of tokens beside the kernel, whose W is to be the ratio to the rollout's policy.
-
-    Raises:
-        SettingError: ``rollout_is`` is set.
-    """
-    key = "algorithm.rollout_correction.rollout_is"
-    if setting(config, key) is not None:
-        raise SettingError(
-            key,
-            setting(config, key),
-            why="VESPO's weight of a response is W = π/π_rollout inside its kernel (arXiv 2602.10693, §3.4), "
-            "and a factor outside counts it twice",
-            valid="null; with bypass_mode, W has the rollout's log-probs",
-            fix=f"{key}=null algorithm.rollout_correction.bypass_mode=true",
-        )
-
-
 VESPO = Algorithm(
     "vespo",
     "arXiv 2602.10693",
@@ -65,6 +45,11 @@ VESPO = Algorithm(
         TOKEN_MEAN,
         options=VespoOptions,
         one_advantage=True,
-        checks={"vespo-weights": _check_weights},
+        checks={
+            "vespo-weights": no_token_weights(
+                "VESPO's weight of a response is W = π/π_rollout inside its kernel (arXiv 2602.10693, §3.4), "
+                "and a factor outside counts it twice"
+            )
+        },
     ),
 )

@@ -42,7 +42,7 @@ BY_HAND |= {
     **dict.fromkeys(["gspo", "gmpo", "sapo"], BY_HAND["grpo"]),
     # luspo: GSPO's without 1/|o|. maxrl: the groups' means, 1 and 2, are their standard deviations, too.
     **dict.fromkeys(["cispo", "vespo", "luspo", "maxrl"], BY_HAND["dapo"]),
-    **dict.fromkeys(["dppo", "dppo_kl"], BY_HAND["dr_grpo"]),
+    **dict.fromkeys(["dppo", "dppo_kl", "topr", "kimi"], BY_HAND["dr_grpo"]),
     # dr_grpo's ∓1 and ∓2 over one std of all rewards, which cancels.
     "lite_ppo": BY_HAND["dr_grpo"],
     # k/(k − 1) (r − mean r): ∓3/2 and ∓5/2. Σ = 6 · 3/2 + 8 · 5/2 = 29.

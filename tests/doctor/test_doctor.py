@@ -153,6 +153,23 @@ WRONG = {
         "vespo-weights",
     ),
     "VESPO with a kernel that grows": ("vespo", [f"{ACTOR}.policy_loss.vespo_lambda_pos=0"], "settings"),
+    "TOPR with weights outside its taper": (
+        "topr",
+        ["algorithm.rollout_correction.rollout_is=sequence"],
+        "topr-weights",
+    ),
+    "TOPR averaged over tokens": ("topr", [f"{ACTOR}.loss_agg_mode=token-mean"], "settings"),
+    "Kimi's loss with weights of tokens": (
+        "kimi",
+        ["algorithm.rollout_correction.rollout_is=token"],
+        "kimi-weights",
+    ),
+    "Kimi's loss without a penalty": ("kimi", [f"{ACTOR}.policy_loss.kimi_tau=0"], "settings"),
+    "Kimi's loss averaged over a response's tokens": (
+        "kimi",
+        [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"],
+        "settings",
+    ),
     "DPPO with verl's truncation": ("dppo", [f"{ACTOR}.clip_ratio_c=3.0"], "verls-losses"),
     "DPPO with PPO's range": ("dppo_kl", [f"{ACTOR}.clip_ratio_low=0.2"], "verls-losses"),
     "a standard deviation in MaxRL": ("maxrl", ["algorithm.grpo_ext.scale_rewards=group"], "settings"),

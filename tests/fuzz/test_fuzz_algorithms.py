@@ -93,6 +93,10 @@ FUNCTIONS = {
     "geometric_mean_surrogate": lambda b: ours.geometric_mean_surrogate(
         b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"], log_clip_low=0.4, log_clip_high=0.4
     ),
+    "topr": lambda b: ours.topr.topr_loss(b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"]),
+    "mirror_descent": lambda b: ours.mirror_descent.mirror_descent_loss(
+        b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"], tau=0.1
+    ),
     "vespo": lambda b: ours.vespo.vespo_loss(
         b["log_prob"],
         b["old_log_prob"],

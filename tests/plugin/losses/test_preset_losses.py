@@ -96,6 +96,24 @@ BY_HAND = {
             [[-1.25 / 3 / MAX_RESPONSE_LENGTH, 0.0], [0.0], [2 / 3 / MAX_RESPONSE_LENGTH]],
         ),
     ),
+    # W = 2 · 4 counts as 1 where A ≥ 0, as does 3 where A < 0; ½ · ½ as ¼. Sums over tokens; log π = −1.
+    "topr": (
+        [
+            [by_ratio(math.log(2)), by_ratio(math.log(4))],
+            [by_ratio(math.log(3))],
+            [by_ratio(-math.log(2)), by_ratio(-math.log(2))],
+        ],
+        [2.0, -1.0, -3.0],
+        (2 * 2 - 1 - 3 / 4 * 2) / 3,
+        [[-2 / 3] * 2, [1 / 3], [3 / 4 / 3] * 2],
+    ),
+    # τ = 0.1: ½ τ Δ² − A Δ with Δ = 1 + 3, −2; the gradient τ Δ − A at each token.
+    "kimi": (
+        [[by_ratio(1.0), by_ratio(3.0)], [by_ratio(-2.0)]],
+        [0.5, -0.5],
+        ((0.05 * 16 - 0.5 * 4) + (0.05 * 4 - 0.5 * 2)) / 2,
+        [[(0.4 - 0.5) / 2] * 2, [(-0.2 + 0.5) / 2]],
+    ),
     # PPO's loss over tokens; ρ = 5 with A < 0 is beyond the dual clip at 3. N = 3.
     "maxrl": (
         [[by_ratio(0.0), by_ratio(1.0)], [by_ratio(math.log(5))]],
@@ -182,6 +200,26 @@ def test_vespo_moves_a_response_as_far_as_its_kernel(row, advantage) -> None:
     kernel = weight**k * math.exp(decay * (1 - weight))
     assert gradient == pytest.approx([-kernel * advantage / len(row)] * len(row), rel=1e-9, abs=1e-30)
     assert kernel <= (k / decay) ** k * math.exp(decay - k) * (1 + 1e-12)  # its maximum, at k/λ
+
+
+@given(responses, signed)
+@repeatable
+def test_topr_moves_a_good_response_fully_and_a_bad_one_no_further_than_it_is_likely(row, advantage) -> None:
+    _, (gradient,) = loss_and_gradient("topr", [row], [advantage])
+    weight = 1 if advantage >= 0 else min(math.exp(sum(log_prob - old for log_prob, old in row)), 1)
+    assert gradient == pytest.approx([-weight * advantage] * len(row), rel=1e-9, abs=1e-30)
+
+
+@given(responses, signed)
+@repeatable
+def test_kimi_moves_a_response_until_its_log_ratio_is_the_advantage_over_tau(row, advantage) -> None:
+    _, (gradient,) = loss_and_gradient("kimi", [row], [advantage])
+    log_ratio = sum(log_prob - old for log_prob, old in row)
+    assert gradient == pytest.approx([0.1 * log_ratio - advantage] * len(row), rel=1e-9, abs=1e-12)
+    log_prob, old = row[0]
+    there = [(log_prob + advantage / 0.1 - log_ratio, old), *row[1:]]
+    _, (gradient,) = loss_and_gradient("kimi", [there], [advantage])
+    assert gradient == pytest.approx([0.0] * len(row), abs=1e-9)
 
 
 @given(responses, signed)

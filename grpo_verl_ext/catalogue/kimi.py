@@ -1,0 +1,50 @@
+"""Kimi k1.5's policy mirror descent: Kimi Team, Scaling RL with LLMs, arXiv 2501.12599, §2.3.2."""
+
+from typing import Any
+
+from torch import Tensor
+
+from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
+from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
+from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
+from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
+from grpo_verl_ext.catalogue.weights import no_token_weights
+from grpo_verl_ext.utils.options import PositiveFloat, Section, option
+
+_TAU = 0.1
+
+
+class KimiOptions(Section):
+    """Keys of the loss in ``actor.policy_loss``."""
+
+    kimi_tau: PositiveFloat = option(
+        _TAU, "τ of policy mirror descent, in reward units per nat", "a finite number > 0", str(_TAU)
+    )
+
+
+def _kimi(
+    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config: Any
+) -> Tensor:
+    """Compute the loss with τ of ``actor.policy_loss``: `mirror_descent.mirror_descent_loss`."""
+    tau = config.policy_loss.get("kimi_tau", _TAU)
+    return mirror_descent_loss(log_prob, old_log_prob, advantages, response_mask, tau=tau)
+
+
+KIMI = Algorithm(
+    "kimi",
+    "arXiv 2501.12599, §2.3.2",
+    DR_GRPO.estimator,
+    TokenLoss(
+        "kimi",
+        _kimi,
+        SEQUENCE_MEAN_TOKEN_SUM,
+        options=KimiOptions,
+        one_advantage=True,
+        checks={
+            "kimi-weights": no_token_weights(
+                "the squared error of policy mirror descent has the same minimum wherever its responses come "
+                "from (arXiv 2501.12599, §2.3.2), and a weight of a token makes it another function"
+            )
+        },
+    ),
+)

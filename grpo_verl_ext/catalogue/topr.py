@@ -1,0 +1,37 @@
+"""TOPR: Le Roux et al., Tapered Off-Policy REINFORCE, arXiv 2503.14286."""
+
+from typing import Any
+
+from torch import Tensor
+
+from grpo_verl_ext.algorithms.topr import topr_loss
+from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
+from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
+from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
+from grpo_verl_ext.catalogue.weights import no_token_weights
+
+
+def _topr(
+    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, _config: Any
+) -> Tensor:
+    """Compute TOPR's loss: `topr.topr_loss`."""
+    return topr_loss(log_prob, old_log_prob, advantages, response_mask)
+
+
+TOPR = Algorithm(
+    "topr",
+    "arXiv 2503.14286",
+    DR_GRPO.estimator,
+    TokenLoss(
+        "topr",
+        _topr,
+        SEQUENCE_MEAN_TOKEN_SUM,
+        one_advantage=True,
+        checks={
+            "topr-weights": no_token_weights(
+                "TOPR tapers the ratio to the rollout's policy itself, for worse responses alone (arXiv "
+                "2503.14286), and a factor outside would weigh better ones, too"
+            )
+        },
+    ),
+)
