@@ -37,6 +37,8 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
     """Training worker that gives the loss the groups and their drift, if the batch has groups."""
 
     _old_is_current = False
+    _left_of_first_epoch = 0
+    """Updates to come on prompts that no update on this rollout has seen."""
 
     def set_loss_fn(self, loss_fn: _LossFunction) -> None:
         """Wrap verl's loss function, so that the loss can read `wire.GROUPS`."""
@@ -45,7 +47,15 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
     def train_mini_batch(self, data: TensorDict) -> TensorDict:
         """Do all updates on the batch of one rollout; at the first, the policy may be that of the rollout."""
         self._old_is_current = tu.pop(data, key=wire.Field.OLD_IS_CURRENT, default=False)
+        self._left_of_first_epoch = self._updates_of_an_epoch(data)
         return super().train_mini_batch(data)
+
+    def _updates_of_an_epoch(self, data: TensorDict) -> int:
+        number = tu.get(data, key="num_mini_batch", default=None)
+        if number is not None:
+            return int(number)
+        rows = data.shape[0] * self.engine.get_data_parallel_size()
+        return int(rows // tu.get(data, key="mini_batch_size"))
 
     def train_batch(self, data: TensorDict) -> TensorDict:
         """Do one update: the drift, where the update itself does not give it, verl's update, the metrics."""
@@ -71,9 +81,11 @@ class GroupTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships n
         if output is not None:
             metrics = tu.get(output, key="metrics")
             metrics["actor/gvpo_weight_sum"] = sums.weights.abs().max().item()
-            metrics["actor/gvpo_fit_slope"], metrics["actor/gvpo_fit_r2"] = gvpo_terms.implicit_reward_fit(
-                *sums.fit.tolist()
-            )
+            slope, metrics["actor/gvpo_fit_r2"] = gvpo_terms.implicit_reward_fit(*sums.fit.tolist())
+            metrics["actor/gvpo_fit_slope"] = slope
+            if self._left_of_first_epoch > 0:
+                metrics["actor/gvpo_fit_slope_first_epoch"] = slope
+        self._left_of_first_epoch -= 1
         return output
 
     def _deviation(self, data: TensorDict, log_probs: str) -> Tensor:

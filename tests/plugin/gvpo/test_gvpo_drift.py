@@ -409,6 +409,8 @@ def test_gradients_and_parameters_of_four_updates(
         for key in wanted["metrics"][0]:
             values = [update[key] for update in wanted["metrics"]]
             assert metrics[key] == pytest.approx(values, rel=1e-9, abs=1e-12), (name, key)
+        slopes = [update["actor/gvpo_fit_slope"] for update in wanted["metrics"][: len(MINI_BATCHES)]]
+        assert metrics["actor/gvpo_fit_slope_first_epoch"] == pytest.approx(slopes, rel=1e-9, abs=1e-12), name
         assert metrics["actor/gvpo_drift"][0] == 0
         assert metrics["actor/gvpo_drift"] == pytest.approx(wanted["drifts"], rel=1e-10, abs=1e-15), name
         assert all(drift > 1e-4 for drift in metrics["actor/gvpo_drift"][1:])
