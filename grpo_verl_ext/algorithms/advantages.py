@@ -120,6 +120,30 @@ def batch_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     return group_deviation(rewards, group, member) / (batch_std + STD_EPS)
 
 
+def decoupled(rewards: Tensor, weights: Tensor, group: Tensor, member: Tensor) -> Tensor:
+    """A_i = s_i / (std s + ε), s_i = Σ_m w_m (r_{i,m} − mean r_m) / (std r_m + ε), ε = 1e-6: (B, M) → (B,).
+
+    Mean and std (n − 1) of r_m are over the group of i, those of s, whose mean is 0, over all responses of
+    the batch. GDPO, arXiv 2601.05242: no reward outweighs another by its spread. Equal rewards in a group add
+    0 for this group, and a group of one has advantage 0.
+    Differs from verl's ``gdpo``, whose second mean and std are over tokens: long responses weigh more there.
+
+    Args:
+        rewards: r_{i,m}, M rewards of each response.
+        weights: w_m, (M,).
+
+    Raises:
+        TensorError: ``rewards`` is not (B, M), or there is not a weight for each of them.
+    """
+    if rewards.dim() != 2 or weights.shape != rewards.shape[1:]:
+        raise TensorError(
+            f"rewards has shape {tuple(rewards.shape)} and weights {tuple(weights.shape)}; valid are (B, M) "
+            f"and (M,), a weight for each reward"
+        )
+    scaled = torch.stack([group_scaled(each, group, member) for each in rewards.unbind(dim=-1)], dim=-1)
+    return group_scaled(scaled @ weights.to(scaled.dtype), torch.zeros_like(group), member)
+
+
 def outcome_advantages(
     token_level_rewards: Tensor,
     response_mask: Tensor,

@@ -38,7 +38,9 @@ COMPARED_ALGORITHMS: Mapping[str, Algorithm] = {
     for name, algorithm in sorted(
         catalogue.ALGORITHMS.items(), key=lambda each: each[0] not in catalogue.LOSSES
     )
-    if isinstance(algorithm.estimator, Estimator) and not algorithm.estimator.needs_steps
+    if isinstance(algorithm.estimator, Estimator)
+    and not algorithm.estimator.needs_steps
+    and not algorithm.estimator.several_rewards
 }
 """Algorithms whose advantages follow from a dump's scores, those with a loss of their own first."""
 

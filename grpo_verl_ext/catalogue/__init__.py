@@ -121,6 +121,12 @@ def learns_from_steps(config: DictConfig) -> bool:
     return estimator is not None and estimator.needs_steps
 
 
+def learns_from_several_rewards(config: DictConfig) -> bool:
+    """Whether the configured estimator learns from each reward on its own."""
+    estimator = estimator_of(config)
+    return estimator is not None and estimator.several_rewards
+
+
 def checks(config: DictConfig, kind: str) -> Iterator[tuple[str, Any]]:
     """Yield name and function of each ``checks`` or ``advice`` of the configured estimator and loss."""
     for record in (estimator_of(config), loss_of(config)):

@@ -62,6 +62,7 @@ class Estimator:
             without tokens is not counted and none may be left out.
         one_output: why a session with several outputs is refused; empty if the last one counts.
         needs_steps: learns from the rewards of steps, by `algorithms.process`.
+        several_rewards: learns from each reward of ``algorithm.gdpo_reward_keys``, by `advantages.decoupled`.
         kl_in_loss: its paper's loss contains k3 and k3's gradient.
         checks: refusals of trainings with this estimator, by the name that silences them.
         advice: warnings likewise.
@@ -74,6 +75,7 @@ class Estimator:
     sums_to_zero: bool = False
     one_output: str = ""
     needs_steps: bool = False
+    several_rewards: bool = False
     kl_in_loss: bool = False
     checks: Checks = field(default_factory=dict)
     advice: Advice = field(default_factory=dict)

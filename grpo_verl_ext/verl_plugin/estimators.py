@@ -27,7 +27,7 @@ from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.batch.sessions import RowRoles, row_roles
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.features import all_features
-from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, STEPS
+from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, SEVERAL_REWARDS, STEPS
 
 _BASELINES: dict[str, adv.Baseline] = {
     "group": adv.group_scaled,
@@ -48,7 +48,7 @@ def estimator_function(estimator: Estimator) -> VerlsCall:
 
     With ``gvpo_anchor=ref`` the trainer, which has the reference's log-probs, subtracts β (ℓ − mean ℓ).
     """
-    compute = _process if estimator.needs_steps else _outcome
+    compute = _process if estimator.needs_steps else _several if estimator.several_rewards else _outcome
 
     def function(
         token_level_rewards: Tensor,
@@ -115,6 +115,35 @@ def _outcome(
     if estimator.per_prompt_token:
         of_session = adv.per_prompt_token(of_session.unsqueeze(-1), response_mask, group).squeeze(-1)
     advantages = adv.on_tokens(of_session, learnt)
+    return advantages, advantages
+
+
+@torch.no_grad()
+def _several(
+    estimator: Estimator,
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: npt.ArrayLike | None,
+    config: Mapping[str, Any] | None,
+) -> _Result:
+    name = estimator.name
+    options = Options.of_training(config, name)
+    _check_our_trainer(options)
+    group = _group_ids(name, index, token_level_rewards)
+    check_rows(response_mask, group)
+    rewards = SEVERAL_REWARDS.get()
+    if rewards is None:
+        raise ValueError(
+            f"algorithm.adv_estimator={name} has one reward to learn from, their sum; valid is a trainer "
+            f"mode of this package. Type: +algo=gdpo"
+        )
+    rows = _rows(estimator, index, token_level_rewards)
+    for each in rewards.unbind(dim=-1):
+        _refuse_bad_rewards(name, each, rows.member)
+    weights = (config or {}).get("gdpo_reward_weights") or [1.0] * rewards.shape[1]
+    of_session = adv.decoupled(rewards, torch.tensor([*weights]), group, rows.member)[rows.last]
+    learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
+    advantages = adv.on_tokens(of_session.to(token_level_rewards.dtype), learnt)
     return advantages, advantages
 
 

@@ -100,6 +100,9 @@ class BatchSteps:
 STEPS = _ScopedValue[BatchSteps]("steps")
 """Trainer → estimator ``grpo_process``: the steps; verl passes rewards only."""
 
+SEVERAL_REWARDS = _ScopedValue[Tensor]("several rewards")
+"""Trainer → estimator ``gdpo_outcome``: the rewards of each row, (B, M); verl passes their sum only."""
+
 DUMPED_COLUMNS = _ScopedValue[dict[str, dict[str, list[float]]]]("columns")
 """Trainer → its rollout dump: additional columns, by the row's uid."""
 

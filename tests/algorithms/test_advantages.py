@@ -25,6 +25,7 @@ from grpo_verl_ext import (
 )
 from grpo_verl_ext.algorithms.advantages import (
     STD_EPS,
+    decoupled,
     has_tokens,
     is_truncated,
     learnt_from,
@@ -116,6 +117,23 @@ def test_mean_scaled_refuses_negative_rewards_of_members():
         mean_scaled(rewards, group, torch.tensor([True, True, False]))
     found = mean_scaled(rewards, group, torch.tensor([True, False, False]))
     assert found.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_decoupled_by_hand():
+    # Group x: right 1, 0 → ±½ over std √½, so ±√½; format 0.2, 0.6 → ∓√½ whatever its scale. Group y: right
+    # 1, 1 → 0; format 0, 2 → ∓√½. With weights 2 and 1: x ±√½, y ∓√½; of these std √(4/3 · ½).
+    rewards = torch.tensor([[1.0, 0.2], [1.0, 0.0], [0.0, 0.6], [1.0, 2.0]], dtype=F64)
+    group, member = torch.tensor([0, 1, 0, 1]), torch.ones(4, dtype=torch.bool)
+    found = decoupled(rewards, torch.tensor([2.0, 1.0]), group, member)
+    expected = math.sqrt(3 / 4)
+    assert found.tolist() == pytest.approx([expected, -expected, -expected, expected], rel=1e-5)
+
+
+def test_decoupled_refuses_weights_for_other_rewards():
+    group, member = torch.zeros(2, dtype=torch.int64), torch.ones(2, dtype=torch.bool)
+    for rewards, weights in ((torch.zeros(2, 3), torch.ones(2)), (torch.zeros(2), torch.ones(2))):
+        with pytest.raises(TensorError, match="a weight for each reward"):
+            decoupled(rewards, weights, group, member)
 
 
 def test_centred_by_hand():

@@ -22,7 +22,7 @@ def test_every_variant_is_a_registered_loss() -> None:
 
 
 def test_every_preset_is_weighed_but_those_that_need_more_than_scores() -> None:
-    assert set(PRESETS) - set(COMPARED_ALGORITHMS) == {"grpo_process", "ppo", "ppo_kl"}
+    assert set(PRESETS) - set(COMPARED_ALGORITHMS) == {"gdpo", "grpo_process", "ppo", "ppo_kl"}
     assert set(LOSS_FUNCTIONS) <= set(COMPARED_ALGORITHMS)
 
 

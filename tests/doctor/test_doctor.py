@@ -277,6 +277,19 @@ WRONG = {
         "legacy-reward",
     ),
     "steps that nobody shows": ("grpo_process", ["trainer.v1.trainer_mode=sync"], "support"),
+    "rewards that nobody shows": ("gdpo", ["trainer.v1.trainer_mode=sync"], "support"),
+    "GDPO with one reward": ("gdpo", ["algorithm.gdpo_reward_keys=[acc]"], "several-rewards"),
+    "GDPO with one reward twice": ("gdpo", ["algorithm.gdpo_reward_keys=[acc,acc]"], "several-rewards"),
+    "GDPO with a weight for one of two rewards": (
+        "gdpo",
+        ["algorithm.gdpo_reward_weights=[1.0]"],
+        "several-rewards",
+    ),
+    "GDPO without the rewards' standard deviations": (
+        "gdpo",
+        ["+algorithm.grpo_ext.scale_rewards=none", "algorithm.norm_adv_by_std_in_grpo=false"],
+        "several-rewards",
+    ),
     "half of GVPO": ("gvpo", ["algorithm.adv_estimator=grpo_outcome"], "settings"),
     "a reward manager where verl does not look for it": (
         "grpo",

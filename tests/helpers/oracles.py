@@ -50,6 +50,13 @@ def rloo_advantages(rewards: Row, ids: Sequence[Hashable]) -> list[float]:
     return result
 
 
+def gdpo_advantages(rewards: Sequence[Row], weights: Row, ids: Sequence[Hashable], eps: float) -> list[float]:
+    """GDPO: each reward as in GRPO, their weighted sum over its standard deviation of all responses."""
+    apart = [grpo_advantages(each, ids, eps) for each in zip(*rewards, strict=True)]
+    sums = [sum(w * a for w, a in zip(weights, own, strict=True)) for own in zip(*apart, strict=True)]
+    return grpo_advantages(sums, ["all"] * len(sums), eps)
+
+
 def batch_scaled_advantages(rewards: Row, ids: Sequence[Hashable], eps: float) -> list[float]:
     """Group mean, standard deviation of all rewards."""
     return [a / (sample_std(rewards) + eps) for a in dr_grpo_advantages(rewards, ids)]

@@ -33,6 +33,7 @@ FOUR_UPDATES = "tests/plugin/gvpo/test_gvpo_drift.py::test_gradients_and_paramet
 ANCHORED = "tests/plugin/preflight/test_support.py::test_the_reference_is_brought_to_the_targets"
 FSDP1 = "tests/plugin/gvpo/test_gvpo_drift_fsdp1.py::test_losses_of_four_updates_under_fsdp1"
 PROCESS = "tests/plugin/steps/test_step_rewards.py::test_equals_the_oracle"
+SEVERAL = "tests/plugin/gdpo/test_several_rewards.py::test_equals_the_oracle"
 REFRESH = "tests/plugin/reference/test_reference.py::test_mixing_and_resuming_what_verls_engine_sharded"
 STORED = "tests/plugin/stored/test_stored_responses.py::test_gvpo_converges_to_its_optimum_and_grpo_does_not"
 RECORDED = "tests/plugin/stored/test_stored_responses.py::test_the_old_policy_of_stored_responses_is_chosen"
@@ -64,6 +65,7 @@ EVERYWHERE: Mapping[str, str] = {
     "recorded": RECORDED,
     "history": KEPT,
     "process": PROCESS,
+    "gdpo": SEVERAL,
 }
 """Tests of features that a context does not affect."""
 
@@ -74,7 +76,7 @@ def _all(features: Iterable[str], test: str) -> dict[str, str]:
 
 GVPO = ("gvpo_one", "gvpo_several")
 OURS = (
-    *(*GVPO, "anchor_ref", "process", "refresh"),
+    *(*GVPO, "anchor_ref", "process", "gdpo", "refresh"),
     *("gold_responses", "stored_responses", "recorded"),
 )
 """Features that need a trainer mode of this package."""
@@ -134,6 +136,7 @@ FEATURE_TITLES = {
     "recorded": "`stored_responses.old_log_probs=recorded`",
     "history": "`stored_responses.source=history`",
     "process": "Process supervision",
+    "gdpo": "GDPO, several rewards",
 }
 ENGINES, TRAINERS, ROLLOUTS, REWARDS = "Engines", "Trainers", "Rollouts and other losses", "Rewards"
 CONTEXT_TITLES: Mapping[str, Mapping[str, str]] = {

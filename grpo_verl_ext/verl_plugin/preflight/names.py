@@ -93,6 +93,7 @@ _FREE = frozenset(
         *("preset", "_target_", "step_rewards", "metric", "log"),
         *("max_response_length", "max_resp_len", "len"),
         *("gvpo_anchor", "ppo_mini_batch_size"),
+        *("gdpo_reward_keys", "gdpo_reward_weights"),
     }
 )
 """Last names of keys that the algorithm leaves to the user, or that other checks report."""

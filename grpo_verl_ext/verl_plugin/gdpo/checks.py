@@ -1,0 +1,97 @@
+"""The record of the feature several rewards, and the check of its settings before any rollout."""
+
+import math
+from numbers import Real
+
+from omegaconf import DictConfig
+
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import SECTION, setting
+from grpo_verl_ext.verl_plugin.features import Feature, Refusal
+
+_KEYS, _WEIGHTS = "algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights"
+_FEWEST = 2
+
+
+def check_rewards(config: DictConfig) -> None:
+    """Refuse GDPO with fewer than two rewards, weights that do not fit them, or another standard deviation.
+
+    Raises:
+        SettingError: the first wrong setting.
+    """
+    if not catalogue.learns_from_several_rewards(config):
+        return
+    names = list(setting(config, _KEYS, []))
+    if len(set(names)) < _FEWEST or len(set(names)) < len(names):
+        raise SettingError(
+            _KEYS,
+            names,
+            why="GDPO normalises each of several rewards on its own (arXiv 2601.05242)",
+            valid="two or more different names that the reward function returns beside its score",
+            fix=f"'{_KEYS}=[correctness,format]', or for one reward: +algo=grpo",
+        )
+    _check_weights(names, setting(config, _WEIGHTS))
+    scale = setting(config, f"{SECTION}.scale_rewards", "group")
+    if scale != "group":
+        raise SettingError(
+            f"{SECTION}.scale_rewards",
+            scale,
+            why="GDPO divides each reward by its standard deviation in the group (arXiv 2601.05242)",
+            valid="group",
+            fix=f"{SECTION}.scale_rewards=group",
+        )
+
+
+def _check_weights(names: list[str], weights: object) -> None:
+    if weights is None:
+        return
+    given = list(weights) if hasattr(weights, "__iter__") else [weights]
+    numbers = all(isinstance(each, Real) and math.isfinite(each) for each in given)
+    if len(given) != len(names) or not numbers or not any(given):
+        raise SettingError(
+            _WEIGHTS,
+            given,
+            why=f"{_KEYS} has {len(names)} names",
+            valid=f"{len(names)} finite numbers, not all 0, or null",
+            fix=f"'{_WEIGHTS}=[{','.join(['1.0'] * len(names))}]'",
+        )
+
+
+_APART = (
+    "algorithm.adv_estimator=gdpo_outcome learns from the rewards of algorithm.gdpo_reward_keys alone, and "
+)
+
+SEVERAL_REWARDS = Feature(
+    uses={"gdpo": catalogue.learns_from_several_rewards},
+    without_our_mode="algorithm.adv_estimator=gdpo_outcome is shown the sum of the rewards alone there",
+    refusals=(
+        Refusal(
+            ("gdpo",),
+            ("kl_in_reward",),
+            "algorithm.use_kl_in_reward",
+            f"{_APART}this KL is subtracted from their sum",
+            "false",
+            "algorithm.use_kl_in_reward=false actor_rollout_ref.actor.use_kl_loss=true",
+        ),
+        Refusal(
+            ("gdpo",),
+            ("overlong",),
+            "reward.reward_kwargs.overlong_buffer_cfg.enable",
+            f"{_APART}verl's punishment of long responses is added to their sum",
+            "false, and a reward of yours that punishes",
+            "reward.reward_kwargs.overlong_buffer_cfg.enable=false",
+        ),
+        Refusal(
+            ("gdpo",),
+            ("response_models",),
+            "reward.reward_manager.name",
+            f"{_APART}the models of algorithm.grpo_ext.reward_model and …reward_models, or of verl's server, "
+            "add to their sum",
+            "a weight of 0 for each of them, which only reports its score",
+            "reward.reward_manager.name=naive, or ++algorithm.grpo_ext.reward_model.weight=0",
+        ),
+    ),
+    checks={"several-rewards": check_rewards},
+    trainer="gdpo.trainer:SeveralRewardsMixin",
+)

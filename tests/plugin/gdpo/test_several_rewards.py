@@ -1,0 +1,205 @@
+"""Test GDPO from what the reward function reported to advantages: collection, estimator and refusals."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from torch import Tensor
+from verl.trainer.ppo.core_algos import compute_gdpo_outcome_advantage
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils import tensordict_utils as tu
+
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
+from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.gdpo import trainer
+from grpo_verl_ext.verl_plugin.gdpo.checks import check_rewards
+from grpo_verl_ext.verl_plugin.gdpo.trainer import SeveralRewardsMixin, collected
+from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS
+
+gdpo = ESTIMATOR_FUNCTIONS["gdpo_outcome"]
+F64 = torch.float64
+KEYS = ["right", "format"]
+IDS = ("x", "x", "x", "y", "y", "z", "pad" + 32 * "0")
+MASK = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]])
+REWARDS = torch.tensor(
+    [[1.0, 0.8], [0.0, 0.8], [0.0, 0.2], [2.0, 0.0], [0.0, 0.6], [1.0, 1.0], [9.0, 9.0]], dtype=F64
+)
+"""Groups of three, two and one, and verl's padding."""
+
+
+def advantages(rewards: Tensor = REWARDS, **algorithm: Any) -> Tensor:
+    config = OmegaConf.create({"adv_estimator": "gdpo_outcome", **algorithm})
+    with SEVERAL_REWARDS.set(rewards):
+        found, returns = gdpo(torch.zeros(7, 3, dtype=F64), MASK, IDS, config)
+    assert returns is found
+    return found
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 0.25]])
+def test_equals_the_oracle(weights: list[float] | None) -> None:
+    expected = oracles.gdpo_advantages(REWARDS[:6].tolist(), weights or [1.0, 1.0], IDS[:6], eps=1e-6)
+    found = advantages(gdpo_reward_weights=weights)
+    wanted = torch.tensor([*expected, 0.0], dtype=F64)[:, None] * MASK
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+rewards = st.lists(
+    st.lists(st.sampled_from([0.0, 0.2, 0.8, 1.0]), min_size=2, max_size=2), min_size=6, max_size=6
+)
+
+
+def of_responses(rows: list[list[float]]) -> Tensor:
+    """The advantage of each of the six responses; rewards that cancel in every group are left out."""
+    sums = torch.tensor(
+        [oracles.grpo_advantages(each, IDS[:6], eps=1e-6) for each in zip(*rows, strict=True)]
+    )
+    assume(not sums.any() or sums.sum(dim=0).abs().max() > 0.1)
+    return advantages(torch.tensor([*rows, [0.0, 0.0]], dtype=F64))[:6, 0]
+
+
+@given(rewards, st.floats(0.1, 10), st.floats(-3, 3))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_a_rewards_scale_and_offset_do_not_count(
+    rows: list[list[float]], scale: float, offset: float
+) -> None:
+    """Standard deviations are 0.01 and more, beside which the ε of 1e-6 changes an advantage by 1e-4."""
+    moved = [[right, scale * form + offset] for right, form in rows]
+    torch.testing.assert_close(of_responses(moved), of_responses(rows), rtol=0, atol=1e-3)
+
+
+@given(rewards)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_mean_0_and_spread_1_over_responses(rows: list[list[float]]) -> None:
+    found = of_responses(rows)
+    assert found.sum().item() == pytest.approx(0, abs=1e-9)
+    assert not found.any() or found.std().item() == pytest.approx(1, abs=1e-4)
+
+
+def test_verls_whitens_over_tokens_so_that_long_responses_weigh_more() -> None:
+    """The same up to a shift and a factor, which depend there on the lengths (verl #6497)."""
+    rows = slice(0, 5)  # verl leaves a group of one its raw reward
+    padded = torch.zeros(5, 1 + 3, dtype=torch.int64)  # a prompt of one token
+    padded[:, 0] = 1
+    padded[:, 1:] = MASK[rows]
+    verls, _ = compute_gdpo_outcome_advantage(
+        token_level_rewards=torch.zeros(5, 3),
+        response_mask=MASK[rows],
+        index=np.array(IDS[rows], dtype=object),
+        config=OmegaConf.create({"gdpo_reward_keys": KEYS}),
+        non_tensor_batch={key: REWARDS[rows, i].numpy() for i, key in enumerate(KEYS)},
+        batch={"prompts": torch.zeros(5, 1), "attention_mask": padded},
+    )
+    config = OmegaConf.create({"adv_estimator": "gdpo_outcome"})
+    with SEVERAL_REWARDS.set(REWARDS[rows]):
+        ours, _ = gdpo(torch.zeros(5, 3, dtype=F64), MASK[rows], IDS[rows], config)
+    first, verls_first = ours[:, 0], verls[:, 0].double()
+    factor = (verls_first[0] - verls_first[1]) / (first[0] - first[1])
+    shift = verls_first - factor * first
+    assert shift.tolist() == pytest.approx([shift[0].item()] * 5, abs=1e-4)
+    assert abs(shift[0]) > 0.01, "tokens, not responses, have a mean of 0 there"
+    assert verls.sum().item() == pytest.approx(0, abs=1e-4)
+    assert first.sum().item() == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e16])
+def test_a_reward_that_would_spoil_the_batch_is_refused(bad: float) -> None:
+    spoiled = REWARDS.clone()
+    spoiled[6, 1] = bad
+    advantages(spoiled)  # of verl's padding
+    spoiled[2, 1] = bad
+    with pytest.raises(ValueError, match=r"the reward of row 2 is .*reward\.custom_reward_function\.path"):
+        advantages(spoiled)
+
+
+def test_without_the_rewards_it_says_what_to_type() -> None:
+    with pytest.raises(ValueError, match=r"one reward to learn from, their sum; .*Type: \+algo=gdpo"):
+        gdpo(torch.zeros(7, 3), MASK, IDS, OmegaConf.create({"adv_estimator": "gdpo_outcome"}))
+
+
+def batch(*reported: dict[str, Any], padding: int = 0) -> tuple[SimpleNamespace, TensorDict]:
+    keys = [f"p_{i}_0" for i in range(len(reported))]
+    tags = [{"is_padding": i >= len(reported) - padding} for i in range(len(reported))]
+    extra = [{"reward_extra_info": each} for each in reported]
+    return SimpleNamespace(keys=keys, tags=tags), tu.get_tensordict({"extra_fields": extra})
+
+
+class TestCollected:
+    def test_in_the_order_of_the_keys_and_without_padding(self) -> None:
+        rows = [{"format": 0.2, "right": 1, "score": 1.2}, {"format": np.float32(0.5), "right": True}, {}]
+        found = collected(*batch(*rows, padding=1), KEYS)
+        torch.testing.assert_close(found, torch.tensor([[1, 0.2], [1, 0.5], [0, 0]]))
+
+    def test_of_a_session_with_several_outputs_the_last_counts(self) -> None:
+        meta, data = batch({}, {"format": 0.2, "right": 1})
+        meta.keys = ["p_0_0", "p_0_1"]
+        torch.testing.assert_close(collected(meta, data, KEYS), torch.tensor([[0, 0], [1, 0.2]]))
+
+    @pytest.mark.parametrize("value", [None, "0.2", [0.2]])
+    def test_a_response_without_one_names_those_that_it_has(self, value: object) -> None:
+        rows = [{"right": 1.0, "format": 0.2}, {"right": 1.0, "acc": 1.0, "format": value, "pred": "14"}]
+        with pytest.raises(
+            ValueError,
+            match=r"p_1_0 .* has format=.*: right, acc\. Type: 'algorithm\.gdpo_reward_keys=\[right,acc\]'",
+        ):
+            collected(*batch(*rows), KEYS)
+
+
+class Verls(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+    """Stands for verl's trainer where it calls the estimator."""
+
+    def __init__(self, estimator: str) -> None:
+        self.config = composed(["+algo=gdpo", f"algorithm.adv_estimator={estimator}"])
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        return SEVERAL_REWARDS.get()
+
+    def on_sample_end(self, *_: Any) -> None:
+        """verl's abstract method."""
+
+    def on_step_end(self, *_: Any) -> None:
+        """verl's abstract method."""
+
+
+class Ours(SeveralRewardsMixin, Verls):
+    pass
+
+
+@pytest.mark.parametrize("estimator", ["gdpo_outcome", "grpo_outcome"])
+def test_the_trainer_shows_the_rewards_to_gdpo_alone(estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    meta, data = batch({"correctness": 2.0, "format": 0.8})
+    monkeypatch.setattr(trainer, "nested", lambda batch, *fields: data)
+    shown = Ours(estimator)._compute_advantage(meta, {})
+    assert (shown is None) is (estimator == "grpo_outcome")
+    if shown is not None:
+        torch.testing.assert_close(shown, torch.tensor([[2.0, 0.8]]))
+    assert SEVERAL_REWARDS.get() is None
+
+
+class TestChecks:
+    def test_the_preset_passes_and_other_estimators_need_nothing(self) -> None:
+        check_rewards(composed(["+algo=gdpo"]))
+        check_rewards(
+            composed(
+                ["+algo=gdpo", "algorithm.gdpo_reward_keys=[a,b,c]", "algorithm.gdpo_reward_weights=[1,2,0]"]
+            )
+        )
+        check_rewards(composed(["+algo=grpo"]))
+
+    @pytest.mark.parametrize("keys", ["null", "[]", "[format]", "[format,format]"])
+    def test_fewer_than_two(self, keys: str) -> None:
+        with pytest.raises(SettingError, match=r"gdpo_reward_keys is .*two or more .*Type: 'algorithm\.gdpo"):
+            check_rewards(composed(["+algo=gdpo", f"algorithm.gdpo_reward_keys={keys}"]))
+
+    @pytest.mark.parametrize("weights", ["[1]", "[1,2,3]", "[0,0]", "[1,a]", "2"])
+    def test_weights_that_do_not_fit(self, weights: str) -> None:
+        with pytest.raises(SettingError, match=r"gdpo_reward_weights is .*Type: '.*=\[1\.0,1\.0\]'"):
+            check_rewards(composed(["+algo=gdpo", f"algorithm.gdpo_reward_weights={weights}"]))
