@@ -13,7 +13,7 @@ from grpo_verl_ext.ablation.running.results import Results
 from grpo_verl_ext.ablation.running.state import Record, State
 from grpo_verl_ext.runs.provenance import CHANGED
 
-OF_THE_MACHINE = ("timing", "perf/")
+_OF_THE_MACHINE = ("timing", "perf/")
 """Beginnings of the names of metrics that measure the machine, and not the training."""
 
 
@@ -141,7 +141,7 @@ def differences(kept: KeptRun, again: Results) -> list[Difference]:
 
 
 def _by_step(rows: pd.DataFrame) -> pd.Series[float]:
-    of_training = rows[~rows["metric"].astype(str).str.startswith(OF_THE_MACHINE)]
+    of_training = rows[~rows["metric"].astype(str).str.startswith(_OF_THE_MACHINE)]
     return of_training.astype({"metric": str}).set_index(["metric", "step"])["value"].sort_index()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -101,6 +102,16 @@ class _Watcher(Protocol):
         """The run has finished or failed."""
 
 
+@dataclass(frozen=True)
+class _Work:
+    """How each run is trained; see `go`."""
+
+    watcher: _Watcher
+    executor: Executor
+    before_each: Callable[[GridRun], None]
+    inputs_of: Callable[[GridRun], Mapping[str, str]]
+
+
 def go(
     folder: Path,
     runs: Sequence[GridRun],
@@ -131,7 +142,7 @@ def go(
         submitted = [run for run in runs if noted_job(run.training.folder)]
         left = [run for run in runs if run not in submitted]
         new = [run for run in left if status_of(run).is_to_do(retry_failed=retry_failed)]
-        _train([*submitted, *new], watcher, executor, before_each, inputs_of)
+        _train([*submitted, *new], _Work(watcher, executor, before_each, inputs_of))
     return [run for run in runs if state_of(run) is State.FAILED]
 
 
@@ -188,44 +199,27 @@ def _by_key(overrides: Sequence[str]) -> dict[str, list[str]]:
     return values
 
 
-def _train(
-    runs: Sequence[GridRun],
-    watcher: _Watcher,
-    executor: Executor,
-    before_each: Callable[[GridRun], None],
-    inputs_of: Callable[[GridRun], Mapping[str, str]],
-) -> None:
+def _train(runs: Sequence[GridRun], work: _Work) -> None:
     waiting, at_work = deque(runs), list[Iterator[None]]()
     while waiting or at_work:
-        while waiting and len(at_work) < executor.at_once:
-            before_each(waiting[0])
-            run = waiting.popleft()
-            at_work.append(_attempt(run, watcher, executor, inputs_of))
+        while waiting and len(at_work) < work.executor.at_once:
+            work.before_each(waiting[0])
+            at_work.append(_attempt(waiting.popleft(), work))
         at_work = [attempt for attempt in at_work if next(attempt, "over") != "over"]
         if at_work:
             time.sleep(POLL_SECONDS)
 
 
-def _attempt(
-    run: GridRun,
-    watcher: _Watcher,
-    executor: Executor,
-    inputs_of: Callable[[GridRun], Mapping[str, str]],
-) -> Iterator[None]:
+def _attempt(run: GridRun, work: _Work) -> Iterator[None]:
     """Train one run; neither its failure nor a file that cannot be written ends the others."""
     try:
-        yield from _noted(run, watcher, executor, inputs_of)
+        yield from _noted(run, work)
     except OSError as error:
-        watcher.trouble(run, in_one_sentence(error, "folder=<another>") or str(error))
-    watcher.end(run)
+        work.watcher.trouble(run, in_one_sentence(error, "folder=<another>") or str(error))
+    work.watcher.end(run)
 
 
-def _noted(
-    run: GridRun,
-    watcher: _Watcher,
-    executor: Executor,
-    inputs_of: Callable[[GridRun], Mapping[str, str]],
-) -> Iterator[None]:
+def _noted(run: GridRun, work: _Work) -> Iterator[None]:
     """Train one run, and note in its folder what it is made with, and why it failed.
 
     Raises:
@@ -242,20 +236,20 @@ def _noted(
             "steps": run.training.steps,
             "git_revision": git_revision(),
             "versions": versions(),
-            "inputs": dict(inputs_of(run)),
-            "machine": machine() if executor.address is None else None,
+            "inputs": dict(work.inputs_of(run)),
+            "machine": machine() if work.executor.address is None else None,
             "began": utc_now(),
         },
     )
-    watcher.begin(run)
+    work.watcher.begin(run)
     try:
-        yield from executor.train(run.training, lambda metrics: watcher.metrics(run, metrics))
+        yield from work.executor.train(run.training, lambda metrics: work.watcher.metrics(run, metrics))
         note_end(run, utc_now())
     except ProcessFailedError as error:
         try:
             note_failure(run, str(error))
         except OSError:
-            watcher.trouble(run, str(error))
+            work.watcher.trouble(run, str(error))
             raise
     except CorruptMetricsError:  # `status_of` names the file, and the other runs go on
         pass
