@@ -79,7 +79,16 @@ PREPARED = (
 
 def test_the_commands() -> None:
     assert sorted(path for path, _ in help_texts() if "-" not in path) == [
-        *("ablate", "ablate plan", "ablate report", "ablate run", "anatomy", "doctor", "invariance"),
+        *(
+            "ablate",
+            "ablate plan",
+            "ablate report",
+            "ablate reproduce",
+            "ablate run",
+            "anatomy",
+            "doctor",
+            "invariance",
+        ),
         *("iterate", "iterate plan", "iterate run", "prepare"),
         *(f"prepare {name}" for name in PREPARED),
     ]

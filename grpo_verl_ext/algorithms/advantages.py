@@ -135,7 +135,9 @@ def decoupled(rewards: Tensor, weights: Tensor, group: Tensor, member: Tensor) -
     Raises:
         TensorError: ``rewards`` is not (B, M), or there is not a weight for each of them.
     """
-    if rewards.dim() != 2 or weights.shape != rewards.shape[1:]:
+    check_floating(rewards=rewards)
+    check_matrix(rewards=rewards)
+    if weights.shape != rewards.shape[1:]:
         raise TensorError(
             f"rewards has shape {tuple(rewards.shape)} and weights {tuple(weights.shape)}; valid are (B, M) "
             f"and (M,), a weight for each reward"

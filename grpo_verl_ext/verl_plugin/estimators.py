@@ -137,6 +137,7 @@ def _several(
             f"algorithm.adv_estimator={name} has one reward to learn from, their sum; valid is a trainer "
             f"mode of this package. Type: +algo=gdpo"
         )
+    check_rows(rewards, group)
     rows = _rows(estimator, index, token_level_rewards)
     for each in rewards.unbind(dim=-1):
         _refuse_bad_rewards(name, each, rows.member)

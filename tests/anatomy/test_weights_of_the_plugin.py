@@ -33,7 +33,8 @@ def test_the_gradient_of_the_registered_loss_with_the_registered_advantages(case
     rewards = torch.zeros(mask.shape)
     rewards[torch.arange(step.size), step.lengths - 1] = step.rewards
     estimator = ESTIMATOR_FUNCTIONS.get(case.name, ESTIMATOR_FUNCTIONS["grpo_outcome"])
-    no_std = {"grpo_ext": {"scale_rewards": "none"}} if case.name in ("dr_grpo", "gvpo") else {}
+    centred = case.name in ("dr_grpo", "gvpo", "kimi", "topr")
+    no_std = {"grpo_ext": {"scale_rewards": "none"}} if centred else {}
     advantages, _ = estimator(rewards, mask, GROUPS, no_std)
 
     log_prob = torch.randn(mask.shape, generator=torch.Generator().manual_seed(1)).requires_grad_()

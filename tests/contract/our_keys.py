@@ -39,6 +39,8 @@ OPEN_SECTIONS = (
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "actor_rollout_ref.rollout.enable_sleep_mode",
     "actor_rollout_ref.rollout.engine_kwargs",
+    "algorithm.gdpo_reward_keys",
+    "algorithm.gdpo_reward_weights",
     "critic.model.override_config",
     "ray_kwargs.ray_init",
     "reward.custom_reward_function.reward_kwargs",

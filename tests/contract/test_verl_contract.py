@@ -79,6 +79,7 @@ BROKEN = {
         "def _compute_advantage(self, batch: KVBatchMeta, metrics: dict)",
         "def _compute_advantage(self, batch: KVBatchMeta)",
         f"{TRAINER}._compute_advantage has lost its parameter metrics; "
+        f"grpo_verl_ext.verl_plugin.gdpo.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.gvpo.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.steps.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.stored.trainer overrides it, "

@@ -23,7 +23,7 @@ from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
-from grpo_verl_ext.verl_plugin.wire import STEPS, BatchSteps
+from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, BatchSteps
 
 NAN, INF = float("nan"), float("inf")
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -314,7 +314,7 @@ def test_estimators(name: str, batch: dict[str, Tensor] | None, config, ids: boo
     batch = batch or {"rewards": torch.ones(2, 3), "mask": torch.ones(2, 3), "group": torch.tensor([0, 0])}
     steps = BatchSteps(torch.tensor([1.0]), torch.tensor([0]), torch.tensor([0]))
     try:
-        with STEPS.set(steps):
+        with STEPS.set(steps), SEVERAL_REWARDS.set(batch["rewards"]):
             advantages, returns = ESTIMATOR_FUNCTIONS[name](
                 batch["rewards"], batch["mask"], index=batch["group"].numpy() if ids else None, config=config
             )

@@ -65,7 +65,7 @@ EVERYWHERE: Mapping[str, str] = {
     "recorded": RECORDED,
     "history": KEPT,
     "process": PROCESS,
-    "gdpo": SEVERAL,
+    "several_rewards": SEVERAL,
 }
 """Tests of features that a context does not affect."""
 
@@ -76,7 +76,7 @@ def _all(features: Iterable[str], test: str) -> dict[str, str]:
 
 GVPO = ("gvpo_one", "gvpo_several")
 OURS = (
-    *(*GVPO, "anchor_ref", "process", "gdpo", "refresh"),
+    *(*GVPO, "anchor_ref", "process", "several_rewards", "refresh"),
     *("gold_responses", "stored_responses", "recorded"),
 )
 """Features that need a trainer mode of this package."""
@@ -136,7 +136,7 @@ FEATURE_TITLES = {
     "recorded": "`stored_responses.old_log_probs=recorded`",
     "history": "`stored_responses.source=history`",
     "process": "Process supervision",
-    "gdpo": "GDPO, several rewards",
+    "several_rewards": "GDPO, several rewards",
 }
 ENGINES, TRAINERS, ROLLOUTS, REWARDS = "Engines", "Trainers", "Rollouts and other losses", "Rewards"
 CONTEXT_TITLES: Mapping[str, Mapping[str, str]] = {

@@ -63,11 +63,11 @@ _APART = (
 )
 
 SEVERAL_REWARDS = Feature(
-    uses={"gdpo": catalogue.learns_from_several_rewards},
+    uses={"several_rewards": catalogue.learns_from_several_rewards},
     without_our_mode="algorithm.adv_estimator=gdpo_outcome is shown the sum of the rewards alone there",
     refusals=(
         Refusal(
-            ("gdpo",),
+            ("several_rewards",),
             ("kl_in_reward",),
             "algorithm.use_kl_in_reward",
             f"{_APART}this KL is subtracted from their sum",
@@ -75,7 +75,7 @@ SEVERAL_REWARDS = Feature(
             "algorithm.use_kl_in_reward=false actor_rollout_ref.actor.use_kl_loss=true",
         ),
         Refusal(
-            ("gdpo",),
+            ("several_rewards",),
             ("overlong",),
             "reward.reward_kwargs.overlong_buffer_cfg.enable",
             f"{_APART}verl's punishment of long responses is added to their sum",
@@ -83,7 +83,7 @@ SEVERAL_REWARDS = Feature(
             "reward.reward_kwargs.overlong_buffer_cfg.enable=false",
         ),
         Refusal(
-            ("gdpo",),
+            ("several_rewards",),
             ("response_models",),
             "reward.reward_manager.name",
             f"{_APART}the models of algorithm.grpo_ext.reward_model and …reward_models, or of verl's server, "

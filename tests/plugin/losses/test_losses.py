@@ -119,14 +119,13 @@ MASKED = LossConfig(off_policy_mask_threshold=0.2)
 
 @pytest.mark.parametrize("name", CLIPPED)
 def test_responses_that_were_bad_and_are_left_get_no_gradient(name):
-    # Means of log π_old/π_θ: −0.3 with A = 1; 0.3 > 0.2 with A = −1, as if A were 0. N and B stay.
+    # Means of log π_old/π_θ: −0.3 with A = 1; 0.3 > 0.2 with A = −1, as if A and log ρ were 0. N and B stay.
     log_prob = torch.tensor([[0.1, 0.5], [-0.3, math.nan]], dtype=F64)
     without = torch.tensor([[1.0, 1.0], [0.0, 0.0]], dtype=F64)
+    unmoved = torch.tensor([[0.1, 0.5], [0.0, math.nan]], dtype=F64)
     config = counted(actor_config(CASES[name], policy_loss=MASKED))
     loss, metrics = call(name, config, log_prob=log_prob)
-    assert loss.item() == pytest.approx(
-        call(name, log_prob=log_prob, advantages=without)[0].item(), rel=1e-12
-    )
+    assert loss.item() == pytest.approx(call(name, log_prob=unmoved, advantages=without)[0].item(), rel=1e-12)
     assert metrics["actor/frac_off_policy_masked"].item() == pytest.approx(1 / 3, rel=1e-6)
     assert "actor/frac_off_policy_masked" not in call(name)[1]
 

@@ -73,7 +73,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "anchor_old": GVPO | {"algorithm.grpo_ext.gvpo_anchor": "old"},
     "anchor_ref": GVPO | {"algorithm.grpo_ext.gvpo_anchor": "ref"},
     "process": GRPO | {"algorithm.adv_estimator": "grpo_process"},
-    "gdpo": GRPO | {"algorithm.adv_estimator": "gdpo_outcome"},
+    "several_rewards": GRPO | {"algorithm.adv_estimator": "gdpo_outcome"},
     "refresh": GRPO | {"algorithm.grpo_ext.ref_model_sync_steps": 5},
     "stored_responses": GRPO | {"algorithm.grpo_ext.stored_responses": {"share": 0.5}},
     "recorded": GRPO | {"algorithm.grpo_ext.stored_responses": {"share": 0.5, "old_log_probs": "recorded"}},
