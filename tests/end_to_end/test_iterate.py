@@ -34,12 +34,12 @@ def test_two_rounds_of_the_example(tmp_path: Path) -> None:
     rounds = [
         record["parts"] for record in json.loads((tmp_path / "out" / "manifest.json").read_text())["rounds"]
     ]
-    (before, after), (again, _) = (
+    (before, after), (again, last) = (
         (record["policy"]["validation_before"][ACCURACY], record["policy"]["validation_after"][ACCURACY])
         for record in rounds
     )
     # 512 sampled responses each: the standard error of a difference is 0.03.
-    assert after > before + 0.1
+    assert last > before + 0.15, "over both rounds: one round's five steps gain 0.12 to 0.39"
     assert abs(again - after) < 0.1, "round 2 begins with the policy of round 1"
     kl = [record["measure"]["kl_to_first"] for record in rounds]
     assert kl[1] > kl[0] > 0.01
