@@ -73,9 +73,7 @@ def _process(
     config: Mapping[str, Any] | None,
 ) -> _Result:
     name = estimator.name
-    options = Options.of_training(config, name)
-    _check_our_trainer(options)
-    group = _group_ids(name, index, token_level_rewards)
+    options, group = _options_and_groups(name, token_level_rewards, index, config)
     _rows(estimator, index, token_level_rewards)  # refuses several outputs of a session
     steps = STEPS.get()
     if steps is None:
@@ -100,9 +98,7 @@ def _outcome(
     config: Mapping[str, Any] | None,
 ) -> _Result:
     name = estimator.name
-    options = Options.of_training(config, name)
-    _check_our_trainer(options)
-    group = _group_ids(name, index, token_level_rewards)
+    options, group = _options_and_groups(name, token_level_rewards, index, config)
     check_rows(response_mask, group)
     check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
@@ -127,9 +123,7 @@ def _several(
     config: Mapping[str, Any] | None,
 ) -> _Result:
     name = estimator.name
-    options = Options.of_training(config, name)
-    _check_our_trainer(options)
-    group = _group_ids(name, index, token_level_rewards)
+    options, group = _options_and_groups(name, token_level_rewards, index, config)
     check_rows(response_mask, group)
     rewards = SEVERAL_REWARDS.get()
     if rewards is None:
@@ -146,6 +140,14 @@ def _several(
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     advantages = adv.on_tokens(of_session.to(token_level_rewards.dtype), learnt)
     return advantages, advantages
+
+
+def _options_and_groups(
+    name: str, token_level_rewards: Tensor, index: npt.ArrayLike | None, config: Mapping[str, Any] | None
+) -> tuple[Options, Tensor]:
+    options = Options.of_training(config, name)
+    _check_our_trainer(options)
+    return options, _group_ids(name, index, token_level_rewards)
 
 
 def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tensor) -> Tensor:
