@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.table import Table
 from tensordict import TensorDict
 
-from grpo_verl_ext.verl_plugin.gvpo.packing import (
+from grpo_verl_ext.verl_plugin.mini_batch.packing import (
     balanced_over_ranks,
     blocks_over_ranks,
     whole_groups,
 )
-from grpo_verl_ext.verl_plugin.gvpo.plan import Cut, Plan, choose
-from grpo_verl_ext.verl_plugin.wire import DriftSource
+from grpo_verl_ext.verl_plugin.mini_batch.plan import Cut, Plan, choose
+from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 PROMPT, VOCABULARY = 32, 4096
 MIB = 2**20
@@ -163,7 +163,7 @@ def make_worker(folder: str, loss: str, case: Case, options: argparse.Namespace)
     from verl.workers.utils.losses import ppo_loss
 
     from grpo_verl_ext.catalogue import LOSSES, mode_of
-    from grpo_verl_ext.verl_plugin.gvpo.drift import GroupTrainingWorker
+    from grpo_verl_ext.verl_plugin.gvpo.worker import GroupTrainingWorker
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 
     fp32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
@@ -252,7 +252,7 @@ def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) ->
 def order(plan: Plan, case: Case, prompts: list[int], workload: list[int]) -> list[list[int]]:
     """Return the rows of each rank, all groups being complete."""
     units = whole_groups(prompts, plan.unit)
-    if plan.source is DriftSource.MICRO_BATCH:
+    if plan.source is StatisticSource.MICRO_BATCH:
         per_mini_batch = len(prompts) // case.updates // plan.unit
         return blocks_over_ranks(units, workload, case.ranks, per_mini_batch, plan.units_per_micro_batch)
     return balanced_over_ranks(units, workload, case.ranks)
@@ -272,7 +272,7 @@ def timed_update(worker: Any, batch: TensorDict, case: Case, options: argparse.N
         num_groups=options.prompts,
         anchor_log_probs="old_log_probs",
         old_log_probs_are_current=True,
-        drift_source=plan.source.value,
+        statistic_source=plan.source.value,
     )
     if plan.is_dynamic and "group_index" in batch:
         tu.assign_non_tensor(batch, force_group_size=plan.unit)
