@@ -197,10 +197,10 @@ def actor_config(job: dict[str, Any], variant: dict[str, Any]) -> Any:
             loss_mode=variant["loss"],
             gvpo_beta=job["beta"],
             gvpo_terms=variant["terms"],
-            **variant["options"],
+            **variant.get("options", {}),
         ),
         loss_agg_mode=mode_of(LOSSES[variant["loss"]]) if variant["loss"] in LOSSES else "token-mean",
-        **variant["actor"],
+        **variant.get("actor", {}),
     )
 
 
