@@ -65,13 +65,16 @@ class Batch:
 
 
 def ragged_batch(seed: int = 0) -> Batch:
-    """Draw 16 responses of 2 to 29 tokens in four groups, ratios inside and outside of the clip ranges."""
+    """Draw 16 responses of 2 to 29 tokens in four groups, ratios inside and outside of the clip ranges.
+
+    Log-probs lie around −2, so that all are below 0: DPPO reads the probabilities themselves.
+    """
     random = np.random.default_rng(seed)
     shape = (len(LENGTHS), max(LENGTHS))
     present = (np.arange(shape[1]) < np.array(LENGTHS)[:, None]).astype(float)
     mask = present.copy()
     mask[1, TOOL_TOKENS] = 0
-    log_prob = (-1 + 0.5 * random.standard_normal(shape)) * present
+    log_prob = (-2 + 0.5 * random.standard_normal(shape)) * present
     rewards = random.standard_normal((len(LENGTHS) // GROUP_SIZE, GROUP_SIZE))
     centred = (rewards - rewards.mean(1, keepdims=True)) / rewards.std(1, ddof=1, keepdims=True)
     return Batch(

@@ -12,7 +12,7 @@ from benchmarks.conformance.adapter import Row, Task
 from benchmarks.conformance.adapters import verl
 from benchmarks.conformance.batch import MAX_RESPONSE_LENGTH, Floats
 from grpo_verl_ext.algorithms.advantages import per_prompt_token
-from grpo_verl_ext.catalogue import PRESETS
+from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 
 TITLE = "grpo_verl_ext, in verl"
@@ -27,12 +27,12 @@ NO_MODE: dict[str, str] = {}
 
 
 def _preset(name: str, settings: str = "", note: str = "", **options: Any) -> Row:
-    """Return the row of a preset ``+algo=``, with the loss, average and dual clip that its file names."""
-    preset = PRESETS[name]
-    chosen: dict[str, Any] = {"loss_mode": preset.loss_mode, "loss_agg_mode": preset.loss_agg_mode}
+    """Return the row of a preset ``+algo=``, with the loss, average, options and dual clip that it has."""
+    algorithm, preset = ALGORITHMS[name], PRESETS[name]
+    chosen: dict[str, Any] = {"loss_mode": algorithm.loss.name, "loss_agg_mode": algorithm.loss_agg_mode}
     if "clip_ratio_c" in preset.numbers:
         chosen["clip_ratio_c"] = preset.numbers["clip_ratio_c"]
-    return Row(name, f"+algo={name}{settings}", chosen | options, note)
+    return Row(name, f"+algo={name}{settings}", chosen | preset.options | options, note)
 
 
 ROWS = (
@@ -41,6 +41,10 @@ ROWS = (
     _preset("dapo", ", adv_estimator=loss_mode=dapo_per_prompt", loss_mode="dapo_per_prompt"),
     replace(_preset("bnpo", note="by definition"), algorithm="dapo", control=True),
     _preset("dr_grpo", loss_scale_factor=MAX_RESPONSE_LENGTH),
+    _preset("luspo", note="verl's `gspo`, summed over tokens"),
+    _preset("vespo"),
+    _preset("dppo", note="verl's loss", loss_scale_factor=MAX_RESPONSE_LENGTH),
+    _preset("dppo_kl", note="verl's loss", loss_scale_factor=MAX_RESPONSE_LENGTH),
     _preset("gspo", note="verl's loss, averaged as the paper has it"),
     _preset("cispo", note="verl's loss; ε_high 0.5 is a clip at 1.5, where the preset's 4.0 is one at 5"),
 )

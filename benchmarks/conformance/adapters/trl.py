@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers.trainer_callback import TrainerState
 from transformers.training_args import OptimizerNames
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.conformance.adapter import Row, StandIn, Task
 from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks
@@ -59,7 +59,18 @@ ROWS = (
         {"loss_type": "cispo"},
         "epsilon_high is the clip itself, 1.5; TRL advises 5.0",
     ),
+    Row(
+        "luspo",
+        "loss_type=luspo, importance_sampling_level=sequence",
+        {"loss_type": "luspo", "importance_sampling_level": "sequence"},
+    ),
+    Row("vespo", "loss_type=vespo", {"loss_type": "vespo"}, "k and λ are TRL's defaults"),
 )
+
+
+_VESPO = {
+    name: field.default for name, field in GRPOConfig.__dataclass_fields__.items() if name.startswith("vespo_")
+}
 
 
 class Policy(nn.Module):
@@ -95,6 +106,7 @@ def _trainer(task: Task, parts: list[MicroBatch], num_items: Tensor) -> GRPOTrai
     vars(trainer).update(
         args=SimpleNamespace(
             delta=None,
+            **_VESPO,
             use_bias_correction_kl=False,
             steps_per_generation=len(parts),
             gradient_accumulation_steps=len(parts),

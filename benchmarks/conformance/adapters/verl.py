@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from verl.workers.utils.losses import ppo_loss
 from benchmarks.conformance.adapter import Row, StandIn, Task
 from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks
 from benchmarks.conformance.batch import CUTS, MAX_RESPONSE_LENGTH, Floats
+from benchmarks.conformance.oracle import CLIP_COV, KL_COV_SHARE
 
 TITLE = "verl"
 DISTRIBUTION = "verl"
@@ -39,8 +41,14 @@ STAND_INS = (
 _NORM = {"loss_agg_mode": "seq-mean-token-sum-norm"}
 _TOKEN_MEAN: dict[str, Any] = {"loss_agg_mode": "token-mean"}
 _SEQUENCE_MEAN: dict[str, Any] = {"loss_agg_mode": "seq-mean-token-mean"}
+_CONSTANT: dict[str, Any] = _NORM | {"loss_scale_factor": MAX_RESPONSE_LENGTH}
+_NO_TRUNCATION = {"clip_ratio_c": 10000.0}
 _CALLED_REASONABLE = (
     "null, the default: the micro-batch's own width; verl #5417 calls it “a reasonable design”"
+)
+_PER_MICRO_BATCH = (
+    "means and share are the micro-batch's own, which its authors call an approximation "
+    "(PRIME-RL/Entropy-Mechanism-of-RL #20)"
 )
 
 CUTS = tuple(CUTS)
@@ -58,7 +66,7 @@ ROWS = (
     Row(
         "dr_grpo",
         "seq-mean-token-sum-norm, loss_scale_factor=L",
-        _NORM | {"loss_scale_factor": MAX_RESPONSE_LENGTH},
+        _CONSTANT,
     ),
     Row(
         "gspo",
@@ -73,6 +81,38 @@ ROWS = (
         _TOKEN_MEAN | {"loss_mode": "cispo"},
         "ε_high 0.5 is a clip at 1.5",
     ),
+    Row(
+        "dppo",
+        "loss_mode=dppo_tv, clip_ratio=0.15, token-mean (default)",
+        _TOKEN_MEAN | {"loss_mode": "dppo_tv"},
+        "ρ is truncated at 3, the default of `clip_ratio_c`; none is as large here",
+    ),
+    Row(
+        "dppo",
+        "loss_mode=dppo_tv, clip_ratio=0.15, seq-mean-token-sum-norm, loss_scale_factor=L",
+        _CONSTANT | _NO_TRUNCATION | {"loss_mode": "dppo_tv"},
+    ),
+    Row(
+        "dppo_kl",
+        "loss_mode=dppo_kl, clip_ratio=0.05, seq-mean-token-sum-norm, loss_scale_factor=L",
+        _CONSTANT | _NO_TRUNCATION | {"loss_mode": "dppo_kl"},
+    ),
+    Row(
+        "clip_cov",
+        "loss_mode=clip_cov, token-mean, clip_cov_ratio=1",
+        _TOKEN_MEAN
+        | {"loss_mode": "clip_cov"}
+        | {"clip_cov_ratio": 1.0, "clip_cov_lb": CLIP_COV[0], "clip_cov_ub": CLIP_COV[1]},
+        _PER_MICRO_BATCH,
+        control=True,
+    ),
+    Row(
+        "kl_cov",
+        f"loss_mode=kl_cov, token-mean, kl_cov_ratio={KL_COV_SHARE}, ppo_kl_coef=1",
+        _TOKEN_MEAN | {"loss_mode": "kl_cov", "kl_cov_ratio": KL_COV_SHARE, "ppo_kl_coef": 1.0},
+        _PER_MICRO_BATCH,
+        control=True,
+    ),
 )
 
 
@@ -83,18 +123,20 @@ def gradient(task: Task) -> Floats:
 def through_ppo_loss(task: Task, policy_loss: type[PolicyLossConfig]) -> Floats:
     """Return the gradient through verl's own path for a loss registered with it."""
     start_ranks()
-    options = dict(task.row.options)
+    known = {field.name for field in fields(policy_loss)}
+    of_loss = {name: value for name, value in task.row.options.items() if name in known}
+    of_actor = {name: value for name, value in task.row.options.items() if name not in known}
     config = ActorConfig(
         strategy="fsdp",
         rollout_n=task.group_size,
         ppo_micro_batch_size_per_gpu=1,
-        policy_loss=policy_loss(loss_mode=options.pop("loss_mode", "vanilla")),
+        policy_loss=policy_loss(**of_loss),
         clip_ratio_low=task.clip_low,
         clip_ratio_high=task.clip_high,
         use_kl_loss=task.kl_coef > 0,
         kl_loss_coef=task.kl_coef,
         kl_loss_type="low_var_kl",
-        **options,
+        **of_actor,
     )
 
     def run(parts: list[MicroBatch]) -> None:
