@@ -99,8 +99,8 @@ def relative_error(found: Floats, expected: Floats) -> float:
 
 
 def failures(frameworks: dict[str, dict[str, Any]]) -> list[str]:
-    """Return what makes a table untrustworthy: numbers that are missing, a control that passes, a row of ours
-    that is not exact.
+    """Return what makes a table untrustworthy: numbers that are missing, a control that passes, a known bug
+    that is not found or is back, a row of ours that is not exact.
     """
     wrong = [] if frameworks else ["no framework was measured"]
     for name, framework in frameworks.items():
@@ -112,6 +112,9 @@ def failures(frameworks: dict[str, dict[str, Any]]) -> list[str]:
     return wrong
 
 
+_CONTROL_PASSES = "a failing control, but it does not depend on the cut"
+
+
 def _fault(row: dict[str, Any], *, ours: bool) -> str:
     first = row["cells"].get("ragged/" + next(iter(ALGORITHMS[row["algorithm"]].readings)))
     if first is None:
@@ -121,9 +124,12 @@ def _fault(row: dict[str, Any], *, ours: bool) -> str:
     for kind, cell in row["cells"].items():
         if not all(math.isfinite(number) for number in cell.values() if isinstance(number, float)):
             return f"{kind} has NaN, no gradient, or no other cut than the whole"
+    bug = row["bug"]
     if row["control"] and first["error"] <= EXACT:
-        return "a failing control, but it does not depend on the cut"
+        return f"the known bug {bug} is not found" if bug else _CONTROL_PASSES
     error = largest(cell["error"] for cell in row["cells"].values())
+    if bug and not row["control"] and error > EXACT:
+        return f"the known bug {bug} is there again ({error:.1e})"
     return f"depends on the cut ({error:.1e})" if ours and not row["control"] and error > EXACT else ""
 
 

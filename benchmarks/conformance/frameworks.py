@@ -29,6 +29,7 @@ FRAMEWORKS = {
     "grpo_verl_ext": Framework("0.9.1"),
     "verl": Framework("0.9.1"),
     "trl": Framework("1.16.0", ("trl==1.16.0",)),
+    "trl_before_6024": Framework("1.9.0", ("trl==1.9.0",)),
     "skyrl": Framework(
         "0.3.0", ("skyrl==0.3.0", "jaxtyping==0.3.11", "loguru==0.7.3", "wadler-lindig==0.1.8")
     ),

@@ -89,8 +89,8 @@ def facts(adapter: ModuleType) -> dict[str, Any]:
         "cuts": list(adapter.CUTS),
         "no_mode": adapter.NO_MODE,
         "rows": [
-            {"algorithm": r.algorithm, "settings": r.settings, "note": r.note, "control": r.control}
-            for r in adapter.ROWS
+            {key: getattr(row, key) for key in ("algorithm", "settings", "note", "control", "bug")}
+            for row in adapter.ROWS
         ],
     }
 

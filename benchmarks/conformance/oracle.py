@@ -170,8 +170,10 @@ ALGORITHMS = {
     "clip_cov": Algorithm("Clip-Cov", 1.0, 1.0, {"paper": without_high_covariance}),
     "kl_cov": Algorithm("KL-Cov", 0.2, 0.2, {"paper": with_kl_at_high_covariance}),
 }
-"""Clip ranges are the papers', but CISPO's, which has none: 1 + 0.5, so that some ratios are clipped. VESPO and
-KL-Cov read none; DPPO's is a divergence."""
+"""Clip ranges are the papers', but CISPO's, which has none: 1 + 0.5, so that some ratios are clipped.
+
+DPPO's is its divergence; VESPO and KL-Cov read none.
+"""
 
 
 def _log_ratio(batch: Batch) -> Floats:

@@ -17,7 +17,8 @@ def page(results: dict[str, Any]) -> str:
     frameworks = results["frameworks"]
     parts = [INTRODUCTION.format(command=COMMAND, date=results["date"])]
     parts += [algorithm_section(name, frameworks) for name in ALGORITHMS]
-    parts += [CONTROLS.format(controls=controls(frameworks)), versions(frameworks), stand_ins(frameworks)]
+    parts += [CONTROLS.format(controls=controls(frameworks)), known_bugs(frameworks)]
+    parts += [versions(frameworks), stand_ins(frameworks)]
     return "\n".join(parts)
 
 
@@ -32,7 +33,7 @@ def algorithm_section(algorithm: str, frameworks: dict[str, Any]) -> str:
     lines = [f"## {ALGORITHMS[algorithm].title}", "", joined(header), joined(["---"] * len(header))]
     notes = []
     for framework in frameworks.values():
-        rows = [row for row in framework["rows"] if row["algorithm"] == algorithm]
+        rows = [row for row in framework["rows"] if row["algorithm"] == algorithm and not row["bug"]]
         for row in rows:
             found = [numbers(row["cells"].get(column), framework) for column in columns]
             lines.append(joined([framework["title"], f"`{row['settings']}`", *found, worst_cut(row)]))
@@ -74,8 +75,35 @@ def controls(frameworks: dict[str, Any]) -> str:
         f"{framework['title']} `{row['settings']}` {short(next(iter(row['cells'].values()))['error'])}"
         for framework in frameworks.values()
         for row in framework["rows"]
-        if row["control"]
+        if row["control"] and not row["bug"]
     )
+
+
+def known_bugs(frameworks: dict[str, Any]) -> str:
+    """Return the rows of versions with a known bug and of those that are mended."""
+    header = ["framework", "settings", "bug", "whole mini-batch", "one masked", "worst cut"]
+    lines = [KNOWN_BUGS, joined(header), joined(["---"] * len(header))]
+    for framework in frameworks.values():
+        for row in (row for row in framework["rows"] if row["bug"]):
+            reading = next(iter(ALGORITHMS[row["algorithm"]].readings))
+            found = [numbers(row["cells"][f"{kind}/{reading}"], framework) for kind in ("ragged", "masked")]
+            lines.append(
+                joined(
+                    [
+                        f"{framework['title'].split()[0]} {framework['version']}",
+                        f"`{row['settings']}`",
+                        f"[{row['bug'].partition('/')[2]}]({link(row['bug'])})",
+                        *found,
+                        worst_cut(row),
+                    ]
+                )
+            )
+    return "\n".join([*lines, ""])
+
+
+def link(bug: str) -> str:
+    """Return the address of ``owner/name#number``."""
+    return f"https://github.com/{bug.replace('#', '/pull/')}"
 
 
 def versions(frameworks: dict[str, Any]) -> str:
@@ -142,6 +170,17 @@ CONTROLS = """\
 ## Controls that must fail
 
 They depend on the cut by definition or by default; a measurement that does not see it is wrong: {controls}.
+"""
+
+KNOWN_BUGS = """\
+## A known bug, found again
+
+A released version with a bug that its authors have mended since, measured as all other rows are. The command
+fails if the old version is exact, or the new one is not.
+
+TRL counts the tokens of a generation, of `steps_per_generation` micro-batches. Up to 1.9.0 `dapo`, `cispo` and
+`vespo` divided every update by them, also one that is a part of the generation. With 16 micro-batches in a
+generation, an update of one had 1/16 of its gradient, and an update of 16 had all of it, which is an error of 15.
 """
 
 HASHES = """\

@@ -102,7 +102,7 @@ ROWS = (
         "clip_cov",
         "policy_loss_type=clip_cov, token_mean, clip_cov.clip_ratio=1",
         {"policy_loss_type": "clip_cov"},
-        "no token is dropped: advantages are divided by N before the loss, so that no covariance reaches ω_low",
+        "advantages are divided by N before the loss, so that no covariance reaches ω_low: none is dropped",
     ),
     Row(
         "kl_cov",

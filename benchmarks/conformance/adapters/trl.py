@@ -34,7 +34,7 @@ STAND_INS = (
     StandIn(
         "trl/trainer/grpo_trainer.py",
         "num_items_in_batch = self.accelerator.gather(loss_mask.sum()).sum()",
-        "tokens of the mini-batch, summed over ranks by gloo",
+        "tokens of the mini-batch, summed over ranks by gloo, times the updates of a generation",
     ),
     StandIn(
         "trl/trainer/base_trainer.py",
@@ -43,6 +43,19 @@ STAND_INS = (
     ),
 )
 NO_MODE: dict[str, str] = {}
+
+
+def generations_of_16_steps(*, control: bool = False) -> Row:
+    """Return the row of #6024: ``num_items_in_batch`` counts a generation, of which an update is a part."""
+    return Row(
+        "dapo",
+        "loss_type=dapo, steps_per_generation=16",
+        {"loss_type": "dapo", "steps_per_generation": 16},
+        control=control,
+        bug="huggingface/trl#6024",
+    )
+
+
 ROWS = (
     Row("grpo", "loss_type=grpo", {"loss_type": "grpo"}),
     Row("dapo", "loss_type=dapo (default)", {"loss_type": "dapo"}),
@@ -65,12 +78,12 @@ ROWS = (
         {"loss_type": "luspo", "importance_sampling_level": "sequence"},
     ),
     Row("vespo", "loss_type=vespo", {"loss_type": "vespo"}, "k and λ are TRL's defaults"),
+    generations_of_16_steps(),
 )
 
 
-_VESPO = {
-    name: field.default for name, field in GRPOConfig.__dataclass_fields__.items() if name.startswith("vespo_")
-}
+_DEFAULTS = GRPOConfig.__dataclass_fields__
+_VESPO = {name: field.default for name, field in _DEFAULTS.items() if name.startswith("vespo_")}
 
 
 class Policy(nn.Module):
@@ -86,13 +99,15 @@ class Policy(nn.Module):
         return SimpleNamespace(log_probs=log_prob, entropy=torch.zeros_like(log_prob))
 
 
-def gradient(task: Task) -> Floats:
+def gradient(task: Task, **older: Any) -> Floats:
+    """Return the gradient; ``older``: attributes that an older trainer reads."""
     start_ranks()
 
     def run(parts: list[MicroBatch]) -> None:
         num_items = sum(part.mask.sum() for part in parts)
         dist.all_reduce(num_items)
         trainer = _trainer(task, parts, num_items)
+        vars(trainer).update(older)
         for _ in parts:
             trainer.training_step(trainer.model, {}, None)
 
@@ -102,13 +117,16 @@ def gradient(task: Task) -> Floats:
 def _trainer(task: Task, parts: list[MicroBatch], num_items: Tensor) -> GRPOTrainer:
     settings = {"importance_sampling_level": "token"} | task.row.options
     cispo = settings["loss_type"] == "cispo"
+    steps_per_generation = settings.pop("steps_per_generation", len(parts))
+    updates_per_generation = steps_per_generation // len(parts)
+    inputs = [_inputs(part, num_items * updates_per_generation) for part in parts]
     trainer = object.__new__(GRPOTrainer)
     vars(trainer).update(
         args=SimpleNamespace(
             delta=None,
             **_VESPO,
             use_bias_correction_kl=False,
-            steps_per_generation=len(parts),
+            steps_per_generation=steps_per_generation,
             gradient_accumulation_steps=len(parts),
             report_to=[],
             torch_empty_cache_steps=None,
@@ -127,7 +145,7 @@ def _trainer(task: Task, parts: list[MicroBatch], num_items: Tensor) -> GRPOTrai
         _step=len(parts),
         _current_train_step_time=0.0,
         current_gradient_accumulation_steps=len(parts),
-        _buffered_inputs=[_inputs(part, num_items) for part in parts],
+        _buffered_inputs=inputs * updates_per_generation,
         _metrics={"train": defaultdict(list)},
         aux_loss_enabled=False,
         top_entropy_quantile=1.0,
