@@ -21,6 +21,17 @@ MASKED_ROW = 13
 """The response of 12 tokens that the second batch masks out as a whole."""
 TOKEN_BUDGET = 2 * MAX_RESPONSE_LENGTH
 
+REWARDS: Floats = np.array(
+    [
+        [[1, 0.8], [0, 0.4], [0, 0.0], [0, 0.8]],
+        [[1, 0.2], [1, 0.2], [0, 0.6], [0, 0.8]],
+        [[0, 0.4], [1, 0.4], [1, 0.4], [1, 0.4]],
+        [[0, 0.0], [0, 0.8], [0, 0.8], [0, 0.2]],
+    ]
+).reshape(-1, 2)
+"""Right or wrong, and a second reward, of each response; one group has no spread of the first, one none of
+the second. Estimators of one reward get the first."""
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -22,6 +22,8 @@ VESPO = {"positive": (2.0, 3.0), "negative": (3.0, 2.0)}
 """Sign of the advantage → k and λ of the kernel, by the authors' script."""
 CLIP_COV = (1.0, 5.0)
 """ω_low and ω_high of the authors' scripts."""
+STD_OF_EQUALS = 1e-12
+"""Largest standard deviation that rounding gives equal rewards."""
 KL_COV_SHARE = 0.02
 """Share of tokens with a KL penalty. Ours: the scripts' 0.002 is no token of 224. The coefficient is 1."""
 
@@ -174,6 +176,29 @@ ALGORITHMS = {
 
 DPPO's is its divergence; VESPO and KL-Cov read none.
 """
+
+
+def over_mean(rewards: Floats) -> Floats:
+    """Return MaxRL's advantages, arXiv 2602.02710: (r − mean r)/mean r in each group; 0 if that mean is 0."""
+    groups = rewards[:, 0].reshape(-1, GROUP_SIZE)
+    mean = groups.mean(1, keepdims=True)
+    advantages: Floats = np.divide(groups - mean, mean, out=np.zeros_like(groups), where=mean > 0)
+    return advantages.ravel()
+
+
+def decoupled(rewards: Floats) -> Floats:
+    """Return GDPO's advantages, arXiv 2601.05242: each reward normalised in its group (n − 1; 0 without
+    spread), their sum divided by its standard deviation over all responses.
+    """
+    groups = rewards.reshape(-1, GROUP_SIZE, rewards.shape[1])
+    centred, std = groups - groups.mean(1, keepdims=True), groups.std(1, ddof=1, keepdims=True)
+    total = np.divide(centred, std, out=np.zeros_like(groups), where=std > STD_OF_EQUALS).sum(2).ravel()
+    advantages: Floats = total / total.std(ddof=1)
+    return advantages
+
+
+ESTIMATORS = {"maxrl": ("MaxRL", over_mean), "gdpo": ("GDPO", decoupled)}
+"""Name → title, and function of the rewards, (B, M), without the ε that code adds to divisors."""
 
 
 def _log_ratio(batch: Batch) -> Floats:

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.conformance.comparison import EXACT
 from benchmarks.conformance.frameworks import FRAMEWORKS
-from benchmarks.conformance.oracle import ALGORITHMS
+from benchmarks.conformance.oracle import ALGORITHMS, ESTIMATORS
 
 COMMAND = "python -m benchmarks.conformance"
 KINDS = {"ragged": "{}", "masked": "{}, one masked", "kl": "KL term"}
@@ -17,6 +17,7 @@ def page(results: dict[str, Any]) -> str:
     frameworks = results["frameworks"]
     parts = [INTRODUCTION.format(command=COMMAND, date=results["date"])]
     parts += [algorithm_section(name, frameworks) for name in ALGORITHMS]
+    parts.append(estimators(frameworks))
     parts += [CONTROLS.format(controls=controls(frameworks)), known_bugs(frameworks)]
     parts += [versions(frameworks), stand_ins(frameworks)]
     return "\n".join(parts)
@@ -43,6 +44,21 @@ def algorithm_section(algorithm: str, frameworks: dict[str, Any]) -> str:
             lines.append(joined([framework["title"], "no such mode", *[""] * (len(columns) + 1)]))
             notes.append(f"- {framework['title']}: {framework['no_mode'][algorithm]}.")
     return "\n".join([*lines, "", *notes, *([""] if notes else [])])
+
+
+def estimators(frameworks: dict[str, Any]) -> str:
+    """Return the table of advantages, with a list of notes below it."""
+    lines = [ESTIMATORS_TEXT, joined(["algorithm", "framework", "settings", "distance · scale"])]
+    lines.append(joined(["---"] * 4))
+    notes = []
+    for name, (algorithm, _) in ESTIMATORS.items():
+        for framework in frameworks.values():
+            for row in (row for row in framework["estimators"] if row["algorithm"] == name):
+                cell = f"{short(row['cell']['distance'])} · {row['cell']['scale']:.3g}"
+                lines.append(joined([algorithm, framework["title"], f"`{row['settings']}`", cell]))
+                if row["note"]:
+                    notes.append(f"- {framework['title']}, `{row['settings']}`: {row['note']}.")
+    return "\n".join([*lines, "", *notes, ""])
 
 
 def title(column: str) -> str:
@@ -166,6 +182,14 @@ A cell is **error · distance · scale**, of the gradient with respect to the lo
 0 is at most 1e-6. “One masked”: all tokens of one response masked out; the papers' B stays 16.
 """
 
+ESTIMATORS_TEXT = """\
+## Advantages
+
+Each framework's own estimator on two rewards of the same 16 responses, right or wrong and another; MaxRL
+gets the first. Distance and scale are those of the advantages, to the paper's formula without ε: an ε of
+1e-6 beside a divisor explains up to 1e-5.
+"""
+
 CONTROLS = """\
 ## Controls that must fail
 
@@ -178,9 +202,9 @@ KNOWN_BUGS = """\
 A released version with a bug that its authors have mended since, measured as all other rows are. The command
 fails if the old version is exact, or the new one is not.
 
-TRL counts the tokens of a generation, of `steps_per_generation` micro-batches. Up to 1.9.0 `dapo`, `cispo` and
-`vespo` divided every update by them, also one that is a part of the generation. With 16 micro-batches in a
-generation, an update of one had 1/16 of its gradient, and an update of 16 had all of it, which is an error of 15.
+TRL counts the tokens of a generation, of `steps_per_generation` micro-batches. Up to 1.9.0 `dapo`, `cispo`
+and `vespo` divided every update by them, also one that is a part of the generation. With 16 micro-batches in
+a generation, an update of one had 1/16 of its gradient, and an update of 16 had all of it: an error of 15.
 """
 
 HASHES = """\

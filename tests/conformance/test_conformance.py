@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import re
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,9 @@ from benchmarks.conformance import __main__ as command
 from benchmarks.conformance import comparison, harness
 from benchmarks.conformance.adapter import Row, Task
 from benchmarks.conformance.adapters.stubs import stub
-from benchmarks.conformance.batch import CUTS, GROUP_SIZE, Batch, batches, rank_rows
+from benchmarks.conformance.batch import CUTS, GROUP_SIZE, REWARDS, Batch, batches, rank_rows
 from benchmarks.conformance.frameworks import FRAMEWORKS
-from benchmarks.conformance.oracle import ALGORITHMS, KL_COEF, kl
+from benchmarks.conformance.oracle import ALGORITHMS, ESTIMATORS, KL_COEF, kl
 from benchmarks.conformance.page import page
 from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.utils.measured import largest
@@ -235,6 +236,51 @@ def test_the_kl_term_is_k3_averaged_over_each_response() -> None:
     assert KL_COEF == 0.04
 
 
+# The papers' advantages
+
+
+def test_maxrls_advantages_by_hand() -> None:
+    # K of 4 are right: 4/K − 1 for a right response, −1 for a wrong one, and 0 where none is right.
+    third = 1 / 3
+    assert ESTIMATORS["maxrl"][1](REWARDS) == pytest.approx(
+        [3, -1, -1, -1, 1, 1, -1, -1, -1, third, third, third, 0, 0, 0, 0], abs=1e-15
+    )
+
+
+def test_gdpos_advantages_response_by_response() -> None:
+    def normalised(rewards: list[float]) -> list[float]:
+        mean, std = statistics.mean(rewards), statistics.stdev(rewards)
+        return [(reward - mean) / std if std > 1e-9 else 0.0 for reward in rewards]
+
+    sums = []
+    for start in range(0, 16, GROUP_SIZE):
+        first, second = (normalised(list(REWARDS[start : start + GROUP_SIZE, m])) for m in (0, 1))
+        sums += [a + b for a, b in zip(first, second, strict=True)]
+    expected = [each / statistics.stdev(sums) for each in sums]
+    np.testing.assert_allclose(ESTIMATORS["gdpo"][1](REWARDS), expected, rtol=1e-12, atol=1e-15)
+
+
+def test_gdpo_does_not_mind_how_far_a_reward_is_spread() -> None:
+    gdpo = ESTIMATORS["gdpo"][1]
+    np.testing.assert_allclose(gdpo(REWARDS * [1, 100]), gdpo(REWARDS), rtol=1e-12, atol=1e-15)
+
+
+def test_advantages_are_compared_with_the_papers() -> None:
+    paper = ESTIMATORS["maxrl"][1](REWARDS)
+    assert comparison.estimator_cell(list(paper), "maxrl") == {"distance": 0, "scale": 1}
+    doubled = comparison.estimator_cell(list(2 * paper), "maxrl")
+    assert (doubled["distance"], doubled["scale"]) == (pytest.approx(1), pytest.approx(2))
+
+
+def test_the_harness_asks_for_the_advantages_of_each_row() -> None:
+    adapter = SimpleNamespace(
+        ESTIMATORS=(Row("maxrl", "s"),), advantages=lambda row, batch: [len(row.settings)] * len(batch)
+    )
+    [row] = harness.advantages(adapter, BATCHES["ragged"])  # type: ignore[arg-type]
+    assert (row["algorithm"], row["settings"], row["advantages"]) == ("maxrl", "s", [1.0] * 16)
+    assert harness.advantages(SimpleNamespace(), BATCHES["ragged"]) == []  # type: ignore[arg-type]
+
+
 # Toy frameworks
 
 
@@ -392,7 +438,7 @@ def faults_of(
         {"algorithm": "dapo", "settings": "faulty", "control": control, "bug": "", "cells": cells}
         for cells in measured(adapter, ranks=ranks)
     ]
-    return comparison.failures({name: {"rows": rows}})
+    return comparison.failures({name: {"rows": rows, "estimators": []}})
 
 
 # What stops the command
@@ -401,7 +447,8 @@ def faults_of(
 def framework(**changes: Any) -> dict[str, Any]:
     row = {"algorithm": "grpo", "settings": "s", "control": False, "bug": ""}
     row |= {"cells": {"ragged/paper": {"error": 0.0}}}
-    entry = {"version": "1", "sha256": {"a.py": "x"}, "stand_ins": [], "rows": [row | changes.pop("row", {})]}
+    entry = {"version": "1", "sha256": {"a.py": "x"}, "stand_ins": [], "estimators": []}
+    entry["rows"] = [row | changes.pop("row", {})]
     return entry | changes
 
 
@@ -425,6 +472,18 @@ def test_a_known_bug_must_be_found_in_the_old_version_and_not_in_the_new_one() -
     assert comparison.failures({"new": framework(row=depends)}) == [
         "new, s: the known bug a/b#1 is there again (1.0e-01)"
     ]
+
+
+def test_advantages_of_ours_must_be_the_papers() -> None:
+    def of(distance: float) -> dict[str, Any]:
+        row = {"algorithm": "gdpo", "settings": "s", "note": "", "cell": {"distance": distance, "scale": 1.0}}
+        return framework(estimators=[row])
+
+    assert comparison.failures({"trl": of(0.3), "grpo_verl_ext": of(1e-6)}) == []
+    assert comparison.failures({"grpo_verl_ext": of(0.3)}) == [
+        "grpo_verl_ext, s: advantages differ from the paper (3.0e-01)"
+    ]
+    assert comparison.failures({"trl": of(math.nan)}) == ["trl, s: advantages differ from the paper (nan)"]
 
 
 def test_a_millionth_is_rounding_and_two_are_not() -> None:
@@ -544,13 +603,21 @@ def test_the_page_is_written_from_the_kept_results() -> None:
 
 
 def test_every_kept_row_has_its_three_numbers() -> None:
-    tables = page(KEPT).split("## Controls that must fail")[0]
+    tables = page(KEPT).split("## Advantages")[0]
     rows = re.findall(r"^\| (?!framework|---|line)(.*) \|$", tables, re.MULTILINE)
     for row in rows:
         _, settings, *cells = row.split(" | ")
         if settings != "no such mode":
             assert all(re.fullmatch(r"(\S+ · \S+ · \S+)|no such mode", cell) for cell in cells[:-1]), row
     assert len(rows) >= 20
+
+
+def test_the_table_of_advantages_has_ours_and_others() -> None:
+    section = page(KEPT).split("## Advantages")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (MaxRL|GDPO) \| (.*?) \| `.*` \| (\S+) · (\S+) \|$", section, re.MULTILINE)
+    ours = [algorithm for algorithm, title, _, _ in rows if title == "grpo_verl_ext, in verl"]
+    assert ours == ["MaxRL", "GDPO"]
+    assert len(rows) == len(re.findall(r"^\| (?:MaxRL|GDPO)", section, re.MULTILINE)) >= 5
 
 
 def test_the_known_bug_has_a_section_with_the_old_version_and_the_mended_one() -> None:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.conformance.adapter import Row, StandIn, Task
 from benchmarks.conformance.adapters.stubs import bare, stub
 from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated
-from benchmarks.conformance.batch import CUTS, GROUP_SIZE, Floats
+from benchmarks.conformance.batch import CUTS, GROUP_SIZE, REWARDS, Batch, Floats
 from benchmarks.conformance.oracle import CLIP_COV, KL_COV_SHARE
 
 for module in ("skyrl_gym", "skyrl_gym.envs", "skyrl_gym.envs.search", "skyrl_gym.envs.sql"):
@@ -26,6 +27,7 @@ torch.cuda.current_device = lambda: "cpu"
 from skyrl.backends.skyrl_train.utils.ppo_utils import (  # noqa: E402
     PolicyLossRegistry,
     apply_loss_reduction_to_advantages_minibatch,
+    compute_maxrl_advantage,
 )
 from skyrl.backends.skyrl_train.workers.worker import PolicyWorkerBase  # noqa: E402
 from skyrl.train.config import AlgorithmConfig, CISPOConfig, DPPOConfig  # noqa: E402
@@ -111,6 +113,18 @@ ROWS = (
         "advantages are divided by N before the loss, its KL term is not; the share is the micro-batch's own",
     ),
 )
+
+
+ESTIMATORS = (Row("maxrl", "advantage_estimator=maxrl"),)
+
+
+def advantages(_: Row, batch: Batch) -> Floats:
+    rewards = torch.zeros(batch.mask.shape, dtype=torch.float64)
+    rewards[range(len(batch)), [length - 1 for length in batch.lengths]] = torch.tensor(REWARDS[:, 0])
+    found, _ = compute_maxrl_advantage(
+        rewards, torch.tensor(batch.mask), index=np.arange(len(batch)) // GROUP_SIZE
+    )
+    return found[:, 0].numpy()
 
 
 def gradient(task: Task) -> Floats:

@@ -22,7 +22,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.conformance.adapter import Row, StandIn, Task
 from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks
-from benchmarks.conformance.batch import EQUAL_CUTS, Floats
+from benchmarks.conformance.batch import EQUAL_CUTS, GROUP_SIZE, REWARDS, Batch, Floats
 
 TITLE = "TRL"
 DISTRIBUTION = "trl"
@@ -89,6 +89,8 @@ _VESPO = {name: field.default for name, field in _DEFAULTS.items() if name.start
 class Policy(nn.Module):
     """Answers with the log-probs of the micro-batch that is next."""
 
+    is_gradient_checkpointing = False
+
     def __init__(self, parts: list[MicroBatch]) -> None:
         super().__init__()
         self.parts = iter(parts)
@@ -97,6 +99,49 @@ class Policy(nn.Module):
         log_prob = next(self.parts).log_prob
         assert input_ids.shape == (len(log_prob), log_prob.shape[1] + 1)
         return SimpleNamespace(log_probs=log_prob, entropy=torch.zeros_like(log_prob))
+
+
+ESTIMATORS = (Row("gdpo", "multi_objective_aggregation=normalize_then_sum", note="ε is 1e-4"),)
+
+
+def advantages(_: Row, batch: Batch) -> Floats:
+    """Score one token for each response; ``_generate`` and ``_calculate_rewards`` have nothing to do."""
+    start_ranks()
+    one_each = [[0] for _ in range(len(batch))]
+    names = ["first", "second"]
+    trainer = object.__new__(GRPOTrainer)
+    vars(trainer).update(
+        args=SimpleNamespace(
+            per_device_train_batch_size=len(batch),
+            steps_per_generation=1,
+            gradient_accumulation_steps=1,
+            gradient_checkpointing_kwargs=None,
+        ),
+        accelerator=Accelerator(cpu=True),
+        model=Policy([]),
+        num_iterations=1,
+        environment_factories=None,
+        environments=None,
+        tools=[],
+        _generate=lambda _: (one_each, one_each, None, one_each, None, {}, None, None),
+        _calculate_rewards=lambda *_: torch.tensor(REWARDS),
+        _tokenizer=SimpleNamespace(pad_token_id=0),
+        pad_to_multiple_of=None,
+        mask_truncated_completions=False,
+        use_vllm=False,
+        beta=0.0,
+        num_generations=GROUP_SIZE,
+        multi_objective_aggregation="normalize_then_sum",
+        reward_weights=torch.ones(len(names)),
+        reward_funcs=names,
+        reward_func_names=names,
+        log_multimodal=False,
+        _metrics={"train": defaultdict(list)},
+        _logs={key: [] for key in ("prompt", "completion", "advantages")} | {"rewards": defaultdict(list)},
+        _pending_extra_logs={},
+        _pending_metrics={},
+    )
+    return trainer._generate_and_score_completions([{"prompt": ""}] * len(batch))["advantages"].numpy()
 
 
 def gradient(task: Task, **older: Any) -> Floats:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
+from verl.trainer.ppo.core_algos import compute_gdpo_outcome_advantage
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 
 from benchmarks.conformance.adapter import Row, StandIn, Task
 from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks
-from benchmarks.conformance.batch import CUTS, MAX_RESPONSE_LENGTH, Floats
+from benchmarks.conformance.batch import CUTS, GROUP_SIZE, MAX_RESPONSE_LENGTH, REWARDS, Batch, Floats
 from benchmarks.conformance.oracle import CLIP_COV, KL_COV_SHARE
 
 TITLE = "verl"
@@ -114,6 +117,45 @@ ROWS = (
         control=True,
     ),
 )
+
+
+ESTIMATORS = (
+    Row(
+        "gdpo",
+        "adv_estimator=gdpo",
+        note="its second mean and standard deviation are over tokens (verl #6497)",
+    ),
+)
+
+
+def advantages(_: Row, batch: Batch) -> Floats:
+    keys = ["first", "second"]
+    found, _ = compute_gdpo_outcome_advantage(
+        on_last_token(REWARDS.sum(1), batch),
+        torch.tensor(batch.mask),
+        index=prompt_ids(batch),
+        config={"gdpo_reward_keys": keys},
+        non_tensor_batch=dict(zip(keys, REWARDS.T, strict=True)),
+        batch={
+            "prompts": torch.zeros(len(batch), 1),
+            "attention_mask": torch.cat(
+                [torch.ones(len(batch), 1), torch.tensor(batch.present)], dim=1
+            ).long(),
+        },
+    )
+    return found[:, 0].numpy()
+
+
+def on_last_token(rewards: Floats, batch: Batch) -> Tensor:
+    """Put the reward of each response on its last token, (B, T)."""
+    found = torch.zeros(batch.mask.shape, dtype=torch.float64)
+    found[range(len(batch)), [length - 1 for length in batch.lengths]] = torch.tensor(rewards)
+    return found
+
+
+def prompt_ids(batch: Batch) -> NDArray[np.object_]:
+    """Return the name of each row's prompt."""
+    return np.array([f"prompt {row // GROUP_SIZE}" for row in range(len(batch))], dtype=object)
 
 
 def gradient(task: Task) -> Floats:
