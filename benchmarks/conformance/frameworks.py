@@ -58,5 +58,10 @@ FRAMEWORKS = {
         world_sizes=(1,),
     ),
     "nemo_rl": Framework("7ea279a", repository="NVIDIA-NeMo/RL"),
+    "prime_rl": Framework(
+        "559b447",
+        ("beartype==0.22.9", "jaxtyping==0.3.11", "wadler-lindig==0.1.8"),
+        repository="PrimeIntellect-ai/prime-rl",
+    ),
 }
 """Adapter → framework, in the order of the table; the only place where a version stands."""
