@@ -30,6 +30,8 @@ FRAMEWORKS = {
     "verl": Framework("0.9.1"),
     "trl": Framework("1.16.0", ("trl==1.16.0",)),
     "trl_before_6024": Framework("1.9.0", ("trl==1.9.0",)),
+    "ms_swift": Framework("4.6.0", ("ms-swift==4.6.0", "trl==0.29.1")),
+    "ms_swift_before_10117": Framework("4.5.3", ("ms-swift==4.5.3", "trl==0.29.1")),
     "skyrl": Framework(
         "0.3.0", ("skyrl==0.3.0", "jaxtyping==0.3.11", "loguru==0.7.3", "wadler-lindig==0.1.8")
     ),

@@ -119,7 +119,7 @@ def known_bugs(frameworks: dict[str, Any]) -> str:
 
 def link(bug: str) -> str:
     """Return the address of ``owner/name#number``."""
-    return f"https://github.com/{bug.replace('#', '/pull/')}"
+    return f"https://github.com/{bug.replace('#', '/issues/')}"
 
 
 def versions(frameworks: dict[str, Any]) -> str:
@@ -197,10 +197,14 @@ They depend on the cut by definition or by default; a measurement that does not 
 """
 
 KNOWN_BUGS = """\
-## A known bug, found again
+## Known bugs, found again
 
-A released version with a bug that its authors have mended since, measured as all other rows are. The command
-fails if the old version is exact, or the new one is not.
+Released versions with a bug that its authors have mended since, measured as all other rows are. The command
+fails if an old version is exact, or a new one is not.
+
+ms-swift divides `dapo`, `cispo` and `fipo` by the tokens of all micro-batches. Up to 4.5.3 Hugging Face's
+`training_step` then divided by the number of micro-batches: 1/2 of the gradient is missing in halves, and 15/16
+in 16 micro-batches.
 
 TRL counts the tokens of a generation, of `steps_per_generation` micro-batches. Up to 1.9.0 `dapo`, `cispo`
 and `vespo` divided every update by them, also one that is a part of the generation. With 16 micro-batches in
