@@ -203,8 +203,8 @@ Released versions with a bug that its authors have mended since, measured as all
 fails if an old version is exact, or a new one is not.
 
 ms-swift divides `dapo`, `cispo` and `fipo` by the tokens of all micro-batches. Up to 4.5.3 Hugging Face's
-`training_step` then divided by the number of micro-batches: 1/2 of the gradient is missing in halves, and 15/16
-in 16 micro-batches.
+`training_step` then divided by the number of micro-batches, too: 1/2 of the gradient is missing in halves,
+and 15/16 in 16 micro-batches.
 
 TRL counts the tokens of a generation, of `steps_per_generation` micro-batches. Up to 1.9.0 `dapo`, `cispo`
 and `vespo` divided every update by them, also one that is a part of the generation. With 16 micro-batches in

@@ -34,7 +34,7 @@ def _preset(name: str, settings: str = "", note: str = "", **options: Any) -> Ro
     chosen: dict[str, Any] = {"loss_mode": algorithm.loss.name, "loss_agg_mode": algorithm.loss_agg_mode}
     if "clip_ratio_c" in preset.numbers:
         chosen["clip_ratio_c"] = preset.numbers["clip_ratio_c"]
-    return Row(name, f"+algo={name}{settings}", chosen | preset.options | options, note)
+    return Row(name, f"+algo={name}{settings}", chosen | dict(preset.options) | options, note)
 
 
 ROWS = (

@@ -52,7 +52,7 @@ ROWS = (
         "dppo",
         "dppo_mask_low=dppo_mask_high=0.15, kl_tau=1e-3 (default)",
         {"kl_tau": 1e-3},
-        "and (log ρ)² of Kimi K2.5, arXiv 2602.02276",
+        "a token mean, and the term kl_tau·(log ρ)² that it has from Kimi K2.5, arXiv 2602.02276",
     ),
 )
 
