@@ -46,7 +46,8 @@ from verl.workers.utils.padding import response_to_nested
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import ROW_KEYS, row_roles
-from grpo_verl_ext.verl_plugin.gvpo.trainer import GroupBatchingMixin
+from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
+from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
 from grpo_verl_ext.verl_plugin.reference.trainer import ReferenceSyncTrainerMixin
 from grpo_verl_ext.verl_plugin.steps.trainer import ProcessSupervisionMixin, collected
 from grpo_verl_ext.verl_plugin.wire import STEPS
@@ -146,7 +147,7 @@ class EmptyTrainer(PPOTrainerSync):  # type: ignore[misc]
         pass
 
 
-class Trainer(GroupBatchingMixin, ProcessSupervisionMixin, ReferenceSyncTrainerMixin, EmptyTrainer):
+class Trainer(GvpoMixin, MiniBatchMixin, ProcessSupervisionMixin, ReferenceSyncTrainerMixin, EmptyTrainer):
     """Only this package's part of the trainer."""
 
 

@@ -1,4 +1,4 @@
-"""Measure seconds and memory of verl's actor update with ``+algo=gvpo`` and ``+algo=grpo``.
+"""Measure seconds and memory of verl's actor update with GVPO beside GRPO, or with two other losses.
 
 Uses verl's FSDP2 worker on one or two ranks, a Qwen2 model with random weights, and the same rows for both.
 Of four updates on a rollout, three need the mean log-ratio of each prompt: from the update itself, where a
@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.table import Table
 from tensordict import TensorDict
 
-from grpo_verl_ext.verl_plugin.gvpo.packing import (
+from grpo_verl_ext.verl_plugin.mini_batch.packing import (
     balanced_over_ranks,
     blocks_over_ranks,
     whole_groups,
 )
-from grpo_verl_ext.verl_plugin.gvpo.plan import Cut, Plan, choose
-from grpo_verl_ext.verl_plugin.wire import DriftSource
+from grpo_verl_ext.verl_plugin.mini_batch.plan import Cut, Plan, choose
+from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 PROMPT, VOCABULARY = 32, 4096
 MIB = 2**20
@@ -64,18 +64,20 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--cpu-time", action="store_true", help="of the first rank; on a busy machine")
     parser.add_argument("--only", choices=CASES, help="one case")
+    parser.add_argument("--losses", nargs=2, default=("grpo", "gvpo"), help="e.g. kl_cov kl_cov_mini_batch")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         os.environ["VERL_PLATFORM"] = "cpu"  # for the ranks, which import verl anew
     with tempfile.TemporaryDirectory() as folder:
         size = save_model(folder, options)
-        table = Table("", "grpo s", "gvpo s", "ratio", "aim", "grpo MiB", "gvpo MiB", "ratio")
+        one, other = options.losses
+        table = Table("", f"{one} s", f"{other} s", "ratio", "aim", f"{one} MiB", f"{other} MiB", "ratio")
         table.title = f"{size / 1e6:.0f} M parameters"
         for name, case in CASES.items():
             if options.only not in (None, name):
                 continue
-            seconds, _ = run(folder, case, ("grpo", "gvpo"), options)
-            ratios = [b / a for a, b in zip(seconds["grpo"], seconds["gvpo"], strict=True)]
+            seconds, _ = run(folder, case, (one, other), options)
+            ratios = [b / a for a, b in zip(seconds[one], seconds[other], strict=True)]
             once = argparse.Namespace(**vars(options) | {"repeat": 1})
             memory = {loss: run(folder, case, (loss,), once)[1] for loss in seconds}
             table.add_row(
@@ -84,10 +86,10 @@ def main() -> None:
                 f"{statistics.median(ratios):.3f}",
                 f"{case.aim:.2f}",
                 *(f"{each / MIB:.0f}" for each in memory.values()),
-                f"{memory['gvpo'] / memory['grpo']:.3f}",
+                f"{memory[other] / memory[one]:.3f}",
             )
         Console(width=110).print(table)
-    if options.only is None:
+    if options.only is None and other == "gvpo":
         Console(width=110).print(imbalance())
 
 
@@ -163,7 +165,7 @@ def make_worker(folder: str, loss: str, case: Case, options: argparse.Namespace)
     from verl.workers.utils.losses import ppo_loss
 
     from grpo_verl_ext.catalogue import LOSSES, mode_of
-    from grpo_verl_ext.verl_plugin.gvpo.drift import GroupTrainingWorker
+    from grpo_verl_ext.verl_plugin.gvpo.worker import GroupTrainingWorker
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 
     fp32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
@@ -189,7 +191,7 @@ def make_worker(folder: str, loss: str, case: Case, options: argparse.Namespace)
         rollout_n=options.responses,
         ppo_micro_batch_size_per_gpu=1,  # read by checks alone
         policy_loss=LossConfig(loss_mode=loss, gvpo_beta=0.1),
-        loss_agg_mode=mode_of(LOSSES[loss]),
+        loss_agg_mode=mode_of(LOSSES[loss]) if loss in LOSSES else "token-mean",
     )
     worker.set_loss_fn(partial(ppo_loss, config=actor))
     return worker
@@ -201,13 +203,18 @@ def budget(options: argparse.Namespace) -> int:
 
 
 def make_plan(case: Case, options: argparse.Namespace) -> Plan:
-    """Return the plan of the trainer."""
+    """Return the plan of the trainer for the second loss, which orders the rows of both."""
+    from grpo_verl_ext.catalogue import LOSSES
+
+    needs, rows = LOSSES[options.losses[1]].needs, options.prompts * options.responses // case.updates
+    of_prompts = needs is not None and needs.of_prompts
     return choose(
         Cut(
             engine="fsdp2",
             ranks=case.ranks,
-            group_size=options.responses,
-            mini_batch=options.prompts * options.responses // case.updates,
+            group_size=options.responses if of_prompts else rows,
+            of_prompts=of_prompts,
+            mini_batch=rows,
             micro_batch=case.micro_batch,
             budget=budget(options),
             longest=PROMPT + options.tokens,
@@ -243,7 +250,8 @@ def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) ->
         "old_log_probs": nested([torch.full((size,), -8.0) for size in sizes]),
         "advantages": nested([advantages[row].expand(size) for row, size in zip(own, sizes, strict=True)]),
     }
-    if loss == "gvpo":
+    if loss == options.losses[1]:
+        fields["row_number"] = torch.tensor(own)
         fields["group_index"] = prompts[own]
         fields["group_size"] = torch.full((len(own),), options.responses)
     return TensorDict(fields, batch_size=len(own))
@@ -252,7 +260,7 @@ def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) ->
 def order(plan: Plan, case: Case, prompts: list[int], workload: list[int]) -> list[list[int]]:
     """Return the rows of each rank, all groups being complete."""
     units = whole_groups(prompts, plan.unit)
-    if plan.source is DriftSource.MICRO_BATCH:
+    if plan.source is StatisticSource.MICRO_BATCH:
         per_mini_batch = len(prompts) // case.updates // plan.unit
         return blocks_over_ranks(units, workload, case.ranks, per_mini_batch, plan.units_per_micro_batch)
     return balanced_over_ranks(units, workload, case.ranks)
@@ -272,7 +280,8 @@ def timed_update(worker: Any, batch: TensorDict, case: Case, options: argparse.N
         num_groups=options.prompts,
         anchor_log_probs="old_log_probs",
         old_log_probs_are_current=True,
-        drift_source=plan.source.value,
+        statistic_source=plan.source.value,
+        statistic_seed=0,
     )
     if plan.is_dynamic and "group_index" in batch:
         tu.assign_non_tensor(batch, force_group_size=plan.unit)

@@ -21,9 +21,9 @@ import torch
 from gvpo_update import Case, make_batch, make_worker
 
 from grpo_verl_ext.verl_plugin.cpu import sizes
-from grpo_verl_ext.verl_plugin.wire import DriftSource
+from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
-OPTIONS = argparse.Namespace(prompts=2, responses=4, tokens=96)
+OPTIONS = argparse.Namespace(prompts=2, responses=4, tokens=96, losses=("grpo", "gvpo"))
 CASE = Case(ranks=1, micro_batch=None, updates=1, aim=0)
 
 
@@ -93,7 +93,8 @@ def taken(worker: Any, *, update: bool, temperature: float, entropy: bool) -> fl
         num_groups=OPTIONS.prompts,
         anchor_log_probs="old_log_probs",
         old_log_probs_are_current=True,
-        drift_source=DriftSource.MICRO_BATCH.value,
+        statistic_source=StatisticSource.MICRO_BATCH.value,
+        statistic_seed=0,
     )
     return peak(lambda: worker.train_mini_batch(batch)) / tokens
 

@@ -34,8 +34,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grpo_verl_ext.algorithms.advantages import has_tokens
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.algorithms.groups import group_deviation
+from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_same_shape
 
 
@@ -168,6 +170,18 @@ def mean_drift(sums: Tensor, group: Tensor, member: Tensor, group_size: Tensor) 
             f"{int(group_size[row])}. Pass sums over all micro-batches or ranks that hold the prompt"
         )
     return torch.where(member, log_ratio_sums / counts.clamp(min=1), 0)
+
+
+def drift(rows: MiniBatchRows) -> Tensor:
+    """Return Δ̄ of the prompt of each response, 0 without tokens: rows → (R, 1), nats.
+
+    Raises:
+        TensorError: see `mean_drift`.
+    """
+    log_ratio = sequence_log_ratio(rows.log_prob, rows.old_log_prob, rows.response_mask)
+    member = has_tokens(rows.response_mask)
+    sums = drift_sums(log_ratio, rows.prompt, member, int(rows.prompt.max()) + 1)
+    return mean_drift(sums, rows.prompt, member, rows.prompt_size).unsqueeze(-1)
 
 
 def share_of_prompt(values: Tensor, group_size: Tensor) -> Tensor:

@@ -23,9 +23,9 @@ from torch import Tensor
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
-from grpo_verl_ext.catalogue import PRESETS, Algorithm, Estimator, Preset
+from grpo_verl_ext.catalogue import PRESETS, Algorithm, Estimator, Preset, TokenLoss
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
-from grpo_verl_ext.verl_plugin.wire import GROUPS, GroupRows, no_drift
+from grpo_verl_ext.verl_plugin.wire import GROUPS, GroupRows
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
@@ -41,6 +41,7 @@ COMPARED_ALGORITHMS: Mapping[str, Algorithm] = {
     if isinstance(algorithm.estimator, Estimator)
     and not algorithm.estimator.needs_steps
     and not algorithm.estimator.several_rewards
+    and not (isinstance(algorithm.loss, TokenLoss) and algorithm.loss.needs)
 }
 """Algorithms whose advantages follow from a dump's scores, those with a loss of their own first."""
 
@@ -166,7 +167,7 @@ def _group_rows(step: StepResponses, rows: Tensor) -> GroupRows:
     return GroupRows(
         index=step.group[rows],
         size=step.group_size[rows],
-        drift=no_drift,
+        drift=zeros,
         old_deviation=zeros,
         anchor_deviation=zeros,
     )

@@ -39,7 +39,7 @@ class ClipRange(NamedTuple):
 
 def clipped_loss(name: str, average: Average, advice: Advice | None = None) -> TokenLoss:
     """Return the clipped surrogate with an average of its own, and perhaps warnings."""
-    return TokenLoss(name, _clipped, average, _events, settings=(check_clip_range,), advice=advice or {})
+    return TokenLoss(name, _clipped, average, clip_events, settings=(check_clip_range,), advice=advice or {})
 
 
 def check_clip_range(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`
@@ -90,9 +90,10 @@ def _clipped(
     )
 
 
-def _events(
+def clip_events(
     log_ratio: Tensor, advantages: Tensor, response_mask: Tensor, config: Any
 ) -> surrogate.TokenEvents:
+    """Return the tokens that the actor's clips cut off: `surrogate.token_events`."""
     clip = ClipRange.from_config(config)
     return surrogate.token_events(
         log_ratio,

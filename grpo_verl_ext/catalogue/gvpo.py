@@ -7,7 +7,8 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.algorithms.advantages import centred
-from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss
+from grpo_verl_ext.algorithms.gvpo import drift
+from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
@@ -129,6 +130,12 @@ GVPO = Algorithm(
         checks={"groups": _check_anchor},
         advice={"sampling": _advise_sampling},
     ),
-    GroupLoss(_NAME, options=GvpoOptions, settings=(_check_terms,), advice={"gvpo-kl": _advise_kl}),
+    GroupLoss(
+        _NAME,
+        options=GvpoOptions,
+        needs=MiniBatchStatistic(lambda rows, _: drift(rows), of_prompts=True),
+        settings=(_check_terms,),
+        advice={"gvpo-kl": _advise_kl},
+    ),
     paired=True,
 )

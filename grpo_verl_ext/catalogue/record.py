@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.averages import LOSS_AGG_MODES, Average
 from grpo_verl_ext.utils.options import Section
 
@@ -32,11 +33,12 @@ Checks = Mapping[str, Refuse]
 Advice = Mapping[str, Advise]
 """Checks by the names with which ``algorithm.grpo_ext.silence`` skips them."""
 
-PerToken = Callable[[Tensor, Tensor, Tensor, Tensor, Any], Tensor]
+PerToken = Callable[..., Tensor]
 """(log_prob, old_log_prob, advantages, response_mask, config), (B, T) each → (B, T), to be minimised.
 
 What stands under the mask does not count, NaN included. Gradient flows through ``log_prob``. ``config`` is
-verl's ActorConfig; a loss with options reads them from ``config.policy_loss``.
+verl's ActorConfig; a loss with options reads them from ``config.policy_loss``. A loss that `Loss.needs` a
+statistic gets it as a sixth argument, (B, T), 0 under the mask.
 """
 Events = Callable[[Tensor, Tensor, Tensor, Any], "TokenEvents"]
 """(log-ratio, advantages, response_mask, config) → the tokens that the loss cut off, for the metrics."""
@@ -82,6 +84,26 @@ class Estimator:
 
 
 @dataclass(frozen=True)
+class MiniBatchStatistic:
+    """What a loss needs to know of rows beyond its micro-batch, at the policy before the update.
+
+    A trainer mode of this package gives the loss the same value however the mini-batch is cut into
+    micro-batches and ranks: from the training pass where the rows meet in it, else by a forward pass before
+    the update; for free at the first update on a rollout, whose log-probs are known.
+
+    Attributes:
+        compute: (rows, verl's ActorConfig) → a number for each token, (R, T), or what broadcasts to it. No
+            gradient flows.
+        of_prompts: the number takes the responses of one prompt alone, which may meet in smaller parts.
+        metric: name of a metric for its mean over tokens; empty for none.
+    """
+
+    compute: Callable[[MiniBatchRows, Any], Tensor]
+    of_prompts: bool = False
+    metric: str = ""
+
+
+@dataclass(frozen=True)
 class Loss:
     """A policy loss, for ``actor.policy_loss.loss_mode``.
 
@@ -89,6 +111,7 @@ class Loss:
         name: its name in verl's configuration.
         options: its own keys of ``actor.policy_loss``.
         one_advantage: gives all tokens of a response their mean advantage.
+        needs: a statistic of the mini-batch, which a trainer mode of this package gives it.
         settings: refusals of values in verl's section ``actor``, each from the loss's name and the section.
         checks: refusals of trainings with this loss, by the name that silences them.
         advice: warnings likewise.
@@ -97,6 +120,7 @@ class Loss:
     name: str
     options: type[Section] | None = field(default=None, kw_only=True)
     one_advantage: bool = field(default=False, kw_only=True)
+    needs: MiniBatchStatistic | None = field(default=None, kw_only=True)
     settings: tuple[ActorCheck, ...] = field(default=(), kw_only=True)
     checks: Checks = field(default_factory=dict, kw_only=True)
     advice: Advice = field(default_factory=dict, kw_only=True)
@@ -119,7 +143,7 @@ class TokenLoss(Loss):
 
 @dataclass(frozen=True)
 class GroupLoss(Loss):
-    """A loss that needs all responses of a prompt, and their drift, in each optimizer step.
+    """GVPO's loss: it needs all responses of a prompt in each optimizer step, and their mean log-ratio.
 
     Attributes:
         mode: the ``actor.loss_agg_mode`` by which verl must aggregate KL and entropy.

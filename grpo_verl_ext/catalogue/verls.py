@@ -3,7 +3,6 @@
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.record import VerlsEstimator, VerlsLoss
-from grpo_verl_ext.utils.keys import LOSS
 
 VANILLA = VerlsLoss("vanilla")
 GPG = VerlsLoss("gpg", has_ratio=False)
@@ -14,9 +13,9 @@ GEO_MEAN = VerlsLoss(
 )
 CLIP_COV = VerlsLoss(
     "clip_cov",
-    depends_on_cut=("ranks the tokens of each micro-batch, and draws among them", f"{LOSS}=vanilla"),
+    depends_on_cut=("ranks the tokens of each micro-batch, and draws among them", "+algo=clip_cov"),
 )
-KL_COV = VerlsLoss("kl_cov", depends_on_cut=("ranks the tokens of each micro-batch", f"{LOSS}=vanilla"))
+KL_COV = VerlsLoss("kl_cov", depends_on_cut=("ranks the tokens of each micro-batch", "+algo=kl_cov"))
 
 VERLS_ESTIMATORS = (
     VerlsEstimator("grpo", kl_in_loss=True),

@@ -158,7 +158,7 @@ class VerlRun:
         metrics = attempt.with_suffix(".jsonl").resolve()
         mark = str(self.folder.resolve())
         end_leftovers(mark, patience=0)
-        self.repeat_an_unlogged_last_step(attempt.name)
+        self.choose_checkpoint(attempt.name)
         try:
             run_logged(
                 [sys.executable, *self.command()],
@@ -170,21 +170,28 @@ class VerlRun:
             end_leftovers(mark, patience=_RAY_ENDS_WITHIN)
         self.check_ended(attempt.with_suffix(".log"))
 
-    def repeat_an_unlogged_last_step(self, attempt: str) -> None:
-        """Move the last checkpoint aside if its step was not logged, so that verl trains that step again.
+    def choose_checkpoint(self, attempt: str) -> None:
+        """Make verl resume after the last step that was saved and logged; without one, from the start.
 
-        verl saves, validates and logs, in this order. Killed before it logs, it would resume after the last
-        step and end at once, with the metrics of that step and its validation missing.
+        verl removes old checkpoints (``trainer.max_actor_ckpt_to_keep``), saves, validates and logs, in this
+        order. Killed before it logs its last step, it would resume after that step and end at once, without
+        the step's metrics: that checkpoint is moved aside. Killed while it saves, it would look for a
+        checkpoint that it has removed.
         """
-        if not self.last_checkpoint.is_dir() or self.has_ended(self.metrics()):
-            return
-        self.last_checkpoint.rename(self.checkpoints / f"unlogged-before-{attempt}")
-        before = [int(folder.name.rpartition("_")[2]) for folder in self.checkpoints.glob("global_step_*")]
+        if self.last_checkpoint.is_dir() and not self.has_ended(self.metrics()):
+            self.last_checkpoint.rename(self.checkpoints / f"unlogged-before-{attempt}")
         tracker = self.checkpoints / "latest_checkpointed_iteration.txt"
-        if before:
-            write_whole(tracker, str(max(before)))
+        if not tracker.exists():
+            return
+        # One that verl removed is still there as a folder, with the state of the data alone.
+        actors = self.checkpoints.glob("global_step_*/actor")
+        saved = {int(actor.parent.name.rpartition("_")[2]) for actor in actors}
+        written = tracker.read_text().strip()
+        named = int(written) if written.isdigit() else self.steps  # verl was killed while it wrote
+        if whole := [step for step in saved if step <= named]:
+            write_whole(tracker, str(max(whole)))
         else:
-            tracker.unlink(missing_ok=True)
+            tracker.unlink()
 
     def _attempts(self, suffix: str) -> list[Path]:
         files = [

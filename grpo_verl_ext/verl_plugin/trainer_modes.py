@@ -11,15 +11,16 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from grpo_verl_ext.verl_plugin.features import all_features, load_named
-from grpo_verl_ext.verl_plugin.gvpo.drift import GroupActorRolloutRefWorker, GroupDetachActorWorker
-from grpo_verl_ext.verl_plugin.gvpo.trainer import GroupBatchingMixin
+from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
+from grpo_verl_ext.verl_plugin.gvpo.worker import GroupActorRolloutRefWorker, GroupDetachActorWorker
+from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
 from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER
 
 _PARTS: Any = tuple(load_named(feature.trainer) for feature in all_features() if feature.trainer)
 """The parts of features in the trainer: classes on verl's trainer, each of which calls the next."""
 
 
-class GroupTrainer(GroupBatchingMixin, *_PARTS):  # type: ignore[misc]  # known when they are imported
+class GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  # known when they are imported
     """All additions to a trainer of verl, mixed in before its class."""
 
     verl_mode: ClassVar[str]

@@ -7,7 +7,7 @@
 - The failure of a reward process, of which verl does not tell the trainer.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -32,26 +32,32 @@ class Field:
     STEP_ERROR = "step_error"
     """The same if steps do not fit: why. verl only logs what an agent loop raises, the trainer raises it."""
 
-    # Of gvpo/.
+    # Of mini_batch/.
     GROUP_INDEX = "group_index"
     """Trainer → worker, a number per response: its prompt's in the rollout batch."""
     GROUP_SIZE = "group_size"
     """Trainer → worker, a number per response: the prompt's responses with tokens."""
-    NUM_GROUPS = "num_groups"
-    """Trainer → worker: number of prompts of the rollout batch, padding included."""
+    ROW_NUMBER = "row_number"
+    """Trainer → worker, a number per response: its place in the rollout, before rows were put onto ranks."""
+    STATISTIC_SOURCE = "statistic_source"
+    """Trainer → worker: the value of a `StatisticSource`."""
+    STATISTIC_SEED = "statistic_seed"
+    """Trainer → worker: what differs between rollouts in `MiniBatchRows.seed`."""
     OLD_IS_CURRENT = "old_log_probs_are_current"
     """Trainer → worker: whether the policy to be updated is the one of ``old_log_probs``."""
+    STATISTIC = "mini_batch_statistic"
+    """Worker → its micro-batches, ragged like the responses: a statistic that was measured beforehand."""
+
+    # Of gvpo/.
+    NUM_GROUPS = "num_groups"
+    """Trainer → worker: number of prompts of the rollout batch, padding included."""
     ANCHOR = "anchor_log_probs"
     """Trainer → worker: the field with the log-probs of GVPO's anchor, `OLD_LOG_PROBS` or `REF_LOG_PROB`."""
     OLD_LOG_PROBS, REF_LOG_PROB = "old_log_probs", "ref_log_prob"
     """verl's own fields."""
-    DRIFT_SOURCE = "drift_source"
-    """Trainer → worker: the value of a `DriftSource`."""
 
-    GROUP_DRIFT = "group_drift"
-    """Worker → its micro-batches, a number per response: Δ̄ of its prompt, where it is measured beforehand."""
     OLD_DEVIATION = "group_old_deviation"
-    """The same: `GroupRows.old_deviation`."""
+    """Worker → its micro-batches, a number per response: `GroupRows.old_deviation`."""
     ANCHOR_DEVIATION = "group_anchor_deviation"
     """The same: `GroupRows.anchor_deviation`."""
 
@@ -107,22 +113,22 @@ DUMPED_COLUMNS = _ScopedValue[dict[str, dict[str, list[float]]]]("columns")
 """Trainer → its rollout dump: additional columns, by the row's uid."""
 
 
-class DriftSource(Enum):
-    """Where the loss gvpo gets Δ̄ from, the mean log-ratio of a prompt's responses.
+class StatisticSource(Enum):
+    """Where a statistic of the mini-batch comes from, or one of each prompt's responses.
 
     The value is what the trainer writes to the batch.
     """
 
     MICRO_BATCH = "micro-batch"
-    """The training pass: each micro-batch holds whole groups."""
+    """The training pass: each micro-batch holds all rows of the statistic."""
     RANKS = "ranks"
-    """The training pass: the micro-batches with the same number on all ranks together hold whole groups."""
+    """The training pass: the micro-batches with the same number on all ranks together hold them."""
     FORWARD_PASS = "forward pass"
     """A forward pass over the mini-batch before its update."""
 
 
-Drift = Callable[[Tensor, Tensor], Tensor]
-"""(Δ of the rows of a micro-batch, detached; which of them are responses) → Δ̄ of each row's prompt."""
+STATISTIC = _ScopedValue[Tensor | None]("statistic of the mini-batch")
+"""Worker → loss: what `Loss.needs`, for the tokens of the micro-batch, (B, T), 0 under the mask."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +138,8 @@ class GroupRows:
     Attributes:
         index: number of its prompt in the rollout batch.
         size: k, the prompt's responses with tokens: neither padding nor rejected.
-        drift: returns Δ̄, mean of Δ = log π_θ(y) − log π_old(y) over them, at the policy before this update,
-            in nats: (B,), (B,) bool → (B,); 0 for a row that is no response.
+        drift: Δ̄, mean of Δ = log π_θ(y) − log π_old(y) over them, at the policy before this update, in nats;
+            0 for a row that is no response.
         old_deviation: log π_old(y) minus its mean over them, in nats.
         anchor_deviation: log π′(y) minus its mean over them, in nats.
         old_is_current: whether the policy has not moved since ``old_log_probs`` were computed; these then
@@ -142,7 +148,7 @@ class GroupRows:
 
     index: Tensor
     size: Tensor
-    drift: Drift
+    drift: Tensor
     old_deviation: Tensor
     anchor_deviation: Tensor
     old_is_current: bool = False
@@ -170,18 +176,13 @@ UPDATE_SUMS = _ScopedValue[UpdateSums]("sums of an update")
 """Worker → loss, which adds to them: verl would return each as a metric."""
 
 
-def no_drift(log_ratio: Tensor, member: Tensor) -> Tensor:  # noqa: ARG001  # a `Drift`
-    """Return Δ̄ = 0, for a policy that has not moved."""
-    return torch.zeros_like(log_ratio)
-
-
 def at_first_update(rows: int, group_size: int, device: torch.device | None = None) -> GroupRows:
     """Return rows of complete groups under a policy that has not moved, for calls outside a training."""
     zeros = torch.zeros(rows, device=device)
     return GroupRows(
         index=zeros.long(),
         size=torch.full((rows,), group_size, device=device),
-        drift=no_drift,
+        drift=zeros,
         old_deviation=zeros,
         anchor_deviation=zeros,
     )

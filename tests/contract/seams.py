@@ -147,7 +147,10 @@ SEAMS: list[Seam] = [
     ),
     # Else the estimator would take defaults for our options.
     seam(
-        f"{TRAINER}._compute_advantage", Has("config=self.config.algorithm"), ".estimators", ".gvpo.trainer"
+        f"{TRAINER}._compute_advantage",
+        Has("config=self.config.algorithm"),
+        ".estimators",
+        ".mini_batch.trainer",
     ),
     # Else verl would choose among a session's outputs before our estimators do.
     seam(
@@ -216,16 +219,16 @@ SEAMS: list[Seam] = [
         LOSS,
         Has("Metric.from_dict(pg_metrics, aggregation=AggregationType.MEAN)"),
         "catalogue.averages",
-        ".gvpo.drift",
+        ".mini_batch.worker",
     ),
-    seam("verl.utils.metric.AggregationType", Members("MEAN"), ".gvpo.drift"),
-    seam("verl.utils.metric.Metric", Members("aggregation"), ".gvpo.drift"),
+    seam("verl.utils.metric.AggregationType", Members("MEAN", "SUM"), ".mini_batch.worker", ".gvpo.worker"),
+    seam("verl.utils.metric.Metric", Members("aggregation"), ".gvpo.worker"),
     # Else the losses' metrics would be weighted wrongly over ranks.
     seam(
         "verl.utils.metric.Metric.aggregate_dp",
         Has("values=np.mean(value_arrays, axis=0)"),
         "catalogue.averages",
-        ".gvpo.drift",
+        ".mini_batch.worker",
     ),
     seam("verl.workers.config.PolicyLossConfig", Members("loss_mode", "get"), ".loss_config"),
     # The records of the catalogue know nothing of verl's types.
@@ -265,7 +268,7 @@ SEAMS: list[Seam] = [
         ".measure.training_rewards",
     ),
     # Else GVPO would take the drift of a later update for zero.
-    seam(f"{TRAINER}.step", Has("self.local_trigger_step = trigger_idx"), ".gvpo.trainer"),
+    seam(f"{TRAINER}.step", Has("self.local_trigger_step = trigger_idx"), ".mini_batch.trainer"),
     # Else a checkpoint would have the old reference, or a run be complete before its last checkpoint.
     seam(
         f"{TRAINER}.fit",
@@ -295,22 +298,22 @@ SEAMS: list[Seam] = [
             "self._compute_advantage",
             "self._update_actor",
         ),
-        ".gvpo.trainer",
+        ".mini_batch.trainer",
     ),
     seam(
         f"{TRAINER}._balance_batch",
         Overridden("batch", "metrics", "logging_prefix", "keep_minibatch"),
-        ".gvpo.trainer",
+        ".mini_batch.trainer",
     ),
     # Else GVPO would take a drift for zero that is not.
     seam(
         f"{TRAINER}._compute_old_log_prob",
         Has("self.actor_rollout_wg.compute_log_prob(batch)"),
-        ".gvpo.trainer",
+        ".mini_batch.trainer",
         ".reference.trainer",
     ),
     # Else GVPO would take a drift for zero that is not.
-    seam(f"{SEPARATE}._compute_old_log_prob", Has("self.local_trigger_step == 0"), ".gvpo.trainer"),
+    seam(f"{SEPARATE}._compute_old_log_prob", Has("self.local_trigger_step == 0"), ".mini_batch.trainer"),
     # Else a mini-batch would cut groups.
     seam(
         f"{TRAINER}._update_actor",
@@ -318,8 +321,8 @@ SEAMS: list[Seam] = [
             "'mini_batch_size': ppo_mini_batch_size",
             "'dataloader_kwargs': {'shuffle': self.config.actor_rollout_ref.actor.shuffle}",
         ),
-        ".gvpo.trainer",
-        ".gvpo.packing",
+        ".mini_batch.trainer",
+        ".mini_batch.packing",
     ),
     # Else a killed run would resume from half a checkpoint.
     seam(
@@ -348,10 +351,10 @@ SEAMS: list[Seam] = [
         "transfer_queue.KVBatchMeta",
         Members("keys", "partition_id", "tags", "extra_info", "reorder"),
         ".batch.fields",
-        ".gvpo.trainer",
+        ".mini_batch.trainer",
         ".steps.trainer",
     ),
-    seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".gvpo.trainer"),
+    seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".mini_batch.trainer"),
     seam("transfer_queue.KVBatchMeta.select_keys", Called(("keys_to_select",)), ".measure.gold_responses"),
     seam("transfer_queue.get_client", Called(), ".batch.sessions"),
     seam("transfer_queue.kv_list", Called(("partition_id",)), ".batch.sessions"),
@@ -373,12 +376,12 @@ SEAMS: list[Seam] = [
         Has("is_padding=True"),
         ".steps.trainer",
     ),
-    seam("transfer_queue.KVBatchMeta.chunk", Called(("chunks",)), ".gvpo.packing"),
+    seam("transfer_queue.KVBatchMeta.chunk", Called(("chunks",)), ".mini_batch.packing"),
     # Else a mini-batch would cut groups.
     seam(
         f"{ROWS}.make_iterator",
         Has("idx_lst = torch.arange(tensordict.shape[0])", "dataset=idx_lst, batch_size=mini_batch_size"),
-        ".gvpo.packing",
+        ".mini_batch.packing",
     ),
     # Else GVPO would stop at its second update, whose micro-batches hold parts of groups.
     seam(
@@ -388,12 +391,12 @@ SEAMS: list[Seam] = [
             "force_group_size=force_group_size",
             "tu.chunk_tensordict(data, total_data_size // (micro_batch_size_per_gpu * force_group_size))",
         ),
-        ".gvpo.plan",
+        ".mini_batch.plan",
     ),
     seam(
         f"{ENGINE}.forward_backward_batch",
         Has("prepare_micro_batches(data=data, dp_group=self.get_data_parallel_group()"),
-        ".gvpo.plan",
+        ".mini_batch.plan",
     ),
     # --- Where the losses hold
     *(
@@ -496,7 +499,7 @@ SEAMS: list[Seam] = [
         ".preflight.support",
     ),
     # --- Workers and engines
-    seam(f"{TRAINING_WORKER}.train_mini_batch", Hands("self.train_batch", by_place=1), ".gvpo.drift"),
+    seam(f"{TRAINING_WORKER}.train_mini_batch", Hands("self.train_batch", by_place=1), ".mini_batch.worker"),
     seam(
         "verl.workers.config.engine.EngineConfig",
         Members(
@@ -506,12 +509,14 @@ SEAMS: list[Seam] = [
             "use_fused_kernels",
             "forward_only",
         ),
-        ".gvpo.drift",
+        ".mini_batch.worker",
         ".cpu.engines",
     ),
-    seam(ACTOR_WORKER, Members("actor_worker_cls", "actor", "ref"), ".gvpo.drift", ".reference.worker"),
+    seam(ACTOR_WORKER, Members("actor_worker_cls", "actor", "ref"), ".gvpo.worker", ".reference.worker"),
     seam(
-        "verl.experimental.separation.engine_workers.DetachActorWorker", Derived(ACTOR_WORKER), ".gvpo.drift"
+        "verl.experimental.separation.engine_workers.DetachActorWorker",
+        Derived(ACTOR_WORKER),
+        ".gvpo.worker",
     ),
     seam("verl.single_controller.base.worker_group.WorkerGroup", Members("_dispatch_info"), ".batch.fields"),
     seam(
@@ -519,9 +524,9 @@ SEAMS: list[Seam] = [
         Called(("mesh_name",)),
         ".batch.fields",
     ),
-    seam("verl.workers.engine.base.BaseEngine.infer_batch", Called(("data",)), ".gvpo.drift"),
-    seam(f"{ENGINE}.eval_mode", Called(by_name=("disable_auto_offload",)), ".gvpo.drift"),
-    seam(f"{ENGINE}.get_data_parallel_group", Called(), ".gvpo.drift"),
+    seam("verl.workers.engine.base.BaseEngine.infer_batch", Called(("data",)), ".mini_batch.worker"),
+    seam(f"{ENGINE}.eval_mode", Called(by_name=("disable_auto_offload",)), ".mini_batch.worker"),
+    seam(f"{ENGINE}.get_data_parallel_group", Called(), ".mini_batch.worker"),
     seam(ENGINE, Members("module"), ".reference.worker"),
     # Else a refresh would write to shards that no forward pass reads.
     seam(
@@ -532,7 +537,7 @@ SEAMS: list[Seam] = [
     seam(
         f"{ENGINE}WithLMHead.forward_step",
         Hands("loss_function", by_name=("model_output", "data", "dp_group")),
-        ".gvpo.drift",
+        ".mini_batch.worker",
     ),
     # --- Step rewards
     seam(f"{AGENT_LOOP}.agent_loop.AgentLoopBase", Members("server_manager"), ".rollout.agent_loops"),
@@ -742,7 +747,7 @@ SEAMS: list[Seam] = [
         CONFIGURATION,
         Keys(values={"actor_rollout_ref.actor.shuffle": False}),
         ".preflight.algorithm",
-        ".gvpo.trainer",
+        ".mini_batch.trainer",
     ),
     seam(CONFIGURATION, Keys("trainer.resume_from_path"), ".batch.fields"),
     seam(

@@ -81,6 +81,7 @@ BROKEN = {
         f"{TRAINER}._compute_advantage has lost its parameter metrics; "
         f"grpo_verl_ext.verl_plugin.gdpo.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.gvpo.trainer overrides it, "
+        f"grpo_verl_ext.verl_plugin.mini_batch.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.steps.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.stored.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.trainer_modes overrides it",
@@ -90,7 +91,8 @@ BROKEN = {
         "def _update_actor(self, batch: KVBatchMeta, metrics: dict)",
         "def _update_actor(self, batch: KVBatchMeta, metrics: dict, timing: dict)",
         f"{TRAINER}._update_actor has a new parameter timing; "
-        f"grpo_verl_ext.verl_plugin.gvpo.trainer overrides it",
+        f"grpo_verl_ext.verl_plugin.gvpo.trainer overrides it, "
+        f"grpo_verl_ext.verl_plugin.mini_batch.trainer overrides it",
     ),
     "an override's parameters changed places": (
         BASE,
@@ -126,30 +128,30 @@ BROKEN = {
         "class BaseEngine:",
         "class Engine:",
         "verl.workers.engine.base.BaseEngine.infer_batch is gone; "
-        "grpo_verl_ext.verl_plugin.gvpo.drift calls it",
+        "grpo_verl_ext.verl_plugin.mini_batch.worker calls it",
     ),
     "a called function's parameter has another name": (
         "verl.utils.seqlen_balancing",
         "def get_seqlen_balanced_partitions(seqlen_list: list[int], k_partitions: int,",
         "def get_seqlen_balanced_partitions(seqlen_list: list[int], parts: int,",
         "verl.utils.seqlen_balancing.get_seqlen_balanced_partitions has lost its parameter k_partitions; "
-        "grpo_verl_ext.verl_plugin.gvpo.packing calls it",
+        "grpo_verl_ext.verl_plugin.mini_batch.packing calls it",
     ),
     "a called function asks for more": (
         "verl.workers.utils.padding",
         "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor)",
         "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor, width: int)",
         "verl.workers.utils.padding.response_from_nested now asks for width; "
-        "grpo_verl_ext.verl_plugin.gvpo.drift calls it, "
-        "grpo_verl_ext.verl_plugin.measure.gold_responses calls it",
+        "grpo_verl_ext.verl_plugin.measure.gold_responses calls it, "
+        "grpo_verl_ext.verl_plugin.mini_batch.worker calls it",
     ),
     "a called function takes its arguments in another order": (
         "verl.workers.utils.padding",
         "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor)",
         "def response_from_nested(response_mask: torch.Tensor, tensor: torch.Tensor)",
         "verl.workers.utils.padding.response_from_nested takes response_mask where it took tensor; "
-        "grpo_verl_ext.verl_plugin.gvpo.drift calls it, "
-        "grpo_verl_ext.verl_plugin.measure.gold_responses calls it",
+        "grpo_verl_ext.verl_plugin.measure.gold_responses calls it, "
+        "grpo_verl_ext.verl_plugin.mini_batch.worker calls it",
     ),
     "a call hands less": (
         "verl.workers.utils.losses",
@@ -171,7 +173,7 @@ BROKEN = {
         "actor_output = self.train_batch(mini_batch_td)",
         "actor_output = self.engine.train(mini_batch_td)",
         "verl.workers.engine_workers.TrainingWorker.train_mini_batch does not call self.train_batch; "
-        "grpo_verl_ext.verl_plugin.gvpo.drift answers that call",
+        "grpo_verl_ext.verl_plugin.mini_batch.worker answers that call",
     ),
     "calls changed places": (
         "verl.trainer.main_ppo",
@@ -184,7 +186,7 @@ BROKEN = {
         BASE,
         "self.local_trigger_step",
         "self.local_step",
-        f"{TRAINER} has lost its local_trigger_step; grpo_verl_ext.verl_plugin.gvpo.trainer uses it",
+        f"{TRAINER} has lost its local_trigger_step; grpo_verl_ext.verl_plugin.mini_batch.trainer uses it",
     ),
     "a dataclass's field is gone": (
         "verl.workers.config.actor",
@@ -245,7 +247,7 @@ def with_another_default(config: dict[str, Any]) -> None:
         (
             with_another_default,
             "has True as actor_rollout_ref.actor.shuffle, where it had False",
-            ["verl_plugin.preflight.algorithm", "verl_plugin.gvpo.trainer"],
+            ["verl_plugin.preflight.algorithm", "verl_plugin.mini_batch.trainer"],
         ),
     ],
 )
@@ -264,16 +266,16 @@ def test_a_moved_key_is_told(
 @pytest.mark.parametrize(
     ("where", "by", "relies"),
     [
-        ("verl.utils.device.get_device_id", "gvpo.drift", Name()),
-        ("verl.utils.device.get_device_id", "gvpo.drift", Called()),
+        ("verl.utils.device.get_device_id", "mini_batch.worker", Name()),
+        ("verl.utils.device.get_device_id", "mini_batch.worker", Called()),
         ("verl.utils.model", "cpu", Hook()),
         (
             "transfer_queue.kv_batch_put",
             "batch.fields",
             Called(by_name=("keys", "partition_id", "fields", "tags")),
         ),
-        (f"{TRAINER}._get_required_batch_multiple", "gvpo.trainer", Called(("dp_size",))),
-        ("verl.workers.engine_workers.TrainingWorker", "gvpo.drift", Members("engine_config")),
+        (f"{TRAINER}._get_required_batch_multiple", "mini_batch.trainer", Called(("dp_size",))),
+        ("verl.workers.engine_workers.TrainingWorker", "mini_batch.worker", Members("engine_config")),
         (f"{TRAINER}._save_checkpoint", "reference.trainer", Overridden()),
         (CONFIGURATION, "preflight.environment", Keys("trainer.use_v1")),
         (CONFIGURATION, "preflight.training", Keys("algorithm.rollout_correction.bypass_mode")),
@@ -296,7 +298,12 @@ def test_an_interface_is_derived() -> None:
 @pytest.mark.parametrize(
     ("module", "old", "new", "sentence"),
     [
-        ("gvpo.drift", "get_device_id()", "tu.device_of(data)", f"{ROWS}.device_of is gone; {{}} imports it"),
+        (
+            "mini_batch.worker",
+            "get_device_id()",
+            "tu.device_of(data)",
+            f"{ROWS}.device_of is gone; {{}} imports it",
+        ),
         (
             "reference.trainer",
             "def _save_checkpoint(self)",
@@ -329,15 +336,15 @@ def test_an_override_of_what_is_gone_is_told() -> None:
     [
         (
             f"{TRAINER}._balance_batch",
-            f"verl_plugin.gvpo.trainer overrides {TRAINER}._balance_batch without calling it, and",
+            f"verl_plugin.mini_batch.trainer overrides {TRAINER}._balance_batch without calling it, and",
         ),
         (
             f"{ROWS}.assign_non_tensor",
-            f"verl_plugin.gvpo.drift calls {ROWS}.assign_non_tensor by place, and",
+            f"verl_plugin.mini_batch.worker calls {ROWS}.assign_non_tensor by place, and",
         ),
         (
             f"{TRAINER}._get_required_batch_multiple",
-            f"verl_plugin.gvpo.trainer calls {TRAINER}._get_required_batch_multiple by place, and",
+            f"verl_plugin.mini_batch.trainer calls {TRAINER}._get_required_batch_multiple by place, and",
         ),
     ],
 )

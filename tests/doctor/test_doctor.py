@@ -170,6 +170,18 @@ WRONG = {
         [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"],
         "settings",
     ),
+    "Clip-Cov that draws more tokens than there are": (
+        "clip_cov",
+        [f"{ACTOR}.policy_loss.clip_cov_ratio=2"],
+        "settings",
+    ),
+    "Clip-Cov with a dual clip": ("clip_cov", [f"{ACTOR}.clip_ratio_c=3.0"], "settings"),
+    "KL-Cov averaged over responses": ("kl_cov", [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"], "settings"),
+    "KL-Cov with one update on a rollout": (
+        "kl_cov",
+        ["data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=64"],
+        "kl-cov-updates",
+    ),
     "DPPO with verl's truncation": ("dppo", [f"{ACTOR}.clip_ratio_c=3.0"], "verls-losses"),
     "DPPO with PPO's range": ("dppo_kl", [f"{ACTOR}.clip_ratio_low=0.2"], "verls-losses"),
     "a standard deviation in MaxRL": ("maxrl", ["algorithm.grpo_ext.scale_rewards=group"], "settings"),

@@ -93,6 +93,12 @@ FUNCTIONS = {
     "geometric_mean_surrogate": lambda b: ours.geometric_mean_surrogate(
         b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"], log_clip_low=0.4, log_clip_high=0.4
     ),
+    "clip_cov": lambda b: ours.covariance.clip_cov_surrogate(
+        b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"], b["mask"], **CLIPS
+    ),
+    "kl_cov": lambda b: ours.covariance.kl_cov_surrogate(
+        b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"], b["mask"], coefficient=1.0
+    ),
     "topr": lambda b: ours.topr.topr_loss(b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"]),
     "mirror_descent": lambda b: ours.mirror_descent.mirror_descent_loss(
         b["log_prob"], b["old_log_prob"], b["advantages"], b["mask"], tau=0.1
@@ -137,6 +143,7 @@ CLASSES_AND_MODULES = {
     "gvpo",
     "gvpo_terms",
     "kl",
+    "mini_batch",
     "process",
     "surrogate",
 }

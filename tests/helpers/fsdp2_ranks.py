@@ -72,6 +72,7 @@ def train(
     from verl.workers.utils.losses import ppo_loss
 
     from grpo_verl_ext.algorithms import gvpo
+    from grpo_verl_ext.catalogue import LOSSES
 
     worker = make_worker(job["model"], variant)
     worker.reset()
@@ -111,8 +112,10 @@ def train(
 
     worker.engine.optimizer_step, worker.engine.infer_batch = optimizer_step, infer_batch
     start = parameters_of(worker)
-    if variant["loss"] != "gvpo":  # for which alone the trainer writes the groups down
-        rows = [{k: v for k, v in row.items() if not k.startswith("group_")} for row in rows]
+    if (
+        getattr(LOSSES.get(variant["loss"]), "needs", None) is None
+    ):  # then the trainer does not number rows and groups
+        rows = [{k: v for k, v in row.items() if not k.startswith(("group_", "row_"))} for row in rows]
     with patch.object(gvpo, "residual", recorded_residual):
         output = worker.train_mini_batch(batch_of(rows, extra))
     return {
@@ -141,14 +144,15 @@ def make_worker(model: str, variant: dict[str, Any]) -> Any:
     )
     from verl.workers.engine_workers import TrainingWorker
 
-    from grpo_verl_ext.verl_plugin.gvpo.drift import GroupTrainingWorker
+    from grpo_verl_ext.verl_plugin.gvpo.worker import GroupTrainingWorker
 
     class WithoutDrift(GroupTrainingWorker):
         """What verl's own trainer amounts to: the drift taken for zero."""
 
-        def _log_ratio(self, data: TensorDict) -> tuple[Tensor, Tensor]:
-            log_ratio, member = super()._log_ratio(data)
-            return torch.zeros_like(log_ratio), member
+        def _log_prob(self, data: TensorDict) -> Tensor:
+            super()._log_prob(data)
+            old: Tensor = data["old_log_probs"].values()
+            return old
 
     config = TrainingWorkerConfig(
         model_type="language_model",
@@ -189,8 +193,14 @@ def actor_config(job: dict[str, Any], variant: dict[str, Any]) -> Any:
         rollout_n=job["n"],
         ppo_micro_batch_size_per_gpu=1,
         use_dynamic_bsz=variant["micro_batch"] is None,
-        policy_loss=LossConfig(loss_mode=variant["loss"], gvpo_beta=job["beta"], gvpo_terms=variant["terms"]),
-        loss_agg_mode=mode_of(LOSSES[variant["loss"]]),
+        policy_loss=LossConfig(
+            loss_mode=variant["loss"],
+            gvpo_beta=job["beta"],
+            gvpo_terms=variant["terms"],
+            **variant["options"],
+        ),
+        loss_agg_mode=mode_of(LOSSES[variant["loss"]]) if variant["loss"] in LOSSES else "token-mean",
+        **variant["actor"],
     )
 
 

@@ -61,6 +61,14 @@ def actor_config(name: str, dp_size: int) -> Config:
     )
 
 
+NAMES = [
+    name
+    for name, loss in catalogue.LOSSES.items()
+    if isinstance(loss, catalogue.GroupLoss) or loss.needs is None
+]
+"""Losses that need no statistic; the worker that measures one has tests of its own."""
+
+
 def gradient(name: str, parts: Sequence[list[int]], dp_size: int) -> Tensor:
     """Of the weights, summed over micro-batches, in this process."""
     model, batch, config = policy(), responses(), actor_config(name, dp_size)
@@ -80,7 +88,7 @@ def run_rank(rank: int, world_size: int, folder: str) -> None:
     """
     store = dist.FileStore(str(Path(folder) / "store"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    gradients = {name: gradient(name, PARTS[rank], world_size) / world_size for name in LOSS_FUNCTIONS}
+    gradients = {name: gradient(name, PARTS[rank], world_size) / world_size for name in NAMES}
     for share in gradients.values():
         dist.all_reduce(share)
     if rank == 0:

@@ -31,6 +31,8 @@ COUNTS_ARE_ASKED_FOR = "tests/plugin/losses/test_losses.py::test_a_missing_count
 ONE_UPDATE = "tests/plugin/losses/test_losses.py::test_gvpo_equals_the_paper_at_the_first_update"
 FOUR_UPDATES = "tests/plugin/gvpo/test_gvpo_drift.py::test_gradients_and_parameters_of_four_updates"
 ANCHORED = "tests/plugin/preflight/test_support.py::test_the_reference_is_brought_to_the_targets"
+STATISTIC = "tests/plugin/mini_batch/test_statistic.py::test_gradients_and_parameters_of_four_updates"
+STATISTIC_FSDP1 = "tests/plugin/mini_batch/test_statistic.py::test_losses_of_four_updates_under_fsdp1"
 FSDP1 = "tests/plugin/gvpo/test_gvpo_drift_fsdp1.py::test_losses_of_four_updates_under_fsdp1"
 PROCESS = "tests/plugin/steps/test_step_rewards.py::test_equals_the_oracle"
 SEVERAL = "tests/plugin/gdpo/test_several_rewards.py::test_equals_the_oracle"
@@ -52,6 +54,8 @@ DISTILLED = "tests/plugin/preflight/test_support.py::test_distillation_is_added_
 
 EVERYWHERE: Mapping[str, str] = {
     "token_loss": ANY_SPLIT,
+    "statistic_one": ANY_SPLIT,
+    "statistic_several": STATISTIC,
     "gvpo_one": ONE_UPDATE,
     "gvpo_several": FOUR_UPDATES,
     "anchor_old": FOUR_UPDATES,
@@ -75,13 +79,14 @@ def _all(features: Iterable[str], test: str) -> dict[str, str]:
 
 
 GVPO = ("gvpo_one", "gvpo_several")
+MEASURED_ROWS = ("statistic_one", "statistic_several")
 OURS = (
-    *(*GVPO, "anchor_ref", "process", "several_rewards", "refresh"),
+    *(*GVPO, *MEASURED_ROWS, "anchor_ref", "process", "several_rewards", "refresh"),
     *("gold_responses", "stored_responses", "recorded"),
 )
 """Features that need a trainer mode of this package."""
 OTHER_DRIVER = {"token_loss": SAME_CALLS}
-OTHER_ENGINE = _all(("token_loss", "gvpo_one"), SAME_CALLS)
+OTHER_ENGINE = _all(("token_loss", "statistic_one", "gvpo_one"), SAME_CALLS)
 
 CHANGES: Mapping[str, Mapping[str, str]] = {
     "grpo_ext_colocate_async": _all(OURS, SAME_METHODS),
@@ -89,18 +94,18 @@ CHANGES: Mapping[str, Mapping[str, str]] = {
     "v0": OTHER_DRIVER,
     "one_step_off": OTHER_DRIVER,
     "fully_async": OTHER_DRIVER,
-    "fsdp": {"token_loss": SAME_CALLS, **_all(GVPO, FSDP1)},
+    "fsdp": {"token_loss": SAME_CALLS, **_all(GVPO, FSDP1), **_all(MEASURED_ROWS, STATISTIC_FSDP1)},
     "fsdp2": {"gvpo_one": FOUR_UPDATES},
     "megatron": OTHER_ENGINE,
     "megatron_stages": OTHER_ENGINE,
     "veomni": OTHER_ENGINE,
     "torchtitan": OTHER_ENGINE,
-    "other_engine": _all(("token_loss", "gvpo_one"), COUNTS_ARE_ASKED_FOR),
-    "weights": {"token_loss": WEIGHTS, **_all(GVPO, WEIGHTS_UNREAD)},
+    "other_engine": _all(("token_loss", "statistic_one", "gvpo_one"), COUNTS_ARE_ASKED_FOR),
+    "weights": {**_all(("token_loss", *MEASURED_ROWS), WEIGHTS), **_all(GVPO, WEIGHTS_UNREAD)},
     "token_rejection": {"process": REJECTED_TOKENS},
     "sequence_rejection": _all((*GVPO, "anchor_ref"), REJECTED_RESPONSES),
-    "bypass": _all(GVPO, FOUR_UPDATES),
-    "distillation": _all(("token_loss", *GVPO), DISTILLED),
+    "bypass": {**_all(GVPO, FOUR_UPDATES), **_all(MEASURED_ROWS, STATISTIC)},
+    "distillation": _all(("token_loss", *MEASURED_ROWS, *GVPO), DISTILLED),
     "distillation_top_k": {"token_loss": DISTILLED},
 }
 """Context → feature → test, where it is another than `EVERYWHERE`."""
@@ -123,6 +128,8 @@ PAIRS: Mapping[tuple[str, str], Row] = {
 
 FEATURE_TITLES = {
     "token_loss": "Losses of tokens",
+    "statistic_one": "Losses with a statistic, one update",
+    "statistic_several": "The same, several updates",
     "gvpo_one": "GVPO, one update per rollout",
     "gvpo_several": "GVPO, several updates",
     "anchor_old": "`gvpo_anchor=old`",

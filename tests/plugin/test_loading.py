@@ -104,7 +104,7 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
     "module",
     [
         *("preflight", "usage", "cpu.platform", "registration", "losses", "cpu.engines"),
-        *("wire", "trainer_modes", "gvpo.drift", "algorithms", "gvpo.loss", "loss_config"),
+        *("wire", "trainer_modes", "mini_batch.worker", "algorithms", "gvpo.loss", "loss_config"),
     ],
 )
 def test_every_module_can_be_the_first_one_imported(module: str, python: Python) -> None:

@@ -1,6 +1,7 @@
 """Test one training in its folder: verl's command line, attempts, and whether it is finished."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,31 @@ def test_a_last_step_that_was_saved_and_not_logged_is_trained_again(
     unbroken = VerlRun(fake.folder.with_name("unbroken"), fake.overrides, steps=5)
     unbroken.go()
     assert fake.metrics() == unbroken.metrics()
+
+
+@pytest.mark.parametrize("killed", [{"FAKE_KILL": "5"}, {"FAKE_KILL_SAVING": "4"}], ids=["logging", "saving"])
+def test_a_run_that_keeps_one_checkpoint_is_resumed(
+    fake: VerlRun, monkeypatch: pytest.MonkeyPatch, killed: dict[str, str]
+) -> None:
+    """verl removes the checkpoint before the last, and its tracker may still name one that it removed."""
+    run = replace(fake, overrides=[*fake.overrides, "trainer.max_actor_ckpt_to_keep=1"])
+    for name, step in killed.items():
+        monkeypatch.setenv(name, step)
+    with pytest.raises(ProcessFailedError, match="SIGKILL"):
+        run.go()
+    for name in killed:
+        monkeypatch.delenv(name)
+    run.go()
+    assert run.is_finished()
+    assert sorted(run.metrics()) == [1, 2, 3, 4, 5]
+
+
+def test_a_tracker_that_was_being_written_does_not_stop_a_run(fake: VerlRun) -> None:
+    (fake.checkpoints / "global_step_2" / "actor").mkdir(parents=True)
+    tracker = fake.checkpoints / "latest_checkpointed_iteration.txt"
+    tracker.touch()
+    fake.choose_checkpoint("attempt-2")
+    assert tracker.read_text() == "2"
 
 
 def test_a_run_that_ends_well_before_its_last_step_has_failed(

@@ -129,7 +129,7 @@ class RayExecutor:
     def _submitted(self, run: VerlRun) -> Job:
         run.folder.mkdir(parents=True, exist_ok=True)
         attempt = run.next_attempt()
-        run.repeat_an_unlogged_last_step(attempt.name)
+        run.choose_checkpoint(attempt.name)
         attempt.with_suffix(".log").touch()
         job = Job(_submission_id(attempt), self.address, attempt.name)
         note_job(run.folder, job)

@@ -91,7 +91,7 @@ def _loss_and_metrics(  # noqa: PLR0917  # a loss's arguments
     targets = adv.per_response(advantages, response_mask).to(log_ratio.dtype)
     is_member = adv.has_tokens(response_mask)  # a rejected response is none
     size = torch.where(is_member, groups.size, 0)
-    drift = groups.drift(log_ratio.detach(), is_member)
+    drift = groups.drift.to(log_ratio.dtype)
     residual = formulas.residual(log_ratio, targets, drift, beta)
     rewards = formulas.centred_rewards(targets, groups.old_deviation, groups.anchor_deviation, beta)
     moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
 
-from grpo_verl_ext.algorithms import gvpo
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.algorithms import gvpo, mini_batch
 from grpo_verl_ext.verl_plugin import wire
 
 ROWS_PER_PROMPT = 4
@@ -78,7 +80,32 @@ class RaggedBatch:
         sums = gvpo.drift_sums(log_ratio, index, member, _NUM_PROMPTS)
         drift = gvpo.mean_drift(sums, index, member, size)[rows]
         of_metrics = torch.zeros_like(drift)
-        return wire.GroupRows(index[rows], size[rows], lambda *_: drift, of_metrics, of_metrics)
+        return wire.GroupRows(index[rows], size[rows], drift, of_metrics, of_metrics)
+
+    def statistic(self, config: Any, rows: RowNumbers) -> Tensor | None:
+        """Return what the configured loss needs of all rows for the tokens of some, padded: (B, T)."""
+        loss = catalogue.LOSSES.get(str(config.policy_loss.loss_mode))
+        if loss is None or loss.needs is None:
+            return None
+        masks = [mask.bool() for mask in self.response_mask]
+        written = _written(self.log_prob, self.prompt_lengths)
+        columns = [torch.cat(each).detach() for each in (written, self.old_log_prob, self.advantages)]
+        number, member = torch.arange(len(self)), torch.stack([mask.any() for mask in masks])
+        prompt = number // ROWS_PER_PROMPT
+        size = prompt.bincount(weights=member)[prompt].long()
+        part = mini_batch.PartOfRows(
+            torch.stack(columns)[:, torch.cat(masks)],
+            torch.stack([torch.stack([mask.sum() for mask in masks]), number, prompt, size]),
+        )
+        compute = loss.needs.compute
+        values = mini_batch.evaluated(lambda each: compute(each, config), [part], own=0, seed=0).to(
+            columns[0].dtype
+        )
+        of_rows = torch.split(values, [int(mask.sum()) for mask in masks])
+        padded = [torch.zeros(len(masks[row]), dtype=values.dtype) for row in rows]
+        for row, tokens in zip(rows, padded, strict=True):
+            tokens[masks[row]] = of_rows[row]
+        return torch.nn.utils.rnn.pad_sequence(padded, batch_first=True)
 
 
 def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:

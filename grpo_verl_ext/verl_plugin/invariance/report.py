@@ -125,8 +125,8 @@ VERL_CASES = tuple(
         (DPPO.loss.name, DPPO.loss, "token-mean", None),
         (DPPO_KL.loss.name, DPPO_KL.loss, "token-mean", None),
         ("geo_mean", verls.GEO_MEAN, "seq-mean-token-mean", None),
-        ("clip_cov", verls.CLIP_COV, "token-mean", None),
-        ("kl_cov", verls.KL_COV, "token-mean", None),
+        (verls.CLIP_COV.name, verls.CLIP_COV, "token-mean", None),
+        (verls.KL_COV.name, verls.KL_COV, "token-mean", None),
     )
 )
 
@@ -197,7 +197,8 @@ def value_and_gradient(
     value = torch.zeros((), dtype=mini_batch.log_prob[0].dtype)
     for rows in (rows for rank in ranks for rows in rank):
         model_output, data = micro_batch(mini_batch, rows, len(ranks), with_entropy=with_entropy)
-        with wire.GROUPS.set(mini_batch.groups(rows)):
+        statistic = mini_batch.statistic(config, rows)
+        with wire.GROUPS.set(mini_batch.groups(rows)), wire.STATISTIC.set(statistic):
             loss, _ = ppo_loss(config, model_output, data)
         if loss.requires_grad:
             (loss / len(ranks)).backward()

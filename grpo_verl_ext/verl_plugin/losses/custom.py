@@ -18,8 +18,9 @@ tokens are made by the same `token_loss_function`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -28,7 +29,11 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import surrogate
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged, metrics_of
-from grpo_verl_ext.catalogue.record import PerToken, TokenLoss
+from grpo_verl_ext.catalogue.record import MiniBatchStatistic, PerToken, TokenLoss
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import MODE
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
+from grpo_verl_ext.verl_plugin.wire import STATISTIC
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
@@ -41,17 +46,30 @@ class NameTakenError(ValueError):
     """Another package has already registered a function under one of our names."""
 
 
-def token_loss(per_token: PerToken) -> PerToken:
+@overload
+def token_loss(per_token: PerToken) -> PerToken: ...
+@overload
+def token_loss(*, needs: MiniBatchStatistic) -> Callable[[PerToken], PerToken]: ...
+
+
+def token_loss(per_token: PerToken | None = None, *, needs: MiniBatchStatistic | None = None) -> Any:
     """Register a loss of tokens with verl, under the function's name, for ``policy_loss.loss_mode``.
 
     It gets verl's rollout weights, where they are on, ``policy_loss.off_policy_mask_threshold``, and the
     metrics ``actor/ppo_kl``, ``actor/entropy_per_token``, ``actor/frac_zero_advantage`` and, with a budget,
     ``actor/frac_truncated``.
 
+    Args:
+        per_token: the loss; without it a decorator is returned.
+        needs: a statistic of the whole mini-batch, which the loss gets as its last argument, (B, T). It needs
+            a trainer mode of this package.
+
     Raises:
         NameTakenError: another package's loss has that name.
     """
-    loss = TokenLoss(per_token.__name__, per_token)
+    if per_token is None:
+        return functools.partial(token_loss, needs=needs)
+    loss = TokenLoss(per_token.__name__, per_token, needs=needs)
     claim(POLICY_LOSS_REGISTRY, {loss.name: token_loss_function(loss)}, "policy loss")
     catalogue.LOSSES[loss.name] = loss
     return per_token
@@ -72,7 +90,8 @@ def token_loss_function(loss: TokenLoss) -> PolicyLoss:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         mini_batch = MiniBatch.from_config(config)
         tokens = (log_prob, old_log_prob, advantages, response_mask)
-        of_tokens = loss.per_token(*tokens, config)
+        statistic = {} if loss.needs is None else {loss.needs: _statistic(loss, response_mask)}
+        of_tokens = loss.per_token(*tokens, config, *statistic.values())
         _refuse_shape(loss.name, of_tokens, log_prob)
         kept = _on_policy(*tokens, config)
         for weights in (kept, rollout_is_weights):
@@ -83,6 +102,7 @@ def token_loss_function(loss: TokenLoss) -> PolicyLoss:
         values |= {"actor/ppo_kl": -log_ratio, "actor/entropy_per_token": -old_log_prob}
         if kept is not None:
             values["actor/frac_off_policy_masked"] = ~kept
+        values |= {needs.metric: value for needs, value in statistic.items() if needs.metric}
         metrics = metrics_of(values, response_mask, config, mini_batch)
         if loss.average is None:
             return averaged(of_tokens, response_mask, config.loss_agg_mode, mini_batch), metrics
@@ -93,6 +113,25 @@ def token_loss_function(loss: TokenLoss) -> PolicyLoss:
     loss_fn.__name__ = loss_fn.__qualname__ = loss.name
     loss_fn.__doc__ = loss.per_token.__doc__
     return loss_fn
+
+
+def _statistic(loss: TokenLoss, response_mask: Tensor) -> Tensor:
+    """Return what the loss needs of the mini-batch, for the tokens at hand: (B, T).
+
+    Raises:
+        SettingError: no trainer mode of this package has measured it.
+    """
+    found = STATISTIC.get()
+    if found is None:
+        raise SettingError(
+            MODE,
+            None,
+            seen=f"policy_loss.loss_mode={loss.name} was called without its statistic of the mini-batch, "
+            "which verl's own trainers and workers do not measure",
+            valid=TRAINER_MODES,
+            fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {MODE}=grpo_ext_sync",
+        )
+    return found.to(response_mask.device)
 
 
 def _refuse_shape(name: str, loss: Tensor, like: Tensor) -> None:

@@ -22,8 +22,8 @@ from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options, written
-from grpo_verl_ext.verl_plugin.gvpo.plan import parts_of_step, several_updates
 from grpo_verl_ext.verl_plugin.loss_config import check_loss, check_no_mask
+from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, several_updates
 from grpo_verl_ext.verl_plugin.preflight.names import replaced
 
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")

@@ -2,7 +2,7 @@
 
 `REFUSALS` lists them by the names of `training`. What is not listed is exact; ``docs/support.md`` names the
 test that shows it. Where verl's driver does not run this check, the estimators, the worker's
-`check_drift_engine` and the loss gvpo refuse at their first call.
+`check_statistic_engine` and losses with a statistic refuse at their first call.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from itertools import combinations
 from omegaconf import DictConfig
 
 from grpo_verl_ext.utils.keys import ACTOR, MODE, setting
-from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.config import STATISTIC_ENGINES, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.features import (
     OUR_ASYNC_MODES,
     UNTRIED_ENGINES,
@@ -45,7 +45,10 @@ def check_support(config: DictConfig) -> None:
 
 
 _GVPO = ("gvpo_one", "gvpo_several")
+_STATISTIC = ("statistic_one", "statistic_several")
 _NEEDS: Mapping[tuple[str, ...], str] = {
+    _STATISTIC: "the loss needs a statistic of the whole mini-batch, which only a trainer mode of this "
+    "package measures",
     _GVPO: "the loss gvpo is not told there which responses belong to one prompt, nor how far the policy has "
     "moved since they were written",
     ("anchor_ref",): "algorithm.grpo_ext.gvpo_anchor=ref needs the reference's log-probs in the targets, "
@@ -102,11 +105,11 @@ REFUSALS: tuple[Refusal, ...] = (
         "fully_async", "async_training", "the driver is verl.experimental.fully_async_policy", _SEPARATE
     ),
     Refusal(
-        ("gvpo_several",),
+        ("gvpo_several", "statistic_several"),
         UNTRIED_ENGINES,
         STRATEGY,
-        "GVPO's drift between the updates on one rollout is not measured there",
-        (*DRIFT_ENGINES, "or one update per rollout without algorithm.rollout_correction.bypass_mode"),
+        "what the loss needs of other responses is not measured there between the updates on one rollout",
+        (*STATISTIC_ENGINES, "or one update per rollout without algorithm.rollout_correction.bypass_mode"),
         f"{STRATEGY}=fsdp2, or {ACTOR}.ppo_epochs=1 '{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}'",
     ),
     Refusal(
@@ -129,10 +132,10 @@ REFUSALS: tuple[Refusal, ...] = (
     _bypassed("bypassed_weights", f"{CORRECTION}.rollout_is", "importance weights are applied"),
     _bypassed("bypassed_rejection", f"{CORRECTION}.rollout_rs", "rejection is done"),
     Refusal(
-        _GVPO,
+        (*_GVPO, *_STATISTIC),
         ("distillation_top_k",),
         f"{DISTILLATION}.loss_mode",
-        "verl then calls the loss for the logits, too, where GVPO has no groups",
+        "verl then calls the loss for the logits, too, where nothing is known of other responses",
         "an estimator of one token, k1 or k3",
         f"{DISTILLATION}.loss_mode=k3",
     ),

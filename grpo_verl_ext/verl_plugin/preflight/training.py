@@ -16,7 +16,7 @@ from grpo_verl_ext.verl_plugin.config import (
     written,
 )
 from grpo_verl_ext.verl_plugin.features import Uses, all_features, has_option
-from grpo_verl_ext.verl_plugin.gvpo.plan import policy_moves
+from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
 from grpo_verl_ext.verl_plugin.rewards.checks import overlong_punishment
 
 STRATEGY = f"{ACTOR}.strategy"
@@ -80,6 +80,12 @@ def _by_tokens(config: DictConfig) -> bool:
     return not catalogue.has_groups(config) and (_is_ours(config) or has_option("preset")(config))
 
 
+def _has_statistic(config: DictConfig) -> bool:
+    """Whether a loss of tokens needs a statistic of the mini-batch."""
+    loss = catalogue.loss_of(config)
+    return isinstance(loss, TokenLoss) and loss.needs is not None
+
+
 def _anchors(name: str) -> Uses:
     """Return whether a training of GVPO has this ``gvpo_anchor``."""
     return lambda config: _has_gvpo_targets(config) and (_option(config, "gvpo_anchor") or "old") == name
@@ -91,6 +97,8 @@ def _masks_truncated(config: DictConfig) -> bool:
 
 FEATURES: Mapping[str, Uses] = {
     "token_loss": _by_tokens,
+    "statistic_one": _all(_has_statistic, _not(policy_moves)),
+    "statistic_several": _all(_has_statistic, policy_moves),
     "gvpo_one": _all(catalogue.has_groups, _not(policy_moves)),
     "gvpo_several": _all(catalogue.has_groups, policy_moves),
     "anchor_old": _anchors("old"),

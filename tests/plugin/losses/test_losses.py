@@ -31,12 +31,19 @@ from grpo_verl_ext.verl_plugin.invariance.batch import (
     micro_batch,
     ragged_batch,
 )
-from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config, value_and_gradient
+from grpo_verl_ext.verl_plugin.invariance.report import (
+    OUR_CASES,
+    PRESET_CASES,
+    Case,
+    actor_config,
+    value_and_gradient,
+)
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 from grpo_verl_ext.verl_plugin.preflight.algorithm import check_pair
 
 F64 = torch.float64
 CASES = {case.name: case for case in OUR_CASES}
+CASE_OF_LOSS = {case.loss_mode: case for case in (*PRESET_CASES, *OUR_CASES)}
 CLIPPED = [name for name in CASES if name != "gvpo"]
 MASKED_GRPO = LossConfig(loss_mode="grpo", off_policy_mask_threshold=0.05)
 NO_KL = {"use_kl_loss": False}
@@ -272,12 +279,16 @@ def metrics_through_verl(
 ) -> dict[str, float]:
     """What verl would log: means over micro-batches, then over ranks."""
     overrides |= NO_KL | {"clip_ratio_c": 1.3, "use_dynamic_bsz": split == "dynamic"}
-    config = actor_config(CASES[name], **overrides)
+    config = actor_config(CASE_OF_LOSS[name], **overrides)
     ranks = []
     for rank in cut(batch.lengths, split, dp_size):
         collected: dict[str, Metric] = {}
         for rows in rank:
-            with wire.GROUPS.set(wire.at_first_update(len(rows), config.rollout_n)):
+            groups, statistic = (
+                wire.at_first_update(len(rows), config.rollout_n),
+                batch.statistic(config, rows),
+            )
+            with wire.GROUPS.set(groups), wire.STATISTIC.set(statistic):
                 metrics = ppo_loss(config, *micro_batch(batch, rows, dp_size))[1]
             for key, metric in metrics.items():
                 collected.setdefault(key, metric.init_list()).append(metric)
@@ -480,11 +491,10 @@ def test_gvpo_needs_its_beta(beta):
 
 def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> wire.GroupRows:
     nothing = torch.zeros(len(index), dtype=F64)
-    known = torch.tensor(drift, dtype=F64)
     return wire.GroupRows(
         torch.tensor(index),
         torch.tensor(size),
-        lambda *_: known,
+        torch.tensor(drift, dtype=F64),
         old_deviation=nothing,
         anchor_deviation=nothing,
     )

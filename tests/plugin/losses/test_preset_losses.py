@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
+from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
+from grpo_verl_ext.catalogue import LOSSES
+from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.invariance.batch import MAX_RESPONSE_LENGTH, RaggedBatch, cut, ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.report import (
     OUR_CASES,
@@ -41,14 +44,22 @@ def loss_and_gradient(name: str, rows: list[list[tuple[float, float]]], advantag
         batch_num_tokens=int(mask.sum()),
         global_batch_size=len(rows),
     )
-    loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
-        old_log_prob=padded[..., 1],
-        log_prob=log_prob,
-        advantages=torch.tensor(advantages, dtype=F64).unsqueeze(-1) * mask,
-        response_mask=mask,
-        loss_agg_mode=config.loss_agg_mode,
-        config=config,
-    )
+    of_tokens = torch.tensor(advantages, dtype=F64).unsqueeze(-1) * mask
+    tokens = {"old_log_prob": padded[..., 1], "advantages": of_tokens}
+    record = LOSSES.get(config.policy_loss.loss_mode)
+    statistic = None
+    if record is not None and record.needs is not None:
+        number = torch.arange(len(rows))
+        seen = MiniBatchRows(padded[..., 0], *tokens.values(), mask, number, number, seed=0)
+        statistic = record.needs.compute(seen, config)
+    with wire.STATISTIC.set(statistic):
+        loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
+            log_prob=log_prob,
+            **tokens,
+            response_mask=mask,
+            loss_agg_mode=config.loss_agg_mode,
+            config=config,
+        )
     loss.backward()
     return loss.item(), [row[keep].tolist() for row, keep in zip(log_prob.grad, mask, strict=True)]
 
@@ -95,6 +106,21 @@ BY_HAND = {
             (-1.25 * math.log(0.5) + 2 * math.log(0.6)) / 3 / MAX_RESPONSE_LENGTH,
             [[-1.25 / 3 / MAX_RESPONSE_LENGTH, 0.0], [0.0], [2 / 3 / MAX_RESPONSE_LENGTH]],
         ),
+    ),
+    # Means of log π and A: −1 and 1/3. c = −0.4 · 2/3, 1.4 · 2/3, −1 · −4/3: the last, 1.33, is the only
+    # one in (1, 5) and gets nothing; ρ = 5 with A > 0 is beyond the bound of 2. N = 3.
+    "clip_cov": (
+        [[by_ratio(0.1, -1.4), by_ratio(math.log(5), 0.4)], [by_ratio(0.2, -2.0)]],
+        [1.0, -1.0],
+        (-math.exp(0.1) - 2) / 3,
+        [[-math.exp(0.1) / 3, 0.0], [0.0]],
+    ),
+    # The same tokens: the last has the largest c and gets |log ρ| = 0.2 more; nothing is clipped.
+    "kl_cov": (
+        [[by_ratio(0.1, -1.4), by_ratio(math.log(5), 0.4)], [by_ratio(0.2, -2.0)]],
+        [1.0, -1.0],
+        (-math.exp(0.1) - 5 + math.exp(0.2) + 0.2) / 3,
+        [[-math.exp(0.1) / 3, -5 / 3], [(math.exp(0.2) + 1) / 3]],
     ),
     # W = 2 · 4 counts as 1 where A ≥ 0, as does 3 where A < 0; ½ · ½ as ¼. Sums over tokens; log π = −1.
     "topr": (

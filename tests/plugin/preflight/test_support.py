@@ -42,12 +42,12 @@ from grpo_verl_ext.verl_plugin import trainer_modes, wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.config import DRIFT_ENGINES, REFRESH_ENGINES, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.config import REFRESH_ENGINES, STATISTIC_ENGINES, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.features import Refusal
-from grpo_verl_ext.verl_plugin.gvpo import drift as worker
-from grpo_verl_ext.verl_plugin.gvpo.drift import check_drift_engine
+from grpo_verl_ext.verl_plugin.gvpo import worker
 from grpo_verl_ext.verl_plugin.invariance.batch import micro_batch, ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config
+from grpo_verl_ext.verl_plugin.mini_batch.worker import check_statistic_engine
 from grpo_verl_ext.verl_plugin.patches import driver
 from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, check_support
 from grpo_verl_ext.verl_plugin.preflight.training import (
@@ -64,10 +64,16 @@ ACTOR = "actor_rollout_ref.actor"
 CORRECTION = "algorithm.rollout_correction"
 LOSS = "distillation.distillation_loss"
 GVPO = {"algorithm.adv_estimator": "gvpo", f"{ACTOR}.policy_loss.loss_mode": "gvpo"}
+KL_COV = {
+    "algorithm.adv_estimator": "grpo_outcome",
+    f"{ACTOR}.policy_loss.loss_mode": "kl_cov_mini_batch",
+}
 GRPO = {"algorithm.adv_estimator": "grpo_outcome", f"{ACTOR}.policy_loss.loss_mode": "grpo"}
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "token_loss": GRPO,
+    "statistic_one": KL_COV,
+    "statistic_several": KL_COV | {f"{ACTOR}.ppo_epochs": 2},
     "gvpo_one": GVPO,
     "gvpo_several": GVPO | {f"{ACTOR}.ppo_epochs": 2},
     "anchor_old": GVPO | {"algorithm.grpo_ext.gvpo_anchor": "old"},
@@ -175,7 +181,7 @@ CELLS = [(context, feature) for context in CONTEXTS for feature in FEATURES]
 def test_every_cell(context: str, feature: str) -> None:
     config, cell = training(feature, context), TABLE[context][feature]
     assert context in contexts(config)
-    if not (feature == "gvpo_one" and context.startswith("bypass")):  # which makes it measure its drift
+    if not (feature in ("gvpo_one", "statistic_one") and context.startswith("bypass")):  # it then measures
         assert feature in features(config)
     told = messages(config)
     if told:
@@ -344,7 +350,7 @@ def test_engines_that_were_not_tried_are_those_that_are_not_listed() -> None:
     strategies = {"megatron_stages": "megatron"}
     for context in CONTEXT_TITLES[ENGINE_KIND]:
         strategy = strategies.get(context, context)
-        assert isinstance(TABLE[context]["gvpo_several"], Exact) == (strategy in DRIFT_ENGINES)
+        assert isinstance(TABLE[context]["gvpo_several"], Exact) == (strategy in STATISTIC_ENGINES)
         assert isinstance(TABLE[context]["refresh"], Exact) == (strategy in REFRESH_ENGINES)
 
 
@@ -413,9 +419,9 @@ class TestTheFirstCallRefuses:
     @pytest.mark.parametrize("strategy", ["megatron", "veomni", "torchtitan", "mine"])
     def test_a_drift_on_an_engine_where_nobody_measured_it(self, strategy: str) -> None:
         with pytest.raises(SettingError, match=rf"strategy is {strategy}, .* Type: {ACTOR}\.strategy=fsdp2"):
-            check_drift_engine(strategy)
-        for known in DRIFT_ENGINES:
-            check_drift_engine(known)
+            check_statistic_engine(strategy)
+        for known in STATISTIC_ENGINES:
+            check_statistic_engine(known)
 
     @pytest.mark.parametrize("context", TO_MAIN_PPO)
     def test_verls_other_drivers_are_asked_before_they_start_ray(

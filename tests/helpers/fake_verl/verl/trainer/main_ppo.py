@@ -1,14 +1,16 @@
 """Stand-in for verl's trainer where a test needs the same numbers twice; vLLM's depend on the load.
 
 It writes what verl writes, in its order: rollouts, a checkpoint every second step and after the last one,
-metrics, if one of its loggers is `file`; it resumes like it. Environment: FAKE_KILL=N ends it before it logs
-step N, FAKE_END=N after that step with status 0, as trainer.total_epochs does. With FAKE_WAIT=N it waits
-after that step, and makes the file FAKE_WAITS; 0 is before the first.
+metrics, if one of its loggers is `file`; it keeps one checkpoint with trainer.max_actor_ckpt_to_keep=1; it
+resumes like it. Environment: FAKE_KILL=N ends it before it logs step N, FAKE_KILL_SAVING=N while it saves
+that step, FAKE_END=N after it with status 0, as trainer.total_epochs does. With FAKE_WAIT=N it waits after
+that step, and makes the file FAKE_WAITS; 0 is before the first.
 """
 
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -20,6 +22,8 @@ rollouts = Path(settings["trainer.rollout_data_dir"])
 tracker = checkpoints / "latest_checkpointed_iteration.txt"
 last = int(tracker.read_text()) if tracker.exists() else 0
 steps = int(settings["trainer.total_training_steps"])
+if last and not (checkpoints / f"global_step_{last}" / "actor").is_dir():
+    sys.exit(f"no weights in global_step_{last}")
 
 
 def wait_after(step: int) -> None:
@@ -47,7 +51,12 @@ for step in range(last + 1, steps + 1):
     ]
     (rollouts / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if step % 2 == 0 or step == steps:
-        (checkpoints / f"global_step_{step}").mkdir(parents=True)
+        if settings.get("trainer.max_actor_ckpt_to_keep") == "1":
+            for weights in checkpoints.glob("global_step_*/actor"):
+                shutil.rmtree(weights)
+        if os.environ.get("FAKE_KILL_SAVING") == str(step):
+            os.kill(os.getpid(), signal.SIGKILL)
+        (checkpoints / f"global_step_{step}" / "actor").mkdir(parents=True)
         tracker.write_text(str(step))
     if os.environ.get("FAKE_KILL") == str(step):
         os.kill(os.getpid(), signal.SIGKILL)

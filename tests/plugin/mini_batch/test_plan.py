@@ -14,17 +14,21 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 
-from grpo_verl_ext.verl_plugin.gvpo.packing import (
+from grpo_verl_ext.verl_plugin.mini_batch.packing import (
     balanced_over_ranks,
     blocks_over_ranks,
     filled,
     whole_groups,
 )
-from grpo_verl_ext.verl_plugin.gvpo.plan import Cut, Plan, choose, policy_moves
-from grpo_verl_ext.verl_plugin.wire import DriftSource
+from grpo_verl_ext.verl_plugin.mini_batch.plan import Cut, Plan, choose, policy_moves
+from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 ACTOR = "actor_rollout_ref.actor"
-MICRO_BATCH, RANKS, FORWARD_PASS = DriftSource.MICRO_BATCH, DriftSource.RANKS, DriftSource.FORWARD_PASS
+MICRO_BATCH, RANKS, FORWARD_PASS = (
+    StatisticSource.MICRO_BATCH,
+    StatisticSource.RANKS,
+    StatisticSource.FORWARD_PASS,
+)
 
 # 8 prompts × 4 responses in a mini-batch, on 4 ranks of 8 rows.
 FIXED = Cut(engine="fsdp2", ranks=4, group_size=4, mini_batch=32, micro_batch=4, budget=16384, longest=1024)
@@ -60,7 +64,7 @@ DYNAMIC = replace(FIXED, micro_batch=None)
         ),
     ],
 )
-def test_the_plan(cut: Cut, source: DriftSource, unit: int, reason: str) -> None:
+def test_the_plan(cut: Cut, source: StatisticSource, unit: int, reason: str) -> None:
     plan = choose(cut)
     assert (plan.source, plan.unit) == (source, unit)
     assert reason in plan.reason
@@ -102,12 +106,14 @@ SIZES = (
 
 def test_the_cut_is_read_from_verls_configuration() -> None:
     fixed = composed(*SIZES, f"{ACTOR}.ppo_micro_batch_size_per_gpu=4")
-    assert Cut.from_config(fixed, ranks=4) == FIXED
+    assert Cut.from_config(fixed, ranks=4, of_prompts=True) == FIXED
     dynamic = (f"{ACTOR}.use_dynamic_bsz=true", f"{ACTOR}.ppo_max_token_len_per_gpu=8192")
     parallel = composed(*SIZES, *dynamic, f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=2")
-    assert Cut.from_config(parallel, ranks=4) == DYNAMIC, "two ranks share a micro-batch's tokens"
+    assert Cut.from_config(parallel, ranks=4, of_prompts=True) == DYNAMIC, (
+        "two ranks share a micro-batch's tokens"
+    )
     short = composed(*SIZES, "data.max_response_length=1")
-    assert Cut.from_config(short, ranks=4).longest == 128, "a row of verl's padding"
+    assert Cut.from_config(short, ranks=4, of_prompts=True).longest == 128, "a row of verl's padding"
 
 
 @pytest.mark.parametrize(

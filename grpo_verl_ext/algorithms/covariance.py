@@ -1,0 +1,115 @@
+"""Tokens by their covariance of log-prob and advantage, which drives the policy's entropy down.
+
+Cui et al., The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617. Over the N tokens of
+a mini-batch
+
+    c_i = (log π_θ(y_i) − 1/N Σ_j log π_θ(y_j)) (A_i − 1/N Σ_j A_j).
+
+Clip-Cov gives no gradient to some tokens with large c, KL-Cov adds a penalty to those with the largest. Both
+choose among all tokens of the mini-batch, so the choice is a statistic, a constant of the loss.
+
+Shapes: (R, T) each, of `mini_batch.MiniBatchRows`; chosen tokens are True.
+"""
+
+import torch
+from torch import Tensor
+
+from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
+from grpo_verl_ext.algorithms.surrogate import clipped_surrogate, token_log_ratio
+
+
+def covariances(rows: MiniBatchRows) -> Tensor:
+    """Return c of each token, in nats times units of the advantages; 0 under the mask: (R, T)."""
+    mask = rows.response_mask
+
+    def deviation(values: Tensor) -> Tensor:
+        return torch.where(mask, values - values[mask].mean(), 0)
+
+    return deviation(rows.log_prob) * deviation(rows.advantages)
+
+
+def largest_covariances(rows: MiniBatchRows, *, share: float) -> Tensor:
+    """Choose the max(1, ⌊share · N⌋) tokens with the largest c, KL-Cov's: (R, T) bool.
+
+    Of equal ones the first are taken.
+    """
+    mask = rows.response_mask
+    found = covariances(rows)[mask]
+    return _chosen(mask, found.argsort(descending=True, stable=True)[: _number(mask, share)])
+
+
+def drawn_covariances(
+    rows: MiniBatchRows,
+    *,
+    share: float,
+    low: float,
+    high: float,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
+) -> Tensor:
+    """Draw max(1, ⌊share · N⌋) tokens with low < c < high, or all of them, Clip-Cov's: (R, T) bool.
+
+    Uniformly and without replacement, by `MiniBatchRows.seed`; not among tokens whose gradient PPO's clip has
+    removed already, as in the authors' code.
+    """
+    mask = rows.response_mask
+    tokens = (rows.log_prob, rows.old_log_prob, rows.advantages, mask)
+    clipped = clipped_surrogate(*tokens, clip_ratio_low=clip_ratio_low, clip_ratio_high=clip_ratio_high)
+    is_cut = clipped > -rows.advantages * token_log_ratio(rows.log_prob, rows.old_log_prob, mask).exp()
+    found = covariances(rows)
+    eligible = ((found > low) & (found < high) & ~is_cut)[mask].nonzero().squeeze(-1)
+    generator = torch.Generator().manual_seed(rows.seed)
+    drawn = torch.randperm(len(eligible), generator=generator)[: _number(mask, share)]
+    return _chosen(mask, eligible[drawn.to(eligible.device)])
+
+
+def _number(mask: Tensor, share: float) -> int:
+    return max(1, int(share * int(mask.sum())))
+
+
+def _chosen(mask: Tensor, tokens: Tensor) -> Tensor:
+    """Return True at these tokens, counted over the mask: (R, T) bool."""
+    flags = mask.new_zeros(int(mask.sum()))
+    flags[tokens] = True
+    return torch.zeros_like(mask).masked_scatter(mask, flags)
+
+
+def clip_cov_surrogate(
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    drawn: Tensor,
+    *,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
+) -> Tensor:
+    """ℓ_{i,t} = `surrogate.clipped_surrogate`, and 0 for the drawn tokens: (B, T) → (B, T)."""
+    loss = clipped_surrogate(
+        log_prob,
+        old_log_prob,
+        advantages,
+        response_mask,
+        clip_ratio_low=clip_ratio_low,
+        clip_ratio_high=clip_ratio_high,
+    )
+    return torch.where(drawn.bool(), 0, loss)
+
+
+def kl_cov_surrogate(
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    largest: Tensor,
+    *,
+    coefficient: float,
+) -> Tensor:
+    """ℓ_{i,t} = −ρ A, plus coefficient · |log ρ| for the tokens with the largest c: (B, T) → (B, T).
+
+    Nothing is clipped. |log ρ| stands for the KL to π_old, as in the authors' code; at ρ = 1 it has no
+    gradient, so that the first update on a rollout is the plain policy gradient.
+    """
+    log_ratio = token_log_ratio(log_prob, old_log_prob, response_mask)
+    loss = log_ratio.exp() * torch.where(response_mask.bool(), -advantages, 0)
+    return loss + torch.where(largest.bool(), coefficient * log_ratio.abs(), 0)

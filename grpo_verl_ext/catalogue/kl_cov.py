@@ -1,0 +1,81 @@
+"""KL-Cov: Cui et al., The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617.
+
+The keys of ``actor.policy_loss`` are those of verl's loss ``kl_cov``, which ranks within each micro-batch.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from omegaconf import DictConfig
+from pydantic import Field
+from torch import Tensor
+
+from grpo_verl_ext.algorithms import covariance
+from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
+from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
+from grpo_verl_ext.catalogue.clip_cov import Share
+from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
+from grpo_verl_ext.catalogue.record import Algorithm, MiniBatchStatistic, TokenLoss
+from grpo_verl_ext.utils.errors import Problem
+from grpo_verl_ext.utils.keys import ACTOR, setting
+from grpo_verl_ext.utils.options import Section, option
+
+
+class KlCovOptions(Section):
+    """KL-Cov's keys of ``actor.policy_loss``, with verl's defaults."""
+
+    kl_cov_ratio: Share = option(
+        0.0002, "share of the mini-batch's tokens that KL-Cov penalises", "a number in (0, 1]", "0.002"
+    )
+    ppo_kl_coef: Annotated[float, Field(ge=0, allow_inf_nan=False)] = option(
+        0.1, "coefficient of KL-Cov's penalty", "a finite number ≥ 0", "1.0"
+    )
+
+
+def _largest(rows: MiniBatchRows, config: Any) -> Tensor:
+    """Choose the tokens to penalise: `covariance.largest_covariances`."""
+    return covariance.largest_covariances(rows, share=float(config.policy_loss.kl_cov_ratio))
+
+
+def _kl_cov(  # noqa: PLR0917  # a loss's arguments
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    config: Any,
+    largest: Tensor,
+) -> Tensor:
+    """Compute the surrogate with a penalty on the chosen tokens: `covariance.kl_cov_surrogate`."""
+    coefficient = float(config.policy_loss.ppo_kl_coef)
+    tokens = (log_prob, old_log_prob, advantages, response_mask, largest)
+    return covariance.kl_cov_surrogate(*tokens, coefficient=coefficient)
+
+
+def _advise_updates(config: DictConfig) -> Iterator[Problem]:
+    """Warn of one update on a rollout, at which the penalty |log ρ| has no gradient."""
+    key = f"{ACTOR}.ppo_mini_batch_size"
+    prompts, mini_batch = setting(config, "data.train_batch_size"), setting(config, key)
+    if prompts == mini_batch and setting(config, f"{ACTOR}.ppo_epochs") == 1:
+        yield Problem(
+            key,
+            mini_batch,
+            why="KL-Cov's penalty |log ρ| has no gradient at the first update on a rollout, where ρ = 1, and "
+            "there is no other: this trains the unclipped surrogate alone",
+            valid="less than data.train_batch_size; the authors do 8 updates on a rollout",
+            fix=f"{key}=<an eighth of data.train_batch_size>",
+        )
+
+
+KL_COV = Algorithm(
+    "kl_cov",
+    "arXiv 2505.22617",
+    GRPO_OUTCOME,
+    TokenLoss(
+        "kl_cov_mini_batch",
+        _kl_cov,
+        TOKEN_MEAN,
+        options=KlCovOptions,
+        needs=MiniBatchStatistic(_largest, metric="actor/frac_cov_penalised"),
+        advice={"kl-cov-updates": _advise_updates},
+    ),
+)

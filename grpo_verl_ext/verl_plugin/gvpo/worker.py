@@ -1,0 +1,121 @@
+"""verl's actor worker, extended by the groups of responses that GVPO's loss reads, and by their metrics."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from torch import Tensor
+from verl.experimental.separation.engine_workers import DetachActorWorker
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id
+from verl.utils.metric import AggregationType
+from verl.workers.engine_workers import ActorRolloutRefWorker
+
+from grpo_verl_ext.algorithms import gvpo, gvpo_terms, ragged
+from grpo_verl_ext.algorithms.advantages import per_response
+from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin.gvpo.loss import SUMMED_METRICS
+from grpo_verl_ext.verl_plugin.mini_batch.worker import LossFunction, MiniBatchTrainingWorker
+from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
+
+
+class GroupTrainingWorker(MiniBatchTrainingWorker):
+    """Training worker that gives GVPO's loss the groups and their drift, if the batch has them."""
+
+    _left_of_first_epoch = 0
+    """Updates to come on prompts that no update on this rollout has seen."""
+
+    def train_mini_batch(self, data: TensorDict) -> TensorDict:
+        """Do all updates on the batch of one rollout."""
+        self._left_of_first_epoch = self._updates_of_an_epoch(data)
+        return super().train_mini_batch(data)
+
+    def _updates_of_an_epoch(self, data: TensorDict) -> int:
+        number = tu.get(data, key="num_mini_batch", default=None)
+        if number is not None:
+            return int(number)
+        rows = data.shape[0] * self.engine.get_data_parallel_size()
+        return int(rows // tu.get(data, key="mini_batch_size"))
+
+    def train_batch(self, data: TensorDict) -> TensorDict:
+        """Do one update, with the metrics of whole prompts."""
+        if not self._has_groups(data):
+            return super().train_batch(data)
+        old, anchor = self._deviation(data, wire.Field.OLD_LOG_PROBS), tu.get(data, key=wire.Field.ANCHOR)
+        data[wire.Field.OLD_DEVIATION] = old
+        data[wire.Field.ANCHOR_DEVIATION] = (
+            old if anchor == wire.Field.OLD_LOG_PROBS else self._deviation(data, anchor)
+        )
+        device = get_device_id()
+        sums = wire.UpdateSums(
+            weights=torch.zeros(tu.get(data, key=wire.Field.NUM_GROUPS), device=device),
+            fit=torch.zeros(3, dtype=torch.float64, device=device),
+        )
+        with wire.UPDATE_SUMS.set(sums):
+            output = super().train_batch(data)
+        self._add_over_ranks(sums.weights)
+        self._add_over_ranks(sums.fit)
+        if output is not None:
+            metrics = tu.get(output, key="metrics")
+            metrics["actor/gvpo_weight_sum"] = sums.weights.abs().max().item()
+            slope, metrics["actor/gvpo_fit_r2"] = gvpo_terms.implicit_reward_fit(*sums.fit.tolist())
+            metrics["actor/gvpo_fit_slope"] = slope
+            if self._left_of_first_epoch > 0:
+                metrics["actor/gvpo_fit_slope_first_epoch"] = slope
+        self._left_of_first_epoch -= 1
+        return output
+
+    def _deviation(self, data: TensorDict, log_probs: str) -> Tensor:
+        """Return log π(y_i) of this rank's rows minus their prompt's mean, 0 without tokens: (rows,)."""
+        mask = data["response_mask"]
+        rows = (mask.values(), mask.offsets())
+        log_prob, member = ragged.row_sums(data[log_probs].values(), *rows), ragged.row_has_tokens(*rows)
+        index = data[wire.Field.GROUP_INDEX]
+        sums = gvpo.drift_sums(log_prob, index, member, tu.get(data, key=wire.Field.NUM_GROUPS))
+        sums = sums.to(get_device_id())
+        self._add_over_ranks(sums)
+        return log_prob - gvpo.mean_drift(sums.to(index.device), index, member, data[wire.Field.GROUP_SIZE])
+
+    def _has_groups(self, data: TensorDict) -> bool:
+        return self._has_group_loss and self._measures(data)
+
+    def _add_over_ranks(self, values: Tensor) -> None:
+        dist.all_reduce(values, group=self.engine.get_data_parallel_group())
+
+    def _with_statistic(
+        self, loss_fn: LossFunction, *, model_output: dict[str, Any], data: TensorDict, **arguments: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Call the loss with the groups of its rows.
+
+        The loss itself takes the current log-probs for the old ones where the policy has not moved.
+        """
+        if not self._has_groups(data):
+            return super()._with_statistic(loss_fn, model_output=model_output, data=data, **arguments)
+        mask = torch.nested.to_padded_tensor(data["response_mask"], 0).bool()
+        groups = wire.GroupRows(
+            index=data[wire.Field.GROUP_INDEX],
+            size=data[wire.Field.GROUP_SIZE],
+            drift=per_response(self._statistic_of(data, model_output), mask),
+            old_deviation=data[wire.Field.OLD_DEVIATION],
+            anchor_deviation=data[wire.Field.ANCHOR_DEVIATION],
+            old_is_current=self._old_is_current,
+        )
+        with wire.GROUPS.set(groups):
+            loss, metrics = loss_fn(model_output=model_output, data=data, **arguments)
+        # verl marks all metrics of a registered loss as means over micro-batches; these are parts of a sum.
+        for name in metrics.keys() & set(SUMMED_METRICS):
+            metrics[name].aggregation = AggregationType.SUM
+        return loss, metrics
+
+
+class GroupActorRolloutRefWorker(ReferenceSyncWorkerMixin, ActorRolloutRefWorker):  # type: ignore[misc]
+    """verl's worker, with `GroupTrainingWorker` as its actor and a reference that can be synchronised."""
+
+    actor_worker_cls = GroupTrainingWorker
+
+
+class GroupDetachActorWorker(ReferenceSyncWorkerMixin, DetachActorWorker):  # type: ignore[misc]
+    """The same for the trainer mode whose rollout runs on separate machines."""
+
+    actor_worker_cls = GroupTrainingWorker

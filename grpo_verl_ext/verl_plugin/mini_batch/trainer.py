@@ -1,0 +1,180 @@
+"""Put whole groups into each optimizer step, and tell the workers which rows are whose: in the trainer.
+
+Only the order of the rows changes: a loss that ignores groups has the same value and gradient on the same
+mini-batch as under verl's own trainer.
+"""
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
+
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.algorithms import ragged
+from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
+from grpo_verl_ext.catalogue import MiniBatchStatistic
+from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin.batch.fields import (
+    data_parallel_size,
+    in_fixed_order,
+    nested,
+    prompt_ids,
+    put,
+)
+from grpo_verl_ext.verl_plugin.batch.sessions import refuse_several_outputs
+from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.mini_batch import plan as rows_plan
+from grpo_verl_ext.verl_plugin.mini_batch.packing import (
+    balanced_over_ranks,
+    blocks_over_ranks,
+    filled,
+    whole_groups,
+)
+from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, StatisticSource
+
+_SEEDS_OF_STEP = 2**20
+"""More than a step has updates on a rollout."""
+
+
+class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+    """Put whole groups into each optimizer step, and pass the workers what a statistic of it takes."""
+
+    _plan_of_batch: rows_plan.Plan
+    _number_of: Mapping[str, int] = MappingProxyType({})
+    """Key of a row of this rollout → its place before rows were put onto ranks."""
+    _told_of_misfit = False
+
+    def _setup(self) -> None:
+        """Start verl's workers, then say where the statistic of the loss will come from."""
+        super()._setup()
+        if self._measures:
+            _tell(self._plan)
+
+    @property
+    def _needs(self) -> MiniBatchStatistic | None:
+        loss = catalogue.loss_of(self.config)
+        return None if loss is None else loss.needs
+
+    @property
+    def _measures(self) -> bool:
+        return self._needs is not None and rows_plan.policy_moves(self.config)
+
+    @property
+    def _capacity(self) -> int:
+        """Rows of a mini-batch on all ranks."""
+        actor_rollout = self.config.actor_rollout_ref
+        return int(actor_rollout.actor.ppo_mini_batch_size * actor_rollout.rollout.n)
+
+    @cached_property
+    def _plan(self) -> rows_plan.Plan:
+        if self._needs is None or not self._measures:
+            return rows_plan.by_forward_pass(self._capacity, "no update needs it")
+        ranks = data_parallel_size(self.actor_rollout_wg)
+        return rows_plan.choose(
+            rows_plan.Cut.from_config(self.config, ranks, of_prompts=self._needs.of_prompts)
+        )
+
+    def _balance_batch(
+        self, batch: Any, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **_: object
+    ) -> Any:
+        """Order the rows so that verl's cuts keep groups whole and ranks equally busy.
+
+        With ``seed_requests`` two runs with the same responses have the same mini-batches.
+        """
+        refuse_several_outputs(catalogue.estimator_of(self.config), batch.keys)
+        if Options.of_training(self.config.algorithm).seed_requests is not None:
+            batch.reorder(in_fixed_order(batch))
+        self._number_of = {key: number for number, key in enumerate(batch.keys)}
+        dp_size, capacity = data_parallel_size(self.actor_rollout_wg), self._capacity
+        plan = self._plan_of_batch = self._plan_for(batch)
+        units = whole_groups(prompt_ids(batch), plan.unit)
+        responses = len(batch)
+        multiple = math.lcm(capacity, self._get_required_batch_multiple(dp_size))
+        size = math.ceil(len(units) * plan.unit / multiple) * multiple
+        batch = upsample_batch_to_divisible_size(batch, size, self.tokenizer.eos_token_id)
+        units = filled(units, range(responses, size), plan.unit)
+
+        lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
+        workload = calculate_workload(lengths).tolist()
+        if plan.source is StatisticSource.MICRO_BATCH:
+            ranks = blocks_over_ranks(
+                units, workload, dp_size, capacity // plan.unit, plan.units_per_micro_batch
+            )
+        else:
+            ranks = balanced_over_ranks(units, workload, dp_size)
+        batch.reorder([row for rank in ranks for row in rank])
+        metrics.update(log_seqlen_unbalance(lengths.tolist(), ranks, logging_prefix))
+        return batch
+
+    def _plan_for(self, batch: Any) -> rows_plan.Plan:
+        """Return the plan of this training, or a forward pass where the batch does not fit it."""
+        largest_group = max(Counter(prompt_ids(batch)).values())
+        misfit = self._plan.misfit(largest_group, max(tag["seq_len"] for tag in batch.tags))
+        if not misfit:
+            return self._plan
+        plan = rows_plan.by_forward_pass(self._capacity, misfit)
+        if not self._told_of_misfit:
+            self._told_of_misfit = True
+            _tell(plan)
+        return plan
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Pass the rows' keys to the estimator; store what tells rows and prompts apart for a statistic.
+
+        Like the estimator of a loss over groups, a size counts the responses that still have tokens.
+        """
+        with ROW_KEYS.set(batch.keys):
+            batch = super()._compute_advantage(batch, metrics)
+        if self._needs is None:
+            return batch
+        mask = nested(batch, "response_mask")["response_mask"]
+        group = dense_group_ids(prompt_ids(batch))
+        member = ragged.row_has_tokens(mask.values(), mask.offsets())
+        number_of = dict(self._number_of)
+        numbers = [number_of.setdefault(key, len(number_of)) for key in batch.keys]  # padding comes last
+        return put(
+            batch,
+            {
+                wire.Field.ROW_NUMBER: torch.tensor(numbers),
+                wire.Field.GROUP_INDEX: group,
+                wire.Field.GROUP_SIZE: group_sum(member.to(torch.int64), group),
+            },
+        )
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Pass the source of the statistic, and whether ``old_log_probs`` are the current policy's.
+
+        verl's actor computes them just before it, for responses of any age, with two exceptions: in bypass
+        mode they are the rollout's, and later parts of a step use the policy at the start of the step.
+        """
+        rollout_correction = self.config.algorithm.get("rollout_correction") or {}
+        plan = self._plan_of_batch
+        batch.extra_info[wire.Field.STATISTIC_SOURCE] = plan.source.value
+        batch.extra_info[wire.Field.STATISTIC_SEED] = _SEEDS_OF_STEP * self.global_steps
+        if plan.is_dynamic:
+            batch.extra_info["force_group_size"] = plan.unit
+        batch.extra_info[wire.Field.OLD_IS_CURRENT] = (
+            self.local_trigger_step == 0 and not rollout_correction.get("bypass_mode", False)
+        )
+        return super()._update_actor(batch, metrics)
+
+
+def _tell(plan: rows_plan.Plan) -> None:
+    where = (
+        "a forward pass before each update"
+        if plan.source is StatisticSource.FORWARD_PASS
+        else "the update itself"
+    )
+    print(
+        f"grpo_verl_ext: what the loss needs of other responses comes from {where}: {plan.reason}",
+        file=sys.stderr,
+        flush=True,
+    )

@@ -1,0 +1,215 @@
+"""verl's actor worker, extended by what a loss takes from the whole mini-batch: its statistic.
+
+The statistic of a loss comes from the training pass where the trainer has put the rows together
+(`wire.StatisticSource`): from a micro-batch, or from those of all ranks, which gather the rows. Elsewhere a
+forward pass before the update measures it. An update whose policy has not moved since the rollout needs
+neither: its log-probs are the old ones.
+
+**Low precision.** ``old_log_probs`` come from a separate forward pass with other micro-batches, hence other
+rounding: in bf16 some hundredths of a nat per token. Where the policy has not moved, the update's own
+log-probs serve every loss as the old ones, so that all ratios are 1 in value.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from torch import Tensor
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id
+from verl.utils.metric import AggregationType, Metric
+from verl.workers.engine_workers import TrainingWorker
+from verl.workers.utils.padding import response_from_nested
+
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.algorithms import aggregation, mini_batch
+from grpo_verl_ext.catalogue import GroupLoss, MiniBatchStatistic
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import ACTOR
+from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin.batch.fields import like
+from grpo_verl_ext.verl_plugin.config import STATISTIC_ENGINES
+
+LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
+_GAP = "actor/old_log_prob_gap"
+
+
+class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships no types
+    """Training worker that gives the loss the statistic that it needs of the mini-batch."""
+
+    _config: Any
+    """verl's ActorConfig, with which it calls the loss."""
+    _needs: MiniBatchStatistic | None = None
+    _has_group_loss = False
+    _old_is_current = False
+    _update = 0
+    """Updates on this rollout before the one at hand."""
+
+    def set_loss_fn(self, loss_fn: LossFunction) -> None:
+        """Wrap verl's loss function, so that the loss can read `wire.STATISTIC`."""
+        self._config = loss_fn.keywords["config"]  # type: ignore[attr-defined]  # verl's partial
+        loss = catalogue.LOSSES.get(str(self._config.policy_loss.loss_mode))
+        self._needs = None if loss is None else loss.needs
+        self._has_group_loss = isinstance(loss, GroupLoss)
+        super().set_loss_fn(partial(self._with_statistic, loss_fn))
+
+    def train_mini_batch(self, data: TensorDict) -> TensorDict:
+        """Do all updates on the batch of one rollout; at the first, the policy may be that of the rollout."""
+        self._old_is_current = tu.pop(data, key=wire.Field.OLD_IS_CURRENT, default=False)
+        self._update = 0
+        return super().train_mini_batch(data)
+
+    def train_batch(self, data: TensorDict) -> TensorDict:
+        """Do one update: the statistic, where the update itself does not give it, then verl's update."""
+        if self._measures(data):
+            if self._old_is_current:
+                log_prob = data[wire.Field.OLD_LOG_PROBS].values()
+            elif _source(data) is wire.StatisticSource.FORWARD_PASS:
+                log_prob = self._log_prob(data)
+            else:
+                log_prob = None
+            if log_prob is not None:
+                data[wire.Field.STATISTIC] = self._statistic(data, log_prob, over_ranks=True)
+        output = super().train_batch(data)
+        self._old_is_current = False
+        self._update += 1
+        return output
+
+    def _measures(self, data: TensorDict) -> bool:
+        """Whether the loss needs a statistic, and a trainer mode of this package has numbered the rows."""
+        return self._needs is not None and wire.Field.ROW_NUMBER in data.keys()  # noqa: SIM118  # a TensorDict
+
+    def _log_prob(self, data: TensorDict) -> Tensor:
+        """Return log π_θ of this rank's response tokens, (N,), by a forward pass."""
+        check_statistic_engine(self.engine_config.strategy)
+        view = data.copy()
+        # verl's inference sizes need not divide a mini-batch, but its training sizes do. They also cut the
+        # rows as the update will, so that both passes round equally.
+        tu.assign_non_tensor(
+            view,
+            use_remove_padding=self.model_config.get("use_remove_padding", False),
+            use_dynamic_bsz=self.engine_config.use_dynamic_bsz,
+            max_token_len_per_gpu=self.engine_config.max_token_len_per_gpu,
+            micro_batch_size_per_gpu=self.engine_config.micro_batch_size_per_gpu,
+            use_fused_kernels=self.engine_config.use_fused_kernels,
+            calculate_entropy=False,
+        )
+        with self.engine.eval_mode(disable_auto_offload=tu.get(data, "disable_auto_offload", default=False)):
+            output = self.engine.infer_batch(view)
+        return _of_responses(output["model_output"], data)
+
+    def _statistic(self, data: TensorDict, log_prob: Tensor, *, over_ranks: bool) -> Tensor:
+        """Return the statistic for the tokens of these rows, ragged like them, at these log-probs, (N,)."""
+        needs, mask = self._needs, data["response_mask"]
+        assert needs is not None
+        written = mask.values().bool()
+        tokens = (
+            log_prob.to(written.device),
+            data[wire.Field.OLD_LOG_PROBS].values(),
+            data["advantages"].values(),
+        )
+        lengths = torch.nested.to_padded_tensor(mask, 0).bool().sum(-1)
+        numbers = (
+            data[name] for name in (wire.Field.ROW_NUMBER, wire.Field.GROUP_INDEX, wire.Field.GROUP_SIZE)
+        )
+        part = mini_batch.PartOfRows(
+            torch.stack([each.double()[written] for each in tokens]), torch.stack([lengths, *numbers])
+        )
+        parts, own = self._gathered(part) if over_ranks else ([part], 0)
+        seed = tu.get(data, key=wire.Field.STATISTIC_SEED) + self._update
+        values = mini_batch.evaluated(lambda rows: needs.compute(rows, self._config), parts, own, seed)
+        wide = torch.promote_types(log_prob.dtype, torch.float32)
+        result = torch.zeros_like(written, dtype=wide)
+        result[written] = values.to(result)
+        ragged: Tensor = like(mask, result)
+        return ragged
+
+    def _gathered(self, part: mini_batch.PartOfRows) -> tuple[list[mini_batch.PartOfRows], int]:
+        """Return the parts of all ranks, and the place of this rank's among them."""
+        group = self.engine.get_data_parallel_group()
+        columns = (of_all_ranks(each, group) for each in part)
+        return [mini_batch.PartOfRows(*each) for each in zip(*columns, strict=True)], dist.get_rank(group)
+
+    def _statistic_of(self, data: TensorDict, model_output: dict[str, Any]) -> Tensor:
+        """Return the statistic for the tokens of a micro-batch: (B, T)."""
+        if wire.Field.STATISTIC in data.keys():  # noqa: SIM118
+            ragged = data[wire.Field.STATISTIC]
+        else:
+            over_ranks = _source(data) is wire.StatisticSource.RANKS
+            ragged = self._statistic(data, _of_responses(model_output, data), over_ranks=over_ranks)
+        padded: Tensor = torch.nested.to_padded_tensor(ragged, 0)
+        return padded
+
+    def _with_statistic(
+        self, loss_fn: LossFunction, *, model_output: dict[str, Any], data: TensorDict, **arguments: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        metrics = {}
+        statistic = self._statistic_of(data, model_output) if self._measures(data) else None
+        if self._keeps_first_ratio:
+            data, metrics[_GAP] = _with_current_log_probs(data, model_output)
+        with wire.STATISTIC.set(statistic):
+            loss, of_loss = loss_fn(model_output=model_output, data=data, **arguments)
+        return loss, of_loss | metrics
+
+    @property
+    def _keeps_first_ratio(self) -> bool:
+        return self._old_is_current and self.engine_config.strategy in STATISTIC_ENGINES
+
+
+def _with_current_log_probs(data: TensorDict, model_output: dict[str, Any]) -> tuple[TensorDict, Metric]:
+    """Return the rows with the update's own log-probs as old ones, and how far those were from them."""
+    old, mask = data[wire.Field.OLD_LOG_PROBS], data["response_mask"]
+    current = _of_responses(model_output, data).to(old.dtype)
+    gap = aggregation.token_mean(
+        (current - old.values()).abs().unsqueeze(0),
+        mask.values().bool().unsqueeze(0),
+        data["batch_num_tokens"],
+        data["dp_size"],
+    )
+    changed = data.copy()
+    changed[wire.Field.OLD_LOG_PROBS] = like(old, current)
+    return changed, Metric(value=gap, aggregation=AggregationType.SUM)
+
+
+def _of_responses(model_output: dict[str, Any], data: TensorDict) -> Tensor:
+    """Return the log-probs of the response tokens, without gradient: (N,)."""
+    mask = data["response_mask"]
+    values: Tensor = response_from_nested(model_output["log_probs"].detach().to(mask.device), mask).values()
+    return values
+
+
+def of_all_ranks(values: Tensor, group: Any) -> list[Tensor]:
+    """Return the values of every rank, (M, N) with an N of its own each."""
+    values = values.to(get_device_id())
+    ranks = dist.get_world_size(group)
+    sizes = [torch.zeros(1, dtype=torch.int64, device=values.device) for _ in range(ranks)]
+    dist.all_gather(sizes, torch.full_like(sizes[0], values.shape[1]), group=group)
+    longest = int(torch.cat(sizes).max())
+    filled = torch.nn.functional.pad(values, (0, longest - values.shape[1])).contiguous()
+    found = [torch.empty_like(filled) for _ in range(ranks)]
+    dist.all_gather(found, filled, group=group)
+    return [each[:, : int(size)] for each, size in zip(found, sizes, strict=True)]
+
+
+def check_statistic_engine(strategy: str) -> None:
+    """Refuse engines of verl on which the forward pass before an update was not tested.
+
+    Raises:
+        SettingError: ``strategy`` is not one of `STATISTIC_ENGINES`.
+    """
+    if strategy not in STATISTIC_ENGINES:
+        key = f"{ACTOR}.strategy"
+        raise SettingError(
+            key,
+            strategy,
+            why="what a loss needs of the whole mini-batch is not measured there between updates",
+            valid=(*STATISTIC_ENGINES, "one update per rollout"),
+            fix=f"{key}=fsdp2",
+        )
+
+
+def _source(data: TensorDict) -> wire.StatisticSource:
+    return wire.StatisticSource(tu.get(data, key=wire.Field.STATISTIC_SOURCE))
