@@ -651,7 +651,9 @@ def test_a_known_bug_is_in_no_table_of_an_algorithm() -> None:
 
 
 def test_our_preset_of_every_algorithm_has_a_row_that_equals_its_paper() -> None:
-    rows = {row["settings"]: row for row in KEPT["frameworks"]["grpo_verl_ext"]["rows"]}
+    rows: dict[str, Any] = {}
+    for row in KEPT["frameworks"]["grpo_verl_ext"]["rows"]:
+        rows.setdefault(row["settings"].split(",")[0], row)
     for name, algorithm in ((name, ALGORITHMS[name]) for name in ALGORITHMS if name in PRESETS):
         reading = next(iter(algorithm.readings))
         for kind in ("ragged", "masked"):

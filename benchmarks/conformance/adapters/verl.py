@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from typing import Any
 
@@ -18,7 +20,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from benchmarks.conformance.adapter import Row, StandIn, Task
 from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks
-from benchmarks.conformance.batch import CUTS, GROUP_SIZE, MAX_RESPONSE_LENGTH, REWARDS, Batch, Floats
+from benchmarks.conformance.batch import CUTS, GROUP_SIZE, MAX_RESPONSE_LENGTH, REWARDS, Batch, Floats, Rows
 from benchmarks.conformance.oracle import CLIP_COV, KL_COV_SHARE
 
 TITLE = "verl"
@@ -50,7 +52,7 @@ _CALLED_REASONABLE = (
     "null, the default: the micro-batch's own width; verl #5417 calls it “a reasonable design”"
 )
 _PER_MICRO_BATCH = (
-    "means and share are the micro-batch's own, which its authors call an approximation "
+    "means and share are the micro-batch's own (verl #{}), which the method's authors call an approximation "
     "(PRIME-RL/Entropy-Mechanism-of-RL #20)"
 )
 
@@ -106,14 +108,14 @@ ROWS = (
         _TOKEN_MEAN
         | {"loss_mode": "clip_cov"}
         | {"clip_cov_ratio": 1.0, "clip_cov_lb": CLIP_COV[0], "clip_cov_ub": CLIP_COV[1]},
-        _PER_MICRO_BATCH,
+        _PER_MICRO_BATCH.format(7829),
         control=True,
     ),
     Row(
         "kl_cov",
         f"loss_mode=kl_cov, token-mean, kl_cov_ratio={KL_COV_SHARE}, ppo_kl_coef=1",
         _TOKEN_MEAN | {"loss_mode": "kl_cov", "kl_cov_ratio": KL_COV_SHARE, "ppo_kl_coef": 1.0},
-        _PER_MICRO_BATCH,
+        _PER_MICRO_BATCH.format(7830),
         control=True,
     ),
 )
@@ -162,8 +164,20 @@ def gradient(task: Task) -> Floats:
     return through_ppo_loss(task, PolicyLossConfig)
 
 
-def through_ppo_loss(task: Task, policy_loss: type[PolicyLossConfig]) -> Floats:
-    """Return the gradient through verl's own path for a loss registered with it."""
+def _alone(config: ActorConfig, rows: Rows, width: int) -> AbstractContextManager[Any]:  # noqa: ARG001
+    return nullcontext()
+
+
+def through_ppo_loss(
+    task: Task,
+    policy_loss: type[PolicyLossConfig],
+    around: Callable[[ActorConfig, Rows, int], AbstractContextManager[Any]] = _alone,
+) -> Floats:
+    """Return the gradient through verl's own path for a loss registered with it.
+
+    Args:
+        around: configuration, rows and width of a micro-batch → what holds while its loss is called.
+    """
     start_ranks()
     known = {field.name for field in fields(policy_loss)}
     of_loss = {name: value for name, value in task.row.options.items() if name in known}
@@ -184,11 +198,12 @@ def through_ppo_loss(task: Task, policy_loss: type[PolicyLossConfig]) -> Floats:
     def run(parts: list[MicroBatch]) -> None:
         num_tokens = sum(part.mask.sum() for part in parts)
         dist.all_reduce(num_tokens)
-        for part in parts:
+        for part, rows in zip(parts, task.micro_batches, strict=True):
             model_output, data = nested(part)
             counts = {"batch_num_tokens": num_tokens.item(), "global_batch_size": len(task.batch)}
             tu.assign_non_tensor(data, dp_size=task.world_size, **counts)
-            loss, _ = ppo_loss(config, model_output, data)
+            with around(config, rows, part.mask.shape[1]):
+                loss, _ = ppo_loss(config, model_output, data)
             loss.backward()
 
     return accumulated(task, run, trim=True)
