@@ -25,7 +25,7 @@ CLIP_COV = (1.0, 5.0)
 STD_OF_EQUALS = 1e-12
 """Largest standard deviation that rounding gives equal rewards."""
 KL_COV_SHARE = 0.02
-"""Share of tokens with a KL penalty. Ours: the scripts' 0.002 is less than one token of 224. The coefficient is 1."""
+"""Share of tokens with a KL penalty of coefficient 1. Ours: the scripts' 0.002 of 224 is half a token."""
 
 
 def clipped(batch: Batch, weight: Floats, clip_low: float, clip_high: float) -> Floats:
