@@ -115,6 +115,8 @@ def run(name: str, scratch: Path, environments: Path, checkout: str | None) -> d
     facts = json.loads((scratch / name / "rank-0-of-1.json").read_text())
     for index, row in enumerate(facts["rows"]):
         row["cells"] = comparison.cells(index, row["algorithm"], common, found)
+    for row in facts["estimators"]:
+        row["cell"] = comparison.estimator_cell(row.pop("advantages"), row["algorithm"])
     return facts
 
 

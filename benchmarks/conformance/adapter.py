@@ -18,6 +18,7 @@ class Row:
         options: what the adapter passes on.
         note: where upstream says so, or what differs.
         control: must depend on the cut; a command in which it does not has failed.
+        bug: ``owner/name#number`` of a known bug. A control must show it, any other row must not.
     """
 
     algorithm: str
@@ -25,6 +26,7 @@ class Row:
     options: dict[str, Any] = field(default_factory=dict)
     note: str = ""
     control: bool = False
+    bug: str = ""
 
 
 @dataclass(frozen=True)

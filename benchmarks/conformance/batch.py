@@ -21,6 +21,17 @@ MASKED_ROW = 13
 """The response of 12 tokens that the second batch masks out as a whole."""
 TOKEN_BUDGET = 2 * MAX_RESPONSE_LENGTH
 
+REWARDS: Floats = np.array(
+    [
+        [[1, 0.8], [0, 0.4], [0, 0.0], [0, 0.8]],
+        [[1, 0.2], [1, 0.2], [0, 0.6], [0, 0.8]],
+        [[0, 0.4], [1, 0.4], [1, 0.4], [1, 0.4]],
+        [[0, 0.0], [0, 0.8], [0, 0.8], [0, 0.2]],
+    ]
+).reshape(-1, 2)
+"""Right or wrong, and a second reward, of each response; one group has no spread of the first, one none of
+the second. Estimators of one reward get the first."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -65,13 +76,16 @@ class Batch:
 
 
 def ragged_batch(seed: int = 0) -> Batch:
-    """Draw 16 responses of 2 to 29 tokens in four groups, ratios inside and outside of the clip ranges."""
+    """Draw 16 responses of 2 to 29 tokens in four groups, ratios inside and outside of the clip ranges.
+
+    Log-probs lie around −2, so that all are below 0: DPPO reads the probabilities themselves.
+    """
     random = np.random.default_rng(seed)
     shape = (len(LENGTHS), max(LENGTHS))
     present = (np.arange(shape[1]) < np.array(LENGTHS)[:, None]).astype(float)
     mask = present.copy()
     mask[1, TOOL_TOKENS] = 0
-    log_prob = (-1 + 0.5 * random.standard_normal(shape)) * present
+    log_prob = (-2 + 0.5 * random.standard_normal(shape)) * present
     rewards = random.standard_normal((len(LENGTHS) // GROUP_SIZE, GROUP_SIZE))
     centred = (rewards - rewards.mean(1, keepdims=True)) / rewards.std(1, ddof=1, keepdims=True)
     return Batch(

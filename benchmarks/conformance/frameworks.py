@@ -29,6 +29,9 @@ FRAMEWORKS = {
     "grpo_verl_ext": Framework("0.9.1"),
     "verl": Framework("0.9.1"),
     "trl": Framework("1.16.0", ("trl==1.16.0",)),
+    "trl_before_6024": Framework("1.9.0", ("trl==1.9.0",)),
+    "ms_swift": Framework("4.6.0", ("ms-swift==4.6.0", "trl==0.29.1")),
+    "ms_swift_before_10117": Framework("4.5.3", ("ms-swift==4.5.3", "trl==0.29.1")),
     "skyrl": Framework(
         "0.3.0", ("skyrl==0.3.0", "jaxtyping==0.3.11", "loguru==0.7.3", "wadler-lindig==0.1.8")
     ),
@@ -57,5 +60,10 @@ FRAMEWORKS = {
         world_sizes=(1,),
     ),
     "nemo_rl": Framework("7ea279a", repository="NVIDIA-NeMo/RL"),
+    "prime_rl": Framework(
+        "559b447",
+        ("beartype==0.22.9", "jaxtyping==0.3.11", "wadler-lindig==0.1.8"),
+        repository="PrimeIntellect-ai/prime-rl",
+    ),
 }
 """Adapter → framework, in the order of the table; the only place where a version stands."""

@@ -39,7 +39,10 @@ def main() -> None:
     found = gradients(adapter, batches, rank, world_size)
     target = folder / name / f"rank-{rank}-of-{world_size}"
     np.savez(target.with_suffix(".npz"), **found)
-    target.with_suffix(".json").write_text(json.dumps(facts(adapter), indent=1))
+    known = facts(adapter)
+    if world_size == 1:
+        known["estimators"] = advantages(adapter, batches["ragged"])
+    target.with_suffix(".json").write_text(json.dumps(known, indent=1))
 
 
 def gradients(
@@ -67,6 +70,19 @@ def gradients(
     return found
 
 
+def advantages(adapter: ModuleType, batch: Batch) -> list[dict[str, Any]]:
+    """Return the rows of a framework's estimators with the advantage of each response."""
+    return [
+        {
+            "algorithm": row.algorithm,
+            "settings": row.settings,
+            "note": row.note,
+            "advantages": np.asarray(adapter.advantages(row, batch), dtype=np.float64).tolist(),
+        }
+        for row in getattr(adapter, "ESTIMATORS", ())
+    ]
+
+
 def facts(adapter: ModuleType) -> dict[str, Any]:
     """Return what was run: versions, hashes of the files that the loss passes through, lines stood in for."""
     root = source_root(adapter)
@@ -89,8 +105,8 @@ def facts(adapter: ModuleType) -> dict[str, Any]:
         "cuts": list(adapter.CUTS),
         "no_mode": adapter.NO_MODE,
         "rows": [
-            {"algorithm": r.algorithm, "settings": r.settings, "note": r.note, "control": r.control}
-            for r in adapter.ROWS
+            {key: getattr(row, key) for key in ("algorithm", "settings", "note", "control", "bug")}
+            for row in adapter.ROWS
         ],
     }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.conformance.comparison import EXACT
 from benchmarks.conformance.frameworks import FRAMEWORKS
-from benchmarks.conformance.oracle import ALGORITHMS
+from benchmarks.conformance.oracle import ALGORITHMS, ESTIMATORS
 
 COMMAND = "python -m benchmarks.conformance"
 KINDS = {"ragged": "{}", "masked": "{}, one masked", "kl": "KL term"}
@@ -17,7 +17,9 @@ def page(results: dict[str, Any]) -> str:
     frameworks = results["frameworks"]
     parts = [INTRODUCTION.format(command=COMMAND, date=results["date"])]
     parts += [algorithm_section(name, frameworks) for name in ALGORITHMS]
-    parts += [CONTROLS.format(controls=controls(frameworks)), versions(frameworks), stand_ins(frameworks)]
+    parts.append(estimators(frameworks))
+    parts += [CONTROLS.format(controls=controls(frameworks)), known_bugs(frameworks)]
+    parts += [versions(frameworks), stand_ins(frameworks)]
     return "\n".join(parts)
 
 
@@ -32,7 +34,7 @@ def algorithm_section(algorithm: str, frameworks: dict[str, Any]) -> str:
     lines = [f"## {ALGORITHMS[algorithm].title}", "", joined(header), joined(["---"] * len(header))]
     notes = []
     for framework in frameworks.values():
-        rows = [row for row in framework["rows"] if row["algorithm"] == algorithm]
+        rows = [row for row in framework["rows"] if row["algorithm"] == algorithm and not row["bug"]]
         for row in rows:
             found = [numbers(row["cells"].get(column), framework) for column in columns]
             lines.append(joined([framework["title"], f"`{row['settings']}`", *found, worst_cut(row)]))
@@ -42,6 +44,21 @@ def algorithm_section(algorithm: str, frameworks: dict[str, Any]) -> str:
             lines.append(joined([framework["title"], "no such mode", *[""] * (len(columns) + 1)]))
             notes.append(f"- {framework['title']}: {framework['no_mode'][algorithm]}.")
     return "\n".join([*lines, "", *notes, *([""] if notes else [])])
+
+
+def estimators(frameworks: dict[str, Any]) -> str:
+    """Return the table of advantages, with a list of notes below it."""
+    lines = [ESTIMATORS_TEXT, joined(["algorithm", "framework", "settings", "distance · scale"])]
+    lines.append(joined(["---"] * 4))
+    notes = []
+    for name, (algorithm, _) in ESTIMATORS.items():
+        for framework in frameworks.values():
+            for row in (row for row in framework["estimators"] if row["algorithm"] == name):
+                cell = f"{short(row['cell']['distance'])} · {row['cell']['scale']:.3g}"
+                lines.append(joined([algorithm, framework["title"], f"`{row['settings']}`", cell]))
+                if row["note"]:
+                    notes.append(f"- {framework['title']}, `{row['settings']}`: {row['note']}.")
+    return "\n".join([*lines, "", *notes, ""])
 
 
 def title(column: str) -> str:
@@ -74,8 +91,35 @@ def controls(frameworks: dict[str, Any]) -> str:
         f"{framework['title']} `{row['settings']}` {short(next(iter(row['cells'].values()))['error'])}"
         for framework in frameworks.values()
         for row in framework["rows"]
-        if row["control"]
+        if row["control"] and not row["bug"]
     )
+
+
+def known_bugs(frameworks: dict[str, Any]) -> str:
+    """Return the rows of versions with a known bug and of those that are mended."""
+    header = ["framework", "settings", "bug", "whole mini-batch", "one masked", "worst cut"]
+    lines = [KNOWN_BUGS, joined(header), joined(["---"] * len(header))]
+    for framework in frameworks.values():
+        for row in (row for row in framework["rows"] if row["bug"]):
+            reading = next(iter(ALGORITHMS[row["algorithm"]].readings))
+            found = [numbers(row["cells"][f"{kind}/{reading}"], framework) for kind in ("ragged", "masked")]
+            lines.append(
+                joined(
+                    [
+                        f"{framework['title'].split()[0]} {framework['version']}",
+                        f"`{row['settings']}`",
+                        f"[{row['bug'].partition('/')[2]}]({link(row['bug'])})",
+                        *found,
+                        worst_cut(row),
+                    ]
+                )
+            )
+    return "\n".join([*lines, ""])
+
+
+def link(bug: str) -> str:
+    """Return the address of ``owner/name#number``."""
+    return f"https://github.com/{bug.replace('#', '/issues/')}"
 
 
 def versions(frameworks: dict[str, Any]) -> str:
@@ -138,10 +182,33 @@ A cell is **error · distance · scale**, of the gradient with respect to the lo
 0 is at most 1e-6. “One masked”: all tokens of one response masked out; the papers' B stays 16.
 """
 
+ESTIMATORS_TEXT = """\
+## Advantages
+
+Each framework's own estimator on two rewards of the same 16 responses, right or wrong and another; MaxRL
+gets the first. Distance and scale are those of the advantages, to the paper's formula without ε: an ε of
+1e-6 beside a divisor explains up to 1e-5.
+"""
+
 CONTROLS = """\
 ## Controls that must fail
 
 They depend on the cut by definition or by default; a measurement that does not see it is wrong: {controls}.
+"""
+
+KNOWN_BUGS = """\
+## Known bugs, found again
+
+Released versions with a bug that its authors have mended since, measured as all other rows are. The command
+fails if an old version is exact, or a new one is not.
+
+ms-swift divides `dapo`, `cispo` and `fipo` by the tokens of all micro-batches. Up to 4.5.3 Hugging Face's
+`training_step` then divided by the number of micro-batches, too: 1/2 of the gradient is missing in halves,
+and 15/16 in 16 micro-batches.
+
+TRL counts the tokens of a generation, of `steps_per_generation` micro-batches. Up to 1.9.0 `dapo`, `cispo`
+and `vespo` divided every update by them, also one that is a part of the generation. With 16 micro-batches in
+a generation, an update of one had 1/16 of its gradient, and an update of 16 had all of it: an error of 15.
 """
 
 HASHES = """\

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from benchmarks.conformance.adapter import Row, StandIn, Task
 from benchmarks.conformance.adapters.stubs import bare, stub
 from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks
-from benchmarks.conformance.batch import CUTS, Floats
+from benchmarks.conformance.batch import CUTS, GROUP_SIZE, REWARDS, Batch, Floats
 
 sys.path.insert(0, os.environ["CONFORMANCE_CHECKOUT"])
 bare("nemo_rl", "nemo_rl.algorithms", "nemo_rl.algorithms.loss")  # theirs set up clusters and other losses
@@ -50,11 +50,15 @@ stub(
 
 from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossConfig, ClippedPGLossFn  # noqa: E402
 
+sys.modules["nemo_rl.algorithms.loss"].ClippedPGLossConfig = ClippedPGLossConfig  # type: ignore[attr-defined]
+from nemo_rl.algorithms.advantage_estimator import AdvEstimatorConfig, GDPOAdvantageEstimator  # noqa: E402
+
 TITLE = "NeMo-RL"
 BESIDE = ("torch",)
 SOURCES = (
     "nemo_rl/algorithms/loss/loss_functions.py",
     "nemo_rl/algorithms/utils.py",
+    "nemo_rl/algorithms/advantage_estimator.py",
     "nemo_rl/models/policy/workers/dtensor_policy_worker.py",
 )
 HAS_K3_LOSS = True
@@ -87,6 +91,33 @@ ROWS = (
     ),
     Row("cispo", "use_cispo=true", {"use_cispo": True}),
 )
+
+
+ESTIMATORS = (
+    Row(
+        "gdpo",
+        "grpo.adv_estimator.name=gdpo, use_leave_one_out_baseline=false",
+        {"use_leave_one_out_baseline": False},
+    ),
+    Row(
+        "gdpo",
+        "grpo.adv_estimator.name=gdpo, use_leave_one_out_baseline=true (default)",
+        {"use_leave_one_out_baseline": True},
+        "mean and standard deviation of a group are those of the other responses",
+    ),
+)
+
+
+def advantages(row: Row, batch: Batch) -> Floats:
+    estimator = GDPOAdvantageEstimator(AdvEstimatorConfig(**row.options), ClippedPGLossConfig())
+    first, second = torch.tensor(REWARDS, dtype=torch.float32).T
+    found = estimator.compute_advantage(
+        torch.arange(len(batch)).unsqueeze(1) // GROUP_SIZE,
+        first + second,
+        torch.tensor(batch.mask),
+        {"reward/first": first, "reward/second": second},
+    )
+    return found[:, 0].numpy()
 
 
 def gradient(task: Task) -> Floats:

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.conformance.adapter import Row, StandIn, Task
 from benchmarks.conformance.adapters.stubs import bare, stub
 from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated
-from benchmarks.conformance.batch import CUTS, GROUP_SIZE, Floats
+from benchmarks.conformance.batch import CUTS, GROUP_SIZE, REWARDS, Batch, Floats
+from benchmarks.conformance.oracle import CLIP_COV, KL_COV_SHARE
 
 for module in ("skyrl_gym", "skyrl_gym.envs", "skyrl_gym.envs.search", "skyrl_gym.envs.sql"):
     stub(module, __path__=[])  # the configuration names two of its environments, of which nothing is called
@@ -25,9 +27,11 @@ torch.cuda.current_device = lambda: "cpu"
 from skyrl.backends.skyrl_train.utils.ppo_utils import (  # noqa: E402
     PolicyLossRegistry,
     apply_loss_reduction_to_advantages_minibatch,
+    compute_maxrl_advantage,
 )
 from skyrl.backends.skyrl_train.workers.worker import PolicyWorkerBase  # noqa: E402
-from skyrl.train.config import AlgorithmConfig  # noqa: E402
+from skyrl.train.config import AlgorithmConfig, CISPOConfig, DPPOConfig  # noqa: E402
+from skyrl.train.config.config import ClipCovConfig, KLCovConfig  # noqa: E402
 from skyrl.train.dataset.replay_buffer import Experience  # noqa: E402
 
 TITLE = "SkyRL"
@@ -57,6 +61,7 @@ STAND_INS = (
         after="# NOTE: The KL and entropy loss terms are not pre-scaled,",
     ),
 )
+_CONSTANT = {"loss_reduction": "seq_mean_token_sum_norm"}
 CUTS = tuple(CUTS)
 NO_MODE: dict[str, str] = {}
 ROWS = (
@@ -73,7 +78,7 @@ ROWS = (
     Row(
         "dr_grpo",
         "loss_reduction=seq_mean_token_sum_norm, max_seq_len=L",
-        {"loss_reduction": "seq_mean_token_sum_norm"},
+        _CONSTANT,
     ),
     Row(
         "gspo",
@@ -85,20 +90,45 @@ ROWS = (
         "policy_loss_type=cispo, token_mean",
         {"policy_loss_type": "cispo", "loss_reduction": "token_mean"},
     ),
+    Row(
+        "dppo",
+        "policy_loss_type=dppo, dppo.dppo_type=binary_tv, seq_mean_token_sum_norm, max_seq_len=L",
+        _CONSTANT | {"policy_loss_type": "dppo"},
+    ),
+    Row(
+        "dppo_kl",
+        "policy_loss_type=dppo, dppo.dppo_type=binary_kl, seq_mean_token_sum_norm, max_seq_len=L",
+        _CONSTANT | {"policy_loss_type": "dppo"},
+    ),
+    Row(
+        "clip_cov",
+        "policy_loss_type=clip_cov, token_mean, clip_cov.clip_ratio=1",
+        {"policy_loss_type": "clip_cov"},
+        "advantages are divided by N before the loss, so that no covariance reaches ω_low: none is dropped",
+    ),
+    Row(
+        "kl_cov",
+        f"policy_loss_type=kl_cov, token_mean, kl_cov.kl_cov_frac={KL_COV_SHARE}",
+        {"policy_loss_type": "kl_cov"},
+        "advantages are divided by N before the loss, its KL term is not; the share is the micro-batch's own",
+    ),
 )
 
 
-def gradient(task: Task) -> Floats:
-    algorithm = AlgorithmConfig(
-        **({"policy_loss_type": "regular"} | task.row.options),
-        eps_clip_low=task.clip_low,
-        eps_clip_high=task.clip_high,
-        max_seq_len=task.max_response_length,
-        use_kl_loss=task.kl_coef > 0,
-        kl_loss_coef=task.kl_coef,
-        kl_estimator_type="k3",
+ESTIMATORS = (Row("maxrl", "advantage_estimator=maxrl"),)
+
+
+def advantages(_: Row, batch: Batch) -> Floats:
+    rewards = torch.zeros(batch.mask.shape, dtype=torch.float64)
+    rewards[range(len(batch)), [length - 1 for length in batch.lengths]] = torch.tensor(REWARDS[:, 0])
+    found, _ = compute_maxrl_advantage(
+        rewards, torch.tensor(batch.mask), index=np.arange(len(batch)) // GROUP_SIZE
     )
-    algorithm.cispo.cispo_eps_clip_low, algorithm.cispo.cispo_eps_clip_high = task.clip_low, task.clip_high
+    return found[:, 0].numpy()
+
+
+def gradient(task: Task) -> Floats:
+    algorithm = _configuration(task)
     advantages = apply_loss_reduction_to_advantages_minibatch(
         advantages=torch.tensor(task.batch.advantages),
         loss_mask=torch.tensor(task.batch.mask),
@@ -116,6 +146,28 @@ def gradient(task: Task) -> Floats:
             PolicyWorkerBase._forward_backward_micro(worker, experience, len(rows) / num_rows)
 
     return accumulated(task, run, trim=False)
+
+
+def _configuration(task: Task) -> AlgorithmConfig:
+    """Fill each loss's own section; a loss reads one of them."""
+    low, high = task.clip_low, task.clip_high
+    return AlgorithmConfig(
+        **({"policy_loss_type": "regular", "loss_reduction": "token_mean"} | task.row.options),
+        eps_clip_low=low,
+        eps_clip_high=high,
+        cispo=CISPOConfig(cispo_eps_clip_low=low, cispo_eps_clip_high=high),
+        dppo=DPPOConfig(
+            dppo_type="binary_kl" if task.row.algorithm == "dppo_kl" else "binary_tv",
+            delta_low=low,
+            delta_high=high,
+        ),
+        clip_cov=ClipCovConfig(clip_ratio=1.0, clip_cov_lb=CLIP_COV[0], clip_cov_ub=CLIP_COV[1]),
+        kl_cov=KLCovConfig(kl_cov_frac=KL_COV_SHARE, ppo_kl_coef=1.0),
+        max_seq_len=task.max_response_length,
+        use_kl_loss=task.kl_coef > 0,
+        kl_loss_coef=task.kl_coef,
+        kl_estimator_type="k3",
+    )
 
 
 def _worker(task: Task, algorithm: AlgorithmConfig, part: MicroBatch) -> SimpleNamespace:

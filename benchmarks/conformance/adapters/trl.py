@@ -18,11 +18,11 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers.trainer_callback import TrainerState
 from transformers.training_args import OptimizerNames
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.conformance.adapter import Row, StandIn, Task
 from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks
-from benchmarks.conformance.batch import EQUAL_CUTS, Floats
+from benchmarks.conformance.batch import EQUAL_CUTS, GROUP_SIZE, REWARDS, Batch, Floats
 
 TITLE = "TRL"
 DISTRIBUTION = "trl"
@@ -34,7 +34,7 @@ STAND_INS = (
     StandIn(
         "trl/trainer/grpo_trainer.py",
         "num_items_in_batch = self.accelerator.gather(loss_mask.sum()).sum()",
-        "tokens of the mini-batch, summed over ranks by gloo",
+        "tokens of the mini-batch, summed over ranks by gloo, times the updates of a generation",
     ),
     StandIn(
         "trl/trainer/base_trainer.py",
@@ -43,6 +43,19 @@ STAND_INS = (
     ),
 )
 NO_MODE: dict[str, str] = {}
+
+
+def generations_of_16_steps(*, control: bool = False) -> Row:
+    """Return the row of #6024: ``num_items_in_batch`` counts a generation, of which an update is a part."""
+    return Row(
+        "dapo",
+        "loss_type=dapo, steps_per_generation=16",
+        {"loss_type": "dapo", "steps_per_generation": 16},
+        control=control,
+        bug="huggingface/trl#6024",
+    )
+
+
 ROWS = (
     Row("grpo", "loss_type=grpo", {"loss_type": "grpo"}),
     Row("dapo", "loss_type=dapo (default)", {"loss_type": "dapo"}),
@@ -59,11 +72,24 @@ ROWS = (
         {"loss_type": "cispo"},
         "epsilon_high is the clip itself, 1.5; TRL advises 5.0",
     ),
+    Row(
+        "luspo",
+        "loss_type=luspo, importance_sampling_level=sequence",
+        {"loss_type": "luspo", "importance_sampling_level": "sequence"},
+    ),
+    Row("vespo", "loss_type=vespo", {"loss_type": "vespo"}, "k and λ are TRL's defaults"),
+    generations_of_16_steps(),
 )
+
+
+_DEFAULTS = GRPOConfig.__dataclass_fields__
+_VESPO = {name: field.default for name, field in _DEFAULTS.items() if name.startswith("vespo_")}
 
 
 class Policy(nn.Module):
     """Answers with the log-probs of the micro-batch that is next."""
+
+    is_gradient_checkpointing = False
 
     def __init__(self, parts: list[MicroBatch]) -> None:
         super().__init__()
@@ -75,13 +101,58 @@ class Policy(nn.Module):
         return SimpleNamespace(log_probs=log_prob, entropy=torch.zeros_like(log_prob))
 
 
-def gradient(task: Task) -> Floats:
+ESTIMATORS = (Row("gdpo", "multi_objective_aggregation=normalize_then_sum", note="ε is 1e-4"),)
+
+
+def advantages(_: Row, batch: Batch) -> Floats:
+    """Score one token for each response; ``_generate`` and ``_calculate_rewards`` have nothing to do."""
+    start_ranks()
+    one_each = [[0] for _ in range(len(batch))]
+    names = ["first", "second"]
+    trainer = object.__new__(GRPOTrainer)
+    vars(trainer).update(
+        args=SimpleNamespace(
+            per_device_train_batch_size=len(batch),
+            steps_per_generation=1,
+            gradient_accumulation_steps=1,
+            gradient_checkpointing_kwargs=None,
+        ),
+        accelerator=Accelerator(cpu=True),
+        model=Policy([]),
+        num_iterations=1,
+        environment_factories=None,
+        environments=None,
+        tools=[],
+        _generate=lambda _: (one_each, one_each, None, one_each, None, {}, None, None),
+        _calculate_rewards=lambda *_: torch.tensor(REWARDS),
+        _tokenizer=SimpleNamespace(pad_token_id=0),
+        pad_to_multiple_of=None,
+        mask_truncated_completions=False,
+        use_vllm=False,
+        beta=0.0,
+        num_generations=GROUP_SIZE,
+        multi_objective_aggregation="normalize_then_sum",
+        reward_weights=torch.ones(len(names)),
+        reward_funcs=names,
+        reward_func_names=names,
+        log_multimodal=False,
+        _metrics={"train": defaultdict(list)},
+        _logs={key: [] for key in ("prompt", "completion", "advantages")} | {"rewards": defaultdict(list)},
+        _pending_extra_logs={},
+        _pending_metrics={},
+    )
+    return trainer._generate_and_score_completions([{"prompt": ""}] * len(batch))["advantages"].numpy()
+
+
+def gradient(task: Task, **older: Any) -> Floats:
+    """Return the gradient; ``older``: attributes that an older trainer reads."""
     start_ranks()
 
     def run(parts: list[MicroBatch]) -> None:
         num_items = sum(part.mask.sum() for part in parts)
         dist.all_reduce(num_items)
         trainer = _trainer(task, parts, num_items)
+        vars(trainer).update(older)
         for _ in parts:
             trainer.training_step(trainer.model, {}, None)
 
@@ -91,12 +162,16 @@ def gradient(task: Task) -> Floats:
 def _trainer(task: Task, parts: list[MicroBatch], num_items: Tensor) -> GRPOTrainer:
     settings = {"importance_sampling_level": "token"} | task.row.options
     cispo = settings["loss_type"] == "cispo"
+    steps_per_generation = settings.pop("steps_per_generation", len(parts))
+    updates_per_generation = steps_per_generation // len(parts)
+    inputs = [_inputs(part, num_items * updates_per_generation) for part in parts]
     trainer = object.__new__(GRPOTrainer)
     vars(trainer).update(
         args=SimpleNamespace(
             delta=None,
+            **_VESPO,
             use_bias_correction_kl=False,
-            steps_per_generation=len(parts),
+            steps_per_generation=steps_per_generation,
             gradient_accumulation_steps=len(parts),
             report_to=[],
             torch_empty_cache_steps=None,
@@ -115,7 +190,7 @@ def _trainer(task: Task, parts: list[MicroBatch], num_items: Tensor) -> GRPOTrai
         _step=len(parts),
         _current_train_step_time=0.0,
         current_gradient_accumulation_steps=len(parts),
-        _buffered_inputs=[_inputs(part, num_items) for part in parts],
+        _buffered_inputs=inputs * updates_per_generation,
         _metrics={"train": defaultdict(list)},
         aux_loss_enabled=False,
         top_entropy_quantile=1.0,

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
+from verl.trainer.ppo.core_algos import compute_gdpo_outcome_advantage
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 
 from benchmarks.conformance.adapter import Row, StandIn, Task
 from benchmarks.conformance.adapters.torch_ranks import MicroBatch, accumulated, start_ranks
-from benchmarks.conformance.batch import CUTS, MAX_RESPONSE_LENGTH, Floats
+from benchmarks.conformance.batch import CUTS, GROUP_SIZE, MAX_RESPONSE_LENGTH, REWARDS, Batch, Floats, Rows
+from benchmarks.conformance.oracle import CLIP_COV, KL_COV_SHARE
 
 TITLE = "verl"
 DISTRIBUTION = "verl"
@@ -39,8 +46,14 @@ STAND_INS = (
 _NORM = {"loss_agg_mode": "seq-mean-token-sum-norm"}
 _TOKEN_MEAN: dict[str, Any] = {"loss_agg_mode": "token-mean"}
 _SEQUENCE_MEAN: dict[str, Any] = {"loss_agg_mode": "seq-mean-token-mean"}
+_CONSTANT: dict[str, Any] = _NORM | {"loss_scale_factor": MAX_RESPONSE_LENGTH}
+_NO_TRUNCATION = {"clip_ratio_c": 10000.0}
 _CALLED_REASONABLE = (
     "null, the default: the micro-batch's own width; verl #5417 calls it “a reasonable design”"
+)
+_PER_MICRO_BATCH = (
+    "means and share are the micro-batch's own (verl #{}), which the method's authors call an approximation "
+    "(PRIME-RL/Entropy-Mechanism-of-RL #20)"
 )
 
 CUTS = tuple(CUTS)
@@ -58,7 +71,7 @@ ROWS = (
     Row(
         "dr_grpo",
         "seq-mean-token-sum-norm, loss_scale_factor=L",
-        _NORM | {"loss_scale_factor": MAX_RESPONSE_LENGTH},
+        _CONSTANT,
     ),
     Row(
         "gspo",
@@ -73,38 +86,124 @@ ROWS = (
         _TOKEN_MEAN | {"loss_mode": "cispo"},
         "ε_high 0.5 is a clip at 1.5",
     ),
+    Row(
+        "dppo",
+        "loss_mode=dppo_tv, clip_ratio=0.15, token-mean (default)",
+        _TOKEN_MEAN | {"loss_mode": "dppo_tv"},
+        "ρ is truncated at 3, the default of `clip_ratio_c`; none is as large here",
+    ),
+    Row(
+        "dppo",
+        "loss_mode=dppo_tv, clip_ratio=0.15, seq-mean-token-sum-norm, loss_scale_factor=L",
+        _CONSTANT | _NO_TRUNCATION | {"loss_mode": "dppo_tv"},
+    ),
+    Row(
+        "dppo_kl",
+        "loss_mode=dppo_kl, clip_ratio=0.05, seq-mean-token-sum-norm, loss_scale_factor=L",
+        _CONSTANT | _NO_TRUNCATION | {"loss_mode": "dppo_kl"},
+    ),
+    Row(
+        "clip_cov",
+        "loss_mode=clip_cov, token-mean, clip_cov_ratio=1",
+        _TOKEN_MEAN
+        | {"loss_mode": "clip_cov"}
+        | {"clip_cov_ratio": 1.0, "clip_cov_lb": CLIP_COV[0], "clip_cov_ub": CLIP_COV[1]},
+        _PER_MICRO_BATCH.format(7829),
+        control=True,
+    ),
+    Row(
+        "kl_cov",
+        f"loss_mode=kl_cov, token-mean, kl_cov_ratio={KL_COV_SHARE}, ppo_kl_coef=1",
+        _TOKEN_MEAN | {"loss_mode": "kl_cov", "kl_cov_ratio": KL_COV_SHARE, "ppo_kl_coef": 1.0},
+        _PER_MICRO_BATCH.format(7830),
+        control=True,
+    ),
 )
+
+
+ESTIMATORS = (
+    Row(
+        "gdpo",
+        "adv_estimator=gdpo",
+        note="its second mean and standard deviation are over tokens (verl #6497)",
+    ),
+)
+
+
+def advantages(_: Row, batch: Batch) -> Floats:
+    keys = ["first", "second"]
+    found, _ = compute_gdpo_outcome_advantage(
+        on_last_token(REWARDS.sum(1), batch),
+        torch.tensor(batch.mask),
+        index=prompt_ids(batch),
+        config={"gdpo_reward_keys": keys},
+        non_tensor_batch=dict(zip(keys, REWARDS.T, strict=True)),
+        batch={
+            "prompts": torch.zeros(len(batch), 1),
+            "attention_mask": torch.cat(
+                [torch.ones(len(batch), 1), torch.tensor(batch.present)], dim=1
+            ).long(),
+        },
+    )
+    return found[:, 0].numpy()
+
+
+def on_last_token(rewards: Floats, batch: Batch) -> Tensor:
+    """Put the reward of each response on its last token, (B, T)."""
+    found = torch.zeros(batch.mask.shape, dtype=torch.float64)
+    found[range(len(batch)), [length - 1 for length in batch.lengths]] = torch.tensor(rewards)
+    return found
+
+
+def prompt_ids(batch: Batch) -> NDArray[np.object_]:
+    """Return the name of each row's prompt."""
+    return np.array([f"prompt {row // GROUP_SIZE}" for row in range(len(batch))], dtype=object)
 
 
 def gradient(task: Task) -> Floats:
     return through_ppo_loss(task, PolicyLossConfig)
 
 
-def through_ppo_loss(task: Task, policy_loss: type[PolicyLossConfig]) -> Floats:
-    """Return the gradient through verl's own path for a loss registered with it."""
+def _alone(config: ActorConfig, rows: Rows, width: int) -> AbstractContextManager[Any]:  # noqa: ARG001
+    return nullcontext()
+
+
+def through_ppo_loss(
+    task: Task,
+    policy_loss: type[PolicyLossConfig],
+    around: Callable[[ActorConfig, Rows, int], AbstractContextManager[Any]] = _alone,
+) -> Floats:
+    """Return the gradient through verl's own path for a loss registered with it.
+
+    Args:
+        around: configuration, rows and width of a micro-batch → what holds while its loss is called.
+    """
     start_ranks()
-    options = dict(task.row.options)
+    known = {field.name for field in fields(policy_loss)}
+    of_loss = {name: value for name, value in task.row.options.items() if name in known}
+    of_actor = {name: value for name, value in task.row.options.items() if name not in known}
     config = ActorConfig(
         strategy="fsdp",
         rollout_n=task.group_size,
         ppo_micro_batch_size_per_gpu=1,
-        policy_loss=policy_loss(loss_mode=options.pop("loss_mode", "vanilla")),
+        policy_loss=policy_loss(**of_loss),
         clip_ratio_low=task.clip_low,
         clip_ratio_high=task.clip_high,
         use_kl_loss=task.kl_coef > 0,
         kl_loss_coef=task.kl_coef,
         kl_loss_type="low_var_kl",
-        **options,
+        **of_actor,
     )
 
     def run(parts: list[MicroBatch]) -> None:
         num_tokens = sum(part.mask.sum() for part in parts)
         dist.all_reduce(num_tokens)
-        for part in parts:
+        for part, rows in zip(parts, task.micro_batches, strict=True):
             model_output, data = nested(part)
             counts = {"batch_num_tokens": num_tokens.item(), "global_batch_size": len(task.batch)}
             tu.assign_non_tensor(data, dp_size=task.world_size, **counts)
-            loss, _ = ppo_loss(config, model_output, data)
+            with around(config, rows, part.mask.shape[1]):
+                loss, _ = ppo_loss(config, model_output, data)
             loss.backward()
 
     return accumulated(task, run, trim=True)
