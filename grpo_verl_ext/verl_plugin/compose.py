@@ -2,10 +2,12 @@
 
 import importlib.util
 import os
+import pickle
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException, MissingConfigException
+from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -27,6 +30,11 @@ _IN_PACKAGE = "pkg://"
 _OPTIONS = [f"{SECTION}.{name}" for name in Options.model_fields]
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 """Matches Hydra's message for a key that the configuration lacks."""
+_parsed: dict[tuple[str, str, str, tuple[int, int] | None], bytes] = {}
+"""Where a file is, and its time and size → what Hydra read, pickled: each composition changes its copy.
+
+A package's file has no time and size, for it stays as it is.
+"""
 
 
 class CompositionError(ValueError):
@@ -103,15 +111,40 @@ def _keys(section: Any, prefix: str) -> Iterator[str]:
             yield from _keys(value, f"{prefix}{name}.")
 
 
-def _hydra_at(config_path: str) -> AbstractContextManager[None]:
-    """Initialize Hydra with the search path that ``main_ppo`` would give it."""
+@contextmanager
+def _hydra_at(config_path: str) -> Iterator[None]:
+    """Initialize Hydra with the search path that ``main_ppo`` would give it.
+
+    A file is parsed at the first composition only: that takes almost half of a composition's time, and a grid
+    needs one for each run.
+    """
     initialized: AbstractContextManager[None]
     if config_path.startswith(_IN_PACKAGE):
         module = config_path.removeprefix(_IN_PACKAGE).strip("/").replace("/", ".")
         initialized = initialize_config_module(module, version_base=None)
     else:
         initialized = initialize_config_dir(os.path.normpath(_folder(config_path)), version_base=None)
-    return initialized
+    with initialized:
+        for source in GlobalHydra.instance().config_loader().get_sources():
+            if source.scheme() in {"file", "pkg"}:
+                source.load_config = partial(_read_once, source.scheme(), source.path, source.load_config)
+        yield
+
+
+def _read_once(
+    scheme: str, folder: str, read: Callable[[str], ConfigResult], config_path: str
+) -> ConfigResult:
+    """Return what ``read(config_path)`` returned when the file was as it is now."""
+    key = scheme, folder, config_path, _state(folder, config_path) if scheme == "file" else None
+    if key not in _parsed:
+        _parsed[key] = pickle.dumps(read(config_path))
+    return pickle.loads(_parsed[key])
+
+
+def _state(folder: str, config_path: str) -> tuple[int, int]:
+    name = config_path if config_path.endswith((".yaml", ".yml")) else f"{config_path}.yaml"
+    found = Path(folder.removeprefix("file://"), name).stat()
+    return found.st_mtime_ns, found.st_size
 
 
 def _folder(config_path: str) -> Path:
