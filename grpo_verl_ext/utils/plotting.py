@@ -17,6 +17,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 _STYLES = ("-", "--", "-.", ":")
 _MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
+_DPI = 150
 _SAME_EACH_TIME = {"svg.hashsalt": "grpo_verl_ext", "svg.fonttype": "none"}
 
 
@@ -53,8 +54,18 @@ def svg(figure: Figure) -> bytes:
 
 
 def _drawn(figure: Figure, kind: str) -> bytes:
+    _lay_out(figure)
     written = io.BytesIO()
     without_date = {"Date": None} if kind == "svg" else {"Software": None}
     with mpl.rc_context(_SAME_EACH_TIME):
-        figure.savefig(written, format=kind, dpi=150, metadata=without_date)
+        figure.savefig(written, format=kind, dpi=_DPI, metadata=without_date)
     return written.getvalue()
+
+
+def _lay_out(figure: Figure) -> None:
+    """Lay the figure out once: ``savefig`` would for each format, and draw all of it in vain each time."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        figure.set_dpi(_DPI)
+        engine.execute(figure)
+        figure.set_layout_engine(None)
