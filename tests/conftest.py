@@ -1,5 +1,6 @@
 """Fixtures shared by all tests; they restore the global state that they change."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -26,6 +27,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     else:
         items[:] = [item for item in items if item not in long]
         config.hook.pytest_deselected(items=long)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector thousands of tests and modules, which live to the end."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
