@@ -174,21 +174,21 @@ class VerlRun:
         """Make verl resume after the last step that was saved and logged; without one, from the start.
 
         verl removes old checkpoints (``trainer.max_actor_ckpt_to_keep``), saves, validates and logs, in this
-        order. Killed before it logs its last step, it would resume after that step and end at once, without
-        the step's metrics: that checkpoint is moved aside. Killed while it saves, it would look for a
-        checkpoint that it has removed.
+        order. Killed before it logs, it would resume after that step, whose metrics would be missing: its
+        checkpoint is moved aside. Killed while it saves, it would look for one that it has removed.
         """
-        if self.last_checkpoint.is_dir() and not self.has_ended(self.metrics()):
-            self.last_checkpoint.rename(self.checkpoints / f"unlogged-before-{attempt}")
         tracker = self.checkpoints / "latest_checkpointed_iteration.txt"
         if not tracker.exists():
             return
+        logged = {step for step, values in self.metrics().items() if TRAINED in values}
         # One that verl removed is still there as a folder, with the state of the data alone.
-        actors = self.checkpoints.glob("global_step_*/actor")
-        saved = {int(actor.parent.name.rpartition("_")[2]) for actor in actors}
-        written = tracker.read_text().strip()
-        named = int(written) if written.isdigit() else self.steps  # verl was killed while it wrote
-        if whole := [step for step in saved if step <= named]:
+        saved = {
+            int(actor.parent.name.rpartition("_")[2]): actor.parent
+            for actor in self.checkpoints.glob("global_step_*/actor")
+        }
+        for step in saved.keys() - logged:
+            saved[step].rename(self.checkpoints / f"unlogged-step-{step}-before-{attempt}")
+        if whole := saved.keys() & logged:
             write_whole(tracker, str(max(whole)))
         else:
             tracker.unlink()

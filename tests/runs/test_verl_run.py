@@ -107,10 +107,23 @@ def test_a_last_step_that_was_saved_and_not_logged_is_trained_again(
     fake.go()
     assert fake.is_finished()
     assert sorted(fake.metrics()) == [1, 2, 3, 4, 5]
-    assert (fake.checkpoints / "unlogged-before-attempt-2").is_dir(), "nothing is deleted"
+    assert (fake.checkpoints / "unlogged-step-5-before-attempt-2").is_dir(), "nothing is deleted"
     unbroken = VerlRun(fake.folder.with_name("unbroken"), fake.overrides, steps=5)
     unbroken.go()
     assert fake.metrics() == unbroken.metrics()
+
+
+def test_a_step_that_was_saved_and_not_logged_is_trained_again(
+    fake: VerlRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is not the last: its metrics would be missing."""
+    monkeypatch.setenv("FAKE_KILL", "4")
+    with pytest.raises(ProcessFailedError, match="SIGKILL"):
+        fake.go()
+    monkeypatch.delenv("FAKE_KILL")
+    fake.go()
+    assert sorted(fake.metrics()) == [1, 2, 3, 4, 5]
+    assert (fake.checkpoints / "unlogged-step-4-before-attempt-2").is_dir(), "nothing is deleted"
 
 
 @pytest.mark.parametrize("killed", [{"FAKE_KILL": "5"}, {"FAKE_KILL_SAVING": "4"}], ids=["logging", "saving"])
@@ -132,6 +145,8 @@ def test_a_run_that_keeps_one_checkpoint_is_resumed(
 
 def test_a_tracker_that_was_being_written_does_not_stop_a_run(fake: VerlRun) -> None:
     (fake.checkpoints / "global_step_2" / "actor").mkdir(parents=True)
+    record = {"step": 2, "data": {"training/global_step": 2}}
+    (fake.folder / "attempt-1.jsonl").write_text(json.dumps(record) + "\n")
     tracker = fake.checkpoints / "latest_checkpointed_iteration.txt"
     tracker.touch()
     fake.choose_checkpoint("attempt-2")
