@@ -9,6 +9,9 @@ Clip-Cov gives no gradient to some tokens with large c, KL-Cov adds a penalty to
 choose among all tokens of the mini-batch, so the choice is a statistic, a constant of the loss.
 
 Shapes: (R, T) each, of `mini_batch.MiniBatchRows`; chosen tokens are True.
+
+Raises:
+    TensorError: shapes that differ, or advantages that are integers.
 """
 
 import torch
@@ -16,6 +19,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.algorithms.surrogate import clipped_surrogate, token_log_ratio
+from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
 
 
 def covariances(rows: MiniBatchRows) -> Tensor:
@@ -85,6 +89,7 @@ def clip_cov_surrogate(
     clip_ratio_high: float,
 ) -> Tensor:
     """ℓ_{i,t} = `surrogate.clipped_surrogate`, and 0 for the drawn tokens: (B, T) → (B, T)."""
+    check_same_shape(log_prob=log_prob, drawn=drawn)
     loss = clipped_surrogate(
         log_prob,
         old_log_prob,
@@ -110,6 +115,8 @@ def kl_cov_surrogate(
     Nothing is clipped. |log ρ| stands for the KL to π_old, as in the authors' code; at ρ = 1 it has no
     gradient, so that the first update on a rollout is the plain policy gradient.
     """
+    check_floating(advantages=advantages)
+    check_same_shape(log_prob=log_prob, advantages=advantages, largest=largest)
     log_ratio = token_log_ratio(log_prob, old_log_prob, response_mask)
     loss = log_ratio.exp() * torch.where(response_mask.bool(), -advantages, 0)
     return loss + torch.where(largest.bool(), coefficient * log_ratio.abs(), 0)

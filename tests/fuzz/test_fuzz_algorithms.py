@@ -139,6 +139,7 @@ CLASSES_AND_MODULES = {
     "TensorError",
     "advantages",
     "aggregation",
+    "covariance",
     "groups",
     "gvpo",
     "gvpo_terms",

@@ -17,6 +17,7 @@ from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue import LOSSES
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.invariance.batch import MAX_RESPONSE_LENGTH, RaggedBatch, cut, ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.report import (
@@ -182,6 +183,16 @@ BY_HAND = {
         [[-1 / 2 / 2, 0.0], [5 / 2]],
     ),
 }
+
+
+@pytest.mark.parametrize("loss_mode", ["clip_cov_mini_batch", "kl_cov_mini_batch"])
+def test_a_loss_without_its_statistic_is_refused(loss_mode):
+    """verl's own trainers and workers do not measure one."""
+    tokens = dict.fromkeys(("log_prob", "old_log_prob", "advantages", "response_mask"), torch.ones(1, 2))
+    config = actor_config(CASES[loss_mode.removesuffix("_mini_batch")])
+    config.global_batch_info.update(dp_size=1, batch_num_tokens=2, global_batch_size=1)
+    with pytest.raises(SettingError, match=rf"{loss_mode} was called without its statistic .*=grpo_ext_sync"):
+        get_policy_loss_fn(loss_mode)(**tokens, loss_agg_mode="token-mean", config=config)
 
 
 @pytest.mark.parametrize("name", BY_HAND)
