@@ -201,7 +201,8 @@ class TestTrainings:
 
     def test_a_misspelt_algorithm_is_named_by_hydra(self, started: Started) -> None:
         with pytest.raises(
-            CompositionError, match=r"\+algo is grop; valid are bnpo, cispo, clip_cov, dapo, .* Type: \+algo=grpo"
+            CompositionError,
+            match=r"\+algo is grop; valid are bnpo, cispo, clip_cov, dapo, .* Type: \+algo=grpo",
         ):
             configured(started("gsm8k.sh", ALGO="grop"))
 
