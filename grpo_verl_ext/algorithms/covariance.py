@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
-from grpo_verl_ext.algorithms.surrogate import clipped_surrogate, token_log_ratio
+from grpo_verl_ext.algorithms.surrogate import clipped_surrogate, token_events, token_log_ratio
 from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
 
 
@@ -57,11 +57,12 @@ def drawn_covariances(
     removed already, as in the authors' code.
     """
     mask = rows.response_mask
-    tokens = (rows.log_prob, rows.old_log_prob, rows.advantages, mask)
-    clipped = clipped_surrogate(*tokens, clip_ratio_low=clip_ratio_low, clip_ratio_high=clip_ratio_high)
-    is_cut = clipped > -rows.advantages * token_log_ratio(rows.log_prob, rows.old_log_prob, mask).exp()
+    log_ratio = token_log_ratio(rows.log_prob, rows.old_log_prob, mask)
+    clip = {"clip_ratio_low": clip_ratio_low, "clip_ratio_high": clip_ratio_high}
+    events = token_events(log_ratio, rows.advantages, mask, **clip)
     found = covariances(rows)
-    eligible = ((found > low) & (found < high) & ~is_cut)[mask].nonzero().squeeze(-1)
+    keeps_gradient = ~(events.clipped_low | events.clipped_high)
+    eligible = ((found > low) & (found < high) & keeps_gradient)[mask].nonzero().squeeze(-1)
     generator = torch.Generator().manual_seed(rows.seed)
     drawn = torch.randperm(len(eligible), generator=generator)[: _number(mask, share)]
     return _chosen(mask, eligible[drawn.to(eligible.device)])
