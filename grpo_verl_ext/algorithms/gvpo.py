@@ -25,6 +25,9 @@ through Δ̄ cancels, so Δ̄ may be a constant, computed from the sums of the w
 micro-batches or ranks. Each response then has a loss of its own, `squared_error`, and value and gradient of
 their sum are those of the formula above, in whichever micro-batch or rank the responses are.
 
+**Weights of responses.** Everything holds for f_i Δ_i and f_i ℓ_i in the place of Δ_i and ℓ_i with constants
+f_i > 0; `distillation` uses f_i = |y_i|^(−α), `length_weight`. GVPO has f = 1.
+
 Shapes: (B,) one number per response, in any order; log-ratios in nats, rewards and d in reward units.
 Gradient flows through ``log_ratio`` alone.
 """
@@ -51,6 +54,16 @@ def sequence_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Te
     check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob)
     wide = torch.promote_types(log_prob.dtype, torch.float32)
     return sequence_sums(log_prob.to(wide) - old_log_prob.to(wide), response_mask)
+
+
+def length_weight(lengths: Tensor, alpha: float) -> Tensor:
+    """f_i = |y_i|^(−α), 1 for a response without tokens: (B,) → (B,) fp64.
+
+    Args:
+        lengths: |y_i|, tokens that the policy wrote.
+        alpha: α ≥ 0; 0 weighs all responses alike.
+    """
+    return lengths.clamp(min=1).double().pow(-alpha)
 
 
 def anchored(
@@ -172,13 +185,14 @@ def mean_drift(sums: Tensor, group: Tensor, member: Tensor, group_size: Tensor) 
     return torch.where(member, log_ratio_sums / counts.clamp(min=1), 0)
 
 
-def drift(rows: MiniBatchRows) -> Tensor:
-    """Return Δ̄ of the prompt of each response, 0 without tokens: rows → (R, 1), nats.
+def drift(rows: MiniBatchRows, alpha: float = 0) -> Tensor:
+    """Return the mean of f_i Δ_i over the prompt of each response, 0 without tokens: rows → (R, 1), nats.
 
     Raises:
         TensorError: see `mean_drift`.
     """
     log_ratio = sequence_log_ratio(rows.log_prob, rows.old_log_prob, rows.response_mask)
+    log_ratio = length_weight(rows.response_mask.sum(-1), alpha) * log_ratio
     member = has_tokens(rows.response_mask)
     sums = drift_sums(log_ratio, rows.prompt, member, int(rows.prompt.max()) + 1)
     return mean_drift(sums, rows.prompt, member, rows.prompt_size).unsqueeze(-1)

@@ -1,17 +1,20 @@
 """GVPO: Zhang et al., Group Variance Policy Optimization, arXiv 2504.19599; its loss needs whole groups."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig
+from pydantic import Field
+from torch import Tensor
 
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift
+from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SECTION, setting
-from grpo_verl_ext.utils.options import PositiveFloat, Section, option
+from grpo_verl_ext.utils.options import Number, PositiveFloat, Section, option
 
 _NAME = "gvpo"
 ALL_TERMS = "all"
@@ -33,10 +36,22 @@ class GvpoOptions(Section):
         why=f"policy_loss.loss_mode={_NAME} needs its β",
         fix=f"+algo={_NAME}, or without the preset: {_WITHOUT_PRESET}",
     )
+    gvpo_alpha: Annotated[Number, Field(ge=0)] = option(
+        0.0, "α of a response's weight |y|^(−α); GVPO's is 0", "a finite number ≥ 0", "0"
+    )
     gvpo_terms: Literal[TERMS] = option(  # type: ignore[valid-type]
         ALL_TERMS, "GVPO, or its paper's ablation", TERMS, ALL_TERMS
     )
     gvpo_terms_ablation: bool = option(False, "needed for the ablation")
+
+
+def alpha_of(policy_loss: Mapping[str, Any]) -> float:
+    """Return α of the weights |y|^(−α), from verl's section ``actor.policy_loss``."""
+    return float(policy_loss.get("gvpo_alpha", 0))
+
+
+def _drift(rows: MiniBatchRows, actor: Any) -> Tensor:
+    return drift(rows, alpha_of(actor.policy_loss))
 
 
 def _check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`
@@ -76,7 +91,7 @@ def _check_anchor(config: DictConfig) -> None:
         )
 
 
-def _advise_sampling(config: DictConfig) -> Iterator[Problem]:
+def advise_sampling(config: DictConfig) -> Iterator[Problem]:
     """Warn of sampling outside the conditions of Theorem 2, and of weights that GVPO does not use."""
     rollout = config.actor_rollout_ref.rollout
     if rollout.top_p < 1 or rollout.top_k > 0:
@@ -118,6 +133,15 @@ def _advise_kl(config: DictConfig) -> Iterator[Problem]:
             )
 
 
+ONE_OUTPUT = "its loss is of log π(y), and several outputs of a session are no single y"
+GVPO_LOSS = GroupLoss(
+    _NAME,
+    options=GvpoOptions,
+    needs=MiniBatchStatistic(_drift, of_prompts=True),
+    settings=(_check_terms,),
+    advice={"gvpo-kl": _advise_kl},
+)
+
 GVPO = Algorithm(
     _NAME,
     "arXiv 2504.19599",
@@ -126,16 +150,10 @@ GVPO = Algorithm(
         str(centred.__doc__),
         centred,
         sums_to_zero=True,
-        one_output="its loss is of log π(y), and several outputs of a session are no single y",
+        one_output=ONE_OUTPUT,
         checks={"groups": _check_anchor},
-        advice={"sampling": _advise_sampling},
+        advice={"sampling": advise_sampling},
     ),
-    GroupLoss(
-        _NAME,
-        options=GvpoOptions,
-        needs=MiniBatchStatistic(lambda rows, _: drift(rows), of_prompts=True),
-        settings=(_check_terms,),
-        advice={"gvpo-kl": _advise_kl},
-    ),
+    GVPO_LOSS,
     paired=True,
 )

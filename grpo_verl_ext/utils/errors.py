@@ -87,6 +87,10 @@ class RewardServerError(RuntimeError):
     """A reward server gave no score; the same command resumes the training from its last checkpoint."""
 
 
+class TeacherError(RuntimeError):
+    """A teacher gave no log-prob of a response; the same command resumes the training."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """A problem found by one check."""

@@ -167,6 +167,23 @@ class StoredResponsesOptions(Section):
     )
 
 
+class TeacherOptions(Section):
+    """The section ``algorithm.grpo_ext.teacher``, read where ``gvpo_anchor`` is ``teacher``."""
+
+    source: Literal["server", "recorded"] = option(
+        "server", "verl's servers of `distillation.teacher_models`, or log-probs of stored responses"
+    )
+    reads: Literal["tokens", "text"] = option(
+        "tokens", "what a server is given: the policy's tokens, or their text in the teacher's own tokens"
+    )
+    timeout: Annotated[Number, Field(gt=0)] = option(
+        300.0, "seconds that a server may take for one response", "a finite number > 0", "300"
+    )
+    retries: Annotated[int, Field(ge=0, le=100)] = option(
+        2, "attempts after the first", "an integer from 0 to 100", "2"
+    )
+
+
 class Options(Section):
     """The section ``algorithm.grpo_ext``; all keys have defaults."""
 
@@ -189,7 +206,10 @@ class Options(Section):
         "${data.max_response_length}",
     )
     step_rewards: bool = option(False, "step rewards from the embedded task's reward function")
-    gvpo_anchor: Literal["old", "ref"] = option("old", "π′ of GVPO: the rollout's policy, or the reference")
+    gvpo_anchor: Literal["old", "ref", "teacher"] = option(
+        "old", "π′ of GVPO: the rollout's policy, the reference, or a teacher"
+    )
+    teacher: TeacherOptions | None = option(None, "where the log-probs of `gvpo_anchor=teacher` come from")
     ref_model_sync_steps: Count | None = option(
         None, "training steps between refreshes of the reference", "an integer ≥ 1, or null", "512"
     )

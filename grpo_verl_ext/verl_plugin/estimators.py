@@ -46,7 +46,7 @@ VerlsCall = Callable[..., _Result]
 def estimator_function(estimator: Estimator) -> VerlsCall:
     """Return an estimator with verl's signature: (B, T) rewards and mask, prompt ids → advantages, returns.
 
-    With ``gvpo_anchor=ref`` the trainer, which has the reference's log-probs, subtracts β (ℓ − mean ℓ).
+    With another ``gvpo_anchor`` than ``old`` the trainer, which has its log-probs, subtracts β (ℓ − mean ℓ).
     """
     compute = _process if estimator.needs_steps else _several if estimator.several_rewards else _outcome
 
@@ -181,15 +181,18 @@ def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
 
 
 def _check_our_trainer(options: Options) -> None:
-    """Refuse the anchor ``ref``, and features that a trainer mode of this package does, under verl's own.
+    """Refuse anchors that the trainer brings to the targets, and features that a trainer mode of this package does, under verl's own.
 
     Raises:
         SettingError: one of them is set, and the trainer is not ours.
     """
     if OUR_TRAINER.get():
         return
-    if options.gvpo_anchor == "ref":
-        raise _without_effect("gvpo_anchor", "ref", "brings the reference's log-probs to the targets")
+    if options.gvpo_anchor != "old":
+        whose = {"ref": "reference", "teacher": "teacher"}[options.gvpo_anchor]
+        raise _without_effect(
+            "gvpo_anchor", options.gvpo_anchor, f"brings the {whose}'s log-probs to the targets"
+        )
     for feature in all_features():
         for option, task in feature.done_by_trainer.items():
             value: Any = options

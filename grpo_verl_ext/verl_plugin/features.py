@@ -27,6 +27,7 @@ _RECORDS = (
     "stored.checks:STORED_RESPONSES",
     "steps.checks:STEP_REWARDS",
     "gdpo.checks:SEVERAL_REWARDS",
+    "teacher.checks:TEACHER",
     "rewards.checks:REWARD_MODELS",
     "steps.checks:STEP_REWARD_MODEL",
 )

@@ -30,6 +30,7 @@ _RESOLVERS: Mapping[str, Callable[..., Any]] = {
     "grpo_ext.share": share,
     "grpo_ext.equal": _equal,
     "grpo_ext.all_null": _all_null,
+    "grpo_ext.cpu.slots": sizes.slots,
     "grpo_ext.cpu.max_model_len": sizes.max_model_len,
     "grpo_ext.cpu.kv_cache_bytes": sizes.kv_cache_bytes,
     "grpo_ext.cpu.bucket_megabytes": sizes.bucket_megabytes,

@@ -14,6 +14,8 @@ from grpo_verl_ext.verl_plugin.features import all_features, load_named
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
 from grpo_verl_ext.verl_plugin.gvpo.worker import GroupActorRolloutRefWorker, GroupDetachActorWorker
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
+from grpo_verl_ext.verl_plugin.teacher.checks import has_teacher
+from grpo_verl_ext.verl_plugin.teacher.worker import without_verls_loss
 from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER
 
 _PARTS: Any = tuple(load_named(feature.trainer) for feature in all_features() if feature.trainer)
@@ -34,9 +36,10 @@ class GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  #
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
+        worker = without_verls_loss(self.worker_cls) if has_teacher(self.config) else self.worker_cls
         for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
             if role in self.role_worker_mapping:
-                self.role_worker_mapping[role] = ray.remote(self.worker_cls)
+                self.role_worker_mapping[role] = ray.remote(worker)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Set `OUR_TRAINER` for the estimators."""

@@ -48,11 +48,18 @@ class Field:
     STATISTIC = "mini_batch_statistic"
     """Worker → its micro-batches, ragged like the responses: a statistic that was measured beforehand."""
 
+    # Of teacher/.
+    TEACHER_SCORE = "teacher_score"
+    """Agent loop → trainer, in ``extra_fields``: log π_T of a response; None where it has none."""
+    TEACHER_LOG_PROB = "teacher_log_prob"
+    """Trainer → worker, a number per response: the same; 0 where it has none."""
+
     # Of gvpo/.
     NUM_GROUPS = "num_groups"
     """Trainer → worker: number of prompts of the rollout batch, padding included."""
     ANCHOR = "anchor_log_probs"
-    """Trainer → worker: the field with the log-probs of GVPO's anchor, `OLD_LOG_PROBS` or `REF_LOG_PROB`."""
+    """Trainer → worker: the field with the log-probs of GVPO's anchor, `OLD_LOG_PROBS`, `REF_LOG_PROB`
+    or `TEACHER_LOG_PROB`."""
     OLD_LOG_PROBS, REF_LOG_PROB = "old_log_probs", "ref_log_prob"
     """verl's own fields."""
 

@@ -60,6 +60,11 @@ def cache_of(sequences: int, shape: ModelShape, tokens: int) -> int:
     return blocks * CACHE_BLOCK * shape.cache_numbers * FP32
 
 
+def slots(ranks: int, distils: object, teachers: int, nodes: int) -> int:
+    """Return what Ray counts as GPUs: one for each rank, and one for each teacher's server."""
+    return ranks + teachers * nodes * bool(distils)
+
+
 def bucket_megabytes(path: object) -> int:
     """Return the MiB of shared memory through which weights are transferred, each tensor in one piece."""
     shape = model_shape(path)

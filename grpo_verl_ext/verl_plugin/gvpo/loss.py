@@ -88,6 +88,8 @@ def _loss_and_metrics(  # noqa: PLR0917  # a loss's arguments
     log_ratio = formulas.sequence_log_ratio(
         log_prob, log_prob.detach() if groups.old_is_current else old_log_prob, response_mask
     )
+    weight = formulas.length_weight(response_mask.bool().sum(-1), float(options.gvpo_alpha)).to(log_ratio)
+    log_ratio = weight * log_ratio
     targets = adv.per_response(advantages, response_mask).to(log_ratio.dtype)
     is_member = adv.has_tokens(response_mask)  # a rejected response is none
     size = torch.where(is_member, groups.size, 0)

@@ -1,53 +1,63 @@
-"""GVPO's targets for the anchor π_ref: the part in the trainer."""
+"""GVPO's targets for an anchor that is not the policy of the rollout: the part in the trainer."""
 
 from typing import Any
 
-from tensordict import TensorDict
+import torch
 from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import gvpo, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids
-from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.wire import Field
 
-_FOR_TARGETS = (wire.Field.OLD_LOG_PROBS, wire.Field.REF_LOG_PROB, "advantages")
+_FIELDS = {
+    "old": Field.OLD_LOG_PROBS,
+    "ref": Field.REF_LOG_PROB,
+    "teacher": Field.TEACHER_LOG_PROB,
+}
+"""Anchor → the field of the batch with its log-probs."""
 
 
 class GvpoMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     """Give GVPO's loss targets for its anchor, and the workers the anchor's name."""
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Turn rewards into targets for π_ref, if that is the anchor."""
+        """Turn rewards into targets for an anchor other than the policy of the rollout."""
         batch = super()._compute_advantage(batch, metrics)
-        if not (catalogue.has_groups(self.config) and self._is_anchored_at_reference):
+        if not catalogue.has_groups(self.config) or self._anchor == Field.OLD_LOG_PROBS:
             return batch
-        rows = nested(batch, "response_mask", *_FOR_TARGETS)
-        beta = self.config.actor_rollout_ref.actor.policy_loss.gvpo_beta
-        targets = _anchored_at_reference(rows, dense_group_ids(prompt_ids(batch)), beta)
+        targets = _anchored(batch, self._anchor, self.config.actor_rollout_ref.actor.policy_loss)
         return put(batch, {"advantages": targets, "returns": targets})
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Pass the workers the anchor's log-probs by name, and the number of prompts."""
-        batch.extra_info[wire.Field.ANCHOR] = (
-            wire.Field.REF_LOG_PROB if self._is_anchored_at_reference else wire.Field.OLD_LOG_PROBS
-        )
-        batch.extra_info[wire.Field.NUM_GROUPS] = len(set(prompt_ids(batch)))
+        batch.extra_info[Field.ANCHOR] = self._anchor
+        batch.extra_info[Field.NUM_GROUPS] = len(set(prompt_ids(batch)))
         return super()._update_actor(batch, metrics)
 
     @property
-    def _is_anchored_at_reference(self) -> bool:
-        return Options.of_training(self.config.algorithm).gvpo_anchor == "ref"
+    def _anchor(self) -> str:
+        return _FIELDS[Options.of_training(self.config.algorithm).gvpo_anchor]
 
 
-def _anchored_at_reference(rows: TensorDict, group: Tensor, beta: float) -> Tensor:
-    """Turn the estimator's R − R̄ into GVPO's targets for the anchor π_ref, ragged as in verl's batch."""
-    old_log_prob, ref_log_prob, advantages = (rows[name].values() for name in _FOR_TARGETS)
+def _anchored(batch: Any, anchor: str, policy_loss: Any) -> Tensor:
+    """Turn the estimator's R − R̄ into GVPO's targets for an anchor, ragged as in verl's batch."""
+    rows = nested(batch, "response_mask", Field.OLD_LOG_PROBS, anchor, "advantages")
     mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
     member = ragged.row_has_tokens(mask, offsets)
-    log_ratio = ragged.row_log_ratio(old_log_prob, ref_log_prob, mask, offsets)
-    centred_rewards = ragged.row_values(advantages, mask, offsets).to(log_ratio.dtype)
-    targets = gvpo.anchored(centred_rewards, log_ratio, group, member, beta)
+    old_log_prob = rows[Field.OLD_LOG_PROBS].values()
+    if anchor == Field.TEACHER_LOG_PROB:
+        log_ratio = ragged.row_sums(old_log_prob, mask, offsets) - rows[anchor]
+    else:
+        log_ratio = ragged.row_log_ratio(old_log_prob, rows[anchor].values(), mask, offsets)
+    lengths = ragged.row_sums(mask.bool().long(), mask, offsets)
+    weighted = gvpo.length_weight(lengths, alpha_of(policy_loss)) * log_ratio
+    rewards = ragged.row_values(rows["advantages"].values(), mask, offsets).double()
+    group = dense_group_ids(prompt_ids(batch))
+    targets = gvpo.anchored(rewards, weighted, group, member, policy_loss.gvpo_beta)
+    targets = targets.to(torch.promote_types(old_log_prob.dtype, torch.float32))
     return like(rows["response_mask"], ragged.on_row_tokens(targets, mask, offsets))

@@ -14,6 +14,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from grpo_verl_ext.algorithms import gvpo, gvpo_terms, ragged
 from grpo_verl_ext.algorithms.advantages import per_response
+from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.gvpo.loss import SUMMED_METRICS
 from grpo_verl_ext.verl_plugin.mini_batch.worker import LossFunction, MiniBatchTrainingWorker
@@ -67,10 +68,17 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
         return output
 
     def _deviation(self, data: TensorDict, log_probs: str) -> Tensor:
-        """Return log π(y_i) of this rank's rows minus their prompt's mean, 0 without tokens: (rows,)."""
+        """Return f_i log π(y_i) of this rank's rows minus their prompt's mean, 0 without tokens: (rows,)."""
         mask = data["response_mask"]
         rows = (mask.values(), mask.offsets())
-        log_prob, member = ragged.row_sums(data[log_probs].values(), *rows), ragged.row_has_tokens(*rows)
+        member = ragged.row_has_tokens(*rows)
+        log_prob = (
+            torch.where(member, data[log_probs], 0)
+            if log_probs == wire.Field.TEACHER_LOG_PROB
+            else ragged.row_sums(data[log_probs].values(), *rows)
+        )
+        lengths = ragged.row_sums(mask.values().bool().long(), *rows)
+        log_prob = gvpo.length_weight(lengths, alpha_of(self._config.policy_loss)) * log_prob
         index = data[wire.Field.GROUP_INDEX]
         sums = gvpo.drift_sums(log_prob, index, member, tu.get(data, key=wire.Field.NUM_GROUPS))
         sums = sums.to(get_device_id())

@@ -113,7 +113,7 @@ REFUSALS: tuple[Refusal, ...] = (
         f"{STRATEGY}=fsdp2, or {ACTOR}.ppo_epochs=1 '{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}'",
     ),
     Refusal(
-        (*_GVPO, "anchor_ref"),
+        (*_GVPO, "anchor_ref", "anchor_teacher"),
         ("token_rejection",),
         f"{CORRECTION}.rollout_rs",
         "GVPO compares the log-ratios of whole responses, which rejected tokens would change",

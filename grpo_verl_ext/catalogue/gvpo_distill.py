@@ -1,0 +1,54 @@
+"""GVPO as distillation: Zhang et al., GVPO++, arXiv 2609.21432; GVPO around a teacher, without a reward.
+
+The paper's text was not at hand; the formulas are derived in `algorithms.distillation`.
+"""
+
+from omegaconf import DictConfig
+from torch import Tensor
+
+from grpo_verl_ext.catalogue.gvpo import GVPO_LOSS, ONE_OUTPUT, advise_sampling
+from grpo_verl_ext.catalogue.record import Algorithm, Estimator
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import SECTION, setting
+
+_NAME = "gvpo_distill"
+
+
+def no_reward(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:  # noqa: ARG001  # a `Baseline`
+    """0 for every response, whatever its reward: (B,) → (B,). GVPO's only target is then its anchor."""
+    return rewards.new_zeros(rewards.shape)
+
+
+def _check_teacher(config: DictConfig) -> None:
+    """Refuse another anchor: without a reward there is then nothing to learn.
+
+    Raises:
+        SettingError: ``gvpo_anchor`` is not ``teacher``.
+    """
+    key = f"{SECTION}.gvpo_anchor"
+    anchor = setting(config, key, "old")
+    if anchor != "teacher":
+        raise SettingError(
+            key,
+            anchor,
+            why=f"algorithm.adv_estimator={_NAME} has no reward, and its minimiser is the anchor",
+            valid="teacher",
+            fix=f"{key}=teacher",
+        )
+
+
+GVPO_DISTILL = Algorithm(
+    _NAME,
+    "arXiv 2609.21432",
+    Estimator(
+        _NAME,
+        str(no_reward.__doc__),
+        no_reward,
+        sums_to_zero=True,
+        one_output=ONE_OUTPUT,
+        checks={"distillation": _check_teacher},
+        advice={"sampling": advise_sampling},
+    ),
+    GVPO_LOSS,
+    paired=True,
+)

@@ -1,0 +1,144 @@
+"""The record of the feature ``gvpo_anchor=teacher``, and the checks of its settings before any rollout."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import DictConfig
+
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.utils.keys import AGENT_LOOP, ROLLOUT, SECTION, setting
+from grpo_verl_ext.verl_plugin.config import SINGLE_TURN_LOOPS, Options, TeacherOptions, written
+from grpo_verl_ext.verl_plugin.features import Feature
+
+_KEY = f"{SECTION}.teacher"
+_ENABLED = "distillation.enabled"
+_MODELS = "distillation.teacher_models"
+READS_TEXT = f"++{_KEY}.reads=text"
+"""What lets a teacher have a tokenizer of its own."""
+
+
+def has_teacher(config: DictConfig) -> bool:
+    """Whether a training has GVPO's loss around a teacher."""
+    return catalogue.has_groups(config) and written(config.algorithm).get("gvpo_anchor") == "teacher"
+
+
+def teachers(config: DictConfig) -> list[str]:
+    """Return the folders of verl's teachers; its default entry counts only where it is alone."""
+    if not setting(config, _ENABLED, False):
+        return []
+    models: dict[str, Any] = dict(setting(config, _MODELS, {}))
+    if len(models) > 1:
+        models.pop("teacher_model", None)
+    return [model.model_path for model in models.values() if model.model_path is not None]
+
+
+def check_teacher(config: DictConfig) -> None:
+    """Refuse GVPO around a teacher that is not there, or could not read the responses.
+
+    Raises:
+        SettingError: the first wrong setting.
+    """
+    options = Options.from_config(config.algorithm)
+    if not has_teacher(config):
+        if options.teacher is not None:
+            raise SettingError(
+                _KEY,
+                dict(written(config.algorithm)["teacher"]),
+                why=f"{SECTION}.gvpo_anchor is {options.gvpo_anchor}, and nothing reads it",
+                valid="null",
+                fix=f"~{_KEY}, or {SECTION}.gvpo_anchor=teacher",
+            )
+        return
+    teacher = options.teacher or TeacherOptions()
+    if teacher.source == "recorded":
+        _check_recorded(config, options)
+    else:
+        _check_server(config)
+        _check_reader(config, teacher)
+
+
+def _check_recorded(config: DictConfig, options: Options) -> None:
+    stored = options.stored_responses
+    if stored is None or stored.source != "data" or stored.share != 1:
+        raise SettingError(
+            f"{_KEY}.source",
+            "recorded",
+            why="responses that the policy samples have no recorded log-probs of the teacher",
+            valid="server, or a training on responses of the data alone",
+            fix=f"{_KEY}.source=server, or '++{SECTION}.stored_responses={{source: data, share: 1}}'",
+        )
+    if setting(config, _ENABLED, False):
+        raise SettingError(
+            _ENABLED,
+            True,
+            why=f"{_KEY}.source is recorded, and nothing asks the servers",
+            valid="false",
+            fix=f"{_ENABLED}=false",
+        )
+
+
+def _check_server(config: DictConfig) -> None:
+    if not setting(config, _ENABLED, False):
+        raise SettingError(
+            _ENABLED,
+            False,
+            why=f"{SECTION}.gvpo_anchor is teacher, and verl then starts no teacher",
+            valid="true",
+            fix=f"{_ENABLED}=true {_MODELS}.teacher_model.model_path=<folder> distillation.nnodes=1",
+        )
+    if not teachers(config):
+        key = f"{_MODELS}.teacher_model.model_path"
+        raise SettingError(key, None, valid="a folder, or a name on a hub", fix=f"{key}=<folder>")
+    if not setting(config, "distillation.nnodes", 0):
+        raise SettingError(
+            "distillation.nnodes",
+            0,
+            why="teachers have accelerators of their own, nnodes × n_gpus_per_node of them",
+            valid="an integer ≥ 1",
+            fix="distillation.nnodes=1 distillation.n_gpus_per_node=<number>",
+        )
+
+
+def _check_reader(config: DictConfig, teacher: TeacherOptions) -> None:
+    manager_key = f"{ROLLOUT}.agent.agent_loop_manager_class"
+    manager = setting(config, manager_key)
+    if manager is not None:
+        raise SettingError(
+            manager_key,
+            manager,
+            why=f"{SECTION}.gvpo_anchor is teacher, which needs the manager that asks the teacher",
+            valid="null",
+            fix=f"{manager_key}=null",
+        )
+    loop = setting(config, AGENT_LOOP)
+    if teacher.reads == "text" and loop not in SINGLE_TURN_LOOPS:
+        raise SettingError(
+            AGENT_LOOP,
+            loop,
+            why=f"{_KEY}.reads is text, which is read of one turn",
+            valid=SINGLE_TURN_LOOPS[:2],
+            fix=f"{AGENT_LOOP}={SINGLE_TURN_LOOPS[0]}",
+        )
+
+
+def advise_temperature(config: DictConfig) -> Iterator[Problem]:
+    """Warn of a temperature: verl's log-probs of the policy have it, and the teacher's do not."""
+    temperature = setting(config, f"{ROLLOUT}.temperature", 1.0)
+    if has_teacher(config) and temperature != 1:
+        yield Problem(
+            f"{ROLLOUT}.temperature",
+            temperature,
+            why="the policy at this temperature is then drawn to the teacher at temperature 1",
+            fix=f"{ROLLOUT}.temperature=1",
+        )
+
+
+TEACHER = Feature(
+    uses={"anchor_teacher": has_teacher},
+    without_our_mode="algorithm.grpo_ext.gvpo_anchor=teacher needs the teacher's log-probs in the targets, where "
+    "only a trainer mode of this package puts them",
+    checks={"teacher": check_teacher},
+    advice={"teacher-temperature": advise_temperature},
+    trainer="teacher.trainer:TeacherMixin",
+)

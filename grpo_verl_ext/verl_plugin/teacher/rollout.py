@@ -1,0 +1,134 @@
+"""verl's agent-loop worker, which asks a teacher's server for one number a response: log π_T(y).
+
+verl's worker calls the teacher for each training response as soon as it is scored, stored responses included.
+A failure is reported to the trainer (`wire.report_failure`), as verl would go on without the response.
+"""
+
+import asyncio
+import logging
+import math
+from typing import Any
+
+import ray
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+from verl.utils import hf_tokenizer
+from verl.utils.fs import copy_to_local
+
+from grpo_verl_ext.utils.errors import TeacherError
+from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.verl_plugin.config import Options, TeacherOptions
+from grpo_verl_ext.verl_plugin.teacher.text import TeacherTokens, TextReader
+from grpo_verl_ext.verl_plugin.wire import Field, report_failure
+
+logger = logging.getLogger(__name__)
+
+_VerlsWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+
+
+class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships no types
+    """verl's worker with the log-prob of each response under its teacher as `Field.TEACHER_SCORE`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._options = Options.of_training(self.config.algorithm).teacher or TeacherOptions()
+        self._readers: dict[str, TextReader] = {}
+        if self._options.reads == "text":
+            teachers = self.teacher_server_manager.teacher_model_configs
+            self._readers = {key: self._reader(each.model_path) for key, each in teachers.items()}
+
+    def _reader(self, path: str) -> TextReader:
+        return TextReader(
+            self.tokenizer,
+            hf_tokenizer(copy_to_local(path)),
+            end_tokens(self.tokenizer, self.model_config.generation_config),
+            path,
+            self.config.data.get("apply_chat_template_kwargs") or {},
+        )
+
+    async def _compute_teacher_logprobs(
+        self,
+        output: Any,
+        prompt_ids: list[int],
+        response_ids: list[int],
+        validate: bool,
+        sample_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        if validate:
+            return
+        routing: Any = (sample_kwargs or {}).get(self.teacher_key)
+        key = self.teacher_server_manager._resolve_teacher_key(
+            routing.item() if hasattr(routing, "item") else routing
+        )
+        try:
+            if self._readers:
+                messages = (sample_kwargs or {})["raw_prompt"]
+                tokens = self._readers[key].tokens(list(messages), list(prompt_ids), list(response_ids))
+                mask = None if tokens is None else [1] * len(tokens.response)
+            else:
+                tokens, mask = TeacherTokens(list(prompt_ids), list(response_ids)), output.response_mask
+            score = None if tokens is None or mask is None else await self._score(key, tokens, mask)
+        except TeacherError as error:
+            report_failure(error)
+            raise
+        output.extra_fields[Field.TEACHER_SCORE] = score
+
+    async def _score(self, key: str, tokens: TeacherTokens, mask: list[int]) -> float:
+        """Return the sum of the log-probs of the response's tokens under its mask.
+
+        Raises:
+            TeacherError: no answer within the limits, a context that is too short, or no finite number.
+        """
+        model = self.teacher_server_manager.teacher_model_configs[key]
+        _check_context(model, tokens)
+        _, log_probs = await self._answer(key, model.model_path, tokens.prompt + tokens.response)
+        # The value at position t is of token t + 1.
+        own = log_probs.double().squeeze(-1)[len(tokens.prompt) - 1 : -1]
+        score = float((own * own.new_tensor(mask)).sum())
+        if not math.isfinite(score):
+            raise TeacherError(f"the teacher {model.model_path} gave a response of {len(own)} tokens the log-prob {score}")
+        return score
+
+    async def _answer(self, key: str, path: str, sequence: list[int]) -> Any:
+        why = ""
+        for attempt in range(self._options.retries + 1):
+            try:
+                return await asyncio.wait_for(
+                    self.teacher_server_manager.compute_teacher_logprobs_single(sequence, routing_key=key),
+                    self._options.timeout,
+                )
+            except asyncio.TimeoutError:
+                why = f"took more than {self._options.timeout:g} seconds"
+            except ray.exceptions.RayError as error:
+                why = f"failed with {type(error).__name__}: {str(error).strip().rpartition(chr(10))[2]}"
+            logger.warning("attempt %d at the teacher %s %s", attempt + 1, path, why)
+        raise TeacherError(
+            f"the teacher {path} gave no log-probs in {self._options.retries + 1} attempts, of which the last "
+            f"{why}. Start the same training again, which resumes from its last checkpoint; for a slow teacher "
+            f"type: +{SECTION}.teacher.timeout=<seconds>"
+        )
+
+
+class TeacherAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
+    """verl's manager with `TeacherAgentLoopWorker`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.agent_loop_workers_class = ray.remote(TeacherAgentLoopWorker)
+
+
+def end_tokens(tokenizer: Any, generation: Any) -> set[int]:
+    """Return the tokens with which a policy ends a response: its tokenizer's and its generation settings'."""
+    found = {tokenizer.eos_token_id}
+    given = getattr(generation, "eos_token_id", None)
+    found |= {given} if given is None or isinstance(given, int) else set(given)
+    return {each for each in found if each is not None}
+
+
+def _check_context(model: Any, tokens: TeacherTokens) -> None:
+    longest, needed = model.inference.max_model_len, len(tokens.prompt) + len(tokens.response) + 1
+    if longest is not None and needed > longest:
+        key = "distillation.teacher_models.<name>.inference.max_model_len"
+        raise TeacherError(
+            f"{key} is {longest} for the teacher {model.model_path}, but a prompt of {len(tokens.prompt)} of its "
+            f"tokens with a response of {len(tokens.response)} needs {needed}. Type: {key}={needed}"
+        )

@@ -1,0 +1,113 @@
+"""Collect the log-probs of a teacher for a rollout batch, and log how far the policy is from it."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, open_dict
+from tensordict import TensorDict
+from torch import Tensor
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils import hf_tokenizer
+from verl.utils import tensordict_utils as tu
+from verl.utils.fs import copy_to_local
+
+from grpo_verl_ext.algorithms import distillation, ragged
+from grpo_verl_ext.algorithms.groups import dense_group_ids, group_deviation
+from grpo_verl_ext.catalogue.gvpo import alpha_of
+from grpo_verl_ext.utils.errors import TeacherError
+from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
+from grpo_verl_ext.verl_plugin.config import Options, TeacherOptions
+from grpo_verl_ext.verl_plugin.teacher.checks import READS_TEXT, has_teacher, teachers
+from grpo_verl_ext.verl_plugin.teacher.text import check_same_tokens
+from grpo_verl_ext.verl_plugin.wire import Field
+
+_MANAGER = f"{__package__}.rollout.TeacherAgentLoopManager"
+
+
+class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+    """Have each response scored by its teacher, and give GVPO the numbers."""
+
+    def __init__(self, config: DictConfig) -> None:
+        if has_teacher(config) and _teacher_options(config).source == "server":
+            with open_dict(config):
+                config.actor_rollout_ref.rollout.agent.agent_loop_manager_class = _MANAGER
+        super().__init__(config)
+
+    def _init_tokenizer(self) -> None:
+        """Refuse a teacher of another vocabulary that would be given the policy's tokens."""
+        super()._init_tokenizer()
+        reads_text = has_teacher(self.config) and _teacher_options(self.config).reads == "text"
+        for path in () if reads_text else teachers(self.config):
+            check_same_tokens(self.tokenizer, hf_tokenizer(copy_to_local(path)), path, READS_TEXT)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Store the teacher's log-probs; a response without one leaves its group, as a rejected one does."""
+        if has_teacher(self.config):
+            rows = nested(batch, "response_mask", Field.OLD_LOG_PROBS, "extra_fields")
+            scores, is_stored = self._scores(batch, rows)
+            known, mask = ~scores.isnan(), rows["response_mask"]
+            written = torch.where(known.repeat_interleave(mask.offsets().diff()), mask.values(), 0)
+            fields = {Field.TEACHER_LOG_PROB: scores.nan_to_num(0.0), "response_mask": like(mask, written)}
+            batch = put(batch, fields)
+            rows["response_mask"] = fields["response_mask"]
+            metrics.update(self._metrics(batch, rows, fields[Field.TEACHER_LOG_PROB], known, is_stored))
+        return super()._compute_advantage(batch, metrics)
+
+    def _scores(self, batch: Any, rows: TensorDict) -> tuple[Tensor, Tensor]:
+        """Return log π_T of each row, NaN where it has none, and which rows are stored responses."""
+        recorded = _teacher_options(self.config).source == "recorded"
+        scores, stored = [], []
+        for key, tag, extra in zip(batch.keys, batch.tags, tu.get(rows, "extra_fields"), strict=True):
+            origin = extra.get(Field.STORED_ORIGIN)
+            stored.append(origin is not None)
+            if tag.get("is_padding", False):
+                scores.append(0.0)
+            elif recorded:
+                scores.append(_recorded(key, origin))
+            else:
+                score = extra[Field.TEACHER_SCORE]
+                scores.append(math.nan if score is None else score)
+        return torch.tensor(scores, dtype=torch.float64), torch.tensor(stored)
+
+    def _metrics(
+        self, batch: Any, rows: TensorDict, teacher: Tensor, known: Tensor, is_stored: Tensor
+    ) -> dict[str, float]:
+        mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
+        member = ragged.row_has_tokens(mask, offsets)
+        own = ragged.row_sums(rows[Field.OLD_LOG_PROBS].values(), mask, offsets)
+        lengths = ragged.row_sums(mask.bool().long(), mask, offsets)
+        group = dense_group_ids(prompt_ids(batch))
+        alpha = alpha_of(self.config.actor_rollout_ref.actor.policy_loss)
+        residual = distillation.residuals(own, teacher, lengths, group, member, alpha)
+        deviations = group_deviation(own, group, member), group_deviation(teacher, group, member)
+        found = {"distill/without_text": int((~known).sum()) / sum(not tag.get("is_padding") for tag in batch.tags)}
+        for origin, chosen in (("sampled", member & ~is_stored), ("stored", member & is_stored)):
+            if chosen.any():
+                fit = distillation.fit(own, teacher, residual, deviations, chosen)
+                found.update(_named(origin, fit))
+        return found
+
+
+def _named(origin: str, fit: distillation.Fit) -> Iterator[tuple[str, float]]:
+    for name, value in fit._asdict().items():
+        if name != "kl":
+            yield f"distill/{origin}/{name}", value
+        elif origin == "sampled":
+            yield "distill/kl_estimate", value
+
+
+def _recorded(key: str, origin: Any) -> float:
+    log_probs = None if origin is None else origin["log_probs"]
+    if log_probs is None:
+        raise TeacherError(
+            f"response {key} ({{prompt}}_{{session}}_{{index}}) has no recorded log-probs, but "
+            "algorithm.grpo_ext.teacher.source is recorded. Give {token_ids, log_probs} for each response of "
+            "the data, with the log-probs of the teacher; or type: algorithm.grpo_ext.teacher.source=server"
+        )
+    return float(torch.as_tensor(log_probs, dtype=torch.float64).sum())
+
+
+def _teacher_options(config: DictConfig) -> TeacherOptions:
+    return Options.of_training(config.algorithm).teacher or TeacherOptions()

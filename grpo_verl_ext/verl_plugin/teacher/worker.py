@@ -1,0 +1,13 @@
+"""verl's actor worker with a teacher, but without verl's loss for it: GVPO's is the whole loss."""
+
+from typing import Any
+
+
+def without_verls_loss(worker: type) -> type:
+    """Return a worker of verl to which distillation is not enabled; the teacher's servers need not know it."""
+
+    class WorkerWithTeacher(worker):  # type: ignore[misc]  # a class of verl's
+        def __init__(self, *args: Any, distillation_config: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
+            super().__init__(*args, **kwargs)
+
+    return WorkerWithTeacher
