@@ -85,7 +85,7 @@ def reference() -> torch.nn.Module:
 
 def composed(*overrides: str, algo: str = "gvpo") -> DictConfig:
     """A configuration with the sizes of this rollout."""
-    if algo == "gvpo":
+    if algo.startswith("gvpo"):
         overrides = (f"actor_rollout_ref.actor.policy_loss.gvpo_beta={BETA}", *overrides)
     with initialize_config_module("verl.trainer.config", version_base=None):
         return compose(
@@ -147,11 +147,14 @@ def batch_for_workers(
     metrics: dict[str, Any] = {}
     batch = trainer._balance_batch(KVBatchMeta(partition_id="train", keys=keys, tags=tags), metrics)
     model = fsdp2_ranks.tiny_model(old_policy)
-    anchor = reference() if config.algorithm.grpo_ext.get("gvpo_anchor") == "ref" else None
+    anchor, kind = reference(), config.algorithm.grpo_ext.get("gvpo_anchor")
     for row in store.rows.values():
         row["old_log_probs"] = token_log_probs(model, row).detach()
-        if anchor is not None:
+        if kind == "ref":
             row["ref_log_prob"] = token_log_probs(anchor, row).detach()
+        if kind == "teacher":
+            score = (token_log_probs(anchor, row).detach() * row["response_mask"]).sum().item()
+            row["extra_fields"] = {wire.Field.TEACHER_SCORE: score}
     batch = trainer._compute_advantage(batch, metrics)
     trainer._update_actor(batch, metrics)
     return store, handed_over[0]
@@ -186,7 +189,12 @@ def batch_of_ranks(
     monkeypatch: pytest.MonkeyPatch, dp_size: int, variant: dict[str, Any], **rollout: int
 ) -> dict[str, Any]:
     """The rows of each rank as the trainer lays them out; ``source`` says what it must have planned."""
-    overrides = [f"algorithm.grpo_ext.gvpo_anchor={variant['anchor']}"] if variant["algo"] == "gvpo" else []
+    of_gvpo = variant["algo"].startswith("gvpo")
+    overrides = [f"algorithm.grpo_ext.gvpo_anchor={variant['anchor']}"] if of_gvpo else []
+    if variant["anchor"] == "teacher":
+        overrides.append("distillation.enabled=false")  # the scores are put into the rows here
+    alpha = variant["options"].get("gvpo_alpha")
+    overrides += [] if alpha is None else [f"++actor_rollout_ref.actor.policy_loss.gvpo_alpha={alpha}"]
     if variant["source"] != BEFORE:
         overrides += [
             f"data.max_prompt_length={PROMPT_LENGTH}",

@@ -26,6 +26,7 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerF
 from verl.trainer.ppo import padding_utils
 from verl.trainer.ppo.v1 import agent_loop_tq, trainer_base
 from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.utils.losses import ppo_loss
@@ -172,6 +173,7 @@ class Rollout:
         server: Server | None = None,
         reward: Reward = len,
         model: torch.nn.Module | None = None,
+        worker: type = AgentLoopWorker,
         **settings: Any,
     ) -> None:
         self.queue = Queue()
@@ -179,7 +181,7 @@ class Rollout:
             monkeypatch.setattr(module, "tq", self.queue)
         self.config, self.tokenizer = training(folder, rows, algo, settings), small_tokenizer()
         self.server = server or Server([])
-        self.worker = AgentLoopWorker(self.config, self.tokenizer, self.server, reward)
+        self.worker = worker(self.config, self.tokenizer, self.server, reward)
         self.model = model or small_model()
         self.trainer = self.made_trainer()
         self.handed_over: list[KVBatchMeta] = []
@@ -190,6 +192,8 @@ class Rollout:
         trainer.config, trainer.tokenizer, trainer.processor = self.config, self.tokenizer, None
         trainer.trainer_mode, trainer.global_steps, trainer.local_trigger_step = "sync", 1, 0
         trainer.use_critic, trainer.parameter_sync_step = False, 1
+        if self.config.distillation.enabled:
+            trainer.distillation_config = omega_conf_to_dataclass(self.config.distillation)
         trainer.train_dataloader_it = None
         trainer.agent_loop_manager = SimpleNamespace(generate_sequences=self.worker.run)
         trainer.actor_rollout_wg = SimpleNamespace(
@@ -309,7 +313,8 @@ def run_rank(rank: int, folder: Path) -> None:
             worker = fsdp2_ranks.make_worker(job["model"], variant)
             worker.reset()
             worker.engine._autocast_dtype = torch.float32  # verl's name for no autocast
-            worker.set_loss_fn(partial(ppo_loss, config=fsdp2_ranks.actor_config(job, variant)))
+            loss = variant.get("loss_function", ppo_loss)
+            worker.set_loss_fn(partial(loss, config=fsdp2_ranks.actor_config(job, variant)))
             output = worker.train_mini_batch(fsdp2_ranks.batch_of(rows, extra_info))
         return {
             "parameters": fsdp2_ranks.parameters_of(worker), "metrics": tu.get(output, key="metrics"),

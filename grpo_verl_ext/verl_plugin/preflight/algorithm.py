@@ -55,15 +55,18 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
     Raises:
         SettingError: one of the two is configured without the other.
     """
-    for name in (name for name, algorithm in ALGORITHMS.items() if algorithm.paired):
-        if (adv_estimator == name) != (loss_mode == name):
+    pairs = [(each.estimator.name, each.loss.name) for each in ALGORITHMS.values() if each.paired]
+    if (adv_estimator, loss_mode) in pairs:
+        return
+    for estimator, loss in pairs:
+        if adv_estimator == estimator or loss_mode == loss:
             raise SettingError(
                 "algorithm.adv_estimator",
                 adv_estimator,
-                why=f"policy_loss.loss_mode is {loss_mode}, and {name} is an estimator and a loss that "
+                why=f"policy_loss.loss_mode is {loss_mode}, and the estimator {estimator} and the loss {loss} "
                 "belong together",
-                valid=f"{name} for both or for neither",
-                fix=f"algorithm.adv_estimator={name} {ACTOR}.policy_loss.loss_mode={name}",
+                valid=f"{estimator} with the loss {loss}, or neither",
+                fix=f"algorithm.adv_estimator={estimator} actor_rollout_ref.actor.policy_loss.loss_mode={loss}",
             )
 
 

@@ -1,0 +1,350 @@
+"""Test GVPO around a teacher through verl's agent-loop worker, the package's trainer and verl's actor worker.
+
+In the places of servers and queue are those of `stored_rollout`; a small model is the teacher.
+"""
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import stored_rollout
+import teachers
+import torch
+from processes import run_ranks
+from ray_cluster import free_ports
+from stored_rollout import Rollout, Server, rows_for_worker, run_rank, small_model, small_tokenizer, token_log_probs
+from torch import Tensor
+from verl.trainer.distillation.losses import distillation_ppo_loss
+from verl.workers.config import DistillationConfig, DistillationLossConfig
+
+from grpo_verl_ext.utils.errors import SettingError, TeacherError
+from grpo_verl_ext.verl_plugin.teacher import rollout as teacher_rollout
+from grpo_verl_ext.verl_plugin.teacher.rollout import TeacherAgentLoopWorker
+from grpo_verl_ext.verl_plugin.wire import Field
+
+F64 = torch.float64
+TABLE = [list(tokens) for tokens in itertools.product(range(5), repeat=2)]
+"""All responses of two tokens."""
+PROMPTS = ("ab", "dc")
+N = "actor_rollout_ref__rollout__n"
+TEACHER_MODEL = SimpleNamespace(model_path="teacher", inference=SimpleNamespace(max_model_len=None))
+
+
+def teacher() -> torch.nn.Module:
+    """Far from `small_model`, and likes every response enough to be sampled."""
+    model = small_model(seed=3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(6)
+    return model
+
+
+class ScoredWorker(TeacherAgentLoopWorker, stored_rollout.AgentLoopWorker):
+    """The package's worker in this process, with a model in the place of the teacher's servers."""
+
+    def __init__(self, *args: Any) -> None:
+        self.teacher_key = "data_source"
+        self.teacher_server_manager = teachers.ScoringManager(teacher(), TEACHER_MODEL)
+        super().__init__(*args)
+
+
+def distilled(monkeypatch: pytest.MonkeyPatch, folder: Path, responses: list[list[int]], **settings: Any) -> Rollout:
+    n = len(responses) // len(PROMPTS)
+    own = Rollout(
+        monkeypatch,
+        folder,
+        [{"prompt": prompt} for prompt in PROMPTS],
+        **{
+            "algo": "gvpo_distill",
+            "worker": ScoredWorker,
+            "server": Server(responses),
+            "distillation__teacher_models__teacher_model__model_path": "teacher",
+            "distillation__teacher_models__teacher_model__inference__tensor_model_parallel_size": 1,
+            "distillation__nnodes": 1,
+            "distillation__n_gpus_per_node": 1,
+            N: n,
+        }
+        | settings,
+    )
+    own.trainer._init_dataloader()
+    return own
+
+
+def log_distribution(model: torch.nn.Module, prompt: str) -> Tensor:
+    ids = ["abcd".index(letter) for letter in prompt]
+    with torch.no_grad():
+        return torch.stack([token_log_probs(model, ids, response).sum() for response in TABLE])
+
+
+def total_variation(one: Tensor, other: Tensor) -> float:
+    return 0.5 * (one.exp() - other.exp()).abs().sum().item()
+
+
+def sampled(model: torch.nn.Module, prompt: str, number: int, seed: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.multinomial(log_distribution(model, prompt).exp(), number, replacement=True, generator=generator)
+    return [TABLE[row] for row in rows]
+
+
+SAMPLES = 400
+"""Of each prompt, so that every response of `TABLE` is among them."""
+WRITERS = {"the student's": (1.0, 0.0), "the teacher's": (0.0, 1.0), "both": (0.5, 0.5)}
+
+
+def verls_distillation(config: Any, **arguments: Any) -> Any:
+    """verl's own distillation by the policy gradient of k1, which is clipped."""
+    distillation = DistillationConfig(
+        distillation_loss=DistillationLossConfig(
+            loss_mode="k1", use_policy_gradient=True, use_task_rewards=False, loss_max_clamp=None
+        )
+    )
+    return distillation_ppo_loss(config, distillation, **arguments)
+
+
+def test_the_student_becomes_the_teacher_whoever_writes_the_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """120 updates on one rollout, by verl's worker; verl's clipped policy gradient stops where its clip does."""
+    start, goal, variants, batches = small_model(), teacher(), {}, {}
+    common = {
+        "micro_batch": None, "learning_rate": 1e-2, "dtype": "float64", "gradient_checkpointing": False,
+        "lora_rank": 0, "terms": "all",
+    }  # fmt: skip
+    for name, shares in WRITERS.items():
+        written = []
+        for prompt in PROMPTS:
+            for share, model in zip(shares, (start, goal), strict=True):
+                written += sampled(model, prompt, round(share * SAMPLES), seed=1) if share else []
+            assert {tuple(r) for r in written[-SAMPLES:]} == set(map(tuple, TABLE)), "full support"
+        own = distilled(
+            monkeypatch, tmp_path / name, written, model=start, actor_rollout_ref__actor__ppo_epochs=120
+        )
+        batch, metrics = own.step()
+        rows = rows_for_worker(own.queue, batch)
+        batches[name] = {"ranks": [rows], "extra_info": batch.extra_info}
+        variants[name] = common | {"loss": "gvpo", "worker": "ours", "beta": 1}
+        assert metrics["distill/sampled/residual"] > 0.1
+    scored = [row | of_verl(goal, row) for row in rows]
+    batches["verl"] = {"ranks": [scored], "extra_info": batch.extra_info}
+    variants["verl"] = common | {"loss": "vanilla", "worker": "verl", "loss_function": verls_distillation}
+    models = trained(tmp_path, start, variants, batches)
+    for prompt in PROMPTS:
+        wanted = log_distribution(goal, prompt)
+        for name in WRITERS:
+            assert total_variation(log_distribution(models[name], prompt), wanted) <= 0.02, name
+        assert total_variation(log_distribution(models["verl"], prompt), wanted) > 0.05
+        assert total_variation(log_distribution(start, prompt), wanted) > 0.2, "it had somewhere to go"
+
+
+def of_verl(goal: torch.nn.Module, row: dict[str, Any]) -> dict[str, Tensor]:
+    """The fields of verl's own distillation: at position t the teacher's log-prob of token t + 1."""
+    sequence = torch.cat([row["prompts"], row["responses"]]).tolist()
+    found = torch.cat([teachers.log_probs(goal, sequence), torch.zeros(1).double()])
+    return {"teacher_logprobs": found.unsqueeze(-1), "teacher_ids": torch.tensor(sequence).unsqueeze(-1)}
+
+
+def trained(folder: Path, start: torch.nn.Module, variants: dict[str, Any], batches: dict[str, Any]) -> Any:
+    start.save_pretrained(folder / "model")
+    job = {"model": str(folder / "model"), "n": SAMPLES, "beta": 1, "variants": variants, "batches": batches}
+    torch.save(job, folder / "job.pt")
+    (port,) = free_ports(1)
+    run_ranks(run_rank, 1, folder, folder=folder, WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    models = {}
+    for name, result in torch.load(folder / "result.pt", weights_only=False).items():
+        models[name] = small_model()
+        models[name].load_state_dict(result["parameters"])
+    return models
+
+
+RESPONSES = [[0, 4], [1, 4], [2, 4], [3, 3], [0, 1], [2, 2], [1, 1], [3, 4]]
+"""Four of each prompt."""
+
+
+def scores(rollout: Rollout) -> dict[str, list[float]]:
+    """Of the rows of each prompt, as the trainer stores them, sessions in order."""
+    found: dict[str, dict[str, float]] = {}
+    for key, row in rollout.queue.rows.items():
+        if "pad" not in key:
+            found.setdefault(row["raw_prompt"][0]["content"], {})[key] = float(row[Field.TEACHER_LOG_PROB])
+    return {prompt: [of_key[key] for key in sorted(of_key)] for prompt, of_key in found.items()}
+
+
+def test_each_response_gets_the_teachers_log_prob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = distilled(monkeypatch, tmp_path, RESPONSES)
+    _, metrics = own.step()
+    written = [row for key, row in own.queue.rows.items() if "pad" not in key]
+    for row in written:
+        wanted = token_log_probs(teacher(), row["prompts"].tolist(), row["responses"].tolist()).sum().item()
+        assert float(row[Field.TEACHER_LOG_PROB]) == pytest.approx(wanted, rel=1e-12)
+    student = [token_log_probs(small_model(), r["prompts"].tolist(), r["responses"].tolist()).sum() for r in written]
+    apart = [float(s) - float(r[Field.TEACHER_LOG_PROB]) for s, r in zip(student, written, strict=True)]
+    assert metrics["distill/kl_estimate"] == pytest.approx(sum(apart) / 8)
+    assert metrics["distill/without_text"] == 0
+    assert "distill/stored/log_prob" not in metrics
+
+
+def test_stored_responses_are_scored_and_logged_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"prompt": p, "extra_info": {"responses": [{"token_ids": [4, 4]}] * 2, "index": i}} for i, p in enumerate(PROMPTS)]
+    own = Rollout(
+        monkeypatch, tmp_path, rows, algo="gvpo_distill", worker=ScoredWorker, server=Server(RESPONSES[:4]), share=0.5,
+        distillation__teacher_models__teacher_model__model_path="teacher",
+        distillation__teacher_models__teacher_model__inference__tensor_model_parallel_size=1,
+        distillation__nnodes=1, distillation__n_gpus_per_node=1, **{N: 4},
+    )  # fmt: skip
+    own.trainer._init_dataloader()
+    _, metrics = own.step()
+    goal = [token_log_probs(teacher(), ["abcd".index(c) for c in p], [4, 4]).sum().item() for p in PROMPTS]
+    assert metrics["distill/stored/teacher_log_prob"] == pytest.approx(sum(goal) / 2)
+    assert {f"distill/{origin}/agreement" for origin in ("sampled", "stored")} <= metrics.keys()
+
+
+def test_recorded_log_probs_are_the_teachers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = [{"token_ids": [0, 4], "log_probs": [-1.0, -0.25]}, {"token_ids": [1, 4], "log_probs": [-2.0, -0.5]}]
+    rows = [{"prompt": p, "extra_info": {"responses": stored, "index": i}} for i, p in enumerate(PROMPTS)]
+    own = Rollout(
+        monkeypatch, tmp_path, rows, algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
+        algorithm__grpo_ext__teacher={"source": "recorded"}, **{N: 2},
+    )  # fmt: skip
+    own.trainer._init_dataloader()
+    own.step()
+    assert scores(own) == {prompt: [-1.25, -2.5] for prompt in PROMPTS}
+
+
+def test_a_response_without_recorded_log_probs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = [{"token_ids": [0, 4]}, {"token_ids": [1, 4]}]
+    rows = [{"prompt": p, "extra_info": {"responses": stored, "index": i}} for i, p in enumerate(PROMPTS)]
+    own = Rollout(
+        monkeypatch, tmp_path, rows, algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
+        algorithm__grpo_ext__teacher={"source": "recorded"}, **{N: 2},
+    )  # fmt: skip
+    own.trainer._init_dataloader()
+    with pytest.raises(TeacherError, match=r"response .*_0_0 .* has no recorded log-probs.*Type|type"):
+        own.step()
+
+
+class TextWorker(ScoredWorker):
+    """The teacher reads text in a tokenizer of its own."""
+
+    def __init__(self, *args: Any) -> None:
+        self.model_config = SimpleNamespace(generation_config=None)
+        super().__init__(*args)
+        self.teacher_server_manager.scorer = teachers.model(330)
+
+
+def test_a_response_without_text_leaves_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end token inside a response, which the rule of `teacher.text` leaves without a log-prob."""
+    monkeypatch.setattr(teacher_rollout, "hf_tokenizer", lambda path: teachers.tokenizer(330, "</s>"))
+    monkeypatch.setattr(teacher_rollout, "copy_to_local", lambda path: path)
+    responses = [[0, 4], [4, 1], [2, 4], [3, 3], *RESPONSES[4:]]
+    own = distilled(
+        monkeypatch, tmp_path, responses, worker=TextWorker, algorithm__grpo_ext__teacher={"reads": "text"}
+    )
+    _, metrics = own.step()
+    assert metrics["distill/without_text"] == pytest.approx(1 / 8)
+    lost = [row for key, row in own.queue.rows.items() if "pad" not in key and row["responses"].tolist() == [4, 1]]
+    assert [row["response_mask"].tolist() for row in lost] == [[0, 0]]
+    assert [int(row[Field.GROUP_SIZE]) for row in lost] == [3]
+
+
+def test_a_teacher_that_is_slow_or_fails_is_asked_again_and_then_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    reported = []
+    monkeypatch.setattr(teacher_rollout, "report_failure", reported.append)
+    own = distilled(
+        monkeypatch, tmp_path, RESPONSES, algorithm__grpo_ext__teacher={"timeout": 0.05, "retries": 1}
+    )
+    manager = own.worker.teacher_server_manager
+    manager.failures = [5.0]
+    own.step()
+    assert (manager.asked, reported) == (9, [])
+    manager.failures = [5.0, ray.exceptions.RayActorError()] * 8
+    own.server.left = list(RESPONSES)
+    own.generate()
+    assert len(reported) == 8
+    assert "the teacher teacher gave no log-probs in 2 attempts" in str(reported[0])
+    assert "resumes from its last checkpoint" in str(reported[0])
+
+
+def test_log_probs_that_are_not_finite_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = []
+    monkeypatch.setattr(teacher_rollout, "report_failure", reported.append)
+    own = distilled(monkeypatch, tmp_path, RESPONSES)
+    with torch.no_grad():
+        next(own.worker.teacher_server_manager.scorer.parameters()).fill_(torch.nan)
+    own.generate()
+    assert "gave a response of 2 tokens the log-prob nan" in str(reported[0])
+
+
+def test_a_context_that_is_too_short_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = []
+    monkeypatch.setattr(teacher_rollout, "report_failure", reported.append)
+    own = distilled(monkeypatch, tmp_path, RESPONSES)
+    short = SimpleNamespace(model_path="teacher", inference=SimpleNamespace(max_model_len=4))
+    own.worker.teacher_server_manager.teacher_model_configs = {"default": short}
+    own.generate()
+    assert own.worker.teacher_server_manager.asked == 0
+    assert "max_model_len is 4 for the teacher teacher, but" in str(reported[0])
+    assert "needs 5" in str(reported[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"distillation__enabled": False}, r"distillation.enabled is false, but .*anchor is teacher.*Type: distillation.enabled=true"),
+        ({"distillation__nnodes": 0}, r"distillation.nnodes is 0, but .*Type: distillation.nnodes=1"),
+        (
+            {"distillation__teacher_models__teacher_model__model_path": None},
+            r"model_path is null; valid is a folder.*Type: distillation.*=<folder>",
+        ),
+        (
+            {"algorithm__grpo_ext__gvpo_anchor": "old"},
+            r"gvpo_anchor is old, but .*has no reward.*Type: algorithm.grpo_ext.gvpo_anchor=teacher",
+        ),
+        ({"algorithm__grpo_ext__teacher": {"source": "recorded"}}, r"teacher.source is recorded, but .*Type: .*=server"),
+        ({"actor_rollout_ref__actor__policy_loss__gvpo_alpha": -1}, r"gvpo_alpha is -1; valid is a finite number ≥ 0"),
+        (
+            {"actor_rollout_ref__rollout__agent__agent_loop_manager_class": "mine.Manager"},
+            r"agent_loop_manager_class is mine.Manager, but .*Type: .*=null",
+        ),
+        (
+            {
+                "actor_rollout_ref__rollout__agent__default_agent_loop": "tool_agent",
+                "algorithm__grpo_ext__teacher": {"reads": "text"},
+            },
+            r"default_agent_loop is tool_agent, but .*one turn.*Type: .*=single_turn_agent",
+        ),
+        (
+            {"algo": "gvpo", "algorithm__grpo_ext__teacher": {"reads": "text"}},
+            r"grpo_ext.teacher is .*gvpo_anchor is old, and nothing reads it",
+        ),
+    ],
+)
+def test_wrong_settings_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingError, match=message):
+        distilled(monkeypatch, tmp_path, RESPONSES, **changes)
+
+
+def test_the_tokenizers_are_compared_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    from grpo_verl_ext.verl_plugin.teacher import trainer as teacher_trainer
+
+    own = distilled(monkeypatch, tmp_path, RESPONSES)
+    monkeypatch.setattr(PPOTrainer, "_init_tokenizer", lambda self: None)
+    monkeypatch.setattr(teacher_trainer, "copy_to_local", lambda path: path)
+    monkeypatch.setattr(teacher_trainer, "hf_tokenizer", lambda path: small_tokenizer())
+    own.trainer._init_tokenizer()
+    monkeypatch.setattr(teacher_trainer, "hf_tokenizer", lambda path: teachers.tokenizer(330, "</s>"))
+    with pytest.raises(SettingError, match=r"Type: \+\+algorithm.grpo_ext.teacher.reads=text"):
+        own.trainer._init_tokenizer()
+
+
