@@ -34,10 +34,10 @@ TEACHER_MODEL = SimpleNamespace(model_path="teacher", inference=SimpleNamespace(
 
 def teacher() -> torch.nn.Module:
     """Far from `small_model`, and likes every response enough to be sampled."""
-    model = small_model(seed=3)
+    model = small_model(seed=4)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(6)
+            parameter.mul_(2.5)
     return model
 
 
@@ -135,7 +135,7 @@ def test_the_student_becomes_the_teacher_whoever_writes_the_samples(
         for name in WRITERS:
             assert total_variation(log_distribution(models[name], prompt), wanted) <= 0.02, name
         assert total_variation(log_distribution(models["verl"], prompt), wanted) > 0.05
-        assert total_variation(log_distribution(start, prompt), wanted) > 0.2, "it had somewhere to go"
+        assert total_variation(log_distribution(start, prompt), wanted) > 0.15, "it had somewhere to go"
 
 
 def of_verl(goal: torch.nn.Module, row: dict[str, Any]) -> dict[str, Tensor]:
