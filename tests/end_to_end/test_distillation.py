@@ -1,0 +1,93 @@
+"""Test distillation by GVPO through verl's whole pipeline: a teacher with a tokenizer of its own, which dies."""
+
+import json
+import math
+import runpy
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from processes import wait_for
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from verl_runs import started, train
+
+from grpo_verl_ext.runs.metrics import read_metrics
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS, TaskSettings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "chain_sum_teacher.py"
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with random weights whose tokenizer has one token for two digits."""
+    folder = tmp_path_factory.mktemp("teacher")
+    tokenizer = runpy.run_path(str(EXAMPLE))["with_joined_digits"]()
+    build_model(TaskSettings(), tokenizer, seed=3).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def overrides(teacher: Path, folder: Path) -> tuple[str, ...]:
+    return (
+        f"distillation.teacher_models.teacher_model.model_path={teacher}",
+        "++algorithm.grpo_ext.teacher.reads=text",
+        f"trainer.rollout_data_dir={folder / 'rollouts'}",
+        *("trainer.total_training_steps=3", "trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=1"),
+        *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.resume_mode=auto"),
+    )
+
+
+def mean_log_prob(teacher: Path, rows: list[dict[str, Any]]) -> float:
+    """Of the dumped responses under transformers, from their texts: prompt in the teacher's template, end token."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(teacher), AutoTokenizer.from_pretrained(teacher)
+    policy = build_tokenizer()
+    found = []
+    for row in rows:
+        question = row["input"].split("user\n")[1].split("\nassistant")[0]
+        chat = [{"role": "user", "content": question}]
+        prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+        ids = tokenizer(row["output"], add_special_tokens=False)["input_ids"]
+        if len(policy(row["output"], add_special_tokens=False)["input_ids"]) < MAX_RESPONSE_TOKENS:
+            ids = [*ids, tokenizer.eos_token_id]
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + ids])).logits[0].log_softmax(-1)
+        found.append(logits[len(prompt) - 1 : -1].gather(-1, torch.tensor(ids).unsqueeze(-1)).sum().item())
+    return math.fsum(found) / len(found)
+
+
+def kill_the_teachers_engine(driver: int) -> None:
+    """The youngest of vLLM's engines: the trainer starts its own rollout's first."""
+    engines = [
+        each for each in psutil.Process(driver).children(recursive=True) if "EngineCore" in " ".join(each.cmdline())
+    ]
+    assert len(engines) == 2
+    max(engines, key=psutil.Process.create_time).kill()
+
+
+def test_another_tokenizer_and_a_teacher_that_dies(teacher: Path, tmp_path: Path) -> None:
+    log = tmp_path / "first.log"
+    driver = started(*overrides(teacher, tmp_path), algo="gvpo_distill", folder=tmp_path, log=log)
+    try:
+        wait_for(lambda: 1 in read_metrics(tmp_path.glob("metrics.jsonl")), process=driver, seconds=600)
+        kill_the_teachers_engine(driver.pid)
+        assert driver.wait(300) != 0
+    finally:
+        driver.kill()
+    assert "vLLM" in log.read_text(errors="replace")
+    time.sleep(1)
+    resumed = train(*overrides(teacher, tmp_path), algo="gvpo_distill", folder=tmp_path).require_success()
+    assert max(resumed.metrics) == 3
+    assert "Resuming from" in resumed.log.read_text(errors="replace")
+    assert resumed.series("distill/without_text")[0] < 0.2
+    assert all(norm > 0 for norm in resumed.series("actor/grad_norm"))
+    step = next(number for number, found in resumed.metrics.items() if found["distill/without_text"] == 0)
+    rows = [json.loads(line) for line in (tmp_path / "rollouts" / f"{step}.jsonl").read_text().splitlines()]
+    found = resumed.metrics[step]["distill/sampled/teacher_log_prob"]
+    # Both in fp32, by other kernels: some 1e-6 a token.
+    assert found == pytest.approx(mean_log_prob(teacher, rows), rel=1e-4)
