@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.algorithms.advantages import centred
-from grpo_verl_ext.algorithms.gvpo import drift
+from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SECTION, setting
@@ -132,10 +132,13 @@ GVPO = Algorithm(
     ),
     GroupLoss(
         _NAME,
+        doc="\n\n    ".join(str(each.__doc__) for each in (squared_error, sequence_log_ratio, residual)),
         options=GvpoOptions,
         needs=MiniBatchStatistic(lambda rows, _: drift(rows), of_prompts=True),
         settings=(_check_terms,),
         advice={"gvpo-kl": _advise_kl},
     ),
     paired=True,
+    title="Zhang et al., Group Variance Policy Optimization",
+    fixes="clip and importance weights: a squared error with one optimum, whoever wrote the responses",
 )
