@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-from grpo_verl_ext import losses
 from grpo_verl_ext.catalogue import ALGORITHMS, Algorithm
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
 
@@ -13,23 +12,27 @@ INTRODUCTION = """# Papers
 
 Every paper with a preset: what it fixes, and a complete command, which trains the embedded task on a machine
 [without a GPU](cpu.md). On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [any of them](gpus.md); a
-training of yours takes `+algo=NAME`. In Python, `losses.NAME` is the [loss in one call](api.md#losses).
+training of yours takes `+algo=NAME`. In Python, `losses.NAME` is the
+[loss in one call](api.md#losses), if it is not verl's own.
 
 Written by `python tests/helpers/write_paper_index.py` from [the records](../grpo_verl_ext/catalogue).
 """
-HEAD = ("paper", "what it fixes", "preset", "complete command", "in one call")
+HEAD = ("paper", "what it fixes", "preset", "complete command")
 
 
 def page() -> str:
     """The text of the page."""
     rows = [HEAD, tuple("---" for _ in HEAD), *(_row(of_paper) for of_paper in _papers())]
-    return INTRODUCTION + "\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return (
+        f"{INTRODUCTION}\n{table}{''.join(_reading(each) for each in ALGORITHMS.values() if each.values_of)}"
+    )
 
 
 def _papers() -> list[list[Algorithm]]:
     """The algorithms of each paper, by its date; those without one at the end."""
     papers: dict[str, list[Algorithm]] = {}
-    for algorithm in ALGORITHMS.values():
+    for algorithm in (each for each in ALGORITHMS.values() if each.has_preset):
         papers.setdefault(number_of(algorithm) or algorithm.paper, []).append(algorithm)
     return [papers[paper] for paper in sorted(papers, key=lambda each: (each[:1].isalpha(), each))]
 
@@ -45,23 +48,19 @@ def _row(algorithms: list[Algorithm]) -> tuple[str, ...]:
     paper = f"{first.title}, [arXiv {number}](https://arxiv.org/abs/{number})" if number else first.paper
     cells = (
         [each.fixes for each in algorithms if each.fixes],
-        [_preset(each) for each in algorithms],
-        [_command(each) for each in algorithms],
-        [f"`losses.{each.name}`" if each.name in dir(losses) else "verl's own" for each in algorithms],
+        [f"[`{each.name}`](algorithms/{each.name}.md)" for each in algorithms],
+        [f"`bash examples/quickstart.sh --algo {each.name}`" for each in algorithms],
     )
     return (paper, *("<br>".join(dict.fromkeys(cell)) for cell in cells))
 
 
-def _preset(algorithm: Algorithm) -> str:
-    name = algorithm.values_of or algorithm.name
-    reading = "" if algorithm.has_preset else ", per prompt"
-    return f"[`{name}`](algorithms/{name}.md){reading}"
-
-
-def _command(algorithm: Algorithm) -> str:
-    keys = f" {ESTIMATOR}={algorithm.estimator.name} {LOSS}={algorithm.loss.name}"
-    name = algorithm.values_of or algorithm.name
-    return f"`bash examples/quickstart.sh --algo {name}{'' if algorithm.has_preset else keys}`"
+def _reading(algorithm: Algorithm) -> str:
+    """Another reading of a paper, which is set beside its preset."""
+    keys = f"{ESTIMATOR}={algorithm.estimator.name} {LOSS}={algorithm.loss.name}"
+    return (
+        f"\n{algorithm.paper}: `losses.{algorithm.name}`, and\n\n"
+        f"```bash\nbash examples/quickstart.sh --algo {algorithm.values_of} \\\n    {keys}\n```\n"
+    )
 
 
 if __name__ == "__main__":
