@@ -193,7 +193,7 @@ def _group_of(algorithm: Algorithm, given: Mapping[str, Any]) -> Tensor | None:
                 f"prompt id a row. Pass groups=<{len(mask)} ids>"
             )
         return None
-    group = dense_group_ids(groups, mask.device)
+    group = dense_group_ids(groups.tolist() if isinstance(groups, Tensor) else groups, mask.device)
     check_same_shape(response_mask=mask[:, 0], groups=group)
     return group
 
@@ -279,6 +279,9 @@ Args:
     response_mask: nonzero on the tokens that the policy wrote, (B, T).
     advantages: (B, T), where they are computed already.
 {arguments}
+Returns:
+    The loss, and metrics by the names that verl logs.
+
 Raises:
     TensorError: shapes or dtypes that do not fit, or neither advantages nor rewards.
     SettingError: a setting has a wrong value.

@@ -8,6 +8,7 @@ import doctest
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from processes import Python
@@ -210,6 +211,12 @@ def test_rewards_become_the_advantages_of_the_registered_estimator(name: str) ->
     loss, _ = function(log_prob, old, mask, rewards=rewards, groups=PROMPTS, **settings)
     assert advantages.any()
     assert torch.equal(loss, expected)
+
+
+@pytest.mark.parametrize("groups", [torch.tensor([7, 7]), ("a", "a"), np.array(["a", "a"])], ids=repr)
+def test_prompts_are_named_by_whatever_tells_them_apart(groups: Any) -> None:
+    loss, _ = losses.gvpo(LOG_PROB, LOG_PROB, MASK, rewards=torch.tensor([1.0, 0.0]), groups=groups)
+    assert loss.item() == 0.25
 
 
 def test_several_rewards_are_normalised_each() -> None:

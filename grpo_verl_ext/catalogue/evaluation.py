@@ -87,7 +87,7 @@ def decoupled_advantages(
     """
     for each in rewards.unbind(dim=-1):
         _refuse_bad_rewards(estimator.name, each, member)
-    return adv.decoupled(rewards, torch.tensor([*weights]), group, member)
+    return adv.decoupled(rewards, torch.tensor([*weights], device=rewards.device), group, member)
 
 
 def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:

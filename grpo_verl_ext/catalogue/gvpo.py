@@ -118,6 +118,15 @@ def _advise_kl(config: DictConfig) -> Iterator[Problem]:
             )
 
 
+_DOC = f"""{squared_error.__doc__}
+
+    {sequence_log_ratio.__doc__}
+
+    A bar is the mean over the prompt's k responses. Ã_i = A_i with the policy before the updates as anchor.
+
+    {residual.__doc__}
+"""
+
 GVPO = Algorithm(
     _NAME,
     "arXiv 2504.19599",
@@ -132,7 +141,7 @@ GVPO = Algorithm(
     ),
     GroupLoss(
         _NAME,
-        doc="\n\n    ".join(str(each.__doc__) for each in (squared_error, sequence_log_ratio, residual)),
+        doc=_DOC,
         options=GvpoOptions,
         needs=MiniBatchStatistic(lambda rows, _: drift(rows), of_prompts=True),
         settings=(_check_terms,),
