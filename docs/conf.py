@@ -8,7 +8,10 @@ from sphinx.application import Sphinx
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import grpo_verl_ext
+
 project = "grpo_verl_ext"
+release = version = grpo_verl_ext.__version__
 author = "The grpo_verl_ext authors"
 project_copyright = author
 
@@ -19,12 +22,13 @@ extensions = [
     # docs/_ext
     "docstrings",
     "formulas",
+    "pictures",
     "repository",
 ]
 exclude_patterns = ["_ext"]
 
 html_theme = "furo"
-html_title = "grpo_verl_ext"
+html_title = f"grpo_verl_ext {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
@@ -54,54 +58,84 @@ NAVIGATION = """
 
 Start <self>
 README <repository/README>
-installation
-gpus
-cpu
 glossary
 ```
 
 ```{toctree}
 :hidden:
-:caption: Algorithms
-:glob:
+:caption: Train
 
-algorithms/*
-normalisation
-conformance
+installation
+cpu
+gpus
+slurm
+migration
+settings
+support
 ```
 
 ```{toctree}
 :hidden:
-:caption: Using it
+:caption: Choose an algorithm
+:glob:
 
-settings
+papers
+algorithms/*
+```
+
+```{toctree}
+:hidden:
+:caption: Data, reward, model
+
 tasks
 rewards
-support
-doctor
-ablations
-anatomy
 iterative
-migration
+tools
+lora
+vision
+```
+
+```{toctree}
+:hidden:
+:caption: Watch and find mistakes
+
+trackers
+doctor
 troubleshooting
 ```
 
 ```{toctree}
 :hidden:
-:caption: Extending it
+:caption: Compare
 
+ablations
+anatomy
+Results on the embedded task <repository/examples/ablations/RESULTS>
+```
+
+```{toctree}
+:hidden:
+:caption: Check the promise
+
+normalisation
+conformance
+robustness
+repository/benchmarks/README
+```
+
+```{toctree}
+:hidden:
+:caption: Write your own
+
+api
 own_loss
 new_algorithm
-api
 ```
 
 ```{toctree}
 :hidden:
 :caption: The project
 
-Results on the embedded task <repository/examples/ablations/RESULTS>
-repository/benchmarks/README
-robustness
 upstream
 repository/tests/contract/README
 repository/CONTRIBUTING

@@ -65,6 +65,7 @@ __all__ = [  # noqa: PLE0604  # of text alone
     "k3",
     "leave_one_out",
     "local_token_mean",
+    "losses",
     "outcome_advantages",
     "per_prompt_token",
     "process_advantages",
@@ -82,6 +83,8 @@ if not TYPE_CHECKING:  # a type checker would accept every name
         """Import the mathematics and return the function or module of this name."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "losses":
+            return import_module(f"{__name__}.{name}")
         modules = {each: import_module(f"{__name__}.algorithms.{each}") for each in _MODULES}
         globals()[name] = modules.get(name) or next(
             vars(each)[name] for each in modules.values() if name in vars(each)

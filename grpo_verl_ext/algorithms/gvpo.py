@@ -32,6 +32,7 @@ Shapes: (B,) one number per response, in any order; log-ratios in nats, rewards 
 Gradient flows through ``log_ratio`` alone.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -42,6 +43,29 @@ from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.algorithms.groups import group_deviation
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_same_shape
+
+
+@dataclass(frozen=True)
+class GroupRows:
+    """The group of each response of a micro-batch, (B,) each.
+
+    Attributes:
+        index: number of its prompt in the rollout batch.
+        size: k, the prompt's responses with tokens: neither padding nor rejected.
+        drift: Δ̄, mean of Δ = log π_θ(y) − log π_old(y) over them, at the policy before this update, in nats;
+            0 for a row that is no response.
+        old_deviation: log π_old(y) minus its mean over them, in nats.
+        anchor_deviation: log π′(y) minus its mean over them, in nats.
+        old_is_current: whether the policy has not moved since ``old_log_probs`` were computed; these then
+            differ from the current log-probs by rounding alone.
+    """
+
+    index: Tensor
+    size: Tensor
+    drift: Tensor
+    old_deviation: Tensor
+    anchor_deviation: Tensor
+    old_is_current: bool = False
 
 
 def sequence_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> Tensor:

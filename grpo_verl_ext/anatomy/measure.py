@@ -29,8 +29,8 @@ from grpo_verl_ext.anatomy.weights import (
     relative,
     token_weights,
 )
+from grpo_verl_ext.catalogue.evaluation import LARGEST_REWARD
 from grpo_verl_ext.runs.dumps import Response
-from grpo_verl_ext.verl_plugin.estimators import LARGEST_REWARD
 
 _SCORES_NAMED = 8
 """If there are more different scores, a message names only the first and the last."""

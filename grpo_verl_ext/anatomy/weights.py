@@ -23,9 +23,10 @@ from torch import Tensor
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
+from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.catalogue import PRESETS, Algorithm, Estimator, Preset, TokenLoss
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
-from grpo_verl_ext.verl_plugin.wire import GROUPS, GroupRows
+from grpo_verl_ext.verl_plugin.wire import GROUPS
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig

@@ -64,11 +64,13 @@ class Average:
     Attributes:
         mode: the ``actor.loss_agg_mode`` by which verl must aggregate KL and entropy; where verl has no
             exact counterpart, the nearest.
+        doc: formula and source.
         depends_on_split: by definition, it depends on micro-batches and ranks.
     """
 
     mode: str
     reduce: _Reduce
+    doc: str
     depends_on_split: bool = False
 
 
@@ -105,13 +107,21 @@ def _local_token_mean(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
     return aggregation.local_token_mean(loss, mask, counts.global_batch_size, counts.dp_size)
 
 
-TOKEN_MEAN = Average("token-mean", _token_mean)
-SEQUENCE_MEAN_TOKEN_MEAN = Average("seq-mean-token-mean", _sequence_mean_token_mean)
-SEQUENCE_MEAN_TOKEN_SUM = Average("seq-mean-token-sum", _sequence_mean_token_sum)
-CONSTANT_LENGTH = Average("seq-mean-token-sum-norm", _constant_length)
-PROMPT_MEAN = Average("token-mean", _prompt_mean)
+TOKEN_MEAN = Average("token-mean", _token_mean, str(aggregation.token_mean.__doc__))
+SEQUENCE_MEAN_TOKEN_MEAN = Average(
+    "seq-mean-token-mean", _sequence_mean_token_mean, str(aggregation.sequence_mean_token_mean.__doc__)
+)
+SEQUENCE_MEAN_TOKEN_SUM = Average(
+    "seq-mean-token-sum", _sequence_mean_token_sum, "D/B · Σ_i Σ_t m ℓ: (B, T) → (), tokens are summed."
+)
+CONSTANT_LENGTH = Average(
+    "seq-mean-token-sum-norm", _constant_length, str(aggregation.sequence_mean_constant_length.__doc__)
+)
+PROMPT_MEAN = Average("token-mean", _prompt_mean, str(aggregation.prompt_mean.__doc__))
 """DAPO's as printed, for advantages that carry 1/N_x."""
-LOCAL_TOKEN_MEAN = Average("token-mean", _local_token_mean, depends_on_split=True)
+LOCAL_TOKEN_MEAN = Average(
+    "token-mean", _local_token_mean, str(aggregation.local_token_mean.__doc__), depends_on_split=True
+)
 """TRL's BNPO: the mean over the tokens of each micro-batch."""
 
 _VERLS = (TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_SUM, CONSTANT_LENGTH)

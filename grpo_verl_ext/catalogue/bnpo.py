@@ -5,4 +5,10 @@ from grpo_verl_ext.catalogue.clipped import clipped_loss
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm
 
-BNPO = Algorithm("bnpo", "TRL's loss_type bnpo", GRPO_OUTCOME, clipped_loss("bnpo", LOCAL_TOKEN_MEAN))
+BNPO = Algorithm(
+    "bnpo",
+    "TRL's loss_type bnpo",
+    GRPO_OUTCOME,
+    clipped_loss("bnpo", LOCAL_TOKEN_MEAN),
+    fixes="for comparison: the mean over the tokens of the local batch",
+)

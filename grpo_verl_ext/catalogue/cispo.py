@@ -26,4 +26,12 @@ def _advise_lower_bound(config: DictConfig) -> Iterator[Problem]:
 
 CISPO_LOSS = VerlsLoss("cispo", advice={"verls-losses": _advise_lower_bound})
 
-CISPO = Algorithm("cispo", "arXiv 2506.13585", GRPO_OUTCOME, CISPO_LOSS, "token-mean")
+CISPO = Algorithm(
+    "cispo",
+    "arXiv 2506.13585",
+    GRPO_OUTCOME,
+    CISPO_LOSS,
+    "token-mean",
+    title="MiniMax, MiniMax-M1",
+    fixes="a clip that takes the gradient from rare tokens: their weight is capped instead",
+)

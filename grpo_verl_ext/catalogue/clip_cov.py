@@ -66,8 +66,11 @@ CLIP_COV = Algorithm(
         _clip_cov,
         TOKEN_MEAN,
         clip_events,
+        doc=str(covariance.clip_cov_surrogate.__doc__),
         options=ClipCovOptions,
         needs=MiniBatchStatistic(_drawn, metric="actor/frac_cov_clipped"),
         settings=(check_clip_range, check_no_dual_clip),
     ),
+    title="Cui et al., The Entropy Mechanism of RL for Reasoning Language Models",
+    fixes="entropy that collapses: some of the tokens that lower it get no gradient",
 )

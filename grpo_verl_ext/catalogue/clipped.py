@@ -39,7 +39,15 @@ class ClipRange(NamedTuple):
 
 def clipped_loss(name: str, average: Average, advice: Advice | None = None) -> TokenLoss:
     """Return the clipped surrogate with an average of its own, and perhaps warnings."""
-    return TokenLoss(name, _clipped, average, clip_events, settings=(check_clip_range,), advice=advice or {})
+    return TokenLoss(
+        name,
+        _clipped,
+        average,
+        clip_events,
+        doc=f"{surrogate.clipped_surrogate.__doc__}\n\n    {surrogate.dual_clipped_surrogate.__doc__}",
+        settings=(check_clip_range,),
+        advice=advice or {},
+    )
 
 
 def check_clip_range(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`

@@ -15,6 +15,8 @@ DAPO = Algorithm(
         "Compute DAPO's advantages, GRPO's Â (arXiv 2503.14476 eq. 9); verl's ``filter_groups`` filters.",
     ),
     DAPO_LOSS,
+    title="Yu et al., DAPO",
+    fixes="collapse of entropy, prompts without a gradient, long responses whose tokens count less",
 )
 
 DAPO_PER_PROMPT = Algorithm(
@@ -32,5 +34,6 @@ DAPO_PER_PROMPT = Algorithm(
     clipped_loss("dapo_per_prompt", PROMPT_MEAN),
     paired=True,
     has_preset=False,
+    values_of=DAPO.name,
 )
 """Every prompt has equal weight, as DAPO's formula is printed: `aggregation.prompt_mean`."""

@@ -47,7 +47,15 @@ def _advise(papers: str, config: DictConfig) -> Iterator[Problem]:
 def dppo(name: str, equation: str, loss_mode: str, threshold: str) -> Algorithm:
     """Return DPPO with one of its divergences, on verl's loss of that name."""
     loss = VerlsLoss(loss_mode, advice={"verls-losses": partial(_advise, threshold)})
-    return Algorithm(name, f"arXiv 2602.04879, {equation}", DR_GRPO.estimator, loss, CONSTANT_LENGTH.mode)
+    return Algorithm(
+        name,
+        f"arXiv 2602.04879, {equation}",
+        DR_GRPO.estimator,
+        loss,
+        CONSTANT_LENGTH.mode,
+        title="Qi et al., Rethinking the Trust Region in LLM RL",
+        fixes="a clip of ratios, too strict for rare tokens: the distance of two policies masks a token",
+    )
 
 
 DPPO = dppo("dppo", "eq. 13", "dppo_tv", "0.15")

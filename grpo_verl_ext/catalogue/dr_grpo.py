@@ -30,5 +30,7 @@ DR_GRPO = Algorithm(
     "arXiv 2503.20783",
     Estimator("dr_grpo", str(centred.__doc__), centred),
     clipped_loss("dr_grpo", CONSTANT_LENGTH, advice={"constant-length": _advise_length}),
+    title="Liu et al., Understanding R1-Zero-Like Training",
+    fixes="GRPO's divisions by length and standard deviation, which favour long wrong responses",
 )
 """Tokens are summed and divided by the response budget: `aggregation.sequence_mean_constant_length`."""

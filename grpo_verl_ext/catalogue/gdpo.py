@@ -9,4 +9,6 @@ GDPO = Algorithm(
     "arXiv 2601.05242",
     Estimator("gdpo_outcome", str(decoupled.__doc__), several_rewards=True),
     DAPO_LOSS,
+    title="Liu et al., Group reward-Decoupled Normalization Policy Optimization",
+    fixes="several rewards, of which one outweighs the others by its spread",
 )

@@ -42,7 +42,10 @@ GMPO = Algorithm(
         _geometric_mean,
         SEQUENCE_MEAN_TOKEN_MEAN,
         events,
+        doc=str(surrogate.geometric_mean_surrogate.__doc__),
         one_advantage=True,
         settings=(check_clip_range, check_no_dual_clip),
     ),
+    title="Zhao et al., Geometric-Mean Policy Optimization",
+    fixes="single tokens with extreme ratios: the geometric mean over a response",
 )

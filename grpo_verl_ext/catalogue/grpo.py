@@ -12,4 +12,11 @@ GRPO_OUTCOME = Estimator(
 GRPO_LOSS = clipped_loss("grpo", SEQUENCE_MEAN_TOKEN_MEAN)
 """Every response has equal weight, arXiv 2402.03300 eq. 3: `aggregation.sequence_mean_token_mean`."""
 
-GRPO = Algorithm("grpo", "arXiv 2402.03300, §4.1", GRPO_OUTCOME, GRPO_LOSS)
+GRPO = Algorithm(
+    "grpo",
+    "arXiv 2402.03300, §4.1",
+    GRPO_OUTCOME,
+    GRPO_LOSS,
+    title="Shao et al., DeepSeekMath",
+    fixes="PPO's critic, a second model to train: the mean reward of a prompt's responses takes its place",
+)

@@ -18,4 +18,11 @@ PROCESS = Estimator(
     kl_in_loss=True,
 )
 
-GRPO_PROCESS = Algorithm("grpo_process", "arXiv 2402.03300, §4.1.3", PROCESS, GRPO_LOSS)
+GRPO_PROCESS = Algorithm(
+    "grpo_process",
+    "arXiv 2402.03300, §4.1.3",
+    PROCESS,
+    GRPO_LOSS,
+    title="Shao et al., DeepSeekMath",
+    fixes="one reward for a whole response: here each step has its own",
+)

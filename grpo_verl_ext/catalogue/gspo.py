@@ -36,4 +36,12 @@ GSPO_LOSS = VerlsLoss(
     advice={"verls-losses": _advise_clip_range},
 )
 
-GSPO = Algorithm("gspo", "arXiv 2507.18071", GRPO_OUTCOME, GSPO_LOSS, "seq-mean-token-mean")
+GSPO = Algorithm(
+    "gspo",
+    "arXiv 2507.18071",
+    GRPO_OUTCOME,
+    GSPO_LOSS,
+    "seq-mean-token-mean",
+    title="Zheng et al., Group Sequence Policy Optimization",
+    fixes="ratios of tokens, whose noise adds up: one ratio for the whole response",
+)

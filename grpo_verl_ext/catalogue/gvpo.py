@@ -9,7 +9,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.algorithms.advantages import centred
-from grpo_verl_ext.algorithms.gvpo import drift
+from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.utils.errors import Problem, SettingError
@@ -133,9 +133,19 @@ def _advise_kl(config: DictConfig) -> Iterator[Problem]:
             )
 
 
+_DOC = f"""{squared_error.__doc__}
+
+    {sequence_log_ratio.__doc__}
+
+    A bar is the mean over the prompt's k responses. Ã_i = A_i with the policy before the updates as anchor.
+
+    {residual.__doc__}
+"""
+
 ONE_OUTPUT = "its loss is of log π(y), and several outputs of a session are no single y"
 GVPO_LOSS = GroupLoss(
     _NAME,
+    doc=_DOC,
     options=GvpoOptions,
     needs=MiniBatchStatistic(_drift, of_prompts=True),
     settings=(_check_terms,),
@@ -156,4 +166,6 @@ GVPO = Algorithm(
     ),
     GVPO_LOSS,
     paired=True,
+    title="Zhang et al., Group Variance Policy Optimization",
+    fixes="clip and importance weights: a squared error with one optimum, whoever wrote the responses",
 )

@@ -51,4 +51,9 @@ GVPO_DISTILL = Algorithm(
     ),
     GVPO_LOSS,
     paired=True,
+    no_call="it is GVPO without a reward, with the teacher's log-probs in the place of the old ones. Type: "
+    "losses.gvpo(log_prob, teacher_log_prob, response_mask, rewards=torch.zeros(len(groups)), groups=groups, "
+    "gvpo_beta=1)",
+    title="Zhang et al., GVPO++",
+    fixes="distillation between tokenizers, and from samples that the student did not write",
 )

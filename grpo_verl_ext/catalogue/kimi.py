@@ -38,6 +38,7 @@ KIMI = Algorithm(
         "kimi",
         _kimi,
         SEQUENCE_MEAN_TOKEN_SUM,
+        doc=str(mirror_descent_loss.__doc__),
         options=KimiOptions,
         one_advantage=True,
         checks={
@@ -47,4 +48,6 @@ KIMI = Algorithm(
             )
         },
     ),
+    title="Kimi Team, Scaling RL with LLMs",
+    fixes="critic and clip: a squared log-ratio of the whole response holds the policy",
 )

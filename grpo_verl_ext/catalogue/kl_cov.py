@@ -74,8 +74,11 @@ KL_COV = Algorithm(
         "kl_cov_mini_batch",
         _kl_cov,
         TOKEN_MEAN,
+        doc=str(covariance.kl_cov_surrogate.__doc__),
         options=KlCovOptions,
         needs=MiniBatchStatistic(_largest, metric="actor/frac_cov_penalised"),
         advice={"kl-cov-updates": _advise_updates},
     ),
+    title="Cui et al., The Entropy Mechanism of RL for Reasoning Language Models",
+    fixes="entropy that collapses: the tokens that lower it most are held by a penalty",
 )

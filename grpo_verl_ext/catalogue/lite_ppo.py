@@ -4,4 +4,11 @@ from grpo_verl_ext.catalogue.dapo import DAPO_LOSS
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm
 
-LITE_PPO = Algorithm("lite_ppo", "arXiv 2508.08221", GRPO_OUTCOME, DAPO_LOSS)
+LITE_PPO = Algorithm(
+    "lite_ppo",
+    "arXiv 2508.08221",
+    GRPO_OUTCOME,
+    DAPO_LOSS,
+    title="Liu et al., Tricks or Traps?",
+    fixes="many tricks: two are kept, the batch's standard deviation and a mean over tokens",
+)

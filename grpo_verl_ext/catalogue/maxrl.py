@@ -9,4 +9,6 @@ MAXRL = Algorithm(
     "arXiv 2602.02710",
     Estimator("maxrl", str(mean_scaled.__doc__), mean_scaled),
     DAPO_LOSS,
+    title="Tajwar et al., Maximum Likelihood Reinforcement Learning",
+    fixes="expected reward, by which rare right answers count little",
 )

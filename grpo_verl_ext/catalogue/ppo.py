@@ -5,4 +5,12 @@ from grpo_verl_ext.catalogue.verls import VANILLA
 
 GAE = VerlsEstimator("gae")
 
-PPO = Algorithm("ppo", "arXiv 1707.06347", GAE, VANILLA, "token-mean")
+PPO = Algorithm(
+    "ppo",
+    "arXiv 1707.06347",
+    GAE,
+    VANILLA,
+    "token-mean",
+    title="Schulman et al., Proximal Policy Optimization",
+    fixes="for comparison: a critic",
+)

@@ -109,6 +109,7 @@ class Loss:
 
     Attributes:
         name: its name in verl's configuration.
+        doc: formula, shapes, where gradient flows and source of what is averaged.
         options: its own keys of ``actor.policy_loss``.
         one_advantage: gives all tokens of a response their mean advantage.
         needs: a statistic of the mini-batch, which a trainer mode of this package gives it.
@@ -118,6 +119,7 @@ class Loss:
     """
 
     name: str
+    doc: str = field(default="", kw_only=True)
     options: type[Section] | None = field(default=None, kw_only=True)
     one_advantage: bool = field(default=False, kw_only=True)
     needs: MiniBatchStatistic | None = field(default=None, kw_only=True)
@@ -194,6 +196,10 @@ class Algorithm:
         average: ``actor.loss_agg_mode`` for a loss that averages as this key says; others have their own.
         paired: estimator and loss are each wrong without the other.
         has_preset: whether ``+algo=NAME`` chooses it; without, estimator and loss are set by hand.
+        values_of: the preset whose other values it takes where it has none of its own.
+        no_call: why `grpo_verl_ext.losses` has no function of it; empty if it has one.
+        title: authors and title of the paper.
+        fixes: what the paper says is wrong without it, or what it is for, in one line.
 
     Raises:
         RecordError: a field contradicts another.
@@ -206,6 +212,10 @@ class Algorithm:
     average: str = ""
     paired: bool = False
     has_preset: bool = True
+    values_of: str = field(default="", kw_only=True)
+    no_call: str = field(default="", kw_only=True)
+    title: str = field(default="", kw_only=True)
+    fixes: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse an average that the loss does not have."""

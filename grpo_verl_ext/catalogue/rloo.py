@@ -10,4 +10,6 @@ RLOO = Algorithm(
     Estimator("rloo_outcome", str(leave_one_out.__doc__), leave_one_out),
     GPG,
     "seq-mean-token-sum",
+    title="Ahmadian et al., Back to Basics",
+    fixes="PPO's critic and clip: REINFORCE with the mean of the other responses",
 )

@@ -26,6 +26,7 @@ TOPR = Algorithm(
         "topr",
         _topr,
         SEQUENCE_MEAN_TOKEN_SUM,
+        doc=str(topr_loss.__doc__),
         one_advantage=True,
         checks={
             "topr-weights": no_token_weights(
@@ -34,4 +35,6 @@ TOPR = Algorithm(
             )
         },
     ),
+    title="Le Roux et al., Tapered Off-Policy REINFORCE",
+    fixes="off-policy updates that push bad responses without end: their weight is at most 1",
 )

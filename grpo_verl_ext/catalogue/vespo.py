@@ -43,6 +43,7 @@ VESPO = Algorithm(
         "vespo",
         _vespo,
         TOKEN_MEAN,
+        doc=str(vespo_loss.__doc__),
         options=VespoOptions,
         one_advantage=True,
         checks={
@@ -52,4 +53,6 @@ VESPO = Algorithm(
             )
         },
     ),
+    title="Shen et al., Variational Sequence-Level Soft Policy Optimization",
+    fixes="weights of whole responses that explode in old rollouts: a smooth kernel bounds them",
 )

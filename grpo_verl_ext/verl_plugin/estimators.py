@@ -22,22 +22,12 @@ from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.validation import check_rows, check_same_shape
-from grpo_verl_ext.catalogue import Estimator
+from grpo_verl_ext.catalogue import Estimator, evaluation
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.batch.sessions import RowRoles, row_roles
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, SEVERAL_REWARDS, STEPS
-
-_BASELINES: dict[str, adv.Baseline] = {
-    "group": adv.group_scaled,
-    "batch": adv.batch_scaled,
-    "none": adv.centred,
-}
-"""``algorithm.grpo_ext.scale_rewards`` → its function."""
-
-LARGEST_REWARD = 1e15
-"""Largest |reward|: sums of many squares still fit fp32."""
 
 _Result = tuple[Tensor, Tensor]
 VerlsCall = Callable[..., _Result]
@@ -83,9 +73,9 @@ def _process(
         )
     check_rows(response_mask, group)
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
-    advantages = process_advantages(
-        steps.rewards, steps.row, steps.end, learnt, group, baseline=_BASELINES[str(options.scale_rewards)]
-    ).to(token_level_rewards.dtype)
+    baseline = evaluation.BASELINES[str(options.scale_rewards)]
+    advantages = process_advantages(steps.rewards, steps.row, steps.end, learnt, group, baseline=baseline)
+    advantages = advantages.to(token_level_rewards.dtype)
     return advantages, advantages
 
 
@@ -104,13 +94,11 @@ def _outcome(
     # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     rewards, rows = adv.response_rewards(token_level_rewards), _rows(estimator, index, token_level_rewards)
-    member = rows.member & adv.has_tokens(learnt) if estimator.sums_to_zero else rows.member
-    _refuse_bad_rewards(name, rewards, member)
-    baseline = estimator.baseline or _BASELINES[str(options.scale_rewards)]
-    of_session = baseline(rewards, group, member)[rows.last].to(token_level_rewards.dtype)
-    if estimator.per_prompt_token:
-        of_session = adv.per_prompt_token(of_session.unsqueeze(-1), response_mask, group).squeeze(-1)
-    advantages = adv.on_tokens(of_session, learnt)
+    of_response = evaluation.response_advantages(
+        estimator, rewards, group, rows.member, learnt, options.scale_rewards
+    )
+    of_session = of_response[rows.last].to(token_level_rewards.dtype)
+    advantages = evaluation.token_advantages(estimator, of_session, response_mask, learnt, group)
     return advantages, advantages
 
 
@@ -133,10 +121,8 @@ def _several(
         )
     check_rows(rewards, group)
     rows = _rows(estimator, index, token_level_rewards)
-    for each in rewards.unbind(dim=-1):
-        _refuse_bad_rewards(name, each, rows.member)
     weights = (config or {}).get("gdpo_reward_weights") or [1.0] * rewards.shape[1]
-    of_session = adv.decoupled(rewards, torch.tensor([*weights]), group, rows.member)[rows.last]
+    of_session = evaluation.decoupled_advantages(estimator, rewards, weights, group, rows.member)[rows.last]
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     advantages = adv.on_tokens(of_session.to(token_level_rewards.dtype), learnt)
     return advantages, advantages
@@ -167,17 +153,6 @@ def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tens
 
 def _rows(estimator: Estimator, index: npt.ArrayLike | None, like: Tensor) -> RowRoles:
     return row_roles(estimator, np.asarray(index).tolist(), like.device)
-
-
-def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
-    bad = member & ~(rewards.abs() <= LARGEST_REWARD)
-    if bad.any():
-        row = int(bad.nonzero()[0])
-        raise ValueError(
-            f"{name}: the reward of row {row} is {rewards[row].item()}, which would spoil its whole group; "
-            f"valid are finite rewards of at most {LARGEST_REWARD:g}. Correct the reward function "
-            f"(reward.custom_reward_function.path)"
-        )
 
 
 def _check_our_trainer(options: Options) -> None:

@@ -17,6 +17,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from grpo_verl_ext.algorithms.gvpo import GroupRows
+
 
 class Field:
     """Names of a batch's fields, each with the folder that owns it, who writes it and who reads it."""
@@ -136,29 +138,6 @@ class StatisticSource(Enum):
 
 STATISTIC = _ScopedValue[Tensor | None]("statistic of the mini-batch")
 """Worker → loss: what `Loss.needs`, for the tokens of the micro-batch, (B, T), 0 under the mask."""
-
-
-@dataclass(frozen=True)
-class GroupRows:
-    """The group of each response of a micro-batch, (B,) each.
-
-    Attributes:
-        index: number of its prompt in the rollout batch.
-        size: k, the prompt's responses with tokens: neither padding nor rejected.
-        drift: Δ̄, mean of Δ = log π_θ(y) − log π_old(y) over them, at the policy before this update, in nats;
-            0 for a row that is no response.
-        old_deviation: log π_old(y) minus its mean over them, in nats.
-        anchor_deviation: log π′(y) minus its mean over them, in nats.
-        old_is_current: whether the policy has not moved since ``old_log_probs`` were computed; these then
-            differ from the current log-probs by rounding alone.
-    """
-
-    index: Tensor
-    size: Tensor
-    drift: Tensor
-    old_deviation: Tensor
-    anchor_deviation: Tensor
-    old_is_current: bool = False
 
 
 GROUPS = _ScopedValue[GroupRows]("group rows")

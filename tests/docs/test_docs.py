@@ -385,3 +385,25 @@ def test_each_algorithm_is_where_the_page_sends_the_author_of_the_next(name: str
 def test_the_presets_are_the_pages() -> None:
     presets = (ROOT / "grpo_verl_ext/config/algo").glob("*.yaml")
     assert sorted(preset.stem for preset in presets) == ALGORITHMS
+
+
+# The promise
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_promise_is_that_of_the_package(page: str) -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r'^description = "(.*)"$', project, re.M)
+    assert found is not None
+    assert found[1] in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+def test_the_start_page_leads_to_every_page() -> None:
+    start = ROOT / "docs/index.md"
+    linked = {(start.parent / target).resolve() for target, _ in links(start)}
+    pages = {page for page in PAGES if page.parent == start.parent and page != start}
+    assert sorted(name_of(page) for page in pages - linked) == [
+        "docs/iterative.md",
+        "docs/robustness.md",
+        "docs/upstream.md",
+    ]

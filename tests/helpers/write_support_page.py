@@ -19,8 +19,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 
 INTRODUCTION = """# What runs exactly where
 
-What is exact under each engine, trainer and rollout of verl 0.9.1: a number is the [test](#tests) that shows
-it, a letter the [reason](#refusals) for which it is refused before Ray starts.
+What is exact under each engine, trainer and rollout of verl 0.9.1: ✓ with the number of the [test](#tests)
+that shows it, or ✗ with the letter of the [reason](#refusals) for which it is refused before Ray starts.
 Written by `python tests/helpers/write_support_page.py` from
 [`preflight/support.py`](../grpo_verl_ext/verl_plugin/preflight/support.py).
 """
@@ -116,7 +116,9 @@ def _pair(pair: tuple[str, str]) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    return str(TESTS.index(cell.test) + 1) if isinstance(cell, Exact) else f"**{_letter(cell.reason)}**"
+    if isinstance(cell, Exact):
+        return f"✓ {TESTS.index(cell.test) + 1}"
+    return f"✗ **{_letter(cell.reason)}**"
 
 
 def _letter(reason: str) -> str:

@@ -14,9 +14,9 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from grpo_verl_ext.algorithms import gvpo, gvpo_terms, ragged
 from grpo_verl_ext.algorithms.advantages import per_response
+from grpo_verl_ext.catalogue.evaluation import SUMMED_METRICS
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.gvpo.loss import SUMMED_METRICS
 from grpo_verl_ext.verl_plugin.mini_batch.worker import LossFunction, MiniBatchTrainingWorker
 from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
 
@@ -101,7 +101,7 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
         if not self._has_groups(data):
             return super()._with_statistic(loss_fn, model_output=model_output, data=data, **arguments)
         mask = torch.nested.to_padded_tensor(data["response_mask"], 0).bool()
-        groups = wire.GroupRows(
+        groups = gvpo.GroupRows(
             index=data[wire.Field.GROUP_INDEX],
             size=data[wire.Field.GROUP_SIZE],
             drift=per_response(self._statistic_of(data, model_output), mask),

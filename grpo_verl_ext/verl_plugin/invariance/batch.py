@@ -11,7 +11,6 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import gvpo, mini_batch
-from grpo_verl_ext.verl_plugin import wire
 
 ROWS_PER_PROMPT = 4
 _NUM_PROMPTS = 4
@@ -61,7 +60,7 @@ class RaggedBatch:
         """Return a copy whose ``log_prob`` and ``entropy`` are leaves without a gradient."""
         return replace(self, log_prob=_leaves(self.log_prob), entropy=_leaves(self.entropy))
 
-    def groups(self, rows: RowNumbers) -> wire.GroupRows:
+    def groups(self, rows: RowNumbers) -> gvpo.GroupRows:
         """Return the groups of some rows, with Δ̄ at the mini-batch's policy, as a worker tells the loss."""
         index = torch.arange(len(self)) // ROWS_PER_PROMPT
         member = torch.stack([mask.any() for mask in self.response_mask])
@@ -80,7 +79,7 @@ class RaggedBatch:
         sums = gvpo.drift_sums(log_ratio, index, member, _NUM_PROMPTS)
         drift = gvpo.mean_drift(sums, index, member, size)[rows]
         of_metrics = torch.zeros_like(drift)
-        return wire.GroupRows(index[rows], size[rows], drift, of_metrics, of_metrics)
+        return gvpo.GroupRows(index[rows], size[rows], drift, of_metrics, of_metrics)
 
     def statistic(self, config: Any, rows: RowNumbers) -> Tensor | None:
         """Return what the configured loss needs of all rows for the tokens of some, padded: (B, T)."""

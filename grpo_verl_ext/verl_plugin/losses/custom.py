@@ -22,13 +22,11 @@ import functools
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, overload
 
-import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.algorithms import surrogate
-from grpo_verl_ext.catalogue.averages import MiniBatch, averaged, metrics_of
+from grpo_verl_ext.catalogue import evaluation
 from grpo_verl_ext.catalogue.record import MiniBatchStatistic, PerToken, TokenLoss
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODE
@@ -88,25 +86,9 @@ def token_loss_function(loss: TokenLoss) -> PolicyLoss:
         rollout_is_weights: Tensor | None = None,
         **_: object,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        mini_batch = MiniBatch.from_config(config)
-        tokens = (log_prob, old_log_prob, advantages, response_mask)
-        statistic = {} if loss.needs is None else {loss.needs: _statistic(loss, response_mask)}
-        of_tokens = loss.per_token(*tokens, config, *statistic.values())
-        _refuse_shape(loss.name, of_tokens, log_prob)
-        kept = _on_policy(*tokens, config)
-        for weights in (kept, rollout_is_weights):
-            if weights is not None:
-                of_tokens = surrogate.reweighted(of_tokens, weights, response_mask)
-        log_ratio = surrogate.token_log_ratio(log_prob.detach(), old_log_prob, response_mask)
-        values = _events(loss, log_ratio, advantages, response_mask, config)
-        values |= {"actor/ppo_kl": -log_ratio, "actor/entropy_per_token": -old_log_prob}
-        if kept is not None:
-            values["actor/frac_off_policy_masked"] = ~kept
-        values |= {needs.metric: value for needs, value in statistic.items() if needs.metric}
-        metrics = metrics_of(values, response_mask, config, mini_batch)
-        if loss.average is None:
-            return averaged(of_tokens, response_mask, config.loss_agg_mode, mini_batch), metrics
-        return loss.average.reduce(of_tokens, response_mask, mini_batch), metrics
+        tokens = evaluation.Tokens(log_prob, old_log_prob, advantages, response_mask)
+        statistic = None if loss.needs is None else _statistic(loss, response_mask)
+        return evaluation.token_loss(loss, tokens, config, statistic, rollout_is_weights)
 
     # `claim` tells owners by module and name: importing the same file twice is harmless.
     loss_fn.__module__ = loss.per_token.__module__
@@ -132,41 +114,6 @@ def _statistic(loss: TokenLoss, response_mask: Tensor) -> Tensor:
             fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {MODE}=grpo_ext_sync",
         )
     return found.to(response_mask.device)
-
-
-def _refuse_shape(name: str, loss: Tensor, like: Tensor) -> None:
-    if loss.shape != like.shape:
-        raise ValueError(
-            f"the loss {name} returned shape {tuple(loss.shape)}; valid is one number per "
-            f"token, {tuple(like.shape)}, not yet averaged. Type: return -advantages * log_prob"
-        )
-
-
-def _on_policy(
-    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config: ActorConfig
-) -> Tensor | None:
-    threshold = config.policy_loss.get("off_policy_mask_threshold")
-    if threshold is None:
-        return None
-    return surrogate.off_policy_mask(
-        log_prob, old_log_prob, advantages, response_mask, threshold=float(threshold)
-    )
-
-
-def _events(
-    loss: TokenLoss, log_ratio: Tensor, advantages: Tensor, response_mask: Tensor, config: ActorConfig
-) -> dict[str, Tensor]:
-    """Return 1 for each token that the loss's clip cut off, or that has no advantage: (B, T) each."""
-    if loss.events is None:
-        return {"actor/frac_zero_advantage": torch.eq(advantages, 0)}
-    events = loss.events(log_ratio, advantages, response_mask, config)
-    return {
-        "actor/pg_clipfrac": events.clipped_low | events.clipped_high,
-        "actor/pg_clipfrac_lower": events.dual_clipped,
-        "actor/clip_ratio_low": events.clipped_low,
-        "actor/clip_ratio_high": events.clipped_high,
-        "actor/frac_zero_advantage": events.zero_advantage,
-    }
 
 
 def claim(registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]], kind: str) -> None:

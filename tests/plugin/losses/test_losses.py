@@ -20,6 +20,7 @@ from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import catalogue, gvpo_terms, k1, k2, k3
+from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.catalogue import mode_of
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
@@ -489,9 +490,9 @@ def test_gvpo_needs_its_beta(beta):
         check("gvpo", config)
 
 
-def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> wire.GroupRows:
+def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> GroupRows:
     nothing = torch.zeros(len(index), dtype=F64)
-    return wire.GroupRows(
+    return GroupRows(
         torch.tensor(index),
         torch.tensor(size),
         torch.tensor(drift, dtype=F64),

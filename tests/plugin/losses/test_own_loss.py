@@ -11,9 +11,9 @@ from processes import run_forked
 from torch import Tensor
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, agg_loss, get_policy_loss_fn
 
-from grpo_verl_ext.catalogue.averages import MiniBatch
+from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
 from grpo_verl_ext.verl_plugin.invariance.report import Case, actor_config, measure, own_case
-from grpo_verl_ext.verl_plugin.losses.custom import NameTakenError, averaged, token_loss
+from grpo_verl_ext.verl_plugin.losses.custom import NameTakenError, token_loss
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "losses"
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")

@@ -1,0 +1,253 @@
+"""Evaluate a record on tensors: the advantages of rewards, and the loss with its metrics.
+
+The functions that verl calls and those of `grpo_verl_ext.losses` only gather the arguments. ``config`` is
+verl's ActorConfig, or has the same attributes; its ``global_batch_info`` holds the counts of the whole
+mini-batch, so value and gradient do not depend on the split into micro-batches and ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from grpo_verl_ext.algorithms import advantages as adv
+from grpo_verl_ext.algorithms import aggregation, gvpo_terms, surrogate
+from grpo_verl_ext.algorithms import gvpo as formulas
+from grpo_verl_ext.catalogue.averages import MiniBatch, averaged, metrics_of
+from grpo_verl_ext.catalogue.gvpo import ALL_TERMS, GvpoOptions
+from grpo_verl_ext.catalogue.record import Estimator, TokenLoss
+
+BASELINES: dict[str, adv.Baseline] = {
+    "group": adv.group_scaled,
+    "batch": adv.batch_scaled,
+    "none": adv.centred,
+}
+"""``algorithm.grpo_ext.scale_rewards`` → its function."""
+
+LARGEST_REWARD = 1e15
+"""Largest |reward|: sums of many squares still fit fp32."""
+
+
+class Tokens(NamedTuple):
+    """What every loss gets of its responses, (B, T) each; nats, and units of the advantages."""
+
+    log_prob: Tensor
+    old_log_prob: Tensor
+    advantages: Tensor
+    response_mask: Tensor
+
+
+# Advantages
+
+
+def response_advantages(  # noqa: PLR0917  # rewards with all that is known of their rows
+    estimator: Estimator,
+    rewards: Tensor,
+    group: Tensor,
+    member: Tensor,
+    learnt: Tensor,
+    scale_rewards: str | None,
+) -> Tensor:
+    """Return the advantage of each response of an estimator of outcomes: (B,), (B, T) → (B,).
+
+    Args:
+        member: False for rows that are no responses.
+        learnt: the tokens that are learnt from; a weight that must sum to zero counts no row without any.
+        scale_rewards: a name of `BASELINES`, for an estimator without a baseline of its own.
+
+    Raises:
+        ValueError: a reward is not finite, or too large.
+    """
+    if estimator.sums_to_zero:
+        member = member & adv.has_tokens(learnt)
+    _refuse_bad_rewards(estimator.name, rewards, member)
+    return (estimator.baseline or BASELINES[str(scale_rewards)])(rewards, group, member)
+
+
+def token_advantages(
+    estimator: Estimator, of_response: Tensor, response_mask: Tensor, learnt: Tensor, group: Tensor
+) -> Tensor:
+    """Spread each response's advantage over its tokens that are learnt from: (B,), (B, T) → (B, T)."""
+    if estimator.per_prompt_token:
+        column = of_response.unsqueeze(-1)
+        of_response = adv.per_prompt_token(column, response_mask, group).squeeze(-1)
+    return adv.on_tokens(of_response, learnt)
+
+
+def decoupled_advantages(
+    estimator: Estimator, rewards: Tensor, weights: Sequence[float], group: Tensor, member: Tensor
+) -> Tensor:
+    """Return the advantage of each response of an estimator of several rewards: (B, M) → (B,).
+
+    Raises:
+        ValueError: a reward is not finite, or too large.
+    """
+    for each in rewards.unbind(dim=-1):
+        _refuse_bad_rewards(estimator.name, each, member)
+    return adv.decoupled(rewards, torch.tensor([*weights], device=rewards.device), group, member)
+
+
+def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
+    """Refuse rewards that would spoil their whole group.
+
+    Raises:
+        ValueError: names the row of one that is not finite, or too large.
+    """
+    bad = member & ~(rewards.abs() <= LARGEST_REWARD)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise ValueError(
+            f"{name}: the reward of row {row} is {rewards[row].item()}, which would spoil its whole group; "
+            f"valid are finite rewards of at most {LARGEST_REWARD:g}. Correct the reward function "
+            f"(reward.custom_reward_function.path)"
+        )
+
+
+# Losses of tokens
+
+
+def token_loss(
+    loss: TokenLoss,
+    tokens: Tokens,
+    config: Any,
+    statistic: Tensor | None = None,
+    rollout_is_weights: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return a loss of tokens, averaged over the mini-batch, and its metrics: (B, T) → ().
+
+    Args:
+        statistic: what the loss needs of the mini-batch, (B, T); None where it needs nothing.
+        rollout_is_weights: weights of tokens, (B, T), constants.
+
+    Raises:
+        ValueError: the loss does not return a number for each token, or a count is missing.
+    """
+    mini_batch, mask = MiniBatch.from_config(config), tokens.response_mask
+    needed = () if statistic is None else (statistic,)
+    of_tokens = loss.per_token(*tokens, config, *needed)
+    _refuse_shape(loss.name, of_tokens, tokens.log_prob)
+    kept = _on_policy(tokens, config)
+    for weights in (kept, rollout_is_weights):
+        if weights is not None:
+            of_tokens = surrogate.reweighted(of_tokens, weights, mask)
+    log_ratio = surrogate.token_log_ratio(tokens.log_prob.detach(), tokens.old_log_prob, mask)
+    values = _events(loss, log_ratio, tokens.advantages, mask, config)
+    values |= {"actor/ppo_kl": -log_ratio, "actor/entropy_per_token": -tokens.old_log_prob}
+    if kept is not None:
+        values["actor/frac_off_policy_masked"] = ~kept
+    if loss.needs is not None and statistic is not None and loss.needs.metric:
+        values[loss.needs.metric] = statistic
+    metrics = metrics_of(values, mask, config, mini_batch)
+    if loss.average is None:
+        return averaged(of_tokens, mask, config.loss_agg_mode, mini_batch), metrics
+    return loss.average.reduce(of_tokens, mask, mini_batch), metrics
+
+
+def _refuse_shape(name: str, loss: Tensor, like: Tensor) -> None:
+    if loss.shape != like.shape:
+        raise ValueError(
+            f"the loss {name} returned shape {tuple(loss.shape)}; valid is one number per "
+            f"token, {tuple(like.shape)}, not yet averaged. Type: return -advantages * log_prob"
+        )
+
+
+def _on_policy(tokens: Tokens, config: Any) -> Tensor | None:
+    threshold = config.policy_loss.get("off_policy_mask_threshold")
+    return None if threshold is None else surrogate.off_policy_mask(*tokens, threshold=float(threshold))
+
+
+def _events(
+    loss: TokenLoss, log_ratio: Tensor, advantages: Tensor, response_mask: Tensor, config: Any
+) -> dict[str, Tensor]:
+    """Return 1 for each token that the loss's clip cut off, or that has no advantage: (B, T) each."""
+    if loss.events is None:
+        return {"actor/frac_zero_advantage": torch.eq(advantages, 0)}
+    events = loss.events(log_ratio, advantages, response_mask, config)
+    return {
+        "actor/pg_clipfrac": events.clipped_low | events.clipped_high,
+        "actor/pg_clipfrac_lower": events.dual_clipped,
+        "actor/clip_ratio_low": events.clipped_low,
+        "actor/clip_ratio_high": events.clipped_high,
+        "actor/frac_zero_advantage": events.zero_advantage,
+    }
+
+
+# Losses of groups
+
+_TERM_METRICS = (
+    "actor/gvpo_loss",
+    "actor/gvpo_reward_term",
+    "actor/gvpo_var_term",
+    "actor/gvpo_cov_term",
+)
+_DRIFT = "actor/gvpo_drift"
+_COVARIANCES = tuple(f"actor/gvpo_{name}" for name in gvpo_terms.Moments._fields[:3])
+"""The first moments are reported; a worker adds the others up (`GroupLossResult.moments`)."""
+_LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
+SUMMED_METRICS = (*_TERM_METRICS, *_COVARIANCES, _DRIFT, _LOG_PROB_GAP)
+"""Metrics that verl adds up: each micro-batch reports its share of the mini-batch's value."""
+
+
+class GroupLossResult(NamedTuple):
+    """GVPO's loss, (), its metrics, and what a worker adds up over micro-batches.
+
+    Attributes:
+        weights: of the responses' log-likelihoods, (B,).
+        moments: all of them, (B,) each.
+    """
+
+    loss: Tensor
+    metrics: dict[str, Tensor]
+    weights: Tensor
+    moments: gvpo_terms.Moments
+
+
+def group_loss(
+    options: GvpoOptions, tokens: Tokens, groups: formulas.GroupRows, config: Any
+) -> GroupLossResult:
+    """Return GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1), or one of its paper's ablation: (B, T) → ()."""
+    log_prob, old_log_prob, advantages, response_mask = tokens
+    beta, mini_batch = float(options.gvpo_beta), MiniBatch.from_config(config)
+    log_ratio = formulas.sequence_log_ratio(
+        log_prob, log_prob.detach() if groups.old_is_current else old_log_prob, response_mask
+    )
+    weight = formulas.length_weight(tokens.response_mask.bool().sum(-1), float(options.gvpo_alpha))
+    log_ratio = weight.to(log_ratio) * log_ratio
+    targets = adv.per_response(advantages, response_mask).to(log_ratio.dtype)
+    is_member = adv.has_tokens(response_mask)  # a rejected response is none
+    size = torch.where(is_member, groups.size, 0)
+    drift = groups.drift.to(log_ratio.dtype)
+    residual = formulas.residual(log_ratio, targets, drift, beta)
+    rewards = formulas.centred_rewards(targets, groups.old_deviation, groups.anchor_deviation, beta)
+    moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
+    per_response = _loss_of(options.gvpo_terms, residual, size, moments, beta)
+    parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
+    summed = (per_response, *parts, *moments[:3], formulas.share_of_prompt(drift.abs(), size))
+    loss, *others = (mini_batch_mean(value, mini_batch) for value in summed)
+    names = (*_TERM_METRICS, *_COVARIANCES, _DRIFT)
+    metrics = {name: value.detach() for name, value in zip(names, (loss, *others), strict=True)}
+    if groups.old_is_current:
+        gap = formulas.sequence_log_ratio(log_prob.detach(), old_log_prob, response_mask).abs()
+        metrics[_LOG_PROB_GAP] = aggregation.response_prompt_mean(
+            gap, mini_batch.global_batch_size, group_size=1, dp_size=mini_batch.dp_size
+        )
+    of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
+    metrics |= metrics_of(of_tokens, response_mask, config, mini_batch)
+    return GroupLossResult(loss, metrics, torch.where(is_member, formulas.weights(residual), 0), moments)
+
+
+def _loss_of(terms: str, residual: Tensor, size: Tensor, moments: gvpo_terms.Moments, beta: float) -> Tensor:
+    """Return what each response adds to the loss: (B,)."""
+    if terms == ALL_TERMS:
+        return formulas.squared_error(residual, size)
+    return gvpo_terms.ABLATED_LOSSES[terms](moments, beta)
+
+
+def mini_batch_mean(per_response: Tensor, mini_batch: MiniBatch) -> Tensor:
+    """Return this micro-batch's share of a mean over the mini-batch's prompts: (B,) → ()."""
+    return aggregation.response_prompt_mean(
+        per_response, mini_batch.global_batch_size, mini_batch.group_size, mini_batch.dp_size
+    )

@@ -1,0 +1,28 @@
+"""Test the page of papers: written from the records, and a row for each paper."""
+
+import re
+
+import pytest
+from write_paper_index import PAGE, number_of, page
+
+from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS
+
+
+def test_the_page_is_what_the_records_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "type: python tests/helpers/write_paper_index.py"
+
+
+def test_every_paper_has_one_row_and_every_preset_a_complete_command() -> None:
+    rows = page().split("| --- |")[-1].splitlines()[1:]
+    numbers = re.findall(r"\[arXiv ([\d.]+)\]", "\n".join(rows))
+    papers = sorted({number_of(each) for each in ALGORITHMS.values()} - {""})
+    assert sorted(numbers) == papers
+    commands = re.findall(r"`bash examples/quickstart.sh --algo (\w+)`", "\n".join(rows))
+    assert sorted(commands) == sorted(PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_record_says_what_the_row_needs(name: str) -> None:
+    algorithm = ALGORITHMS[name]
+    assert algorithm.fixes
+    assert bool(algorithm.title) == bool(number_of(algorithm))

@@ -1,0 +1,332 @@
+"""Test the one-call losses: by hand, against what verl calls at a difference of exactly 0, their doctests.
+
+Not covered: presets on verl's own losses, which have no function here; the formulas themselves, in
+tests/algorithms.
+"""
+
+import doctest
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from processes import Python
+from torch import Tensor
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+from verl.workers.config import ActorConfig
+
+import grpo_verl_ext
+from grpo_verl_ext import catalogue, losses
+from grpo_verl_ext.algorithms.gvpo import GroupRows
+from grpo_verl_ext.algorithms.validation import TensorError
+from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss
+from grpo_verl_ext.catalogue.grpo import GRPO
+from grpo_verl_ext.catalogue.vespo import VESPO
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin.invariance.batch import RaggedBatch, ragged_batch
+from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+
+NAMES = dir(losses)
+PROMPTS = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]
+BUDGET = 24
+
+
+def test_every_algorithm_with_a_loss_of_this_package_has_a_function() -> None:
+    own = {
+        name for name, each in catalogue.ALGORITHMS.items() if isinstance(each.loss, TokenLoss | GroupLoss)
+    }
+    assert set(NAMES) == own
+    assert {"grpo", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo"} <= own
+    assert grpo_verl_ext.losses is losses
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_of_its_docstring_runs(name: str) -> None:
+    (example,) = doctest.DocTestFinder().find(getattr(losses, name), name, module=False, globs={})
+    finished = doctest.DocTestRunner().run(example)
+    assert (finished.failed, finished.attempted) == (0, 8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_docstring_has_formula_shapes_gradient_and_paper(name: str) -> None:
+    doc = str(getattr(losses, name).__doc__)
+    for phrase in (
+        catalogue.ALGORITHMS[name].paper,
+        "Loss: ",
+        "(B, T)",
+        "Gradient flows through ``log_prob``",
+    ):
+        assert phrase in doc
+    assert doc.count("Args:") == 1
+
+
+# By hand: responses of 2 and 1 tokens with rewards 1 and 0, all ratios 1
+
+LOG_PROB = torch.tensor([[-1.0, -2.0], [-1.5, -0.5]])
+MASK = torch.tensor([[1, 1], [1, 0]])
+BY_HAND: dict[str, tuple[float, dict[str, Any]]] = {
+    # A = ±½/(√½ + 1e-6) = ±0.70711; −(A − A)/2
+    "grpo": (0.0, {}),
+    # −(2A − A)/3
+    "dapo": (-0.235702, {}),
+    "bnpo": (-0.235702, {}),
+    "lite_ppo": (-0.235702, {}),
+    # one prompt of N_x = 3 tokens: the same
+    "dapo_per_prompt": (-0.235702, {}),
+    # A = ±½: −(2·½ − ½)/(2·5)
+    "dr_grpo": (-0.05, {"loss_scale_factor": 5}),
+    # A = ±½/½: −(2 − 1)/3
+    "maxrl": (-0.333333, {}),
+    # d = −A: ½(¼ + ¼)/(2 − 1)
+    "gvpo": (0.25, {}),
+    # −½[½(−1 − 2) − ½(−1.5)]
+    "topr": (0.375, {}),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_the_value_by_hand(name: str) -> None:
+    expected, settings = BY_HAND[name]
+    rewards = torch.tensor([1.0, 0.0])
+    loss, _ = getattr(losses, name)(LOG_PROB, LOG_PROB, MASK, rewards=rewards, groups=["a", "a"], **settings)
+    assert loss.item() == pytest.approx(expected, abs=2e-6)
+
+
+def test_a_later_update_of_gvpo_is_its_formula() -> None:
+    """The paper's loss, its mean log-ratio included, by autograd; groups of three and of two."""
+    generator = torch.Generator().manual_seed(0)
+    log_prob, old = torch.randn(2, 5, 3, generator=generator, dtype=torch.float64)
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 1, 1]])
+    rewards = torch.tensor([1.0, 0.0, 0.5, 2.0, 1.0], dtype=torch.float64)
+    first, second = log_prob.clone().requires_grad_(), log_prob.clone().requires_grad_()
+    loss, _ = losses.gvpo(first, old, mask, rewards=rewards, groups=["x", "x", "x", "y", "y"], gvpo_beta=0.3)
+    delta = ((second - old) * mask).sum(-1)
+    expected = torch.zeros((), dtype=torch.float64)
+    for rows in (slice(0, 3), slice(3, 5)):
+        d, r = delta[rows], rewards[rows]
+        residual = 0.3 * (d - d.mean()) - (r - r.mean())
+        expected = expected + 0.5 * (residual**2).sum() / (len(r) - 1) / 2
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(first.grad, second.grad, rtol=1e-12, atol=1e-15)
+
+
+# The same as what verl calls
+
+
+def padded(rows: list[Tensor]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def exact(batch: RaggedBatch) -> RaggedBatch:
+    """Log-probs as multiples of 1/64, whose sums have no rounding in whatever order."""
+
+    def rounded(rows: list[Tensor]) -> list[Tensor]:
+        return [(64 * row).round() / 64 for row in rows]
+
+    return replace(batch, log_prob=rounded(batch.log_prob), old_log_prob=rounded(batch.old_log_prob))
+
+
+def verls_config(algorithm: Algorithm, tokens: int) -> ActorConfig:
+    preset = catalogue.PRESETS.get(algorithm.values_of or algorithm.name, Preset())
+    config = ActorConfig(
+        strategy="fsdp",
+        rollout_n=4,
+        ppo_micro_batch_size_per_gpu=1,
+        policy_loss=LossConfig(loss_mode=algorithm.loss.name, **preset.options),
+        loss_agg_mode=algorithm.loss_agg_mode,
+        loss_scale_factor=BUDGET,
+        **preset.numbers,
+    )
+    config.global_batch_info.update(dp_size=1, batch_num_tokens=tokens, global_batch_size=16)
+    return config
+
+
+def groups_by_hand(log_prob: Tensor, old: Tensor, mask: Tensor) -> GroupRows:
+    """k, Δ̄ and the deviations of log π_old of each prompt, as a worker tells the loss."""
+    member, group = mask.any(-1), torch.tensor(PROMPTS)
+    sums = [((log_prob - old).double() * mask).sum(-1), (old.double() * mask).sum(-1)]
+    size = torch.tensor([int(member[group == each].sum()) for each in PROMPTS])
+    drift, mean_old = (torch.stack([of[(group == each) & member].mean() for each in PROMPTS]) for of in sums)
+    deviation = torch.where(member, sums[1] - mean_old, 0)
+    return GroupRows(group, size, torch.where(member, drift, 0), deviation, deviation)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_the_registered_loss(name: str, dtype: torch.dtype) -> None:
+    algorithm, batch = catalogue.ALGORITHMS[name], exact(ragged_batch(dtype))
+    written = [row[p - 1 : -1] for row, p in zip(batch.log_prob, batch.prompt_lengths, strict=True)]
+    log_prob, old, advantages = map(padded, (written, batch.old_log_prob, batch.advantages))
+    mask = padded(batch.response_mask)
+    config = verls_config(algorithm, int(mask.sum()))
+    first, second = log_prob.clone().requires_grad_(), log_prob.clone().requires_grad_()
+    statistic = batch.statistic(config, list(range(16)))
+    with wire.GROUPS.set(groups_by_hand(log_prob, old, mask)), wire.STATISTIC.set(statistic):
+        expected, metrics = POLICY_LOSS_REGISTRY[algorithm.loss.name](
+            old_log_prob=old, log_prob=first, advantages=advantages, response_mask=mask, config=config
+        )
+    settings: dict[str, Any] = {"loss_scale_factor": BUDGET} if name == "dr_grpo" else {}
+    if name in ("gvpo", "dapo_per_prompt"):
+        settings["groups"] = PROMPTS
+    loss, found = getattr(losses, name)(second, old, mask, advantages=advantages, **settings)
+    expected.backward()
+    loss.backward()
+    assert first.grad is not None
+    assert first.grad.any()
+    assert torch.equal(loss, expected)
+    assert torch.equal(torch.as_tensor(second.grad), first.grad)
+    assert found.keys() == metrics.keys()
+    assert [key for key in found if not torch.equal(found[key], metrics[key])] == []
+
+
+OUTCOMES = [
+    name
+    for name in NAMES
+    if isinstance(each := catalogue.ALGORITHMS[name].estimator, Estimator)
+    and not each.needs_steps
+    and not each.several_rewards
+]
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_rewards_become_the_advantages_of_the_registered_estimator(name: str) -> None:
+    algorithm, batch = catalogue.ALGORITHMS[name], exact(ragged_batch(torch.float32))
+    written = [row[p - 1 : -1] for row, p in zip(batch.log_prob, batch.prompt_lengths, strict=True)]
+    log_prob, old, mask = padded(written), padded(batch.old_log_prob), padded(batch.response_mask)
+    rewards = torch.rand(16, generator=torch.Generator().manual_seed(1))
+    of_tokens = torch.zeros(mask.shape)
+    of_tokens[:, 0] = rewards
+    preset = catalogue.PRESETS.get(algorithm.values_of or name, Preset())
+    config = {"grpo_ext": {"scale_rewards": preset.scale_rewards}}
+    advantages, _ = ADV_ESTIMATOR_REGISTRY[algorithm.estimator.name](
+        of_tokens, mask, index=PROMPTS, config=config
+    )
+    settings = {"loss_scale_factor": BUDGET} if name == "dr_grpo" else {}
+    function = getattr(losses, name)
+    expected, _ = function(log_prob, old, mask, advantages=advantages, groups=PROMPTS, **settings)
+    loss, _ = function(log_prob, old, mask, rewards=rewards, groups=PROMPTS, **settings)
+    assert advantages.any()
+    assert torch.equal(loss, expected)
+
+
+@pytest.mark.parametrize("groups", [torch.tensor([7, 7]), ("a", "a"), np.array(["a", "a"])], ids=repr)
+def test_prompts_are_named_by_whatever_tells_them_apart(groups: Any) -> None:
+    loss, _ = losses.gvpo(LOG_PROB, LOG_PROB, MASK, rewards=torch.tensor([1.0, 0.0]), groups=groups)
+    assert loss.item() == 0.25
+
+
+def test_several_rewards_are_normalised_each() -> None:
+    """Equal rewards up to a factor: both columns, normalised, are the same, so the weights do not matter."""
+    rewards = torch.tensor([[1.0, 10.0], [0.0, 0.0]])
+    loss, _ = losses.gdpo(LOG_PROB, LOG_PROB, MASK, rewards=rewards, groups=["a", "a"])
+    weighed, _ = losses.gdpo(
+        LOG_PROB, LOG_PROB, MASK, rewards=rewards, groups=["a", "a"], reward_weights=[3.0, 1.0]
+    )
+    assert loss.item() == pytest.approx(-0.235702, abs=2e-6)
+    assert weighed.item() == pytest.approx(-0.235702, abs=2e-6)
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_stands_under_the_mask_does_not_count(name: str) -> None:
+    log_prob = torch.where(MASK.bool(), LOG_PROB, torch.nan).requires_grad_()
+    advantages = torch.tensor([[0.5, 0.5], [-0.5, torch.nan]])
+    settings: dict[str, Any] = {"loss_scale_factor": 2} if name == "dr_grpo" else {}
+    if name in ("gvpo", "dapo_per_prompt"):
+        settings["groups"] = ["a", "a"]
+    loss, _ = getattr(losses, name)(log_prob, LOG_PROB, MASK, advantages=advantages, **settings)
+    loss.backward()
+    assert loss.isfinite()
+    assert torch.as_tensor(log_prob.grad).isfinite().all()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "neither": ({}, TensorError, "grpo has neither advantages and rewards"),
+    "both": (
+        {"advantages": LOG_PROB, "rewards": torch.ones(2), "groups": [0, 0]},
+        TensorError,
+        "grpo has both",
+    ),
+    "no groups": ({"rewards": torch.ones(2)}, TensorError, "groups is None"),
+    "groups of other rows": ({"rewards": torch.ones(2), "groups": [0]}, TensorError, "groups has shape (1,)"),
+    "rewards of other rows": (
+        {"rewards": torch.ones(3), "groups": [0, 0]},
+        TensorError,
+        "rewards has shape (3,)",
+    ),
+    "integers": ({"rewards": torch.ones(2).long(), "groups": [0, 0]}, TensorError, "rewards is torch.int64"),
+    "NaN": (
+        {"rewards": torch.tensor([1, torch.nan]), "groups": [0, 0]},
+        ValueError,
+        "the reward of row 1 is nan",
+    ),
+    "advantages of other rows": (
+        {"advantages": torch.ones(1, 2)},
+        TensorError,
+        "advantages has shape (1, 2)",
+    ),
+    "a negative range": (
+        {"advantages": LOG_PROB, "clip_ratio_low": -1.0},
+        SettingError,
+        "clip_ratio_low is -1.0",
+    ),
+    "no such scale": (
+        {"rewards": torch.ones(2), "groups": [0, 0], "scale_rewards": "std"},
+        SettingError,
+        "scale_rewards is std; valid are group, batch, none",
+    ),
+    "no such setting": ({"advantages": LOG_PROB, "beta": 1}, TypeError, "unexpected keyword argument 'beta'"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_arguments_that_do_not_fit_are_refused(what: str) -> None:
+    given, error, message = REFUSED[what]
+    with pytest.raises(error) as refused:
+        losses.grpo(LOG_PROB, LOG_PROB, MASK, **given)
+    assert message in str(refused.value)
+
+
+def test_a_wrong_option_is_refused_with_its_valid_values() -> None:
+    with pytest.raises(SettingError, match=r"gvpo_beta is -1.*valid is a finite number > 0"):
+        losses.gvpo(LOG_PROB, LOG_PROB, MASK, advantages=LOG_PROB, groups=[0, 0], gvpo_beta=-1.0)
+    with pytest.raises(SettingError, match=r"kimi_tau is 0.*valid is a finite number > 0"):
+        losses.kimi(LOG_PROB, LOG_PROB, MASK, advantages=LOG_PROB, kimi_tau=0.0)
+    with pytest.raises(TypeError, match="missing a required argument: 'loss_scale_factor'"):
+        losses.dr_grpo(LOG_PROB, LOG_PROB, MASK, advantages=LOG_PROB)
+
+
+def test_verls_losses_and_unknown_names_have_no_function() -> None:
+    with pytest.raises(AttributeError, match=r"verl's own. Type: .*get_policy_loss_fn\('gspo'\)"):
+        losses.gspo  # noqa: B018
+    with pytest.raises(AttributeError, match=r"valid are bnpo, .*, vespo"):
+        losses.no_such  # noqa: B018
+
+
+def test_a_new_record_has_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = replace(GRPO, name="new", loss=VESPO.loss, has_preset=False, values_of="vespo")
+    monkeypatch.setitem(catalogue.ALGORITHMS, "new", new)
+    given = {"rewards": torch.tensor([1.0, 0.0]), "groups": [0, 0]}
+    loss, _ = losses.new(LOG_PROB, LOG_PROB, MASK, **given)
+    expected, _ = losses.vespo(LOG_PROB, LOG_PROB, MASK, **given)
+    assert torch.equal(loss, expected)
+    assert "new" in dir(losses)
+
+
+def test_verl_is_not_imported(interpreter: Python) -> None:
+    result = interpreter(
+        """
+        import sys
+        from grpo_verl_ext import losses
+        losses.gvpo
+        print(sorted({"verl", "ray", "vllm", "tensordict", "transformers"} & set(sys.modules)))
+        """
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "[]"
