@@ -9,6 +9,33 @@ from enum import Enum
 import yaml
 
 
+class Line(str):
+    """The words to type where they are parts of a training's command; ``doctor --fix`` puts them there.
+
+    As text: the words, quoted for a shell, and ``more``.
+
+    Attributes:
+        words: ``key=value``, which replaces what the command gives the key; ``~key``, which removes the key.
+        without: keys whose words leave the command.
+    """
+
+    words: tuple[str, ...]
+    without: tuple[str, ...]
+
+    def __new__(cls, *words: str, without: tuple[str, ...] = (), more: str = "") -> Line:
+        """Return the line.
+
+        Args:
+            words: as above.
+            without: as above.
+            more: follows the words in the text, such as another way.
+        """
+        quoted = (f"'{word}'" if set(word) & set("$ []") else word for word in words)
+        line = super().__new__(cls, " ".join(quoted) + more)
+        line.words, line.without = words, without
+        return line
+
+
 class Severity(str, Enum):
     """The consequence of a problem when a training starts."""
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, FAILED, LOSSES, PRESETS
-from grpo_verl_ext.utils.errors import Problem, SettingError, as_typed
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting
 from grpo_verl_ext.verl_plugin.algorithms import is_of
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, written
@@ -52,7 +52,7 @@ def check_names(config: DictConfig) -> None:
             why="nothing of this name is registered with verl (a module of yours that registers it is named "
             "by VERL_USE_EXTERNAL_MODULES)",
             valid=tuple(sorted(valid)),
-            fix=f"{key}={nearest}",
+            fix=Line(f"{key}={nearest}"),
         )
 
 
@@ -117,7 +117,10 @@ def check_preset(config: DictConfig) -> None:
     if name is not None and name not in PRESETS:
         nearest = next(iter(get_close_matches(str(name), PRESETS, n=1)), None)
         raise SettingError(
-            _PRESET, name, valid=tuple(sorted(PRESETS)), fix=f"+algo={nearest}" if nearest else f"~{_PRESET}"
+            _PRESET,
+            name,
+            valid=tuple(sorted(PRESETS)),
+            fix=Line(f"+algo={nearest}") if nearest else Line(f"~{_PRESET}"),
         )
 
 
@@ -137,7 +140,7 @@ def advise_preset(config: DictConfig) -> Iterator[Problem]:
         name,
         seen=f"+algo={name} does not name what will be trained, the estimator {estimator} with the loss "
         f"{loss}, since the command or its configuration replaces values of the preset: {pairs}",
-        fix=f"the same command without {lines}",
+        fix=Line(without=tuple(found), more=f"the same command without {lines}"),
     )
 
 
