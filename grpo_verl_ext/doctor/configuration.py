@@ -17,6 +17,7 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
@@ -46,10 +47,10 @@ def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options:
     with redirect_stdout(sys.stderr):  # verl prints while it validates
         found = list(all_findings(overrides, **options))
     if as_json:
-        print(json.dumps({"findings": [_plain(each) for each in found]}, indent=2))
+        print(json.dumps({"findings": [plain(each) for each in found]}, indent=2))
     else:
-        _print_findings(found)
-    return _status(found)
+        print_findings(found, make_console())
+    return exit_status(found)
 
 
 def all_findings(
@@ -224,7 +225,8 @@ def _separate_async(config: DictConfig) -> Iterator[Finding]:
         yield _refused(Problem("data.train_batch_size", prompts, fix, why=why))
 
 
-def _plain(finding: Finding) -> dict[str, object]:
+def plain(finding: Finding) -> dict[str, object]:
+    """Return a finding as a table of JSON."""
     problem, value = finding.problem, finding.problem.value
     return {
         "check": finding.check,
@@ -237,14 +239,15 @@ def _plain(finding: Finding) -> dict[str, object]:
     }
 
 
-def _status(found: Sequence[Finding]) -> int:
+def exit_status(found: Sequence[Finding]) -> int:
+    """Return the doctor's exit status: 0 for no finding, 1 for warnings, 2 for errors."""
     if any(each.severity is Severity.ERROR for each in found):
         return _WRONG
     return _WARNED if found else _CLEAN
 
 
-def _print_findings(found: Sequence[Finding]) -> None:
-    console = make_console()
+def print_findings(found: Sequence[Finding], console: Console) -> None:
+    """Print each finding with its line to type, and how many there are."""
     for each in found:
         style = "bold red" if each.severity is Severity.ERROR else "bold yellow"
         console.print(f"{each.severity.value} {each.check}", style=style, markup=False)

@@ -6,7 +6,7 @@ reported.
 """
 
 import copy
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
@@ -86,7 +86,7 @@ def _trainer_modes() -> Iterable[str]:
 
 
 _PRESET = f"{SECTION}.preset"
-_DEFINING_SECTIONS = ("algorithm", ACTOR, "reward")
+_DEFINING_SECTIONS = ("algorithm.", f"{ACTOR}.", "reward.")
 """Sections in which a preset says what its algorithm is; elsewhere it makes the training able to run it."""
 _FREE = frozenset(
     {
@@ -145,28 +145,26 @@ def advise_preset(config: DictConfig) -> Iterator[Problem]:
 
 
 def replaced(config: DictConfig) -> dict[str, tuple[Any, Any]]:
+    """Return `differing` for the keys that make the preset's algorithm."""
+    name = written(config.algorithm).get("preset")
+    if name not in PRESETS:
+        return {}
+    options = ALGORITHMS[name].loss.options
+    free = {*_FREE, *(options.model_fields if options else ())}
+    return {
+        key: both
+        for key, both in differing(config).items()
+        if key.startswith(_DEFINING_SECTIONS) and key.rpartition(".")[2] not in free
+    }
+
+
+def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
     """Return key → (the preset's value, the configured one) where they differ; {} without a known preset."""
     name = str(written(config.algorithm).get("preset"))
     if name not in PRESETS:
         return {}
-    written_there, as_preset = dict(_defining(name)), copy.deepcopy(config)
+    written_there, as_preset = PRESETS[name].leaves, copy.deepcopy(config)
     for key, value in written_there.items():
         OmegaConf.update(as_preset, key, value, force_add=True)
     pairs = {key: (setting(as_preset, key), setting(config, key)) for key in written_there}
     return {key: (own, now) for key, (own, now) in pairs.items() if own != now}
-
-
-def _defining(name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys of a preset that make its algorithm, with their values as written."""
-    options = ALGORITHMS[name].loss.options
-    free = {*_FREE, *(options.model_fields if options else ())}
-    for section in _DEFINING_SECTIONS:
-        yield from _leaves(OmegaConf.select(PRESETS[name].values, section), section, free)
-
-
-def _leaves(values: Any, name: str, free: Collection[str]) -> Iterator[tuple[str, Any]]:
-    if isinstance(values, DictConfig):
-        for key in values:
-            yield from _leaves(values._get_node(key), f"{name}.{key!s}", free)
-    elif values is not None and name.rpartition(".")[2] not in free:
-        yield name, values._value()
