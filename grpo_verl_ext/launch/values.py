@@ -112,7 +112,9 @@ def configured(preset: str, overrides: Sequence[str], **options: str) -> DictCon
     """
     enter_foreign()
     if preset not in PRESETS:
-        nearest = next(iter(get_close_matches(preset.lower().replace("-", "_"), PRESETS, n=1)), "<one of them>")
+        nearest = next(
+            iter(get_close_matches(preset.lower().replace("-", "_"), PRESETS, n=1)), "<one of them>"
+        )
         raise CompositionError(Problem("ALGO", preset, nearest, valid=tuple(sorted(PRESETS))))
     return composed(words_of(preset, overrides), **options)
 

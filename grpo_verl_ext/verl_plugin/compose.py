@@ -157,8 +157,9 @@ def _folder(config_path: str) -> Path:
 
 def _no_such_preset(missing: str, valid: Sequence[str]) -> CompositionError:
     group, _, name = missing.rpartition("/")
-    nearest = next(iter(get_close_matches(name.lower().replace("-", "_"), valid, n=1)), "<one of them>")
-    return CompositionError(Problem(f"+{group}", name, valid=valid, fix=Line(f"+{group}={nearest}")))
+    near = get_close_matches(name.lower().replace("-", "_"), valid, n=1)
+    fix = Line(f"+{group}={near[0]}") if near else f"+{group}=<one of them>"
+    return CompositionError(Problem(f"+{group}", name, valid=valid, fix=fix))
 
 
 def _no_such_training(config_path: str, config_name: str) -> CompositionError:

@@ -477,7 +477,7 @@ MISTAKES = {
     "a name of no logger": (
         ["trainer.logger=[console,wandbb]"],
         "packages",
-        "trainer.logger=[console,wandb]",
+        "'trainer.logger=[console,wandb]'",
     ),
     "a logger that is not installed": (
         ["trainer.logger=[console,clearml]"],

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
-from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, FAILED, LOSSES, PRESETS
+from grpo_verl_ext.catalogue import ESTIMATORS, FAILED, LOSSES, PRESETS, left_to_user
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting
 from grpo_verl_ext.verl_plugin.algorithms import is_of
@@ -88,15 +88,8 @@ def _trainer_modes() -> Iterable[str]:
 _PRESET = f"{SECTION}.preset"
 _DEFINING_SECTIONS = ("algorithm.", f"{ACTOR}.", "reward.")
 """Sections in which a preset says what its algorithm is; elsewhere it makes the training able to run it."""
-_FREE = frozenset(
-    {
-        *("preset", "_target_", "step_rewards", "metric", "log"),
-        *("max_response_length", "max_resp_len", "len"),
-        *("gvpo_anchor", "ppo_mini_batch_size"),
-        *("gdpo_reward_keys", "gdpo_reward_weights"),
-    }
-)
-"""Last names of keys that the algorithm leaves to the user, or that other checks report."""
+_OF_OTHER_CHECKS = f"{ACTOR}.ppo_mini_batch_size"
+"""A preset's key of which another check speaks."""
 
 
 def check_preset(config: DictConfig) -> None:
@@ -149,12 +142,11 @@ def replaced(config: DictConfig) -> dict[str, tuple[Any, Any]]:
     name = written(config.algorithm).get("preset")
     if name not in PRESETS:
         return {}
-    options = ALGORITHMS[name].loss.options
-    free = {*_FREE, *(options.model_fields if options else ())}
+    free = {*left_to_user(name), _OF_OTHER_CHECKS}
     return {
         key: both
         for key, both in differing(config).items()
-        if key.startswith(_DEFINING_SECTIONS) and key.rpartition(".")[2] not in free
+        if key.startswith(_DEFINING_SECTIONS) and key not in free
     }
 
 
