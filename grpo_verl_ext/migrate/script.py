@@ -235,7 +235,7 @@ class _Reader:
                 self._expand(expansion)
 
     def _calls(self, expansion: Node) -> None:
-        """Follow what the function around ``$@`` is called with; the arguments of the script are the user's."""
+        """Follow what the function around ``$@`` is called with; those of the script are the user's."""
         function = _around(expansion, "function_definition")
         if function is None:
             return
