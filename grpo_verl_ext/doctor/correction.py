@@ -18,7 +18,7 @@ from grpo_verl_ext.doctor.configuration import (
 from grpo_verl_ext.runs.verl_run import TRAINER
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import Finding, Line
-from grpo_verl_ext.utils.overrides import key_of, prefix_of
+from grpo_verl_ext.utils.overrides import key_of
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def put_in(line: Line, overrides: Sequence[str]) -> list[str]:
     """Return the overrides of a command with the words of a line to type."""
     kept = [word for word in overrides if key_of(word) not in line.without]
     for word in line.words:
-        kept = [*_with(kept, word)]
+        kept = list(_with(kept, word))
     return kept
 
 
@@ -82,7 +82,7 @@ def _with(overrides: Sequence[str], word: str) -> Iterator[str]:
     key, removes = key_of(word), word.startswith("~")
     mine = [each for each in overrides if key_of(each) == key]
     if mine and not removes and not word.startswith("++"):
-        word = f"{prefix_of(mine[-1])}{word.lstrip('+')}"
+        word = f"{mine[-1].partition('=')[0]}={word.partition('=')[2]}"
     for each in overrides:
         if key_of(each) != key:
             yield each

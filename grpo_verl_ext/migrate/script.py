@@ -32,7 +32,7 @@ MODULES = (
 )
 """verl's trainers that take a preset."""
 _MODULE = re.compile(rf"(?:{'|'.join(map(re.escape, MODULES))}|\S*verl/trainer/main_ppo\.py)(?!\S)")
-_IN_TEXT = re.compile(rb"(?:^|(?<=[\s\"'-]))(?P<word>(?:\+{0,2}|~)[A-Za-z_][\w./@]*=(?P<value>[^\s\"']*))")
+_IN_TEXT = re.compile(rb"(?:^|(?<=[\s\"'-]))(?P<word>(?:~|\+{0,2})[A-Za-z_][\w./@]*=(?P<value>[^\s\"']*))")
 """Matches an override in a text that a variable holds."""
 _LITERALS = ("word", "number", "string_content", "raw_string")
 _WORDS = ("command", "array")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import yaml
 
@@ -17,10 +18,12 @@ class Line(str):
     Attributes:
         words: ``key=value``, which replaces what the command gives the key; ``~key``, which removes the key.
         without: keys whose words leave the command.
+        more: what follows the words in the text, such as another way.
     """
 
     words: tuple[str, ...]
     without: tuple[str, ...]
+    more: str
 
     def __new__(cls, *words: str, without: tuple[str, ...] = (), more: str = "") -> Line:
         """Return the line.
@@ -28,12 +31,16 @@ class Line(str):
         Args:
             words: as above.
             without: as above.
-            more: follows the words in the text, such as another way.
+            more: as above.
         """
         quoted = (f"'{word}'" if set(word) & set("$ []") else word for word in words)
         line = super().__new__(cls, " ".join(quoted) + more)
-        line.words, line.without = words, without
+        line.words, line.without, line.more = words, without, more
         return line
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Support pickling."""
+        return self.words, {"without": self.without, "more": self.more}
 
 
 class Severity(str, Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_WORD = re.compile(r"(?P<prefix>\+{0,2}|~)(?P<key>[^=@\s]+)(?:@[^=\s]*)?(?:=.*)?", re.S)
+_WORD = re.compile(r"(?P<prefix>~|\+{0,2})(?P<key>[^=@\s]+)(?:@[^=\s]*)?(?:=.*)?", re.S)
 
 
 def key_of(word: str) -> str:
