@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, left_to_user
+from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, left_to_user
 from grpo_verl_ext.migrate.script import Script, Setting
 from grpo_verl_ext.migrate.shell import UnreadableScriptError
-from grpo_verl_ext.utils.errors import as_typed
+from grpo_verl_ext.utils.errors import Problem, as_typed
 
 _GROUP = "algo"
+
+
+class UnknownPresetError(ValueError):
+    """There is no such preset."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +38,23 @@ def migrate(script: Script, preset: str) -> Migrated:
     """Return the script with the preset in the place of the words that contradict it.
 
     Raises:
+        UnknownPresetError: there is none of this name.
         UnreadableScriptError: a word sets a whole section of which the preset has keys.
     """
+    enter_foreign()
+    if preset not in PRESETS:
+        near = get_close_matches(preset.lower().replace("-", "_"), PRESETS, n=1)
+        fix = f"--algo {near[0]}" if near else "--algo <one of them>"
+        raise UnknownPresetError(str(Problem("--algo", preset, fix, valid=tuple(sorted(PRESETS)))))
     edits, changes = list[tuple[int, int, bytes]](), list[str]()
     for setting in script.settings:
         if contradicts(setting, preset):
             edits.append((*_removed(script.source, setting), b""))
-            changes.append(_sentence(setting, preset))
+            changes.append(f"{_written(script.source, setting)} is out; {_instead(setting, preset)}")
         elif setting.prefix == "+" and setting.key in PRESETS[preset].leaves:
             edits.append((*_plus_of(script.source, setting), b"++"))
             changes.append(
-                f"line {setting.line}: {setting.word} begins with ++ now, for the preset has the key"
+                f"{_written(script.source, setting)} begins with ++ now, for the preset has the key"
             )
     edits += [(at, at, _preset_after(script.source, at, preset)) for at in script.places]
     source = script.source
@@ -84,14 +95,18 @@ def _as_hydra_reads(value: str | None) -> Any:
         return _Unknown()
 
 
-def _sentence(setting: Setting, preset: str) -> str:
-    what = f"line {setting.line}: {setting.word} is out"
+def _written(source: bytes, setting: Setting) -> str:
+    """Return the line's number, the word as it is written, and its value where a variable has it."""
+    word = source[setting.start : setting.end].decode(errors="replace")
+    said = setting.value if setting.value is not None else "only the running script knows the value"
+    return f"line {setting.line}: {word}{f' ({said})' if '$' in word else ''}"
+
+
+def _instead(setting: Setting, preset: str) -> str:
     if setting.key == _GROUP:
-        return f"{what}; the preset is {preset}"
-    own = PRESETS[preset].leaves[setting.key]
+        return f"the preset is {preset}"
     source = PRESETS[preset].comments.get(setting.key, ALGORITHMS[preset].paper)
-    unknown = " (only the running script knows the value)" if setting.value is None else ""
-    return f"{what}{unknown}; the preset has {as_typed(own)}: {source}"
+    return f"the preset has {as_typed(PRESETS[preset].leaves[setting.key])}: {source}"
 
 
 _SEPARATOR = rb"(?:[ \t\r\n]|\\\r?\n)*"

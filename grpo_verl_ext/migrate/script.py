@@ -109,7 +109,9 @@ class _Reader:
         found = _MODULE.search(text_of(node).strip("\"'"))
         if found is None:
             return
-        holder = _word_around(node)
+        holder, elsewhere = _word_around(node), "the trainer's command stands in a text for another program"
+        if holder.parent is None:
+            raise UnreadableScriptError(line_of(node), elsewhere)
         if _MODULE.fullmatch(text_of(node).strip("\"'")) and holder.parent.type in _WORDS:
             self._place_after(holder)
             self._follow_after(holder)
@@ -117,9 +119,7 @@ class _Reader:
             self.script.places.append(node.start_byte + 1 + len(text_of(node)[1:][: found.end()].encode()))
             self._follow_uses(holder.parent)
         elif not _is_said(holder):
-            raise UnreadableScriptError(
-                line_of(node), "the trainer's command stands in a text or another file"
-            )
+            raise UnreadableScriptError(line_of(node), elsewhere)
 
     def _place_after(self, module: Node) -> None:
         """Put the preset after the name and Hydra's options, which may not follow an override."""

@@ -1,4 +1,4 @@
-"""Test `grpo-verl-ext doctor --fix`: first mistakes give a command that passes, and nothing else is changed."""
+"""Test `grpo-verl-ext doctor --fix`: first mistakes give a command that passes, with nothing else changed."""
 
 import json
 import shlex
@@ -12,7 +12,7 @@ from grpo_verl_ext.doctor.correction import correct, put_in
 from grpo_verl_ext.utils.errors import Line
 
 ACTOR = "actor_rollout_ref.actor"
-GVPO, GRPO, LITE = ["+algo=gvpo"], ["+algo=grpo"], ["+algo=dr_grpo"]
+GVPO, GRPO, DR_GRPO = ["+algo=gvpo"], ["+algo=grpo"], ["+algo=dr_grpo"]
 STATIC = [f"{ACTOR}.use_dynamic_bsz=false", "trainer.n_gpus_per_node=8"]
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 OTHER_MICRO = [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu" for part in ("rollout", "ref")]
@@ -30,8 +30,8 @@ MISTAKES = {
         [f"{ACTOR}.kl_loss_coef"],
     ),
     "a preset before another script's loss": (
-        [*LITE, "algorithm.adv_estimator=gpg", f"{ACTOR}.policy_loss.loss_mode=gpg"],
-        LITE,
+        [*DR_GRPO, "algorithm.adv_estimator=gpg", f"{ACTOR}.policy_loss.loss_mode=gpg"],
+        DR_GRPO,
         ["algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode"],
     ),
     "a trainer mode of no registry": (
@@ -125,16 +125,12 @@ def test_a_first_mistake_gives_a_command_that_passes(whole: list[str], name: str
 
 
 def test_what_is_not_known_stays_and_is_said(whole: list[str]) -> None:
-    words = [
-        *GRPO,
-        *whole,
-        "reward.custom_reward_function.path=/no/reward.py",
-        "actor_rollout_ref.rollout.n=1",
-    ]
+    reward = "reward.custom_reward_function.path=/no/reward.py"
+    words = [*GRPO, *whole, reward, "actor_rollout_ref.rollout.n=1"]
     correction = correct(words)
     assert [each.check for each in correction.mended] == ["group-size"]
     assert [each.check for each in correction.left] == ["files"]
-    assert "reward.custom_reward_function.path=/no/reward.py" in correction.overrides
+    assert reward in correction.overrides
 
 
 def test_a_right_command_is_printed_as_it_is(whole: list[str]) -> None:
@@ -160,7 +156,7 @@ def test_json_has_the_command_and_what_was_mended(whole: list[str]) -> None:
     words = [*GRPO, *whole, "actor_rollout_ref.rollout.n=1"]
     result = CliRunner().invoke(app, ["doctor", "--fix", "--json", *words])
     found = json.loads(result.stdout)
-    assert found["command"][3:] == [*GRPO, *whole[:4], *whole[5:], "actor_rollout_ref.rollout.n=8"]
+    assert found["command"][3:] == [*GRPO, *whole[:4], "actor_rollout_ref.rollout.n=8", *whole[5:]]
     assert ([each["check"] for each in found["mended"]], found["findings"]) == (["group-size"], [])
 
 
