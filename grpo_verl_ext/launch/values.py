@@ -54,8 +54,13 @@ class Value:
 
 
 def words_of(preset: str, overrides: Sequence[str]) -> list[str]:
-    """Return the overrides of the training, the preset's first."""
-    return [f"{GROUP}={preset}", *overrides]
+    """Return the words of verl's command line, the preset's before the first override.
+
+    Hydra takes no override before an option that further ones follow.
+    """
+    is_override = (each.startswith("~") or ("=" in each and not each.startswith("-")) for each in overrides)
+    first = next((at for at, it_is in enumerate(is_override) if it_is), len(overrides))
+    return [*overrides[:first], f"{GROUP}={preset}", *overrides[first:]]
 
 
 def values(
