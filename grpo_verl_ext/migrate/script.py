@@ -109,24 +109,24 @@ class _Reader:
         found = _MODULE.search(text_of(node).strip("\"'"))
         if found is None:
             return
-        holder, elsewhere = _word_around(node), "the trainer's command stands in a text for another program"
-        if holder.parent is None:
-            raise UnreadableScriptError(line_of(node), elsewhere)
-        if _MODULE.fullmatch(text_of(node).strip("\"'")) and holder.parent.type in _WORDS:
-            self._place_after(holder)
-            self._follow_after(holder)
-        elif holder.parent.type == "variable_assignment":
+        word = _word_around(node)
+        holder = word.parent
+        if holder is not None and holder.type == "variable_assignment":
             self.script.places.append(node.start_byte + 1 + len(text_of(node)[1:][: found.end()].encode()))
-            self._follow_uses(holder.parent)
-        elif not _is_said(holder):
-            raise UnreadableScriptError(line_of(node), elsewhere)
+            self._follow_uses(holder)
+        elif holder is not None and _MODULE.fullmatch(text_of(node).strip("\"'")):
+            self._place_after(word)
+            self._follow_after(word)
+        elif holder is None or _name_of(holder) not in _SAYING:
+            why = "the trainer's command stands in a text for another program"
+            raise UnreadableScriptError(line_of(node), why)
 
     def _place_after(self, module: Node) -> None:
         """Put the preset after the name and Hydra's options, which may not follow an override."""
         last, words = module, _after(module)
         while words and self._first_text(words[0]).startswith("-"):
             last = words.pop(0)
-            if "=" not in text_of(last) and last.type == "word" and words:
+            if last.type == "word" and words and "=" not in text_of(last) + text_of(words[0]):
                 last = words.pop(0)
         self.script.places.append(last.end_byte)
 
@@ -141,18 +141,18 @@ class _Reader:
     def _follow_after(self, word: Node) -> None:
         for each in _after(word):
             self._follow(each)
-        assignment = word.parent.parent if word.parent is not None else None
-        if assignment is not None and assignment.type == "variable_assignment":
-            self._follow_uses(assignment)
+        holder = _around(word, "variable_assignment", "command")
+        if holder is not None and holder.type == "variable_assignment":
+            self._follow_uses(holder)
 
     def _follow_uses(self, assignment: Node) -> None:
         """Follow what stands after the uses of a variable that holds the trainer's name."""
         name = text_of(assignment.named_children[0])
         self._variable(name)
         for expansion in nodes_in(self.shell.root, "simple_expansion", "expansion"):
-            holder = _word_around(expansion)
-            if variable_of(expansion) == name and holder.parent.type in _WORDS:
-                self._follow_after(holder)
+            word = _word_around(expansion)
+            if variable_of(expansion) == name and word.parent is not None and word.parent.type in _WORDS:
+                self._follow_after(word)
 
     def _follow(self, word: Node) -> None:
         if word.id in self._followed:
@@ -248,10 +248,6 @@ class _Reader:
     def _set(self, line: int, start: int, end: int, head: str, value: str | None) -> None:
         word = head if value is None else f"{head.partition('=')[0]}={value}"
         self.script.settings.append(Setting(line, start, end, word if "=" in head else head, value))
-
-
-def _is_said(word: Node) -> bool:
-    return word.parent.type == "command" and _name_of(word.parent) in _SAYING
 
 
 def _name_of(command: Node) -> str:

@@ -1,9 +1,9 @@
 """Record the commands that shell scripts would start, without running them.
 
 Each script runs in a copy of its checkout in a temporary folder, with ``HOME`` inside it and a ``PATH`` of a
-few harmless tools and stand-ins. ``python3``, ``python``, ``torchrun``, ``uv run`` and ``ray job submit`` record
-their arguments; a command not on this ``PATH`` does nothing and succeeds; ``mkdir``, ``rm`` etc. work inside the
-folder and do nothing elsewhere. A script that redirects elsewhere is not run.
+few harmless tools and stand-ins. ``python3``, ``python``, ``torchrun``, ``uv run`` and ``ray job submit``
+record their arguments; a command not on this ``PATH`` does nothing and succeeds; ``mkdir``, ``rm`` etc. work
+inside the folder and do nothing elsewhere. A script that redirects elsewhere is not run.
 """
 
 from __future__ import annotations

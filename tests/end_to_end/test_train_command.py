@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 SHORT = ("trainer.total_training_steps=1", "trainer.save_freq=-1", "trainer.val_before_train=false")
 COMMAND = (
-    "grpo-verl-ext",
+    PROGRAM,
     "train",
     "gvpo",
     "+platform=cpu",
@@ -38,7 +39,7 @@ def test_it_trains(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("chain_sum")
 def test_a_worker_with_another_python_is_refused_before_a_rollout(tmp_path: Path) -> None:
-    """One that has verl and Ray, and whose verl is told to load no plugin, as where the package is missing."""
+    """One whose verl is told to load no plugin stands for one that lacks the package."""
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\nVERL_USE_EXTERNAL_PLUGINS=none exec python "$@"\n')
     python.chmod(0o755)

@@ -83,7 +83,9 @@ def test_options_of_the_loss_stay() -> None:
     assert "gvpo_beta=0.5" in migrated(f"{START} actor_rollout_ref.actor.policy_loss.gvpo_beta=0.5", "gvpo")
 
 
-@pytest.mark.parametrize("before", ["--config-name=ppo_megatron_trainer", "--config-path config -cn other"])
+@pytest.mark.parametrize(
+    "before", ["--config-name=ppo_megatron_trainer", "--config-path config -cn other", "--multirun"]
+)
 def test_the_preset_stands_after_hydras_options(before: str) -> None:
     assert migrated(f"{START} {before} a.b=1") == f"{START} {before} +algo@_global_=grpo a.b=1"
 

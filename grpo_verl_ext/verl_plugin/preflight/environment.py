@@ -117,8 +117,8 @@ def _loggers(config: DictConfig) -> Iterator[Problem]:
         module, seen = _LOGGERS.get(name), f"{key} is {_as_list(names)}"
         others = [each for each in names if each != name]
         if module is None and name not in (valid := Tracking.supported_backend):
-            fix = Line(f"{key}={_as_list([*others, _nearest(name, valid, 'console')])}")
-            yield Problem(key, names, fix, f"verl has no logger {name}", valid, seen)
+            line = Line(f"{key}={_as_list([*others, _nearest(name, valid, 'console')])}")
+            yield Problem(key, names, line, f"verl has no logger {name}", valid, seen)
         elif module is not None and importlib.util.find_spec(module) is None:
             fix = f"pip install {module}, or {key}={_as_list(others or ['console'])}"
             yield Problem(key, names, fix, f"{module} is not installed here", seen=seen)
