@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 SHORT = ("trainer.total_training_steps=1", "trainer.save_freq=-1", "trainer.val_before_train=false")
 COMMAND = (
-    PROGRAM,
+    str(Path(sys.executable).with_name("grpo-verl-ext")),
     "train",
     "gvpo",
     "+platform=cpu",
