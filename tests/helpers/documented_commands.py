@@ -97,7 +97,7 @@ STARTED_BY: Mapping[str, str] = {
     "grpo-verl-ext show gvpo …": (
         "tests/launch/test_values.py::test_the_command_prints_both_as_a_table_and_as_json"
     ),
-    "grpo-verl-ext migrate run.sh --algo gvpo > run_gvpo.sh": (
+    "grpo-verl-ext migrate run.sh --algo gvpo": (
         "tests/migrate/test_migrate.py::test_the_lines_are_named_with_their_values_and_the_presets"
     ),
     "grpo-verl-ext invariance": (
