@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
@@ -32,8 +33,9 @@ def run_training(preset: str, overrides: Sequence[str], **options: str) -> None:
 
     main_ppo.run_ppo = run_ppo
     # Where `python3 -m verl.trainer.main_ppo` has them; Ray and Hydra read them.
-    sys.argv = [str(main_ppo.__file__), *flags, *words_of(preset, overrides)]
-    main_ppo.main()
+    sys.argv = [inspect.getfile(main_ppo), *flags, *words_of(preset, overrides)]
+    main: Callable[[], None] = main_ppo.main  # Hydra reads its argument from sys.argv
+    main()
 
 
 class _AsksFirst:
