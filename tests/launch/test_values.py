@@ -49,6 +49,17 @@ def test_what_the_command_replaces_is_a_sentence_with_the_papers_place() -> None
     )
 
 
+def test_what_follows_from_another_key_is_not_replaced() -> None:
+    """The preset derives use_kl_loss from the anchor, true where it is the reference."""
+    overrides = ["algorithm.grpo_ext.gvpo_anchor=ref"]
+    (sentence,) = replaced("gvpo", configured("gvpo", overrides), overrides)
+    assert sentence.startswith("algorithm.grpo_ext.gvpo_anchor=ref (command line); the preset has old")
+    (own,) = replaced(
+        "gvpo", configured("gvpo", [f"{ACTOR}.use_kl_loss=true"]), [f"{ACTOR}.use_kl_loss=true"]
+    )
+    assert own.startswith(f"{ACTOR}.use_kl_loss=true (command line); the preset has false")
+
+
 def test_what_the_paper_does_not_give_is_named() -> None:
     config = configured("dapo", [])
     assert not_of_the_paper("dapo", config) == [

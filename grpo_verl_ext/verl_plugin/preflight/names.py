@@ -151,12 +151,17 @@ def replaced(config: DictConfig) -> dict[str, tuple[Any, Any]]:
 
 
 def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
-    """Return key → (the preset's value, the configured one) where they differ; {} without a known preset."""
+    """Return key → (the preset's value, the configured one) where they differ; {} without a known preset.
+
+    A value that a preset derives from another key follows what the command says of that key.
+    """
     name = str(written(config.algorithm).get("preset"))
     if name not in PRESETS:
         return {}
-    written_there, as_preset = PRESETS[name].leaves, copy.deepcopy(config)
-    for key, value in written_there.items():
-        OmegaConf.update(as_preset, key, value, force_add=True)
-    pairs = {key: (setting(as_preset, key), setting(config, key)) for key in written_there}
-    return {key: (own, now) for key, (own, now) in pairs.items() if own != now}
+    own, derived = PRESETS[name].leaves, copy.deepcopy(config)
+    for key, value in own.items():
+        if isinstance(value, str) and "${" in value:
+            OmegaConf.update(derived, key, value, force_add=True)
+            own[key] = setting(derived, key)
+    pairs = {key: (value, setting(config, key)) for key, value in own.items()}
+    return {key: (value, now) for key, (value, now) in pairs.items() if now != value}
