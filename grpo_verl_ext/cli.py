@@ -6,7 +6,7 @@ import gc
 import shlex
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib.metadata import version
@@ -100,6 +100,115 @@ def _prepare_process(
         sys.path.append(here)
 
 
+_Preset = Annotated[str, typer.Argument(metavar="ALGO", help="Use this preset, such as gvpo.")]
+_TrainingsOverrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[OVERRIDES]", help="As for verl's main_ppo: key=value.")
+]
+_ConfigPath = Annotated[
+    str | None,
+    typer.Option(
+        "--config-path", "-cp", help="Take configurations from this folder or pkg://MODULE, as main_ppo does."
+    ),
+]
+_ConfigName = Annotated[
+    str | None,
+    typer.Option("--config-name", "-cn", help="Use this configuration, such as ppo_megatron_trainer."),
+]
+
+
+def _given(**options: str | None) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@app.command("train", context_settings={"ignore_unknown_options": True})
+def _train(
+    algo: _Preset,
+    overrides: _TrainingsOverrides = None,
+    *,
+    config_path: _ConfigPath = None,
+    config_name: _ConfigName = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the values with their sources, and what doctor finds.")
+    ] = False,
+) -> None:
+    """Train with a preset: verl's main_ppo, refused wherever the plugin is not loaded.
+
+    All other options are Hydra's.
+    """
+    from grpo_verl_ext.launch.plugin_check import NoPluginError, check_configuration, check_here
+
+    words, options = overrides or [], _given(config_path=config_path, config_name=config_name)
+    with one_message("train", NoPluginError):
+        with redirect_stdout(sys.stderr), _without_collections():  # verl prints while it is imported
+            check_here()
+            config = _configured(algo, words, options)
+        if config is not None:
+            check_configuration(config)
+    from grpo_verl_ext.launch.show import print_head, print_values
+    from grpo_verl_ext.launch.train import run_training
+
+    print_head(algo, config, words)
+    if not dry_run:
+        run_training(algo, words, **options)
+        return
+    from grpo_verl_ext.doctor.configuration import examine_configuration
+    from grpo_verl_ext.launch.values import words_of
+
+    if config is None:
+        raise typer.BadParameter("--dry-run takes overrides alone, and no option of Hydra's")
+    print_values(algo, config, words, **_given(config_name=config_name))
+    raise typer.Exit(examine_configuration(words_of(algo, words), as_json=False, **options))
+
+
+@app.command("show")
+def _show(
+    algo: _Preset,
+    overrides: _TrainingsOverrides = None,
+    *,
+    config_path: _ConfigPath = None,
+    config_name: _ConfigName = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Print the values of a training, where each comes from, and what differs from the paper."""
+    words = overrides or []
+    with redirect_stdout(sys.stderr), _without_collections():
+        config = _configured(algo, words, _given(config_path=config_path, config_name=config_name))
+    from grpo_verl_ext.launch.show import print_json, print_values
+
+    write = print_json if as_json else print_values
+    write(algo, config, words, **_given(config_name=config_name))
+
+
+def _configured(algo: str, words: Sequence[str], options: Mapping[str, str]) -> Any:
+    """The configuration of a training; None with an option that only Hydra reads."""
+    from grpo_verl_ext.launch.values import configured, is_readable
+    from grpo_verl_ext.verl_plugin.compose import CompositionError
+
+    with one_message("verl's configuration", CompositionError):
+        return configured(algo, words, **options) if is_readable(words) else None
+
+
+@app.command("migrate")
+def _migrate(
+    script: Annotated[Path, typer.Argument(help="Read this shell script, which starts verl's trainer.")],
+    *,
+    algo: Annotated[str, typer.Option("--algo", help="Put this preset in, such as gvpo.")],
+) -> None:
+    """Print a script with a preset in the place of the lines that contradict it, and these lines to stderr.
+
+    Nothing of the script is started. Exit status 1: it could not be read, and nothing is printed.
+    """
+    from grpo_verl_ext.migrate.rewrite import UnknownPresetError, migrate
+    from grpo_verl_ext.migrate.script import read_script
+    from grpo_verl_ext.migrate.shell import UnreadableScriptError
+
+    with one_message("migrate", UnreadableScriptError, UnknownPresetError):
+        migrated = migrate(read_script(script.read_bytes()), algo)
+    for each in migrated.changes:
+        typer.echo(each, err=True)
+    typer.echo(migrated.source, nl=False)
+
+
 @app.command("invariance")
 def _invariance(
     *,
@@ -153,39 +262,37 @@ def _doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     *,
-    config_path: Annotated[
-        str | None,
-        typer.Option(
-            "--config-path",
-            "-cp",
-            help="Take configurations from this folder or pkg://MODULE, as main_ppo does.",
-        ),
-    ] = None,
-    config_name: Annotated[
-        str | None,
-        typer.Option("--config-name", "-cn", help="Use this configuration, such as ppo_megatron_trainer."),
-    ] = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Print the command with all that is known to mend it.")
+    ] = False,
+    config_path: _ConfigPath = None,
+    config_name: _ConfigName = None,
     module: Annotated[str | None, typer.Option("-m", hidden=True)] = None,
 ) -> None:
     """Check that the plugin is loaded, here and in a Ray worker; with a command line, check that training.
 
     The command line may be pasted whole: uv run python3 -m verl.trainer.main_ppo --config-name=… key=value …
 
-    Exit status 0: nothing found, 1: warnings, 2: errors.
+    Exit status 0: nothing found, 1: warnings, 2: errors; with --fix, in the corrected command.
     """
     from grpo_verl_ext.doctor.pasted_line import MODULE
 
     if module not in (None, MODULE):
         raise typer.BadParameter(f"-m is {module}; valid is {MODULE}. Type: -m {MODULE}")
-    named = {"config_path": config_path, "config_name": config_name}
-    options = {name: value for name, value in named.items() if value is not None}
+    options = _given(config_path=config_path, config_name=config_name)
+    if fix and not (overrides or options or module):
+        raise typer.BadParameter(
+            "--fix corrects a command line, and none is given. Type: doctor --fix +algo=…"
+        )
     with _failure_is_an_error(), _without_collections():
         if overrides or options or module:
             typer.echo("doctor: importing verl: seconds, or half a minute the first time", err=True)
             with redirect_stdout(sys.stderr):  # verl prints while it is imported
                 from grpo_verl_ext.doctor.configuration import examine_configuration
+                from grpo_verl_ext.doctor.correction import print_correction
 
-            status = examine_configuration(overrides or [], as_json=as_json, **options)
+            examine = print_correction if fix else examine_configuration
+            status = examine(overrides or [], as_json=as_json, **options)
         else:
             typer.echo("doctor: importing verl, here and in a Ray worker: up to minutes", err=True)
             from grpo_verl_ext.doctor.environment import examine_environment

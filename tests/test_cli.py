@@ -89,8 +89,9 @@ def test_the_commands() -> None:
             "doctor",
             "invariance",
         ),
-        *("iterate", "iterate plan", "iterate run", "prepare"),
+        *("iterate", "iterate plan", "iterate run", "migrate", "prepare"),
         *(f"prepare {name}" for name in PREPARED),
+        *("show", "train"),
     ]
 
 

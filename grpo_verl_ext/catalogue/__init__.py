@@ -111,6 +111,23 @@ def loss_of(config: DictConfig) -> Loss | None:
     return LOSSES.get(name) or VERLS_LOSSES.get(name)
 
 
+_LEFT_TO_USER = frozenset(
+    {
+        *("preset", "_target_", "step_rewards", "metric", "log"),
+        *("max_response_length", "max_resp_len", "len"),
+        *("gvpo_anchor", "gdpo_reward_keys", "gdpo_reward_weights"),
+    }
+)
+"""Last names of keys that an algorithm leaves to the user, besides the options of its loss."""
+
+
+def left_to_user(name: str) -> set[str]:
+    """Return the dotted keys of a preset that may have other values without making another algorithm."""
+    options = ALGORITHMS[name].loss.options
+    free = {*_LEFT_TO_USER, *(options.model_fields if options else ())}
+    return {key for key in PRESETS[name].leaves if key.rpartition(".")[2] in free}
+
+
 def has_groups(config: DictConfig) -> bool:
     """Whether the configured loss needs whole groups."""
     return isinstance(loss_of(config), GroupLoss)
@@ -194,5 +211,6 @@ __all__ = [
     "VerlsEstimator",
     "VerlsLoss",
     "enter",
+    "left_to_user",
     "mode_of",
 ]

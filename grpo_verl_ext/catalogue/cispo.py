@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 from grpo_verl_ext.catalogue.verls import clip_ratio
-from grpo_verl_ext.utils.errors import Problem
+from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR
 
 
@@ -20,7 +20,7 @@ def _advise_lower_bound(config: DictConfig) -> Iterator[Problem]:
             low,
             why="CISPO's importance weights have no lower bound (arXiv 2506.13585, §3.1)",
             valid="a number ≥ 1, which bounds nothing",
-            fix=f"{ACTOR}.clip_ratio_low=1.0",
+            fix=Line(f"{ACTOR}.clip_ratio_low=1.0"),
         )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import surrogate
 from grpo_verl_ext.catalogue.averages import Average
 from grpo_verl_ext.catalogue.record import Advice, TokenLoss
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.utils.options import is_number
 
@@ -61,12 +61,12 @@ def check_clip_range(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa:
         falls_back = clip_ratio is None and name != "clip_ratio"
         if not falls_back and not (is_number(clip_ratio) and clip_ratio >= 0):
             full = f"{ACTOR}.{name}"
-            raise SettingError(full, clip_ratio, valid="a finite number ≥ 0", fix=f"{full}=0.2")
+            raise SettingError(full, clip_ratio, valid="a finite number ≥ 0", fix=Line(f"{full}=0.2"))
     clip_ratio_c = actor.get("clip_ratio_c")
     if clip_ratio_c is not None and not (is_number(clip_ratio_c) and clip_ratio_c > 1):
         full = f"{ACTOR}.clip_ratio_c"
         raise SettingError(
-            full, clip_ratio_c, valid="a number > 1, or null for no dual clip", fix=f"{full}=null"
+            full, clip_ratio_c, valid="a number > 1, or null for no dual clip", fix=Line(f"{full}=null")
         )
 
 
@@ -83,7 +83,7 @@ def check_no_dual_clip(loss_mode: str, actor: Mapping[str, Any]) -> None:
             actor["clip_ratio_c"],
             why=f"policy_loss.loss_mode={loss_mode} has no dual clip",
             valid="null",
-            fix=f"{full}=null",
+            fix=Line(f"{full}=null"),
         )
 
 

@@ -9,7 +9,7 @@ from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 from grpo_verl_ext.catalogue.verls import clip_ratio
-from grpo_verl_ext.utils.errors import Problem
+from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR
 
 _LARGE = 100.0
@@ -29,7 +29,7 @@ def _advise(papers: str, config: DictConfig) -> Iterator[Problem]:
             why="DPPO truncates ρ there, and small values bias the gradient against rare tokens (arXiv "
             "2602.04879, §5.4); verl's default 3.0 is that of a dual clip",
             valid="a large number, or no truncation that acts",
-            fix=f"{key}=10000.0",
+            fix=Line(f"{key}=10000.0"),
         )
     for side in ("low", "high"):
         if clip_ratio(config, side) >= _PPOS_RANGE:
@@ -40,7 +40,7 @@ def _advise(papers: str, config: DictConfig) -> Iterator[Problem]:
                 why=f"DPPO reads it as the largest divergence of a token, for which its authors take "
                 f"{papers}; verl's default 0.2 is a range of ρ",
                 valid=papers,
-                fix=f"{key}={papers}",
+                fix=Line(f"{key}={papers}"),
             )
 
 

@@ -8,7 +8,7 @@ from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.clipped import clipped_loss
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
-from grpo_verl_ext.utils.errors import Problem
+from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import SCALE_FACTOR, setting
 
 
@@ -21,7 +21,7 @@ def _advise_length(config: DictConfig) -> Iterator[Problem]:
             factor,
             why=f"data.max_response_length is {budget}, which Dr. GRPO divides by (arXiv 2503.20783, §3.1 "
             "and its code); another constant scales the learning rate",
-            fix=f"'{SCALE_FACTOR}=${{data.max_response_length}}'",
+            fix=Line(f"{SCALE_FACTOR}=${{data.max_response_length}}"),
         )
 
 

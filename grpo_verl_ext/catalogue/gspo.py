@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 from grpo_verl_ext.catalogue.verls import clip_ratio
-from grpo_verl_ext.utils.errors import Problem
+from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR
 
 _TOKENS_RANGE = 0.1
@@ -25,7 +25,7 @@ def _advise_clip_range(config: DictConfig) -> Iterator[Problem]:
                 why="GSPO clips the ratio of a whole response to the power 1/|y|, which is near 1, where "
                 "GRPO's range clips nothing (arXiv 2507.18071, §5.1)",
                 valid=f"the paper's {papers}",
-                fix=f"{key}={papers}",
+                fix=Line(f"{key}={papers}"),
             )
 
 

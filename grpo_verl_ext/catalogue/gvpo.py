@@ -12,7 +12,7 @@ from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
-from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import Number, PositiveFloat, Section, option
 
@@ -34,7 +34,7 @@ class GvpoOptions(Section):
         "a finite number > 0",
         "0.1",
         why=f"policy_loss.loss_mode={_NAME} needs its β",
-        fix=f"+algo={_NAME}, or without the preset: {_WITHOUT_PRESET}",
+        fix=Line(f"+algo={_NAME}", more=f", or without the preset: {_WITHOUT_PRESET}"),
     )
     gvpo_alpha: Annotated[Number, Field(ge=0)] = option(
         0.0, "α of a response's weight |y|^(−α); GVPO's is 0", "a finite number ≥ 0", "0"
@@ -69,7 +69,10 @@ def _check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG
             why="without one of its terms the loss has another minimiser than π′ e^{R/β}, or none; it is the "
             "paper's ablation, not an algorithm",
             valid=ALL_TERMS,
-            fix=f"{POLICY_LOSS}.gvpo_terms={ALL_TERMS}, or in a grid that measures it: +{acknowledged}=true",
+            fix=Line(
+                f"{POLICY_LOSS}.gvpo_terms={ALL_TERMS}",
+                more=f", or in a grid that measures it: +{acknowledged}=true",
+            ),
         )
 
 
@@ -87,7 +90,7 @@ def _check_anchor(config: DictConfig) -> None:
             False,
             why="algorithm.grpo_ext.gvpo_anchor is ref, and verl then loads no reference",
             valid="true",
-            fix=f"{ACTOR}.use_kl_loss=true {ACTOR}.kl_loss_coef=0",
+            fix=Line(f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0"),
         )
 
 
@@ -101,7 +104,7 @@ def advise_sampling(config: DictConfig) -> Iterator[Problem]:
             rollout[name],
             why="some responses then have probability 0, and Theorem 2 of GVPO, whose condition is full "
             "support, does not hold",
-            fix=f"{ROLLOUT}.top_p=1 {ROLLOUT}.top_k=-1",
+            fix=Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1"),
         )
     if (config.algorithm.get("rollout_correction") or {}).get("rollout_is"):
         yield Problem(
@@ -109,7 +112,7 @@ def advise_sampling(config: DictConfig) -> Iterator[Problem]:
             config.algorithm.rollout_correction.rollout_is,
             why=f"the loss {_NAME} does not use importance weights: by Theorem 2 the minimiser is the same "
             "for every sampling distribution",
-            fix="algorithm.rollout_correction.rollout_is=null",
+            fix=Line("algorithm.rollout_correction.rollout_is=null"),
         )
 
 
@@ -129,7 +132,7 @@ def _advise_kl(config: DictConfig) -> Iterator[Problem]:
                 value,
                 why=f"{what} moves its minimiser away from π' e^{{R/β}} (arXiv 2504.19599, Theorem 1, whose "
                 "authors use none)",
-                fix=f"{key}={'false' if value is True else 0}",
+                fix=Line(f"{key}={'false' if value is True else 0}"),
             )
 
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from grpo_verl_ext.catalogue.preset_comments import comments_of
 from grpo_verl_ext.catalogue.record import Algorithm, RecordError
 from grpo_verl_ext.utils.keys import AGGREGATION, ESTIMATOR, LOSS, SECTION
 
@@ -30,12 +31,27 @@ class Preset:
         numbers: those of `_NUMBERS` that are set.
         options: the loss's own options that are set and do not depend on the training.
         values: all that the preset sets, as in its file.
+        comments: dotted key → the comment of the file that gives the value's source.
     """
 
     scale_rewards: str | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     values: DictConfig = field(default_factory=lambda: DictConfig({}), compare=False)
+    comments: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def leaves(self) -> dict[str, Any]:
+        """Dotted key → value as written, interpolations included."""
+        return dict(_leaves(OmegaConf.to_container(self.values, resolve=False), ""))
+
+
+def _leaves(values: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(values, dict) and values:
+        for key, value in values.items():
+            yield from _leaves(value, f"{name}.{key}".lstrip("."))
+    else:
+        yield name, values
 
 
 def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
@@ -46,7 +62,8 @@ def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
     """
     name, file = algorithm.name, folder / "algo" / f"{algorithm.name}.yaml"
     try:
-        values = OmegaConf.create(file.read_text("utf-8"))
+        text = file.read_text("utf-8")
+        values = OmegaConf.create(text)
         actor = values.actor_rollout_ref.actor
     except Exception as error:
         raise RecordError(name, "preset", str(file), f"it cannot be read: {error}") from error
@@ -64,6 +81,7 @@ def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
         {key: actor[key] for key in _NUMBERS if key in actor},
         dict(_options(algorithm, actor.policy_loss)),
         cast(DictConfig, values),
+        comments_of(text),
     )
 
 

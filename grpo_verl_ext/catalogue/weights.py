@@ -5,7 +5,7 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.record import Refuse
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import setting
 
 _WEIGHTS = "algorithm.rollout_correction.rollout_is"
@@ -30,7 +30,7 @@ def no_token_weights(why: str) -> Refuse:
                 setting(config, _WEIGHTS),
                 why=why,
                 valid="null; with bypass_mode, the loss itself has the rollout's log-probs",
-                fix=f"{_WEIGHTS}=null algorithm.rollout_correction.bypass_mode=true",
+                fix=Line(f"{_WEIGHTS}=null", "algorithm.rollout_correction.bypass_mode=true"),
             )
 
     return check

@@ -17,11 +17,12 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from grpo_verl_ext.utils.console import make_console
-from grpo_verl_ext.utils.errors import Finding, Problem, Severity, as_typed
+from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, setting
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import (
@@ -46,10 +47,10 @@ def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options:
     with redirect_stdout(sys.stderr):  # verl prints while it validates
         found = list(all_findings(overrides, **options))
     if as_json:
-        print(json.dumps({"findings": [_plain(each) for each in found]}, indent=2))
+        print(json.dumps({"findings": [plain(each) for each in found]}, indent=2))
     else:
-        _print_findings(found)
-    return _status(found)
+        print_findings(found, make_console())
+    return exit_status(found)
 
 
 def all_findings(
@@ -87,7 +88,7 @@ def _not_numbers(config: DictConfig, defaults: DictConfig) -> Iterator[Finding]:
         if isinstance(value, str) and isinstance(usual, int | float) and "${" not in value:
             valid = "true or false" if isinstance(usual, bool) else "a number"
             problem = Problem(
-                key, value, f"{key}={as_typed(usual)}", valid=f"{valid}, as in verl's own default"
+                key, value, Line(f"{key}={as_typed(usual)}"), valid=f"{valid}, as in verl's own default"
             )
             yield Finding("types", Severity.WARNING, problem)
 
@@ -156,7 +157,8 @@ def _refusal(message: str, config: DictConfig) -> Problem:
     if unexpected := re.search(r"got an unexpected keyword argument '(?P<name>\w+)'", said):
         key = f"{key}.{unexpected['name']}"
         value = setting(config, key)
-        return Problem(key, value, f"~{key} {nearest_line(config, key, value)}".strip(), seen=seen)
+        near = nearest_line(config, key, value)
+        return Problem(key, value, Line(f"~{key}", *filter(None, [near])), seen=seen)
     found = ((re.search(pattern, said), line) for pattern, line in _LINES.items())
     return Problem(key, None, next((line(match, config) for match, line in found if match), ""), seen=seen)
 
@@ -166,24 +168,24 @@ def _full(key: str) -> str:
     return f"actor_rollout_ref.{key}" if key.startswith("actor.") else key
 
 
-def _micro_batch(match: re.Match[str], _config: DictConfig) -> str:
+def _micro_batch(match: re.Match[str], _config: DictConfig) -> Line:
     key = _full(match["key"])
     dynamic = "critic" if key.startswith("critic.") else ACTOR
-    return f"{key}=1, or {dynamic}.use_dynamic_bsz=true"
+    return Line(f"{key}=1", more=f", or {dynamic}.use_dynamic_bsz=true")
 
 
 def _one_micro_batch(match: re.Match[str], _config: DictConfig) -> str:
-    return f"{_full(match['key'])}=null"
+    return Line(f"{_full(match['key'])}=null")
 
 
 def _mini_batch(match: re.Match[str], _config: DictConfig) -> str:
-    return f"{_full(match['key'])}={match['prompts']}"
+    return Line(f"{_full(match['key'])}={match['prompts']}")
 
 
 def _divisible(match: re.Match[str], config: DictConfig) -> str:
     least, n = int(match["least"]), int(config.actor_rollout_ref.rollout.n)
     prompts = least // math.gcd(least, n)
-    return f"data.train_batch_size={math.ceil(config.data.train_batch_size / prompts) * prompts}"
+    return Line(f"data.train_batch_size={math.ceil(config.data.train_batch_size / prompts) * prompts}")
 
 
 _LINES: Mapping[str, _Line] = {
@@ -199,7 +201,7 @@ def _two_kls(config: DictConfig) -> Iterator[Finding]:
     key = "algorithm.use_kl_in_reward"
     if setting(config, key) and setting(config, f"{ACTOR}.use_kl_loss"):
         why = f"{ACTOR}.use_kl_loss is true, too, so the KL counts twice"
-        yield Finding("verl", Severity.WARNING, Problem(key, True, f"{key}=false", why))
+        yield Finding("verl", Severity.WARNING, Problem(key, True, Line(f"{key}=false"), why))
 
 
 def _large_rank(config: DictConfig) -> Iterator[Finding]:
@@ -208,7 +210,7 @@ def _large_rank(config: DictConfig) -> Iterator[Finding]:
             rank = setting(config, key)
             if isinstance(rank, int) and rank > LARGEST_RANK:
                 valid = f"at most {LARGEST_RANK} in vLLM"
-                yield _refused(Problem(key, rank, f"{key}={LARGEST_RANK}", valid=valid))
+                yield _refused(Problem(key, rank, Line(f"{key}={LARGEST_RANK}"), valid=valid))
 
 
 def _separate_async(config: DictConfig) -> Iterator[Finding]:
@@ -219,11 +221,12 @@ def _separate_async(config: DictConfig) -> Iterator[Finding]:
     prompts, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
     if prompts != steps * mini_batch:
         why = f"verl's separate_async trainer wants {key} · parameter_sync_step, {mini_batch} · {steps}"
-        fix = f"data.train_batch_size={steps * mini_batch}"
+        fix = Line(f"data.train_batch_size={steps * mini_batch}")
         yield _refused(Problem("data.train_batch_size", prompts, fix, why=why))
 
 
-def _plain(finding: Finding) -> dict[str, object]:
+def plain(finding: Finding) -> dict[str, object]:
+    """Return a finding as a table of JSON."""
     problem, value = finding.problem, finding.problem.value
     return {
         "check": finding.check,
@@ -236,14 +239,15 @@ def _plain(finding: Finding) -> dict[str, object]:
     }
 
 
-def _status(found: Sequence[Finding]) -> int:
+def exit_status(found: Sequence[Finding]) -> int:
+    """Return the doctor's exit status: 0 for no finding, 1 for warnings, 2 for errors."""
     if any(each.severity is Severity.ERROR for each in found):
         return _WRONG
     return _WARNED if found else _CLEAN
 
 
-def _print_findings(found: Sequence[Finding]) -> None:
-    console = make_console()
+def print_findings(found: Sequence[Finding], console: Console) -> None:
+    """Print each finding with its line to type, and how many there are."""
     for each in found:
         style = "bold red" if each.severity is Severity.ERROR else "bold yellow"
         console.print(f"{each.severity.value} {each.check}", style=style, markup=False)

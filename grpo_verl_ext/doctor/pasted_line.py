@@ -37,7 +37,7 @@ def read(words: Sequence[str]) -> PastedLine:
         return PastedLine(list(words), [])
     end = next((at for at, word in enumerate(line) if at > module and _END.fullmatch(word)), len(line))
     before, after = line[:module], line[module + 1 : end]
-    own = [word for word in before if word == "--json" or word.startswith("--config-")]
+    own = [word for word in before if word in ("--json", "--fix") or word.startswith("--config-")]
     foreign = [word for word in after if _ARGUMENTS.fullmatch(word)]
     kept = [word for word in after if word.strip("\\ \n") and word not in foreign]
     left_out = [*(word for word in before if word not in own), *foreign, *line[end:]]

@@ -28,15 +28,16 @@ def print_any_character() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def make_console(*, at_least: int = 0) -> Console:
+def make_console(*, at_least: int = 0, stderr: bool = False) -> Console:
     """Return a console that never folds or cuts a line of text, so that paths can be copied whole.
 
     Args:
         at_least: columns that tables may use even if the terminal is narrower.
+        stderr: print there.
     """
     from rich.console import Console
 
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, stderr=stderr)
     console.width = max(console.width, at_least) if console.is_terminal else _UNLIMITED
     return console
 

@@ -5,8 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import yaml
+
+
+class Line(str):
+    """The words to type where they are parts of a training's command; ``doctor --fix`` puts them there.
+
+    As text: the words, quoted for a shell, and ``more``.
+
+    Attributes:
+        words: ``key=value``, which replaces what the command gives the key; ``~key``, which removes the key.
+        without: keys whose words leave the command.
+        more: what follows the words in the text, such as another way.
+    """
+
+    words: tuple[str, ...]
+    without: tuple[str, ...]
+    more: str
+
+    def __new__(cls, *words: str, without: tuple[str, ...] = (), more: str = "") -> Line:
+        """Return the line.
+
+        Args:
+            words: as above.
+            without: as above.
+            more: as above.
+        """
+        quoted = (f"'{word}'" if set(word) & set("$ []") else word for word in words)
+        line = super().__new__(cls, " ".join(quoted) + more)
+        line.words, line.without, line.more = words, without, more
+        return line
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Support pickling."""
+        return self.words, {"without": self.without, "more": self.more}
 
 
 class Severity(str, Enum):

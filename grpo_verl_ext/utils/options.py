@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 
 _LARGEST = 1e30
 """Largest |value| of a numeric setting: products of settings must fit fp32, which ends at 3.4e38."""
@@ -139,7 +139,7 @@ def _refused(
     key, value = f"{prefix}.{name}", values.get(name)
     if name not in model.model_fields:
         near = get_close_matches(name, model.model_fields, n=1)
-        fix = f"~{key} ++{prefix}.{near[0]}={value}" if near else f"~{key} to remove it"
+        fix = Line(f"~{key}", f"++{prefix}.{near[0]}={value}") if near else f"~{key} to remove it"
         valid = tuple(model.model_fields)
         return SettingError(key, value, seen=f"{key}={value!r} is not an option", valid=valid, fix=fix)
     field = model.model_fields[name]
@@ -156,6 +156,6 @@ def _refused(
 
 
 def _line(key: str, example: str) -> str:
-    """Return the line to type, quoted where a shell would read more into it."""
+    """Return the line to type; a placeholder such as ``<value>`` is for a reader alone."""
     line = f"{key}={example}"
-    return f"'{line}'" if set(line) & {"$", " "} else line
+    return line if "<" in example or "…" in example else Line(line)

@@ -19,7 +19,7 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.utils.errors import Problem
+from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import SECTION
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.registration import register
@@ -86,8 +86,9 @@ def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:
 
 def _no_such_key(config: DictConfig, key: str, value: str) -> Problem:
     seen = f"verl refuses the command line: {key}={value}, but neither verl nor a preset has this key"
-    line = nearest_line(config, key, value)
-    return Problem(key, value, seen=seen, fix=line or f"+{key}={value} if some code of yours reads it")
+    near = nearest_line(config, key, value)
+    line = Line(near, without=(key,)) if near else f"+{key}={value} if some code of yours reads it"
+    return Problem(key, value, seen=seen, fix=line)
 
 
 def nearest_line(config: DictConfig, key: str, value: object) -> str:
@@ -156,8 +157,9 @@ def _folder(config_path: str) -> Path:
 
 def _no_such_preset(missing: str, valid: Sequence[str]) -> CompositionError:
     group, _, name = missing.rpartition("/")
-    nearest = next(iter(get_close_matches(name.lower().replace("-", "_"), valid, n=1)), "<one of them>")
-    return CompositionError(Problem(f"+{group}", name, valid=valid, fix=f"+{group}={nearest}"))
+    near = get_close_matches(name.lower().replace("-", "_"), valid, n=1)
+    fix = Line(f"+{group}={near[0]}") if near else f"+{group}=<one of them>"
+    return CompositionError(Problem(f"+{group}", name, valid=valid, fix=fix))
 
 
 def _no_such_training(config_path: str, config_name: str) -> CompositionError:

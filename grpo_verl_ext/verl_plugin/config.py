@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from grpo_verl_ext.catalogue import ESTIMATORS
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION
 from grpo_verl_ext.utils.options import (
     Count,
@@ -350,13 +350,13 @@ def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
         return {}
     if not isinstance(algorithm, Mapping):
         raise SettingError(
-            "algorithm", algorithm, valid="a section", fix=f"algorithm.adv_estimator={algorithm}"
+            "algorithm", algorithm, valid="a section", fix=Line(f"algorithm.adv_estimator={algorithm}")
         )
     section = algorithm.get("grpo_ext")
     if section is None:
         return {}
     if not isinstance(section, Mapping):
-        raise SettingError(SECTION, section, valid="a section, or null", fix=f"{SECTION}=null")
+        raise SettingError(SECTION, section, valid="a section, or null", fix=Line(f"{SECTION}=null"))
     return section
 
 
@@ -367,7 +367,7 @@ def _without_files() -> SettingError:
         None,
         why=f"{GOLD_RESPONSES} needs the responses to measure",
         valid="a data file, or a list of them",
-        fix=f"'+{key}=${{data.val_files}}'",
+        fix=Line(f"+{key}=${{data.val_files}}"),
     )
 
 
@@ -379,7 +379,7 @@ def _check_budget(options: Options) -> None:
             None,
             why=f"{SECTION}.mask_truncated_completions needs the response budget",
             valid="an integer ≥ 1",
-            fix=f"'+{key}=${{data.max_response_length}}'",
+            fix=Line(f"+{key}=${{data.max_response_length}}"),
         )
 
 
@@ -397,7 +397,9 @@ def _check_estimator(options: Options, estimator: str | None, norm_adv_by_std_in
             options.scale_rewards,
             why=f"algorithm.adv_estimator={estimator} divides by no standard deviation",
             valid="none",
-            fix=f"{key}=none, or for the scaled estimator: algorithm.adv_estimator=grpo_outcome",
+            fix=Line(
+                f"{key}=none", more=", or for the scaled estimator: algorithm.adv_estimator=grpo_outcome"
+            ),
         )
     record = ESTIMATORS.get(str(estimator))
     if record is not None and record.sums_to_zero and options.mask_truncated_completions:
@@ -408,7 +410,7 @@ def _check_estimator(options: Options, estimator: str | None, norm_adv_by_std_in
             why=f"with algorithm.adv_estimator={estimator} a response that left the loss would unbalance its "
             "group, whose weights must sum to zero",
             valid="false",
-            fix=f"{key}=false, and shape the reward instead: reward.reward_manager.name=dapo",
+            fix=Line(f"{key}=false", more=", and shape the reward instead: reward.reward_manager.name=dapo"),
         )
     # verl's default is true, so only false is a choice of the user.
     if not norm_adv_by_std_in_grpo and options.scale_rewards != "none":
@@ -419,5 +421,5 @@ def _check_estimator(options: Options, estimator: str | None, norm_adv_by_std_in
             why=f"{estimator} divides by the standard deviation of the {options.scale_rewards} "
             f"({SECTION}.scale_rewards)",
             valid="true",
-            fix=f"+{SECTION}.scale_rewards=none, or {key}=true",
+            fix=Line(f"+{SECTION}.scale_rewards=none", more=f", or {key}=true"),
         )

@@ -9,7 +9,7 @@ from verl.workers.config import PolicyLossConfig
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import Loss, TokenLoss, mode_of
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import AGGREGATION, POLICY_LOSS, SCALE_FACTOR
 from grpo_verl_ext.utils.options import Count, PositiveFloat, Section, is_positive, option, read_section
 
@@ -105,7 +105,7 @@ def check_no_mask(loss_mode: str, actor: Mapping[str, Any]) -> None:
             _mask_threshold(actor),
             why=f"policy_loss.loss_mode={loss_mode} does not read it",
             valid="null",
-            fix=f"{_MASK}=null",
+            fix=Line(f"{_MASK}=null"),
         )
 
 
@@ -122,7 +122,7 @@ def _check_aggregation(loss: Loss, actor: Mapping[str, Any]) -> None:
             why=f"with policy_loss.loss_mode={loss.name} verl is to aggregate KL and entropy as the loss "
             "does",
             valid=required,
-            fix=f"{AGGREGATION}={required}",
+            fix=Line(f"{AGGREGATION}={required}"),
         )
     if required == CONSTANT_LENGTH.mode and not is_positive(actor["loss_scale_factor"]):
         raise SettingError(
@@ -131,5 +131,5 @@ def _check_aggregation(loss: Loss, actor: Mapping[str, Any]) -> None:
             why=f"policy_loss.loss_mode={loss.name} divides by a constant length (with null verl would take "
             "the longest response of each micro-batch)",
             valid="a number > 0, the response budget",
-            fix=f"'{SCALE_FACTOR}=${{data.max_response_length}}'",
+            fix=Line(f"{SCALE_FACTOR}=${{data.max_response_length}}"),
         )

@@ -1,9 +1,9 @@
 """Record the commands that shell scripts would start, without running them.
 
 Each script runs in a copy of its checkout in a temporary folder, with ``HOME`` inside it and a ``PATH`` of a
-few harmless tools and stand-ins. ``python3``, ``python``, ``torchrun`` and ``ray job submit`` record their
-arguments; a command not on this ``PATH`` does nothing and succeeds; ``mkdir``, ``rm`` etc. work inside the
-folder and do nothing elsewhere. A script that redirects elsewhere is not run.
+few harmless tools and stand-ins. ``python3``, ``python``, ``torchrun``, ``uv run`` and ``ray job submit``
+record their arguments; a command not on this ``PATH`` does nothing and succeeds; ``mkdir``, ``rm`` etc. work
+inside the folder and do nothing elsewhere. A script that redirects elsewhere is not run.
 """
 
 from __future__ import annotations
@@ -54,6 +54,12 @@ exit 0
 RAY = """\
 while (($#)); do
     [[ $1 == -- ]] && { shift; exec "$@"; }
+    shift
+done
+"""
+UV = """\
+while (($#)); do
+    [[ $1 == python3 || $1 == python || $1 == torchrun ]] && exec "$@"
     shift
 done
 """
@@ -148,6 +154,7 @@ class Folder:
         for name in WRITING:
             self._stand_in(name, WRITER.format(name=name, real=shutil.which(name)))
         self._stand_in("ray", RAY)
+        self._stand_in("uv", UV)
         self._stand_in("nohup", PASSING_ON)
         (self.tools / "nothing_done").write_text(NOTHING_DONE, encoding="utf-8")
 

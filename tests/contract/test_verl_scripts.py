@@ -47,6 +47,7 @@ def test_arguments_are_recorded_word_by_word(tmp_path: Path) -> None:
     [
         'ray job submit --no-wait --runtime-env="$PWD/env.yaml" -- python3 -m verl.trainer.main_ppo a=1',
         "set -u; : ${WHERE_IT_IS:?say where} $AND_THIS; python -m verl.trainer.main_ppo a=1 | tee -a log.txt",
+        "uv run --frozen --extra vllm python3 -m verl.trainer.main_ppo a=1",
         "set -e; ulimit -n 1048576; pip install x; sudo reboot; nohup python -m verl.trainer.main_ppo a=1",
     ],
 )

@@ -119,7 +119,7 @@ class Judge:
     def verdict(self, invocation: Invocation, algo: str | None) -> Verdict:
         """Of one list of arguments, with ``+algo=`` in front if there is one."""
         verdict = Verdict(invocation.script, str(invocation.module), algo, list(invocation.overrides))
-        composed = self._composed(invocation, algo)
+        composed = self.composed(invocation, algo)
         if composed.refusal is not None:
             verdict.verl = composed.refusal
             return verdict
@@ -131,7 +131,8 @@ class Judge:
             _compare(verdict, own, _called(self.hooked, composed.config))
         return verdict
 
-    def _composed(self, invocation: Invocation, algo: str | None) -> Composed:
+    def composed(self, invocation: Invocation, algo: str | None) -> Composed:
+        """Compose one list of arguments, with ``+algo=`` in front if there is one."""
         from hydra import compose, initialize_config_dir
         from hydra._internal.utils import get_args_parser
 

@@ -1,10 +1,9 @@
 """Test `grpo-verl-ext doctor`: wrong configurations are found by name; a right one gives no finding."""
 
-import copy
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import metadata
 from importlib.util import find_spec
@@ -13,11 +12,8 @@ from typing import Any
 
 import pandas
 import pytest
-import torch
 import verl
-from hydra._internal.config_repository import ConfigRepository
 from processes import Python
-from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import grpo_verl_ext.config
@@ -37,50 +33,6 @@ PRESETS = sorted(file.stem for file in ALGO.glob("*.yaml"))
 ACTOR = "actor_rollout_ref.actor"
 CPU = "+platform=cpu"
 GPUS = ["actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=8", "trainer.nnodes=2"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def each_file_is_parsed_once() -> Iterator[None]:
-    """Let Hydra parse each file once, not for each configuration, which takes half of the time."""
-    parse, parsed = ConfigRepository.load_config, dict[tuple[str, ...], Any]()
-
-    def load_config(repository: ConfigRepository, config_path: str) -> Any:
-        key = (config_path, *(source.path for source in repository.sources))
-        if key not in parsed:
-            parsed[key] = parse(repository, config_path)
-        return copy.deepcopy(parsed[key])
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ConfigRepository, "load_config", load_config)
-        yield
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Overrides with which every preset passes: data, a model of 2048 positions, groups of four."""
-    folder = tmp_path_factory.mktemp("files")
-    pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(folder / "train.parquet")
-    model = folder / "model"
-    model.mkdir()
-    described = {
-        "model_type": "qwen2",
-        "max_position_embeddings": 2048,
-        "architectures": ["Qwen2ForCausalLM"],
-    }
-    (model / "config.json").write_text(json.dumps(described))
-    save_file({"weight": torch.zeros(2)}, model / "model.safetensors")
-    return [
-        CPU,
-        f"data.train_files={folder}/train.parquet",
-        f"data.val_files={folder}/train.parquet",
-        f"actor_rollout_ref.model.path={model}",
-        "actor_rollout_ref.rollout.n=4",
-        "data.train_batch_size=64",
-        f"{ACTOR}.ppo_mini_batch_size=32",
-        f"{ACTOR}.use_dynamic_bsz=true",
-        "data.max_prompt_length=512",
-        "data.max_response_length=512",
-    ]
 
 
 def overrides_of(whole: Sequence[str], preset: str, *more: str) -> list[str]:
@@ -477,7 +429,7 @@ MISTAKES = {
     "a name of no logger": (
         ["trainer.logger=[console,wandbb]"],
         "packages",
-        "trainer.logger=[console,wandb]",
+        "'trainer.logger=[console,wandb]'",
     ),
     "a logger that is not installed": (
         ["trainer.logger=[console,clearml]"],

@@ -87,6 +87,22 @@ STARTED_BY: Mapping[str, str] = {
         "tests/doctor/test_doctor.py::test_the_configuration_is_the_one_that_it_names"
     ),
     "grpo-verl-ext doctor +algo=NAME …": "tests/doctor/test_doctor.py::test_words_for_people",
+    "grpo-verl-ext doctor --fix +algo=gvpo …": (
+        "tests/doctor/test_correction.py::test_the_printed_command_can_be_pasted"
+    ),
+    # shorter, the same preset on the embedded task
+    "grpo-verl-ext train gvpo data.train_files=… …": (
+        "tests/end_to_end/test_train_command.py::test_it_trains"
+    ),
+    "grpo-verl-ext train gvpo data.train_files=… … --dry-run": (
+        "tests/launch/test_train.py::test_a_dry_run_prints_values_and_findings_and_starts_nothing"
+    ),
+    "grpo-verl-ext show gvpo …": (
+        "tests/launch/test_values.py::test_the_command_prints_both_as_a_table_and_as_json"
+    ),
+    "grpo-verl-ext migrate run.sh --algo gvpo": (
+        "tests/migrate/test_migrate.py::test_the_lines_are_named_with_their_values_and_the_presets"
+    ),
     "grpo-verl-ext invariance": (
         "tests/plugin/invariance/test_invariance.py::test_the_command_passes_when_ours_are_invariant"
     ),

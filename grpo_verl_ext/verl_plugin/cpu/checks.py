@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, MODEL, ROLLOUT
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import Options
@@ -54,7 +54,7 @@ def check_cache(config: DictConfig) -> None:
             why=f"a sequence of {tokens} tokens has {least} bytes of keys and values in "
             f"{_selected(config, MODEL)}, and vLLM starts only with room for one",
             valid=f"an integer ≥ {sizes.cache_of(1, shape, tokens)}",
-            fix=f"{CACHE}={sizes.kv_cache_bytes(_selected(config, MODEL), tokens)}{shorter}",
+            fix=Line(f"{CACHE}={sizes.kv_cache_bytes(_selected(config, MODEL), tokens)}", more=shorter),
         )
 
 
@@ -75,7 +75,7 @@ def check_bucket(config: DictConfig) -> None:
             why=f"the embedding of {_selected(config, MODEL)}, {shape.vocabulary} words × {shape.width} in "
             f"float32, has {size / sizes.MEBI:.1f} MiB and travels in one piece",
             valid=f"an integer ≥ {needed}",
-            fix=f"{BUCKET}={needed}",
+            fix=Line(f"{BUCKET}={needed}"),
         )
 
 

@@ -6,7 +6,7 @@ from numbers import Real
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.verl_plugin.features import Feature, Refusal
 
@@ -29,7 +29,7 @@ def check_rewards(config: DictConfig) -> None:
             names,
             why="GDPO normalises each of several rewards on its own (arXiv 2601.05242)",
             valid="two or more different names that the reward function returns beside its score",
-            fix=f"'{_KEYS}=[correctness,format]', or for one reward: +algo=grpo",
+            fix=Line(f"{_KEYS}=[correctness,format]", more=", or for one reward: +algo=grpo"),
         )
     _check_weights(names, setting(config, _WEIGHTS))
     scale = setting(config, f"{SECTION}.scale_rewards", "group")
@@ -39,7 +39,7 @@ def check_rewards(config: DictConfig) -> None:
             scale,
             why="GDPO divides each reward by its standard deviation in the group (arXiv 2601.05242)",
             valid="group",
-            fix=f"{SECTION}.scale_rewards=group",
+            fix=Line(f"{SECTION}.scale_rewards=group"),
         )
 
 
@@ -54,7 +54,7 @@ def _check_weights(names: list[str], weights: object) -> None:
             given,
             why=f"{_KEYS} has {len(names)} names",
             valid=f"{len(names)} finite numbers, not all 0, or null",
-            fix=f"'{_WEIGHTS}=[{','.join(['1.0'] * len(names))}]'",
+            fix=Line(f"{_WEIGHTS}=[{','.join(['1.0'] * len(names))}]"),
         )
 
 
@@ -72,7 +72,7 @@ SEVERAL_REWARDS = Feature(
             "algorithm.use_kl_in_reward",
             f"{_APART}this KL is subtracted from their sum",
             "false",
-            "algorithm.use_kl_in_reward=false actor_rollout_ref.actor.use_kl_loss=true",
+            Line("algorithm.use_kl_in_reward=false", "actor_rollout_ref.actor.use_kl_loss=true"),
         ),
         Refusal(
             ("several_rewards",),
@@ -80,7 +80,7 @@ SEVERAL_REWARDS = Feature(
             "reward.reward_kwargs.overlong_buffer_cfg.enable",
             f"{_APART}verl's punishment of long responses is added to their sum",
             "false, and a reward of yours that punishes",
-            "reward.reward_kwargs.overlong_buffer_cfg.enable=false",
+            Line("reward.reward_kwargs.overlong_buffer_cfg.enable=false"),
         ),
         Refusal(
             ("several_rewards",),
@@ -89,7 +89,7 @@ SEVERAL_REWARDS = Feature(
             f"{_APART}the models of algorithm.grpo_ext.reward_model and …reward_models, or of verl's server, "
             "add to their sum",
             "a weight of 0 for each of them, which only reports its score",
-            "reward.reward_manager.name=naive, or ++algorithm.grpo_ext.reward_model.weight=0",
+            Line("reward.reward_manager.name=naive", more=", or ++algorithm.grpo_ext.reward_model.weight=0"),
         ),
     ),
     checks={"several-rewards": check_rewards},

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT
 from grpo_verl_ext.verl_plugin.config import (
     AGENT_LOOPS,
@@ -48,7 +48,7 @@ def _refuse_replay(config: DictConfig) -> None:
             "R3",
             why=f"the responses of {GOLD_RESPONSES} have no rollout whose experts could be replayed",
             valid=("disabled", "R2"),
-            fix=f"~{GOLD_RESPONSES}",
+            fix=Line(f"~{GOLD_RESPONSES}"),
         )
 
 
@@ -104,7 +104,7 @@ def check_seeds(config: DictConfig) -> None:
             rollout.name,
             why=f"{SEED_REQUESTS} needs requests that take a seed",
             valid=SEEDED_ROLLOUTS,
-            fix=f"{key}={SEEDED_ROLLOUTS[0]}, or ~{SEED_REQUESTS}",
+            fix=Line(f"{key}={SEEDED_ROLLOUTS[0]}", more=f", or ~{SEED_REQUESTS}"),
         )
     loop = rollout.agent.default_agent_loop
     if loop not in AGENT_LOOPS.values():
@@ -114,7 +114,7 @@ def check_seeds(config: DictConfig) -> None:
             loop,
             why=f"{SEED_REQUESTS} needs an agent loop that passes seeds on",
             valid=tuple(AGENT_LOOPS.values()),
-            fix=f"{key}={AGENT_LOOPS.get(loop, 'grpo_ext_single_turn_agent')}",
+            fix=Line(f"{key}={AGENT_LOOPS.get(loop, 'grpo_ext_single_turn_agent')}"),
         )
 
 
@@ -139,7 +139,7 @@ REQUEST_SEEDS = Feature(
             MODE,
             f"with {SEED_REQUESTS} an interrupted response would draw the same random numbers again",
             ("sync", "grpo_ext_sync"),
-            f"{MODE}=grpo_ext_sync",
+            Line(f"{MODE}=grpo_ext_sync"),
         ),
     ),
     checks={"seeds": check_seeds},

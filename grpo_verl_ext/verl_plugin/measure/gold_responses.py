@@ -21,7 +21,7 @@ from verl.utils.tokenizer.chat_template import apply_chat_template
 from verl.workers.utils.padding import response_from_nested
 
 from grpo_verl_ext.algorithms import ragged
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.verl_plugin.batch.fields import clear, data_parallel_size, nested, put_rows
 from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, GoldResponseOptions, Options
@@ -122,7 +122,7 @@ def read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow]
             config.actor_rollout_ref.model.path,
             why=f"it takes more than text, for which {GOLD_RESPONSES} has no positions",
             valid="a model of text",
-            fix=f"~{GOLD_RESPONSES}",
+            fix=Line(f"~{GOLD_RESPONSES}"),
         )
     # As verl reads its data, but for what would leave rows out or take others than the first.
     data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
@@ -177,5 +177,5 @@ def _check_rows(rows: list[GoldRow], options: GoldResponseOptions, data: DictCon
                 data[key],
                 why=f"row {number} of {GOLD_RESPONSES}.files has a {name} of {lengths[number]} tokens",
                 valid=f"at least {max(lengths)}",
-                fix=f"data.{key}={max(lengths)}, or ~{GOLD_RESPONSES}",
+                fix=Line(f"data.{key}={max(lengths)}", more=f", or ~{GOLD_RESPONSES}"),
             )

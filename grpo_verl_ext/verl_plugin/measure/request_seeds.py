@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.verl_plugin.config import SEED_REQUESTS
 
 
@@ -50,7 +50,7 @@ class SeededServer:
                 seed,
                 why="this trainer does not number the responses to a prompt, which would all be equal",
                 valid="verl's v1 trainer",
-                fix=f"trainer.use_v1=true, or ~{SEED_REQUESTS}",
+                fix=Line("trainer.use_v1=true", more=f", or ~{SEED_REQUESTS}"),
             )
         self._server = server
         self._seed = seed

@@ -27,7 +27,7 @@ from verl.workers.utils.padding import response_from_nested
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import aggregation, mini_batch
 from grpo_verl_ext.catalogue import GroupLoss, MiniBatchStatistic
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.batch.fields import like
@@ -207,7 +207,7 @@ def check_statistic_engine(strategy: str) -> None:
             strategy,
             why="what a loss needs of the whole mini-batch is not measured there between updates",
             valid=(*STATISTIC_ENGINES, "one update per rollout"),
-            fix=f"{key}=fsdp2",
+            fix=Line(f"{key}=fsdp2"),
         )
 
 

@@ -13,7 +13,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.record import Advise, Refuse
-from grpo_verl_ext.utils.errors import Finding, Problem, SettingError, Severity
+from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION
 from grpo_verl_ext.verl_plugin.config import written
 from grpo_verl_ext.verl_plugin.cpu.checks import (
@@ -138,7 +138,7 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
             f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
             f"nothing is known of what it looks at; the training goes on"
         )
-        yield Finding(name, Severity.WARNING, Problem("", None, f"++{_SILENCE}=[{name}]", seen=seen))
+        yield Finding(name, Severity.WARNING, Problem("", None, Line(f"++{_SILENCE}=[{name}]"), seen=seen))
 
 
 def _names(config: DictConfig) -> list[str]:
@@ -158,7 +158,7 @@ def _missing(key: str) -> Problem:
         return Problem(key, None, f"{key}=<value>", seen=seen)
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    return Problem(key, None, f"{key}=vllm", valid=tuple(RolloutReplicaRegistry._registry), seen=seen)
+    return Problem(key, None, Line(f"{key}=vllm"), valid=tuple(RolloutReplicaRegistry._registry), seen=seen)
 
 
 def _silenced(config: DictConfig) -> list[str]:
@@ -169,7 +169,11 @@ def _silenced(config: DictConfig) -> list[str]:
     for name in names:
         if not isinstance(name, str) or name not in valid:
             raise SettingError(
-                _SILENCE, names, why=f"{name!r} is not the name of a check", valid=valid, fix=f"{_SILENCE}=[]"
+                _SILENCE,
+                names,
+                why=f"{name!r} is not the name of a check",
+                valid=valid,
+                fix=Line(f"{_SILENCE}=[]"),
             )
     return [str(name) for name in names]
 

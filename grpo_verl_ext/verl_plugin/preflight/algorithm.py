@@ -18,7 +18,7 @@ from grpo_verl_ext.catalogue import (
 )
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
-from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options, written
@@ -66,7 +66,7 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
                 why=f"policy_loss.loss_mode is {loss_mode}, and the estimator {estimator} and the loss {loss} "
                 "belong together",
                 valid=f"{estimator} with the loss {loss}, or neither",
-                fix=f"algorithm.adv_estimator={estimator} actor_rollout_ref.actor.policy_loss.loss_mode={loss}",
+                fix=Line(f"algorithm.adv_estimator={estimator}", f"{ACTOR}.policy_loss.loss_mode={loss}"),
             )
 
 
@@ -80,7 +80,7 @@ def advise_constant_length(config: DictConfig) -> Iterator[Problem]:
             why="with loss_agg_mode=seq-mean-token-sum-norm verl then divides by the longest response of "
             "each micro-batch, and the gradient depends on how the batch is cut (`grpo-verl-ext invariance "
             "--verl` measures it)",
-            fix=f"'{SCALE_FACTOR}=${{data.max_response_length}}', or +algo={DR_GRPO.name}",
+            fix=Line(f"{SCALE_FACTOR}=${{data.max_response_length}}", more=f", or +algo={DR_GRPO.name}"),
         )
 
 
@@ -96,7 +96,7 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
             kind,
             why="its gradient has mean 0: as a loss it does not hold the policy to the reference at all (J. "
             "Schulman, Approximating KL Divergence; docs/anatomy.md measures it)",
-            fix=f"{key}=k3+, the value of k3 with the gradient of k2",
+            fix=Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2"),
         )
     elif kind in BIASED_GRADIENT and not _has_kl_in_loss(config):
         yield Problem(
@@ -104,7 +104,7 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
             kind,
             why="its gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) (docs/anatomy.md "
             "measures it); GRPO's paper means it so, other estimators have no reason to",
-            fix=f"{key}=k3+, the value of k3 with the gradient of k2",
+            fix=Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2"),
         )
 
 
@@ -124,7 +124,7 @@ def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
             why=f"trainer.v1.….parameter_sync_step is {parts}, and advantages are computed for each of these "
             "parts: the standard deviation is that of a part, not of the batch",
             valid="batch with a parameter_sync_step of 1, or another scale",
-            fix=f"{SECTION}.scale_rewards=group",
+            fix=Line(f"{SECTION}.scale_rewards=group"),
         )
 
 
@@ -145,7 +145,7 @@ def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
                 options[name],
                 why=f"algorithm.adv_estimator={estimator} is not of this package and does not read it",
                 valid=tuple(ESTIMATORS),
-                fix=f"~{key}, or algorithm.adv_estimator=<one of them>",
+                fix=Line(f"~{key}", more=", or algorithm.adv_estimator=<one of them>"),
             )
 
 
@@ -160,7 +160,7 @@ def check_group_size(config: DictConfig) -> None:
             why=f"algorithm.adv_estimator={estimator} compares the responses of a prompt with each other, "
             + (one if n == 1 else "whose number this is to be"),
             valid="an integer ≥ 2",
-            fix=f"{ROLLOUT}.n=8",
+            fix=Line(f"{ROLLOUT}.n=8"),
         )
 
 
@@ -178,7 +178,7 @@ def check_groups(config: DictConfig) -> None:
             why=f"trainer.v1.trainer_mode={mode} keeps the responses of a prompt in one optimizer step, and "
             "each rank shuffles its own rows",
             valid="false",
-            fix=f"{ACTOR}.shuffle=false",
+            fix=Line(f"{ACTOR}.shuffle=false"),
         )
 
 
@@ -207,7 +207,7 @@ def check_verls_aggregation(config: DictConfig) -> None:
             why=f"algorithm.adv_estimator={estimator.name} and policy_loss.loss_mode={loss.name} are "
             f"{' or '.join(named)}, whose paper averages otherwise",
             valid=tuple(named.values()),
-            fix=f"{AGGREGATION}={next(iter(named.values()))}",
+            fix=Line(f"{AGGREGATION}={next(iter(named.values()))}"),
         )
 
 
@@ -245,7 +245,7 @@ def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:
             loss.name,
             why=f"verl's {loss.name} {why}, so that the gradient depends on how the batch is cut "
             "(`grpo-verl-ext invariance --verl` measures it)",
-            fix=fix,
+            fix=Line(fix),
         )
     if not loss.has_ratio and several_updates(config):
         yield Problem(
@@ -255,7 +255,7 @@ def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:
             f"{actor.ppo_epochs} a rollout is used for several updates, and policy_loss.loss_mode="
             f"{loss.name} has no ratio that corrects for a policy that has moved",
             valid="one update on a rollout",
-            fix=f"'{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}' {ACTOR}.ppo_epochs=1",
+            fix=Line(f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}", f"{ACTOR}.ppo_epochs=1"),
         )
 
 
@@ -270,5 +270,5 @@ def _advise_average(config: DictConfig, loss: VerlsLoss) -> Iterator[Problem]:
             setting(config, AGGREGATION),
             why=f"{why}, and verl's loss of that name averages as this key says",
             valid=wanted,
-            fix=f"{AGGREGATION}={wanted}",
+            fix=Line(f"{AGGREGATION}={wanted}"),
         )

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from packaging.version import Version
 
 from grpo_verl_ext.utils.console import line_to_install
-from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
@@ -75,7 +75,7 @@ def _rollout(config: DictConfig) -> Iterator[Problem]:
 
         valid = tuple(RolloutReplicaRegistry._registry)
         if name not in valid:
-            yield Problem(key, name, f"{key}={_nearest(str(name), valid, 'vllm')}", valid=valid)
+            yield Problem(key, name, Line(f"{key}={_nearest(str(name), valid, 'vllm')}"), valid=valid)
     if name == "vllm":
         yield from _vllm(config, key)
 
@@ -117,8 +117,8 @@ def _loggers(config: DictConfig) -> Iterator[Problem]:
         module, seen = _LOGGERS.get(name), f"{key} is {_as_list(names)}"
         others = [each for each in names if each != name]
         if module is None and name not in (valid := Tracking.supported_backend):
-            fix = f"{key}={_as_list([*others, _nearest(name, valid, 'console')])}"
-            yield Problem(key, names, fix, f"verl has no logger {name}", valid, seen)
+            line = Line(f"{key}={_as_list([*others, _nearest(name, valid, 'console')])}")
+            yield Problem(key, names, line, f"verl has no logger {name}", valid, seen)
         elif module is not None and importlib.util.find_spec(module) is None:
             fix = f"pip install {module}, or {key}={_as_list(others or ['console'])}"
             yield Problem(key, names, fix, f"{module} is not installed here", seen=seen)

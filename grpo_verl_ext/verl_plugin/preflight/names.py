@@ -6,15 +6,15 @@ reported.
 """
 
 import copy
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
-from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, FAILED, LOSSES, PRESETS
-from grpo_verl_ext.utils.errors import Problem, SettingError, as_typed
+from grpo_verl_ext.catalogue import ESTIMATORS, FAILED, LOSSES, PRESETS, left_to_user
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting
 from grpo_verl_ext.verl_plugin.algorithms import is_of
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, written
@@ -52,7 +52,7 @@ def check_names(config: DictConfig) -> None:
             why="nothing of this name is registered with verl (a module of yours that registers it is named "
             "by VERL_USE_EXTERNAL_MODULES)",
             valid=tuple(sorted(valid)),
-            fix=f"{key}={nearest}",
+            fix=Line(f"{key}={nearest}"),
         )
 
 
@@ -86,17 +86,10 @@ def _trainer_modes() -> Iterable[str]:
 
 
 _PRESET = f"{SECTION}.preset"
-_DEFINING_SECTIONS = ("algorithm", ACTOR, "reward")
+_DEFINING_SECTIONS = ("algorithm.", f"{ACTOR}.", "reward.")
 """Sections in which a preset says what its algorithm is; elsewhere it makes the training able to run it."""
-_FREE = frozenset(
-    {
-        *("preset", "_target_", "step_rewards", "metric", "log"),
-        *("max_response_length", "max_resp_len", "len"),
-        *("gvpo_anchor", "ppo_mini_batch_size"),
-        *("gdpo_reward_keys", "gdpo_reward_weights"),
-    }
-)
-"""Last names of keys that the algorithm leaves to the user, or that other checks report."""
+_OF_OTHER_CHECKS = f"{ACTOR}.ppo_mini_batch_size"
+"""A preset's key of which another check speaks."""
 
 
 def check_preset(config: DictConfig) -> None:
@@ -117,7 +110,10 @@ def check_preset(config: DictConfig) -> None:
     if name is not None and name not in PRESETS:
         nearest = next(iter(get_close_matches(str(name), PRESETS, n=1)), None)
         raise SettingError(
-            _PRESET, name, valid=tuple(sorted(PRESETS)), fix=f"+algo={nearest}" if nearest else f"~{_PRESET}"
+            _PRESET,
+            name,
+            valid=tuple(sorted(PRESETS)),
+            fix=Line(f"+algo={nearest}") if nearest else Line(f"~{_PRESET}"),
         )
 
 
@@ -137,33 +133,35 @@ def advise_preset(config: DictConfig) -> Iterator[Problem]:
         name,
         seen=f"+algo={name} does not name what will be trained, the estimator {estimator} with the loss "
         f"{loss}, since the command or its configuration replaces values of the preset: {pairs}",
-        fix=f"the same command without {lines}",
+        fix=Line(without=tuple(found), more=f"the same command without {lines}"),
     )
 
 
 def replaced(config: DictConfig) -> dict[str, tuple[Any, Any]]:
-    """Return key → (the preset's value, the configured one) where they differ; {} without a known preset."""
+    """Return `differing` for the keys that make the preset's algorithm."""
+    name = written(config.algorithm).get("preset")
+    if name not in PRESETS:
+        return {}
+    free = {*left_to_user(name), _OF_OTHER_CHECKS}
+    return {
+        key: both
+        for key, both in differing(config).items()
+        if key.startswith(_DEFINING_SECTIONS) and key not in free
+    }
+
+
+def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
+    """Return key → (the preset's value, the configured one) where they differ; {} without a known preset.
+
+    A value that a preset derives from another key follows what the command says of that key.
+    """
     name = str(written(config.algorithm).get("preset"))
     if name not in PRESETS:
         return {}
-    written_there, as_preset = dict(_defining(name)), copy.deepcopy(config)
-    for key, value in written_there.items():
-        OmegaConf.update(as_preset, key, value, force_add=True)
-    pairs = {key: (setting(as_preset, key), setting(config, key)) for key in written_there}
-    return {key: (own, now) for key, (own, now) in pairs.items() if own != now}
-
-
-def _defining(name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys of a preset that make its algorithm, with their values as written."""
-    options = ALGORITHMS[name].loss.options
-    free = {*_FREE, *(options.model_fields if options else ())}
-    for section in _DEFINING_SECTIONS:
-        yield from _leaves(OmegaConf.select(PRESETS[name].values, section), section, free)
-
-
-def _leaves(values: Any, name: str, free: Collection[str]) -> Iterator[tuple[str, Any]]:
-    if isinstance(values, DictConfig):
-        for key in values:
-            yield from _leaves(values._get_node(key), f"{name}.{key!s}", free)
-    elif values is not None and name.rpartition(".")[2] not in free:
-        yield name, values._value()
+    own, derived = PRESETS[name].leaves, copy.deepcopy(config)
+    for key, value in own.items():
+        if isinstance(value, str) and "${" in value:
+            OmegaConf.update(derived, key, value, force_add=True)
+            own[key] = setting(derived, key)
+    pairs = {key: (value, setting(config, key)) for key, value in own.items()}
+    return {key: (value, now) for key, (value, now) in pairs.items() if now != value}

@@ -10,6 +10,7 @@ from itertools import combinations
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.utils.errors import Line
 from grpo_verl_ext.utils.keys import ACTOR, MODE, setting
 from grpo_verl_ext.verl_plugin.config import STATISTIC_ENGINES, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.features import (
@@ -65,13 +66,13 @@ _MAIN_PPO = "verl.trainer.main_ppo with trainer.use_v1=true"
 
 
 def _verls_mode(mode: str) -> list[Refusal]:
-    fix = f"{MODE}=grpo_ext_{mode}"
+    fix = Line(f"{MODE}=grpo_ext_{mode}")
     return [Refusal(names, (mode,), MODE, reason, TRAINER_MODES, fix) for names, reason in _NEEDS.items()]
 
 
 def _other_driver(place: str, key: str, seen: str, fix: str) -> list[Refusal]:
     needs = {**_NEEDS, **_NEEDS_V1}.items()
-    no_sampling, off = ("dynamic_sampling",), "algorithm.filter_groups.enable=false"
+    no_sampling, off = ("dynamic_sampling",), Line("algorithm.filter_groups.enable=false")
     return [
         *(Refusal(names, (place,), key, reason, _MAIN_PPO, fix, seen) for names, reason in needs),
         Refusal(no_sampling, (place,), key, _NO_SAMPLING, _MAIN_PPO, off, seen),
@@ -85,7 +86,7 @@ def _bypassed(place: str, key: str, what: str) -> Refusal:
         key,
         f"with {CORRECTION}.bypass_mode=true {what} by verl's loss bypass_mode alone, not by yours",
         "null",
-        f"{key}=null, or {CORRECTION}.bypass_mode=false",
+        Line(f"{key}=null", more=f", or {CORRECTION}.bypass_mode=false"),
     )
 
 
@@ -97,7 +98,7 @@ REFUSALS: tuple[Refusal, ...] = (
     *_verls_mode("sync"),
     *_verls_mode("colocate_async"),
     *_verls_mode("separate_async"),
-    *_other_driver("v0", "trainer.use_v1", "", f"trainer.use_v1=true {MODE}=grpo_ext_sync"),
+    *_other_driver("v0", "trainer.use_v1", "", Line("trainer.use_v1=true", f"{MODE}=grpo_ext_sync")),
     *_other_driver(
         "one_step_off", "rollout", "the driver is verl.experimental.one_step_off_policy", _SEPARATE
     ),
@@ -110,7 +111,10 @@ REFUSALS: tuple[Refusal, ...] = (
         STRATEGY,
         "what the loss needs of other responses is not measured there between the updates on one rollout",
         (*STATISTIC_ENGINES, "or one update per rollout without algorithm.rollout_correction.bypass_mode"),
-        f"{STRATEGY}=fsdp2, or {ACTOR}.ppo_epochs=1 '{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}'",
+        Line(
+            f"{STRATEGY}=fsdp2",
+            more=f", or {ACTOR}.ppo_epochs=1 '{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}'",
+        ),
     ),
     Refusal(
         (*_GVPO, "anchor_ref", "anchor_teacher"),
@@ -118,7 +122,7 @@ REFUSALS: tuple[Refusal, ...] = (
         f"{CORRECTION}.rollout_rs",
         "GVPO compares the log-ratios of whole responses, which rejected tokens would change",
         "criteria of sequences, or null",
-        f"{CORRECTION}.rollout_rs=null",
+        Line(f"{CORRECTION}.rollout_rs=null"),
     ),
     Refusal(
         ("mask_truncated_completions",),
@@ -127,7 +131,10 @@ REFUSALS: tuple[Refusal, ...] = (
         "algorithm.grpo_ext.mask_truncated_completions knows a truncated response by its last token, which "
         "may be rejected",
         "criteria of sequences, or null",
-        f"{CORRECTION}.rollout_rs=null, or algorithm.grpo_ext.mask_truncated_completions=false",
+        Line(
+            f"{CORRECTION}.rollout_rs=null",
+            more=", or algorithm.grpo_ext.mask_truncated_completions=false",
+        ),
     ),
     _bypassed("bypassed_weights", f"{CORRECTION}.rollout_is", "importance weights are applied"),
     _bypassed("bypassed_rejection", f"{CORRECTION}.rollout_rs", "rejection is done"),
@@ -137,7 +144,7 @@ REFUSALS: tuple[Refusal, ...] = (
         f"{DISTILLATION}.loss_mode",
         "verl then calls the loss for the logits, too, where nothing is known of other responses",
         "an estimator of one token, k1 or k3",
-        f"{DISTILLATION}.loss_mode=k3",
+        Line(f"{DISTILLATION}.loss_mode=k3"),
     ),
     Refusal(
         tuple(name for name in FEATURES if name not in _NO_ALGORITHM),
@@ -145,7 +152,7 @@ REFUSALS: tuple[Refusal, ...] = (
         f"{DISTILLATION}.use_task_rewards",
         "the distillation is then the whole loss; the algorithm does nothing",
         "true",
-        f"{DISTILLATION}.use_task_rewards=true",
+        Line(f"{DISTILLATION}.use_task_rewards=true"),
     ),
     Refusal(
         ("anchor_old",),
@@ -155,7 +162,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "tokens of one response, may be sampled from different policies; their recorded log-probs are then "
         "no common anchor",
         "false",
-        f"{CORRECTION}.bypass_mode=false",
+        Line(f"{CORRECTION}.bypass_mode=false"),
     ),
     *(refusal for each in all_features() for refusal in each.refusals),
 )

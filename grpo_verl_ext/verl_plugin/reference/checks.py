@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, SECTION
 from grpo_verl_ext.verl_plugin.config import REFRESH_ENGINES, Options
 from grpo_verl_ext.verl_plugin.features import UNTRIED_ENGINES, Feature, Refusal, has_option
@@ -29,7 +29,7 @@ def check_reference(config: DictConfig) -> None:
             why="there is no reference to refresh: neither actor_rollout_ref.actor.use_kl_loss nor "
             "algorithm.use_kl_in_reward is true",
             valid="null",
-            fix=f"actor_rollout_ref.actor.use_kl_loss=true, or ~{_KEY}",
+            fix=Line("actor_rollout_ref.actor.use_kl_loss=true", more=f", or ~{_KEY}"),
         )
     if _has_adapter(config):
         raise SettingError(
@@ -37,7 +37,7 @@ def check_reference(config: DictConfig) -> None:
             steps,
             why="with LoRA the reference is the policy without its adapter, which nothing can refresh",
             valid="null",
-            fix=f"~{_KEY}",
+            fix=Line(f"~{_KEY}"),
         )
     separate = config.trainer.v1.trainer_mode == "grpo_ext_separate_async"
     if separate and not config.actor_rollout_ref.get("hybrid_engine", True):
@@ -47,7 +47,7 @@ def check_reference(config: DictConfig) -> None:
             why="with actor_rollout_ref.hybrid_engine=false the reference lives in other processes than the "
             "policy",
             valid="null",
-            fix=f"actor_rollout_ref.hybrid_engine=true, or ~{_KEY}",
+            fix=Line("actor_rollout_ref.hybrid_engine=true", more=f", or ~{_KEY}"),
         )
     _check_sharding(config)
 
@@ -74,7 +74,7 @@ def _check_sharding(config: DictConfig) -> None:
                 reference,
                 why=f"with {_KEY} the reference is sharded like the policy, whose {name} is {policy}",
                 valid=str(value),
-                fix=f"{key}={value}",
+                fix=Line(f"{key}={value}"),
             )
 
 
@@ -96,7 +96,7 @@ REFERENCE_REFRESH = Feature(
             "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for cannot follow the policy "
             "there",
             REFRESH_ENGINES,
-            f"{ACTOR}.strategy=fsdp2, or ~algorithm.grpo_ext.ref_model_sync_steps",
+            Line(f"{ACTOR}.strategy=fsdp2", more=", or ~algorithm.grpo_ext.ref_model_sync_steps"),
         ),
     ),
     checks={"reference": check_reference},

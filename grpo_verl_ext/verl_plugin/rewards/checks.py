@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from grpo_verl_ext.catalogue.verls import OVERLONG_MANAGER
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
 from grpo_verl_ext.utils.console import line_to_install
-from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.verl_plugin.config import (
     REWARD_MANAGER,
@@ -87,7 +87,7 @@ def check_reward_model(config: DictConfig) -> None:
                     manager,
                     why=f"{SECTION}.{name} is set, and this manager asks no reward model",
                     valid=REWARD_MANAGER,
-                    fix=f"reward.reward_manager.name={REWARD_MANAGER}",
+                    fix=Line(f"reward.reward_manager.name={REWARD_MANAGER}"),
                 )
         return
     server = config.reward.reward_model.enable
@@ -98,8 +98,10 @@ def check_reward_model(config: DictConfig) -> None:
             why=f"with reward.reward_model.enable verl then asks the reward model itself and never calls "
             f"reward.reward_manager.name={REWARD_MANAGER}",
             valid="a file or module with your rules, or verl's own rules",
-            fix="reward.custom_reward_function.path=pkg://verl.utils.reward_score "
-            "reward.custom_reward_function.name=default_compute_score",
+            fix=Line(
+                "reward.custom_reward_function.path=pkg://verl.utils.reward_score",
+                "reward.custom_reward_function.name=default_compute_score",
+            ),
         )
     for name, model in (set_here.reward_models or {}).items():
         _check_classifier(f"{SECTION}.reward_models.{name}", model)
@@ -152,12 +154,17 @@ def _check_classifier(section: str, model: ClassifierOptions) -> None:
         _check_unread(section, model, _OF_SERVER, why=why, valid="only with a url", fix=fix)
     else:
         why = "the server at url has the model, in its own precision"
-        _check_unread(section, model, ("dtype",), why=why, valid="only without a url", fix=f"~{section}.url")
+        _check_unread(
+            section, model, ("dtype",), why=why, valid="only without a url", fix=Line(f"~{section}.url")
+        )
     folder = check_head(model.path, key=key, head="ForSequenceClassification", outputs=1, what=what)
     if folder is not None and model.chat_template and not has_chat_template(folder):
         off = f"{section}.chat_template"
         raise SettingError(
-            key, model.path, why=f"{off} is true, and its tokenizer has no chat template", fix=f"{off}=false"
+            key,
+            model.path,
+            why=f"{off} is true, and its tokenizer has no chat template",
+            fix=Line(f"{off}=false"),
         )
 
 
@@ -172,7 +179,7 @@ def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
                     value,
                     why="verl 0.9's main_ppo accepts this key and never reads it",
                     valid=home,
-                    fix=f"{home}={value}",
+                    fix=Line(f"{home}={value}"),
                 )
 
 
@@ -191,7 +198,7 @@ def _advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
             groups.metric,
             why="the overlong punishment changes it: a prompt whose answers are all right, but differ in "
             "length, would be kept; DAPO's condition is 0 < #correct < G (arXiv 2503.14476, eq. 11)",
-            fix=f"{key}=acc",
+            fix=Line(f"{key}=acc"),
         )
 
 
@@ -211,7 +218,7 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
                 value,
                 why=f"data.max_response_length is {budget}, where responses are truncated: truncated ones "
                 "would be missed, or whole ones taken for truncated",
-                fix=f"'{key}=${{data.max_response_length}}'",
+                fix=Line(f"{key}=${{data.max_response_length}}"),
             )
 
 

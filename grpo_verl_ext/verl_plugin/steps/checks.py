@@ -10,7 +10,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
 from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
 from grpo_verl_ext.rewards import weighted_sum
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, LOSS, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options, StepRewardModelOptions
 from grpo_verl_ext.verl_plugin.features import Feature, Refusal
@@ -34,7 +34,7 @@ def check_steps(config: DictConfig) -> None:
             loop,
             why="algorithm.adv_estimator=grpo_process needs an agent loop that keeps step rewards",
             valid=(*AGENT_LOOPS.values(), "one of yours"),
-            fix=f"{AGENT_LOOP}={AGENT_LOOPS[loop]}",
+            fix=Line(f"{AGENT_LOOP}={AGENT_LOOPS[loop]}"),
         )
     if loss is not None and loss.one_advantage:
         raise SettingError(
@@ -43,7 +43,7 @@ def check_steps(config: DictConfig) -> None:
             why="algorithm.adv_estimator=grpo_process has an advantage for each token, and this loss gives "
             "all tokens of a response their mean",
             valid="a loss of tokens",
-            fix=f"{LOSS}={GRPO_LOSS.name}",
+            fix=Line(f"{LOSS}={GRPO_LOSS.name}"),
         )
 
 
@@ -79,7 +79,7 @@ def _check_estimator(config: DictConfig) -> None:
             estimator,
             why=f"{_STEP_SECTION} is set, and this estimator reads no step rewards",
             valid=GRPO_PROCESS.estimator.name,
-            fix=f"+algo={GRPO_PROCESS.name}",
+            fix=Line(f"+algo={GRPO_PROCESS.name}"),
         )
 
 
@@ -96,11 +96,11 @@ def _check_step_ends(config: DictConfig, options: Options) -> None:
     written = arguments.get("step_rewards")
     if function.path == f"pkg://{weighted_sum.__name__}" and not written:
         name = f"{key}.reward_kwargs.step_rewards"
-        raise SettingError(name, written, why=needed, valid="true", fix=f"++{name}=true")
+        raise SettingError(name, written, why=needed, valid="true", fix=Line(f"++{name}=true"))
     if options.reward_model is not None and not options.reward_model.rule_weight:
         name = f"{SECTION}.reward_model.rule_weight"
         why = f"the reward function is not called then, and {needed}"
-        raise SettingError(name, options.reward_model.rule_weight, why=why, fix=f"{name}=1.0")
+        raise SettingError(name, options.reward_model.rule_weight, why=why, fix=Line(f"{name}=1.0"))
 
 
 def _check_model(options: StepRewardModelOptions) -> None:
@@ -123,7 +123,7 @@ STEP_REWARDS = Feature(
             f"{_STEPS_ALONE}this KL is subtracted from the reward of whole responses; the paper has it in "
             "the loss (arXiv 2402.03300, §4.1.1)",
             "false",
-            f"algorithm.use_kl_in_reward=false {ACTOR}.use_kl_loss=true",
+            Line("algorithm.use_kl_in_reward=false", f"{ACTOR}.use_kl_loss=true"),
         ),
         Refusal(
             ("process",),
@@ -131,7 +131,7 @@ STEP_REWARDS = Feature(
             "reward.reward_kwargs.overlong_buffer_cfg.enable",
             f"{_STEPS_ALONE}verl's punishment of long responses is added to the reward of whole responses",
             "false, and steps of yours that punish",
-            "reward.reward_kwargs.overlong_buffer_cfg.enable=false",
+            Line("reward.reward_kwargs.overlong_buffer_cfg.enable=false"),
         ),
         Refusal(
             ("process",),
@@ -140,7 +140,7 @@ STEP_REWARDS = Feature(
             f"{_STEPS_ALONE}the models of algorithm.grpo_ext.reward_model and …reward_models, or of verl's "
             "server, score whole responses",
             "a weight of 0 for each of them, which only reports its score",
-            "reward.reward_manager.name=naive, or ++algorithm.grpo_ext.reward_model.weight=0",
+            Line("reward.reward_manager.name=naive", more=", or ++algorithm.grpo_ext.reward_model.weight=0"),
         ),
     ),
     checks={"steps": check_steps},

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import (
     SINGLE_TURN_LOOPS,
@@ -62,7 +62,7 @@ def _check_share(share: float, n: int) -> None:
             share,
             why=f"{ROLLOUT}.n is {n}, and {share * n:g} samples cannot be taken",
             valid=f"a multiple of 1/{n}",
-            fix=f"{_KEY}.share={max(taken, 1) / n:g}",
+            fix=Line(f"{_KEY}.share={max(taken, 1) / n:g}"),
         )
 
 
@@ -81,7 +81,7 @@ def _check_age(options: StoredResponsesOptions) -> None:
             options.max_age,
             why=f"{_KEY}.source is data, whose responses have no age",
             valid="null",
-            fix=f"~{_KEY}.max_age, or +{_KEY}.source=history",
+            fix=Line(f"~{_KEY}.max_age", more=f", or +{_KEY}.source=history"),
         )
 
 
@@ -94,7 +94,10 @@ def _check_old_policy(options: StoredResponsesOptions, config: DictConfig) -> No
                 "actor",
                 why="algorithm.rollout_correction.bypass_mode=true takes recorded log-probs for old ones",
                 valid="recorded",
-                fix=f"++{_KEY}.old_log_probs=recorded, or algorithm.rollout_correction.bypass_mode=false",
+                fix=Line(
+                    f"++{_KEY}.old_log_probs=recorded",
+                    more=", or algorithm.rollout_correction.bypass_mode=false",
+                ),
             )
         return
     if options.old_log_probs == "recorded":
@@ -104,7 +107,7 @@ def _check_old_policy(options: StoredResponsesOptions, config: DictConfig) -> No
             why="the anchor of GVPO is one policy for all responses of a prompt, and there is nothing to "
             "correct: its minimiser is the same for every sampling distribution",
             valid="actor",
-            fix=f"~{_KEY}.old_log_probs",
+            fix=Line(f"~{_KEY}.old_log_probs"),
         )
     if bypasses:
         raise SettingError(
@@ -113,7 +116,7 @@ def _check_old_policy(options: StoredResponsesOptions, config: DictConfig) -> No
             why=f"{_KEY} is set, and the recorded log-probs would make another anchor of GVPO for each "
             "response",
             valid="false",
-            fix="algorithm.rollout_correction.bypass_mode=false",
+            fix=Line("algorithm.rollout_correction.bypass_mode=false"),
         )
 
 
@@ -126,7 +129,7 @@ def _check_agent_loop(agent: DictConfig) -> None:
             loop,
             why=f"{_KEY} is set, and a stored response is one turn",
             valid=SINGLE_TURN_LOOPS[:2],
-            fix=f"{key}={SINGLE_TURN_LOOPS[0]}",
+            fix=Line(f"{key}={SINGLE_TURN_LOOPS[0]}"),
         )
     manager = agent.get("agent_loop_manager_class")
     if manager is not None:
@@ -136,7 +139,7 @@ def _check_agent_loop(agent: DictConfig) -> None:
             manager,
             why=f"{_KEY} is set, and only verl's own manager runs the agent loop that takes stored responses",
             valid="null",
-            fix=f"{key}=null",
+            fix=Line(f"{key}=null"),
         )
 
 
@@ -156,7 +159,7 @@ STORED_RESPONSES = Feature(
             "later step than the one that sampled it: its age would be too small, and its log-probs those of "
             "another policy",
             "grpo_ext_sync",
-            f"{MODE}=grpo_ext_sync",
+            Line(f"{MODE}=grpo_ext_sync"),
         ),
         Refusal(
             ("recorded",),

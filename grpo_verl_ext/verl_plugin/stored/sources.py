@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.files import write_bytes_whole
 from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
 
@@ -165,7 +165,7 @@ class GivenResponses:
             seen=f"extra_info.{self._key} of row {row} has {found} responses, and a prompt {self._samples} "
             "samples",
             valid=f"at most {self._samples}",
-            fix=f"actor_rollout_ref.rollout.n={found}, or give fewer",
+            fix=Line(f"actor_rollout_ref.rollout.n={found}", more=", or give fewer"),
         )
 
     def _none(self, prompts: int) -> SettingError:
@@ -212,7 +212,7 @@ def prompt_id(messages: Sequence[Mapping[str, Any]]) -> str:
             "history",
             why=f"a prompt has more than text ({error}), and the history knows a prompt by its text",
             valid="data, or prompts of text",
-            fix=f"{_SOURCE}=data",
+            fix=Line(f"{_SOURCE}=data"),
         ) from error
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -305,5 +305,5 @@ def _no_history(seen: str) -> SettingError:
         "history",
         seen=f"{_SOURCE} is history, but {seen}",
         valid="a checkpoint of a training with the same data and a history",
-        fix=f"trainer.resume_mode=disable, or {_SOURCE}=data",
+        fix=Line("trainer.resume_mode=disable", more=f", or {_SOURCE}=data"),
     )

@@ -12,7 +12,7 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import ragged
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import (
@@ -222,7 +222,7 @@ def _refuse_other_loop(row: Mapping[str, Any]) -> None:
             name,
             seen=f"the training data ask for agent_name={name}, and a stored response is one turn",
             valid=SINGLE_TURN_LOOPS[:2],
-            fix="~algorithm.grpo_ext.stored_responses, or data without agent_name",
+            fix=Line("~algorithm.grpo_ext.stored_responses", more=", or data without agent_name"),
         )
 
 

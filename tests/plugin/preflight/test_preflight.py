@@ -194,7 +194,7 @@ def test_a_check_that_fails_itself_refuses_nothing(config: Config, monkeypatch: 
     (message,) = advice(config(), "groups")
     assert message == (
         "the check 'groups' of grpo_verl_ext failed itself (ZeroDivisionError: division by zero), so nothing "
-        "is known of what it looks at; the training goes on. Type: ++algorithm.grpo_ext.silence=[groups]"
+        "is known of what it looks at; the training goes on. Type: '++algorithm.grpo_ext.silence=[groups]'"
     )
 
 

@@ -1,0 +1,203 @@
+"""Test `grpo-verl-ext train`: verl's main_ppo with the preset's word, and never without the plugin.
+
+That it trains is tested in ``tests/end_to_end/test_train_command.py``.
+"""
+
+import sys
+from typing import Any
+
+import pytest
+from hydra._internal.utils import get_args_parser
+from omegaconf import OmegaConf
+from processes import Python
+from typer.testing import CliRunner
+from verl.trainer import main_ppo
+
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.launch import plugin_check, train
+from grpo_verl_ext.launch.plugin_check import NoPluginError, check_configuration, check_workers, inspector
+
+ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
+POLICY = "VERL_USE_EXTERNAL_PLUGINS"
+COMMAND = """
+import sys
+from grpo_verl_ext.__main__ import main
+sys.argv = ["grpo-verl-ext", "train", "gvpo", "--dry-run"]
+main()
+"""
+WITHOUT_THE_PACKAGE = """
+import json, sys
+sys.modules["grpo_verl_ext"] = None  # importing it is an error, as where it is not installed
+from ray import cloudpickle
+print(json.dumps(cloudpickle.loads(bytes.fromhex({code!r}))()))
+"""
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command lines with which verl's main was called; it does not train."""
+    found: list[list[str]] = []
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    monkeypatch.setattr(main_ppo, "run_ppo", lambda config, task_runner_class: task_runner_class.remote())
+    monkeypatch.setattr(main_ppo, "main", lambda: found.append(sys.argv))
+    return found
+
+
+def test_verls_main_gets_the_presets_word_before_the_others(started: list[list[str]]) -> None:
+    words = ["+platform=cpu", "data.train_batch_size=32", f"+{ENVIRONMENT}.A=b"]
+    result = CliRunner().invoke(app, ["train", "grpo", *words, "actor_rollout_ref.actor.kl_loss_coef=0.5"])
+    assert result.exit_code == 0, result.output
+    ((program, *given),) = started
+    assert program == main_ppo.__file__
+    assert given == ["+algo@_global_=grpo", *words, "actor_rollout_ref.actor.kl_loss_coef=0.5"]
+    lines = result.stdout.splitlines()
+    assert lines[0] == "grpo: arXiv 2402.03300, §4.1"
+    assert lines[1].startswith(
+        "  replaced: actor_rollout_ref.actor.kl_loss_coef=0.5 (command line); the preset has 0.04"
+    )
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["--config-name=ppo_megatron_trainer", "--cfg", "job"], ["data.seed=1"]),
+        (["--cfg", "job"], ["~data.seed"]),
+        ([], ["data.seed=1,2", "--multirun"]),
+        (["--cfg", "job"], []),
+    ],
+)
+def test_hydras_options_stay_where_hydra_takes_them(
+    started: list[list[str]], before: list[str], after: list[str]
+) -> None:
+    assert CliRunner().invoke(app, ["train", "grpo", *before, *after]).exit_code == 0
+    assert started[0][1:] == [*before, "+algo@_global_=grpo", *after]
+    get_args_parser().parse_args(started[0][1:])  # exits where Hydra would
+
+
+def test_a_dry_run_prints_values_and_findings_and_starts_nothing(started: list[list[str]]) -> None:
+    words = ["+platform=cpu", "actor_rollout_ref.rollout.n=1"]
+    result = CliRunner().invoke(app, ["train", "gvpo", *words, "--dry-run"])
+    assert started == []
+    assert result.exit_code == 2, "doctor's status for an error"
+    for expected in (
+        "gvpo: arXiv 2504.19599",
+        "command line",
+        "verl's default",
+        "error group-size",
+        "findings: ",
+    ):
+        assert expected in result.stdout
+
+
+@pytest.mark.parametrize("policy", ["none", "other_plugin"])
+def test_it_refuses_a_process_in_which_verl_loads_no_plugin(python: Python, policy: str) -> None:
+    refused = python(COMMAND, VERL_USE_EXTERNAL_PLUGINS=policy)
+    assert refused.returncode == 1
+    assert f"{POLICY} is {policy} there. Type: unset {POLICY}" in refused.stderr
+    assert refused.stdout == ""
+
+
+@pytest.mark.parametrize("policy", ["none", "other_plugin"])
+def test_it_refuses_a_configuration_that_keeps_it_from_the_workers(
+    started: list[list[str]], policy: str
+) -> None:
+    result = CliRunner().invoke(app, ["train", "gvpo", f"+{ENVIRONMENT}.{POLICY}={policy}"])
+    assert (result.exit_code, started) == (1, [])
+    assert f"{ENVIRONMENT}.{POLICY} is {policy}, with which no worker loads the plugin" in result.stderr
+
+
+@pytest.mark.parametrize("policy", ["auto", "other_plugin,grpo_verl_ext", None])
+def test_it_takes_a_configuration_that_lets_them_load_it(policy: str | None) -> None:
+    config = OmegaConf.create({})
+    if policy is not None:
+        OmegaConf.update(config, f"{ENVIRONMENT}.{POLICY}", policy, force_add=True)
+    check_configuration(config)
+
+
+def test_the_question_to_a_worker_needs_nothing_of_this_package(python: Python) -> None:
+    from ray import cloudpickle
+
+    code = cloudpickle.dumps(inspector()).hex()
+    answer = python(WITHOUT_THE_PACKAGE.format(code=code))
+    assert answer.returncode == 0, answer.stderr
+    assert "verl could not load it" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (
+            ("/usr/bin/python3", None, "the package is not installed for this Python"),
+            "is not installed for this Python",
+        ),
+        (("/usr/bin/python3", "0.0.9", None), "it has version 0.0.9 of the package"),
+    ],
+)
+def test_a_worker_without_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, answer: plugin_check.Answer, expected: str
+) -> None:
+    monkeypatch.setattr(
+        plugin_check, "_answers", lambda _: [("10.0.0.1", inspector()()), ("10.0.0.2", answer)]
+    )
+    with pytest.raises(
+        NoPluginError, match=r"a worker on the node 10\.0\.0\.2, /usr/bin/python3, has no plugin"
+    ) as error:
+        check_workers()
+    assert expected in str(error.value)
+
+
+class TaskRunner:
+    """Stands for verl's actor."""
+
+    started: list[Any]
+
+    def remote(self) -> str:
+        return "an actor"
+
+    def options(self, **options: Any) -> "TaskRunner":
+        assert options == {"runtime_env": 1}
+        return self
+
+
+def test_the_actor_is_started_after_the_workers_were_asked(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(train, "check_workers", lambda: asked.append(1))
+    train.run_training("gvpo", [])
+    assert main_ppo.run_ppo(None, TaskRunner()) is None
+    assert asked == [1]
+    train._AsksFirst(TaskRunner()).options(runtime_env=1).remote()
+    assert asked == [1, 1]
+
+
+def test_no_actor_is_started_where_a_worker_lacks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise NoPluginError("a worker on the node x")
+
+    monkeypatch.setattr(train, "check_workers", refuse)
+    with pytest.raises(SystemExit, match="grpo_verl_ext: a worker on the node x"):
+        train._AsksFirst(TaskRunner()).remote()
+
+
+@pytest.mark.long
+def test_a_real_worker_is_refused_by_its_environment(python: Python) -> None:
+    refused = python(
+        """
+        import ray
+        from grpo_verl_ext.launch.plugin_check import NoPluginError, check_workers
+
+        for policy in ("auto", "none"):
+            ray.init("local", runtime_env={"env_vars": {"VERL_USE_EXTERNAL_PLUGINS": policy}})
+            try:
+                check_workers()
+                print(policy, "passes")
+            except NoPluginError as error:
+                print(error)
+            ray.shutdown()
+        """
+    )
+    passes, error = [line for line in refused.stdout.splitlines() if line.startswith(("auto", "a worker"))]
+    assert passes == "auto passes"
+    assert "VERL_USE_EXTERNAL_PLUGINS is none there" in error

@@ -1,0 +1,95 @@
+"""Test `grpo-verl-ext show`: each value with its source, and what differs from the paper."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.launch.values import configured, not_of_the_paper, replaced, values
+from grpo_verl_ext.verl_plugin.compose import CompositionError
+
+ACTOR = "actor_rollout_ref.actor"
+TASK = ["+platform=cpu", "+task=chain_sum"]
+
+
+def sources(preset: str, *overrides: str) -> dict[str, tuple[object, str]]:
+    config = configured(preset, overrides)
+    return {each.key: (each.value, each.source) for each in values(preset, config, overrides)}
+
+
+def test_a_value_is_the_papers_the_commands_the_tasks_or_verls() -> None:
+    found = sources(
+        "grpo", *TASK, "data.train_batch_size=32", f"{ACTOR}.kl_loss_coef=0.001", "trainer.nnodes=1"
+    )
+    assert found[f"{ACTOR}.loss_agg_mode"] == (
+        "seq-mean-token-mean",
+        "+algo=grpo: eq. 3: mean over the tokens of a response, then over responses",
+    )
+    # without a comment of its own: the record's paper
+    assert found[f"{ACTOR}.policy_loss.loss_mode"] == ("grpo", "+algo=grpo: arXiv 2402.03300, §4.1")
+    assert found[f"{ACTOR}.kl_loss_coef"] == (0.001, "command line")
+    assert found["data.train_batch_size"] == (32, "command line")
+    assert found["actor_rollout_ref.rollout.n"] == (8, "+task=chain_sum")
+    assert found["trainer.nnodes"] == (1, "command line")
+    assert found["actor_rollout_ref.rollout.top_p"] == (1, "verl's default")
+
+
+def test_an_interpolation_is_shown_as_its_value() -> None:
+    found = sources("dr_grpo", "data.max_response_length=300")
+    assert found[f"{ACTOR}.loss_scale_factor"][0] == 300
+    assert not any("_target_" in key for key in found)
+
+
+def test_what_the_command_replaces_is_a_sentence_with_the_papers_place() -> None:
+    overrides = [f"{ACTOR}.kl_loss_coef=0.001", f"{ACTOR}.clip_ratio_high=0.2"]
+    (sentence,) = replaced("grpo", configured("grpo", overrides), overrides)
+    assert sentence == (
+        f"{ACTOR}.kl_loss_coef=0.001 (command line); the preset has 0.04: §4.2: KL coefficient 0.04"
+    )
+
+
+def test_what_follows_from_another_key_is_not_replaced() -> None:
+    """The preset derives use_kl_loss from the anchor, true where it is the reference."""
+    overrides = ["algorithm.grpo_ext.gvpo_anchor=ref"]
+    (sentence,) = replaced("gvpo", configured("gvpo", overrides), overrides)
+    assert sentence.startswith("algorithm.grpo_ext.gvpo_anchor=ref (command line); the preset has old")
+    (own,) = replaced(
+        "gvpo", configured("gvpo", [f"{ACTOR}.use_kl_loss=true"]), [f"{ACTOR}.use_kl_loss=true"]
+    )
+    assert own.startswith(f"{ACTOR}.use_kl_loss=true (command line); the preset has false")
+
+
+def test_what_the_paper_does_not_give_is_named() -> None:
+    config = configured("dapo", [])
+    assert not_of_the_paper("dapo", config) == [
+        f"{ACTOR}.clip_ratio_c=10.0: not in the paper; dual clip of the authors' verl recipe"
+    ]
+
+
+def test_a_preset_that_is_none_is_named_with_the_nearest() -> None:
+    with pytest.raises(CompositionError, match=r"ALGO is DR-GRPO; valid are .*\. Type: dr_grpo$"):
+        configured("DR-GRPO", [])
+
+
+def test_the_command_prints_both_as_a_table_and_as_json() -> None:
+    words = ["show", "gvpo", f"{ACTOR}.entropy_coeff=0.01"]
+    table = CliRunner().invoke(app, words)
+    assert table.exit_code == 0
+    assert "differs from arXiv 2504.19599:" in table.stdout
+    assert "entropy_coeff=0.01 (command line); the preset has 0" in table.stdout
+    found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert (found["preset"], found["paper"]) == ("gvpo", "arXiv 2504.19599")
+    rows = {each["key"]: each for each in found["values"]}
+    assert rows[f"{ACTOR}.entropy_coeff"] == {
+        "key": f"{ACTOR}.entropy_coeff",
+        "value": 0.01,
+        "source": "command line",
+    }
+    assert len(found["replaced"]) == 1
+
+
+def test_a_wrong_key_is_one_message_and_no_table() -> None:
+    result = CliRunner().invoke(app, ["show", "gvpo", "trainer.total_epoch=3"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "Type: trainer.total_epochs=3" in result.stderr

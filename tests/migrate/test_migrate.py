@@ -1,0 +1,144 @@
+"""Test `grpo-verl-ext migrate` on small scripts with the result by hand, and on those that it cannot read.
+
+verl's own scripts: ``tests/contract/migrated_scripts.py``.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_verl_ext.cli import app
+from grpo_verl_ext.migrate.rewrite import migrate
+from grpo_verl_ext.migrate.script import read_script
+from grpo_verl_ext.migrate.shell import UnreadableScriptError
+
+SCRIPTS = Path(__file__).parent / "scripts"
+MIGRATED = sorted(SCRIPTS.glob("*.*.sh"))
+"""NAME.PRESET.sh is what NAME.sh must become, written by hand."""
+START = "python3 -m verl.trainer.main_ppo"
+
+
+def migrated(text: str, preset: str = "grpo") -> str:
+    return migrate(read_script(text.encode()), preset).source.decode()
+
+
+@pytest.mark.parametrize("file", MIGRATED, ids=lambda file: file.name)
+def test_a_script_becomes_what_was_written_by_hand(file: Path) -> None:
+    name, preset, _ = file.name.split(".")
+    assert migrated((SCRIPTS / f"{name}.sh").read_text(), preset) == file.read_text()
+
+
+@pytest.mark.parametrize("file", MIGRATED, ids=lambda file: file.name)
+def test_a_migrated_script_is_migrated_again_to_itself(file: Path) -> None:
+    """All that contradicts the preset is out, and the preset is there once."""
+    again = migrated(file.read_text(), file.name.split(".")[1])
+    assert again == file.read_text()
+
+
+@pytest.mark.parametrize("file", MIGRATED, ids=lambda file: file.name)
+def test_bash_parses_the_result(file: Path) -> None:
+    assert subprocess.run(["bash", "-n", file], check=False).returncode == 0
+
+
+def test_the_lines_are_named_with_their_values_and_the_presets() -> None:
+    result = CliRunner().invoke(app, ["migrate", str(SCRIPTS / "continuations.sh"), "--algo", "grpo"])
+    assert result.exit_code == 0
+    assert result.stdout == (SCRIPTS / "continuations.grpo.sh").read_text()
+    said = result.stderr.splitlines()
+    assert [each.partition(":")[0] for each in said] == ["line 8", "line 12", "line 14", "line 16"]
+    assert said[1] == (
+        "line 12: actor_rollout_ref.actor.kl_loss_coef=$kl (0.001) is out; the preset has 0.04: §4.2: KL "
+        "coefficient 0.04"
+    )
+    assert "(only the running script knows the value)" in said[3]
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        # equal to the preset's, in whatever spelling
+        ("actor_rollout_ref.actor.use_kl_loss=true", True),
+        ("actor_rollout_ref.actor.kl_loss_coef=4e-2", True),
+        ("actor_rollout_ref.actor.clip_ratio_c=null", True),
+        ("actor_rollout_ref.actor.kl_loss_coef=0.0400001", False),
+        ("actor_rollout_ref.actor.clip_ratio_c=3.0", False),
+        ("'actor_rollout_ref.actor.use_kl_loss=False'", False),
+        ("++actor_rollout_ref.actor.kl_loss_type=k2", False),
+        ("~actor_rollout_ref.actor.kl_loss_coef", False),
+        ("+algo=gvpo", False),
+        # none of the preset's keys
+        ("actor_rollout_ref.actor.kl_loss_coefficient=1", True),
+        ("actor_rollout_ref.ref.use_kl_loss=False", True),
+        ("critic.clip_ratio=0.3", True),
+    ],
+)
+def test_only_other_values_of_the_presets_keys_are_out(typed: str, kept: bool) -> None:
+    words = [START, "+algo@_global_=grpo", *([typed] if kept else []), "data.seed=1"]
+    assert migrated(f"{START} {typed} data.seed=1\n") == " ".join(words) + "\n"
+
+
+def test_options_of_the_loss_stay() -> None:
+    assert "gvpo_beta=0.5" in migrated(f"{START} actor_rollout_ref.actor.policy_loss.gvpo_beta=0.5", "gvpo")
+
+
+@pytest.mark.parametrize(
+    "before", ["--config-name=ppo_megatron_trainer", "--config-path config -cn other", "--multirun"]
+)
+def test_the_preset_stands_after_hydras_options(before: str) -> None:
+    assert migrated(f"{START} {before} a.b=1") == f"{START} {before} +algo@_global_=grpo a.b=1"
+
+
+UNREADABLE = {
+    "an if without its end": (f"if true; then\n{START} a=1\n", 3, "not read as bash"),
+    "words of a command's output": (f"{START} \\\n    $(cat words.txt)\n", 2, "$(cat words.txt)"),
+    "the same by a variable": (f"X=1\nWORDS=$(cat words.txt)\n{START} $WORDS\n", 2, "$(cat words.txt)"),
+    "an array from elsewhere": (f'\n{START} "${{WORDS[@]}}"', 2, "does not set the array WORDS"),
+    "a variable of another file": (f"source words.sh\n{START} $WORDS", 1, "another file may set $WORDS"),
+    "no trainer": ("echo 1\npython3 -m verl.trainer.main_generation\n", 2, "the script ends"),
+    "nothing": ("", 1, "the script ends"),
+    "a text for another bash": (f"\nbash -c '{START} a=1'", 2, "a text for another program"),
+    "a script in a script": (f"cat > job.sh <<EOF\n{START} a=1\nEOF\n", 2, "a text for another program"),
+    "a key of the running script": (f"{START} $(which_key).x=1", 1, "$(which_key).x=1"),
+    "a whole section": (
+        f"{START} \\\n data.seed=1 \\\n actor_rollout_ref.actor.policy_loss={{loss_mode:gspo}}",
+        3,
+        "actor_rollout_ref.actor.policy_loss is a section",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_where_it_cannot_read_on_it_names_the_line(name: str, tmp_path: Path) -> None:
+    text, line, why = UNREADABLE[name]
+    (script := tmp_path / "run.sh").write_text(text)
+    with pytest.raises(UnreadableScriptError):
+        migrated(text)
+    result = CliRunner().invoke(app, ["migrate", str(script), "--algo", "grpo"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"migrate: line {line}: ")
+    assert why in result.stderr
+
+
+def test_nothing_of_the_script_is_started(tmp_path: Path) -> None:
+    text = f"touch {tmp_path}/started $(touch {tmp_path}/too)\n{START} a=1\n"
+    (script := tmp_path / "run.sh").write_text(text)
+    assert CliRunner().invoke(app, ["migrate", str(script), "--algo", "grpo"]).exit_code == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["run.sh"]
+
+
+def test_a_preset_that_is_none_and_a_file_that_is_not_there() -> None:
+    result = CliRunner().invoke(app, ["migrate", str(SCRIPTS / "arrays.sh"), "--algo", "DAPO"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "--algo is DAPO" in result.stderr
+    assert result.stderr.strip().endswith("Type: --algo dapo")
+    missing = CliRunner().invoke(app, ["migrate", "no/such.sh", "--algo", "dapo"])
+    assert (missing.exit_code, missing.stdout) == (1, "")
+    assert "no/such.sh" in missing.stderr
+
+
+def test_bytes_that_are_not_utf8_stay_as_they_are() -> None:
+    source = f"# caf\xe9\n{START} a=1\n".encode("latin-1")
+    expected = f"# caf\xe9\n{START} +algo@_global_=grpo a=1\n".encode("latin-1")
+    assert migrate(read_script(source), "grpo").source == expected
