@@ -102,10 +102,12 @@ api
 Results on the embedded task <repository/examples/ablations/RESULTS>
 repository/benchmarks/README
 robustness
+versioning
 upstream
 repository/tests/contract/README
 repository/CONTRIBUTING
 repository/SECURITY
+repository/CODE_OF_CONDUCT
 repository/CHANGELOG
 ```
 """

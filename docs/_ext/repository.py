@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
     "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "benchmarks/README.md",
