@@ -136,10 +136,12 @@ new_algorithm
 :hidden:
 :caption: The project
 
+versioning
 upstream
 repository/tests/contract/README
 repository/CONTRIBUTING
 repository/SECURITY
+repository/CODE_OF_CONDUCT
 repository/CHANGELOG
 ```
 """

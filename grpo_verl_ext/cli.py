@@ -285,6 +285,10 @@ def _doctor(
             "--fix corrects a command line, and none is given. Type: doctor --fix +algo=…"
         )
     with _failure_is_an_error(), _without_collections():
+        from grpo_verl_ext.doctor.known_verl import refuse_unsupported
+
+        if refuse_unsupported(as_json):
+            raise typer.Exit(2)
         if overrides or options or module:
             typer.echo("doctor: importing verl: seconds, or half a minute the first time", err=True)
             with redirect_stdout(sys.stderr):  # verl prints while it is imported
@@ -316,6 +320,8 @@ def _failure_is_an_error() -> Iterator[None]:
     """Give an unforeseen exception the exit status of an error; Python's is 1, which means warnings."""
     try:
         yield
+    except typer.Exit:
+        raise
     except Exception as error:
         traceback.print_exc()
         raise typer.Exit(2) from error

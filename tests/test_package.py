@@ -1,14 +1,18 @@
-"""Test the built wheel that a user installs."""
+"""Test the built wheel that a user installs, the source archive, and the workflow that publishes both."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from collections.abc import Iterator
+from email.message import Message
 from email.parser import Parser
-from importlib.metadata import distributions
+from importlib.metadata import distributions, requires
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,15 +21,23 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import grpo_verl_ext
+from grpo_verl_ext.utils.which_verl import TESTED
 
 ROOT = Path(__file__).parents[1]
+ADDRESS = "https://forge.example/owner/name"
+AT_ADDRESS = {**os.environ, "REPOSITORY_ADDRESS": f"{ADDRESS}/"}
+
+
+def tracked(*folders: str) -> set[str]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
+    return set(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split())
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
-    subprocess.run(command, check=True, timeout=300)
+    subprocess.run(command, check=True, timeout=300, env=AT_ADDRESS)
     (file,) = folder.glob("*.whl")
     with zipfile.ZipFile(file) as opened:
         yield opened
@@ -35,12 +47,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
     command = [sys.executable, "-m", "uv", "build", "--quiet", "--sdist", "--out-dir", folder, ROOT]
-    subprocess.run(command, check=True, timeout=300)
+    subprocess.run(command, check=True, timeout=300, env=AT_ADDRESS)
     (file,) = folder.glob("*.tar.gz")
     return file
 
 
 def test_the_source_archive_makes_the_same_wheel(sdist: Path, wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """Also where the build is not told the repository's address."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, sdist]
     subprocess.run(command, check=True, timeout=300)
     (file,) = tmp_path.glob("*.whl")
@@ -79,22 +92,91 @@ def test_the_version_is_told_in_one_place(wheel: zipfile.ZipFile) -> None:
     assert grpo_verl_ext.__version__ not in (ROOT / "pyproject.toml").read_text()
 
 
+def test_the_source_archive_holds_what_its_tests_read(sdist: Path) -> None:
+    with tarfile.open(sdist) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert names == {*tracked(), "PKG-INFO"}
+
+
+def test_it_holds_every_source_file_preset_and_the_typing_marker_and_nothing_else(
+    wheel: zipfile.ZipFile,
+) -> None:
+    ours = tracked("grpo_verl_ext")
+    assert {"grpo_verl_ext/py.typed", "grpo_verl_ext/config/algo/grpo.yaml"} < ours
+    assert {name for name in wheel.namelist() if ".dist-info/" not in name} == ours
+
+
+def test_links_lead_to_the_repository_that_the_build_was_told_of(wheel: zipfile.ZipFile) -> None:
+    metadata = metadata_of(wheel)
+    tag = f"v{grpo_verl_ext.__version__}"
+    assert f"Changelog, {ADDRESS}/blob/{tag}/CHANGELOG.md" in metadata.get_all("Project-URL", [])
+    text = metadata.get_payload()
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    relative = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    assert len(targets) == len(relative) > 30
+    assert [target for target in targets if not target.startswith("https://")] == []
+    assert f"{ADDRESS}/raw/{tag}/docs/invariance.svg" in targets
+    assert f"{ADDRESS}/blob/{tag}/docs/installation.md#quick-start" in targets
+
+
+@pytest.mark.long
+def test_without_an_address_none_is_invented(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "uv", "build", "--quiet", "--sdist", "--out-dir", tmp_path, ROOT]
+    subprocess.run(command, check=True, timeout=300)
+    (file,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(file) as opened:
+        member = opened.extractfile(f"{file.name.removesuffix('.tar.gz')}/PKG-INFO")
+        assert member is not None
+        metadata = Parser().parsestr(member.read().decode())
+    assert metadata.get_all("Project-URL") is None
+    assert metadata.get_payload() == (ROOT / "README.md").read_text()
+
+
+def workflow(name: str) -> dict[str, dict[str, Any]]:
+    jobs: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())[
+        "jobs"
+    ]
+    return jobs
+
+
 def test_githubs_workflow_runs_what_ci_runs() -> None:
-    steps = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["test"]["steps"]
+    steps = workflow("ci.yml")["test"]["steps"]
     assert [step["run"] for step in steps if "run" in step] == ["bash .ci/run"]
 
 
-def test_it_holds_every_source_file_preset_and_the_typing_marker(wheel: zipfile.ZipFile) -> None:
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "grpo_verl_ext"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.split()
-    assert "grpo_verl_ext/py.typed" in tracked
-    assert "grpo_verl_ext/config/algo/grpo.yaml" in tracked
-    assert {name for name in wheel.namelist() if name.startswith("grpo_verl_ext/")} == set(tracked)
+def test_the_wheel_is_tested_on_every_python_that_it_is_for(wheel: zipfile.ZipFile) -> None:
+    classified = [
+        text.rpartition(" ")[2]
+        for text in metadata_of(wheel).get_all("Classifier", [])
+        if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", text)
+    ]
+    allowed = SpecifierSet(metadata_of(wheel)["Requires-Python"])
+    assert classified == [f"3.{minor}" for minor in range(30) if f"3.{minor}.5" in allowed]
+    for job in (workflow("ci.yml")["wheel"], workflow("release.yml")["test"]):
+        assert job["strategy"]["matrix"]["python"] == classified
+
+
+def test_nothing_is_published_that_was_not_tested() -> None:
+    jobs = workflow("release.yml")
+    assert (jobs["publish"]["needs"], jobs["test"]["needs"]) == ("test", "build")
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert [name for name, job in jobs.items() if "bash .ci/build" in str(job)] == ["build"]
+
+
+def test_the_gpu_stack_is_pinned_as_verl_pins_it() -> None:
+    pins = {
+        pin.name.lower(): str(pin.specifier)
+        for pin in map(Requirement, lines_of(ROOT / "constraints/gpu.txt"))
+    }
+    verls = [Requirement(text) for text in requires("verl") or []]
+    exact = {
+        each.name: str(each.specifier)
+        for each in verls
+        if each.marker and each.marker.evaluate({"extra": "vllm"}) and "==" in str(each.specifier)
+    }
+    assert {"torch", "transformers", "vllm"} < set(exact)
+    assert {name: pins[name] for name in exact} == exact
+    assert pins["verl"] == f"=={TESTED[-1]}"
 
 
 def test_it_carries_the_licence_and_the_entry_points(wheel: zipfile.ZipFile) -> None:
@@ -106,8 +188,7 @@ def test_it_carries_the_licence_and_the_entry_points(wheel: zipfile.ZipFile) -> 
 
 def test_installing_it_next_to_verl_moves_no_heavy_package(wheel: zipfile.ZipFile) -> None:
     """No upper bound but verl's, and neither vllm nor transformers named outside an extra."""
-    info = next(name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name)
-    metadata = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
+    metadata = metadata_of(wheel)
     required = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     always = {r.name: str(r.specifier) for r in required if r.marker is None}
     assert always["verl"] in ("<0.10,>=0.9", ">=0.9,<0.10")
@@ -125,6 +206,11 @@ def test_the_pinned_stack_is_for_every_python_that_its_script_takes(python: str)
     assert len(there) > len(pins) / 2
     needed = {dist.name: dist.metadata["Requires-Python"] or "" for dist in there}
     assert [name for name, specifier in needed.items() if python not in SpecifierSet(specifier)] == []
+
+
+def metadata_of(wheel: zipfile.ZipFile) -> Message:
+    info = next(name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name)
+    return Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
 
 
 def lines_of(file: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """Pages of the repository that lie outside docs/, and files that pages link to.
 
-On GitHub a link such as ``../README.md`` or ``../tests/contract/seams.py`` leads to the file. The site has
+On GitHub a link such as ``../README.md`` or ``../grpo_verl_ext/plugin.py`` leads to the file. The site has
 the Markdown files in ``PAGES`` as pages, and a page with the text of any other file or the names in a folder.
 """
 
@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
     "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "benchmarks/README.md",

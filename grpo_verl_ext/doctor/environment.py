@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import RayError
 from rich.table import Table
 
+from grpo_verl_ext.doctor.known_verl import KnownVerl, known_verl
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
@@ -22,7 +23,7 @@ from grpo_verl_ext.verl_plugin.versions import TESTED, queue_missing
 
 _WORKER_SECONDS = 180
 """Time limit for a Ray worker to start and to import verl."""
-_CLEAN, _WRONG = 0, 2
+_CLEAN, _WARNED, _WRONG = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,25 @@ def examine_environment(as_json: bool) -> int:
     with redirect_stdout(sys.stderr):
         here = seen_here()
         worker, trouble = _asked_worker()
+        known = known_verl()
     complaints = [each for each in (trouble, _differences(here, worker), _queue()) if each]
     if as_json:
         content = {
             "python": host.python_version(),
             "ray": which_ray().words,
+            "verl": known.verl.words,
+            "seams": known.seams,
+            "broken_seams": [asdict(each) for each in known.broken],
             "versions": [asdict(each) for each in versions_beside_tested()],
             "here": asdict(here),
             "worker": asdict(worker) if worker else None,
+            "warnings": known.warnings,
             "complaints": complaints,
         }
         print(json.dumps(content, indent=2))
     else:
-        _print_environment(here, worker, complaints)
-    return _WRONG if complaints else _CLEAN
+        _print_environment(here, worker, known, complaints)
+    return _WRONG if complaints else _WARNED if known.warnings else _CLEAN
 
 
 def _asked_worker() -> tuple[_Seen | None, str | None]:
@@ -149,16 +155,23 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _print_environment(here: _Seen, worker: _Seen | None, complaints: Sequence[str]) -> None:
+def _print_environment(
+    here: _Seen, worker: _Seen | None, known: KnownVerl, complaints: Sequence[str]
+) -> None:
     console = make_console()
     print_table(console, _version_table(versions_beside_tested()))
     console.print(f"python {host.python_version()}; verl's platform: {here.platform}", markup=False)
     console.print(which_ray().words, markup=False)
+    console.print(known.verl.words, markup=False)
+    held = known.seams - len({each.moved for each in known.broken})
+    console.print(f"contract with verl: {held} of {known.seams} seams hold", markup=False)
     where = "here and in a Ray worker" if worker == here else "here"
     console.print(f"estimators and losses that verl finds {where} (ours: *):", markup=False)
     for kind, owners in (("estimators", here.estimators), ("losses", here.losses)):
         names = ", ".join(name + "*" * is_own_module(owner) for name, owner in sorted(owners.items()))
         console.print(f"  {kind}: {names}", markup=False)
+    for warning in known.warnings:
+        console.print(warning, style="bold yellow", markup=False)
     for complaint in complaints:
         console.print(complaint, style="bold red", markup=False)
 

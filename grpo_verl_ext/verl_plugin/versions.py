@@ -2,10 +2,11 @@
 
 import importlib.util
 
+from grpo_verl_ext.utils import which_verl
 from grpo_verl_ext.utils.errors import Problem
 
 TESTED = {
-    "verl": "0.9.1",
+    "verl": which_verl.TESTED[-1],
     "torch": "2.13.0",
     "transformers": "5.10.4",
     "vllm": "0.28.0",

@@ -24,7 +24,7 @@ Cell = Exact | Refusal
 Row = dict[str, Cell]
 """Name in `FEATURES` → cell."""
 
-# SAME_CALLS: verl's sources pass a loss or an estimator the same arguments (tests/contract/seams.py).
+# SAME_CALLS: verl's sources pass a loss or an estimator the same arguments (grpo_verl_ext/contract/seams.py).
 SAME_CALLS = "tests/contract/test_verl_contract.py::test_verl_is_as_we_rely_on_it"
 ANY_SPLIT = "tests/plugin/invariance/test_invariance.py::test_every_loss_is_invariant"
 COUNTS_ARE_ASKED_FOR = "tests/plugin/losses/test_losses.py::test_a_missing_count_is_refused"

@@ -28,6 +28,8 @@ from grpo_verl_ext.verl_plugin.preflight.names import replaced
 
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
+_AVERAGES_CUT_RESPONSES = Version("0.9.1")
+"""The first verl whose Megatron engine averages responses that context parallelism cuts."""
 
 
 def check_options(config: DictConfig) -> None:
@@ -230,6 +232,29 @@ def _refuse_older_verl(config: DictConfig, loss: VerlsLoss) -> None:
 def _follows_key(loss: VerlsLoss) -> bool:
     """Whether verl's loss averages as ``loss_agg_mode`` says."""
     return Version(version("verl")) >= Version(loss.reads_average)
+
+
+def check_context_parallel(config: DictConfig) -> None:
+    """Refuse a mean over responses under Megatron's context parallelism where verl's engine raises at it.
+
+    verl 0.9.0 raises at the first update, after a whole rollout (verl #7914).
+
+    Raises:
+        SettingError: this verl is older than the one that averages there.
+    """
+    megatron, mode = f"{ACTOR}.megatron", setting(config, AGGREGATION)
+    size = setting(config, f"{megatron}.context_parallel_size", 1)
+    is_cut = setting(config, f"{ACTOR}.strategy") == "megatron" and size > 1
+    if not is_cut or mode != "seq-mean-token-mean" or setting(config, f"{megatron}.dynamic_context_parallel"):
+        return
+    if Version(version("verl")) < _AVERAGES_CUT_RESPONSES:
+        raise SettingError(
+            f"{megatron}.context_parallel_size",
+            size,
+            why=f"the Megatron engine of verl {version('verl')} then refuses {AGGREGATION}={mode}",
+            valid=f"1, or verl {_AVERAGES_CUT_RESPONSES} or newer",
+            fix=f"pip install 'verl>={_AVERAGES_CUT_RESPONSES}'",
+        )
 
 
 def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:

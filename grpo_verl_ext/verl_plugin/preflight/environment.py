@@ -14,6 +14,7 @@ from packaging.version import Version
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ROLLOUT
+from grpo_verl_ext.utils.which_verl import which_verl
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
 from grpo_verl_ext.verl_plugin.cpu.platform import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
@@ -56,6 +57,15 @@ def check_device(config: DictConfig) -> None:
             why=f"the environment has {PLATFORM_VARIABLE}=cpu",
             valid="one platform",
             fix=f"+platform=cpu, or unset {PLATFORM_VARIABLE}",
+        )
+
+
+def advise_verl(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `Advise`
+    """Warn of a version of verl before its release, on which nothing was tested."""
+    verl = which_verl()
+    if verl.is_untested_development:
+        yield Problem(
+            "", None, seen=verl.words, fix="grpo-verl-ext doctor, which names what is not as tested"
         )
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import pairwise
 from typing import ClassVar, Protocol, TypeGuard
 
-from verl_sources import OURS, Found, Function, GoneError, Sources, defined, statements
+from grpo_verl_ext.contract.verl_sources import OURS, Found, Function, GoneError, Sources, defined, statements
 
 ANY_MORE = "…"
 """Stands for parameters that our function takes and hands on, whatever they are."""
@@ -244,7 +244,7 @@ class Keys(_Kind):
         self.names = names
         self.values = values or {}
 
-    def moved(self, sources: Sources, where: str) -> Iterator[str]:
+    def moved(self, sources: Sources, where: str) -> Iterator[str]:  # noqa: ARG002  # a `Reliance`
         composed = sources.configuration()
         for name in (*self.names, *self.values):
             if not has_key(composed, name):
@@ -351,6 +351,7 @@ def value_of(composed: object, key: str) -> object:
 def _callable(found: Found) -> ast.FunctionDef | ast.AsyncFunctionDef:
     node = found.node
     if isinstance(node, ast.ClassDef):
-        node = next(s for s in statements(node) if isinstance(s, Function) and s.name == "__init__")
-    assert isinstance(node, Function), f"{ast.unparse(node)[:60]} in {found.module} is no function"
+        node = next((s for s in statements(node) if isinstance(s, Function) and s.name == "__init__"), node)
+    if not isinstance(node, Function):
+        raise GoneError(f"a function {found.name} in {found.module}")
     return node

@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator, Mapping
 
 import yaml
-from our_modules import Module
-from reliances import ANY_MORE
-from verl_sources import OURS, Function, Sources, statements
 
 from grpo_verl_ext.catalogue import LOSSES
+from grpo_verl_ext.contract.our_modules import Module
+from grpo_verl_ext.contract.reliances import ANY_MORE
+from grpo_verl_ext.contract.verl_sources import OURS, Function, Sources, statements
 from grpo_verl_ext.utils.keys import POLICY_LOSS
 
 SECTIONS = (
@@ -88,8 +88,8 @@ class Constants:
             case ast.Name(id=name) if f"{module.name}.{name}" in self._assigned:
                 return self.text(*self._assigned[f"{module.name}.{name}"])
             case ast.Name() | ast.Attribute():
-                name = module.dotted(node)
-                return self.text(*self._assigned[name]) if name in self._assigned else None
+                dotted = module.dotted(node)
+                return self.text(*self._assigned[dotted]) if dotted in self._assigned else None
         return None
 
 

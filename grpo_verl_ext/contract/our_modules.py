@@ -3,8 +3,9 @@
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from verl_sources import OURS, THEIRS, Sources
+from grpo_verl_ext.contract.verl_sources import OURS, THEIRS, Sources
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,12 @@ class Module:
 
 
 def our_modules(sources: Sources) -> dict[str, Module]:
-    """Each module of the package by its name."""
+    """Each module of the package by its name, but for the contract's own, which quote verl."""
     package = sources.file(OURS)
     assert package is not None
     found = {}
-    for file in sorted(package.parent.rglob("*.py")):
+    contracts = set(Path(__file__).parent.glob("*.py"))
+    for file in sorted({*package.parent.rglob("*.py")} - contracts):
         parts = file.relative_to(package.parent.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         nodes = tuple(ast.walk(sources.tree(name)))

@@ -1,17 +1,17 @@
 """Derive from our own sources what they rely on in verl: names, calls, bases, overrides, attributes and keys.
 
-Nothing here needs pytest. What has to be judged is in `seams`: the meaning of arguments by place
-(`seams.PLACES`), and what verl does with what is ours.
+What has to be judged is in `seams`: the meaning of arguments by place (`seams.PLACES`), and what verl does
+with what is ours.
 """
 
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from our_classes import OurClass, calls_super, classes_on_verl, overrides
-from our_keys import keys_of, keys_of_presets
-from our_modules import Module, is_verls, our_modules, short
-from reliances import (
+from grpo_verl_ext.contract.our_classes import OurClass, classes_on_verl, overrides
+from grpo_verl_ext.contract.our_keys import keys_of, keys_of_presets
+from grpo_verl_ext.contract.our_modules import Module, is_verls, our_modules, short
+from grpo_verl_ext.contract.reliances import (
     ANY_MORE,
     Called,
     Derived,
@@ -27,7 +27,7 @@ from reliances import (
     Seam,
     parameters,
 )
-from verl_sources import Function, Sources
+from grpo_verl_ext.contract.verl_sources import Function, Sources
 
 CONFIGURATION = "verl.trainer.config.ppo_trainer"
 DOTTED = re.compile(r"\w+(\.\w+)+")
@@ -156,21 +156,3 @@ def _called(call: ast.Call, places: tuple[str, ...] | None) -> Called:
 def _with_any_more(names: list[str]) -> list[str]:
     taken = [name for name in names if not name.startswith("*")]
     return taken + [ANY_MORE] * (len(taken) < len(names))
-
-
-def unjudged(sources: Sources, seams: Collection[Seam], places: Places) -> Iterator[str]:
-    """A sentence for each use that our sources do not show whole and no line judges."""
-    ours = our_modules(sources)
-    classes = classes_on_verl(sources, ours)
-    of_modules = [(*each, module.short) for module in ours.values() for each in module.calls()]
-    of_classes = [
-        (*each, short(one.lineage[0].module)) for one in classes for each in one.calls_of_self(sources)
-    ]
-    for name, call, by in (*of_modules, *of_classes):
-        if len(call.args) > len(places.get(name, ())):
-            yield f"{by} calls {name} by place, and PLACES has no such parameter"
-    listed = {seam.where for seam in seams if isinstance(seam.relies, Overridden)}
-    implemented = [method.node for one in classes for method in one.implemented(sources)]
-    for where, our in overrides(sources, classes):
-        if not calls_super(our) and where not in listed and our.node not in implemented:
-            yield f"{short(our.module)} overrides {where} without calling it, and SEAMS has no line for it"

@@ -5,8 +5,8 @@ raise nothing; the comment above it says what would go wrong. Other lines are of
 sources do not name, and of what verl does with ours.
 """
 
-from derived import CONFIGURATION, derived, merged
-from reliances import (
+from grpo_verl_ext.contract.derived import CONFIGURATION, derived, merged
+from grpo_verl_ext.contract.reliances import (
     ANY_MORE,
     Called,
     Derived,
@@ -21,7 +21,7 @@ from reliances import (
     Replaced,
     Seam,
 )
-from verl_sources import Sources
+from grpo_verl_ext.contract.verl_sources import Sources
 
 VLLM_SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer"
 CORE = "verl.trainer.ppo.core_algos"

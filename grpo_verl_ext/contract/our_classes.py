@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from our_modules import Module, is_verls
-from reliances import is_of_self, members
-from verl_sources import OURS, Found, Function, Sources, statements
+from grpo_verl_ext.contract.our_modules import Module, is_verls
+from grpo_verl_ext.contract.reliances import is_of_self, members
+from grpo_verl_ext.contract.verl_sources import OURS, Found, Function, Sources, statements
 
 PLUGIN = f"{OURS}.verl_plugin"
 
@@ -51,7 +51,8 @@ class OurClass:
     def implemented(self, sources: Sources) -> list[Found]:
         """Its public methods, if its base is an abstract class of which it takes nothing but the names."""
         base = sources.look_up(self.base)
-        decorators = [d for method in methods(base) for d in method.node.decorator_list] if base else []
+        functions = (node for node in statements(base.node) if isinstance(node, Function)) if base else ()
+        decorators = [decorator for node in functions for decorator in node.decorator_list]
         is_abstract = any("abstract" in ast.unparse(decorator) for decorator in decorators)
         if not is_abstract or any(map(calls_super, self.methods())):
             return []
@@ -93,7 +94,8 @@ def _parts_in_the_trainer(ours: Mapping[str, Module]) -> Iterator[str]:
 def _lineage(
     sources: Sources, ours: Mapping[str, Module], found: Found
 ) -> tuple[tuple[Found, ...], tuple[str, ...]]:
-    lineage, bases = (found,), ()
+    lineage: tuple[Found, ...] = (found,)
+    bases: tuple[str, ...] = ()
     for name in _bases(ours, found):
         own = None if is_verls(name) else sources.look_up(name)
         if is_verls(name):

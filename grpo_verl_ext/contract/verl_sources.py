@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 OURS = "grpo_verl_ext"
 THEIRS = ("verl", "transfer_queue", "vllm")
@@ -50,14 +52,6 @@ class Sources:
 
     def __init__(self) -> None:
         self._trees: dict[str, ast.Module] = {}
-
-    def edited(self, module: str, old: str, new: str) -> "Sources":
-        """A copy in which one piece of one module reads otherwise."""
-        copy = Sources()
-        text = self._text(module)
-        assert old in text, f"{module} has no {old!r}"
-        copy._trees = {**self._trees, module: ast.parse(text.replace(old, new))}
-        return copy
 
     def find(self, dotted: str) -> Found:
         """What the name stands for, through re-exports and base classes.
@@ -117,7 +111,11 @@ class Sources:
                 yield from self.lineage(parent)
 
     def configuration(self) -> dict[str, Any]:
-        """``ppo_trainer`` of verl, composed from its own folder; interpolations as they are written."""
+        """``ppo_trainer`` of verl, composed from its own folder; interpolations as they are written.
+
+        Raises:
+            GoneError: verl has no such folder, or Hydra cannot compose it.
+        """
         package = self.file("verl")
         assert package is not None
         return _composed(package.parent / "trainer" / "config")
@@ -181,7 +179,10 @@ def defined(statement: ast.stmt) -> set[str]:
 
 @cache
 def _composed(folder: Path) -> dict[str, Any]:
-    with initialize_config_dir(str(folder), version_base=None):
-        composed = OmegaConf.to_container(compose("ppo_trainer"), resolve=False)
+    try:
+        with initialize_config_dir(str(folder), version_base=None):
+            composed = OmegaConf.to_container(compose("ppo_trainer"), resolve=False)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise GoneError(f"the configuration in {folder} ({error})") from error
     assert isinstance(composed, dict)
     return {str(section): content for section, content in composed.items()}

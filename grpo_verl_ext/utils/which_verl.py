@@ -1,0 +1,150 @@
+"""Which verl Python would import here, and how well this package knows it; nothing here imports verl."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+FROM, BELOW = "0.9", "0.10"
+TESTED = ("0.9.0", "0.9.1")
+"""Versions on which the contract and the tests were run, the newest last."""
+_INSTALL = f"pip install 'verl>={FROM},<{BELOW}'"
+_REINSTALL = f"pip install --force-reinstall --no-deps 'verl>={FROM},<{BELOW}'"
+
+
+class UnsupportedVerlError(ImportError):
+    """verl is missing, only partly installed, installed twice, or of a version that is not supported."""
+
+
+@dataclass(frozen=True)
+class WhichVerl:
+    """A supported verl.
+
+    Attributes:
+        version: as its metadata tell it.
+        folder: of the module.
+        is_checkout: it was installed from a folder or a repository, so its code may be any.
+        others: folders of further verls that are installed on the path.
+    """
+
+    version: Version
+    folder: Path
+    is_checkout: bool = False
+    others: tuple[Path, ...] = ()
+
+    @property
+    def is_untested_development(self) -> bool:
+        """Whether it is a version before a release, and none of `TESTED`."""
+        return self.version.is_prerelease and str(self.version) not in TESTED
+
+    @property
+    def words(self) -> str:
+        """A sentence that says how well this verl is known."""
+        newest = TESTED[-1]
+        if self.is_untested_development:
+            known = f"is a development version, which was not tested; the newest tested version is {newest}"
+        elif self.is_checkout:
+            known = f"is a checkout, whose code may differ from the release; tested are {', '.join(TESTED)}"
+        elif str(self.version) in TESTED:
+            known = "is a tested version"
+        elif self.version > Version(newest):
+            known = f"is newer than {newest}, the newest tested version"
+        else:
+            known = f"was not tested; tested are {', '.join(TESTED)}"
+        return f"verl {self.version} in {self.folder} {known}"
+
+    @property
+    def another(self) -> str:
+        """A warning with the line to type where further verls are installed; empty where none is."""
+        if not self.others:
+            return ""
+        where = ", ".join(map(str, self.others))
+        return (
+            f"another verl is in {where}: a process with another path imports that one. Type there: "
+            f"pip uninstall verl, or take its folder out of PYTHONPATH"
+        )
+
+
+def which_verl() -> WhichVerl:
+    """Return the verl that Python would import here.
+
+    Raises:
+        UnsupportedVerlError: there is none, or none that is supported; the message has the line to type.
+    """
+    spec = find_spec("verl")
+    folder = Path(spec.origin).parent if spec and spec.origin else None
+    installed = [each for each in distributions(name="verl") if _has_metadata(each)]
+    if folder is None:
+        raise UnsupportedVerlError(_without_module(installed))
+    if not installed:
+        raise UnsupportedVerlError(
+            f"verl is half installed: {folder} has the module, but no metadata tell its version. "
+            f"Type: {_from_checkout(folder)}"
+        )
+    version = _version_of(installed[0])
+    own = _own_version(folder)
+    if own is not None and own != version:
+        raise UnsupportedVerlError(
+            f"two verls are on the path: Python imports verl {own} from {folder}, but the metadata in "
+            f"{_location(installed[0])} are those of verl {version}. Type: {_from_checkout(folder)}"
+        )
+    if not Version(FROM) <= version < Version(BELOW):
+        raise UnsupportedVerlError(_unsupported(str(version)))
+    modules = {_location(each) / "verl" for each in installed}
+    others = [each for each in modules if (each / "__init__.py").is_file() and not each.samefile(folder)]
+    return WhichVerl(version, folder, _is_checkout(installed[0], folder), tuple(sorted(others)))
+
+
+def _without_module(installed: list[Distribution]) -> str:
+    if not installed:
+        return f"verl is not installed. Type: {_INSTALL}"
+    return (
+        f"verl is half installed: {_location(installed[0])} has the metadata of verl "
+        f"{installed[0].version}, but Python finds no module verl. Type: {_REINSTALL}"
+    )
+
+
+def _unsupported(version: str) -> str:
+    works_with = f"grpo_verl_ext works with verl >= {FROM} and < {BELOW}"
+    return f"verl {version} is installed; {works_with}. Type: {_INSTALL}"
+
+
+def _has_metadata(installed: Distribution) -> bool:
+    """Whether its folder is more than what a broken installation left behind."""
+    return bool(installed.read_text("METADATA") or installed.read_text("PKG-INFO"))
+
+
+def _version_of(installed: Distribution) -> Version:
+    try:
+        return Version(installed.version)
+    except InvalidVersion as error:
+        raise UnsupportedVerlError(_unsupported(installed.version)) from error
+
+
+def _own_version(folder: Path) -> Version | None:
+    """Return what the module says of itself, in the file that verl reads when it is imported."""
+    file = folder / "version" / "version"
+    return Version(file.read_text(encoding="utf-8").strip()) if file.is_file() else None
+
+
+def _location(installed: Distribution) -> Path:
+    return Path(str(installed.locate_file("")))
+
+
+def _is_checkout(installed: Distribution, folder: Path) -> bool:
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")
+    return "vcs_info" in origin or "dir_info" in origin or _is_project(folder.parent)
+
+
+def _is_project(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("pyproject.toml", "setup.py"))
+
+
+def _from_checkout(folder: Path) -> str:
+    """Return the line that gives a module its metadata."""
+    return f"pip install --no-deps -e {folder.parent}" if _is_project(folder.parent) else _REINSTALL
