@@ -102,7 +102,8 @@ api
 Results on the embedded task <repository/examples/ablations/RESULTS>
 repository/benchmarks/README
 robustness
-upstream
+repository/upstream/README
+repository/recipe/grpo_verl_ext/README
 repository/tests/contract/README
 repository/CONTRIBUTING
 repository/SECURITY

@@ -27,6 +27,8 @@ PAGES = (
     "benchmarks/README.md",
     "examples/ablations/RESULTS.md",
     "tests/contract/README.md",
+    "upstream/README.md",
+    "recipe/grpo_verl_ext/README.md",
 )
 
 
