@@ -137,7 +137,8 @@ new_algorithm
 :caption: The project
 
 versioning
-upstream
+repository/upstream/README
+repository/recipe/grpo_verl_ext/README
 repository/tests/contract/README
 repository/CONTRIBUTING
 repository/SECURITY
@@ -147,10 +148,19 @@ repository/CHANGELOG
 """
 
 
+REPORTS = """
+```{toctree}
+:hidden:
+:glob:
+
+*
+```
+"""
+
+
 def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Append the table of contents to the start page, where GitHub would show it as code."""
-    if docname == app.config.root_doc:
-        source[0] += NAVIGATION
+    """Append to two pages their tables of contents, which GitHub would show as code."""
+    source[0] += {app.config.root_doc: NAVIGATION, "repository/upstream/README": REPORTS}.get(docname, "")
 
 
 def setup(app: Sphinx) -> None:

@@ -28,6 +28,8 @@ PAGES = (
     "benchmarks/README.md",
     "examples/ablations/RESULTS.md",
     "tests/contract/README.md",
+    "recipe/grpo_verl_ext/README.md",
+    *(f"upstream/{report.name}" for report in (ROOT / "upstream").glob("*.md")),
 )
 
 

@@ -18,6 +18,8 @@ ALL_PAGES = [
     ROOT / "SECURITY.md",
     ROOT / "examples/ablations/RESULTS.md",
     ROOT / "tests/contract/README.md",
+    ROOT / "upstream/README.md",
+    ROOT / "recipe/grpo_verl_ext/README.md",
 ]
 
 

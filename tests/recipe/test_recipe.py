@@ -1,0 +1,261 @@
+"""Test the folder for verl-recipe: its commands compose for 8 GPUs, with the settings of GVPO's authors.
+
+Not covered: the trainings, which need GPUs.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import datasets
+import pandas
+import pytest
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
+
+from grpo_verl_ext import cli
+from grpo_verl_ext.ablation.declaration.grid import GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.running.checks import compose_runs
+from grpo_verl_ext.doctor.configuration import all_findings
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
+from grpo_verl_ext.verl_plugin.compose import composed
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "recipe" / "grpo_verl_ext"
+TRAIN = "run_qwen2.5_math_7b.sh"
+ALGORITHMS = ("gvpo", "grpo", "dr_grpo")
+
+Started = Callable[..., list[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a script with a python3 and a grpo-verl-ext that write their arguments to a file."""
+    tools = tmp_path / "stand-in"
+    tools.mkdir()
+    for name in ("python3", "grpo-verl-ext"):
+        (tools / name).write_text(f"#!/bin/sh\nprintf '%s\\0' \"$@\" > '{tmp_path}/arguments'\n")
+        (tools / name).chmod(0o755)
+
+    def run(script: str, *arguments: str, **knobs: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", str(RECIPE / script), *arguments],
+            env={"PATH": f"{tools}:{os.environ['PATH']}", "HOME": "/home/somebody", **knobs},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def started(run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Started:
+    """What a script starts."""
+
+    def started(script: str, *arguments: str, **knobs: str) -> list[str]:
+        found = run(script, *arguments, **knobs)
+        assert found.returncode == 0, found.stderr
+        return (tmp_path / "arguments").read_text().split("\0")[:-1]
+
+    return started
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A model with the positions of Qwen2.5-Math-7B, and data, as the values of MODEL and DATA."""
+    model, data = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("data")
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(model)
+    tiny = build_model(TaskSettings(width=32, layers=1, heads=1, feed_forward=32), tokenizer, seed=1)
+    tiny.config.max_position_embeddings = 4096
+    tiny.save_pretrained(model)
+    for name in ("train", "benchmarks"):
+        pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(data / f"{name}.parquet")
+    return {"MODEL": str(model), "DATA": str(data)}
+
+
+def configured(arguments: list[str]) -> DictConfig:
+    assert arguments[:2] == ["-m", "verl.trainer.main_ppo"]
+    return composed(arguments[2:])
+
+
+def module(file: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(file).stem, RECIPE / file)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.mark.filterwarnings("ignore:Disabled critic")  # verl says so for every algorithm but PPO
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_doctor_and_verl_accept_it_on_8_gpus(
+    algo: str, started: Started, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERL_PLATFORM", "nvidia")  # as on a machine with GPUs
+    arguments = started(TRAIN, ALGO=algo, **files)
+    assert list(all_findings(arguments[2:])) == []
+    config = configured(arguments)
+    validate_config(config, need_reference_policy(config), need_critic(config))
+    assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 1)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_it_has_the_settings_of_gvpos_authors(algo: str, started: Started) -> None:
+    """gvpo/run_qwen2-7b_math_gvpo.sh of verl-recipe."""
+    config = configured(started(TRAIN, ALGO=algo))
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    assert config.actor_rollout_ref.model.path == "Qwen/Qwen2.5-Math-7B"
+    assert (config.data.train_batch_size, rollout.n, actor.ppo_mini_batch_size) == (1024, 4, 256)
+    assert (actor.ppo_epochs, config.trainer.total_epochs, actor.optim.lr) == (1, 15, 1e-6)
+    assert (config.data.max_prompt_length, config.data.max_response_length) == (1024, 1024)
+    assert actor.entropy_coeff == 0
+    assert config.algorithm.grpo_ext.preset == algo
+    if algo == "gvpo":
+        assert (actor.policy_loss.gvpo_beta, actor.use_kl_loss) == (0.1, False)
+        assert config.algorithm.use_kl_in_reward is False
+    if algo == "dr_grpo":
+        assert (actor.loss_scale_factor, actor.use_kl_loss) == (1024, False)
+
+
+def test_gvpo_is_what_a_plain_call_trains(started: Started) -> None:
+    config = configured(started(TRAIN, "data.seed=7"))
+    assert (config.algorithm.adv_estimator, config.data.seed) == ("gvpo", 7)
+    assert config.data.train_files == "/home/somebody/data/math/train.parquet"
+    assert config.data.val_files == "/home/somebody/data/math/benchmarks.parquet"
+    assert config.reward.custom_reward_function.path == str(RECIPE / "reward.py")
+
+
+@pytest.fixture
+def grid(monkeypatch: pytest.MonkeyPatch) -> GridSettings:
+    """The grid, with the variables that table1.sh exports."""
+    knobs = {"DATA": "/d", "MODEL": "org/m", "N_GPUS": "8", "N_NODES": "1", "RECIPE": str(RECIPE)}
+    for name, value in knobs.items():
+        monkeypatch.setenv(name, value)
+    return read_grid(RECIPE / "table1.yaml")
+
+
+class TestTable:
+    @pytest.mark.parametrize("algo", ALGORITHMS)
+    def test_the_grid_trains_what_the_script_does(
+        self, algo: str, grid: GridSettings, started: Started
+    ) -> None:
+        """But for seeds, names, folders, and how long it trains."""
+        first = [run for run in runs_of(grid) if run.seed == grid.seeds[0]]
+        (config,) = [
+            config
+            for config in compose_runs(first, cli._plugin()).values()
+            if config.algorithm.grpo_ext.preset == algo
+        ]
+        alone = configured(started(TRAIN, ALGO=algo, DATA="/d", MODEL="org/m"))
+        for of_both in (config, alone):
+            for key in ("data.seed", "actor_rollout_ref.rollout.seed", "actor_rollout_ref.rollout.trace"):
+                OmegaConf.update(of_both, key, None, merge=False)
+        for section in ("algorithm", "data", "actor_rollout_ref", "reward"):
+            assert config[section] == alone[section]
+        assert config.trainer.test_freq == alone.trainer.test_freq
+
+    def test_its_steps_are_the_authors_epochs(self, grid: GridSettings) -> None:
+        """MATH has 7500 problems for training; verl drops a batch that is not full."""
+        assert grid.steps == 15 * (7500 // 1024)
+
+    @pytest.mark.parametrize("command", ["plan", "run"])
+    def test_the_script_starts_ablate(self, command: str, started: Started) -> None:
+        given = ["ablate", command, str(RECIPE / "table1.yaml"), "seeds=[1]"]
+        assert started("table1.sh", command, "seeds=[1]") == given
+
+    def test_the_report(self, started: Started) -> None:
+        assert started("table1.sh", "report") == ["ablate", "report", "outputs/grpo_verl_ext/table1"]
+
+    def test_another_command_is_refused(self, run: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+        found = run("table1.sh", "train")
+        assert found.returncode == 1
+        assert "the command is 'train'; valid are plan, run, report. Type: bash " in found.stderr
+
+
+SUITE: dict[str, list[dict[str, object]]] = {
+    "aime": [{"problem": "p", "answer": "025"}],
+    "amc": [{"problem": "p", "answer": 142.0}],
+    "math": [{"problem": "p", "answer": r"\$32"}],
+    "minerva": [{"problem": "p", "answer": ["4.4e7\n", r"4.4 \times 10^7"]}],
+    "olympiad_bench": [{"problem": "p", "answer": ["$(0,2)$,$(0,-2)$"]}],
+}
+ANSWERS: dict[str, list[str]] = {
+    "aime24": ["25"],
+    "amc": ["142"],
+    "math500": [r"\$32"],
+    "minerva": ["4.4e7", r"4.4 \times 10^7"],
+    "olympiad": ["(0,2),(0,-2)"],
+}
+
+
+class TestData:
+    def test_the_file_has_the_answers_and_aime_32_times(self, tmp_path: Path) -> None:
+        suite = {name: datasets.Dataset.from_list(rows) for name, rows in SUITE.items()}
+        datasets.DatasetDict(suite).save_to_disk(str(tmp_path / "suite"))
+        command = [sys.executable, str(RECIPE / "prepare_benchmarks.py"), "suite", "data/benchmarks.parquet"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        rows = pandas.read_parquet(tmp_path / "data/benchmarks.parquet")
+        assert dict(rows.data_source.value_counts()) == {
+            "aime24": 32,
+            "amc": 1,
+            "math500": 1,
+            "minerva": 1,
+            "olympiad": 1,
+        }
+        for name, rule in zip(rows.data_source, rows.reward_model, strict=True):
+            assert json.loads(rule["ground_truth"]) == ANSWERS[name]
+        asked = "p Let's think step by step and output the final answer within \\boxed{}."
+        assert {prompt[0]["content"] for prompt in rows.prompt} == {asked}
+
+    def test_a_folder_that_is_no_suite_is_named(self, tmp_path: Path) -> None:
+        command = [sys.executable, str(RECIPE / "prepare_benchmarks.py"), "nowhere", "file"]
+        found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert found.returncode == 2
+        assert "SUITE is nowhere, which has no dataset_dict.json; valid is" in found.stderr
+
+    def test_each_accepted_answer_scores_and_another_does_not(self) -> None:
+        score = module("reward.py").compute_score
+        for name, accepted in ANSWERS.items():
+            for answer in accepted:
+                assert score(name, rf"so \boxed{{{answer}}}", json.dumps(accepted)) == 1
+            assert score(name, r"so \boxed{7}", json.dumps(accepted)) == 0
+            assert score(name, f"so {accepted[0]}", json.dumps(accepted)) == 0
+
+    def test_math_has_one_answer(self) -> None:
+        score = module("reward.py").compute_score
+        math = "DigitalLearningGmbH/MATH-lighteval"
+        assert score(math, r"\boxed{\frac{1}{2}}", r"\frac{1}{2}", extra_info={}) == 1
+        assert score(math, r"\boxed{2}", "[2]", extra_info={}) == 0
+
+
+class TestForm:
+    def test_the_fields_of_required_verl(self) -> None:
+        """Those that verl-recipe's install_verl.sh reads of a pinned tag."""
+        lines = (RECIPE / "REQUIRED_VERL.txt").read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith("# ")
+        fields = dict(line.split("=", 1) for line in lines[1:])
+        assert list(fields) == ["UPSTREAM", "MODE", "TAG", "COMMIT", "PIP_INSTALL", "NOTES"]
+        assert fields["MODE"] == "pinned_tag"
+        assert len(fields["COMMIT"]) == 40
+
+    def test_the_readme_links_to_it(self) -> None:
+        text = (RECIPE / "README.md").read_text(encoding="utf-8")
+        assert "## Required `verl` version" in text
+        assert "[`REQUIRED_VERL.txt`](REQUIRED_VERL.txt)" in text
+
+    @pytest.mark.parametrize("script", [TRAIN, "table1.sh"])
+    def test_it_says_on_top_what_was_not_run(self, script: str) -> None:
+        head = (RECIPE / script).read_text(encoding="utf-8").split("set -xeuo pipefail")[0]
+        assert "not run" in head
