@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train Qwen2.5-Math-7B on MATH with any algorithm of this package but grpo_process: FSDP, vLLM.
+# Train Qwen2.5-Math-7B on MATH with any algorithm of this package but grpo_process and gvpo_distill (distill.sh): FSDP, vLLM.
 #
 #   ALGO=dr_grpo bash examples/train/math.sh [key=value …]
 #
@@ -14,7 +14,7 @@
 # GPUs. The training was not run, for lack of GPUs.
 set -xeuo pipefail
 
-# a file of grpo_verl_ext/config/algo, but for grpo_process
+# a file of grpo_verl_ext/config/algo, but for grpo_process and gvpo_distill
 ALGO=${ALGO:-grpo}
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-7B}
 DATA=${DATA:-$HOME/data/math}

@@ -42,6 +42,7 @@ COMPARED_ALGORITHMS: Mapping[str, Algorithm] = {
     if isinstance(algorithm.estimator, Estimator)
     and not algorithm.estimator.needs_steps
     and not algorithm.estimator.several_rewards
+    and not algorithm.estimator.needs_teacher
     and not (isinstance(algorithm.loss, TokenLoss) and algorithm.loss.needs)
 }
 """Algorithms whose advantages follow from a dump's scores, those with a loss of their own first."""

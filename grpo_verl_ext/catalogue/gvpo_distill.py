@@ -45,6 +45,7 @@ GVPO_DISTILL = Algorithm(
         str(no_reward.__doc__),
         no_reward,
         sums_to_zero=True,
+        needs_teacher=True,
         one_output=ONE_OUTPUT,
         checks={"distillation": _check_teacher},
         advice={"sampling": advise_sampling},

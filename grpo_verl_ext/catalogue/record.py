@@ -65,6 +65,7 @@ class Estimator:
         one_output: why a session with several outputs is refused; empty if the last one counts.
         needs_steps: learns from the rewards of steps, by `algorithms.process`.
         several_rewards: learns from each reward of ``algorithm.gdpo_reward_keys``, by `advantages.decoupled`.
+        needs_teacher: learns from a teacher's log-probs alone, whatever the rewards are.
         kl_in_loss: its paper's loss contains k3 and k3's gradient.
         checks: refusals of trainings with this estimator, by the name that silences them.
         advice: warnings likewise.
@@ -78,6 +79,7 @@ class Estimator:
     one_output: str = ""
     needs_steps: bool = False
     several_rewards: bool = False
+    needs_teacher: bool = False
     kl_in_loss: bool = False
     checks: Checks = field(default_factory=dict)
     advice: Advice = field(default_factory=dict)

@@ -24,7 +24,7 @@ def test_every_variant_is_a_registered_loss() -> None:
 
 def test_every_preset_is_weighed_but_those_that_need_more_than_scores() -> None:
     of_log_probs = {"clip_cov", "kl_cov"}
-    left_out = {"gdpo", "grpo_process", "ppo", "ppo_kl", *of_log_probs}
+    left_out = {"gdpo", "grpo_process", "gvpo_distill", "ppo", "ppo_kl", *of_log_probs}
     assert set(PRESETS) - set(COMPARED_ALGORITHMS) == left_out
     assert {name for name in LOSS_FUNCTIONS if name == "gvpo" or LOSSES[name].needs is None} <= set(
         COMPARED_ALGORITHMS

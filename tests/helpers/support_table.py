@@ -50,6 +50,7 @@ REJECTED_RESPONSES = (
 REJECTED_TOKENS = "tests/plugin/preflight/test_support.py::test_steps_count_for_the_tokens_that_are_left"
 MEASURED = "tests/plugin/measure/test_gold_responses.py::test_probabilities_of_what_verls_worker_computes"
 SEEDED = "tests/plugin/measure/test_request_seeds.py::test_each_request_has_a_seed_of_its_own"
+TEACHER = "tests/plugin/teacher/test_teacher_exact.py::test_four_updates_around_a_teacher"
 DISTILLED = "tests/plugin/preflight/test_support.py::test_distillation_is_added_to_the_loss"
 
 EVERYWHERE: Mapping[str, str] = {
@@ -60,6 +61,7 @@ EVERYWHERE: Mapping[str, str] = {
     "gvpo_several": FOUR_UPDATES,
     "anchor_old": FOUR_UPDATES,
     "anchor_ref": ANCHORED,
+    "anchor_teacher": TEACHER,
     "dynamic_sampling": SAME_CALLS,
     "mask_truncated_completions": MASKED,
     "refresh": REFRESH,
@@ -81,7 +83,7 @@ def _all(features: Iterable[str], test: str) -> dict[str, str]:
 GVPO = ("gvpo_one", "gvpo_several")
 MEASURED_ROWS = ("statistic_one", "statistic_several")
 OURS = (
-    *(*GVPO, *MEASURED_ROWS, "anchor_ref", "process", "several_rewards", "refresh"),
+    *(*GVPO, *MEASURED_ROWS, "anchor_ref", "anchor_teacher", "process", "several_rewards", "refresh"),
     *("gold_responses", "stored_responses", "recorded"),
 )
 """Features that need a trainer mode of this package."""
@@ -103,7 +105,7 @@ CHANGES: Mapping[str, Mapping[str, str]] = {
     "other_engine": _all(("token_loss", "statistic_one", "gvpo_one"), COUNTS_ARE_ASKED_FOR),
     "weights": {**_all(("token_loss", *MEASURED_ROWS), WEIGHTS), **_all(GVPO, WEIGHTS_UNREAD)},
     "token_rejection": {"process": REJECTED_TOKENS},
-    "sequence_rejection": _all((*GVPO, "anchor_ref"), REJECTED_RESPONSES),
+    "sequence_rejection": _all((*GVPO, "anchor_ref", "anchor_teacher"), REJECTED_RESPONSES),
     "bypass": {**_all(GVPO, FOUR_UPDATES), **_all(MEASURED_ROWS, STATISTIC)},
     "distillation": _all(("token_loss", *MEASURED_ROWS, *GVPO), DISTILLED),
     "distillation_top_k": {"token_loss": DISTILLED},
@@ -134,6 +136,7 @@ FEATURE_TITLES = {
     "gvpo_several": "GVPO, several updates",
     "anchor_old": "`gvpo_anchor=old`",
     "anchor_ref": "`gvpo_anchor=ref`",
+    "anchor_teacher": "`gvpo_anchor=teacher`",
     "dynamic_sampling": "Dynamic sampling",
     "mask_truncated_completions": "`mask_truncated_completions`",
     "refresh": "Reference refresh",

@@ -21,6 +21,7 @@ def test_every_part_in_the_trainer_is_mixed_into_every_mode():
         "StoredResponsesMixin",
         "ProcessSupervisionMixin",
         "SeveralRewardsMixin",
+        "TeacherMixin",
     ]
     for mode in ("GroupTrainerSync", "GroupTrainerColocateAsync", "GroupTrainerSeparateAsync"):
         lineage = getattr(trainer_modes, mode).__mro__

@@ -13,7 +13,7 @@ import yaml
 from omegaconf import DictConfig
 from ray_cluster import ray_head
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
-from verl.utils.config import validate_config
+from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
@@ -33,7 +33,7 @@ TRAININGS = [
     (task, algo)
     for task in ("gsm8k", "math")
     for algo in ESTIMATORS
-    if (task, algo) != ("math", "grpo_process")
+    if (task, algo) != ("math", "grpo_process") and algo != "gvpo_distill"  # distill.sh
 ]
 BUDGET = {"gsm8k": 1024, "math": 3000}
 # a fifth, rounded down
@@ -133,6 +133,21 @@ class TestTrainings:
             assert list(preflight.warnings(config)) == []
             validate_config(config, need_reference_policy(config), need_critic(config))
             assert_that_verls_workers_would_accept(config, ranks=gpus * nodes)
+
+    def test_distillation_is_accepted_at_every_size(
+        self, started: Started, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("VERL_PLATFORM", "nvidia")
+        for gpus, reads in [(1, "text"), (2, "tokens"), (4, "text")]:
+            sizes = {"N_GPUS": str(gpus), "TEACHER_GPUS": "2", "READS": reads, "TEACHER": files["MODEL"]}
+            config = configured(started("distill.sh", **files, **sizes))
+            preflight.check_training(config)
+            assert list(preflight.warnings(config)) == []
+            validate_config(config, need_reference_policy(config), need_critic(config))
+            assert_that_verls_workers_would_accept(config, ranks=gpus)
+            assert config.algorithm.grpo_ext.teacher.reads == reads
+            teachers = omega_conf_to_dataclass(config.distillation).teacher_models
+            assert [each.num_replicas for each in teachers.values()] == [1]
 
     @pytest.mark.parametrize(("task", "algo"), TRAININGS)
     def test_it_is_the_algorithm_on_the_task(self, task: str, algo: str, started: Started) -> None:

@@ -78,6 +78,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gvpo_several": GVPO | {f"{ACTOR}.ppo_epochs": 2},
     "anchor_old": GVPO | {"algorithm.grpo_ext.gvpo_anchor": "old"},
     "anchor_ref": GVPO | {"algorithm.grpo_ext.gvpo_anchor": "ref"},
+    "anchor_teacher": GVPO | {"algorithm.grpo_ext.gvpo_anchor": "teacher"},
     "process": GRPO | {"algorithm.adv_estimator": "grpo_process"},
     "several_rewards": GRPO | {"algorithm.adv_estimator": "gdpo_outcome"},
     "refresh": GRPO | {"algorithm.grpo_ext.ref_model_sync_steps": 5},
