@@ -35,7 +35,9 @@ BUDGET = 24
 
 def test_every_algorithm_with_a_loss_of_this_package_has_a_function() -> None:
     own = {
-        name for name, each in catalogue.ALGORITHMS.items() if isinstance(each.loss, TokenLoss | GroupLoss)
+        name
+        for name, each in catalogue.ALGORITHMS.items()
+        if isinstance(each.loss, TokenLoss | GroupLoss) and not each.no_call
     }
     assert set(NAMES) == own
     assert {"grpo", "dapo", "dapo_per_prompt", "dr_grpo", "gvpo"} <= own
@@ -330,3 +332,16 @@ def test_verl_is_not_imported(interpreter: Python) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "[]"
+
+
+def test_distillation_in_one_call_is_gvpos_around_the_teacher() -> None:
+    """As the error says that stands in the place of a function: ½ Var(log π_θ − log π_T), k − 1."""
+    with pytest.raises(AttributeError, match=r"gvpo_distill.*losses\.gvpo\(log_prob, teacher_log_prob"):
+        losses.gvpo_distill  # noqa: B018
+    log_prob = torch.tensor([[-1.0, -2.0], [-0.5, -4.0], [-3.0, -1.0]], dtype=torch.float64)
+    teacher = torch.tensor([[-2.0, -2.0], [-1.0, -1.0], [-1.0, -1.5]], dtype=torch.float64)
+    found, _ = losses.gvpo(
+        log_prob, teacher, torch.ones(3, 2), rewards=torch.zeros(3), groups=["a"] * 3, gvpo_beta=1
+    )
+    # 1, −2.5, −1.5 with the mean −1
+    assert found.item() == pytest.approx(0.5 * (2.0**2 + 1.5**2 + 0.5**2) / 2)

@@ -190,7 +190,7 @@ def actor_config(job: dict[str, Any], variant: dict[str, Any]) -> Any:
 
     return ActorConfig(
         strategy="fsdp2",
-        rollout_n=job["n"],
+        rollout_n=variant.get("n", job["n"]),
         ppo_micro_batch_size_per_gpu=1,
         use_dynamic_bsz=variant["micro_batch"] is None,
         policy_loss=LossConfig(
