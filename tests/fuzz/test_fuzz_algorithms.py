@@ -144,6 +144,7 @@ CLASSES_AND_MODULES = {
     "gvpo",
     "gvpo_terms",
     "kl",
+    "losses",
     "mini_batch",
     "process",
     "surrogate",
