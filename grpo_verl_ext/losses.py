@@ -135,7 +135,7 @@ def _config(algorithm: Algorithm, given: Mapping[str, Any], prompts: int | None)
     mask, loss = given["response_mask"], algorithm.loss
     options = loss.options.model_fields if loss.options else ()
     of_loss = {"loss_mode": loss.name} | {name: given[name] for name in options}
-    counts = {"dp_size": 1, "batch_num_tokens": int(mask.bool().sum()), "global_batch_size": len(mask)}
+    counts = {"dp_size": 1, "batch_num_tokens": int(mask.bool().sum()), "global_batch_size": len(mask) or 1}
     config: DictConfig = OmegaConf.create(
         dict.fromkeys(_CLIPS)
         # what verl takes where a side has no value; a preset has both
@@ -161,9 +161,13 @@ def _config(algorithm: Algorithm, given: Mapping[str, Any], prompts: int | None)
 def _evaluated(algorithm: Algorithm, given: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
     loss, mask = algorithm.loss, given["response_mask"]
     check_matrix(response_mask=mask)
+    log_probs = {name: given[name] for name in _ARGUMENTS[:2]}
+    check_floating(**log_probs)
+    check_same_shape(response_mask=mask, **log_probs)
     group = _group_of(algorithm, given)
-    config = _config(algorithm, given, None if group is None else int(group.max()) + 1)
+    config = _config(algorithm, given, None if group is None else len({*group.tolist()}))
     advantages = _advantages(algorithm, given, group)
+    check_floating(advantages=advantages)
     check_same_shape(response_mask=mask, advantages=advantages)
     tokens = evaluation.Tokens(given["log_prob"], given["old_log_prob"], advantages, mask)
     if group is None:
@@ -238,6 +242,8 @@ def _statistic(loss: Loss, tokens: evaluation.Tokens, group: Tensor, config: Dic
     needs, mask = loss.needs, tokens.response_mask.bool()
     if needs is None:
         return None
+    if len(mask) == 0:
+        return torch.zeros_like(tokens.log_prob)
     size = group_sum(adv.has_tokens(mask).long(), group)
     number = torch.arange(len(mask), device=mask.device)
     part = mini_batch.PartOfRows(

@@ -77,6 +77,16 @@ def batches(draw: st.DrawFn, of: st.SearchStrategy[float], fitting: bool) -> dic
 
 
 CLIPS: dict[str, Any] = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
+
+
+def one_call(name: str, batch: dict[str, Tensor]) -> Tensor:
+    """The loss of an algorithm, with the arguments that it needs."""
+    others = {"groups": batch["group"]} if name in ("gvpo", "dapo_per_prompt") else {}
+    others |= {"loss_scale_factor": 7} if name == "dr_grpo" else {}
+    tokens = (batch["log_prob"], batch["old_log_prob"], batch["mask"])
+    return getattr(ours.losses, name)(*tokens, advantages=batch["advantages"], **others)[0]
+
+
 FUNCTIONS = {
     "k1": lambda b: ours.k1(b["log_prob"], b["old_log_prob"], b["mask"]),
     "k2": lambda b: ours.k2(b["log_prob"], b["old_log_prob"], b["mask"]),
@@ -133,6 +143,10 @@ FUNCTIONS = {
     },
     "per_prompt_token": lambda b: ours.per_prompt_token(b["advantages"], b["mask"], b["group"]),
     "without_truncated": lambda b: ours.without_truncated(b["advantages"], b["mask"], 2),
+    **{
+        f"losses.{name}": lambda b, name=name: one_call(name, b)
+        for name in ("grpo", "dapo_per_prompt", "dr_grpo", "gvpo", "clip_cov", "kl_cov", "vespo")
+    },
     "gvpo.sequence_log_ratio": lambda b: gvpo.sequence_log_ratio(b["log_prob"], b["old_log_prob"], b["mask"]),
 }
 CLASSES_AND_MODULES = {
@@ -144,6 +158,7 @@ CLASSES_AND_MODULES = {
     "gvpo",
     "gvpo_terms",
     "kl",
+    "losses",
     "mini_batch",
     "process",
     "surrogate",
