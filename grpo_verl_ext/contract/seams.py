@@ -204,8 +204,8 @@ SEAMS: list[Seam] = [
     ),
     # Else `+algo=dppo` and `+algo=dppo_kl` would mask other tokens, or average otherwise at another cut.
     *(
-        seam(f"{CORE}.compute_policy_loss_dppo_{divergence}", Has(piece), "catalogue.dppo")
-        for divergence in ("tv", "kl")
+        seam(f"{CORE}.{function}", Has(piece), "catalogue.dppo")
+        for function in ("compute_policy_loss_dppo_tv", "compute_policy_loss_dppo_kl")
         for piece in (
             "valid_mask = torch.where(advantages > 0, valid_positive_mask, valid_negative_mask)",
             "loss_agg_mode=loss_agg_mode, **config.global_batch_info",

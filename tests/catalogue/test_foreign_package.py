@@ -102,8 +102,9 @@ def test_it_is_forty_lines() -> None:
 
 def test_the_doctor_knows_its_preset_and_its_options(site: Path) -> None:
     found = command(site, "doctor", *TRAINING, "--json")
-    # the task is prepared on some machines only
-    findings = [each for each in json.loads(found.stdout)["findings"] if each["check"] != "task"]
+    # the task is prepared, and vLLM installed, on some machines only
+    of_machine = ("task", "packages")
+    findings = [each for each in json.loads(found.stdout)["findings"] if each["check"] not in of_machine]
     assert (findings, found.returncode in (0, 2)) == ([], True), found.stdout + found.stderr
     wrong = command(site, "doctor", *TRAINING, "actor_rollout_ref.actor.policy_loss.soft_width=-1")
     assert wrong.returncode == 2

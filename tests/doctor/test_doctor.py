@@ -21,11 +21,13 @@ from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor import configuration, environment
 from grpo_verl_ext.doctor.configuration import LARGEST_RANK, all_findings
 from grpo_verl_ext.doctor.environment import seen_here
+from grpo_verl_ext.doctor.known_verl import KnownVerl
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.folders import TEST, TRAIN
 from grpo_verl_ext.utils.errors import Severity
+from grpo_verl_ext.utils.which_verl import which_verl
 from grpo_verl_ext.verl_plugin.versions import TESTED
 
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"
@@ -720,7 +722,9 @@ def test_vllms_cpu_build_is_listed_as_installed() -> None:
 
 def test_a_missing_queue_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = seen_here()
+    known = KnownVerl(which_verl(), 0, ())
     monkeypatch.setattr(environment, "seen_by_a_worker", lambda: seen)
+    monkeypatch.setattr(environment, "known_verl", lambda: known)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "transfer_queue" or None)
     finished = CliRunner().invoke(app, ["doctor", "--json"])
     assert finished.exit_code == 2

@@ -86,6 +86,15 @@ def test_the_installed_verl_is_known_and_its_contract_holds() -> None:
     assert finished.exit_code == bool(content["warnings"])
 
 
+def test_what_is_not_installed_breaks_no_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Sources.file
+    without_vllm = staticmethod(lambda module: None if module.split(".")[0] == "vllm" else file(module))
+    monkeypatch.setattr(Sources, "file", without_vllm)
+    known = known_verl.known_verl()
+    assert known.broken == ()
+    assert known.seams > 300
+
+
 @pytest.mark.usefixtures("no_ray")
 def test_a_development_version_and_a_broken_seam_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     seam = known_verl.BrokenSeam("verl.f is gone; grpo_verl_ext.g calls it", ("+algo=gvpo", "g"))
