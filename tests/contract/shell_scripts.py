@@ -27,7 +27,6 @@ HARMLESS = (
     "bash",
     "cat",
     "cut",
-    "date",
     "dirname",
     "false",
     "grep",
@@ -57,6 +56,8 @@ while (($#)); do
     shift
 done
 """
+DATE = "echo 2026-01-01\n"
+"""The same for two runs of a script, whose arguments are compared."""
 UV = """\
 while (($#)); do
     [[ $1 == python3 || $1 == python || $1 == torchrun ]] && exec "$@"
@@ -155,6 +156,7 @@ class Folder:
             self._stand_in(name, WRITER.format(name=name, real=shutil.which(name)))
         self._stand_in("ray", RAY)
         self._stand_in("uv", UV)
+        self._stand_in("date", DATE)
         self._stand_in("nohup", PASSING_ON)
         (self.tools / "nothing_done").write_text(NOTHING_DONE, encoding="utf-8")
 

@@ -79,6 +79,22 @@ def test_only_other_values_of_the_presets_keys_are_out(typed: str, kept: bool) -
     assert migrated(f"{START} {typed} data.seed=1\n") == " ".join(words) + "\n"
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("(\n  # why\n  {} data.seed=1\n)", "(\n  # why\n  data.seed=1\n)"),
+        ("(data.seed=1 {}\n  # why\n)", "(data.seed=1\n  # why\n)"),
+        ("({})", "()"),
+        ("({} # why\n)", "(# why\n)"),
+    ],
+)
+def test_what_stands_beside_a_word_stays(before: str, after: str) -> None:
+    """A word behind a comment would be lost."""
+    rest = f'\n{START} "${{A[@]}}"'
+    expected = f'A={after}\n{START} +algo@_global_=grpo "${{A[@]}}"'
+    assert migrated(f"A={before.format('algorithm.adv_estimator=grpo')}{rest}") == expected
+
+
 def test_options_of_the_loss_stay() -> None:
     assert "gvpo_beta=0.5" in migrated(f"{START} actor_rollout_ref.actor.policy_loss.gvpo_beta=0.5", "gvpo")
 
