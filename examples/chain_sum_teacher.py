@@ -1,7 +1,7 @@
 """Make a teacher for the embedded task chain_sum: the warm start's model, trained on right responses alone.
 
     python examples/chain_sum_teacher.py FOLDER                  the policy's tokenizer, a token for a byte
-    python examples/chain_sum_teacher.py FOLDER --joined-digits   one token for two digits, as no policy of the task has
+    python examples/chain_sum_teacher.py FOLDER --joined-digits   one token for two digits in a row
 
 Prints the share of right answers to 512 test prompts. Needs no GPU; a finished folder is left as it is.
 """
@@ -15,7 +15,15 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from grpo_verl_ext.tasks.chain_sum.model import CHAT_TEMPLATE, MARKS, WORDS, accuracy, build_model, build_tokenizer, warm_start
+from grpo_verl_ext.tasks.chain_sum.model import (
+    CHAT_TEMPLATE,
+    MARKS,
+    WORDS,
+    accuracy,
+    build_model,
+    build_tokenizer,
+    warm_start,
+)
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_chain_sum
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
@@ -49,7 +57,9 @@ def make(folder: Path, tokenizer: Any, *, seed: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--joined-digits", action="store_true")
     parser.add_argument("--seed", type=int, default=1)

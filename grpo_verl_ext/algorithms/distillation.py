@@ -1,7 +1,7 @@
 """GVPO as distillation: a student is regressed on a teacher by the log-probs of whole responses.
 
-Zhang et al., GVPO++, arXiv 2609.21432, of which no text was at hand: the formulas are derived from GVPO, arXiv
-2504.19599. Reverse-KL distillation is KL-constrained reward maximisation with the reward
+Zhang et al., GVPO++, arXiv 2609.21432, of which no text was at hand: the formulas are derived from GVPO,
+arXiv 2504.19599. Reverse-KL distillation is KL-constrained reward maximisation with the reward
 β (log π_T − log π'), where the anchor π' cancels. With f_i > 0 a fixed weight of response i,
 
     u_i = f_i (log π_θ(y_i) − log π_T(y_i)),      L = 1/(k−1) Σ_i ½ (u_i − ū)²,      f_i = |y_i|^(−α),
@@ -42,21 +42,17 @@ class Fit(NamedTuple):
     """Correlation of log π_θ and log π_T, both from the mean of their prompt; 0 where one does not vary."""
 
 
-def residuals(
-    log_prob: Tensor, teacher_log_prob: Tensor, lengths: Tensor, group: Tensor, member: Tensor, alpha: float
-) -> Tensor:
+def residuals(log_ratio: Tensor, lengths: Tensor, group: Tensor, member: Tensor, alpha: float) -> Tensor:
     """u_i − ū, 0 for rows that are no response: (B,) → (B,).
 
     Args:
-        log_prob: log π_θ(y_i).
-        teacher_log_prob: log π_T(y_i).
+        log_ratio: log π_θ(y_i) − log π_T(y_i).
         lengths: |y_i| in the student's tokens.
         group: from `groups.dense_group_ids`.
         member: False for padding rows and for responses without tokens.
         alpha: α.
     """
-    weighted = length_weight(lengths, alpha) * (log_prob - teacher_log_prob)
-    return group_deviation(weighted, group, member)
+    return group_deviation(length_weight(lengths, alpha) * log_ratio, group, member)
 
 
 def fit(

@@ -40,7 +40,7 @@ def nodes_in(node: Node, *types: str) -> Iterator[Node]:
 def text_of(node: Node) -> str:
     """Return a part as it is written."""
     assert node.text is not None
-    return node.text.decode(errors="replace")
+    return str(node.text.decode(errors="replace"))
 
 
 def variable_of(expansion: Node) -> str:

@@ -156,7 +156,7 @@ def _rows(estimator: Estimator, index: npt.ArrayLike | None, like: Tensor) -> Ro
 
 
 def _check_our_trainer(options: Options) -> None:
-    """Refuse anchors that the trainer brings to the targets, and features that a trainer mode of this package does, under verl's own.
+    """Refuse what a trainer mode of this package does, under verl's own: anchors but ``old``, features.
 
     Raises:
         SettingError: one of them is set, and the trainer is not ours.

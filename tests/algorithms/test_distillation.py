@@ -1,7 +1,7 @@
-"""Test GVPO as distillation: its theorems on a policy over a handful of responses, and what is logged of a fit.
+"""Test GVPO as distillation: its theorems on a policy over a handful of responses, and the metrics of a fit.
 
-Expectations are sums over all pairs of responses; `test_the_estimator_is_unbiased` shows that other group sizes
-have the same.
+Expectations are of pairs of responses; `test_the_estimator_is_unbiased` shows that other group sizes have the
+same.
 """
 
 import itertools
@@ -32,8 +32,10 @@ SAMPLING: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def expected_loss(policy: Tensor, sampling: Tensor, alpha: float, beta: float = 1, rewards: Tensor | None = None) -> Tensor:
-    """½ Var(f β (log π_θ − log π_T) − R) under the sampling distribution: the mean over pairs of GVPO's loss."""
+def expected_loss(
+    policy: Tensor, sampling: Tensor, alpha: float, beta: float = 1, rewards: Tensor | None = None
+) -> Tensor:
+    """½ Var(f β (log π_θ − log π_T) − R) over the samples: the mean of GVPO's loss of a pair."""
     weight = LENGTHS.double() ** -alpha
     distance = beta * weight * (policy - TEACHER) - (0 if rewards is None else rewards)
     mean = (sampling * distance).sum()
@@ -41,10 +43,16 @@ def expected_loss(policy: Tensor, sampling: Tensor, alpha: float, beta: float = 
 
 
 def minimised(loss_of: Callable[[Tensor], Tensor]) -> Tensor:
+    """Log-probs of the softmax policy where L-BFGS, begun anew until it stays, comes to rest."""
     logits = START.clone().requires_grad_()
-    for _ in range(40):
+
+    def descend() -> None:
         optimiser = torch.optim.LBFGS(
-            [logits], max_iter=300, tolerance_grad=1e-15, tolerance_change=1e-20, line_search_fn="strong_wolfe"
+            [logits],
+            max_iter=300,
+            tolerance_grad=1e-15,
+            tolerance_change=1e-20,
+            line_search_fn="strong_wolfe",
         )
 
         def closure() -> Tensor:
@@ -54,6 +62,9 @@ def minimised(loss_of: Callable[[Tensor], Tensor]) -> Tensor:
             return loss
 
         optimiser.step(closure)
+
+    for _ in range(40):
+        descend()
     return logits.detach().log_softmax(0)
 
 
@@ -86,9 +97,7 @@ def test_on_a_part_of_the_responses_the_ratio_to_the_teacher_is_a_constant_times
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
 def test_with_a_reward_the_minimiser_is_the_teacher_tilted_by_it(sampling, alpha):
     beta = 0.5
-    found = minimised(
-        lambda policy: expected_loss(policy, sampling(policy.detach()), alpha, beta, REWARDS)
-    )
+    found = minimised(lambda policy: expected_loss(policy, sampling(policy.detach()), alpha, beta, REWARDS))
     low, high = -20.0, 20.0  # π_T e^{(R/β + c) |y|^α}, with the c that makes it sum to one, by bisection
     for _ in range(200):
         c = (low + high) / 2
@@ -145,11 +154,13 @@ def test_residuals_are_zero_for_a_teacher_that_differs_by_a_constant_alone(rows)
     own = torch.tensor([row[0] for row in rows], dtype=F64)
     lengths = torch.tensor([row[2] for row in rows])
     group, member = torch.zeros(len(rows), dtype=torch.int64), torch.ones(len(rows), dtype=torch.bool)
-    same = distillation.residuals(own, own - 3, lengths, group, member, 0)
+    same = distillation.residuals(own - (own - 3), lengths, group, member, 0)
     assert same.abs().max() <= 1e-12
     other = torch.tensor([row[1] for row in rows], dtype=F64)
-    found = distillation.residuals(own, other, lengths, group, member, 0.5)
-    weighted = [(a - b) / math.sqrt(n) for a, b, n in zip(own.tolist(), other.tolist(), lengths.tolist(), strict=True)]
+    found = distillation.residuals(own - other, lengths, group, member, 0.5)
+    weighted = [
+        (a - b) / math.sqrt(n) for a, b, n in zip(own.tolist(), other.tolist(), lengths.tolist(), strict=True)
+    ]
     mean = math.fsum(weighted) / len(weighted)
     assert found.tolist() == pytest.approx([each - mean for each in weighted], rel=1e-9, abs=1e-12)
 
@@ -159,7 +170,7 @@ def test_a_fit_by_hand():
     own = torch.tensor([-1.0, -3.0, -2.0, -6.0, 0.0], dtype=F64)
     teacher = torch.tensor([-2.0, -6.0, -5.0, -1.0, 0.0], dtype=F64)
     group, member = torch.tensor([0, 0, 1, 1, 2]), torch.tensor([True, True, True, True, False])
-    residual = distillation.residuals(own, teacher, torch.ones(5, dtype=torch.int64), group, member, 0)
+    residual = distillation.residuals(own - teacher, torch.ones(5, dtype=torch.int64), group, member, 0)
     assert residual.tolist() == [-1, 1, 4, -4, 0]
     deviations = group_deviation(own, group, member), group_deviation(teacher, group, member)
     chosen = torch.tensor([True, True, True, False, False])

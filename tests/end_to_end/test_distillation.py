@@ -1,4 +1,4 @@
-"""Test distillation by GVPO through verl's whole pipeline: a teacher with a tokenizer of its own, which dies."""
+"""Test distillation by GVPO through verl's whole pipeline: a teacher with its own tokenizer, which dies."""
 
 import json
 import math
@@ -44,14 +44,16 @@ def overrides(teacher: Path, folder: Path) -> tuple[str, ...]:
 
 
 def mean_log_prob(teacher: Path, rows: list[dict[str, Any]]) -> float:
-    """Of the dumped responses under transformers, from their texts: prompt in the teacher's template, end token."""
+    """Of the dumped responses under transformers, from their texts, in the teacher's template and tokens."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(teacher), AutoTokenizer.from_pretrained(teacher)
     policy = build_tokenizer()
     found = []
     for row in rows:
         question = row["input"].split("user\n")[1].split("\nassistant")[0]
         chat = [{"role": "user", "content": question}]
-        prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+        prompt = tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
         ids = tokenizer(row["output"], add_special_tokens=False)["input_ids"]
         if len(policy(row["output"], add_special_tokens=False)["input_ids"]) < MAX_RESPONSE_TOKENS:
             ids = [*ids, tokenizer.eos_token_id]
@@ -64,7 +66,9 @@ def mean_log_prob(teacher: Path, rows: list[dict[str, Any]]) -> float:
 def kill_the_teachers_engine(driver: int) -> None:
     """The youngest of vLLM's engines: the trainer starts its own rollout's first."""
     engines = [
-        each for each in psutil.Process(driver).children(recursive=True) if "EngineCore" in " ".join(each.cmdline())
+        each
+        for each in psutil.Process(driver).children(recursive=True)
+        if "EngineCore" in " ".join(each.cmdline())
     ]
     assert len(engines) == 2
     max(engines, key=psutil.Process.create_time).kill()

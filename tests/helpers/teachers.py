@@ -7,7 +7,11 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
 
-CORPUS = ["the sum of 12 and 34 is 46.\n\nSo: 46 ", "Größe, naïve café, 東京 🙂, x ≤ y", "    def f(x):\n\treturn x"]
+CORPUS = [
+    "the sum of 12 and 34 is 46.\n\nSo: 46 ",
+    "Größe, naïve café, 東京 🙂, x ≤ y",
+    "    def f(x):\n\treturn x",
+]
 USER, ASSISTANT = "<|user|>", "<|assistant|>"
 
 
@@ -18,12 +22,17 @@ def tokenizer(words: int, end: str, *, template: bool = True) -> PreTrainedToken
     raw.decoder = decoders.ByteLevel()
     special = [end, USER, ASSISTANT]
     trainer = trainers.BpeTrainer(
-        vocab_size=words, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), special_tokens=special,
-        show_progress=False, min_frequency=1,
+        vocab_size=words, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=special, show_progress=False, min_frequency=1,
     )  # fmt: skip
     raw.train_from_iterator(CORPUS * 3, trainer)
-    chat = f"{{% for m in messages %}}{USER}{{{{ m['content'] }}}}{{% endfor %}}{{% if add_generation_prompt %}}{ASSISTANT}{{% endif %}}"
-    made = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=end, pad_token=end, extra_special_tokens=special[1:])
+    chat = (
+        f"{{% for m in messages %}}{USER}{{{{ m['content'] }}}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}{ASSISTANT}{{% endif %}}"
+    )
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token=end, pad_token=end, extra_special_tokens=special[1:]
+    )
     made.chat_template = chat if template else None
     return made
 
@@ -46,7 +55,7 @@ def log_probs(scorer: torch.nn.Module, sequence: list[int]) -> torch.Tensor:
 
 
 class ScoringManager:
-    """In the place of verl's client of teacher servers: the value at position t is of token t + 1, the last 0."""
+    """In the place of verl's client of teacher servers; position t has the value of token t + 1, the last 0."""
 
     def __init__(self, scorer: torch.nn.Module, config: Any = None) -> None:
         self.scorer, self.asked = scorer, 0

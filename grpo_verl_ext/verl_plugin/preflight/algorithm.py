@@ -65,8 +65,8 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
             raise SettingError(
                 "algorithm.adv_estimator",
                 adv_estimator,
-                why=f"policy_loss.loss_mode is {loss_mode}, and the estimator {estimator} and the loss {loss} "
-                "belong together",
+                why=f"policy_loss.loss_mode is {loss_mode}, and the estimator {estimator} and the loss "
+                f"{loss} belong together",
                 valid=f"{estimator} with the loss {loss}, or neither",
                 fix=Line(f"algorithm.adv_estimator={estimator}", f"{ACTOR}.policy_loss.loss_mode={loss}"),
             )

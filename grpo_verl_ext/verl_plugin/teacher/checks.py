@@ -136,8 +136,8 @@ def advise_temperature(config: DictConfig) -> Iterator[Problem]:
 
 TEACHER = Feature(
     uses={"anchor_teacher": has_teacher},
-    without_our_mode="algorithm.grpo_ext.gvpo_anchor=teacher needs the teacher's log-probs in the targets, where "
-    "only a trainer mode of this package puts them",
+    without_our_mode="algorithm.grpo_ext.gvpo_anchor=teacher needs the teacher's log-probs in the targets, "
+    "where only a trainer mode of this package puts them",
     checks={"teacher": check_teacher},
     advice={"teacher-temperature": advise_temperature},
     trainer="teacher.trainer:TeacherMixin",

@@ -85,7 +85,9 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
         own = log_probs.double().squeeze(-1)[len(tokens.prompt) - 1 : -1]
         score = float((own * own.new_tensor(mask)).sum())
         if not math.isfinite(score):
-            raise TeacherError(f"the teacher {model.model_path} gave a response of {len(own)} tokens the log-prob {score}")
+            raise TeacherError(
+                f"the teacher {model.model_path} gave a response of {len(own)} tokens the log-prob {score}"
+            )
         return score
 
     async def _answer(self, key: str, path: str, sequence: list[int]) -> Any:
@@ -102,9 +104,9 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
                 why = f"failed with {type(error).__name__}: {str(error).strip().rpartition(chr(10))[2]}"
             logger.warning("attempt %d at the teacher %s %s", attempt + 1, path, why)
         raise TeacherError(
-            f"the teacher {path} gave no log-probs in {self._options.retries + 1} attempts, of which the last "
-            f"{why}. Start the same training again, which resumes from its last checkpoint; for a slow teacher "
-            f"type: +{SECTION}.teacher.timeout=<seconds>"
+            f"the teacher {path} gave no log-probs in {self._options.retries + 1} attempts, of which the "
+            f"last {why}. Start the same training again, which resumes from its last checkpoint; for a slow "
+            f"teacher type: ++{SECTION}.teacher.timeout=<seconds>"
         )
 
 
@@ -129,6 +131,6 @@ def _check_context(model: Any, tokens: TeacherTokens) -> None:
     if longest is not None and needed > longest:
         key = "distillation.teacher_models.<name>.inference.max_model_len"
         raise TeacherError(
-            f"{key} is {longest} for the teacher {model.model_path}, but a prompt of {len(tokens.prompt)} of its "
-            f"tokens with a response of {len(tokens.response)} needs {needed}. Type: {key}={needed}"
+            f"{key} is {longest} for the teacher {model.model_path}, but a prompt of {len(tokens.prompt)} of "
+            f"its tokens with a response of {len(tokens.response)} needs {needed}. Type: {key}={needed}"
         )

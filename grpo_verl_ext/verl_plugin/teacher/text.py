@@ -4,11 +4,11 @@ The rule, in this order:
 
 1. A response that ends with one of the policy's end tokens is complete, and that token is taken off; others
    were cut off.
-2. Its text is what decoding appends to the decoded prompt. A response has no text if a special token is left in
-   it, or if its tokens end inside a character.
+2. Its text is what decoding appends to the decoded prompt. A response has no text if a special token is left
+   in it, or if its tokens end inside a character.
 3. The teacher reads the messages in its own chat template, then the text in its own tokens, where text that
-   looks like a special token is not one, then its end token if the response is complete. Its log-prob is that of
-   text and end token.
+   looks like a special token is not one, then its end token if the response is complete. Its log-prob is that
+   of text and end token.
 4. A text that the teacher's tokenizer does not give back, and one of no tokens at all, has no log-prob.
 """
 
@@ -52,7 +52,8 @@ class TextReader:
                 raise SettingError(
                     _READS,
                     "text",
-                    why=f"the tokenizer of the teacher {name} has no {what}, by which it would read a response",
+                    why=f"the tokenizer of the teacher {name} has no {what}, by which it would read a "
+                    "response",
                     valid="a teacher with a chat template and an end token, or tokens",
                     fix=f"{_READS}=tokens, or add it to {name}/tokenizer_config.json",
                 )
@@ -67,7 +68,9 @@ class TextReader:
         text = self._text(prompt_ids, response_ids[:-1] if is_complete else response_ids)
         if text is None:
             return None
-        response: list[int] = self._teacher(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        response: list[int] = self._teacher(text, add_special_tokens=False, split_special_tokens=True)[
+            "input_ids"
+        ]
         if _decoded(self._teacher, response) != text:
             return None
         response += [self._teacher.eos_token_id] * is_complete

@@ -80,9 +80,11 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         lengths = ragged.row_sums(mask.bool().long(), mask, offsets)
         group = dense_group_ids(prompt_ids(batch))
         alpha = alpha_of(self.config.actor_rollout_ref.actor.policy_loss)
-        residual = distillation.residuals(own, teacher, lengths, group, member, alpha)
+        residual = distillation.residuals(own - teacher, lengths, group, member, alpha)
         deviations = group_deviation(own, group, member), group_deviation(teacher, group, member)
-        found = {"distill/without_text": int((~known).sum()) / sum(not tag.get("is_padding") for tag in batch.tags)}
+        found = {
+            "distill/without_text": int((~known).sum()) / sum(not tag.get("is_padding") for tag in batch.tags)
+        }
         for origin, chosen in (("sampled", member & ~is_stored), ("stored", member & is_stored)):
             if chosen.any():
                 fit = distillation.fit(own, teacher, residual, deviations, chosen)

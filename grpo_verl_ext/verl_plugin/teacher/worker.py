@@ -4,7 +4,7 @@ from typing import Any
 
 
 def without_verls_loss(worker: type) -> type:
-    """Return a worker of verl to which distillation is not enabled; the teacher's servers need not know it."""
+    """Return a worker of verl to which distillation is not enabled; only the servers are."""
 
     class WorkerWithTeacher(worker):  # type: ignore[misc]  # a class of verl's
         def __init__(self, *args: Any, distillation_config: Any = None, **kwargs: Any) -> None:  # noqa: ARG002

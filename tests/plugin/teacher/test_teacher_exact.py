@@ -38,7 +38,7 @@ LENGTHS_WEIGH = ("gvpo_distill", 0.5)
 
 
 def by_the_formula(alpha: float, *, with_rewards: bool) -> dict[str, Any]:
-    """1/P Σ 1/(k−1) Σ ½ (β (u_i − ū) − (R_i − R̄))², u_i = |y_i|^(−α) (log π_θ − log π_T), with all gradients."""
+    """1/P Σ 1/(k−1) Σ ½ (β (u_i − ū) − (R_i − R̄))², u_i = |y_i|^(−α) (log π_θ − log π_T)."""
     model, teacher, rows = fsdp2_ranks.tiny_model(), reference(), rollout()
     optimiser = torch.optim.AdamW(model.parameters(), lr=fsdp2_ranks.LEARNING_RATE, weight_decay=0.01)
     gradients, losses = [], []
@@ -81,7 +81,9 @@ def test_four_updates_around_a_teacher(dp_size: int, tmp_path: Path, monkeypatch
     wanted = {(algo, alpha): by_the_formula(alpha, with_rewards=algo == "gvpo") for algo, alpha in losses}
     for name, result in results.items():
         expected = wanted[variants[name]["algo"], variants[name]["options"]["gvpo_alpha"]]
-        errors = [relative_error(*pair) for pair in zip(result["gradients"], expected["gradients"], strict=True)]
+        errors = [
+            relative_error(*pair) for pair in zip(result["gradients"], expected["gradients"], strict=True)
+        ]
         assert largest(errors) <= 1e-12, (name, errors)
         assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(expected["losses"], rel=1e-12), name
     assert relative_error(wanted["gvpo", 0]["gradients"][0], wanted["gvpo_distill", 0]["gradients"][0]) > 0.01

@@ -1,4 +1,4 @@
-"""Test what a teacher with another tokenizer reads of a response, by the rule of `verl_plugin.teacher.text`."""
+"""Test what a teacher with its own tokenizer reads of a response, by the rule of `teacher.text`."""
 
 import random
 from typing import Any
@@ -14,8 +14,8 @@ POLICY = teachers.tokenizer(259, "<|im_end|>")
 TEACHER = teachers.tokenizer(330, "</s>")
 MESSAGES = [{"role": "user", "content": "12 + 34?"}]
 PIECES = [
-    "46", " 46.", "\n\n", "So: ", "Größe ", "naïve café", "東京", "🙂", "x ≤ y", "</s>", "<|im_end|>", "<|user|>",
-    "    def f(x):\n\treturn x", "<|assistant|>", "\u200b", "e\u0301", " ",
+    "46", " 46.", "\n\n", "So: ", "Größe ", "naïve café", "東京", "🙂", "x ≤ y", "</s>", "<|im_end|>",
+    "<|user|>", "    def f(x):\n\treturn x", "<|assistant|>", "\u200b", "e\u0301", " ",
 ]  # fmt: skip
 END = POLICY.eos_token_id
 
@@ -25,7 +25,9 @@ def reader(policy: Any = POLICY, teacher: Any = TEACHER) -> TextReader:
 
 
 def prompt_ids(tokenizer: Any = POLICY) -> list[int]:
-    return tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, tokenize=True, return_dict=False)
+    return tokenizer.apply_chat_template(
+        MESSAGES, add_generation_prompt=True, tokenize=True, return_dict=False
+    )
 
 
 def written(text: str, *, complete: bool) -> list[int]:
@@ -46,11 +48,11 @@ def test_the_two_tokenizers_cut_differently():
 
 @pytest.mark.parametrize("complete", [True, False])
 def test_log_probs_of_200_texts_are_those_of_transformers(complete):
-    """Computed apart: the teacher's tokens are put together here by hand, of a template written here again."""
+    """Computed apart: the teacher's tokens are put together here, of a template written here again."""
     scorer = teachers.model(len(TEACHER))
-    of_bytes = {byte: number for byte, number in TEACHER.get_vocab().items()}
+    of_bytes = TEACHER.get_vocab()
     before = [of_bytes["<|user|>"], *TEACHER("12 + 34?")["input_ids"], of_bytes["<|assistant|>"]]
-    for text in texts(100):
+    for text in texts(200):
         found = reader().tokens(MESSAGES, prompt_ids(), written(text, complete=complete))
         assert found is not None, text
         assert found.prompt == before
@@ -63,8 +65,12 @@ def test_log_probs_of_200_texts_are_those_of_transformers(complete):
         inputs = torch.tensor([before + found.response])
         labels = torch.tensor([[-100] * len(before) + found.response])
         with torch.no_grad():
-            loss = scorer(input_ids=inputs, labels=labels).loss  # transformers' own mean over the labelled tokens
-        assert ours.item() == pytest.approx(-loss.item() * len(found.response), rel=1e-6)  # its loss is in single precision
+            loss = scorer(
+                input_ids=inputs, labels=labels
+            ).loss  # transformers' own mean over the labelled tokens
+        assert ours.item() == pytest.approx(
+            -loss.item() * len(found.response), rel=1e-6
+        )  # its loss is in single precision
 
 
 def test_a_text_cut_inside_a_character_has_no_log_prob():
@@ -97,15 +103,21 @@ def test_a_text_that_the_teacher_cannot_write_has_no_log_prob():
     assert reader(teacher=digits).tokens(MESSAGES, prompt_ids(), written("7", complete=True)) is None
 
 
-@pytest.mark.parametrize(("what", "change"), [("chat_template", "chat_template"), ("eos_token_id", "eos_token")])
+@pytest.mark.parametrize(
+    ("what", "change"), [("chat_template", "chat_template"), ("eos_token_id", "eos_token")]
+)
 def test_a_teacher_that_cannot_read_a_chat_is_refused(what, change):
     teacher = teachers.tokenizer(330, "</s>")
     setattr(teacher, change, None)
-    with pytest.raises(SettingError, match=rf"teacher\.reads is text, but the tokenizer .* no {what}.*Type: .*reads=tokens"):
+    with pytest.raises(
+        SettingError, match=rf"teacher\.reads is text, but the tokenizer .* no {what}.*Type: .*reads=tokens"
+    ):
         reader(teacher=teacher)
 
 
 def test_a_teacher_of_another_vocabulary_is_refused_where_it_would_be_given_tokens():
     check_same_tokens(POLICY, teachers.tokenizer(259, "<|im_end|>"), "a", "x=1")
-    with pytest.raises(SettingError, match=r"is b, but it is given the policy's tokens, of which number \d+.*Type: x=1"):
+    with pytest.raises(
+        SettingError, match=r"is b, but it is given the policy's tokens, of which number \d+.*Type: x=1"
+    ):
         check_same_tokens(POLICY, TEACHER, "b", "x=1")

@@ -14,7 +14,15 @@ import teachers
 import torch
 from processes import run_ranks
 from ray_cluster import free_ports
-from stored_rollout import Rollout, Server, rows_for_worker, run_rank, small_model, small_tokenizer, token_log_probs
+from stored_rollout import (
+    Rollout,
+    Server,
+    rows_for_worker,
+    run_rank,
+    small_model,
+    small_tokenizer,
+    token_log_probs,
+)
 from torch import Tensor
 from verl.trainer.distillation.losses import distillation_ppo_loss
 from verl.workers.config import DistillationConfig, DistillationLossConfig
@@ -92,7 +100,11 @@ def total_variation(one: Tensor, other: Tensor) -> float:
 def written_by(weights: dict[str, float], prompt: str, models: dict[str, torch.nn.Module]) -> list[list[int]]:
     """Responses in the proportions of a mixture of policies, and each at least once: full support."""
     shares = sum(weight * log_distribution(models[who], prompt).exp() for who, weight in weights.items())
-    return [response for response, share in zip(TABLE, shares, strict=True) for _ in range(max(1, round(30 * float(share))))]
+    return [
+        response
+        for response, share in zip(TABLE, shares, strict=True)
+        for _ in range(max(1, round(30 * float(share))))
+    ]
 
 
 WRITERS = {
@@ -115,7 +127,7 @@ def verls_distillation(config: Any, **arguments: Any) -> Any:
 def test_the_student_becomes_the_teacher_whoever_writes_the_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """80 updates on one rollout, by verl's worker; verl's clipped policy gradient stops where its clip does."""
+    """80 updates on one rollout, by verl's worker; verl's policy gradient stops where its clip does."""
     start, goal, variants, batches = small_model(), teacher(), {}, {}
     common = {
         "learning_rate": 1.5e-2, "dtype": "float64", "gradient_checkpointing": False,
@@ -124,7 +136,12 @@ def test_the_student_becomes_the_teacher_whoever_writes_the_samples(
     for name, shares in WRITERS.items():
         written = written_by(shares, ONE[0], {"student": start, "teacher": goal})
         own = distilled(
-            monkeypatch, tmp_path / name, written, model=start, actor_rollout_ref__actor__ppo_epochs=80, prompts=ONE
+            monkeypatch,
+            tmp_path / name,
+            written,
+            model=start,
+            actor_rollout_ref__actor__ppo_epochs=80,
+            prompts=ONE,
         )
         batch, metrics = own.step()
         rows = rows_for_worker(own.queue, batch)
@@ -156,7 +173,9 @@ def trained(folder: Path, start: torch.nn.Module, variants: dict[str, Any], batc
     job = {"model": str(folder / "model"), "n": 1, "beta": 1, "variants": variants, "batches": batches}
     torch.save(job, folder / "job.pt")
     (port,) = free_ports(1)
-    run_ranks(run_rank, 1, folder, folder=folder, WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    run_ranks(
+        run_rank, 1, folder, folder=folder, WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
     models = {}
     for name, result in torch.load(folder / "result.pt", weights_only=False).items():
         models[name] = small_model()
@@ -184,17 +203,25 @@ def test_each_response_gets_the_teachers_log_prob(tmp_path: Path, monkeypatch: p
     for row in written:
         wanted = token_log_probs(teacher(), row["prompts"].tolist(), row["responses"].tolist()).sum().item()
         assert float(row[Field.TEACHER_LOG_PROB]) == pytest.approx(wanted, rel=1e-12)
-    student = [token_log_probs(small_model(), r["prompts"].tolist(), r["responses"].tolist()).sum() for r in written]
+    student = [
+        token_log_probs(small_model(), r["prompts"].tolist(), r["responses"].tolist()).sum() for r in written
+    ]
     apart = [float(s) - float(r[Field.TEACHER_LOG_PROB]) for s, r in zip(student, written, strict=True)]
     assert metrics["distill/kl_estimate"] == pytest.approx(sum(apart) / 8)
     assert metrics["distill/without_text"] == 0
     assert "distill/stored/log_prob" not in metrics
 
 
-def test_stored_responses_are_scored_and_logged_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"prompt": p, "extra_info": {"responses": [{"token_ids": [4, 4]}] * 2, "index": i}} for i, p in enumerate(PROMPTS)]
+def test_stored_responses_are_scored_and_logged_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"prompt": p, "extra_info": {"responses": [{"token_ids": [4, 4]}] * 2, "index": i}}
+        for i, p in enumerate(PROMPTS)
+    ]
     own = Rollout(
-        monkeypatch, tmp_path, rows, algo="gvpo_distill", worker=ScoredWorker, server=Server(RESPONSES[:4]), share=0.5,
+        monkeypatch, tmp_path, rows,
+        algo="gvpo_distill", worker=ScoredWorker, server=Server(RESPONSES[:4]), share=0.5,
         distillation__teacher_models__teacher_model__model_path="teacher",
         distillation__teacher_models__teacher_model__inference__tensor_model_parallel_size=1,
         distillation__nnodes=1, distillation__n_gpus_per_node=1, **{N: 4},
@@ -207,10 +234,14 @@ def test_stored_responses_are_scored_and_logged_apart(tmp_path: Path, monkeypatc
 
 
 def test_recorded_log_probs_are_the_teachers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = [{"token_ids": [0, 4], "log_probs": [-1.0, -0.25]}, {"token_ids": [1, 4], "log_probs": [-2.0, -0.5]}]
+    stored = [
+        {"token_ids": [0, 4], "log_probs": [-1.0, -0.25]},
+        {"token_ids": [1, 4], "log_probs": [-2.0, -0.5]},
+    ]
     rows = [{"prompt": p, "extra_info": {"responses": stored, "index": i}} for i, p in enumerate(PROMPTS)]
     own = Rollout(
-        monkeypatch, tmp_path, rows, algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
+        monkeypatch, tmp_path, rows,
+        algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
         algorithm__grpo_ext__teacher={"source": "recorded"}, **{N: 2},
     )  # fmt: skip
     own.trainer._init_dataloader()
@@ -218,11 +249,14 @@ def test_recorded_log_probs_are_the_teachers(tmp_path: Path, monkeypatch: pytest
     assert scores(own) == {prompt: [-1.25, -2.5] for prompt in PROMPTS}
 
 
-def test_a_response_without_recorded_log_probs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_without_recorded_log_probs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored = [{"token_ids": [0, 4]}, {"token_ids": [1, 4]}]
     rows = [{"prompt": p, "extra_info": {"responses": stored, "index": i}} for i, p in enumerate(PROMPTS)]
     own = Rollout(
-        monkeypatch, tmp_path, rows, algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
+        monkeypatch, tmp_path, rows,
+        algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
         algorithm__grpo_ext__teacher={"source": "recorded"}, **{N: 2},
     )  # fmt: skip
     own.trainer._init_dataloader()
@@ -249,7 +283,9 @@ def test_a_response_without_text_leaves_its_group(tmp_path: Path, monkeypatch: p
     )
     _, metrics = own.step()
     assert metrics["distill/without_text"] == pytest.approx(1 / 8)
-    lost = [row for key, row in own.queue.rows.items() if "pad" not in key and row["responses"].tolist() == [4, 1]]
+    lost = [
+        row for key, row in own.queue.rows.items() if "pad" not in key and row["responses"].tolist() == [4, 1]
+    ]
     assert [row["response_mask"].tolist() for row in lost] == [[0, 0]]
     assert [int(row[Field.GROUP_SIZE]) for row in lost] == [3]
 
@@ -301,7 +337,10 @@ def test_a_context_that_is_too_short_is_named(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"distillation__enabled": False}, r"distillation.enabled is false, but .*anchor is teacher.*Type: distillation.enabled=true"),
+        (
+            {"distillation__enabled": False},
+            r"distillation.enabled is false, but .*anchor is teacher.*Type: distillation.enabled=true",
+        ),
         ({"distillation__nnodes": 0}, r"distillation.nnodes is 0, but .*Type: distillation.nnodes=1"),
         (
             {"distillation__teacher_models__teacher_model__model_path": None},
@@ -311,8 +350,14 @@ def test_a_context_that_is_too_short_is_named(tmp_path: Path, monkeypatch: pytes
             {"algorithm__grpo_ext__gvpo_anchor": "old"},
             r"gvpo_anchor is old, but .*has no reward.*Type: algorithm.grpo_ext.gvpo_anchor=teacher",
         ),
-        ({"algorithm__grpo_ext__teacher": {"source": "recorded"}}, r"teacher.source is recorded, but .*Type: .*=server"),
-        ({"actor_rollout_ref__actor__policy_loss__gvpo_alpha": -1}, r"gvpo_alpha is -1; valid is a finite number ≥ 0"),
+        (
+            {"algorithm__grpo_ext__teacher": {"source": "recorded"}},
+            r"teacher.source is recorded, but .*Type: .*=server",
+        ),
+        (
+            {"actor_rollout_ref__actor__policy_loss__gvpo_alpha": -1},
+            r"gvpo_alpha is -1; valid is a finite number ≥ 0",
+        ),
         (
             {"actor_rollout_ref__rollout__agent__agent_loop_manager_class": "mine.Manager"},
             r"agent_loop_manager_class is mine.Manager, but .*Type: .*=null",
@@ -352,5 +397,3 @@ def test_the_tokenizers_are_compared_before_anything_is_started(
     monkeypatch.setattr(teacher_trainer, "hf_tokenizer", lambda path: teachers.tokenizer(330, "</s>"))
     with pytest.raises(SettingError, match=r"Type: \+\+algorithm.grpo_ext.teacher.reads=text"):
         own.trainer._init_tokenizer()
-
-
