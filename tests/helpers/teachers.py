@@ -55,7 +55,7 @@ def log_probs(scorer: torch.nn.Module, sequence: list[int]) -> torch.Tensor:
 
 
 class ScoringManager:
-    """In the place of verl's client of teacher servers; position t has the value of token t + 1, the last 0."""
+    """In the place of verl's client of teacher servers; position t has the value of token t + 1."""
 
     def __init__(self, scorer: torch.nn.Module, config: Any = None) -> None:
         self.scorer, self.asked = scorer, 0
