@@ -228,8 +228,14 @@ def quickstart_arguments() -> ModuleType:
 
 
 def examine_pip(arguments: list[str]) -> None:
-    assert arguments[0] == "install"
-    for requirement in arguments[1:]:
+    first, *requirements = arguments
+    assert first == "install"
+    if "--constraint" in requirements:
+        at = requirements.index("--constraint")
+        _, file = requirements[at : at + 2]
+        assert (ROOT / file).is_file(), file
+        del requirements[at : at + 2]
+    for requirement in requirements:
         named = re.fullmatch(r"(?:\.|grpo-verl-ext)(?:\[(.+)\])?", requirement)
         assert named, requirement
         assert not named[1] or set(named[1].split(",")) <= extras(), requirement
