@@ -290,19 +290,24 @@ def _doctor(
         if refuse_unsupported(as_json):
             raise typer.Exit(2)
         if overrides or options or module:
-            typer.echo("doctor: importing verl: seconds, or half a minute the first time", err=True)
-            with redirect_stdout(sys.stderr):  # verl prints while it is imported
-                from grpo_verl_ext.doctor.configuration import examine_configuration
-                from grpo_verl_ext.doctor.correction import print_correction
-
-            examine = print_correction if fix else examine_configuration
-            status = examine(overrides or [], as_json=as_json, **options)
+            status = _examined(overrides or [], as_json=as_json, fix=fix, **options)
         else:
             typer.echo("doctor: importing verl, here and in a Ray worker: up to minutes", err=True)
             from grpo_verl_ext.doctor.environment import examine_environment
 
             status = examine_environment(as_json)
     raise typer.Exit(status)
+
+
+def _examined(overrides: list[str], *, as_json: bool, fix: bool, **options: str) -> int:
+    """Return the exit status of the doctor for a command line."""
+    typer.echo("doctor: importing verl: seconds, or half a minute the first time", err=True)
+    with redirect_stdout(sys.stderr):  # verl prints while it is imported
+        from grpo_verl_ext.doctor.configuration import examine_configuration
+        from grpo_verl_ext.doctor.correction import print_correction
+
+    examine = print_correction if fix else examine_configuration
+    return examine(overrides, as_json=as_json, **options)
 
 
 @contextmanager
