@@ -8,7 +8,7 @@ from torch import Tensor
 
 from grpo_verl_ext.catalogue.gvpo import GVPO_LOSS, ONE_OUTPUT, advise_sampling
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
 
 _NAME = "gvpo_distill"
@@ -33,7 +33,7 @@ def _check_teacher(config: DictConfig) -> None:
             anchor,
             why=f"algorithm.adv_estimator={_NAME} has no reward, and its minimiser is the anchor",
             valid="teacher",
-            fix=f"{key}=teacher",
+            fix=Line(f"{key}=teacher"),
         )
 
 

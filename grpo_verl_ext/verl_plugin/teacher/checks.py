@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import AGENT_LOOP, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import SINGLE_TURN_LOOPS, Options, TeacherOptions, written
 from grpo_verl_ext.verl_plugin.features import Feature
@@ -47,7 +47,7 @@ def check_teacher(config: DictConfig) -> None:
                 dict(written(config.algorithm)["teacher"]),
                 why=f"{SECTION}.gvpo_anchor is {options.gvpo_anchor}, and nothing reads it",
                 valid="null",
-                fix=f"~{_KEY}, or {SECTION}.gvpo_anchor=teacher",
+                fix=Line(f"~{_KEY}", more=f", or {SECTION}.gvpo_anchor=teacher"),
             )
         return
     teacher = options.teacher or TeacherOptions()
@@ -74,7 +74,7 @@ def _check_recorded(config: DictConfig, options: Options) -> None:
             True,
             why=f"{_KEY}.source is recorded, and nothing asks the servers",
             valid="false",
-            fix=f"{_ENABLED}=false",
+            fix=Line(f"{_ENABLED}=false"),
         )
 
 
@@ -109,7 +109,7 @@ def _check_reader(config: DictConfig, teacher: TeacherOptions) -> None:
             manager,
             why=f"{SECTION}.gvpo_anchor is teacher, which needs the manager that asks the teacher",
             valid="null",
-            fix=f"{manager_key}=null",
+            fix=Line(f"{manager_key}=null"),
         )
     loop = setting(config, AGENT_LOOP)
     if teacher.reads == "text" and loop not in SINGLE_TURN_LOOPS:
@@ -118,7 +118,7 @@ def _check_reader(config: DictConfig, teacher: TeacherOptions) -> None:
             loop,
             why=f"{_KEY}.reads is text, which is read of one turn",
             valid=SINGLE_TURN_LOOPS[:2],
-            fix=f"{AGENT_LOOP}={SINGLE_TURN_LOOPS[0]}",
+            fix=Line(f"{AGENT_LOOP}={SINGLE_TURN_LOOPS[0]}"),
         )
 
 
@@ -130,7 +130,7 @@ def advise_temperature(config: DictConfig) -> Iterator[Problem]:
             f"{ROLLOUT}.temperature",
             temperature,
             why="the policy at this temperature is then drawn to the teacher at temperature 1",
-            fix=f"{ROLLOUT}.temperature=1",
+            fix=Line(f"{ROLLOUT}.temperature=1"),
         )
 
 
