@@ -3,12 +3,14 @@
 The paper's text was not at hand; the formulas are derived in `algorithms.distillation`.
 """
 
+from collections.abc import Iterator
+
 from omegaconf import DictConfig
 from torch import Tensor
 
 from grpo_verl_ext.catalogue.gvpo import GVPO_LOSS, ONE_OUTPUT, advise_sampling
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
-from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
 
 _NAME = "gvpo_distill"
@@ -37,6 +39,18 @@ def _check_teacher(config: DictConfig) -> None:
         )
 
 
+def _advise_filter(config: DictConfig) -> Iterator[Problem]:
+    """Warn of dynamic sampling, which leaves prompts out by their rewards."""
+    key = "algorithm.filter_groups.enable"
+    if setting(config, key, False):
+        yield Problem(
+            key,
+            True,
+            why="it leaves out prompts whose responses have equal rewards, and no reward counts here",
+            fix=Line(f"{key}=false"),
+        )
+
+
 GVPO_DISTILL = Algorithm(
     _NAME,
     "arXiv 2609.21432",
@@ -48,7 +62,7 @@ GVPO_DISTILL = Algorithm(
         needs_teacher=True,
         one_output=ONE_OUTPUT,
         checks={"distillation": _check_teacher},
-        advice={"sampling": advise_sampling},
+        advice={"sampling": advise_sampling, "distillation-filter": _advise_filter},
     ),
     GVPO_LOSS,
     paired=True,

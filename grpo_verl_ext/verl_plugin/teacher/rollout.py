@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import ray
+import torch
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.utils import hf_tokenizer
 from verl.utils.fs import copy_to_local
@@ -55,24 +56,40 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
     ) -> None:
         if validate:
             return
-        routing: Any = (sample_kwargs or {}).get(self.teacher_key)
-        key = self.teacher_server_manager._resolve_teacher_key(
-            routing.item() if hasattr(routing, "item") else routing
-        )
         try:
-            if self._readers:
-                messages = (sample_kwargs or {})["raw_prompt"]
-                tokens = self._readers[key].tokens(list(messages), list(prompt_ids), list(response_ids))
-                mask = None if tokens is None else [1] * len(tokens.response)
-            else:
-                tokens, mask = TeacherTokens(list(prompt_ids), list(response_ids)), output.response_mask
-            score = None if tokens is None or mask is None else await self._score(key, tokens, mask)
-        except TeacherError as error:
+            score = await self._scored(output, list(prompt_ids), list(response_ids), sample_kwargs or {})
+        except Exception as error:
             report_failure(error)
             raise
         output.extra_fields[Field.TEACHER_SCORE] = score
 
-    async def _score(self, key: str, tokens: TeacherTokens, mask: list[int]) -> float:
+    async def _scored(
+        self, output: Any, prompt_ids: list[int], response_ids: list[int], row: dict[str, Any]
+    ) -> float | None:
+        """Return the log-prob of a response under its teacher; None where it has none.
+
+        Raises:
+            TeacherError: see `_score`, or there is more than text and the teacher reads text.
+        """
+        routing = row.get(self.teacher_key)
+        key = self.teacher_server_manager._resolve_teacher_key(
+            routing.item() if hasattr(routing, "item") else routing
+        )
+        if not self._readers:
+            return await self._score(
+                key, TeacherTokens(prompt_ids, response_ids), output.response_mask, output
+            )
+        if output.multi_modal_data:
+            raise TeacherError(
+                f"a prompt has {', '.join(output.multi_modal_data)}, which a teacher that reads text does "
+                f"not see. Type: {SECTION}.teacher.reads=tokens"
+            )
+        tokens = self._readers[key].tokens(list(row["raw_prompt"]), prompt_ids, response_ids)
+        if tokens is None:
+            return None
+        return await self._score(key, tokens, [1] * len(tokens.response), output)
+
+    async def _score(self, key: str, tokens: TeacherTokens, mask: list[int], output: Any) -> float:
         """Return the sum of the log-probs of the response's tokens under its mask.
 
         Raises:
@@ -80,22 +97,28 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
         """
         model = self.teacher_server_manager.teacher_model_configs[key]
         _check_context(model, tokens)
-        _, log_probs = await self._answer(key, model.model_path, tokens.prompt + tokens.response)
+        _, log_probs = await self._answer(key, model.model_path, tokens.prompt + tokens.response, output)
         # The value at position t is of token t + 1.
         own = log_probs.double().squeeze(-1)[len(tokens.prompt) - 1 : -1]
-        score = float((own * own.new_tensor(mask)).sum())
+        score = float(own[torch.tensor(mask, dtype=torch.bool)].sum())
         if not math.isfinite(score):
             raise TeacherError(
                 f"the teacher {model.model_path} gave a response of {len(own)} tokens the log-prob {score}"
             )
         return score
 
-    async def _answer(self, key: str, path: str, sequence: list[int]) -> Any:
+    async def _answer(self, key: str, path: str, sequence: list[int], output: Any) -> Any:
         why = ""
         for attempt in range(self._options.retries + 1):
             try:
                 return await asyncio.wait_for(
-                    self.teacher_server_manager.compute_teacher_logprobs_single(sequence, routing_key=key),
+                    self.teacher_server_manager.compute_teacher_logprobs_single(
+                        sequence,
+                        multi_modal_data=output.multi_modal_data,
+                        mm_processor_kwargs=output.mm_processor_kwargs,
+                        mm_processor_output=getattr(output, "mm_processor_output", None),
+                        routing_key=key,
+                    ),
                     self._options.timeout,
                 )
             except asyncio.TimeoutError:

@@ -48,10 +48,11 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             rows = nested(batch, "response_mask", Field.OLD_LOG_PROBS, "extra_fields")
             scores, is_stored = self._scores(batch, rows)
             known, mask = ~scores.isnan(), rows["response_mask"]
-            written = torch.where(known.repeat_interleave(mask.offsets().diff()), mask.values(), 0)
-            fields = {Field.TEACHER_LOG_PROB: scores.nan_to_num(0.0), "response_mask": like(mask, written)}
+            fields = {Field.TEACHER_LOG_PROB: scores.nan_to_num(0.0)}
+            if not known.all():
+                written = torch.where(known.repeat_interleave(mask.offsets().diff()), mask.values(), 0)
+                rows["response_mask"] = fields["response_mask"] = like(mask, written)
             batch = put(batch, fields)
-            rows["response_mask"] = fields["response_mask"]
             metrics.update(self._metrics(batch, rows, fields[Field.TEACHER_LOG_PROB], known, is_stored))
         return super()._compute_advantage(batch, metrics)
 

@@ -3,6 +3,7 @@
 In the places of servers and queue are those of `stored_rollout`; a small model is the teacher.
 """
 
+import asyncio
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from verl.trainer.distillation.losses import distillation_ppo_loss
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 
 from grpo_verl_ext.utils.errors import SettingError, TeacherError
+from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.teacher import rollout as teacher_rollout
 from grpo_verl_ext.verl_plugin.teacher.rollout import TeacherAgentLoopWorker
 from grpo_verl_ext.verl_plugin.wire import Field
@@ -397,3 +399,22 @@ def test_the_tokenizers_are_compared_before_anything_is_started(
     monkeypatch.setattr(teacher_trainer, "hf_tokenizer", lambda path: teachers.tokenizer(330, "</s>"))
     with pytest.raises(SettingError, match=r"Type: \+\+algorithm.grpo_ext.teacher.reads=text"):
         own.trainer._init_tokenizer()
+
+
+def test_a_teacher_that_reads_text_is_given_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = distilled(monkeypatch, tmp_path, RESPONSES)
+    own.worker._readers = {"default": object()}
+    output = SimpleNamespace(multi_modal_data={"images": [0]}, response_mask=[1])
+    with pytest.raises(TeacherError, match=r"a prompt has images, which .* Type: .*teacher.reads=tokens"):
+        asyncio.run(own.worker._scored(output, [0], [4], {}))
+
+
+def test_dynamic_sampling_leaves_prompts_out_by_rewards_that_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filters = {"enable": True, "metric": "acc"}
+    own = distilled(monkeypatch, tmp_path, RESPONSES, algorithm__filter_groups=filters)
+    found = [finding.problem.key for finding in preflight.warnings(own.config)]
+    assert "algorithm.filter_groups.enable" in found
