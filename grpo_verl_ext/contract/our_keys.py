@@ -42,6 +42,8 @@ OPEN_SECTIONS = (
     "algorithm.gdpo_reward_keys",
     "algorithm.gdpo_reward_weights",
     "critic.model.override_config",
+    "distillation.teacher_models.teacher_model.inference.enable_sleep_mode",
+    "distillation.teacher_models.teacher_model.inference.engine_kwargs",
     "ray_kwargs.ray_init",
     "reward.custom_reward_function.reward_kwargs",
     "reward.reward_kwargs",

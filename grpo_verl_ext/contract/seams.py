@@ -211,6 +211,22 @@ SEAMS: list[Seam] = [
             "loss_agg_mode=loss_agg_mode, **config.global_batch_info",
         )
     ),
+    # Else no response would have its teacher's log-prob, verl's loss would be added, or its manager be used.
+    seam(
+        "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ._agent_loop_postprocess",
+        Hands(
+            "self._compute_teacher_logprobs",
+            by_place=1,
+            by_name=("prompt_ids", "response_ids", "validate", "sample_kwargs"),
+        ),
+        ".teacher.rollout",
+    ),
+    seam(f"{TRAINER}._setup", Has("distillation_config=self.config.get('distillation')"), ".teacher.worker"),
+    seam(
+        f"{MAIN}.TaskRunnerV1.init_agent_loop_manager",
+        Has("load_class_from_fqn(manager_class_fqn, 'AgentLoopManager')"),
+        ".teacher.trainer",
+    ),
     # Else `+algo=rloo` would have a ratio.
     seam(f"{CORE}.compute_policy_loss_gpg", Has("pg_losses = -log_prob * advantages"), "catalogue.rloo"),
     seam("verl.workers.config.ActorConfig", Members("tau_pos", "tau_neg"), "catalogue.presets"),

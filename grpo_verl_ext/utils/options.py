@@ -157,5 +157,5 @@ def _refused(
 
 def _line(key: str, example: str) -> str:
     """Return the line to type; a placeholder such as ``<value>`` is for a reader alone."""
-    line = f"{key}={example}"
-    return line if "<" in example or "…" in example else Line(line)
+    line = Line(f"{key}={example}")
+    return str(line) if "<" in example or "…" in example else line

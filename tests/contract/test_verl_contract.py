@@ -122,6 +122,7 @@ BROKEN = {
         f"grpo_verl_ext.verl_plugin.mini_batch.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.steps.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.stored.trainer overrides it, "
+        f"grpo_verl_ext.verl_plugin.teacher.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.trainer_modes overrides it",
     ),
     "an override's parameter is new": (

@@ -418,5 +418,4 @@ def test_the_start_page_leads_to_every_page() -> None:
     assert sorted(name_of(page) for page in pages - linked) == [
         "docs/iterative.md",
         "docs/robustness.md",
-        "docs/upstream.md",
     ]

@@ -39,7 +39,13 @@ GPUS = ["actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=8", "tra
 
 def overrides_of(whole: Sequence[str], preset: str, *more: str) -> list[str]:
     one_update = [f"{ACTOR}.ppo_mini_batch_size=64"] * (preset == "rloo")  # its loss has no ratio
-    return [f"+algo={preset}", *whole, *one_update, *more]
+    return [f"+algo={preset}", *of_teacher(preset), *whole, *one_update, *more]
+
+
+def of_teacher(preset: str) -> list[str]:
+    """What the preset of a distillation leaves to its user."""
+    teacher = "distillation.teacher_models.teacher_model.model_path=HuggingFaceTB/SmolLM2-135M"
+    return [teacher, "distillation.nnodes=1"] * (preset == "gvpo_distill")
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -66,7 +72,7 @@ def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_passes_on_the_embedded_task(chain_sum: list[str], preset: str) -> None:
-    assert list(all_findings([f"+algo={preset}", CPU, *chain_sum])) == []
+    assert list(all_findings([f"+algo={preset}", *of_teacher(preset), CPU, *chain_sum])) == []
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -154,6 +154,7 @@ CLASSES_AND_MODULES = {
     "advantages",
     "aggregation",
     "covariance",
+    "distillation",
     "groups",
     "gvpo",
     "gvpo_terms",

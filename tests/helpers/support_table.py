@@ -61,7 +61,6 @@ EVERYWHERE: Mapping[str, str] = {
     "gvpo_several": FOUR_UPDATES,
     "anchor_old": FOUR_UPDATES,
     "anchor_ref": ANCHORED,
-    "anchor_teacher": TEACHER,
     "dynamic_sampling": SAME_CALLS,
     "mask_truncated_completions": MASKED,
     "refresh": REFRESH,
@@ -72,6 +71,7 @@ EVERYWHERE: Mapping[str, str] = {
     "history": KEPT,
     "process": PROCESS,
     "several_rewards": SEVERAL,
+    "anchor_teacher": TEACHER,
 }
 """Tests of features that a context does not affect."""
 
@@ -136,7 +136,6 @@ FEATURE_TITLES = {
     "gvpo_several": "GVPO, several updates",
     "anchor_old": "`gvpo_anchor=old`",
     "anchor_ref": "`gvpo_anchor=ref`",
-    "anchor_teacher": "`gvpo_anchor=teacher`",
     "dynamic_sampling": "Dynamic sampling",
     "mask_truncated_completions": "`mask_truncated_completions`",
     "refresh": "Reference refresh",
@@ -147,6 +146,7 @@ FEATURE_TITLES = {
     "history": "`stored_responses.source=history`",
     "process": "Process supervision",
     "several_rewards": "GDPO, several rewards",
+    "anchor_teacher": "`gvpo_anchor=teacher`",
 }
 ENGINES, TRAINERS, ROLLOUTS, REWARDS = "Engines", "Trainers", "Rollouts and other losses", "Rewards"
 CONTEXT_TITLES: Mapping[str, Mapping[str, str]] = {

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from grpo_verl_ext.catalogue import ALGORITHMS, Algorithm
+from grpo_verl_ext.catalogue import ALGORITHMS, Algorithm, Estimator
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
@@ -49,9 +49,16 @@ def _row(algorithms: list[Algorithm]) -> tuple[str, ...]:
     cells = (
         [each.fixes for each in algorithms if each.fixes],
         [f"[`{each.name}`](algorithms/{each.name}.md)" for each in algorithms],
-        [f"`bash examples/quickstart.sh --algo {each.name}`" for each in algorithms],
+        [f"`bash examples/quickstart.sh --algo {each.name}{_teacher_of(each)}`" for each in algorithms],
     )
     return (paper, *("<br>".join(dict.fromkeys(cell)) for cell in cells))
+
+
+def _teacher_of(algorithm: Algorithm) -> str:
+    """What a distillation's command has besides the preset; its page says how the teacher is made."""
+    if not (isinstance(algorithm.estimator, Estimator) and algorithm.estimator.needs_teacher):
+        return ""
+    return " distillation.teacher_models.teacher_model.model_path=TEACHER"
 
 
 def _reading(algorithm: Algorithm) -> str:

@@ -23,7 +23,13 @@ from grpo_verl_ext.verl_plugin.wire import Field, report_failure
 
 logger = logging.getLogger(__name__)
 
-_VerlsWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+
+def _class_of(actor: Any) -> Any:
+    """Return the class that ``ray.remote`` made an actor of."""
+    return actor.__ray_metadata__.modified_class
+
+
+_VerlsWorker: Any = _class_of(AgentLoopWorkerTQ)
 
 
 class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships no types
@@ -40,7 +46,7 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
     def _reader(self, path: str) -> TextReader:
         return TextReader(
             self.tokenizer,
-            hf_tokenizer(copy_to_local(path)),
+            hf_tokenizer(name_or_path=copy_to_local(src=path)),
             end_tokens(self.tokenizer, self.model_config.generation_config),
             path,
             self.config.data.get("apply_chat_template_kwargs") or {},
@@ -71,7 +77,7 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
         Raises:
             TeacherError: see `_score`, or there is more than text and the teacher reads text.
         """
-        routing = row.get(self.teacher_key)
+        routing: Any = row.get(self.teacher_key)
         key = self.teacher_server_manager._resolve_teacher_key(
             routing.item() if hasattr(routing, "item") else routing
         )

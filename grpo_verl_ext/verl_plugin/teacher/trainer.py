@@ -40,7 +40,9 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         super()._init_tokenizer()
         reads_text = has_teacher(self.config) and _teacher_options(self.config).reads == "text"
         for path in () if reads_text else teachers(self.config):
-            check_same_tokens(self.tokenizer, hf_tokenizer(copy_to_local(path)), path, READS_TEXT)
+            check_same_tokens(
+                self.tokenizer, hf_tokenizer(name_or_path=copy_to_local(src=path)), path, READS_TEXT
+            )
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Store the teacher's log-probs; a response without one leaves its group, as a rejected one does."""

@@ -462,6 +462,7 @@ def test_deviations_of_log_probs_from_the_mean_of_their_prompt(monkeypatch: pyte
     """One rank's rows; the other rank has one more response of prompt 0, and prompt 1 a rejected one."""
     monkeypatch.setattr(group_worker, "get_device_id", lambda: "cpu")
     worker = object.__new__(GroupTrainingWorker)
+    worker._config = SimpleNamespace(policy_loss={})
     elsewhere = {OLD: -1.0, REF: -6.0}
     rows = [
         {

@@ -277,8 +277,8 @@ class TextWorker(ScoredWorker):
 
 def test_a_response_without_text_leaves_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end token inside a response, which the rule of `teacher.text` leaves without a log-prob."""
-    monkeypatch.setattr(teacher_rollout, "hf_tokenizer", lambda path: teachers.tokenizer(330, "</s>"))
-    monkeypatch.setattr(teacher_rollout, "copy_to_local", lambda path: path)
+    monkeypatch.setattr(teacher_rollout, "hf_tokenizer", lambda name_or_path: teachers.tokenizer(330, "</s>"))
+    monkeypatch.setattr(teacher_rollout, "copy_to_local", lambda src: src)
     responses = [[0, 4], [4, 1], [2, 4], [3, 3], *RESPONSES[4:]]
     own = distilled(
         monkeypatch, tmp_path, responses, worker=TextWorker, algorithm__grpo_ext__teacher={"reads": "text"}
@@ -393,10 +393,10 @@ def test_the_tokenizers_are_compared_before_anything_is_started(
 
     own = distilled(monkeypatch, tmp_path, RESPONSES)
     monkeypatch.setattr(PPOTrainer, "_init_tokenizer", lambda self: None)
-    monkeypatch.setattr(teacher_trainer, "copy_to_local", lambda path: path)
-    monkeypatch.setattr(teacher_trainer, "hf_tokenizer", lambda path: small_tokenizer())
+    monkeypatch.setattr(teacher_trainer, "copy_to_local", lambda src: src)
+    monkeypatch.setattr(teacher_trainer, "hf_tokenizer", lambda name_or_path: small_tokenizer())
     own.trainer._init_tokenizer()
-    monkeypatch.setattr(teacher_trainer, "hf_tokenizer", lambda path: teachers.tokenizer(330, "</s>"))
+    monkeypatch.setattr(teacher_trainer, "hf_tokenizer", lambda name_or_path: teachers.tokenizer(330, "</s>"))
     with pytest.raises(SettingError, match=r"Type: \+\+algorithm.grpo_ext.teacher.reads=text"):
         own.trainer._init_tokenizer()
 
