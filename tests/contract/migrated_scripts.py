@@ -91,6 +91,8 @@ def _faults(judge: Judge, before: Invocation, after: Invocation, algo: str) -> I
     was, now = (dict(_leaves(OmegaConf.to_container(each.config), "")) for each in (old, new))
     fixed = {key: value for key, value in PRESETS[algo].leaves.items() if key not in left_to_user(algo)}
     given = {word.lstrip("+~").partition("=")[0] for word in before.overrides}
+    # verl's fully async trainer still reads the old names, and moves what they say
+    given |= {key.replace("reward_model.", "reward.", 1) for key in given}
     for key in was.keys() | now.keys():
         free = key in PRESETS[algo].leaves and key not in given
         expected = fixed[key] if key in fixed else PRESETS[algo].leaves[key] if free else was.get(key)
