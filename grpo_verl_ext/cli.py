@@ -179,11 +179,8 @@ def _doctor(
         raise typer.BadParameter(f"-m is {module}; valid is {MODULE}. Type: -m {MODULE}")
     named = {"config_path": config_path, "config_name": config_name}
     options = {name: value for name, value in named.items() if value is not None}
+    _refuse_unsupported_verl(as_json)
     with _failure_is_an_error(), _without_collections():
-        from grpo_verl_ext.doctor.known_verl import refuse_unsupported
-
-        if refuse_unsupported(as_json):
-            raise typer.Exit(2)
         if overrides or options or module:
             typer.echo("doctor: importing verl: seconds, or half a minute the first time", err=True)
             with redirect_stdout(sys.stderr):  # verl prints while it is imported
@@ -196,6 +193,13 @@ def _doctor(
 
             status = examine_environment(as_json)
     raise typer.Exit(status)
+
+
+def _refuse_unsupported_verl(as_json: bool) -> None:
+    from grpo_verl_ext.doctor.known_verl import refuse_unsupported
+
+    if refuse_unsupported(as_json):
+        raise typer.Exit(2)
 
 
 @contextmanager
@@ -213,8 +217,6 @@ def _failure_is_an_error() -> Iterator[None]:
     """Give an unforeseen exception the exit status of an error; Python's is 1, which means warnings."""
     try:
         yield
-    except typer.Exit:
-        raise
     except Exception as error:
         traceback.print_exc()
         raise typer.Exit(2) from error
