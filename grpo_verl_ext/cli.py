@@ -177,15 +177,14 @@ def _doctor(
 
     if module not in (None, MODULE):
         raise typer.BadParameter(f"-m is {module}; valid is {MODULE}. Type: -m {MODULE}")
-    named = {"config_path": config_path, "config_name": config_name}
-    options = {name: value for name, value in named.items() if value is not None}
+    named = (("config_path", config_path), ("config_name", config_name))
+    options = {name: value for name, value in named if value is not None}
     _refuse_unsupported_verl(as_json)
     with _failure_is_an_error(), _without_collections():
         if overrides or options or module:
             typer.echo("doctor: importing verl: seconds, or half a minute the first time", err=True)
             with redirect_stdout(sys.stderr):  # verl prints while it is imported
                 from grpo_verl_ext.doctor.configuration import examine_configuration
-
             status = examine_configuration(overrides or [], as_json=as_json, **options)
         else:
             typer.echo("doctor: importing verl, here and in a Ray worker: up to minutes", err=True)
