@@ -26,7 +26,7 @@ export PYTHONPATH=$TREE
 try() { # WHEN: the script and the tests of a patch; the status is pytest's
   if [[ -f $HERE/$name.py ]]; then python "$HERE/$name.py" 2>"$PLACE/said" | sed "s/^/  $1: /" || cat "$PLACE/said"; fi
   local status=0
-  (cd "$TREE" && python -m pytest -q -p no:cacheprovider "${tests[@]}") >"$PLACE/pytest" 2>&1 || status=$?
+  (cd "$TREE" && env -u PYTEST_ADDOPTS python -m pytest -q -p no:cacheprovider "${tests[@]}") >"$PLACE/pytest" 2>&1 || status=$?
   echo "  $1: $(grep -E '^[0-9]+ (passed|failed)' "$PLACE/pytest" | sed 's/,* [0-9]* warnings*//; s/ in .*//')"
   return $status
 }

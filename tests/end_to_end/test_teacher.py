@@ -10,9 +10,8 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from processes import wait_for
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from verl_runs import started, train
+from verl_runs import started, train, wait_for
 
 from grpo_verl_ext.runs.metrics import read_metrics
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer

@@ -4,10 +4,8 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 import torch
 from ray_cluster import QUIET, Node, ray_cluster
 from transformers import AutoModelForTokenClassification, AutoTokenizer
-from verl_runs import Run, started, train
+from verl_runs import Run, started, train, wait_for
 
 from grpo_verl_ext.runs.metrics import read_metrics
 from grpo_verl_ext.utils.measured import largest
@@ -199,12 +197,3 @@ def name_if_running(process: psutil.Process) -> str | None:
         return process.name() if process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None
-
-
-def wait_for(condition: Callable[[], bool], *, process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Poll until the condition holds; fails when the process ends or the time is over."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, f"the run ended early with status {process.returncode}"
-        assert time.monotonic() < end, f"nothing after {seconds} s"
-        time.sleep(0.5)

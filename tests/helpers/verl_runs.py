@@ -4,7 +4,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,3 +74,12 @@ def started(
     environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), **env}
     with log.open("w") as output:
         return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+
+
+def wait_for(condition: Callable[[], bool], *, process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Poll until the condition holds; fails when the process ends or the time is over."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"the run ended early with status {process.returncode}"
+        assert time.monotonic() < end, f"nothing after {seconds} s"
+        time.sleep(0.5)
