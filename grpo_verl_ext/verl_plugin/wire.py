@@ -4,10 +4,10 @@
 - Values set around a call of verl that does not forward them: the trainer or worker sets each one, the loss
   or estimator reads it inside the call, or adds to it. All input of a registered loss or estimator besides
   its arguments is among them.
-- The failure of a reward process, of which verl does not tell the trainer.
+- The failure of a reward process or of a teacher, of which verl does not tell the trainer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.gvpo import GroupRows
+from grpo_verl_ext.utils.errors import RewardServerError, TeacherError
 
 
 class Field:
@@ -174,28 +175,35 @@ def at_first_update(rows: int, group_size: int, device: torch.device | None = No
     )
 
 
-# The failure of a reward process.
+# The failure of a reward process, or of a teacher.
+
+_FAILURES: Mapping[str, type[RuntimeError]] = {
+    each.__name__: each for each in (RewardServerError, TeacherError)
+}
 
 
 def report_failure(error: Exception) -> None:
-    """Keep an error's message for the trainer of this Ray job; without Ray nobody waits for it.
+    """Keep an error for the trainer of this Ray job; without Ray nobody waits for it.
 
-    verl logs an error of a reward and trains on the responses that are left. The watchdog of the trainer's
-    process (`patches.watchdog`) raises an error that is reported here.
+    verl logs an error of a reward or a teacher and trains on the responses that are left. The watchdog of
+    the trainer's process (`patches.watchdog`) raises an error that is reported here.
     """
     from ray.experimental.internal_kv import _internal_kv_put
 
     if key := _failure_key():
-        _internal_kv_put(key, str(error).encode())
+        _internal_kv_put(key, f"{type(error).__name__}\n{error}".encode())
 
 
-def reported_failure() -> str | None:
-    """Return the message that was reported last in this job; None: there is none."""
+def reported_failure() -> RuntimeError | None:
+    """Return the error that was reported last in this job; None: there is none."""
     from ray.experimental.internal_kv import _internal_kv_get
 
     key = _failure_key()
     message = _internal_kv_get(key) if key else None
-    return None if message is None else message.decode()
+    if message is None:
+        return None
+    name, _, words = message.decode().partition("\n")
+    return _FAILURES.get(name, RuntimeError)(words)
 
 
 def forget_reported_failure() -> None:

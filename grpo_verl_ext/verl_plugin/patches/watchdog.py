@@ -1,4 +1,4 @@
-"""Stop a training when a Ray actor, vLLM engine or reward server has died; verl would wait or go on.
+"""Stop a training when a Ray actor, vLLM engine, reward server or teacher has died; verl would wait or go on.
 
 **Actors.** Patch of ``PPOTrainer.fit``. verl does not restart actors. Where it waits for an answer of the
 dead actor itself, Ray raises, and verl ends with that error. Where the answer comes by another way (the
@@ -7,7 +7,8 @@ responses of an agent loop's worker come through TransferQueue), verl waits fore
 While ``fit`` runs, a thread of the trainer's process asks Ray every `LOOK_SECONDS` which of the training's
 actors have died. If one has, and verl has not raised by itself `VERL_SECONDS` later, ``fit`` raises
 `LostActorError`, which names the actor. A reward process that has given up its server reports that
-(`wire.report_failure`), and ``fit`` raises `RewardServerError`: verl would train on the other responses.
+(`wire.report_failure`), as an agent loop does with a teacher, and ``fit`` raises the `RewardServerError` or
+`TeacherError`: verl would train on the other responses.
 
 **Engines.** Patch of ``vLLMHttpServer.run_server``. vLLM's own server ends with its engine. verl's server
 continues, fails every request, and the next update of the weights waits forever for the dead engine. The end
@@ -28,7 +29,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from grpo_verl_ext.utils.errors import RewardServerError
 from grpo_verl_ext.verl_plugin import wire
 
 LOOK_SECONDS = 5.0
@@ -65,7 +65,7 @@ def watched() -> Iterator[None]:
 
     Actors that died before the block belong to another training. The main thread is interrupted by a signal
     whose handler raises KeyboardInterrupt, the only exception that ``ray.get`` lets through.
-    `RewardServerError` is raised likewise, and where verl first ends with an error that follows from it.
+    What was reported is raised likewise, and where verl first ends with an error that follows from it.
     """
     done = threading.Event()
     found: list[RuntimeError] = []
@@ -101,7 +101,7 @@ def watched() -> Iterator[None]:
 
 def _raise_reported(consequence: Exception | None = None) -> None:
     if (failed := wire.reported_failure()) is not None:
-        raise RewardServerError(failed) from consequence
+        raise failed from consequence
 
 
 def _look(earlier: set[str], done: threading.Event, found: list[RuntimeError]) -> None:
@@ -114,7 +114,7 @@ def _look(earlier: set[str], done: threading.Event, found: list[RuntimeError]) -
             return
         if failed is None and (not lost or done.wait(VERL_SECONDS)):
             continue
-        found.append(_lost(lost) if failed is None else RewardServerError(failed))
+        found.append(_lost(lost) if failed is None else failed)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         return
 
