@@ -27,7 +27,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from grpo_verl_ext.verl_plugin import wire
 
@@ -67,11 +67,12 @@ def watched() -> Iterator[None]:
     whose handler raises KeyboardInterrupt, the only exception that ``ray.get`` lets through.
     What was reported is raised likewise, and where verl first ends with an error that follows from it.
     """
-    done = threading.Event()
+    done, sending = threading.Event(), threading.Lock()
     found: list[RuntimeError] = []
 
-    def interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        if not done.is_set():
+            raise KeyboardInterrupt
 
     try:
         earlier = set(lost_actors())
@@ -82,9 +83,12 @@ def watched() -> Iterator[None]:
         yield
         return
     name = "grpo_verl_ext lost actors"
-    threading.Thread(target=_look, args=(earlier, done, found), name=name, daemon=True).start()
+    threading.Thread(target=_look, args=(earlier, done, sending, found), name=name, daemon=True).start()
     try:
-        yield
+        try:
+            yield
+        finally:
+            done.set()
     except KeyboardInterrupt:
         if not found:
             raise
@@ -95,8 +99,8 @@ def watched() -> Iterator[None]:
     else:
         _raise_reported()
     finally:
-        done.set()
-        signal.signal(signal.SIGUSR1, handler)
+        with sending:  # without its handler the signal would end the process
+            signal.signal(signal.SIGUSR1, handler)
 
 
 def _raise_reported(consequence: Exception | None = None) -> None:
@@ -104,7 +108,9 @@ def _raise_reported(consequence: Exception | None = None) -> None:
         raise failed from consequence
 
 
-def _look(earlier: set[str], done: threading.Event, found: list[RuntimeError]) -> None:
+def _look(
+    earlier: set[str], done: threading.Event, sending: threading.Lock, found: list[RuntimeError]
+) -> None:
     while not done.wait(LOOK_SECONDS):
         try:
             failed = wire.reported_failure()
@@ -114,8 +120,10 @@ def _look(earlier: set[str], done: threading.Event, found: list[RuntimeError]) -
             return
         if failed is None and (not lost or done.wait(VERL_SECONDS)):
             continue
-        found.append(_lost(lost) if failed is None else failed)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        with sending:
+            if not done.is_set():
+                found.append(_lost(lost) if failed is None else failed)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         return
 
 

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import threading
 
 import pytest
 from processes import Python
@@ -149,3 +150,19 @@ def test_a_server_ends_with_its_engine(python: Python) -> None:
     ended = python(ENGINE)
     assert (ended.returncode, ended.stdout) == (1, "serves\n")
     assert ended.stderr.endswith("the EngineCore of this vLLM server died; the server ends with it\n")
+
+
+def test_a_training_that_has_ended_meanwhile_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal has no handler any more then, and would end the process without a word."""
+    done, found, sent = threading.Event(), [], []
+
+    def reported() -> RuntimeError:
+        done.set()
+        return RuntimeError("late")
+
+    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(watchdog, "lost_actors", dict)
+    monkeypatch.setattr(watchdog.wire, "reported_failure", reported)
+    monkeypatch.setattr(watchdog.signal, "pthread_kill", lambda *which: sent.append(which))
+    watchdog._look(set(), done, threading.Lock(), found)
+    assert (found, sent) == ([], [])
