@@ -83,6 +83,15 @@ def row_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
     return _masked_sums(values, response_mask, offsets)
 
 
+def row_lengths(response_mask: Tensor, offsets: Tensor) -> Tensor:
+    """Tokens of each row that the policy wrote: (N,) → (B,), fp64.
+
+    Raises:
+        TensorError: offsets that do not fit.
+    """
+    return row_sums(response_mask.bool().long(), response_mask, offsets)
+
+
 def _masked_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
     return _per_block(
         offsets, lambda tokens: torch.where(response_mask[tokens].bool(), values[tokens], 0), "sum"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from descent import minimise
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -42,32 +43,6 @@ def expected_loss(
     return 0.5 * (sampling * (distance - mean).square()).sum()
 
 
-def minimised(loss_of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Log-probs of the softmax policy where L-BFGS, begun anew until it stays, comes to rest."""
-    logits = START.clone().requires_grad_()
-
-    def descend() -> None:
-        optimiser = torch.optim.LBFGS(
-            [logits],
-            max_iter=300,
-            tolerance_grad=1e-15,
-            tolerance_change=1e-20,
-            line_search_fn="strong_wolfe",
-        )
-
-        def closure() -> Tensor:
-            optimiser.zero_grad()
-            loss = loss_of(logits.log_softmax(0))
-            loss.backward()
-            return loss
-
-        optimiser.step(closure)
-
-    for _ in range(40):
-        descend()
-    return logits.detach().log_softmax(0)
-
-
 def total_variation(one: Tensor, other: Tensor) -> float:
     return 0.5 * (one.exp() - other.exp()).abs().sum().item()
 
@@ -77,7 +52,7 @@ def total_variation(one: Tensor, other: Tensor) -> float:
 def test_the_loss_is_zero_for_the_teacher_alone(sampling, alpha):
     assert expected_loss(TEACHER, sampling(TEACHER), alpha).item() == 0
     assert expected_loss(START, sampling(START), alpha).item() > 1e-4
-    found = minimised(lambda policy: expected_loss(policy, sampling(policy.detach()), alpha))
+    found = minimise(lambda policy: expected_loss(policy, sampling(policy.detach()), alpha), START)
     assert total_variation(found, TEACHER) <= 1e-6
     assert total_variation(START, TEACHER) > 0.1, "the descent had somewhere to go"
 
@@ -87,7 +62,7 @@ def test_on_a_part_of_the_responses_the_ratio_to_the_teacher_is_a_constant_times
     """The induced distribution: π_θ = π_T e^{c |y|^α} on what is sampled, for some c."""
     support = torch.tensor([True, False, True, True, False])
     sampling = OTHER * support / (OTHER * support).sum()
-    found = minimised(lambda policy: expected_loss(policy, sampling, alpha))
+    found = minimise(lambda policy: expected_loss(policy, sampling, alpha), START)
     constants = ((found - TEACHER) * LENGTHS.double() ** -alpha)[support]
     assert (constants - constants[0]).abs().max() <= 1e-6
     assert constants[0].abs() > 1e-3
@@ -97,7 +72,9 @@ def test_on_a_part_of_the_responses_the_ratio_to_the_teacher_is_a_constant_times
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
 def test_with_a_reward_the_minimiser_is_the_teacher_tilted_by_it(sampling, alpha):
     beta = 0.5
-    found = minimised(lambda policy: expected_loss(policy, sampling(policy.detach()), alpha, beta, REWARDS))
+    found = minimise(
+        lambda policy: expected_loss(policy, sampling(policy.detach()), alpha, beta, REWARDS), START
+    )
     low, high = -20.0, 20.0  # π_T e^{(R/β + c) |y|^α}, with the c that makes it sum to one, by bisection
     for _ in range(200):
         c = (low + high) / 2

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import oracles
 import pytest
 import torch
+from descent import minimise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -226,32 +227,6 @@ def expected_loss(policy: Tensor, sampling: Tensor, beta: float, anchor: Tensor 
     member = torch.ones_like(group, dtype=torch.bool)
     losses = variance_covariance(REWARDS[pairs.flatten()], log_ratio, group, member, beta)
     return (losses.view(-1, 2).sum(1) * sampling[pairs].prod(1)).sum()
-
-
-def minimise(loss_of: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """Log-probabilities of the softmax policy where L-BFGS, begun anew until it stays, comes to rest."""
-    logits = start.detach().clone().requires_grad_()
-
-    def descend() -> None:
-        optimiser = torch.optim.LBFGS(
-            [logits],
-            max_iter=200,
-            tolerance_grad=1e-14,
-            tolerance_change=1e-18,
-            line_search_fn="strong_wolfe",
-        )
-
-        def closure() -> Tensor:
-            optimiser.zero_grad()
-            loss = loss_of(logits.log_softmax(0))
-            loss.backward()
-            return loss
-
-        optimiser.step(closure)
-
-    for _ in range(20):
-        descend()
-    return logits.detach().log_softmax(0)
 
 
 def kl(policy: Tensor, optimum: Tensor) -> float:

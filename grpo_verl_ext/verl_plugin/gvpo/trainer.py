@@ -54,7 +54,7 @@ def _anchored(batch: Any, anchor: str, policy_loss: Any) -> Tensor:
         log_ratio = ragged.row_sums(old_log_prob, mask, offsets) - rows[anchor]
     else:
         log_ratio = ragged.row_log_ratio(old_log_prob, rows[anchor].values(), mask, offsets)
-    lengths = ragged.row_sums(mask.bool().long(), mask, offsets)
+    lengths = ragged.row_lengths(mask, offsets)
     weighted = gvpo.length_weight(lengths, alpha_of(policy_loss)) * log_ratio
     rewards = ragged.row_values(rows["advantages"].values(), mask, offsets).double()
     group = dense_group_ids(prompt_ids(batch))

@@ -77,7 +77,7 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
             if log_probs == wire.Field.TEACHER_LOG_PROB
             else ragged.row_sums(data[log_probs].values(), *rows)
         )
-        lengths = ragged.row_sums(mask.values().bool().long(), *rows)
+        lengths = ragged.row_lengths(*rows)
         log_prob = gvpo.length_weight(lengths, alpha_of(self._config.policy_loss)) * log_prob
         index = data[wire.Field.GROUP_INDEX]
         sums = gvpo.drift_sums(log_prob, index, member, tu.get(data, key=wire.Field.NUM_GROUPS))
