@@ -300,6 +300,11 @@ class Options(Section):
         return _read_once(_ByIdentity(algorithm), estimator)
 
     @property
+    def of_teacher(self) -> TeacherOptions:
+        """The section ``teacher``, with its defaults where there is none."""
+        return self.teacher or TeacherOptions()
+
+    @property
     def budget_of_truncated(self) -> int | None:
         """The budget in tokens whose truncated responses get advantage 0; None without such masking."""
         return self.max_response_length if self.mask_truncated_completions else None

@@ -50,7 +50,7 @@ def check_teacher(config: DictConfig) -> None:
                 fix=Line(f"~{_KEY}", more=f", or {SECTION}.gvpo_anchor=teacher"),
             )
         return
-    teacher = options.teacher or TeacherOptions()
+    teacher = options.of_teacher
     if teacher.source == "recorded":
         _check_recorded(config, options)
     else:

@@ -17,7 +17,7 @@ from verl.utils.fs import copy_to_local
 
 from grpo_verl_ext.utils.errors import TeacherError
 from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.verl_plugin.config import Options, TeacherOptions
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.teacher.text import TeacherTokens, TextReader
 from grpo_verl_ext.verl_plugin.wire import Field, report_failure
 
@@ -37,7 +37,7 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._options = Options.of_training(self.config.algorithm).teacher or TeacherOptions()
+        self._options = Options.of_training(self.config.algorithm).of_teacher
         self._readers: dict[str, TextReader] = {}
         if self._options.reads == "text":
             teachers = self.teacher_server_manager.teacher_model_configs

@@ -115,4 +115,4 @@ def _recorded(key: str, origin: Any) -> float:
 
 
 def _teacher_options(config: DictConfig) -> TeacherOptions:
-    return Options.of_training(config.algorithm).teacher or TeacherOptions()
+    return Options.of_training(config.algorithm).of_teacher
