@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import signal
 import subprocess
@@ -69,7 +70,7 @@ def run_to_its_end(
         while_running: called twice a second.
         options: of `subprocess.Popen`.
     """
-    # Only two system calls, which take no lock that another thread could hold.
+    # Only three system calls, which take no lock that another thread could hold.
     process = subprocess.Popen(command, preexec_fn=_prepare_child, **options)  # noqa: PLW1509
     try:
         while process.poll() is None:
@@ -103,8 +104,10 @@ def _prepare_child() -> None:
     """Let SIGINT end the child, and the kernel send it SIGTERM when the parent dies; runs before its program.
 
     A shell's background job ignores SIGINT, and its children inherit that. The kernel's SIGTERM comes however
-    the parent ended.
+    the parent ended. A terminal sends Ctrl-C to its whole process group; in a group of its own the child gets
+    it once, from the parent, so that no second one interrupts it while it removes what it had begun.
     """
+    os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

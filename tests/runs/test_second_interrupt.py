@@ -17,6 +17,42 @@ DEAF = (
     "pathlib.Path(sys.argv[1]).touch(); time.sleep(60)"
 )
 
+COUNTS = """
+import pathlib, signal, sys, time
+interrupts = []
+signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
+pathlib.Path(sys.argv[1]).touch()
+while not interrupts:
+    time.sleep(0.05)
+time.sleep(1)
+pathlib.Path(sys.argv[2]).write_text(str(len(interrupts)))
+"""
+RUNS = """
+import signal, sys, time
+from grpo_verl_ext.runs.child_process import run_to_its_end
+def late(*_):
+    time.sleep(0.3)
+    raise KeyboardInterrupt
+signal.signal(signal.SIGINT, late)
+run_to_its_end([sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_a_terminals_ctrl_c_reaches_the_child_once(tmp_path: Path) -> None:
+    """A second one would interrupt the removal of what the child had begun."""
+    up, count = tmp_path / "up", tmp_path / "count"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", RUNS, "-c", COUNTS, str(up), str(count)],
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
+    while not up.exists():
+        assert parent.poll() is None
+        time.sleep(0.1)
+    os.killpg(parent.pid, signal.SIGINT)
+    parent.wait(30)
+    assert count.read_text() == "1"
+
 
 def press(after: float) -> None:
     threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
