@@ -113,6 +113,7 @@ def _verdict(variant: str, outcome: VerdictOutcome, first: float) -> Verdict:
     return Verdict(
         variant=variant,
         against="grpo",
+        measure="area",
         expected="higher",
         outcome=outcome,
         starts=2,

@@ -100,6 +100,18 @@ def test_the_declaration_cannot_change_with_the_records_gone(grid: Path, tmp_pat
     assert ablate("run", str(grid), "margin=0.1", f"folder={tmp_path}/another")[0] == 0
 
 
+def test_notes_of_a_version_whose_comparisons_had_no_measure(grid: Path, tmp_path: Path) -> None:
+    ablate("run", str(grid))
+    shutil.rmtree(tmp_path / "out")
+    file = tmp_path / "out.beginnings.json"
+    notes = json.loads(file.read_text())
+    for each in notes[0]["declared"]["expect"]:
+        del each["measure"]
+    file.write_text(json.dumps(notes))
+    assert ablate("run", str(grid))[0] == 0
+    assert len(read_results(tmp_path / "out").beginnings) == 2
+
+
 def test_a_grid_without_a_declaration_notes_nothing(grid: Path, tmp_path: Path) -> None:
     undeclared = {key: GRID[key] for key in ("steps", "base", "axes", "seeds", "baseline", "metrics")}
     grid.write_text(json.dumps({**undeclared, "folder": str(tmp_path / "out")}))

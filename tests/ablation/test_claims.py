@@ -104,6 +104,25 @@ class TestNumbers:
         assert found.p_equal == pytest.approx(max(below, above), rel=1e-9)
         assert found.by_seed == pytest.approx(dict(zip(SEEDS, around(0.03), strict=True)))
 
+    def test_two_measures_of_one_pair(self, tmp_path: Path) -> None:
+        """The difference is there in the last of two steps alone, so that their mean has half of it."""
+        both = [Expectation("a", "higher"), Expectation("a", "higher", measure="mean")]
+        write_grid(tmp_path / "grid", {"a": around(0.03), "bad": LOWER}, expect=both)
+        for seed, level in zip(SEEDS, LEVEL, strict=True):
+            log = tmp_path / "grid" / "a" / f"seed-{seed}" / "attempt-1.jsonl"
+            first, last = map(json.loads, log.read_text().splitlines())
+            first["data"]["acc"] = level
+            log.write_text(f"{json.dumps(first)}\n{json.dumps(last)}\n")
+        final, mean = analyse(read_results(tmp_path / "grid")).verdicts
+        assert (final.measure, mean.measure) == ("final", "mean")
+        assert final.difference == pytest.approx(0.03, rel=1e-9)
+        assert mean.difference == pytest.approx(0.015, rel=1e-9)
+        wanted = [
+            stats.ttest_1samp(around(0.03), 0.0).pvalue
+        ] * 2  # of half of each difference it is the same
+        assert [final.adjusted_p, mean.adjusted_p] == pytest.approx([2 * p for p in wanted], rel=1e-9)
+        assert mean.sentence.startswith("a − base, mean of acc, 8 starts: +0.015 ")
+
     def test_it_is_paired_by_seed_in_any_order(self, grid: Grid) -> None:
         """The starts' SD is 0.1, twenty times what the difference's test sees."""
         (found,) = grid(

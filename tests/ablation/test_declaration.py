@@ -89,6 +89,20 @@ def test_a_number_and_a_difference_of_differences(read) -> None:
     assert declared.spread_factor == pytest.approx(2**0.5)
 
 
+def test_one_pair_by_two_measures(read) -> None:
+    """Two comparisons, each with its share of the level; the same measure twice is one comparison."""
+    final = "{variant: gvpo, is: higher, measure: final}"
+    declared = read_one(read, f"expect=[{{variant: gvpo, is: higher}}, {final}]").declaration
+    assert [each.number_of(declared.primary).measure for each in declared.comparisons] == ["area", "final"]
+    assert declared.level == 0.02
+    for wrong, said in (
+        ("area", r"expect\[1\] compares gvpo with grpo as expect\[0\] does"),
+        ("best", r"expect\[1\]\.measure is 'best'; valid are final, area"),
+    ):
+        with pytest.raises(AblationError, match=said):
+            read(f"expect=[{{variant: gvpo, is: higher}}, {final.replace('final', wrong)}]")
+
+
 def test_a_grid_that_declares_nothing_is_read_as_before(read) -> None:
     grid = read(text=GRID)
     assert (grid.primary, grid.expect, grid.control) == (None, [], None)

@@ -56,6 +56,8 @@ class Expectation:
     """The other variant, or a number that theory predicts; None: the baseline."""
     minus: VariantPair | None = None
     """Another pair, whose difference is taken from that of this one: an interaction."""
+    measure: str | None = None
+    """Another one of `DECLARABLE` than the primary's; None: the primary's."""
 
 
 @dataclass
@@ -98,12 +100,14 @@ class Comparison:
         less: variants whose numbers are taken away; empty with a ``number``.
         expected: one of `_DIRECTIONS`.
         number: taken away as well.
+        measure: the one that is compared; None: the primary's.
     """
 
     plus: tuple[str, ...]
     less: tuple[str, ...]
     expected: str
     number: float | None = None
+    measure: str | None = None
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -121,6 +125,10 @@ class Comparison:
         if self.number is not None:
             return f"{self.number:g}"
         return self.less[0] if len(self.plus) == 1 else f"({self.less[1]} − {self.plus[1]})"
+
+    def number_of(self, primary: Primary) -> Primary:
+        """What is compared: the primary, or another measure of its metric."""
+        return primary if self.measure is None else Primary(primary.metric, self.measure)
 
 
 @dataclass
@@ -157,11 +165,10 @@ class Declaration:
 
     def _comparison_of(self, each: Expectation) -> Comparison:
         if _is_number(each.against):
-            return Comparison((each.variant,), (), each.is_, float(each.against))
+            return Comparison((each.variant,), (), each.is_, float(each.against), each.measure)
         against = each.against or self.baseline
-        if each.minus is None:
-            return Comparison((each.variant,), (against,), each.is_)
-        return Comparison((each.variant, each.minus.against), (against, each.minus.variant), each.is_)
+        plus, less = ((), ()) if each.minus is None else ((each.minus.against,), (each.minus.variant,))
+        return Comparison((each.variant, *plus), (against, *less), each.is_, measure=each.measure)
 
     @property
     def subject(self) -> tuple[Primary, float]:
@@ -233,16 +240,23 @@ class Declaration:
                 )
 
     def _comparisons(self) -> Iterator[str]:
-        taken: dict[frozenset[str], int] = {}
+        taken: dict[tuple[frozenset[str], str | None], int] = {}
         for index, (given, each) in enumerate(zip(self.expect, self.comparisons, strict=True)):
             yield from self._comparison(f"expect[{index}]", each, _DIRECTIONS)
             yield from self._number(f"expect[{index}]", given)
-            earlier = taken.setdefault(frozenset((each.variant, each.against)), index)
+            if each.measure not in (None, *DECLARABLE):
+                yield _not_a_measure(f"expect[{index}].measure", each.measure)
+            earlier = taken.setdefault(
+                (frozenset((each.variant, each.against)), self._measure_of(each)), index
+            )
             if earlier != index:
                 yield (
                     f"expect[{index}] compares {each.variant} with {each.against} as expect[{earlier}] does; "
-                    f"valid is each pair once. Remove one of them"
+                    f"valid is each pair once with a measure. Remove one of them"
                 )
+
+    def _measure_of(self, comparison: Comparison) -> str | None:
+        return comparison.measure or (self.primary.measure if self.primary else None)
 
     def _comparison(self, key: str, given: Comparison, directions: tuple[str, ...]) -> Iterator[str]:
         where = (("variant", "minus.against"), ("against", "minus.variant"))

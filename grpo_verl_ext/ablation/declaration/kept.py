@@ -81,7 +81,9 @@ def _grid_of_begun_runs(folder: Path) -> GridSettings | None:
 
 def _check_same(before: Mapping[str, Any], settings: GridSettings, begun: str) -> None:
     now = _fixed(settings, before.get("starts"))
-    for key, value in before.items():
+    for key, noted in before.items():
+        # earlier versions had no measure in expect
+        value = [{"measure": None, **each} for each in noted] if key == "expect" else noted
         if value != now[key]:
             raise AblationError(
                 f"{begun} with {key}: {json.dumps(value)}, and now it is {json.dumps(now[key])}; what is "

@@ -132,9 +132,10 @@ def _statements(analysis: Analysis) -> list[Statement]:
 
 def _differences(analysis: Analysis, wanted: tuple[str, str]) -> list[Difference]:
     if analysis.verdicts:
+        of_primary = {wanted[1]: ""}
         return [
             Difference(
-                f"{each.variant} − {each.against}",
+                f"{each.variant} − {each.against}{of_primary.get(each.measure, f', {each.measure}')}",
                 each.variant,
                 each.difference,
                 each.low,

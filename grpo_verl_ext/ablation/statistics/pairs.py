@@ -99,8 +99,9 @@ class Pairs:
 
 
 def pairs_of(results: Results, comparison: Comparison, primary: Primary, margin: float | None) -> Pairs:
-    """Pair and test the primary of a comparison over the declared starts that its variants have finished."""
-    declared, every = results.declared, values_of(results, primary.metric, primary.measure)
+    """Pair and test the number of a comparison over the declared starts that its variants have finished."""
+    number = comparison.number_of(primary)
+    declared, every = results.declared, values_of(results, number.metric, number.measure)
     values = {name: every[name] for name in comparison.variants}
     common = [seed for seed in declared.usable if all(seed in each for each in values.values())]
     by_seed = {

@@ -41,6 +41,8 @@ class Verdict:
 
     variant: str
     against: str
+    measure: str
+    """final, area, mean or second_half."""
     expected: str
     """higher, lower, different or equal."""
     outcome: VerdictOutcome
@@ -201,7 +203,7 @@ def judge(
         return []
     verdicts = []
     for comparison, own in zip(declared.comparisons, pairs, strict=True):
-        tested = _tested(declared, comparison, own, costs)
+        tested = _tested(declared, comparison, comparison.number_of(primary).measure, own, costs)
         outcome, why = _gate(comparison, checks) or (tested.outcome, own.why)
         verdict = replace(tested, outcome=outcome)
         head = f"{_measured(comparison, primary, own)}: {outcome.value}"
@@ -210,7 +212,11 @@ def judge(
 
 
 def _tested(
-    declared: Declaration, comparison: Comparison, pairs: Pairs, costs: Mapping[str, Mapping[str, float]]
+    declared: Declaration,
+    comparison: Comparison,
+    measure: str,
+    pairs: Pairs,
+    costs: Mapping[str, Mapping[str, float]],
 ) -> Verdict:
     """The verdict of the tests, without a sentence."""
     tested = pairs.why is None
@@ -220,6 +226,7 @@ def _tested(
     return Verdict(
         variant=comparison.variant,
         against=comparison.against,
+        measure=measure,
         expected=comparison.expected,
         outcome=outcome_of(
             comparison.expected,
@@ -303,7 +310,7 @@ def _measured(comparison: Comparison, primary: Primary, pairs: Pairs) -> str:
 
 def _comparison_name(comparison: Comparison, primary: Primary) -> str:
     """``gvpo − grpo, area of acc``."""
-    measure = primary.measure.replace("_", " ")
+    measure = comparison.number_of(primary).measure.replace("_", " ")
     return f"{comparison.variant} − {comparison.against}, {measure} of {primary.metric}"
 
 
