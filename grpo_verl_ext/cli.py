@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from grpo_verl_ext.launch.completion import complete_override, complete_preset
 from grpo_verl_ext.tasks.commands import prepare
 from grpo_verl_ext.utils.console import interruptible, one_message, print_any_character
 
@@ -100,9 +101,19 @@ def _prepare_process(
         sys.path.append(here)
 
 
-_Preset = Annotated[str, typer.Argument(metavar="ALGO", help="Use this preset, such as gvpo.")]
+def _completed(ctx: typer.Context, incomplete: str) -> list[str]:
+    return complete_override(ctx.params["overrides"] or [], ctx.params.get("algo"), incomplete)
+
+
+_Preset = Annotated[
+    str,
+    typer.Argument(metavar="ALGO", help="Use this preset, such as gvpo.", autocompletion=complete_preset),
+]
 _TrainingsOverrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[OVERRIDES]", help="As for verl's main_ppo: key=value.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[OVERRIDES]", help="As for verl's main_ppo: key=value.", autocompletion=_completed
+    ),
 ]
 _ConfigPath = Annotated[
     str | None,
@@ -192,7 +203,10 @@ def _configured(algo: str, words: Sequence[str], options: Mapping[str, str]) -> 
 def _migrate(
     script: Annotated[Path, typer.Argument(help="Read this shell script, which starts verl's trainer.")],
     *,
-    algo: Annotated[str, typer.Option("--algo", help="Put this preset in, such as gvpo.")],
+    algo: Annotated[
+        str,
+        typer.Option("--algo", help="Put this preset in, such as gvpo.", autocompletion=complete_preset),
+    ],
 ) -> None:
     """Print a script with a preset in the place of the lines that contradict it, and these lines to stderr.
 
@@ -247,6 +261,8 @@ class _Line(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Leave out what precedes verl's module, and what the shell has for itself."""
+        if ctx.resilient_parsing:  # a shell completes the line
+            return super().parse_args(ctx, args)
         from grpo_verl_ext.doctor import pasted_line
 
         line = pasted_line.read(args)
@@ -258,7 +274,10 @@ class _Line(TyperCommand):
 @app.command("doctor", cls=_Line)
 def _doctor(
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Check this training: the command line of verl's main_ppo.")
+        list[str] | None,
+        typer.Argument(
+            help="Check this training: the command line of verl's main_ppo.", autocompletion=_completed
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     *,

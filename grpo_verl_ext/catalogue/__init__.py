@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue import verls
 from grpo_verl_ext.catalogue.grpo import GRPO
-from grpo_verl_ext.catalogue.presets import Preset, foreign_algorithms, presets_of, read_preset
+from grpo_verl_ext.catalogue.presets import Preset, read_preset
 from grpo_verl_ext.catalogue.record import (
     Algorithm,
     Estimator,
@@ -32,6 +32,7 @@ from grpo_verl_ext.catalogue.record import (
     VerlsLoss,
     mode_of,
 )
+from grpo_verl_ext.config import foreign_algorithms, presets_of
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, setting
 
 _OWN_PRESETS = Path(__file__).parents[1] / "config"

@@ -67,7 +67,7 @@ class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships n
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Add the folder; called by Hydra when it composes a configuration."""
         # it imports torch, which takes seconds where verl does not import it anyway
-        from grpo_verl_ext.catalogue.presets import foreign_algorithms, presets_of
+        from grpo_verl_ext.config import foreign_algorithms, presets_of
 
         search_path.append(provider="grpo_verl_ext", path="pkg://grpo_verl_ext.config")
         for entry in foreign_algorithms():
