@@ -169,6 +169,9 @@ OURS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
 
 def examine_ours(arguments: list[str]) -> None:
     name, *rest = arguments
+    if name.startswith("--"):
+        typer.main.get_command(app).make_context("grpo-verl-ext", arguments, resilient_parsing=True)
+        return
     context = OURS[name].make_context(name, list(rest))
     for path in (word for word in rest if word.startswith("examples/")):
         assert (ROOT / path).is_file(), path
