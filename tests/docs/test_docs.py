@@ -170,7 +170,7 @@ OURS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
 def examine_ours(arguments: list[str]) -> None:
     name, *rest = arguments
     if name.startswith("--"):
-        typer.main.get_command(app).make_context("grpo-verl-ext", arguments, resilient_parsing=True)
+        assert name in {option for each in typer.main.get_command(app).params for option in each.opts}
         return
     context = OURS[name].make_context(name, list(rest))
     for path in (word for word in rest if word.startswith("examples/")):
