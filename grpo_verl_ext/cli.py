@@ -22,6 +22,7 @@ from grpo_verl_ext.utils.console import interruptible, one_message, print_any_ch
 
 if TYPE_CHECKING:
     from grpo_verl_ext.ablation.running.checks import Plugin
+    from grpo_verl_ext.ablation.terminal import Push
 
 
 class _Commands(TyperGroup):
@@ -394,7 +395,7 @@ def _plugin() -> Plugin:
     from grpo_verl_ext.verl_plugin.compose import composed
     from grpo_verl_ext.verl_plugin.usage import own_task
 
-    return Plugin(composed, preflight.check_training, own_task, partial(run_prepare, force=False))
+    return Plugin(composed, preflight.check_run_of_many, own_task, partial(run_prepare, force=False))
 
 
 @_ablate.command("plan")
@@ -476,14 +477,27 @@ def _ablate_report(
     output: Annotated[
         Path | None, typer.Option(help="Write the report into this folder instead of the one that is read.")
     ] = None,
+    tracker: Annotated[
+        str | None,
+        typer.Option(help="Also send curves and verdicts to this tracker of verl's, such as wandb."),
+    ] = None,
 ) -> None:
     """Compare the finished runs: means, differences paired by seed, intervals, figures."""
     from grpo_verl_ext.ablation.declaration.grid import AblationError
+    from grpo_verl_ext.utils.errors import TrackerError
 
-    with one_message("ablate", AblationError, extra="ablation", elsewhere="--output <another folder>"):
+    errors = (AblationError, TrackerError)
+    with one_message("ablate", *errors, extra="ablation", elsewhere="--output <another folder>"):
         from grpo_verl_ext.ablation.terminal import print_report
 
-        print_report(source, threshold=threshold, compact=compact, output=output)
+        push = None if tracker is None else _push_to(tracker)
+        print_report(source, threshold=threshold, compact=compact, output=output, push=push)
+
+
+def _push_to(tracker: str) -> Push:
+    from grpo_verl_ext.launch.tracker import Tracker
+
+    return Tracker(tracker).push
 
 
 @_ablate.command("reproduce")

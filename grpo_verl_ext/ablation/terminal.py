@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 from rich import box
@@ -29,6 +30,7 @@ from grpo_verl_ext.ablation.report.plan import (
     run_until_decided,
 )
 from grpo_verl_ext.ablation.report.summary import Statement, TextTable, report_of, write_files
+from grpo_verl_ext.ablation.report.tracked import tracked
 from grpo_verl_ext.ablation.running import checks
 from grpo_verl_ext.ablation.running.reproduce import changed, differences, grid_of_one, kept_run
 from grpo_verl_ext.ablation.running.results import read_any, read_results, write_compact
@@ -175,8 +177,17 @@ def _train(
     return all(status.state is State.FINISHED for status in statuses)
 
 
+Push = Callable[[str, str, Mapping[str, Any], Sequence[tuple[int, Mapping[str, float]]]], None]
+"""Sends project, name, configuration and rows, numbers by step, to a tracker."""
+
+
 def print_report(
-    source: Path, *, threshold: float | None, compact: Path | None = None, output: Path | None = None
+    source: Path,
+    *,
+    threshold: float | None,
+    compact: Path | None = None,
+    output: Path | None = None,
+    push: Push | None = None,
 ) -> None:
     """Compare a grid's finished runs on the terminal and in files.
 
@@ -184,6 +195,7 @@ def print_report(
         source: the grid's folder, which takes the files; or its compact file, whose folder takes them.
         compact: also write this compact file.
         output: take the files into this folder instead.
+        push: also send the curves and the verdicts to a tracker.
 
     Raises:
         AblationError: the source cannot be read, or the compact file not be written.
@@ -211,6 +223,9 @@ def print_report(
         written.append(compact)
     for file in written:
         console.print(str(file), markup=False)
+    if push is not None:
+        sent = tracked(report)
+        push(of_source.resolve().name, "report", sent.config, sent.rows)
 
 
 def reproduce(source: Path, name: str, plugin: checks.Plugin, output: Path | None = None) -> bool:

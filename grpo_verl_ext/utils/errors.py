@@ -125,6 +125,10 @@ class TeacherError(RuntimeError):
     """A teacher gave no log-prob of a response; the same command resumes the training."""
 
 
+class TrackerError(ValueError):
+    """A tracker that verl does not have, that lacks its package or key here, or that could not be started."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """A problem found by one check."""

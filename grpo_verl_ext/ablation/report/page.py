@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -51,6 +52,17 @@ def write_page(report: Report, folder: Path) -> Path:
 def as_html(report: Report) -> str:
     """The page as text; all values are escaped, and invisible characters replaced by their code point."""
     return "".join(_pieces(report))
+
+
+@dataclass(frozen=True)
+class Page:
+    """The page of a report, which a notebook shows in a frame, apart from its own styles."""
+
+    report: Report
+
+    def _repr_html_(self) -> str:
+        page = escape(as_html(self.report), quote=True)
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 40rem; border: 0"></iframe>'
 
 
 def _pieces(report: Report) -> Iterator[str]:

@@ -17,7 +17,7 @@ from grpo_verl_ext.ablation.statistics.analysis import Analysis
 from grpo_verl_ext.ablation.statistics.measures import CONFIDENCE, Row
 from grpo_verl_ext.ablation.statistics.verdicts import VerdictOutcome, figures, starts_as_text
 from grpo_verl_ext.utils.documents import numbers_as_text
-from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.files import write_bytes_whole, write_whole
 
 _EXPLORATORY = "exploratory"
 _CONTROL = {True: "control shown", False: "control missed"}
@@ -36,6 +36,7 @@ OUTCOME_COLOURS = {
 }
 """Background of an outcome's label; white has a contrast of more than 4.5 on each."""
 
+_METRICS = "metrics.parquet"
 _CHECK_COLUMNS = ("check", "variant", "value", "result")
 _COST_COLUMNS = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
 
@@ -211,7 +212,8 @@ def _thresholds(analysis: Analysis) -> list[str]:
 def write_files(report: Report, folder: Path) -> list[Path]:
     """Write ``report.json``, ``.csv``, ``.md``, and what was declared: ``verdicts.csv``, ``checks.csv``.
 
-    Each is written whole or not at all.
+    ``metrics.parquet`` has all that the runs have logged: variant, seed, step, metric, value. Each is written
+    whole or not at all.
     """
     analysis = report.analysis
     texts = {"report.csv": _as_csv(_rows(analysis)), "report.md": as_markdown(report)}
@@ -222,7 +224,8 @@ def write_files(report: Report, folder: Path) -> list[Path]:
     texts = {"report.json": as_json(report), **texts}
     for name, text in texts.items():
         write_whole(folder / name, text)
-    return [folder / name for name in texts]
+    write_bytes_whole(folder / _METRICS, analysis.results.table.to_parquet(index=False))
+    return [folder / name for name in [*texts, _METRICS]]
 
 
 def as_json(report: Report) -> str:

@@ -23,7 +23,7 @@ from grpo_verl_ext.verl_plugin.cpu.checks import (
     check_cache,
 )
 from grpo_verl_ext.verl_plugin.features import all_features
-from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files
+from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files, trackers
 from grpo_verl_ext.verl_plugin.preflight.algorithm import (
     advise_verls_losses,
     check_group_size,
@@ -89,6 +89,17 @@ def check_training(config: DictConfig) -> None:
     """
     for found in findings(config):
         if found.severity is Severity.ERROR:
+            raise SettingError.of(found.problem)
+
+
+def check_run_of_many(config: DictConfig) -> None:
+    """Refuse one of many trainings as `check_training` does, and loggers for which all of them would end.
+
+    Raises:
+        SettingError: the first refusal.
+    """
+    for found in findings(config):
+        if found.severity is Severity.ERROR or found.problem.key == trackers.KEY:
             raise SettingError.of(found.problem)
 
 

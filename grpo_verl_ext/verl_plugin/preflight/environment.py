@@ -4,7 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform as host
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from difflib import get_close_matches
 
 import torch
@@ -18,24 +18,13 @@ from grpo_verl_ext.utils.which_verl import which_verl
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
 from grpo_verl_ext.verl_plugin.cpu.platform import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
+from grpo_verl_ext.verl_plugin.preflight.trackers import advise_loggers
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 
 _TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 
 _ROLLOUTS = ("vllm", "sglang", "trtllm")
 """verl's own values of ``rollout.name``; another package may have registered more."""
-_LOGGERS = {
-    "tracking": "wandb",
-    "wandb": "wandb",
-    "mlflow": "mlflow",
-    "swanlab": "swanlab",
-    "vemlp_wandb": "volcengine_ml_platform",
-    "tensorboard": "tensorboard",
-    "clearml": "clearml",
-    "trackio": "trackio",
-    "rl_insight": "rl_insight",
-}
-"""Values of ``trainer.logger`` → the module that verl's ``Tracking`` imports for them."""
 
 
 def check_device(config: DictConfig) -> None:
@@ -71,7 +60,7 @@ def advise_verl(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an 
 
 def advise_packages(config: DictConfig) -> Iterator[Problem]:
     """Warn of loggers and rollout engines that verl does not know, and of packages that are missing here."""
-    yield from _loggers(config)
+    yield from advise_loggers(config)
     if config.trainer.use_v1 and (missing := queue_missing()):
         yield missing
     yield from _trl(config)
@@ -85,7 +74,8 @@ def _rollout(config: DictConfig) -> Iterator[Problem]:
 
         valid = tuple(RolloutReplicaRegistry._registry)
         if name not in valid:
-            yield Problem(key, name, Line(f"{key}={_nearest(str(name), valid, 'vllm')}"), valid=valid)
+            nearest = next(iter(get_close_matches(str(name), valid, n=1)), "vllm")
+            yield Problem(key, name, Line(f"{key}={nearest}"), valid=valid)
     if name == "vllm":
         yield from _vllm(config, key)
 
@@ -115,32 +105,6 @@ def _dies_unasked() -> bool:
     nothing_chosen = not chosen_platform() and not VLLM_ENVIRONMENT.items() <= os.environ.items()
     lacks_avx512 = host.machine() == "x86_64" and not torch.cpu._is_avx512_supported()
     return nothing_chosen and lacks_avx512 and is_installed(CPU_BUILD)
-
-
-def _loggers(config: DictConfig) -> Iterator[Problem]:
-    """Warn of loggers that verl's ``Tracking`` refuses, and of those whose package is missing."""
-    from verl.utils.tracking import Tracking
-
-    key, given = "trainer.logger", config.trainer.get("logger") or []
-    names = [given] if isinstance(given, str) else list(given)
-    for name in map(str, names):
-        module, seen = _LOGGERS.get(name), f"{key} is {_as_list(names)}"
-        others = [each for each in names if each != name]
-        if module is None and name not in (valid := Tracking.supported_backend):
-            line = Line(f"{key}={_as_list([*others, _nearest(name, valid, 'console')])}")
-            yield Problem(key, names, line, f"verl has no logger {name}", valid, seen)
-        elif module is not None and importlib.util.find_spec(module) is None:
-            fix = f"pip install {module}, or {key}={_as_list(others or ['console'])}"
-            yield Problem(key, names, fix, f"{module} is not installed here", seen=seen)
-
-
-def _as_list(names: list[str]) -> str:
-    """Return a list as typed on the command line."""
-    return f"[{','.join(map(str, names))}]"
-
-
-def _nearest(name: str, valid: Sequence[str], otherwise: str) -> str:
-    return next(iter(get_close_matches(name, valid, n=1)), otherwise)
 
 
 def _trl(config: DictConfig) -> Iterator[Problem]:
