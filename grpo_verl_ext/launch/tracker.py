@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_verl_ext.utils.errors import TrackerError
-from grpo_verl_ext.verl_plugin.preflight.trackers import PACKAGES, known_loggers, what_lacks
+from grpo_verl_ext.verl_plugin.preflight.trackers import PACKAGES, known_loggers, lacking
 
 
 class Tracker:
@@ -23,7 +23,7 @@ class Tracker:
         valid = [each for each in known_loggers() if each in PACKAGES]
         if name not in valid:
             raise TrackerError(f"--tracker is {name}; valid are {', '.join(valid)}. Type: --tracker wandb")
-        if lacks := what_lacks(name):
+        if lacks := lacking(name):
             why, remedy = lacks
             raise TrackerError(f"--tracker is {name}, but {why}. Type: {remedy}")
         self._name = name
@@ -43,7 +43,12 @@ class Tracker:
         from verl.utils.tracking import Tracking
 
         # verl reads trainer.wandb_proxy from it
-        tracking = Tracking(project, run, [self._name], {"trainer": {}, **config})
+        tracking = Tracking(
+            project_name=project,
+            experiment_name=run,
+            default_backend=[self._name],
+            config={"trainer": {}, **config},
+        )
         if not tracking.logger:
             raise TrackerError(
                 f"--tracker is {self._name}, which could not be started; it has said why above"

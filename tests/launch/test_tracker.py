@@ -90,7 +90,7 @@ def test_no_key_no_package_no_such_tracker(alone: Path, monkeypatch: pytest.Monk
 
 def test_one_that_verl_goes_on_without(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """verl drops a tracker that it cannot start, and would send nothing."""
-    monkeypatch.setattr("verl.utils.tracking.Tracking.__init__", lambda own, *_: setattr(own, "logger", {}))
+    monkeypatch.setattr("verl.utils.tracking.Tracking.__init__", lambda own, **_: setattr(own, "logger", {}))
     with pytest.raises(TrackerError, match="--tracker is tensorboard, which could not be started"):
         Tracker("tensorboard").push("project", "run", {}, [])
     assert not any(alone.iterdir())

@@ -98,9 +98,10 @@ def check_run_of_many(config: DictConfig) -> None:
     Raises:
         SettingError: the first refusal.
     """
-    for found in findings(config):
-        if found.severity is Severity.ERROR or found.problem.key == trackers.KEY:
-            raise SettingError.of(found.problem)
+    check_training(config)
+    if "packages" not in _silenced(config):
+        for problem in trackers.advise_loggers(config, keys=True):
+            raise SettingError.of(problem)
 
 
 def warnings(config: DictConfig) -> Iterator[Finding]:

@@ -23,8 +23,12 @@ PACKAGES = {
 """Values of ``trainer.logger`` → the module that verl's ``Tracking`` imports for them."""
 
 
-def advise_loggers(config: DictConfig) -> Iterator[Problem]:
-    """Warn of loggers that verl's ``Tracking`` refuses, and of those without their package or key here."""
+def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Problem]:
+    """Warn of loggers that verl's ``Tracking`` refuses, and of those without their package here.
+
+    Args:
+        keys: also of those without their key. One training asks for it; verl's default has wandb.
+    """
     given = config.trainer.get("logger") or []
     names = [given] if isinstance(given, str) else [*map(str, given)]
     for name in names:
@@ -33,7 +37,7 @@ def advise_loggers(config: DictConfig) -> Iterator[Problem]:
             near = next(iter(get_close_matches(name, valid, n=1)), "console")
             line = Line(f"{KEY}={_as_list([*others, near])}")
             yield Problem(KEY, names, line, f"verl has no logger {name}", valid, seen)
-        elif lacks := what_lacks(name):
+        elif lacks := lacking(name, key=keys):
             why, remedy = lacks
             yield Problem(KEY, names, f"{remedy}, or {KEY}={_as_list(others or ['console'])}", why, seen=seen)
 
@@ -45,12 +49,16 @@ def known_loggers() -> list[str]:
     return [*dict.fromkeys([*Tracking.supported_backend, *PACKAGES])]
 
 
-def what_lacks(name: str) -> tuple[str, str] | None:
-    """Return what one of verl's loggers lacks on this machine, and what to type; None: nothing."""
+def lacking(name: str, *, key: bool = True) -> tuple[str, str] | None:
+    """Return what one of verl's loggers lacks on this machine, and what to type; None: nothing.
+
+    Args:
+        key: whether to look for its key.
+    """
     package = PACKAGES.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
         return f"{package} is not installed here", f"pip install {package}"
-    if package == "wandb" and _wandb_lacks_key():
+    if key and package == "wandb" and _wandb_lacks_key():
         return "wandb has no key here", "wandb login, or WANDB_MODE=offline in front of the command"
     return None
 
