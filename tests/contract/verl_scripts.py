@@ -105,6 +105,7 @@ class Judge:
 
     def __init__(self, checkout: Path, instead: bool = False) -> None:
         if (checkout / "verl" / "__init__.py").is_file():
+            _write_metadata(checkout)
             sys.path.insert(0, str(checkout))
         from verl.utils import config
 
@@ -160,6 +161,14 @@ class Judge:
             f"+algo={algo}",
             *(one for one in overrides if one.lstrip("+~").partition("=")[0] not in taken),
         ]
+
+
+def _write_metadata(checkout: Path) -> None:
+    """Give a copy of verl's sources the metadata that its installation would have, with which it loads us."""
+    version = (checkout / "verl" / "version" / "version").read_text().strip()
+    metadata = checkout / f"verl-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: verl\nVersion: {version}\n")
 
 
 def judged(
