@@ -17,7 +17,7 @@ from grpo_verl_ext.config import foreign_algorithms
 
 _ROOT = Path(grpo_verl_ext.__file__).parent
 _CONFIG = _ROOT / "config"
-_GROUPS = ("algo", "measure", "platform", "task")
+_GROUPS = sorted({file.parent.name for file in _CONFIG.glob("*/*.yaml")})
 _OPTIONS = _ROOT / "verl_plugin" / "config.py"
 """Has the class ``Options``, whose import takes seconds."""
 _VERLS_DEFAULTS = Path("trainer", "config", "_generated_ppo_trainer.yaml")

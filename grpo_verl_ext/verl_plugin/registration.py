@@ -8,6 +8,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from wrapt import register_post_import_hook
 
+from grpo_verl_ext.config import foreign_algorithms, presets_of
 from grpo_verl_ext.verl_plugin import patches, resolvers
 from grpo_verl_ext.verl_plugin.cpu.platform import is_cpu_chosen
 from grpo_verl_ext.verl_plugin.patches import driver
@@ -66,9 +67,6 @@ class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships n
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Add the folder; called by Hydra when it composes a configuration."""
-        # it imports torch, which takes seconds where verl does not import it anyway
-        from grpo_verl_ext.config import foreign_algorithms, presets_of
-
         search_path.append(provider="grpo_verl_ext", path="pkg://grpo_verl_ext.config")
         for entry in foreign_algorithms():
             search_path.append(provider=entry.name, path=f"file://{presets_of(entry)}")

@@ -133,10 +133,9 @@ def _statements(analysis: Analysis) -> list[Statement]:
 
 def _differences(analysis: Analysis, wanted: tuple[str, str]) -> list[Difference]:
     if analysis.verdicts:
-        of_primary = {wanted[1]: ""}
         return [
             Difference(
-                f"{each.variant} − {each.against}{of_primary.get(each.measure, f', {each.measure}')}",
+                f"{each.variant} − {each.against}" + f", {each.measure}" * (each.measure != wanted[1]),
                 each.variant,
                 each.difference,
                 each.low,

@@ -29,8 +29,8 @@ def tracked(report: Report) -> Tracked:
     rows: dict[int, dict[str, float]] = defaultdict(dict)
     for metric, bands in analysis.curves.items():
         for band in bands:
-            for step, values in zip(band.steps, zip(*band.seeds, strict=True), strict=True):
-                rows[step][f"{metric}/{band.variant}"] = math.fsum(values) / len(values)
+            for step, summary in zip(band.steps, band.summaries, strict=True):
+                rows[step][f"{metric}/{band.variant}"] = summary.mean
     last = rows[max(rows, default=settings.steps)]
     for verdict in analysis.verdicts:
         last.update(_numbers(verdict))

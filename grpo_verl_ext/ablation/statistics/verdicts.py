@@ -203,7 +203,7 @@ def judge(
         return []
     verdicts = []
     for comparison, own in zip(declared.comparisons, pairs, strict=True):
-        tested = _tested(declared, comparison, comparison.number_of(primary).measure, own, costs)
+        tested = _tested(declared, comparison, own, costs)
         outcome, why = _gate(comparison, checks) or (tested.outcome, own.why)
         verdict = replace(tested, outcome=outcome)
         head = f"{_measured(comparison, primary, own)}: {outcome.value}"
@@ -212,13 +212,10 @@ def judge(
 
 
 def _tested(
-    declared: Declaration,
-    comparison: Comparison,
-    measure: str,
-    pairs: Pairs,
-    costs: Mapping[str, Mapping[str, float]],
+    declared: Declaration, comparison: Comparison, pairs: Pairs, costs: Mapping[str, Mapping[str, float]]
 ) -> Verdict:
     """The verdict of the tests, without a sentence."""
+    primary, _ = declared.subject
     tested = pairs.why is None
     missing = (pairs.needed or 0) - len(pairs.by_seed)
     seconds = [costs[name]["seconds"] if name in costs else 0.0 for name in comparison.variants]
@@ -226,7 +223,7 @@ def _tested(
     return Verdict(
         variant=comparison.variant,
         against=comparison.against,
-        measure=measure,
+        measure=comparison.number_of(primary).measure,
         expected=comparison.expected,
         outcome=outcome_of(
             comparison.expected,

@@ -1,4 +1,4 @@
-"""Check that the loggers of a training are ones of verl's, installed here, and have their key."""
+"""Check that the loggers of a training are ones of verl's, installed here, and that wandb has a key."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Proble
     """Warn of loggers that verl's ``Tracking`` refuses, and of those without their package here.
 
     Args:
-        keys: also of those without their key. One training asks for it; verl's default has wandb.
+        keys: also of wandb without a key. One training asks for it; verl's default has wandb.
     """
     given = config.trainer.get("logger") or []
     names = [given] if isinstance(given, str) else [*map(str, given)]
