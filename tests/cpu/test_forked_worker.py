@@ -28,7 +28,7 @@ import gc, json, os, signal, sys
 print(json.dumps({
     "argv": sys.argv, "name": __name__, "path": sys.path[0], "folder": os.getcwd(),
     "mine": os.environ.get("MINE"), "parent": os.getppid(), "imported": "colorsys" in sys.modules,
-    "gc": gc.isenabled(),
+    "gc": gc.isenabled(), "own_group": os.getpgrp() == os.getpid(),
     "children_are_collected": signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN,
     "vllm": os.environ.get("VLLM_TARGET_DEVICE"),
     **({"threads": sys.modules["torch"].get_num_threads(), "drawn": sys.modules["numpy"].random.rand()}
@@ -153,6 +153,7 @@ def test_each_is_what_was_asked_for_and_has_the_modules(node: Node) -> None:
         assert (said["mine"], said["folder"], said["threads"]) == (mine, folder, threads)
         assert said["imported"]
         assert said["gc"]
+        assert said["own_group"], "Ray ends the whole process group of a worker that has died"
         assert not said["children_are_collected"]
         assert said["vllm"] is None, "what the imports were told is not the worker's"
     assert first["parent"] == second["parent"], "both are forks of one process"

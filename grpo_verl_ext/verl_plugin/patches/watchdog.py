@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import os
 import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -93,7 +95,7 @@ def watched() -> Iterator[None]:
         if not found:
             raise
         raise found[0] from None
-    except RuntimeError as error:
+    except Exception as error:
         _raise_reported(error)
         raise
     else:
@@ -111,6 +113,7 @@ def _raise_reported(consequence: Exception | None = None) -> None:
 def _look(
     earlier: set[str], done: threading.Event, sending: threading.Lock, found: list[RuntimeError]
 ) -> None:
+    deadline = math.inf
     while not done.wait(LOOK_SECONDS):
         try:
             failed = wire.reported_failure()
@@ -118,7 +121,9 @@ def _look(
         except Exception as error:  # noqa: BLE001  # as above
             _warn_unwatched(error)
             return
-        if failed is None and (not lost or done.wait(VERL_SECONDS)):
+        if lost:
+            deadline = min(deadline, time.monotonic() + VERL_SECONDS)
+        if failed is None and time.monotonic() < deadline:
             continue
         with sending:
             if not done.is_set():

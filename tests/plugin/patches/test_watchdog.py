@@ -166,3 +166,25 @@ def test_a_training_that_has_ended_meanwhile_gets_no_signal(monkeypatch: pytest.
     monkeypatch.setattr(watchdog.signal, "pthread_kill", lambda *which: sent.append(which))
     watchdog._look(set(), done, threading.Lock(), found)
     assert (found, sent) == ([], [])
+
+
+def test_a_lost_teacher_is_told_by_what_its_agent_loop_reports_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server's death is seen at once, the failed request only seconds later; the latter says more."""
+    told = [None, RuntimeError("no log-probs in 3 attempts")]
+    found: list[RuntimeError] = []
+    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(watchdog, "lost_actors", lambda: {"1": "vllm_server_0 died."})
+    monkeypatch.setattr(watchdog.wire, "reported_failure", lambda: told.pop(0))
+    monkeypatch.setattr(watchdog.signal, "pthread_kill", lambda *which: None)
+    watchdog._look(set(), threading.Event(), threading.Lock(), found)
+    assert [str(each) for each in found] == ["no log-probs in 3 attempts"]
+
+
+def test_what_was_reported_is_the_cause_of_any_error_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "lost_actors", dict)
+    monkeypatch.setattr(watchdog.wire, "forget_reported_failure", lambda: None)
+    monkeypatch.setattr(watchdog.wire, "reported_failure", lambda: RuntimeError("the teacher is gone"))
+    with pytest.raises(RuntimeError, match="the teacher is gone"), watchdog.watched():
+        raise KeyError("no responses")

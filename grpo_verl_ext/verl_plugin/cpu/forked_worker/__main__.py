@@ -249,9 +249,14 @@ def serve(listener: socket.socket, first: Worker) -> Worker:
 
 
 def _is_fork() -> bool:
-    """Fork, and return whether this is the child, which gets Python's default handling of SIGCHLD back."""
+    """Fork, and return whether this is the child.
+
+    The child is set up as Ray sets up a worker: in a process group of its own, which Ray ends when the worker
+    has died, and with Python's default handling of SIGCHLD.
+    """
     if os.fork():
         return False
+    os.setpgid(0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return True
 
