@@ -27,6 +27,6 @@ else
   bash tests/contract/against.sh 0.9.0
   if (($#)); then export FUZZ_TIMES=5; fi
   "${parallel[@]}" -m "not e2e" "$@"
-  # Trainings run alone: they use all cores.
-  python -m pytest --durations 20 -m e2e "$@"
+  # Two trainings at a time, and nothing else: while one starts, it uses a single core.
+  "${parallel[@]}" -m e2e "$@"
 fi

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from verl_runs import train
+from verl_runs import OURS, UNTESTED, train
 
 from grpo_verl_ext.tasks.chain_sum.prepared import chain_sum_folder
 from grpo_verl_ext.tasks.chain_sum.problems import wanted_response
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 TWO_RANKS = (
     *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=3", "trainer.save_freq=-1"),
-    *("trainer.val_before_train=false", "trainer.test_freq=-1"),
+    *UNTESTED,
 )
 BEST_SCORE = 2.8
 """Of the embedded task: right, in the wanted format, each step right."""
@@ -57,7 +57,7 @@ def test_half_of_the_responses_given_and_the_others_a_step_old(tmp_path: Path) -
 
 
 def test_the_anchor_is_a_reference_that_follows_the_policy(tmp_path: Path) -> None:
-    """With none of the responses stored: a share of 0, said."""
+    """With none of the responses stored: a share of 0, said; by the package's own command."""
     run = train(
         *TWO_RANKS,
         *("algorithm.grpo_ext.gvpo_anchor=ref", "actor_rollout_ref.actor.use_kl_loss=true"),
@@ -65,7 +65,9 @@ def test_the_anchor_is_a_reference_that_follows_the_policy(tmp_path: Path) -> No
         "+algorithm.grpo_ext.stored_responses.share=0.0",
         algo="gvpo",
         folder=tmp_path,
+        program=OURS,
     ).require_success()
+    assert "gvpo: arXiv 2504.19599\n" in run.log.read_text(errors="replace")
     assert run.series("stored/share") == [0] * 3
     start, moved, refreshed = run.series("actor/ref_kl_k3")
     assert largest([start, refreshed]) <= 1e-9, (

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from grpo_verl_ext.utils.measured import largest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
-STEPS, PROMPTS, SAMPLES = 2, 4, 4
+STEPS, PROMPTS, SAMPLES = 2, 4, 8
 SUMS_OF_TWO_DIGITS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 
 
@@ -48,7 +49,15 @@ def two_steps(*overrides: str, task: str, folder: Path, algo: str) -> tuple[Run,
     rows = [json.loads(line) for dump in dumps for line in dump.read_text().splitlines()]
     assert len(rows) == STEPS * PROMPTS * SAMPLES
     assert largest(map(abs, run.series("rollout_corr/kl"))) < 1e-4
-    assert 0 < largest(run.series("actor/grad_norm")) < math.inf
+    for step, norm in enumerate(run.series("actor/grad_norm")):
+        scores: dict[str, set[float]] = defaultdict(set)
+        for row in rows[step * PROMPTS * SAMPLES :][: PROMPTS * SAMPLES]:
+            scores[row["uid"].rsplit("_", 2)[0]].add(row["score"])
+        assert len(scores) == PROMPTS
+        differ = any(len(group) > 1 for group in scores.values())
+        assert (norm > 0, norm < math.inf) == (differ, True), (
+            "a prompt's responses are told apart, or no gradient"
+        )
     return run, rows
 
 

@@ -92,7 +92,7 @@ STARTED_BY: Mapping[str, str] = {
     ),
     # shorter, the same preset on the embedded task
     "grpo-verl-ext train gvpo data.train_files=… …": (
-        "tests/end_to_end/test_train_command.py::test_it_trains"
+        "tests/end_to_end/test_gvpo_responses_and_anchors.py::test_the_anchor_is_a_reference_that_follows_the_policy"
     ),
     "grpo-verl-ext train gvpo data.train_files=… … --dry-run": (
         "tests/launch/test_train.py::test_a_dry_run_prints_values_and_findings_and_starts_nothing"

@@ -41,19 +41,23 @@ class Run:
 
 
 PRESETS = ("+platform=cpu", "+task=chain_sum")
+UNTESTED = ("trainer.val_before_train=false", "trainer.test_freq=-1")
+OURS = (str(Path(sys.executable).with_name("grpo-verl-ext")), "train")
+"""The command of this package, whose first argument is a preset."""
 
 
 def train(
     *overrides: str,
     algo: str,
     folder: Path,
-    timeout: int = 600,
+    timeout: int = 900,
     presets: Sequence[str] = PRESETS,
+    program: Sequence[str] = (),
     **env: str,
 ) -> Run:
     """Train to the end in ``folder`` and read the metrics."""
     log = folder / "verl.log"
-    driver = started(*overrides, algo=algo, folder=folder, log=log, presets=presets, **env)
+    driver = started(*overrides, algo=algo, folder=folder, log=log, presets=presets, program=program, **env)
     try:
         status = driver.wait(timeout)
     finally:
@@ -62,12 +66,22 @@ def train(
 
 
 def started(
-    *overrides: str, algo: str, folder: Path, log: Path, presets: Sequence[str] = PRESETS, **env: str
+    *overrides: str,
+    algo: str,
+    folder: Path,
+    log: Path,
+    presets: Sequence[str] = PRESETS,
+    program: Sequence[str] = (),
+    **env: str,
 ) -> subprocess.Popen[bytes]:
-    """verl's driver, whose output goes to ``log`` and whose metrics to ``folder/metrics.jsonl``."""
+    """verl's driver, whose output goes to ``log`` and whose metrics to ``folder/metrics.jsonl``.
+
+    Without a ``program`` it is verl's own.
+    """
+    verls = (sys.executable, "-m", "verl.trainer.main_ppo", f"+algo={algo}")
     command = [
-        *(sys.executable, "-m", "verl.trainer.main_ppo"),
-        *(f"+algo={algo}", *presets, "trainer.logger=[console,file]"),
+        *((*program, algo) if program else verls),
+        *(*presets, "trainer.logger=[console,file]"),
         *(f"trainer.default_local_dir={folder / 'checkpoints'}", f"hydra.run.dir={folder / 'hydra'}"),
         *overrides,
     ]

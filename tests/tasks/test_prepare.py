@@ -201,9 +201,9 @@ def test_two_at_once_take_turns_and_one_does_the_work(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("task", "seed"), [("chain_sum", 2), ("chain_sum_mixed", 1)])
-def test_the_real_warm_start_is_middling_when_sampled_and_knows_better(task, seed, tmp_path):
-    outcome = prepare_chain_sum(seed, settings=TASKS[task], root=tmp_path)
+def test_the_real_warm_start_is_middling_when_sampled_and_knows_better(tmp_path):
+    """Of the harder task; the end-to-end tests train from the start of the other."""
+    outcome = prepare_chain_sum(1, settings=TASKS["chain_sum_mixed"], root=tmp_path)
     assert outcome.manifest.measured_prompts >= 512
     assert 0.15 <= outcome.manifest.sampled_accuracy <= 0.5
     model, test = outcome.folder / "model", outcome.folder / "test.parquet"
