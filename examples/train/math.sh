@@ -10,8 +10,8 @@
 # Data: prepare_data.sh. Several nodes: several_nodes.sh. Settings and their sources: +task=math, +algo=….
 # Run the same command again to resume from the last checkpoint in OUTPUTS.
 #
-# Tests compose this script's command with verl's configuration and validate it, for each ALGO, on 1, 2, 8 and 16
-# GPUs. The training was not run, for lack of GPUs.
+# Tests compose this script's command with verl's configuration and validate it, for each ALGO, on 1 and 16 GPUs.
+# The training was not run, for lack of GPUs.
 set -xeuo pipefail
 
 # a file of grpo_verl_ext/config/algo, but for grpo_process and gvpo_distill

@@ -257,6 +257,7 @@ PROGRAMS: dict[str, Callable[[list[str]], None]] = {
     "pip": examine_pip,
     "python": examine_python,
     "python3": examine_python,
+    "sbatch": lambda words: examine_bash([word for word in words if not word.startswith("--")]),
 } | {program: lambda _: None for program in OF_OTHERS}
 
 

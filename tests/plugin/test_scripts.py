@@ -11,7 +11,7 @@ import pandas
 import pytest
 import yaml
 from omegaconf import DictConfig
-from ray_cluster import ray_head
+from ray_cluster import QUIET, free_ports, ray_head
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
@@ -246,6 +246,55 @@ class TestSeveralNodes:
         found = run("several_nodes.sh", "math")
         assert found.returncode == 1
         assert "RAY_ADDRESS: is missing; valid is the cluster's dashboard. Type: RAY_ADDRESS=" in found.stderr
+
+
+SLURM = {
+    "sbatch": 'exec env SLURM_JOB_NODELIST=n[1-2] SLURM_JOB_NUM_NODES=2 SLURM_SUBMIT_DIR="$PWD" bash "$@"',
+    "scontrol": "echo n1; echo n2",
+    "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
+    "hostname": "echo 127.0.0.1 ::1",
+}
+"""Stand-ins for SLURM's commands: two nodes, which are this machine, and the address of each."""
+
+
+class TestSlurm:
+    @pytest.mark.long
+    def test_a_ray_of_all_nodes_runs_what_the_script_alone_would(
+        self, started: Started, run: Run, notes: Path, tmp_path: Path
+    ) -> None:
+        """Two real Rays, and a python3 that is the stand-in."""
+        knobs = {"ALGO": "dapo", "DATA": "/d a t a", "OUTPUTS": "/o", "N_GPUS": "4"}
+        alone = started("math.sh", "trainer.experiment_name='a b'", N_NODES="2", **knobs)
+        (notes / "arguments").unlink()
+        with_slurm(notes)
+        (port,) = map(str, free_ports(1))
+        found = subprocess.run(
+            ["sbatch", "examples/train/slurm.sh", "math", "trainer.experiment_name='a b'"],
+            env={
+                "PATH": f"{notes}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+                **{"HOME": str(tmp_path), "PORT": port, **QUIET, **knobs},
+                "RAY_START": f"--disable-usage-stats --num-cpus=1 --object-store-memory={128 * 2**20}",
+            },
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert found.returncode == 0, found.stdout + found.stderr
+        assert noted(notes) == alone
+        assert f"RAY_ADDRESS=127.0.0.1:{port}" in found.stderr
+
+    def test_outside_of_a_job_it_says_how_to_submit_it(self, run: Run) -> None:
+        found = run("slurm.sh", "math")
+        assert found.returncode == 1
+        assert "SLURM_JOB_NUM_NODES: is missing; this is a job of SLURM. Type: sbatch " in found.stderr
+
+
+def with_slurm(folder: Path) -> None:
+    for name, does in SLURM.items():
+        (folder / name).write_text(f"#!/bin/bash\n{does}\n")
+        (folder / name).chmod(0o755)
 
 
 class TestData:
