@@ -70,9 +70,27 @@ def prepare_training(config: DictConfig) -> None:
     from grpo_verl_ext.verl_plugin import usage
 
     if OmegaConf.select(config, PREPARED) is None and usage.uses_package(config):
+        leave_ray_of_previous_training()
         choose_platform(config)
         refuse_or_warn(config)
         hand_on(config, environment(config))
+
+
+def leave_ray_of_previous_training() -> None:
+    """In Hydra's ``--multirun``, end what the training before has in Ray; does nothing in any other process.
+
+    All trainings of a multirun have one driver process, and verl would start the next in the Ray of the last,
+    whose actors still hold the accelerators and whose environment variables are that training's.
+    """
+    import ray
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    if not HydraConfig.initialized():
+        return
+    this = HydraConfig.get()
+    if this.mode is RunMode.MULTIRUN and this.job.num > 0:
+        ray.shutdown()
 
 
 def choose_platform(config: DictConfig) -> None:
