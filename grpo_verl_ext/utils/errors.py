@@ -77,8 +77,8 @@ class Problem:
         but = f", but {self.why}" if self.why else ""
         if not self.valid:
             return f"{seen}{but}"
-        valid = f"is {self.valid}" if isinstance(self.valid, str) else f"are {', '.join(self.valid)}"
-        return f"{seen}{but}; valid {valid}"
+        values = [self.valid] if isinstance(self.valid, str) else self.valid
+        return f"{seen}{but}; valid {'is' if len(values) == 1 else 'are'} {', '.join(values)}"
 
     def __str__(self) -> str:
         return f"{self.reason}. Type: {self.fix}" if self.fix else self.reason

@@ -14,9 +14,6 @@ from grpo_verl_ext.verl_plugin import estimators
 from grpo_verl_ext.verl_plugin.gvpo import loss as group_loss
 from grpo_verl_ext.verl_plugin.losses import custom
 
-_RECORD = "grpo_ext_record"
-"""Attribute of a function with the record that it was made from."""
-
 ESTIMATOR_FUNCTIONS: dict[str, estimators.VerlsCall] = {}
 LOSS_FUNCTIONS: dict[str, custom.PolicyLoss] = {}
 
@@ -30,13 +27,13 @@ def _function_of(record: Estimator | Loss) -> Callable[..., Any]:
     else:
         assert isinstance(record, TokenLoss)
         made = custom.token_loss_function(record)
-    setattr(made, _RECORD, record)
+    setattr(made, custom.RECORD, record)
     return made
 
 
 def is_of(function: object, record: Estimator | Loss) -> bool:
     """Whether a registered function was made from this record."""
-    return getattr(function, _RECORD, None) is record
+    return getattr(function, custom.RECORD, None) is record
 
 
 def _enter(record: Estimator | Loss) -> None:

@@ -107,6 +107,11 @@ WRONG = {
         "verls-losses",
     ),
     "LUSPO averaged over tokens": ("luspo", [f"{ACTOR}.loss_agg_mode=token-mean"], "verls-aggregation"),
+    "LUSPO with GSPO's average": (
+        "luspo",
+        [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"],
+        "verls-aggregation",
+    ),
     "VESPO with weights outside its kernel": (
         "vespo",
         ["algorithm.rollout_correction.rollout_is=token"],
@@ -235,6 +240,22 @@ WRONG = {
         ["+algorithm.grpo_ext.mask_truncated_completions=true"],
         "unread-options",
     ),
+    "an option of another loss": (
+        "grpo",
+        [f"+{ACTOR}.policy_loss.gvpo_beta=0.5"],
+        "unread-options",
+    ),
+    "an option of another loss that verl has, too": (
+        "kimi",
+        [f"{ACTOR}.policy_loss.kl_cov_ratio=0.1"],
+        "unread-options",
+    ),
+    "an anchor that no group has": ("grpo", ["+algorithm.grpo_ext.gvpo_anchor=ref"], "unread-options"),
+    "rewards that are not told apart": (
+        "grpo",
+        ["+algorithm.gdpo_reward_keys=[acc,format]"],
+        "unread-options",
+    ),
     "groups of one": ("grpo", ["actor_rollout_ref.rollout.n=1"], "group-size"),
     "dynamic sampling on a shaped score": (
         "dapo",
@@ -326,6 +347,9 @@ def remedied(whole: list[str], name: str) -> list[str]:
         "a mask with another budget",
         "a punishment with another budget",
         "steps that nobody shows",
+        "LUSPO with GSPO's average",
+        "an option of another loss",
+        "an anchor that no group has",
     ],
 )
 def test_the_line_to_type_makes_it_right(whole: list[str], name: str) -> None:

@@ -40,6 +40,10 @@ PolicyLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 """A function that verl calls for each micro-batch: (loss (), metrics)."""
 
 
+RECORD = "grpo_ext_record"
+"""Attribute of a function that verl calls, with the record of the catalogue that it was made from."""
+
+
 class NameTakenError(ValueError):
     """Another package has already registered a function under one of our names."""
 
@@ -94,6 +98,7 @@ def token_loss_function(loss: TokenLoss) -> PolicyLoss:
     loss_fn.__module__ = loss.per_token.__module__
     loss_fn.__name__ = loss_fn.__qualname__ = loss.name
     loss_fn.__doc__ = loss.per_token.__doc__
+    setattr(loss_fn, RECORD, loss)
     return loss_fn
 
 

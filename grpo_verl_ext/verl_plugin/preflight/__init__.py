@@ -32,6 +32,7 @@ from grpo_verl_ext.verl_plugin.preflight.algorithm import (
 )
 from grpo_verl_ext.verl_plugin.preflight.names import advise_preset, check_names, check_preset
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
+from grpo_verl_ext.verl_plugin.preflight.unread import advise_unread_options, check_unread_options
 
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
@@ -52,6 +53,7 @@ CHECKS: Mapping[str, Refuse] = {
     "support": check_support,
     "task": files.check_task,
     "settings": algorithm.check_settings,
+    "unread-options": check_unread_options,
     "verls-aggregation": check_verls_aggregation,
     "context-parallel": algorithm.check_context_parallel,
     "group-size": check_group_size,
@@ -70,7 +72,7 @@ ADVICE: Mapping[str, Advise] = {
     "kl-gradient": algorithm.advise_kl_gradient,
     "gvpo-kl": _no_advice,
     "batch-scale": algorithm.advise_batch_scale,
-    "unread-options": algorithm.advise_unread_options,
+    "unread-options": advise_unread_options,
     **{name: advise for feature in all_features() for name, advise in feature.advice.items()},
     "files": files.advise_files,
     "verl-version": environment.advise_verl,

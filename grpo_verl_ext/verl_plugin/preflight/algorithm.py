@@ -24,7 +24,6 @@ from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options, written
 from grpo_verl_ext.verl_plugin.loss_config import check_loss, check_no_mask
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, several_updates
-from grpo_verl_ext.verl_plugin.preflight.names import replaced
 
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
@@ -130,27 +129,6 @@ def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
-    """Warn of options of our estimators when another package's estimator is configured.
-
-    Where it replaces the named preset's, the options are the preset's, which `advise_preset` reports.
-    """
-    estimator = config.algorithm.adv_estimator
-    options = written(config.algorithm)
-    if estimator in ESTIMATORS or "algorithm.adv_estimator" in replaced(config):
-        return
-    for name in ("mask_truncated_completions", "scale_rewards"):
-        if options.get(name):
-            key = f"{SECTION}.{name}"
-            yield Problem(
-                key,
-                options[name],
-                why=f"algorithm.adv_estimator={estimator} is not of this package and does not read it",
-                valid=tuple(ESTIMATORS),
-                fix=Line(f"~{key}", more=", or algorithm.adv_estimator=<one of them>"),
-            )
-
-
 def check_group_size(config: DictConfig) -> None:
     """Refuse our estimators, which compare the responses of a prompt, with fewer than two."""
     estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
@@ -197,11 +175,13 @@ def check_verls_aggregation(config: DictConfig) -> None:
     if not _follows_key(loss):
         _refuse_older_verl(config, loss)
         return
-    named = {
-        f"+algo={name}": algorithm.loss_agg_mode
+    averages = {
+        name: algorithm.loss_agg_mode
         for name, algorithm in ALGORITHMS.items()
         if algorithm.has_preset and (algorithm.estimator, algorithm.loss) == (estimator, loss)
     }
+    typed = setting(config, f"{SECTION}.preset")
+    named = {f"+algo={name}": averages[name] for name in ([typed] if typed in averages else averages)}
     if named and mode not in named.values():
         raise SettingError(
             AGGREGATION,

@@ -136,6 +136,30 @@ class TestExample:
         assert {each["loss"] for each in measured} == {"soft_ratio"}
         assert all(each["passed"] for each in measured)
 
+    @pytest.mark.parametrize("needs", ["", "(needs=MiniBatchStatistic(lambda rows, config: rows.log_prob))"])
+    def test_a_training_with_it_is_accepted(self, needs: str, tmp_path: Path) -> None:
+        """By all refusals, under a preset with the same average."""
+        module = (EXAMPLES / "my_losses.py").read_text()
+        if needs:
+            module = "from grpo_verl_ext.catalogue.record import MiniBatchStatistic\n" + module
+            module = module.replace("@token_loss\n", f"@token_loss{needs}\n").replace(
+                "config)", "config, of)"
+            )
+        (tmp_path / "my_losses.py").write_text(module)
+        code = f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        from grpo_verl_ext.verl_plugin import preflight
+        from grpo_verl_ext.verl_plugin.compose import composed
+        loss = "actor_rollout_ref.actor.policy_loss.loss_mode=soft_ratio"
+        mode = "trainer.v1.trainer_mode=grpo_ext_sync"
+        rollout = ["actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.n=8"]
+        preflight.check_training(composed(["+algo=grpo", loss, mode, *rollout]))
+        print("accepted")
+        """
+        found = run_forked(code, VERL_USE_EXTERNAL_MODULES="my_losses")
+        assert found.stdout.endswith("accepted\n"), found.stderr
+
     def test_an_average_that_lacks_its_constant_is_one_message(self) -> None:
         found = self.command("--loss", "soft_ratio", "--loss-agg-mode", "seq-mean-token-sum-norm")
         assert found.returncode == 1

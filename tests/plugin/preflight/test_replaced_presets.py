@@ -113,9 +113,27 @@ def test_a_preset_that_is_not_there() -> None:
 class TestTwoPresetsOfOneEstimatorAndLoss:
     """GSPO, and LUSPO as its loss summed over the tokens of a response."""
 
+    BY_KEYS = ("algorithm.adv_estimator=grpo_outcome", f"{LOSS}=gspo", ENGINE)
+
+    @pytest.mark.parametrize(
+        ("preset", "mode", "own"),
+        [
+            ("gspo", "seq-mean-token-sum", "seq-mean-token-mean"),
+            ("luspo", "seq-mean-token-mean", "seq-mean-token-sum"),
+            ("gspo", "token-mean", "seq-mean-token-mean"),
+        ],
+    )
+    def test_a_preset_has_its_own_average_alone(self, preset: str, mode: str, own: str) -> None:
+        check_verls_aggregation(composed([f"+algo={preset}", ENGINE]))
+        with pytest.raises(
+            SettingError,
+            match=rf"are \+algo={preset}, whose paper averages otherwise; valid is {own}\. Type: .*={own}$",
+        ):
+            check_verls_aggregation(composed([f"+algo={preset}", f"{ACTOR}.loss_agg_mode={mode}", ENGINE]))
+
     @pytest.mark.parametrize("mode", ["seq-mean-token-mean", "seq-mean-token-sum"])
-    def test_both_pass(self, mode: str) -> None:
-        check_verls_aggregation(composed(["+algo=gspo", f"{ACTOR}.loss_agg_mode={mode}", ENGINE]))
+    def test_keys_without_a_preset_have_either(self, mode: str) -> None:
+        check_verls_aggregation(composed([*self.BY_KEYS, f"{ACTOR}.loss_agg_mode={mode}"]))
 
     def test_a_third_average_is_refused_with_both(self) -> None:
         with pytest.raises(
@@ -123,7 +141,7 @@ class TestTwoPresetsOfOneEstimatorAndLoss:
             match=r"are \+algo=gspo or \+algo=luspo, whose paper averages otherwise; valid are "
             r"seq-mean-token-mean, seq-mean-token-sum\. Type: .*=seq-mean-token-mean$",
         ):
-            check_verls_aggregation(composed(["+algo=gspo", f"{ACTOR}.loss_agg_mode=token-mean", ENGINE]))
+            check_verls_aggregation(composed([*self.BY_KEYS, f"{ACTOR}.loss_agg_mode=token-mean"]))
 
 
 def test_gspo_of_verl_0_9_0_averages_over_responses_whatever_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,89 @@
+"""Check that something reads the options of this package that a training sets."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import DictConfig
+from verl.workers.config import PolicyLossConfig
+
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue import ESTIMATORS, LOSSES, VerlsLoss
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
+from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, POLICY_LOSS, SECTION, setting
+from grpo_verl_ext.verl_plugin.config import written
+from grpo_verl_ext.verl_plugin.preflight.names import replaced
+
+_ANCHOR = f"{SECTION}.gvpo_anchor"
+_REWARDS = ("algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights")
+
+
+def check_unread_options(config: DictConfig) -> None:
+    """Refuse options of another algorithm than the configured one.
+
+    Where the loss or the estimator replaces the named preset's, the options are the preset's, which
+    `advise_preset` reports. Options that this verl has for its own losses may have any value with those.
+
+    Raises:
+        SettingError: the first option that has another value than its default, and that nothing reads.
+    """
+    if LOSS not in replaced(config):
+        _check_options_of_losses(config)
+    if ESTIMATOR not in replaced(config):
+        _check_rewards(config)
+
+
+def _check_options_of_losses(config: DictConfig) -> None:
+    loss, name = catalogue.loss_of(config), setting(config, LOSS)
+    read = {*loss.options.model_fields} if loss is not None and loss.options else set()
+    if loss is None or isinstance(loss, VerlsLoss):
+        read |= {*PolicyLossConfig.__dataclass_fields__}
+    policy_loss = config.actor_rollout_ref.actor.policy_loss
+    for other in LOSSES.values():
+        for option, its in (other.options.model_fields if other.options else {}).items():
+            value = policy_loss.get(option, its.default)
+            if option not in read and value != its.default:
+                raise _unread(f"{POLICY_LOSS}.{option}", value, its.default, f"{LOSS}={name}", other.name)
+    anchor = written(config.algorithm).get("gvpo_anchor")
+    if anchor not in (None, "old") and not catalogue.has_groups(config):
+        raise _unread(_ANCHOR, anchor, "old", f"{LOSS}={name}", "gvpo")
+
+
+def _check_rewards(config: DictConfig) -> None:
+    estimator = catalogue.estimator_of(config)
+    if estimator is None or estimator.several_rewards:
+        return
+    for key in _REWARDS:
+        if value := setting(config, key):
+            raise _unread(key, value, None, f"{ESTIMATOR}={estimator.name}", "gdpo")
+
+
+def _unread(key: str, value: Any, default: Any, configured: str, reader: str) -> SettingError:
+    typed = "null" if default is None else default
+    return SettingError(
+        key,
+        value,
+        why=f"{configured} does not read it, which is an option of {reader}",
+        valid=f"{typed}, its default",
+        fix=Line(f"{key}={typed}"),
+    )
+
+
+def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
+    """Warn of options of our estimators when another package's estimator is configured.
+
+    Where it replaces the named preset's, the options are the preset's, which `advise_preset` reports.
+    """
+    estimator = config.algorithm.adv_estimator
+    options = written(config.algorithm)
+    if estimator in ESTIMATORS or "algorithm.adv_estimator" in replaced(config):
+        return
+    for name in ("mask_truncated_completions", "scale_rewards"):
+        if options.get(name):
+            key = f"{SECTION}.{name}"
+            yield Problem(
+                key,
+                options[name],
+                why=f"algorithm.adv_estimator={estimator} is not of this package and does not read it",
+                valid=tuple(ESTIMATORS),
+                fix=Line(f"~{key}", more=", or algorithm.adv_estimator=<one of them>"),
+            )
