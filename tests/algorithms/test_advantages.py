@@ -98,6 +98,15 @@ def test_mean_scaled_weighs_right_answers_by_the_inverse_of_their_share(right, w
     assert found.tolist() == pytest.approx([n / right - 1] * right + [-1.0] * wrong, rel=1e-5, abs=1e-12)
 
 
+@given(st.lists(st.tuples(st.integers(0, 16), st.sampled_from("abcdefgh")), min_size=1, max_size=24))
+def test_mean_scaled_equals_the_formula(batch):
+    ids = [prompt for _, prompt in batch]
+    rewards = [eighth / 8 for eighth, _ in batch]
+    found = advantages_of(mean_scaled, rewards, ids)
+    # Of a deviation's rounding at most 1e-15, and ε = 1e-6 where no reward of the group is above 0.
+    assert_close(found, oracles.maxrl_advantages(rewards, ids, eps=1e-6), tolerance=1e-12)
+
+
 def test_mean_scaled_estimates_the_gradient_of_a_truncated_log_likelihood():
     # Of n independent answers, each right with probability p, K are right. Σ (right) ∂log π/∂p / K has the
     # mean Σ_{k=1}^{n} (1 − p)^{k−1}, the gradient of −Σ_{k≤n} (1 − p)^k / k. The −1 of every answer has mean

@@ -13,6 +13,7 @@ from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 
 F64 = torch.float64
 WIDE = {"clip_ratio_low": 1.0, "clip_ratio_high": 1.0}
+PPOS = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2}
 
 
 def rows(log_prob: list[float], advantages: list[float], old: list[float] | None = None) -> MiniBatchRows:
@@ -102,6 +103,24 @@ def test_as_many_as_the_share_and_none_smaller(tokens: list[tuple[float, float]]
     assert not chosen[~batch.response_mask].any()
     others = c[batch.response_mask & ~chosen]
     assert len(others) == 0 or c[chosen].min() >= others.max()
+
+
+@given(
+    st.lists(st.tuples(*[st.floats(-5, 5)] * 3), min_size=3, max_size=12),
+    st.floats(0.01, 1),
+    st.integers(0, 99),
+)
+@settings(derandomize=True, deadline=None, max_examples=80)
+def test_as_many_as_the_share_are_drawn_of_those_that_may_be(
+    tokens: list[tuple[float, float, float]], share: float, seed: int
+) -> None:
+    batch = rows(*[[token[part] for token in tokens] for part in range(3)])._replace(seed=seed)
+    drawn = covariance.drawn_covariances(batch, share=share, low=0.5, high=5.0, **PPOS)
+    c, ratio = covariance.covariances(batch), (batch.log_prob - batch.old_log_prob).exp()
+    cut_off = torch.where(batch.advantages > 0, ratio > 1.2, (batch.advantages < 0) & (ratio < 0.8))
+    eligible = batch.response_mask & (c > 0.5) & (c < 5.0) & ~cut_off
+    assert not (drawn & ~eligible).any()
+    assert drawn.sum() == min(max(1, math.floor(share * len(tokens))), int(eligible.sum()))
 
 
 def test_a_drawn_token_has_no_loss_and_no_gradient_whatever_it_is() -> None:

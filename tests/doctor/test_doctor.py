@@ -148,6 +148,16 @@ WRONG = {
         "kl-cov-updates",
     ),
     "DPPO with verl's truncation": ("dppo", [f"{ACTOR}.clip_ratio_c=3.0"], "verls-losses"),
+    "verl's DPPO with verl's truncation": (
+        "dppo",
+        ["algorithm.adv_estimator=grpo", f"{ACTOR}.clip_ratio_c=3.0"],
+        "verls-losses",
+    ),
+    "verl's DPPO without its constant": (
+        "dppo_kl",
+        ["algorithm.adv_estimator=grpo", f"{ACTOR}.loss_scale_factor=null"],
+        "constant-length",
+    ),
     "DPPO with PPO's range": ("dppo_kl", [f"{ACTOR}.clip_ratio_low=0.2"], "verls-losses"),
     "a standard deviation in MaxRL": ("maxrl", ["algorithm.grpo_ext.scale_rewards=group"], "settings"),
     "SAPO averaged over tokens": ("sapo", [f"{ACTOR}.loss_agg_mode=token-mean"], "verls-aggregation"),

@@ -50,6 +50,12 @@ def rloo_advantages(rewards: Row, ids: Sequence[Hashable]) -> list[float]:
     return result
 
 
+def maxrl_advantages(rewards: Row, ids: Sequence[Hashable], eps: float) -> list[float]:
+    """MaxRL: (r_i − mean(r)) / mean(r) in the group; the paper has eps = 0."""
+    groups = [group_of(i, rewards, ids) for i in range(len(rewards))]
+    return [(reward - mean(own)) / (mean(own) + eps) for reward, own in zip(rewards, groups, strict=True)]
+
+
 def gdpo_advantages(rewards: Sequence[Row], weights: Row, ids: Sequence[Hashable], eps: float) -> list[float]:
     """GDPO: each reward as in GRPO, their weighted sum over its standard deviation of all responses."""
     apart = [grpo_advantages(each, ids, eps) for each in zip(*rewards, strict=True)]

@@ -109,25 +109,28 @@ PRESET_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.name
 """Presets on a loss of verl's, or on one of ours under another name."""
 
 _NULL = "seq-mean-token-sum-norm"
-VERL_CASES = tuple(
-    Case(f"verl {title}", loss.name, mode, factor)
-    for title, loss, mode, factor in (
-        ("token-mean", verls.VANILLA, "token-mean", None),
-        ("seq-mean-token-sum", verls.VANILLA, "seq-mean-token-sum", None),
-        ("seq-mean-token-mean", verls.VANILLA, "seq-mean-token-mean", None),
-        (f"{_NULL}, null", verls.VANILLA, _NULL, None),
-        (f"{_NULL}, set", verls.VANILLA, _NULL, 24),
-        (GSPO_LOSS.name, GSPO_LOSS, "seq-mean-token-mean", None),
-        ("gspo, token-mean", GSPO_LOSS, "token-mean", None),
-        (CISPO_LOSS.name, CISPO_LOSS, "token-mean", None),
-        (SAPO_LOSS.name, SAPO_LOSS, "seq-mean-token-mean", None),
-        ("gpg", verls.GPG, "token-mean", None),
-        (DPPO.loss.name, DPPO.loss, "token-mean", None),
-        (DPPO_KL.loss.name, DPPO_KL.loss, "token-mean", None),
-        ("geo_mean", verls.GEO_MEAN, "seq-mean-token-mean", None),
-        (verls.CLIP_COV.name, verls.CLIP_COV, "token-mean", None),
-        (verls.KL_COV.name, verls.KL_COV, "token-mean", None),
-    )
+VERL_CASES = (
+    *(
+        Case(f"verl {title}", loss.name, mode, factor)
+        for title, loss, mode, factor in (
+            ("token-mean", verls.VANILLA, "token-mean", None),
+            ("seq-mean-token-sum", verls.VANILLA, "seq-mean-token-sum", None),
+            ("seq-mean-token-mean", verls.VANILLA, "seq-mean-token-mean", None),
+            (f"{_NULL}, null", verls.VANILLA, _NULL, None),
+            (f"{_NULL}, set", verls.VANILLA, _NULL, 24),
+            (GSPO_LOSS.name, GSPO_LOSS, "seq-mean-token-mean", None),
+            ("gspo, token-mean", GSPO_LOSS, "token-mean", None),
+            (CISPO_LOSS.name, CISPO_LOSS, "token-mean", None),
+            (SAPO_LOSS.name, SAPO_LOSS, "seq-mean-token-mean", None),
+            ("gpg", verls.GPG, "token-mean", None),
+            (DPPO.loss.name, DPPO.loss, "token-mean", None),
+            (DPPO_KL.loss.name, DPPO_KL.loss, "token-mean", None),
+            ("geo_mean", verls.GEO_MEAN, "seq-mean-token-mean", None),
+            (verls.CLIP_COV.name, verls.CLIP_COV, "token-mean", None),
+            (verls.KL_COV.name, verls.KL_COV, "token-mean", None),
+        )
+    ),
+    Case("verl dro", "dro", "seq-mean-token-sum", options={"dro_beta": 0.1}),
 )
 
 

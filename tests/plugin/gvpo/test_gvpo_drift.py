@@ -458,6 +458,18 @@ def test_a_loss_that_does_not_look_at_groups_is_verls_own(
     assert largest(metrics["actor/old_log_prob_gap"]) <= 1e-14
 
 
+def test_in_bf16_the_first_ratio_of_losses_of_tokens_is_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``old_log_probs`` of another pass differ from the update's own by its rounding (verl #6280)."""
+    kinds = [(worker, loss) for worker in ("ours", "verl") for loss in ("grpo", "gspo")]
+    variants = {f"{each}": variant(2, worker=each[0], loss=each[1], dtype="bf16") for each in kinds}
+    results = trained(tmp_path, monkeypatch, 1, variants)
+    for each in kinds:
+        first, *_ = results[f"{each}"]["metrics"]["actor/ppo_kl"]
+        assert bool(first == 0) is (each[0] == "ours"), each
+
+
 def test_deviations_of_log_probs_from_the_mean_of_their_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank's rows; the other rank has one more response of prompt 0, and prompt 1 a rejected one."""
     monkeypatch.setattr(group_worker, "get_device_id", lambda: "cpu")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
@@ -237,6 +237,21 @@ def test_vespo_moves_a_response_as_far_as_its_kernel(row, advantage) -> None:
     kernel = weight**k * math.exp(decay * (1 - weight))
     assert gradient == pytest.approx([-kernel * advantage / len(row)] * len(row), rel=1e-9, abs=1e-30)
     assert kernel <= (k / decay) ** k * math.exp(decay - k) * (1 + 1e-12)  # its maximum, at k/λ
+
+
+@given(responses, signed, st.sampled_from(["dppo", "dppo_kl"]))
+@repeatable
+def test_dppo_moves_no_token_further_away_once_it_is_too_far(row, advantage, name) -> None:
+    """And every other one by its ratio; a token that comes back is never held."""
+    _, (gradient,) = loss_and_gradient(name, [row], [advantage])
+    for found, (log_prob, old) in zip(gradient, row, strict=True):
+        now, before = math.exp(log_prob), math.exp(old)
+        divergence = before * (old - log_prob) + (1 - before) * math.log((1 - before) / (1 - now))
+        distance, limit = (abs(now - before), 0.15) if name == "dppo" else (divergence, 0.05)
+        assume(abs(distance - limit) > 1e-6)
+        held = (now - before) * advantage > 0 and distance > limit
+        moved = 0.0 if held else -now / before * advantage / MAX_RESPONSE_LENGTH
+        assert found == pytest.approx(moved, rel=1e-9, abs=1e-30)
 
 
 @given(responses, signed)
