@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from verl.workers.config import PolicyLossConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import ESTIMATORS, LOSSES, VerlsLoss
+from grpo_verl_ext.catalogue import ESTIMATORS, LOSSES, GroupLoss, VerlsLoss
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, POLICY_LOSS, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
@@ -45,7 +45,8 @@ def _check_options_of_losses(config: DictConfig) -> None:
                 raise _unread(f"{POLICY_LOSS}.{option}", value, its.default, f"{LOSS}={name}", other.name)
     anchor = written(config.algorithm).get("gvpo_anchor")
     if anchor not in (None, "old") and not catalogue.has_groups(config):
-        raise _unread(_ANCHOR, anchor, "old", f"{LOSS}={name}", "gvpo")
+        readers = (each.name for each in LOSSES.values() if isinstance(each, GroupLoss))
+        raise _unread(_ANCHOR, anchor, "old", f"{LOSS}={name}", ", ".join(readers))
 
 
 def _check_rewards(config: DictConfig) -> None:
@@ -54,15 +55,16 @@ def _check_rewards(config: DictConfig) -> None:
         return
     for key in _REWARDS:
         if value := setting(config, key):
-            raise _unread(key, value, None, f"{ESTIMATOR}={estimator.name}", "gdpo")
+            readers = (each.name for each in ESTIMATORS.values() if each.several_rewards)
+            raise _unread(key, value, None, f"{ESTIMATOR}={estimator.name}", ", ".join(readers))
 
 
-def _unread(key: str, value: Any, default: Any, configured: str, reader: str) -> SettingError:
+def _unread(key: str, value: Any, default: Any, configured: str, readers: str) -> SettingError:
     typed = "null" if default is None else default
     return SettingError(
         key,
         value,
-        why=f"{configured} does not read it, which is an option of {reader}",
+        why=f"{configured} does not read it, which is an option of {readers}",
         valid=f"{typed}, its default",
         fix=Line(f"{key}={typed}"),
     )
