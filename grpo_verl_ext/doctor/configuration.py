@@ -221,7 +221,9 @@ def _separate_async(config: DictConfig) -> Iterator[Finding]:
     prompts, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
     if prompts != steps * mini_batch:
         why = f"verl's separate_async trainer wants {key} · parameter_sync_step, {mini_batch} · {steps}"
-        fix = Line(f"data.train_batch_size={steps * mini_batch}")
+        follows = OmegaConf.is_interpolation(config.actor_rollout_ref.actor, "ppo_mini_batch_size")
+        one_part = "trainer.v1.separate_async.parameter_sync_step=1"
+        fix = Line(one_part if follows else f"data.train_batch_size={steps * mini_batch}")
         yield _refused(Problem("data.train_batch_size", prompts, fix, why=why))
 
 

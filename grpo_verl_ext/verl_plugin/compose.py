@@ -30,6 +30,8 @@ _IN_PACKAGE = "pkg://"
 _OPTIONS = [f"{SECTION}.{name}" for name in Options.model_fields]
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 """Matches Hydra's message for a key that the configuration lacks."""
+_PRESENT_KEY = re.compile(r"Could not append to config\. An item is already at '(?P<key>[^']+)'")
+"""Matches Hydra's message for a ``+`` in front of a key that the configuration has."""
 _parsed: dict[tuple[str, str, str, tuple[int, int] | None], bytes] = {}
 """Where a file is, and its time and size → what Hydra read, pickled: each composition changes its copy.
 
@@ -75,7 +77,15 @@ def composed(
             known, typed = _split(overrides, unknown["key"])
             config = composed(known, config_path=config_path, config_name=config_name)
             raise CompositionError(_no_such_key(config, unknown["key"], typed)) from error
+        if present := _PRESENT_KEY.search(str(error)):
+            raise CompositionError(_appended(overrides, present["key"])) from error
         raise CompositionError(Problem("", None, seen=str(error))) from error
+
+
+def _appended(overrides: Sequence[str], key: str) -> Problem:
+    value = next(word for word in overrides if word.startswith(f"+{key}=")).partition("=")[2]
+    seen = f"verl refuses the command line: +{key}={value}, but verl or a preset has this key already"
+    return Problem(key, value, seen=seen, fix=Line(f"{key}={value}", without=(key,)))
 
 
 def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:

@@ -47,7 +47,7 @@ def test_the_batch_is_the_one_of_the_page() -> None:
     advantages = ragged.advantages[:, 0].reshape(-1, GROUP_SIZE)
     assert np.abs(advantages.sum(1)).max() < 1e-14
     # and have the std 1, with n − 1: their squares add up to 3.
-    np.testing.assert_allclose((advantages**2).sum(1), 3, rtol=1e-14)
+    np.testing.assert_allclose((advantages**2).sum(1), 3, rtol=1e-14, equal_nan=False)
 
 
 def test_some_tokens_lie_outside_of_every_clip_range() -> None:
@@ -206,15 +206,17 @@ def on_policy() -> Batch:
 def test_on_policy_the_ratio_is_1_and_so_is_every_kernel() -> None:
     # φ(1) = 1, nothing is masked: VESPO is DAPO, DPPO is Dr. GRPO; LUSPO is Dr. GRPO times L.
     gradient = {name: a.gradient(next(iter(a.readings)), on_policy()) for name, a in ALGORITHMS.items()}
-    np.testing.assert_allclose(gradient["vespo"], gradient["dapo"], rtol=1e-12)
+    np.testing.assert_allclose(gradient["vespo"], gradient["dapo"], rtol=1e-12, equal_nan=False)
     for name in ("dppo", "dppo_kl"):
-        np.testing.assert_allclose(gradient[name], gradient["dr_grpo"], rtol=1e-12)
-    np.testing.assert_allclose(gradient["luspo"], 32 * gradient["dr_grpo"], rtol=1e-12)
+        np.testing.assert_allclose(gradient[name], gradient["dr_grpo"], rtol=1e-12, equal_nan=False)
+    np.testing.assert_allclose(gradient["luspo"], 32 * gradient["dr_grpo"], rtol=1e-12, equal_nan=False)
 
 
 def test_on_policy_kl_cov_is_dapo_as_its_penalty_has_no_slope_at_0() -> None:
     found = ALGORITHMS["kl_cov"].gradient("paper", on_policy())
-    np.testing.assert_allclose(found, ALGORITHMS["dapo"].gradient("mini-batch", on_policy()), rtol=1e-12)
+    np.testing.assert_allclose(
+        found, ALGORITHMS["dapo"].gradient("mini-batch", on_policy()), rtol=1e-12, equal_nan=False
+    )
 
 
 def test_kl_cov_penalises_the_four_tokens_of_largest_covariance() -> None:
@@ -222,7 +224,7 @@ def test_kl_cov_penalises_the_four_tokens_of_largest_covariance() -> None:
     batch = BATCHES["ragged"]
     plain = -np.exp(batch.log_prob - batch.old_log_prob) * batch.advantages / 224
     penalty = 224 * (ALGORITHMS["kl_cov"].gradient("paper", batch) - plain)[batch.mask > 0]
-    np.testing.assert_allclose(np.sort(np.abs(penalty))[-5:], [0, 1, 1, 1, 1], atol=1e-12)
+    np.testing.assert_allclose(np.sort(np.abs(penalty))[-5:], [0, 1, 1, 1, 1], atol=1e-12, equal_nan=False)
 
 
 def test_the_kl_term_is_k3_averaged_over_each_response() -> None:
@@ -257,12 +259,16 @@ def test_gdpos_advantages_response_by_response() -> None:
         first, second = (normalised(list(REWARDS[start : start + GROUP_SIZE, m])) for m in (0, 1))
         sums += [a + b for a, b in zip(first, second, strict=True)]
     expected = [each / statistics.stdev(sums) for each in sums]
-    np.testing.assert_allclose(ESTIMATORS["gdpo"][1](REWARDS), expected, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(
+        ESTIMATORS["gdpo"][1](REWARDS), expected, rtol=1e-12, atol=1e-15, equal_nan=False
+    )
 
 
 def test_gdpo_does_not_mind_how_far_a_reward_is_spread() -> None:
     gdpo = ESTIMATORS["gdpo"][1]
-    np.testing.assert_allclose(gdpo(REWARDS * [1, 100]), gdpo(REWARDS), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(
+        gdpo(REWARDS * [1, 100]), gdpo(REWARDS), rtol=1e-12, atol=1e-15, equal_nan=False
+    )
 
 
 def test_advantages_are_compared_with_the_papers() -> None:

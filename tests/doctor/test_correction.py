@@ -16,6 +16,7 @@ GVPO, GRPO, DR_GRPO = ["+algo=gvpo"], ["+algo=grpo"], ["+algo=dr_grpo"]
 STATIC = [f"{ACTOR}.use_dynamic_bsz=false", "trainer.n_gpus_per_node=8"]
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 OTHER_MICRO = [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu" for part in ("rollout", "ref")]
+PARTS = "trainer.v1.separate_async.parameter_sync_step"
 
 MISTAKES = {
     # the words that were typed, the words in the corrected command, what must be gone
@@ -100,6 +101,19 @@ MISTAKES = {
         [*GRPO, f"{ACTOR}.policy_loss.loss_mode=geo_mean"],
         GRPO,
         [f"{ACTOR}.policy_loss.loss_mode"],
+    ),
+    "a plus before a key that is there": (
+        ["+algo=dapo", "+reward.reward_kwargs.overlong_buffer_cfg.len=32"],
+        ["+algo=dapo", "reward.reward_kwargs.overlong_buffer_cfg.len=32"],
+        [],
+    ),
+    "steps in parts with a loss that has no ratio": (
+        [
+            *("+algo=rloo", "trainer.v1.trainer_mode=separate_async", f"{PARTS}=4"),
+            f"{ACTOR}.ppo_mini_batch_size=8",
+        ],
+        ["+algo=rloo", "trainer.v1.trainer_mode=separate_async", f"{PARTS}=1"],
+        [],
     ),
 }
 

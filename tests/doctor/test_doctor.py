@@ -266,6 +266,11 @@ WRONG = {
         ["+algorithm.gdpo_reward_keys=[acc,format]"],
         "unread-options",
     ),
+    "a key that is there already": (
+        "dapo",
+        ["+reward.reward_kwargs.overlong_buffer_cfg.enable=true"],
+        "composition",
+    ),
     "groups of one": ("grpo", ["actor_rollout_ref.rollout.n=1"], "group-size"),
     "dynamic sampling on a shaped score": (
         "dapo",

@@ -185,5 +185,10 @@ def several_updates(config: DictConfig) -> bool:
 
 def parts_of_step(config: DictConfig) -> Any:
     """Return the number of parts of a training step; each has advantages and updates of its own."""
+    return setting(config, parts_of_step_key(config), 1)
+
+
+def parts_of_step_key(config: DictConfig) -> str:
+    """Return the key of that number; not every trainer mode has it."""
     mode = str(setting(config, "trainer.v1.trainer_mode")).removeprefix("grpo_ext_")
-    return setting(config, f"trainer.v1.{mode}.parameter_sync_step", 1)
+    return f"trainer.v1.{mode}.parameter_sync_step"

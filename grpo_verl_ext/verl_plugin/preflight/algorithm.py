@@ -23,7 +23,7 @@ from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, LOSS, ROLLOUT, SCALE_FA
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options, written
 from grpo_verl_ext.verl_plugin.loss_config import check_loss, check_no_mask
-from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, several_updates
+from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key, several_updates
 
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
@@ -253,14 +253,16 @@ def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:
             fix=Line(fix),
         )
     if not loss.has_ratio and several_updates(config):
+        one_update = (f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}", f"{ACTOR}.ppo_epochs=1")
+        parts, parts_key = parts_of_step(config), parts_of_step_key(config)
         yield Problem(
-            f"{ACTOR}.ppo_mini_batch_size",
-            actor.ppo_mini_batch_size,
+            f"{ACTOR}.ppo_mini_batch_size" if parts == 1 else parts_key,
+            actor.ppo_mini_batch_size if parts == 1 else parts,
             why=f"with data.train_batch_size={config.data.train_batch_size} and {ACTOR}.ppo_epochs="
             f"{actor.ppo_epochs} a rollout is used for several updates, and policy_loss.loss_mode="
             f"{loss.name} has no ratio that corrects for a policy that has moved",
             valid="one update on a rollout",
-            fix=Line(f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}", f"{ACTOR}.ppo_epochs=1"),
+            fix=Line(*one_update, *([] if parts == 1 else [f"{parts_key}=1"])),
         )
 
 

@@ -267,7 +267,7 @@ def test_an_anchor_of_several_policies_is_refused(pair: tuple[str, str]) -> None
     check_support(training("anchor_ref", *pair))
 
 
-VERLS_LOSSES = ("gspo", "cispo", "rloo", "sapo", "ppo")
+VERLS_LOSSES = ("gspo", "luspo", "cispo", "rloo", "sapo", "dppo", "dppo_kl", "ppo")
 
 
 @pytest.mark.parametrize("algo", VERLS_LOSSES)
