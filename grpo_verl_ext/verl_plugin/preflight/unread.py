@@ -1,6 +1,7 @@
 """Check that something reads the options of this package that a training sets."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from omegaconf import DictConfig
@@ -36,7 +37,7 @@ def _check_options_of_losses(config: DictConfig) -> None:
     loss, name = catalogue.loss_of(config), setting(config, LOSS)
     read = {*loss.options.model_fields} if loss is not None and loss.options else set()
     if loss is None or isinstance(loss, VerlsLoss):
-        read |= {*PolicyLossConfig.__dataclass_fields__}
+        read |= {each.name for each in fields(PolicyLossConfig)}
     policy_loss = config.actor_rollout_ref.actor.policy_loss
     for other in LOSSES.values():
         for option, its in (other.options.model_fields if other.options else {}).items():
