@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from verl.workers.config import PolicyLossConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import ESTIMATORS, LOSSES, GroupLoss, VerlsLoss
+from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, GroupLoss, VerlsLoss
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, POLICY_LOSS, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
@@ -29,6 +29,7 @@ def check_unread_options(config: DictConfig) -> None:
     """
     if LOSS not in replaced(config):
         _check_options_of_losses(config)
+        _check_anchor(config)
     if ESTIMATOR not in replaced(config):
         _check_rewards(config)
 
@@ -44,10 +45,17 @@ def _check_options_of_losses(config: DictConfig) -> None:
             value = policy_loss.get(option, its.default)
             if option not in read and value != its.default:
                 raise _unread(f"{POLICY_LOSS}.{option}", value, its.default, f"{LOSS}={name}", other.name)
-    anchor = written(config.algorithm).get("gvpo_anchor")
-    if anchor not in (None, "old") and not catalogue.has_groups(config):
-        readers = (each.name for each in LOSSES.values() if isinstance(each, GroupLoss))
-        raise _unread(_ANCHOR, anchor, "old", f"{LOSS}={name}", ", ".join(readers))
+
+
+def _check_anchor(config: DictConfig) -> None:
+    """GVPO's estimator without its loss, or the loss without it, has an error of its own."""
+    anchor, name = written(config.algorithm).get("gvpo_anchor"), setting(config, LOSS)
+    of_groups = [each for each in ALGORITHMS.values() if isinstance(each.loss, GroupLoss)]
+    losses = [each.loss.name for each in of_groups]
+    if anchor in (None, "old") or name in losses:
+        return
+    if setting(config, ESTIMATOR) not in [each.estimator.name for each in of_groups]:
+        raise _unread(_ANCHOR, anchor, "old", f"{LOSS}={name}", ", ".join(losses))
 
 
 def _check_rewards(config: DictConfig) -> None:
