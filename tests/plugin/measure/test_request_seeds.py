@@ -223,7 +223,7 @@ class TestRefused:
         with pytest.raises(SettingError) as refused:
             check_seeds(self.config(actor_rollout_ref__rollout__name=engine))
         assert str(refused.value) == (
-            f"{ROLLOUT}.name is {engine}, but {OPTION} needs requests that take a seed; valid are vllm. "
+            f"{ROLLOUT}.name is {engine}, but {OPTION} needs requests that take a seed; valid is vllm. "
             f"Type: {ROLLOUT}.name=vllm, or ~{OPTION}"
         )
 
