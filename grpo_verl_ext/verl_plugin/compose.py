@@ -83,7 +83,7 @@ def composed(
 
 
 def _appended(overrides: Sequence[str], key: str) -> Problem:
-    value = next(word for word in overrides if word.startswith(f"+{key}=")).partition("=")[2]
+    _, value = _split(overrides, f"+{key}")
     seen = f"verl refuses the command line: +{key}={value}, but verl or a preset has this key already"
     return Problem(key, value, seen=seen, fix=Line(f"{key}={value}", without=(key,)))
 

@@ -27,10 +27,11 @@ def check_unread_options(config: DictConfig) -> None:
     Raises:
         SettingError: the first option that has another value than its default, and that nothing reads.
     """
-    if LOSS not in replaced(config):
+    by_command = replaced(config)
+    if LOSS not in by_command:
         _check_options_of_losses(config)
         _check_anchor(config)
-    if ESTIMATOR not in replaced(config):
+    if ESTIMATOR not in by_command:
         _check_rewards(config)
 
 
