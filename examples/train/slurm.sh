@@ -25,7 +25,8 @@ PORT=${PORT:-6379}
 # options of `ray start`
 RAY_START=${RAY_START:-}
 
-HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+HEAD=${HOSTS%%$'\n'*}
 HEAD_IP=$(srun --nodes=1 --ntasks=1 --nodelist="$HEAD" hostname --ip-address | cut -d ' ' -f 1)
 ADDRESS=$HEAD_IP:$PORT
 

@@ -250,7 +250,8 @@ class TestSeveralNodes:
 
 SLURM = {
     "sbatch": 'exec env SLURM_JOB_NODELIST=n[1-2] SLURM_JOB_NUM_NODES=2 SLURM_SUBMIT_DIR="$PWD" bash "$@"',
-    "scontrol": "echo n1; echo n2",
+    # as for a list of many nodes, the second comes when a reader of one line has gone
+    "scontrol": "echo n1; sleep 0.2; echo n2",
     "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
     "hostname": "echo 127.0.0.1 ::1",
 }
