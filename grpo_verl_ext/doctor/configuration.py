@@ -23,7 +23,7 @@ from verl.utils.config import validate_config
 
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
-from grpo_verl_ext.utils.keys import ACTOR, setting
+from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, setting
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import (
     CONFIG_NAME,
@@ -81,12 +81,18 @@ def _defaults(config_path: str, config_name: str) -> DictConfig:
     return composed([], config_path=config_path, config_name=config_name)
 
 
+_COUNTS = ("data.train_batch_size", f"{ROLLOUT}.n", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs")
+"""Numbers of prompts, of responses and of passes, with which verl calculates in its validation."""
+
+
 def _not_numbers(config: DictConfig, defaults: DictConfig) -> Iterator[Finding]:
-    """Yield texts where verl's default is a number or a truth value; most fail only when they are used."""
+    """Yield what is no number or truth value where verl's default is one; most fail only when they are used."""
     given, default = (OmegaConf.to_container(each, resolve=False) for each in (config, defaults))
     for key, value, usual in _pairs(given, default, ""):
-        if isinstance(value, str) and isinstance(usual, int | float) and "${" not in value:
+        is_text = isinstance(value, str) and isinstance(usual, int | float)
+        if "${" not in str(value) and (is_text or (key in _COUNTS and type(value) is not int)):
             valid = "true or false" if isinstance(usual, bool) else "a number"
+            valid = "an integer" if key in _COUNTS else valid
             problem = Problem(
                 key, value, Line(f"{key}={as_typed(usual)}"), valid=f"{valid}, as in verl's own default"
             )
@@ -117,7 +123,13 @@ _Line = Callable[[re.Match[str], DictConfig], str]
 
 
 def _findings_of_verl(config: DictConfig) -> Iterator[Finding]:
-    """Yield verl's refusal, and what its validation leaves out or asks of this machine's vLLM."""
+    """Yield verl's refusal, and what its validation leaves out or asks of this machine's vLLM.
+
+    Where `_not_numbers` has a finding of a number that verl calculates with, nothing: verl would raise Python's
+    own errors.
+    """
+    if any(type(setting(config, key)) is not int for key in _COUNTS):
+        return
     try:
         _validate(_without_lora(config))
     except _REFUSALS as error:
