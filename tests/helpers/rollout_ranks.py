@@ -25,10 +25,10 @@ from grpo_verl_ext.utils.measured import largest
 from grpo_verl_ext.verl_plugin import wire
 
 BETA, N, MINI_BATCH, EPOCHS = 0.3, 4, 4, 2
-GROUP_SIZES = [4, 4, 3, 4, 4, 1, 4, 4]
+GROUP_SIZES = [4, 4, 3, 4, 4, 1, 4, 2]
 """Responses that came back of the four asked for; prompt 5 has nothing to be compared with."""
 MINI_BATCHES = [[0, 1, 2, 3, 5], [4, 6, 7]]
-"""Prompts by hand: 15 rows and room for the single one; then the rest, with four rows of padding."""
+"""Prompts by hand: 15 rows and room for the single one; then the rest, with six rows of padding."""
 REJECTED = "prompt6_2_0"
 """Response without a token left, as after rollout rejection; its prompt has three others."""
 PROMPT_LENGTH, RESPONSE_LENGTH = 3, 13
@@ -48,7 +48,7 @@ def rollout() -> dict[str, fsdp2_ranks.Row]:
             if length > 5:
                 mask[2:4] = 0  # the words of a tool
             reward = torch.zeros(length)
-            # verl's rewards are in single precision; the means of three and of four of these are exact in it.
+            # verl's rewards are in single precision; the means of two to four of these are exact in it.
             reward[-1] = 0.75 * torch.randint(-4, 5, (), generator=generator)
             key = f"prompt{prompt}_{session}_0"
             if key == REJECTED:
