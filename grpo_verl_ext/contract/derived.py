@@ -30,10 +30,10 @@ from grpo_verl_ext.contract.reliances import (
 from grpo_verl_ext.contract.verl_sources import Function, Sources
 
 CONFIGURATION = "verl.trainer.config.ppo_trainer"
-DOTTED = re.compile(r"\w+(\.\w+)+")
+_DOTTED = re.compile(r"\w+(\.\w+)+")
 DYNAMIC = ("verl.single_controller.base.decorator.Dispatch",)
 """Classes whose attributes are made when verl runs."""
-PYDANTIC = ("model_fields_set",)
+_PYDANTIC = ("model_fields_set",)
 """Attributes that classes of verl's have from a package that we do not look into."""
 
 Use = tuple[str, Reliance, str]
@@ -82,7 +82,7 @@ def _names(module: Module) -> Iterator[tuple[str, Reliance]]:
     started = {id(text) for node in module.nodes for text in _after_dash_m(node)}
     for node in module.nodes:
         text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and DOTTED.fullmatch(text) and is_verls(text):
+        if isinstance(text, str) and _DOTTED.fullmatch(text) and is_verls(text):
             yield text, Program() if id(node) in started else Hook() if waits else Name()
 
 
@@ -112,7 +112,7 @@ def _of_annotated(module: Module) -> Iterator[tuple[str, Reliance]]:
         for node in nodes:
             match node:
                 case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in types:
-                    if attribute not in PYDANTIC:
+                    if attribute not in _PYDANTIC:
                         yield types[name], Members(attribute)
                 case ast.Subscript(value=ast.Name(id=name)) if name in types:
                     yield types[name], Members("__getitem__")

@@ -8,7 +8,7 @@ from grpo_verl_ext.contract.our_modules import Module, is_verls
 from grpo_verl_ext.contract.reliances import is_of_self, members
 from grpo_verl_ext.contract.verl_sources import OURS, Found, Function, Sources, statements
 
-PLUGIN = f"{OURS}.verl_plugin"
+_PLUGIN = f"{OURS}.verl_plugin"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _parts_in_the_trainer(ours: Mapping[str, Module]) -> Iterator[str]:
                 and node.arg == "trainer"
                 and isinstance(node.value, ast.Constant)
             ):
-                yield f"{PLUGIN}.{str(node.value.value).replace(':', '.')}"
+                yield f"{_PLUGIN}.{str(node.value.value).replace(':', '.')}"
 
 
 def _lineage(

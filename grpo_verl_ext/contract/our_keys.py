@@ -12,7 +12,7 @@ from grpo_verl_ext.contract.reliances import ANY_MORE
 from grpo_verl_ext.contract.verl_sources import OURS, Function, Sources, statements
 from grpo_verl_ext.utils.keys import POLICY_LOSS
 
-SECTIONS = (
+_SECTIONS = (
     *("actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "distillation"),
     *("ray_kwargs", "reward", "sandbox_fusion", "trainer"),
 )
@@ -50,22 +50,22 @@ OPEN_SECTIONS = (
 )
 """Keys that verl's configuration does not list and its code reads, or hands on to vLLM, Ray or a reward."""
 
-KEY = re.compile(rf"(?<![\w.{ANY_MORE}])(?:{'|'.join(SECTIONS)})(?:\.\w+)+(?==|\Z)")
+KEY = re.compile(rf"(?<![\w.{ANY_MORE}])(?:{'|'.join(_SECTIONS)})(?:\.\w+)+(?==|\Z)")
 """A key, at the end of a text or before a ``=``."""
 
 
 def keys_of(ours: Mapping[str, Module]) -> Iterator[tuple[str, str]]:
     """(key of verl's configuration, module of ours that reads it or has it in a text)."""
-    constants = Constants(ours)
+    constants = _Constants(ours)
     for module in ours.values():
         read = [key for node in module.nodes if isinstance(node, Function) for key in _chains(node)]
         named = [key for node in module.nodes for key in KEY.findall(constants.text(node, module) or "")]
         for key in dict.fromkeys([*read, *named]):
-            if "." in key and key.split(".")[0] in SECTIONS and not is_open(key):
+            if "." in key and key.split(".")[0] in _SECTIONS and not _is_open(key):
                 yield key, module.short
 
 
-class Constants:
+class _Constants:
     """Texts that expressions of our modules stand for, through module-level names and f-strings."""
 
     def __init__(self, ours: Mapping[str, Module]) -> None:
@@ -144,7 +144,7 @@ def _step(node: ast.AST) -> tuple[str | None, ast.expr | None]:
     return None, None
 
 
-def is_open(key: str) -> bool:
+def _is_open(key: str) -> bool:
     """Need the key not stand in verl's configuration?"""
     return any(key == section or key.startswith(f"{section}.") for section in (*OUR_KEYS, *OPEN_SECTIONS))
 
@@ -163,5 +163,5 @@ def keys_of_presets(sources: Sources) -> Iterator[tuple[str, str]]:
     assert package is not None
     for file in sorted((package.parent / "config").rglob("*.yaml")):
         for key in _leaves(yaml.safe_load(file.read_text(encoding="utf-8"))):
-            if key != "defaults" and not is_open(key):
+            if key != "defaults" and not _is_open(key):
                 yield key, str(file.relative_to(package.parent))

@@ -186,7 +186,7 @@ class Hands:
     by_name: tuple[str, ...] = ()
 
     def moved(self, sources: Sources, where: str) -> Iterator[str]:
-        made = [call for call in calls(sources.find(where).node) if is_call_of(call, self.to)]
+        made = [call for call in calls(sources.find(where).node) if _is_call_of(call, self.to)]
         if not made:
             yield f"does not call {self.to}"
         for call in made:
@@ -211,7 +211,7 @@ class InOrder(_Kind):
 
     def moved(self, sources: Sources, where: str) -> Iterator[str]:
         made = calls(sources.find(where).node)
-        places = {name: [place(call) for call in made if is_call_of(call, name)] for name in self.names}
+        places = {name: [place(call) for call in made if _is_call_of(call, name)] for name in self.names}
         for name, found in places.items():
             if not found:
                 yield f"does not call {name}"
@@ -247,11 +247,11 @@ class Keys(_Kind):
     def moved(self, sources: Sources, where: str) -> Iterator[str]:  # noqa: ARG002  # a `Reliance`
         composed = sources.configuration()
         for name in (*self.names, *self.values):
-            if not has_key(composed, name):
+            if not _has_key(composed, name):
                 yield f"has lost its key {name}"
         for name, expected in self.values.items():
-            if has_key(composed, name) and value_of(composed, name) != expected:
-                yield f"has {value_of(composed, name)!r} as {name}, where it had {expected!r}"
+            if _has_key(composed, name) and _value_of(composed, name) != expected:
+                yield f"has {_value_of(composed, name)!r} as {name}, where it had {expected!r}"
 
 
 class PresetKeys(Keys):
@@ -323,7 +323,7 @@ def place(call: ast.Call) -> tuple[int, int]:
     return call.lineno, call.col_offset
 
 
-def is_call_of(call: ast.Call, name: str) -> bool:
+def _is_call_of(call: ast.Call, name: str) -> bool:
     """Is that what is called: its name, the end of its name, or its name and first arguments?"""
     if "(" in name:
         return ast.unparse(call).startswith(name)
@@ -331,7 +331,7 @@ def is_call_of(call: ast.Call, name: str) -> bool:
     return called == name or called.endswith(f".{name}")
 
 
-def has_key(composed: object, key: str) -> bool:
+def _has_key(composed: object, key: str) -> bool:
     """Is the dotted key in nested dictionaries?"""
     for name in key.split("."):
         if not isinstance(composed, dict) or name not in composed:
@@ -340,7 +340,7 @@ def has_key(composed: object, key: str) -> bool:
     return True
 
 
-def value_of(composed: object, key: str) -> object:
+def _value_of(composed: object, key: str) -> object:
     """Its value."""
     for name in key.split("."):
         assert isinstance(composed, dict)

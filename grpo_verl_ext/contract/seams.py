@@ -23,32 +23,32 @@ from grpo_verl_ext.contract.reliances import (
 )
 from grpo_verl_ext.contract.verl_sources import Sources
 
-VLLM_SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer"
+_VLLM_SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer"
 CORE = "verl.trainer.ppo.core_algos"
 TRAINER = "verl.trainer.ppo.v1.trainer_base.PPOTrainer"
-TRAINING_WORKER = "verl.workers.engine_workers.TrainingWorker"
-ACTOR_WORKER = "verl.workers.engine_workers.ActorRolloutRefWorker"
+_TRAINING_WORKER = "verl.workers.engine_workers.TrainingWorker"
+_ACTOR_WORKER = "verl.workers.engine_workers.ActorRolloutRefWorker"
 ENGINE = "verl.workers.engine.fsdp.transformer_impl.FSDPEngine"
 AGENT_LOOP = "verl.experimental.agent_loop"
-REWARD_LOOP = "verl.experimental.reward_loop"
+_REWARD_LOOP = "verl.experimental.reward_loop"
 LOSS = "verl.workers.utils.losses.ppo_loss"
-SEPARATE = "verl.trainer.ppo.v1.trainer_separate_async.PPOTrainerSeparateAsync"
-BALANCING = "verl.utils.seqlen_balancing"
-PADDING = "verl.workers.utils.padding"
+_SEPARATE = "verl.trainer.ppo.v1.trainer_separate_async.PPOTrainerSeparateAsync"
+_BALANCING = "verl.utils.seqlen_balancing"
+_PADDING = "verl.workers.utils.padding"
 ROWS = "verl.utils.tensordict_utils"
-PLATFORM = "verl.plugin.platform"
-MAIN = "verl.trainer.main_ppo"
-AGENT_LOOP_WORKER = "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ"
-POSTPROCESS = f"{AGENT_LOOP_WORKER}._agent_loop_postprocess"
-UPSAMPLE = "verl.trainer.ppo.padding_utils.upsample_batch_to_divisible_size"
-NAIVE = f"{REWARD_LOOP}.reward_manager.naive.NaiveRewardManager"
+_PLATFORM = "verl.plugin.platform"
+_MAIN = "verl.trainer.main_ppo"
+_AGENT_LOOP_WORKER = "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ"
+_POSTPROCESS = f"{_AGENT_LOOP_WORKER}._agent_loop_postprocess"
+_UPSAMPLE = "verl.trainer.ppo.padding_utils.upsample_batch_to_divisible_size"
+_NAIVE = f"{_REWARD_LOOP}.reward_manager.naive.NaiveRewardManager"
 MEGATRON = "verl.workers.engine.megatron.transformer_impl.MegatronEngine"
-VEOMNI = "verl.workers.engine.veomni.transformer_impl.VeOmniEngine"
-TORCHTITAN = "verl.workers.engine.torchtitan.transformer_impl.TorchTitanEngine"
-V0 = "verl.trainer.ppo.ray_trainer.RayPPOTrainer"
-EXPERIMENTAL = "verl.experimental"
-SEPARATION = f"{EXPERIMENTAL}.separation.ray_trainer.SeparateRayPPOTrainer"
-OTHER_DRIVERS = ("one_step_off_policy.main_ppo", "fully_async_policy.fully_async_main")
+_VEOMNI = "verl.workers.engine.veomni.transformer_impl.VeOmniEngine"
+_TORCHTITAN = "verl.workers.engine.torchtitan.transformer_impl.TorchTitanEngine"
+_V0 = "verl.trainer.ppo.ray_trainer.RayPPOTrainer"
+_EXPERIMENTAL = "verl.experimental"
+_SEPARATION = f"{_EXPERIMENTAL}.separation.ray_trainer.SeparateRayPPOTrainer"
+_OTHER_DRIVERS = ("one_step_off_policy.main_ppo", "fully_async_policy.fully_async_main")
 
 
 def seam(where: str, relies: Reliance, *by: str) -> Seam:
@@ -59,11 +59,11 @@ def seam(where: str, relies: Reliance, *by: str) -> Seam:
 SEAMS: list[Seam] = [
     # --- How a training starts
     # Else a refused training would already run, or the CPU platform lose to the device that verl found.
-    seam(f"{MAIN}.main", InOrder("auto_set_device", "validate_config", "run_ppo"), ".patches.driver"),
-    seam(f"{MAIN}.main", Hands("validate_config", by_name=("config",)), ".patches.driver"),
+    seam(f"{_MAIN}.main", InOrder("auto_set_device", "validate_config", "run_ppo"), ".patches.driver"),
+    seam(f"{_MAIN}.main", Hands("validate_config", by_name=("config",)), ".patches.driver"),
     # Else the workers would start without their platform, watch and own queue, on any Ray that they find.
     seam(
-        f"{MAIN}.run_ppo",
+        f"{_MAIN}.run_ppo",
         Has(
             "config.ray_kwargs.get('ray_init', {})",
             "ray_init_kwargs.get('runtime_env', {})",
@@ -74,15 +74,15 @@ SEAMS: list[Seam] = [
         "utils.which_ray",
     ),
     seam("verl.utils.config.validate_config", Replaced("config", ANY_MORE), ".patches.driver"),
-    seam(f"{MAIN}.run_ppo", Replaced("config", "task_runner_class"), ".patches.driver"),
+    seam(f"{_MAIN}.run_ppo", Replaced("config", "task_runner_class"), ".patches.driver"),
     *(
         # Else our hook in run_ppo would never be called.
         seam(
-            f"{EXPERIMENTAL}.{driver}.main",
+            f"{_EXPERIMENTAL}.{driver}.main",
             Has("from verl.trainer.main_ppo import run_ppo"),
             ".patches.driver",
         )
-        for driver in OTHER_DRIVERS
+        for driver in _OTHER_DRIVERS
     ),
     # Else the doctor would refuse what verl trains.
     seam(
@@ -101,7 +101,7 @@ SEAMS: list[Seam] = [
         Hands("TransferQueueController.options", by_name=("name", "namespace")),
         ".patches.transfer_queue",
     ),
-    seam(f"{VLLM_SERVER}.run_server", Replaced(ANY_MORE), ".patches.watchdog"),
+    seam(f"{_VLLM_SERVER}.run_server", Replaced(ANY_MORE), ".patches.watchdog"),
     # Else the watch would overlook the death of this actor.
     seam(
         f"{AGENT_LOOP}.agent_loop.AgentLoopManager._init_agent_loop_workers",
@@ -110,13 +110,13 @@ SEAMS: list[Seam] = [
     ),
     # Else the watch would overlook the death of this actor.
     seam(
-        f"{REWARD_LOOP}.reward_loop.RewardLoopManager._init_reward_loop_workers",
+        f"{_REWARD_LOOP}.reward_loop.RewardLoopManager._init_reward_loop_workers",
         Has("name=f'reward_loop_worker_{i}'"),
         ".patches.watchdog",
     ),
     # Else the watch would overlook the death of this actor.
     seam(
-        f"{VLLM_SERVER.rpartition('.')[0]}.vLLMReplica._get_server_name_prefix",
+        f"{_VLLM_SERVER.rpartition('.')[0]}.vLLMReplica._get_server_name_prefix",
         Has("vllm_"),
         ".patches.watchdog",
     ),
@@ -223,7 +223,7 @@ SEAMS: list[Seam] = [
     ),
     seam(f"{TRAINER}._setup", Has("distillation_config=self.config.get('distillation')"), ".teacher.worker"),
     seam(
-        f"{MAIN}.TaskRunnerV1.init_agent_loop_manager",
+        f"{_MAIN}.TaskRunnerV1.init_agent_loop_manager",
         Has("load_class_from_fqn(manager_class_fqn, 'AgentLoopManager')"),
         ".teacher.trainer",
     ),
@@ -275,7 +275,7 @@ SEAMS: list[Seam] = [
         ".trainer_modes",
     ),
     # Else we would replace another worker class of verl.
-    seam(f"{SEPARATE}._init_resource_pool_mgr", Has("ray.remote(DetachActorWorker)"), ".trainer_modes"),
+    seam(f"{_SEPARATE}._init_resource_pool_mgr", Has("ray.remote(DetachActorWorker)"), ".trainer_modes"),
     seam(f"{TRAINER}._validate", Hands("self._val_metrics_update", by_place=4), ".measure.training_rewards"),
     # Else a key's values would not be those of the responses in their order.
     seam(
@@ -329,7 +329,7 @@ SEAMS: list[Seam] = [
         ".reference.trainer",
     ),
     # Else GVPO would take a drift for zero that is not.
-    seam(f"{SEPARATE}._compute_old_log_prob", Has("self.local_trigger_step == 0"), ".mini_batch.trainer"),
+    seam(f"{_SEPARATE}._compute_old_log_prob", Has("self.local_trigger_step == 0"), ".mini_batch.trainer"),
     # Else a mini-batch would cut groups.
     seam(
         f"{TRAINER}._update_actor",
@@ -375,7 +375,7 @@ SEAMS: list[Seam] = [
     seam("transfer_queue.get_client", Called(), ".batch.sessions"),
     seam("transfer_queue.kv_list", Called(("partition_id",)), ".batch.sessions"),
     # Else rows would be put into wrong groups.
-    seam(POSTPROCESS, Has("keys.append(f'{uid}_{session_id}_{i}')"), ".batch.fields", ".batch.sessions"),
+    seam(_POSTPROCESS, Has("keys.append(f'{uid}_{session_id}_{i}')"), ".batch.fields", ".batch.sessions"),
     # Else several outputs of a session, a list, would not fail here and go unnoticed.
     seam(
         f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._agent_loop_postprocess",
@@ -384,7 +384,7 @@ SEAMS: list[Seam] = [
     ),
     # Else padding would count as responses.
     seam(
-        UPSAMPLE, Has("pad_uid = f'pad{uuid.uuid4().hex}'"), ".batch.fields", ".batch.sessions", "runs.dumps"
+        _UPSAMPLE, Has("pad_uid = f'pad{uuid.uuid4().hex}'"), ".batch.fields", ".batch.sessions", "runs.dumps"
     ),
     # Else the steps of padding would count.
     seam(
@@ -425,7 +425,7 @@ SEAMS: list[Seam] = [
             ),
             ".preflight.support",
         )
-        for engine in (ENGINE, MEGATRON, VEOMNI, TORCHTITAN)
+        for engine in (ENGINE, MEGATRON, _VEOMNI, _TORCHTITAN)
     ),
     *(
         seam(
@@ -434,7 +434,7 @@ SEAMS: list[Seam] = [
         for where in (
             f"{ENGINE}WithLMHead.forward_step",
             f"{MEGATRON}WithLMHead.postprocess_micro_batch_func",
-            f"{TORCHTITAN}WithLMHead.forward_step",
+            f"{_TORCHTITAN}WithLMHead.forward_step",
         )
     ),
     # Else the gradient would have another scale.
@@ -445,12 +445,12 @@ SEAMS: list[Seam] = [
     ),
     # Else the gradient would have another scale.
     seam(
-        f"{TORCHTITAN}.__init__",
+        f"{_TORCHTITAN}.__init__",
         Has("enable_fsdp_gradient_division(model_part, dp_size)"),
         ".preflight.support",
     ),
-    seam(VEOMNI, Derived(ENGINE), ".preflight.support"),
-    seam(f"{VEOMNI}WithLMHead", Derived(f"{ENGINE}WithLMHead"), ".preflight.support"),
+    seam(_VEOMNI, Derived(ENGINE), ".preflight.support"),
+    seam(f"{_VEOMNI}WithLMHead", Derived(f"{ENGINE}WithLMHead"), ".preflight.support"),
     seam("verl.workers.config.McoreActorConfig", Members("strategy", "megatron"), ".preflight.training"),
     seam(
         "verl.workers.config.engine.McoreEngineConfig",
@@ -459,7 +459,7 @@ SEAMS: list[Seam] = [
     ),
     # Else the loss would be divided by a wrong number of responses.
     seam(
-        f"{V0}._update_actor",
+        f"{_V0}._update_actor",
         Has(
             "ppo_mini_batch_size = ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n",
             "global_batch_size=ppo_mini_batch_size",
@@ -467,18 +467,18 @@ SEAMS: list[Seam] = [
         ".preflight.support",
     ),
     # Else the estimator would take defaults for our options.
-    seam(f"{V0}.fit", Has("config=self.config.algorithm"), ".preflight.support"),
-    seam(SEPARATION, Derived(V0), ".preflight.support"),
+    seam(f"{_V0}.fit", Has("config=self.config.algorithm"), ".preflight.support"),
+    seam(_SEPARATION, Derived(_V0), ".preflight.support"),
     # Else the estimator would take defaults for our options.
-    seam(f"{SEPARATION}._fit_compute_advantage", Has("config=self.config.algorithm"), ".preflight.support"),
+    seam(f"{_SEPARATION}._fit_compute_advantage", Has("config=self.config.algorithm"), ".preflight.support"),
     seam(
-        f"{EXPERIMENTAL}.one_step_off_policy.ray_trainer.OneStepOffRayTrainer",
-        Derived(SEPARATION),
+        f"{_EXPERIMENTAL}.one_step_off_policy.ray_trainer.OneStepOffRayTrainer",
+        Derived(_SEPARATION),
         ".preflight.support",
     ),
     seam(
-        f"{EXPERIMENTAL}.fully_async_policy.fully_async_trainer.FullyAsyncTrainer",
-        Derived(SEPARATION),
+        f"{_EXPERIMENTAL}.fully_async_policy.fully_async_trainer.FullyAsyncTrainer",
+        Derived(_SEPARATION),
         ".preflight.support",
     ),
     # Else no group would be filtered out.
@@ -515,7 +515,7 @@ SEAMS: list[Seam] = [
         ".preflight.support",
     ),
     # --- Workers and engines
-    seam(f"{TRAINING_WORKER}.train_mini_batch", Hands("self.train_batch", by_place=1), ".mini_batch.worker"),
+    seam(f"{_TRAINING_WORKER}.train_mini_batch", Hands("self.train_batch", by_place=1), ".mini_batch.worker"),
     seam(
         "verl.workers.config.engine.EngineConfig",
         Members(
@@ -528,10 +528,10 @@ SEAMS: list[Seam] = [
         ".mini_batch.worker",
         ".cpu.engines",
     ),
-    seam(ACTOR_WORKER, Members("actor_worker_cls", "actor", "ref"), ".gvpo.worker", ".reference.worker"),
+    seam(_ACTOR_WORKER, Members("actor_worker_cls", "actor", "ref"), ".gvpo.worker", ".reference.worker"),
     seam(
         "verl.experimental.separation.engine_workers.DetachActorWorker",
-        Derived(ACTOR_WORKER),
+        Derived(_ACTOR_WORKER),
         ".gvpo.worker",
     ),
     seam("verl.single_controller.base.worker_group.WorkerGroup", Members("_dispatch_info"), ".batch.fields"),
@@ -584,7 +584,7 @@ SEAMS: list[Seam] = [
     ),
     # Else vLLM would not be told the seed.
     seam(
-        f"{VLLM_SERVER}.generate",
+        f"{_VLLM_SERVER}.generate",
         Has("SamplingParams(max_tokens=max_tokens, **sampling_params)"),
         ".measure.request_seeds",
     ),
@@ -610,7 +610,7 @@ SEAMS: list[Seam] = [
         Members("tokenizer", "processor", "hf_config"),
         ".measure.gold_responses",
     ),
-    seam(f"{ACTOR_WORKER}.compute_log_prob", Called(("data",)), ".measure.gold_responses"),
+    seam(f"{_ACTOR_WORKER}.compute_log_prob", Called(("data",)), ".measure.gold_responses"),
     # Else the log-probs would be of another temperature, or of other tokens.
     seam(
         f"{TRAINER}._compute_ref_log_prob",
@@ -648,9 +648,9 @@ SEAMS: list[Seam] = [
         ".stored.trainer",
     ),
     # Else verl's default agent loop would run, and sample everything.
-    seam(f"{AGENT_LOOP_WORKER}.generate_sequences", Has("if 'agent_name' not in batch"), ".stored.trainer"),
+    seam(f"{_AGENT_LOOP_WORKER}.generate_sequences", Has("if 'agent_name' not in batch"), ".stored.trainer"),
     # Else sessions would not know which sample they are, or not see the column.
-    seam(f"{AGENT_LOOP_WORKER}._run_prompt", Has("session_id=i, **prompt"), ".stored.rollout"),
+    seam(f"{_AGENT_LOOP_WORKER}._run_prompt", Has("session_id=i, **prompt"), ".stored.rollout"),
     # Else the server would be asked for what is stored, or the origin of a response be lost.
     seam(
         f"{AGENT_LOOP}.single_turn_agent_loop.SingleTurnAgentLoop.run",
@@ -667,12 +667,12 @@ SEAMS: list[Seam] = [
         ".stored.rollout",
     ),
     # Else verl's staleness of stored responses would be that of another step.
-    seam(POSTPROCESS, Has("field['extra_fields'].get('min_global_steps')"), ".stored.rollout"),
+    seam(_POSTPROCESS, Has("field['extra_fields'].get('min_global_steps')"), ".stored.rollout"),
     # --- Rewards
     seam("verl.DataProto", Members("batch", "non_tensor_batch"), ".rewards.manager"),
-    seam(f"{NAIVE}.run_single", Overridden("data"), ".rewards.manager"),
+    seam(f"{_NAIVE}.run_single", Overridden("data"), ".rewards.manager"),
     seam(
-        f"{NAIVE}.run_single",
+        f"{_NAIVE}.run_single",
         Hands("self.compute_score", by_name=("data_source", "solution_str", "ground_truth", "extra_info")),
         "rewards.weighted_sum",
         "rewards.reasoning_gym",
@@ -685,13 +685,13 @@ SEAMS: list[Seam] = [
     ),
     # Else the reward would be another function of the model's score than verl's.
     seam(
-        f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score_disrm",
+        f"{_REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score_disrm",
         Has("{'model': model_name, 'input': disrm_prompt, 'use_activation': False}"),
         ".rewards.response_scores",
     ),
     # Else a model that reads the chat in its own template would read another text than on verl's server.
     seam(
-        f"{REWARD_LOOP}.reward_loop.RewardLoopWorker._preprocess_reward_inputs",
+        f"{_REWARD_LOOP}.reward_loop.RewardLoopWorker._preprocess_reward_inputs",
         Has(
             "list(data_item.non_tensor_batch['raw_prompt'])",
             "chat.append({'role': 'assistant', 'content': rollout_response})",
@@ -701,7 +701,7 @@ SEAMS: list[Seam] = [
     ),
     # Else the reward model alone would pay, though our check has passed.
     seam(
-        f"{REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score",
+        f"{_REWARD_LOOP}.reward_loop.RewardLoopWorker.compute_score",
         Has("self.config.reward.custom_reward_function.path is not None"),
         ".rewards.checks",
     ),
@@ -709,7 +709,7 @@ SEAMS: list[Seam] = [
     seam("verl.utils.reward_score.default_compute_score", Name(), ".rewards.checks"),
     # --- The CPU platform
     seam(
-        f"{PLATFORM}.PlatformBase.is_platform_available", Called(by_name=("use_smi_check",)), ".cpu.platform"
+        f"{_PLATFORM}.PlatformBase.is_platform_available", Called(by_name=("use_smi_check",)), ".cpu.platform"
     ),
     seam(
         "verl.utils.distributed.initialize_global_process_group_ray",
@@ -717,7 +717,7 @@ SEAMS: list[Seam] = [
         ".cpu.patches",
     ),
     seam(
-        f"{TRAINING_WORKER}.__init__",
+        f"{_TRAINING_WORKER}.__init__",
         Hands("initialize_global_process_group_ray", by_name=("timeout_second",)),
         ".cpu.patches",
     ),
@@ -741,7 +741,7 @@ SEAMS: list[Seam] = [
     # --- Configuration
     seam("verl.trainer.config", Name(), ".compose"),
     # Else our checks would see another configuration than the training.
-    seam(f"{MAIN}.main", Has("config_path='config', config_name='ppo_trainer'"), ".compose"),
+    seam(f"{_MAIN}.main", Has("config_path='config', config_name='ppo_trainer'"), ".compose"),
     seam(
         CONFIGURATION,
         Keys(values={"trainer.use_v1": True, "actor_rollout_ref.hybrid_engine": True}),
@@ -803,7 +803,7 @@ SEAMS: list[Seam] = [
     ),
     # Else overlong responses would cost nothing.
     seam(
-        f"{REWARD_LOOP}.reward_manager.dapo.DAPORewardManager.__init__",
+        f"{_REWARD_LOOP}.reward_manager.dapo.DAPORewardManager.__init__",
         Has("config.reward.get('reward_kwargs', {}).get('overlong_buffer_cfg', None)"),
         "config/algo/dapo.yaml",
         ".rewards.checks",
@@ -813,9 +813,9 @@ SEAMS: list[Seam] = [
 
 PLACES: dict[str, tuple[str, ...]] = {
     f"{AGENT_LOOP}.agent_loop.register": ("agent_name",),
-    f"{REWARD_LOOP}.reward_manager.register": ("name",),
-    f"{PLATFORM}.PlatformRegistry.get": ("name",),
-    UPSAMPLE: ("batch", "batch_multiple", "eos_token_id"),
+    f"{_REWARD_LOOP}.reward_manager.register": ("name",),
+    f"{_PLATFORM}.PlatformRegistry.get": ("name",),
+    _UPSAMPLE: ("batch", "batch_multiple", "eos_token_id"),
     "verl.trainer.ppo.utils.create_rl_dataset": ("data_paths", "data_config", "tokenizer", "processor"),
     "verl.trainer.ppo.utils.need_critic": ("config",),
     "verl.trainer.ppo.utils.need_reference_policy": ("config",),
@@ -824,9 +824,9 @@ PLACES: dict[str, tuple[str, ...]] = {
     "verl.utils.config.omega_conf_to_dataclass": ("config",),
     "verl.utils.debug.marked_timer": ("name", "timing_raw"),
     "verl.utils.metric.Metric.aggregate_dp": ("metric_lists",),
-    f"{BALANCING}.calculate_workload": ("seqlen_list",),
-    f"{BALANCING}.get_seqlen_balanced_partitions": ("seqlen_list",),
-    f"{BALANCING}.log_seqlen_unbalance": ("seqlen_list", "partitions", "prefix"),
+    f"{_BALANCING}.calculate_workload": ("seqlen_list",),
+    f"{_BALANCING}.get_seqlen_balanced_partitions": ("seqlen_list",),
+    f"{_BALANCING}.log_seqlen_unbalance": ("seqlen_list", "partitions", "prefix"),
     f"{ROWS}.assign_non_tensor": ("tensor_dict",),
     f"{ROWS}.assign_non_tensor_stack": ("tensor_dict", "key", "val"),
     f"{ROWS}.get": ("tensordict", "key"),
@@ -835,7 +835,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "verl.utils.tokenizer.chat_template.apply_chat_template": ("processor", "messages"),
     "verl.utils.tokenizer.normalize_token_ids": ("tokenized_output",),
     LOSS: ("config", "model_output", "data"),
-    f"{PADDING}.response_from_nested": ("tensor", "response_mask"),
+    f"{_PADDING}.response_from_nested": ("tensor", "response_mask"),
 }
 """Parameters of functions that we call by place, in the order in which we mean them."""
 

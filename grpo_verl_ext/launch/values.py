@@ -21,7 +21,7 @@ from grpo_verl_ext.verl_plugin.preflight.names import differing
 
 ALGO = "algo"
 """The Hydra group of the presets."""
-GROUP = f"+{ALGO}@_global_"
+_GROUP = f"+{ALGO}@_global_"
 """Chooses a preset, and is an error of Hydra's where verl has not loaded the plugin."""
 
 _WIRING = (f"{SECTION}.preset", f"{ACTOR}.policy_loss._target_", f"{ACTOR}.policy_loss.max_response_length")
@@ -60,7 +60,7 @@ def words_of(preset: str, overrides: Sequence[str]) -> list[str]:
     """
     is_override = (each.startswith("~") or ("=" in each and not each.startswith("-")) for each in overrides)
     first = next((at for at, it_is in enumerate(is_override) if it_is), len(overrides))
-    return [*overrides[:first], f"{GROUP}={preset}", *overrides[first:]]
+    return [*overrides[:first], f"{_GROUP}={preset}", *overrides[first:]]
 
 
 def values(

@@ -130,7 +130,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
     def _gathered(self, part: mini_batch.PartOfRows) -> tuple[list[mini_batch.PartOfRows], int]:
         """Return the parts of all ranks, and the place of this rank's among them."""
         group = self.engine.get_data_parallel_group()
-        columns = (of_all_ranks(each, group) for each in part)
+        columns = (_of_all_ranks(each, group) for each in part)
         return [mini_batch.PartOfRows(*each) for each in zip(*columns, strict=True)], dist.get_rank(group)
 
     def _statistic_of(self, data: TensorDict, model_output: dict[str, Any]) -> Tensor:
@@ -181,7 +181,7 @@ def _of_responses(model_output: dict[str, Any], data: TensorDict) -> Tensor:
     return values
 
 
-def of_all_ranks(values: Tensor, group: Any) -> list[Tensor]:
+def _of_all_ranks(values: Tensor, group: Any) -> list[Tensor]:
     """Return the values of every rank, (M, N) with an N of its own each."""
     values = values.to(get_device_id())
     ranks = dist.get_world_size(group)

@@ -47,7 +47,7 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
         return TextReader(
             self.tokenizer,
             hf_tokenizer(name_or_path=copy_to_local(src=path)),
-            end_tokens(self.tokenizer, self.model_config.generation_config),
+            _end_tokens(self.tokenizer, self.model_config.generation_config),
             path,
             self.config.data.get("apply_chat_template_kwargs") or {},
         )
@@ -147,7 +147,7 @@ class TeacherAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         self.agent_loop_workers_class = ray.remote(TeacherAgentLoopWorker)
 
 
-def end_tokens(tokenizer: Any, generation: Any) -> set[int]:
+def _end_tokens(tokenizer: Any, generation: Any) -> set[int]:
     """Return the tokens with which a policy ends a response: its tokenizer's and its generation settings'."""
     found = {tokenizer.eos_token_id}
     given = getattr(generation, "eos_token_id", None)
