@@ -124,11 +124,18 @@ def seen_by_a_worker() -> _Seen:
 
     Raises:
         ValueError: ray.init refuses the address.
+        RuntimeError: Ray does not start.
         TimeoutError: the worker does not answer.
         ray.exceptions.RayError: the worker fails.
     """
     address = which_ray().address
-    ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    except Exception as error:
+        # Of a node that does not start in 30 seconds Ray raises no class of its own.
+        if type(error) is not Exception:
+            raise
+        raise RuntimeError(str(error)) from error
     try:
         found: _Seen = ray.get(ray.remote(num_cpus=0)(seen_here).remote(), timeout=_WORKER_SECONDS)
     finally:

@@ -819,6 +819,17 @@ def test_an_address_that_ray_does_not_take_is_a_complaint(
     assert content["complaints"][0].startswith("a Ray worker could not be asked: Invalid Ray address")
 
 
+def test_a_ray_that_does_not_start_is_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy_machine(*args: object, **kwargs: object) -> None:
+        raise Exception("The current node timed out during startup.")  # as Ray's node.py does
+
+    monkeypatch.setattr("ray.init", busy_machine)
+    finished = CliRunner().invoke(app, ["doctor", "--json"])
+    assert finished.exit_code == 2
+    said = "a Ray worker could not be asked: The current node timed out during startup."
+    assert json.loads(finished.stdout)["complaints"] == [said]
+
+
 def test_a_plugin_that_verl_does_not_load_is_said(python: Python) -> None:
     seen_by_a_worker = (
         "from grpo_verl_ext.doctor import environment; environment.seen_by_a_worker = environment.seen_here"
