@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from email.message import Message
 from email.parser import Parser
-from importlib.metadata import distributions, requires
+from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, requires
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,62 @@ def test_without_an_address_none_is_invented(tmp_path: Path) -> None:
         metadata = Parser().parsestr(member.read().decode())
     assert metadata.get_all("Project-URL") is None
     assert metadata.get_payload() == (ROOT / "README.md").read_text()
+
+
+IMPORTED_WITHOUT = """
+import importlib, sys
+from importlib.machinery import PathFinder
+class WithoutThese(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {absent} else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutThese
+for name in {modules}:
+    importlib.import_module(name)
+"""
+
+
+@pytest.mark.long
+def test_the_site_is_built_with_its_extra_alone(wheel: zipfile.ZipFile) -> None:
+    """What the page of the API imports needs no other extra; Read the Docs installs this one."""
+    assert '".[docs]"' in (ROOT / ".readthedocs.yaml").read_text()
+    ours = [Requirement(text) for text in metadata_of(wheel).get_all("Requires-Dist", [])]
+    there = with_all_they_need(needed_by(ours, {"docs"}))
+    all_extras = {"ablation", "cpu", "iterate", "smollm2", "tasks"}
+    others = {canonicalize_name(each.name) for each in needed_by(ours, all_extras)} - there
+    absent = [
+        module
+        for module, names in packages_distributions().items()
+        if others.intersection(map(canonicalize_name, names))
+    ]
+    assert "reasoning_gym" in absent
+    page = (ROOT / "docs" / "api.md").read_text()
+    modules = re.findall(r"automodule:: (\S+)", page)
+    modules += re.findall(r"auto(?:function|class):: (\S+)\.\w+", page)
+    assert "grpo_verl_ext.ablation.statistics.analysis" in modules
+    code = IMPORTED_WITHOUT.format(absent=absent, modules=modules)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=300)
+
+
+def needed_by(requirements: list[Requirement], extras: set[str]) -> list[Requirement]:
+    names = ["", *extras]
+    return [r for r in requirements if not r.marker or any(r.marker.evaluate({"extra": n}) for n in names)]
+
+
+def with_all_they_need(requirements: list[Requirement]) -> set[str]:
+    """Names of these packages and, where they are installed, of what they need in turn."""
+    found: set[str] = set()
+    while requirements:
+        each = requirements.pop()
+        name = canonicalize_name(each.name)
+        if name not in found:
+            found.add(name)
+            try:
+                further = [Requirement(text) for text in requires(name) or []]
+            except PackageNotFoundError:
+                continue
+            requirements += needed_by(further, each.extras)
+    return found
 
 
 def workflow(name: str) -> dict[str, dict[str, Any]]:
