@@ -3,6 +3,7 @@
 The keys of ``actor.policy_loss`` are those of verl's loss ``clip_cov``, which draws in each micro-batch.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -14,6 +15,8 @@ from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.clipped import ClipRange, check_clip_range, check_no_dual_clip, clip_events
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, MiniBatchStatistic, TokenLoss
+from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.keys import POLICY_LOSS
 from grpo_verl_ext.utils.options import Number, Section, option
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -57,6 +60,23 @@ def _clip_cov(  # noqa: PLR0917  # a loss's arguments
     return covariance.clip_cov_surrogate(*tokens, clip_ratio_low=clip.low, clip_ratio_high=clip.high)
 
 
+def _check_bounds(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`
+    """Refuse bounds between which no covariance lies.
+
+    Raises:
+        SettingError: the lower one is not below the upper one.
+    """
+    low, high = actor["policy_loss"]["clip_cov_lb"], actor["policy_loss"]["clip_cov_ub"]
+    if not low < high:
+        raise SettingError(
+            f"{POLICY_LOSS}.clip_cov_lb",
+            low,
+            why=f"{POLICY_LOSS}.clip_cov_ub is {high}, and no covariance lies between: no token is drawn",
+            valid="a number below it",
+            fix=Line(f"{POLICY_LOSS}.clip_cov_lb=1.0", f"{POLICY_LOSS}.clip_cov_ub=5.0"),
+        )
+
+
 CLIP_COV = Algorithm(
     "clip_cov",
     "arXiv 2505.22617",
@@ -69,7 +89,7 @@ CLIP_COV = Algorithm(
         doc=str(covariance.clip_cov_surrogate.__doc__),
         options=ClipCovOptions,
         needs=MiniBatchStatistic(_drawn, metric="actor/frac_cov_clipped"),
-        settings=(check_clip_range, check_no_dual_clip),
+        settings=(check_clip_range, check_no_dual_clip, _check_bounds),
     ),
     title="Cui et al., The Entropy Mechanism of RL for Reasoning Language Models",
     fixes="entropy that collapses: some of the tokens that lower it get no gradient",

@@ -9,7 +9,7 @@ from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 from grpo_verl_ext.catalogue.verls import clip_ratio
-from grpo_verl_ext.utils.errors import Line, Problem
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR
 
 _LARGE = 100.0
@@ -21,14 +21,14 @@ _PPOS_RANGE = 0.2
 def _advise(papers: str, config: DictConfig) -> Iterator[Problem]:
     """Warn of verl's defaults, which are made for a clip of ρ and are other numbers here."""
     actor = config.actor_rollout_ref.actor
-    if actor.clip_ratio_c is None or actor.clip_ratio_c < _LARGE:
+    if actor.clip_ratio_c is not None and actor.clip_ratio_c < _LARGE:
         key = f"{ACTOR}.clip_ratio_c"
         yield Problem(
             key,
             actor.clip_ratio_c,
             why="DPPO truncates ρ there, and small values bias the gradient against rare tokens (arXiv "
             "2602.04879, §5.4); verl's default 3.0 is that of a dual clip",
-            valid="a large number, or no truncation that acts",
+            valid="a large number",
             fix=Line(f"{key}=10000.0"),
         )
     for side in ("low", "high"):
@@ -44,9 +44,25 @@ def _advise(papers: str, config: DictConfig) -> Iterator[Problem]:
             )
 
 
+def _check_truncation(config: DictConfig) -> None:
+    """Refuse null, at which verl's loss raises at its first update, after a rollout.
+
+    Raises:
+        SettingError: ``clip_ratio_c`` is null.
+    """
+    key = f"{ACTOR}.clip_ratio_c"
+    if config.actor_rollout_ref.actor.clip_ratio_c is None:
+        why, fix = "verl's DPPO truncates ρ there, and cannot without a number", Line(f"{key}=10000.0")
+        raise SettingError(key, None, why=why, valid="a large number", fix=fix)
+
+
 def dppo(name: str, equation: str, loss_mode: str, threshold: str) -> Algorithm:
     """Return DPPO with one of its divergences, on verl's loss of that name."""
-    loss = VerlsLoss(loss_mode, advice={"verls-losses": partial(_advise, threshold)})
+    loss = VerlsLoss(
+        loss_mode,
+        checks={"settings": _check_truncation},
+        advice={"verls-losses": partial(_advise, threshold)},
+    )
     return Algorithm(
         name,
         f"arXiv 2602.04879, {equation}",

@@ -2,13 +2,16 @@
 
 from typing import Any
 
+from omegaconf import DictConfig
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.weights import no_token_weights
+from grpo_verl_ext.catalogue.weights import no_token_rejection, no_token_weights
+from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.keys import BYPASS, MODE, POLICY_LOSS, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
 _TAU = 0.1
@@ -30,6 +33,51 @@ def _kimi(
     return mirror_descent_loss(log_prob, old_log_prob, advantages, response_mask, tau=tau)
 
 
+def _check_left_out(config: DictConfig) -> None:
+    """Refuse options that leave responses out by an advantage of 0, or for having moved.
+
+    Raises:
+        SettingError: one of them is set; the squared log-ratio would pull such responses back.
+    """
+    masks, threshold = f"{SECTION}.mask_truncated_completions", f"{POLICY_LOSS}.off_policy_mask_threshold"
+    if setting(config, masks):
+        raise SettingError(
+            masks,
+            True,
+            why="it gives truncated responses the advantage 0, which the squared log-ratio of kimi does not "
+            "leave out: it pulls them back to π_old",
+            valid="false, and a reward that punishes them",
+            fix=Line(f"{masks}=false"),
+        )
+    if setting(config, threshold) is not None:
+        raise SettingError(
+            threshold,
+            setting(config, threshold),
+            why="it leaves out bad responses that have moved far, which the squared log-ratio of kimi is "
+            "there to hold",
+            valid="null",
+            fix=Line(f"{threshold}=null"),
+        )
+
+
+def _check_old_policy(config: DictConfig) -> None:
+    """Refuse old log-probs of several policies in the responses to one prompt.
+
+    Raises:
+        SettingError: bypass mode, where responses of a prompt may come from several steps.
+    """
+    mode = str(setting(config, MODE, ""))
+    if setting(config, BYPASS) and setting(config, "trainer.use_v1", True) and mode.endswith("_async"):
+        raise SettingError(
+            BYPASS,
+            True,
+            why=f"with {MODE}={mode} the responses of a prompt may be sampled from different policies, and "
+            "kimi's mean reward of a prompt stands for the normaliser of one",
+            valid="false",
+            fix=Line(f"{BYPASS}=false"),
+        )
+
+
 KIMI = Algorithm(
     "kimi",
     "arXiv 2501.12599, §2.3.2",
@@ -44,8 +92,12 @@ KIMI = Algorithm(
         checks={
             "kimi-weights": no_token_weights(
                 "the squared error of policy mirror descent has the same minimum wherever its responses come "
-                "from (arXiv 2501.12599, §2.3.2), and a weight of a token makes it another function"
-            )
+                "from (arXiv 2501.12599, §2.3.2), and a weight of a token makes it another function",
+                has_rollouts_ratio=False,
+            ),
+            "kimi-rejection": no_token_rejection,
+            "kimi-left-out": _check_left_out,
+            "kimi-old-policy": _check_old_policy,
         },
     ),
     title="Kimi Team, Scaling RL with LLMs",

@@ -4,10 +4,9 @@ The keys of ``actor.policy_loss`` are those of verl's loss ``kl_cov``, which ran
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 from omegaconf import DictConfig
-from pydantic import Field
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import covariance
@@ -16,9 +15,9 @@ from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.clip_cov import Share
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, MiniBatchStatistic, TokenLoss
-from grpo_verl_ext.utils.errors import Problem
-from grpo_verl_ext.utils.keys import ACTOR, setting
-from grpo_verl_ext.utils.options import Section, option
+from grpo_verl_ext.utils.errors import Line, Problem
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, setting
+from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
 
 class KlCovOptions(Section):
@@ -27,9 +26,7 @@ class KlCovOptions(Section):
     kl_cov_ratio: Share = option(
         0.0002, "share of the mini-batch's tokens that KL-Cov penalises", "a number in (0, 1]", "0.002"
     )
-    ppo_kl_coef: Annotated[float, Field(ge=0, allow_inf_nan=False)] = option(
-        0.1, "coefficient of KL-Cov's penalty", "a finite number ≥ 0", "1.0"
-    )
+    ppo_kl_coef: PositiveFloat = option(0.1, "coefficient of KL-Cov's penalty", "a finite number > 0", "1.0")
 
 
 def _largest(rows: MiniBatchRows, config: Any) -> Tensor:
@@ -51,18 +48,23 @@ def _kl_cov(  # noqa: PLR0917  # a loss's arguments
     return covariance.kl_cov_surrogate(*tokens, coefficient=coefficient)
 
 
+_UPDATES = 8
+"""Updates on a rollout in the authors' scripts."""
+
+
 def _advise_updates(config: DictConfig) -> Iterator[Problem]:
     """Warn of one update on a rollout, at which the penalty |log ρ| has no gradient."""
     key = f"{ACTOR}.ppo_mini_batch_size"
     prompts, mini_batch = setting(config, "data.train_batch_size"), setting(config, key)
-    if prompts == mini_batch and setting(config, f"{ACTOR}.ppo_epochs") == 1:
+    one_update = prompts == mini_batch and setting(config, f"{ACTOR}.ppo_epochs") == 1
+    if one_update and isinstance(prompts, int) and not setting(config, BYPASS):
         yield Problem(
             key,
             mini_batch,
             why="KL-Cov's penalty |log ρ| has no gradient at the first update on a rollout, where ρ = 1, and "
             "there is no other: this trains the unclipped surrogate alone",
-            valid="less than data.train_batch_size; the authors do 8 updates on a rollout",
-            fix=f"{key}=<an eighth of data.train_batch_size>",
+            valid=f"less than data.train_batch_size; the authors do {_UPDATES} updates on a rollout",
+            fix=Line(f"{key}={max(1, prompts // _UPDATES)}"),
         )
 
 

@@ -8,7 +8,7 @@ from grpo_verl_ext.algorithms.topr import topr_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.weights import no_token_weights
+from grpo_verl_ext.catalogue.weights import advise_age, no_token_rejection, no_token_weights
 
 
 def _topr(
@@ -32,8 +32,10 @@ TOPR = Algorithm(
             "topr-weights": no_token_weights(
                 "TOPR tapers the ratio to the rollout's policy itself, for worse responses alone (arXiv "
                 "2503.14286), and a factor outside would weigh better ones, too"
-            )
+            ),
+            "topr-rejection": no_token_rejection,
         },
+        advice={"topr-age": advise_age},
     ),
     title="Le Roux et al., Tapered Off-Policy REINFORCE",
     fixes="off-policy updates that push bad responses without end: their weight is at most 1",

@@ -3,6 +3,7 @@
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.record import VerlsEstimator, VerlsLoss
+from grpo_verl_ext.utils.keys import setting
 
 VANILLA = VerlsLoss("vanilla")
 GPG = VerlsLoss("gpg", has_ratio=False)
@@ -24,6 +25,12 @@ VERLS_ESTIMATORS = (
 
 OVERLONG_MANAGER = "dapo"
 """verl's reward manager with DAPO's punishment of long responses."""
+
+
+def overlong_punishment(config: DictConfig) -> bool:
+    """Whether verl's reward manager ``dapo`` punishes long responses."""
+    shaping = setting(config, "reward.reward_kwargs.overlong_buffer_cfg.enable", False)
+    return setting(config, "reward.reward_manager.name") == OVERLONG_MANAGER and bool(shaping)
 
 
 def clip_ratio(config: DictConfig, side: str) -> float:

@@ -1,22 +1,27 @@
-"""The check of losses that weigh whole responses themselves, and take no weight of a token beside that."""
+"""Checks of losses that weigh a response by the log-ratio of the whole response, π to an older policy."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.record import Refuse
-from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import setting
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
+from grpo_verl_ext.utils.keys import BYPASS, CORRECTION, MODE, setting
 
-_WEIGHTS = "algorithm.rollout_correction.rollout_is"
+_WEIGHTS, _REJECTION = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"
 
 
-def no_token_weights(why: str) -> Refuse:
+def no_token_weights(why: str, *, has_rollouts_ratio: bool = True) -> Refuse:
     """Return a check that refuses weights of tokens.
 
     Args:
         why: what the loss has in their place, with its paper.
+        has_rollouts_ratio: in bypass mode, the loss itself corrects for the rollout's policy.
     """
+    valid = "null; with bypass_mode, the loss itself has the rollout's log-probs"
+    bypass = [f"{BYPASS}=true"] if has_rollouts_ratio else []
 
     def check(config: DictConfig) -> None:
         """Refuse weights of tokens.
@@ -29,8 +34,40 @@ def no_token_weights(why: str) -> Refuse:
                 _WEIGHTS,
                 setting(config, _WEIGHTS),
                 why=why,
-                valid="null; with bypass_mode, the loss itself has the rollout's log-probs",
-                fix=Line(f"{_WEIGHTS}=null", "algorithm.rollout_correction.bypass_mode=true"),
+                valid=valid if has_rollouts_ratio else "null",
+                fix=Line(f"{_WEIGHTS}=null", *bypass),
             )
 
     return check
+
+
+def no_token_rejection(config: DictConfig) -> None:
+    """Refuse rejection of tokens: what is left of a response has another log-ratio, chosen for being small.
+
+    Raises:
+        SettingError: ``rollout_rs`` has a criterion of tokens.
+    """
+    criteria = setting(config, _REJECTION)
+    if any(each.strip().startswith("token") for each in str(criteria or "").split(",")):
+        raise SettingError(
+            _REJECTION,
+            criteria,
+            why="the loss weighs a response by the log-ratio of all its tokens, which rejected tokens would "
+            "change",
+            valid="criteria of sequences, or null",
+            fix=Line(f"{_REJECTION}=null"),
+        )
+
+
+def advise_age(config: DictConfig) -> Iterator[Problem]:
+    """Warn of responses older than the policy of their old log-probs, whose age is then in no ratio."""
+    mode = str(setting(config, MODE, ""))
+    if setting(config, "trainer.use_v1", True) and mode.endswith("_async") and not setting(config, BYPASS):
+        yield Problem(
+            BYPASS,
+            False,
+            why=f"with {MODE}={mode} verl computes the old log-probs of a response when it is trained on, so "
+            "that the loss's ratio is not to the policy that wrote it, which may be steps older",
+            valid="true",
+            fix=Line(f"{BYPASS}=true"),
+        )

@@ -84,6 +84,13 @@ def test_every_preset_passes_on_nodes_with_gpus(
     assert list(all_findings([*own, *GPUS])) == []
 
 
+CORRECTION = "algorithm.rollout_correction"
+TOKEN_REJECTION = [f"{CORRECTION}.rollout_rs=token_k1", f"{CORRECTION}.rollout_rs_threshold=0.5_2.0"]
+PUNISHMENT = [
+    *("reward.reward_manager.name=dapo", "+reward.reward_kwargs.overlong_buffer_cfg.enable=true"),
+    "+reward.reward_kwargs.max_resp_len=${data.max_response_length}",
+]
+
 WRONG = {
     "a constant that is null": ("dr_grpo", [f"{ACTOR}.loss_scale_factor=null"], "settings"),
     "a constant that is not the budget": ("dr_grpo", [f"{ACTOR}.loss_scale_factor=100"], "constant-length"),
@@ -160,6 +167,82 @@ WRONG = {
     ),
     "DPPO with PPO's range": ("dppo_kl", [f"{ACTOR}.clip_ratio_low=0.2"], "verls-losses"),
     "a standard deviation in MaxRL": ("maxrl", ["algorithm.grpo_ext.scale_rewards=group"], "settings"),
+    "TOPR without some tokens of a response": ("topr", TOKEN_REJECTION, "topr-rejection"),
+    "VESPO without some tokens of a response": ("vespo", TOKEN_REJECTION, "vespo-rejection"),
+    "Kimi's loss without some tokens of a response": ("kimi", TOKEN_REJECTION, "kimi-rejection"),
+    "TOPR on responses of another age": (
+        "topr",
+        ["trainer.v1.trainer_mode=grpo_ext_colocate_async"],
+        "topr-age",
+    ),
+    "Kimi's loss without truncated responses": (
+        "kimi",
+        [
+            "+algorithm.grpo_ext.mask_truncated_completions=true",
+            "+algorithm.grpo_ext.max_response_length=${data.max_response_length}",
+        ],
+        "kimi-left-out",
+    ),
+    "Kimi's loss without bad responses": (
+        "kimi",
+        [f"+{ACTOR}.policy_loss.off_policy_mask_threshold=0.5"],
+        "kimi-left-out",
+    ),
+    "Kimi's loss with old policies of several ages": (
+        "kimi",
+        ["trainer.v1.trainer_mode=grpo_ext_colocate_async", f"{CORRECTION}.bypass_mode=true"],
+        "kimi-old-policy",
+    ),
+    "log-probs of a truncated distribution": (
+        "topr",
+        [f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.top_p=0.9"],
+        "bypass",
+    ),
+    "log-probs at another temperature": (
+        "dapo",
+        [
+            *(f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs"),
+            "actor_rollout_ref.rollout.temperature=0.7",
+        ],
+        "bypass",
+    ),
+    "weights of log-probs that nobody records": (
+        "luspo",
+        [f"{CORRECTION}.rollout_is=token", "actor_rollout_ref.rollout.calculate_log_probs=false"],
+        "rollout-log-probs",
+    ),
+    "old log-probs that nobody records": (
+        "vespo",
+        [f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.calculate_log_probs=false"],
+        "rollout-log-probs",
+    ),
+    "a KL in MaxRL's reward": ("maxrl", ["algorithm.use_kl_in_reward=true"], "maxrl-rewards"),
+    "a punishment in MaxRL's reward": ("maxrl", PUNISHMENT, "maxrl-rewards"),
+    "Clip-Cov without a covariance between its bounds": (
+        "clip_cov",
+        [f"{ACTOR}.policy_loss.clip_cov_lb=5", f"{ACTOR}.policy_loss.clip_cov_ub=1"],
+        "settings",
+    ),
+    "KL-Cov without its penalty": ("kl_cov", [f"{ACTOR}.policy_loss.ppo_kl_coef=0"], "settings"),
+    "GDPO on parts of a batch": (
+        "gdpo",
+        [
+            "trainer.v1.trainer_mode=grpo_ext_separate_async",
+            *("trainer.v1.separate_async.parameter_sync_step=4", f"{ACTOR}.ppo_mini_batch_size=16"),
+        ],
+        "batch-scale",
+    ),
+    "GDPO on prompts chosen by one reward": (
+        "gdpo",
+        ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
+        "several-rewards-filter",
+    ),
+    "DPPO without a truncation": ("dppo", [f"{ACTOR}.clip_ratio_c=null"], "settings"),
+    "a rollout with another budget": (
+        "dapo",
+        ["actor_rollout_ref.rollout.response_length=400"],
+        "budgets",
+    ),
     "SAPO averaged over tokens": ("sapo", [f"{ACTOR}.loss_agg_mode=token-mean"], "verls-aggregation"),
     "CISPO averaged over responses": (
         "cispo",
@@ -333,7 +416,7 @@ def test_a_wrong_configuration_is_found_by_name_with_the_line_to_type(whole: lis
         # What it names was what was wrong.
         assert any(key in change for change in changes) or check in (
             *("settings", "group-size", "reference", "constant-length", "kl-gradient", "sampling"),
-            "batch-scale",
+            *("batch-scale", "topr-age"),
         )
 
 
@@ -363,6 +446,17 @@ def remedied(whole: list[str], name: str) -> list[str]:
         "a punishment with another budget",
         "steps that nobody shows",
         "LUSPO with GSPO's average",
+        "Kimi's loss with weights of tokens",
+        "TOPR without some tokens of a response",
+        "TOPR on responses of another age",
+        "Kimi's loss without bad responses",
+        "Kimi's loss with old policies of several ages",
+        "log-probs at another temperature",
+        "old log-probs that nobody records",
+        "a punishment in MaxRL's reward",
+        "KL-Cov with one update on a rollout",
+        "DPPO without a truncation",
+        "a rollout with another budget",
         "an option of another loss",
         "an anchor that no group has",
     ],
@@ -371,6 +465,40 @@ def test_the_line_to_type_makes_it_right(whole: list[str], name: str) -> None:
     left = [each.check for each in all_findings(remedied(whole, name))]
     # One command still has another estimator than its preset, which no other value makes right.
     assert left == (["preset"] if name == "verl's GSPO averaged over tokens" else [])
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes"),
+    [
+        # LUSPO is verl's GSPO with this average.
+        ("luspo", ["algorithm.adv_estimator=grpo"]),
+        # The ratio to the rollout's policy is not 1 at the first update, and KL-Cov's penalty has a gradient.
+        ("kl_cov", [f"{ACTOR}.ppo_mini_batch_size=64", f"{CORRECTION}.bypass_mode=true"]),
+        # Log-probs of the whole distribution, whatever is sampled from.
+        (
+            "dapo",
+            [
+                *(f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.top_p=0.9"),
+                "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs",
+            ],
+        ),
+        ("topr", ["trainer.v1.trainer_mode=grpo_ext_colocate_async", f"{CORRECTION}.bypass_mode=true"]),
+        ("topr", [f"{CORRECTION}.rollout_rs=seq_mean_k1", f"{CORRECTION}.rollout_rs_threshold=0.5_2.0"]),
+    ],
+)
+def test_what_is_right_is_not_warned_of(whole: list[str], preset: str, changes: list[str]) -> None:
+    found = [each for each in all_findings(overrides_of(whole, preset, *changes)) if each.check != "preset"]
+    assert found == []
+
+
+def test_luspos_clip_range_is_its_own(whole: list[str]) -> None:
+    """Of arXiv 2602.05261, as the preset has it; GSPO's is a seventh."""
+    (found,) = (
+        each
+        for each in all_findings(overrides_of(whole, "luspo", f"{ACTOR}.clip_ratio_low=0.2"))
+        if each.check != "preset"
+    )
+    assert found.problem.fix == f"{ACTOR}.clip_ratio_low=2e-3"
 
 
 def test_several_findings_come_together_and_errors_first(whole: list[str]) -> None:

@@ -1,12 +1,13 @@
 """The record of the feature several rewards, and the check of its settings before any rollout."""
 
 import math
+from collections.abc import Iterator
 from numbers import Real
 
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.verl_plugin.features import Feature, Refusal
 
@@ -58,6 +59,20 @@ def _check_weights(names: list[str], weights: object) -> None:
         )
 
 
+def _advise_filter(config: DictConfig) -> Iterator[Problem]:
+    """Warn of dynamic sampling, which drops prompts for one number of several."""
+    key = "algorithm.filter_groups"
+    if catalogue.learns_from_several_rewards(config) and setting(config, f"{key}.enable"):
+        yield Problem(
+            f"{key}.enable",
+            True,
+            why=f"it drops the prompts whose responses have equal {setting(config, f'{key}.metric')}, which "
+            f"may differ in the others of {_KEYS}, and changes the batch by whose spread GDPO divides",
+            valid="false",
+            fix=Line(f"{key}.enable=false"),
+        )
+
+
 _APART = (
     "algorithm.adv_estimator=gdpo_outcome learns from the rewards of algorithm.gdpo_reward_keys alone, and "
 )
@@ -93,5 +108,6 @@ SEVERAL_REWARDS = Feature(
         ),
     ),
     checks={"several-rewards": check_rewards},
+    advice={"several-rewards-filter": _advise_filter},
     trainer="gdpo.trainer:SeveralRewardsMixin",
 )

@@ -19,7 +19,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.utils.keys import ACTOR, setting
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import STATISTIC_ENGINES
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
@@ -166,7 +166,16 @@ def _fixed(cut: Cut, rows: int) -> Plan:
 
 def policy_moves(config: DictConfig) -> bool:
     """Whether an update may see another policy than that of the old log-probs."""
-    return several_updates(config) or bool(setting(config, "algorithm.rollout_correction.bypass_mode", False))
+    return several_updates(config) or not old_is_current(config)
+
+
+def old_is_current(config: DictConfig) -> bool:
+    """Whether the old log-probs of all rows are those of the policy before the first update on a rollout.
+
+    They are not in bypass mode, nor where stored responses keep those of the policy that wrote them.
+    """
+    recorded = setting(config, f"{SECTION}.stored_responses.old_log_probs") == "recorded"
+    return not setting(config, BYPASS) and not recorded
 
 
 def several_updates(config: DictConfig) -> bool:

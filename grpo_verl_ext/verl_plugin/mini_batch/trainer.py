@@ -152,18 +152,17 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Pass the source of the statistic, and whether ``old_log_probs`` are the current policy's.
 
-        verl's actor computes them just before it, for responses of any age, with two exceptions: in bypass
-        mode they are the rollout's, and later parts of a step use the policy at the start of the step.
+        verl's actor computes them just before it, for responses of any age, with three exceptions: in bypass
+        mode they are the rollout's, those of stored responses may be recorded, and later parts of a step use
+        the policy at the start of the step.
         """
-        rollout_correction = self.config.algorithm.get("rollout_correction") or {}
         plan = self._plan_of_batch
         batch.extra_info[wire.Field.STATISTIC_SOURCE] = plan.source.value
         batch.extra_info[wire.Field.STATISTIC_SEED] = _SEEDS_OF_STEP * self.global_steps
         if plan.is_dynamic:
             batch.extra_info["force_group_size"] = plan.unit
-        batch.extra_info[wire.Field.OLD_IS_CURRENT] = (
-            self.local_trigger_step == 0 and not rollout_correction.get("bypass_mode", False)
-        )
+        is_first = self.local_trigger_step == 0
+        batch.extra_info[wire.Field.OLD_IS_CURRENT] = is_first and rows_plan.old_is_current(self.config)
         return super()._update_actor(batch, metrics)
 
 

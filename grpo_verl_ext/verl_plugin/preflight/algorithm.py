@@ -19,7 +19,18 @@ from grpo_verl_ext.catalogue import (
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
+from grpo_verl_ext.utils.keys import (
+    ACTOR,
+    AGGREGATION,
+    BYPASS,
+    CORRECTION,
+    ESTIMATOR,
+    LOSS,
+    ROLLOUT,
+    SCALE_FACTOR,
+    SECTION,
+    setting,
+)
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options, written
 from grpo_verl_ext.verl_plugin.loss_config import check_loss, check_no_mask
@@ -115,10 +126,69 @@ def _has_kl_in_loss(config: DictConfig) -> bool:
     return any(each.kl_in_loss for each in known if each.name == config.algorithm.adv_estimator)
 
 
+def check_rollout_log_probs(config: DictConfig) -> None:
+    """Refuse a correction for the rollout's policy whose log-probs nobody records: verl would leave it out.
+
+    Raises:
+        SettingError: ``calculate_log_probs`` is false beside weights, rejection or bypass mode.
+    """
+    key = f"{ROLLOUT}.calculate_log_probs"
+    asked = [name for name in ("rollout_is", "rollout_rs") if setting(config, f"{CORRECTION}.{name}")]
+    asked += ["bypass_mode"] if setting(config, BYPASS) else []
+    if asked and _is_ours(config) and setting(config, key) is False:
+        raise SettingError(
+            key,
+            False,
+            why=f"{CORRECTION}.{asked[0]} needs the log-probs of the rollout, without which verl leaves the "
+            "correction out, or ends after the first rollout",
+            valid="true",
+            fix=Line(f"{key}=true"),
+        )
+
+
+def advise_bypass(config: DictConfig) -> Iterator[Problem]:
+    """Warn of old log-probs of the rollout that are those of another distribution than the policy's."""
+    rollout = config.actor_rollout_ref.rollout
+    if not setting(config, BYPASS) or not _is_ours(config):
+        return
+    why = f"with {BYPASS}=true the old log-probs are the rollout's,"
+    is_raw = setting(config, f"{ROLLOUT}.logprobs_mode") == "raw_logprobs"
+    if is_raw and rollout.temperature != 1:
+        key = f"{ROLLOUT}.logprobs_mode"
+        fix = Line(f"{key}=processed_logprobs")
+        yield Problem(key, "raw_logprobs", why=f"{why} at temperature 1, and the policy's are not", fix=fix)
+    if not is_raw and (rollout.top_p < 1 or rollout.top_k > 0):
+        name = "top_p" if rollout.top_p < 1 else "top_k"
+        yield Problem(
+            f"{ROLLOUT}.{name}",
+            rollout[name],
+            why=f"{why} of the truncated distribution, and the policy's are of the whole: every ratio is too "
+            "small, that of a response by the product over its tokens",
+            fix=Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1", more=f", or {BYPASS}=false"),
+        )
+
+
+def _is_ours(config: DictConfig) -> bool:
+    """Whether the estimator, the loss or the preset is this package's."""
+    named = setting(config, f"{SECTION}.preset") is not None
+    return named or setting(config, ESTIMATOR) in ESTIMATORS or setting(config, LOSS) in LOSSES
+
+
 def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
     """Warn of a batch's standard deviation where an estimator is shown parts of the batch."""
-    parts = parts_of_step(config)
-    if written(config.algorithm).get("scale_rewards") == "batch" and parts != 1:
+    parts, key = parts_of_step(config), parts_of_step_key(config)
+    if parts == 1:
+        return
+    if catalogue.learns_from_several_rewards(config):
+        yield Problem(
+            key,
+            parts,
+            why=f"advantages are computed for each of these parts, and algorithm.adv_estimator="
+            f"{setting(config, ESTIMATOR)} divides by the standard deviation of a part, not of the batch",
+            valid="1",
+            fix=Line(f"{key}=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}"),
+        )
+    if written(config.algorithm).get("scale_rewards") == "batch":
         yield Problem(
             f"{SECTION}.scale_rewards",
             "batch",
@@ -271,7 +341,7 @@ def _advise_average(config: DictConfig, loss: VerlsLoss) -> Iterator[Problem]:
     if loss.papers_average is None or catalogue.estimator_of(config) or not _follows_key(loss):
         return
     wanted, why = loss.papers_average
-    if setting(config, AGGREGATION) != wanted:
+    if setting(config, AGGREGATION) not in (wanted, *loss.other_averages):
         yield Problem(
             AGGREGATION,
             setting(config, AGGREGATION),

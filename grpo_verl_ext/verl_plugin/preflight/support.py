@@ -11,7 +11,7 @@ from itertools import combinations
 from omegaconf import DictConfig
 
 from grpo_verl_ext.utils.errors import Line
-from grpo_verl_ext.utils.keys import ACTOR, MODE, setting
+from grpo_verl_ext.utils.keys import ACTOR, CORRECTION, MODE, setting
 from grpo_verl_ext.verl_plugin.config import STATISTIC_ENGINES, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.features import (
     OUR_ASYNC_MODES,
@@ -21,7 +21,6 @@ from grpo_verl_ext.verl_plugin.features import (
     all_features,
 )
 from grpo_verl_ext.verl_plugin.preflight.training import (
-    CORRECTION,
     DISTILLATION,
     FEATURES,
     STRATEGY,

@@ -7,7 +7,8 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ESTIMATORS, TokenLoss
-from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, MODE, setting
+from grpo_verl_ext.catalogue.verls import overlong_punishment
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, ESTIMATOR, MODE, setting
 from grpo_verl_ext.verl_plugin.config import (
     REWARD_MANAGER,
     TRAINER_MODES,
@@ -17,10 +18,8 @@ from grpo_verl_ext.verl_plugin.config import (
 )
 from grpo_verl_ext.verl_plugin.features import Uses, all_features, has_option
 from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
-from grpo_verl_ext.verl_plugin.rewards.checks import overlong_punishment
 
 STRATEGY = f"{ACTOR}.strategy"
-CORRECTION = "algorithm.rollout_correction"
 DISTILLATION = "distillation.distillation_loss"
 _KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
 
@@ -144,7 +143,7 @@ def _scores_responses(config: DictConfig) -> bool:
 _KNOWN_ENGINES = ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan")
 KNOWN_TRAINER_MODES = ("sync", "colocate_async", "separate_async", *TRAINER_MODES)
 _MEGATRON = _is(STRATEGY, "megatron")
-_BYPASS = _is_on(f"{CORRECTION}.bypass_mode")
+_BYPASS = _is_on(BYPASS)
 _WEIGHTS = _not(_is(f"{CORRECTION}.rollout_is", None))
 _DISTILS = _is_on("distillation.enabled")
 _TASK_REWARDS = _is_on(f"{DISTILLATION}.use_task_rewards", True)

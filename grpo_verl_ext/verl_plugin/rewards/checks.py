@@ -6,11 +6,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.catalogue.verls import OVERLONG_MANAGER
+from grpo_verl_ext.catalogue.verls import overlong_punishment
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import SECTION, setting
+from grpo_verl_ext.utils.keys import ROLLOUT, SECTION
 from grpo_verl_ext.verl_plugin.config import (
     REWARD_MANAGER,
     ClassifierOptions,
@@ -203,10 +203,10 @@ def _advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
 
 
 def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
-    """Warn where punishment or masking of truncated responses uses another budget than truncation."""
+    """Warn where rollout, punishment or masking of truncated responses have another budget than the data."""
     budget = config.data.max_response_length
     options = written(config.algorithm)
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {f"{ROLLOUT}.response_length": config.actor_rollout_ref.rollout.response_length}
     if options.get("mask_truncated_completions"):
         told["algorithm.grpo_ext.max_response_length"] = options.get("max_response_length")
     if overlong_punishment(config):
@@ -216,16 +216,10 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
             yield Problem(
                 key,
                 value,
-                why=f"data.max_response_length is {budget}, where responses are truncated: truncated ones "
-                "would be missed, or whole ones taken for truncated",
+                why=f"data.max_response_length is {budget}: truncated responses would be missed, or whole ones "
+                "taken for truncated",
                 fix=Line(f"{key}=${{data.max_response_length}}"),
             )
-
-
-def overlong_punishment(config: DictConfig) -> bool:
-    """Whether verl's reward manager ``dapo`` punishes long responses."""
-    shaping = setting(config, "reward.reward_kwargs.overlong_buffer_cfg.enable", False)
-    return setting(config, "reward.reward_manager.name") == OVERLONG_MANAGER and bool(shaping)
 
 
 def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:
