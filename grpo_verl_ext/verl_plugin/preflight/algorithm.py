@@ -19,7 +19,7 @@ from grpo_verl_ext.catalogue import (
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
+from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, LOSS, MODE, ROLLOUT, SCALE_FACTOR, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options, written
 from grpo_verl_ext.verl_plugin.loss_config import check_loss, check_no_mask
@@ -150,7 +150,7 @@ def check_groups(config: DictConfig) -> None:
     Raises:
         SettingError: the first wrong setting.
     """
-    actor, mode = config.actor_rollout_ref.actor, config.trainer.v1.trainer_mode
+    actor, mode = config.actor_rollout_ref.actor, setting(config, MODE)
     if mode in TRAINER_MODES and actor.shuffle:
         raise SettingError(
             f"{ACTOR}.shuffle",
