@@ -22,7 +22,7 @@ TESTED = ("0.9.0", "0.9.1")
 TESTED_LOSSES = ("0.8.0",)
 """Versions before `FROM` on which tests/contract/versions.py was run, the newest last."""
 _COUNTLESS = ("0.7", "0.8")
-"""From and below which versions verl's default workers are known to tell a loss no counts of the mini-batch."""
+"""From and below which versions verl's default workers tell a loss no counts of the mini-batch."""
 INSTALL = f"pip install 'verl>={FROM},<{BELOW}'"
 """The line that installs a verl with which all of this package works."""
 LOSSES_ONLY = "has only what presets, estimators and losses of tokens without a statistic need"
