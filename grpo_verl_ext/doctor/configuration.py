@@ -86,7 +86,7 @@ _COUNTS = ("data.train_batch_size", f"{ROLLOUT}.n", f"{ACTOR}.ppo_mini_batch_siz
 
 
 def _not_numbers(config: DictConfig, defaults: DictConfig) -> Iterator[Finding]:
-    """Yield what is no number or truth value where verl's default is one; most fail only when they are used."""
+    """Yield what is no number or truth value where verl's default is one; most fail only when used."""
     given, default = (OmegaConf.to_container(each, resolve=False) for each in (config, defaults))
     for key, value, usual in _pairs(given, default, ""):
         is_text = isinstance(value, str) and isinstance(usual, int | float)
@@ -125,8 +125,8 @@ _Line = Callable[[re.Match[str], DictConfig], str]
 def _findings_of_verl(config: DictConfig) -> Iterator[Finding]:
     """Yield verl's refusal, and what its validation leaves out or asks of this machine's vLLM.
 
-    Where `_not_numbers` has a finding of a number that verl calculates with, nothing: verl would raise Python's
-    own errors.
+    Where `_not_numbers` has a finding of a number that verl calculates with, nothing: verl would raise
+    Python's own errors.
     """
     if any(type(setting(config, key)) is not int for key in _COUNTS):
         return
