@@ -267,8 +267,8 @@ verl 0.8 looks for no plugins. Name this one where the training starts; the driv
 workers:
 
 ```
-export VERL_USE_EXTERNAL_MODULES=grpo_verl_ext.plugin
-python3 -m verl.trainer.main_ppo +algo=dr_grpo data.train_files=… …    # needs GPUs
+VERL_USE_EXTERNAL_MODULES=grpo_verl_ext.plugin \\
+    python3 -m verl.trainer.main_ppo +algo=dr_grpo data.train_files=… …    # needs GPUs
 ```
 
 Presets work as `+algo=…` in both of its programs, `main_ppo` and `main_ppo_sync`, since `import verl` comes
