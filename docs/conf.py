@@ -72,6 +72,7 @@ slurm
 migration
 settings
 support
+verl_versions
 ```
 
 ```{toctree}

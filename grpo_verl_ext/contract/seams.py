@@ -37,7 +37,7 @@ _BALANCING = "verl.utils.seqlen_balancing"
 _PADDING = "verl.workers.utils.padding"
 ROWS = "verl.utils.tensordict_utils"
 _PLATFORM = "verl.plugin.platform"
-_MAIN = "verl.trainer.main_ppo"
+MAIN = "verl.trainer.main_ppo"
 _AGENT_LOOP_WORKER = "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ"
 _POSTPROCESS = f"{_AGENT_LOOP_WORKER}._agent_loop_postprocess"
 _UPSAMPLE = "verl.trainer.ppo.padding_utils.upsample_batch_to_divisible_size"
@@ -59,11 +59,11 @@ def seam(where: str, relies: Reliance, *by: str) -> Seam:
 SEAMS: list[Seam] = [
     # --- How a training starts
     # Else a refused training would already run, or the CPU platform lose to the device that verl found.
-    seam(f"{_MAIN}.main", InOrder("auto_set_device", "validate_config", "run_ppo"), ".patches.driver"),
-    seam(f"{_MAIN}.main", Hands("validate_config", by_name=("config",)), ".patches.driver"),
+    seam(f"{MAIN}.main", InOrder("auto_set_device", "validate_config", "run_ppo"), ".patches.driver"),
+    seam(f"{MAIN}.main", Hands("validate_config", by_name=("config",)), ".patches.driver"),
     # Else the workers would start without their platform, watch and own queue, on any Ray that they find.
     seam(
-        f"{_MAIN}.run_ppo",
+        f"{MAIN}.run_ppo",
         Has(
             "config.ray_kwargs.get('ray_init', {})",
             "ray_init_kwargs.get('runtime_env', {})",
@@ -74,7 +74,7 @@ SEAMS: list[Seam] = [
         "utils.which_ray",
     ),
     seam("verl.utils.config.validate_config", Replaced("config", ANY_MORE), ".patches.driver"),
-    seam(f"{_MAIN}.run_ppo", Replaced("config", "task_runner_class"), ".patches.driver"),
+    seam(f"{MAIN}.run_ppo", Replaced("config", "task_runner_class"), ".patches.driver"),
     *(
         # Else our hook in run_ppo would never be called.
         seam(
@@ -223,7 +223,7 @@ SEAMS: list[Seam] = [
     ),
     seam(f"{TRAINER}._setup", Has("distillation_config=self.config.get('distillation')"), ".teacher.worker"),
     seam(
-        f"{_MAIN}.TaskRunnerV1.init_agent_loop_manager",
+        f"{MAIN}.TaskRunnerV1.init_agent_loop_manager",
         Has("load_class_from_fqn(manager_class_fqn, 'AgentLoopManager')"),
         ".teacher.trainer",
     ),
@@ -741,7 +741,7 @@ SEAMS: list[Seam] = [
     # --- Configuration
     seam("verl.trainer.config", Name(), ".compose"),
     # Else our checks would see another configuration than the training.
-    seam(f"{_MAIN}.main", Has("config_path='config', config_name='ppo_trainer'"), ".compose"),
+    seam(f"{MAIN}.main", Has("config_path='config', config_name='ppo_trainer'"), ".compose"),
     seam(
         CONFIGURATION,
         Keys(values={"trainer.use_v1": True, "actor_rollout_ref.hybrid_engine": True}),

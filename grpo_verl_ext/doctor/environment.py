@@ -17,6 +17,7 @@ from rich.table import Table
 from grpo_verl_ext.doctor.known_verl import KnownVerl, known_verl
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import which_ray
+from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
 from grpo_verl_ext.verl_plugin.usage import is_own_module
 from grpo_verl_ext.verl_plugin.versions import TESTED, queue_missing
@@ -81,6 +82,8 @@ def _asked_worker() -> tuple[_Seen | None, str | None]:
 
 def _differences(here: _Seen, worker: _Seen | None) -> str | None:
     if not any(is_own_module(owner) for owner in here.estimators.values()):
+        if tier.has_losses_only():
+            return f"this verl has no loader of plugins, and nothing else loaded it here. Type: {tier.LOAD}"
         return (
             "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in a "
             "checkout, with the Python of verl: pip install ."
@@ -94,7 +97,7 @@ def _differences(here: _Seen, worker: _Seen | None) -> str | None:
 
 
 def _queue() -> str | None:
-    missing = queue_missing()
+    missing = None if tier.has_losses_only() else queue_missing()
     return f"{missing.why}. Type: {missing.fix}" if missing else None
 
 
@@ -109,11 +112,11 @@ def versions_beside_tested() -> list[_Version]:
 def seen_here() -> _Seen:
     """Return what this process has after importing verl, which loads its plugins."""
     import verl  # noqa: F401
-    from verl.plugin.platform import get_platform
     from verl.trainer.ppo import core_algos
+    from verl.utils.device import get_device_name
 
     return _Seen(
-        str(get_platform().device_name),
+        str(get_device_name()),
         _owners(core_algos.ADV_ESTIMATOR_REGISTRY),
         _owners(core_algos.POLICY_LOSS_REGISTRY),
     )

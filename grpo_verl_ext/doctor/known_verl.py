@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 from grpo_verl_ext.contract.reliances import Seam
 from grpo_verl_ext.contract.seams import contract
+from grpo_verl_ext.contract.tier import seams_of_lower_tier
 from grpo_verl_ext.contract.verl_sources import OURS, Sources
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.which_verl import UnsupportedVerlError, WhichVerl, which_verl
@@ -46,9 +47,11 @@ def known_verl() -> KnownVerl:
 
     A machine without vLLM, or TransferQueue, has nothing of theirs to check.
     """
-    sources = Sources()
-    seams = [seam for seam in contract(sources) if sources.file(seam.where.partition(".")[0])]
-    return KnownVerl(which_verl(), len(seams), tuple(broken_seams(seams, sources)))
+    sources, verl = Sources(), which_verl()
+    whole = contract(sources)
+    of_tier = seams_of_lower_tier(whole) if verl.has_losses_only else whole
+    seams = [seam for seam in of_tier if sources.file(seam.where.partition(".")[0])]
+    return KnownVerl(verl, len(seams), tuple(broken_seams(seams, sources)))
 
 
 def broken_seams(seams: Collection[Seam], sources: Sources) -> Iterator[BrokenSeam]:

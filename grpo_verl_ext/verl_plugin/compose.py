@@ -21,12 +21,15 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.registration import register
 
 CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
 _IN_PACKAGE = "pkg://"
+_NEWER_SECTIONS = ("trainer.v1.", "trainer.use_v1")
+"""Keys of the trainers that a verl of the lower tier lacks."""
 _OPTIONS = [f"{SECTION}.{name}" for name in Options.model_fields]
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 """Matches Hydra's message for a key that the configuration lacks."""
@@ -95,6 +98,8 @@ def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:
 
 
 def _no_such_key(config: DictConfig, key: str, value: str) -> Problem:
+    if tier.has_losses_only() and key.startswith(_NEWER_SECTIONS):
+        return tier.needs_newer(key, value).problem
     seen = f"verl refuses the command line: {key}={value}, but neither verl nor a preset has this key"
     near = nearest_line(config, key, value)
     line = Line(near, without=(key,)) if near else f"+{key}={value} if some code of yours reads it"

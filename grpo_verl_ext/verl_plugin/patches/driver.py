@@ -1,11 +1,14 @@
 """Check and prepare a training before it starts, if it uses this package; leave every other as it is.
 
-Two functions of verl are patched in every process that imports them. verl has no hook there, and a Hydra
+Functions of verl are patched in every process that imports them. verl has no hook there, and a Hydra
 callback would run only with the presets of this package, with its exceptions turned into warnings:
 
 - ``verl.utils.config.validate_config``, which verl's ``main_ppo`` calls in the driver before it starts Ray;
 - ``verl.trainer.main_ppo.run_ppo``, which the drivers of one-step-off and fully async training call. These
   validate their configuration inside Ray, or never.
+
+With verl 0.8, whose ``main_ppo`` validates inside Ray, a third is: ``migrate_legacy_reward_impl`` of
+``verl.experimental.reward_loop``, which that ``main_ppo`` calls in the driver.
 
 For a training that uses the package the driver chooses the platform, checks the configuration, and writes the
 environment variables of the training's processes into Ray's runtime environment.
@@ -25,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from grpo_verl_ext.utils.errors import SettingError, Severity
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT
 from grpo_verl_ext.utils.which_ray import OWN, WhichRay, by_address
-from grpo_verl_ext.verl_plugin import patches
+from grpo_verl_ext.verl_plugin import patches, tier
 
 PREPARED = f"{RUNTIME_ENVIRONMENT}.{patches.PATCHES_VARIABLE}"
 """Key that is set in the configuration of a training that was prepared."""
@@ -59,6 +62,19 @@ def patch_start(main_ppo: Any) -> None:
         original(config, *args, **kwargs)
 
     main_ppo.run_ppo = run_ppo
+
+
+def patch_migration(reward_loop: Any) -> None:
+    """Make ``migrate_legacy_reward_impl`` call `prepare_training` with what it returns."""
+    original = reward_loop.migrate_legacy_reward_impl
+
+    @functools.wraps(original)
+    def migrate_legacy_reward_impl(config: DictConfig) -> DictConfig:
+        migrated: DictConfig = original(config)
+        prepare_training(migrated)
+        return migrated
+
+    reward_loop.migrate_legacy_reward_impl = migrate_legacy_reward_impl
 
 
 def prepare_training(config: DictConfig) -> None:
@@ -100,8 +116,10 @@ def choose_platform(config: DictConfig) -> None:
     asked its platforms before the configuration was composed.
     """
     from grpo_verl_ext.verl_plugin import cpu, usage
-    from grpo_verl_ext.verl_plugin.cpu.platform import PLATFORM_VARIABLE, chosen_platform
+    from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE, chosen_platform
 
+    if tier.has_losses_only():  # refused by the check `tier`
+        return
     if OmegaConf.select(config, usage.PLATFORM_KEY) == "cpu" and chosen_platform() in ("", "cpu"):
         os.environ[PLATFORM_VARIABLE] = "cpu"
         cpu.install_platform()
@@ -146,15 +164,20 @@ def refuse_or_warn(config: DictConfig) -> None:
 
 
 def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
-    """Yield the environment variables of the training's processes: their platform and their patches.
+    """Yield the environment variables of the training's processes: platform, patches, with 0.8 the plugin.
 
     Raises:
         SystemExit: one of these options has the wrong type, and the check that reports it is silenced.
     """
     from grpo_verl_ext.verl_plugin import usage
     from grpo_verl_ext.verl_plugin.config import Options
-    from grpo_verl_ext.verl_plugin.cpu.platform import PLATFORM_VARIABLE
+    from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE
 
+    if tier.has_losses_only():  # has no loader of plugins, and nothing that is patched in workers
+        named = str(OmegaConf.select(config, f"{RUNTIME_ENVIRONMENT}.{tier.MODULES_VARIABLE}") or "")
+        yield tier.MODULES_VARIABLE, tier.modules(named)
+        yield patches.PATCHES_VARIABLE, ""
+        return
     if usage.asks_for_cpu(config):
         yield PLATFORM_VARIABLE, "cpu"
     try:

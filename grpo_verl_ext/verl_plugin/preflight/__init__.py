@@ -32,6 +32,7 @@ from grpo_verl_ext.verl_plugin.preflight.algorithm import (
 )
 from grpo_verl_ext.verl_plugin.preflight.names import advise_preset, check_names, check_preset
 from grpo_verl_ext.verl_plugin.preflight.support import check_support
+from grpo_verl_ext.verl_plugin.preflight.tier import check_tier
 from grpo_verl_ext.verl_plugin.preflight.unread import advise_unread_options, check_unread_options
 
 _SILENCE = f"{SECTION}.silence"
@@ -48,6 +49,7 @@ def _no_advice(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `
 CHECKS: Mapping[str, Refuse] = {
     "options": algorithm.check_options,
     "preset-name": check_preset,
+    "tier": check_tier,
     "device": environment.check_device,
     "names": check_names,
     "support": check_support,

@@ -26,6 +26,7 @@ from grpo_verl_ext.utils.keys import (
     CORRECTION,
     ESTIMATOR,
     LOSS,
+    MODE,
     ROLLOUT,
     SCALE_FACTOR,
     SECTION,
@@ -220,7 +221,7 @@ def check_groups(config: DictConfig) -> None:
     Raises:
         SettingError: the first wrong setting.
     """
-    actor, mode = config.actor_rollout_ref.actor, config.trainer.v1.trainer_mode
+    actor, mode = config.actor_rollout_ref.actor, setting(config, MODE)
     if mode in TRAINER_MODES and actor.shuffle:
         raise SettingError(
             f"{ACTOR}.shuffle",

@@ -13,11 +13,11 @@ from packaging.version import Version
 
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ROLLOUT
+from grpo_verl_ext.utils.keys import ROLLOUT, setting
 from grpo_verl_ext.utils.which_verl import which_verl
 from grpo_verl_ext.verl_plugin import usage
+from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
-from grpo_verl_ext.verl_plugin.cpu.platform import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 from grpo_verl_ext.verl_plugin.preflight.trackers import advise_loggers
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 
@@ -61,7 +61,7 @@ def advise_verl(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an 
 def advise_packages(config: DictConfig) -> Iterator[Problem]:
     """Warn of loggers and rollout engines that verl does not know, and of packages that are missing here."""
     yield from advise_loggers(config)
-    if config.trainer.use_v1 and (missing := queue_missing()):
+    if setting(config, "trainer.use_v1") and (missing := queue_missing()):
         yield missing
     yield from _trl(config)
     yield from _rollout(config)

@@ -9,6 +9,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ESTIMATORS, TokenLoss
 from grpo_verl_ext.catalogue.verls import overlong_punishment
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, ESTIMATOR, MODE, setting
+from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.config import (
     REWARD_MANAGER,
     TRAINER_MODES,
@@ -35,7 +36,12 @@ def contexts(config: DictConfig) -> list[str]:
 
 
 def driver(config: DictConfig) -> str:
-    """Return which of verl's programs composed this; two have a section that ``main_ppo`` lacks."""
+    """Return which of verl's programs composed this; two have a section that ``main_ppo`` lacks.
+
+    A verl of the lower tier has none of them; `preflight.tier` has what is refused there.
+    """
+    if tier.has_losses_only():
+        return "lower tier"
     if "async_training" in config:
         return "fully async"
     if "rollout" in config:

@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, SECTION
+from grpo_verl_ext.utils.keys import ACTOR, MODE, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import REFRESH_ENGINES, Options
 from grpo_verl_ext.verl_plugin.features import UNTRIED_ENGINES, Feature, Refusal, has_option
 
@@ -39,7 +39,7 @@ def check_reference(config: DictConfig) -> None:
             valid="null",
             fix=Line(f"~{_KEY}"),
         )
-    separate = config.trainer.v1.trainer_mode == "grpo_ext_separate_async"
+    separate = setting(config, MODE) == "grpo_ext_separate_async"
     if separate and not config.actor_rollout_ref.get("hybrid_engine", True):
         raise SettingError(
             _KEY,

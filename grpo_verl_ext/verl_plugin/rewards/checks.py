@@ -216,8 +216,8 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
             yield Problem(
                 key,
                 value,
-                why=f"data.max_response_length is {budget}: truncated responses would be missed, or whole ones "
-                "taken for truncated",
+                why=f"data.max_response_length is {budget}: truncated responses would be missed, or whole "
+                "ones taken for truncated",
                 fix=Line(f"{key}=${{data.max_response_length}}"),
             )
 
