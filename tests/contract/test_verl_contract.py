@@ -283,7 +283,11 @@ def with_another_default(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("edit", "phrase", "readers"),
     [
-        (without_key, "has lost its key actor_rollout_ref.rollout.top_k", ["catalogue.gvpo"]),
+        (
+            without_key,
+            "has lost its key actor_rollout_ref.rollout.top_k",
+            ["catalogue.gvpo", "verl_plugin.preflight.algorithm"],
+        ),
         (
             with_another_default,
             "has True as actor_rollout_ref.actor.shuffle, where it had False",
