@@ -45,8 +45,8 @@ class TestChoice:
             """
         )
         modules, registered = found.stdout.splitlines()
-        # `platform` decides by VERL_PLATFORM; `sizes` is arithmetic for presets, behind a resolver.
-        own = [f"grpo_verl_ext.verl_plugin.cpu{module}" for module in ("", ".platform", ".sizes")]
+        # `chosen` reads VERL_PLATFORM; `sizes` is arithmetic for presets, behind a resolver.
+        own = [f"grpo_verl_ext.verl_plugin.cpu{module}" for module in ("", ".chosen", ".sizes")]
         assert modules == str(own)
         assert registered == "False"
 
