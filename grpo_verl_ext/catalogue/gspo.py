@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 from grpo_verl_ext.catalogue.verls import clip_ratio
@@ -12,7 +13,7 @@ from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, setting
 
 _TOKENS_RANGE = 0.1
 """From here on, a clip range is one of tokens' ratios, where GRPO's losses have 0.2."""
-_TOKEN_SUM = "seq-mean-token-sum"
+_TOKEN_SUM = SEQUENCE_MEAN_TOKEN_SUM.mode
 """Average of LUSPO, which is GSPO with it."""
 
 

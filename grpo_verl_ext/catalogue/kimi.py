@@ -9,7 +9,7 @@ from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.weights import no_token_rejection, no_token_weights
+from grpo_verl_ext.catalogue.weights import asynchronous_mode, no_token_rejection, no_token_weights
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import BYPASS, MODE, POLICY_LOSS, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
@@ -66,8 +66,8 @@ def _check_old_policy(config: DictConfig) -> None:
     Raises:
         SettingError: bypass mode, where responses of a prompt may come from several steps.
     """
-    mode = str(setting(config, MODE, ""))
-    if setting(config, BYPASS) and setting(config, "trainer.use_v1", True) and mode.endswith("_async"):
+    mode = asynchronous_mode(config)
+    if mode and setting(config, BYPASS):
         raise SettingError(
             BYPASS,
             True,

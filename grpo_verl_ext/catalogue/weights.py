@@ -59,10 +59,16 @@ def no_token_rejection(config: DictConfig) -> None:
         )
 
 
+def asynchronous_mode(config: DictConfig) -> str:
+    """Return the trainer mode if it may train on responses of several policies; else an empty text."""
+    mode = str(setting(config, MODE, ""))
+    return mode if setting(config, "trainer.use_v1", True) and mode.endswith("_async") else ""
+
+
 def advise_age(config: DictConfig) -> Iterator[Problem]:
     """Warn of responses older than the policy of their old log-probs, whose age is then in no ratio."""
-    mode = str(setting(config, MODE, ""))
-    if setting(config, "trainer.use_v1", True) and mode.endswith("_async") and not setting(config, BYPASS):
+    mode = asynchronous_mode(config)
+    if mode and not setting(config, BYPASS):
         yield Problem(
             BYPASS,
             False,

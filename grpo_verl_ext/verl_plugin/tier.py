@@ -1,4 +1,4 @@
-"""What of this package the installed verl can do; ``docs/installation.md`` has the table.
+"""What of this package the installed verl can do; ``docs/verl_versions.md`` has the table.
 
 With a verl of the lower tier, `registration` registers presets, estimators and losses and nothing else, and
 `preflight.tier` refuses trainings that ask for more.
