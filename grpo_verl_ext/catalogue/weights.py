@@ -41,17 +41,21 @@ def no_token_weights(why: str, *, has_rollouts_ratio: bool = True) -> Refuse:
     return check
 
 
+def criteria_of_rejection(config: DictConfig) -> list[str]:
+    """Return verl's criteria, one comma-separated text, by which tokens or sequences are rejected."""
+    return [name for each in str(setting(config, _REJECTION, "")).split(",") if (name := each.strip())]
+
+
 def no_token_rejection(config: DictConfig) -> None:
     """Refuse rejection of tokens: what is left of a response has another log-ratio, chosen for being small.
 
     Raises:
         SettingError: ``rollout_rs`` has a criterion of tokens.
     """
-    criteria = setting(config, _REJECTION)
-    if any(each.strip().startswith("token") for each in str(criteria or "").split(",")):
+    if any(each.startswith("token") for each in criteria_of_rejection(config)):
         raise SettingError(
             _REJECTION,
-            criteria,
+            setting(config, _REJECTION),
             why="the loss weighs a response by the log-ratio of all its tokens, which rejected tokens would "
             "change",
             valid="criteria of sequences, or null",

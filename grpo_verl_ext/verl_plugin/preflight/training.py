@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ESTIMATORS, TokenLoss
 from grpo_verl_ext.catalogue.verls import overlong_punishment
+from grpo_verl_ext.catalogue.weights import criteria_of_rejection
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, ESTIMATOR, MODE, setting
 from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.config import (
@@ -124,11 +125,10 @@ def _has_one_stage(config: DictConfig) -> bool:
 
 
 def _rejects(*what: str) -> Uses:
-    """Return whether verl's criteria, one comma-separated text, reject tokens or sequences."""
+    """Return whether verl's criteria reject tokens or sequences."""
 
     def check(config: DictConfig) -> bool:
-        criteria = str(setting(config, f"{CORRECTION}.rollout_rs", "")).split(",")
-        names = [name for criterion in criteria if (name := criterion.strip())]
+        names = criteria_of_rejection(config)
         return any(("tokens" if name.startswith("token") else "sequences") in what for name in names)
 
     return check

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, SECTION, setting
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, MODE, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import (
     SINGLE_TURN_LOOPS,
     STORED_AGENT_LOOP,
@@ -86,7 +86,7 @@ def _check_age(options: StoredResponsesOptions) -> None:
 
 
 def _check_old_policy(options: StoredResponsesOptions, config: DictConfig) -> None:
-    bypasses = setting(config, "algorithm.rollout_correction.bypass_mode", False)
+    bypasses = setting(config, BYPASS, False)
     if not catalogue.has_groups(config):
         if bypasses and options.share and options.old_log_probs == "actor":
             raise SettingError(
@@ -111,7 +111,7 @@ def _check_old_policy(options: StoredResponsesOptions, config: DictConfig) -> No
         )
     if bypasses:
         raise SettingError(
-            "algorithm.rollout_correction.bypass_mode",
+            BYPASS,
             True,
             why=f"{_KEY} is set, and the recorded log-probs would make another anchor of GVPO for each "
             "response",
