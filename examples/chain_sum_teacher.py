@@ -1,9 +1,13 @@
 """Make a teacher for the embedded task chain_sum: the warm start's model, trained on right responses alone.
 
     python examples/chain_sum_teacher.py FOLDER                  the policy's tokenizer, a token for a byte
-    python examples/chain_sum_teacher.py FOLDER --joined-digits   one token for two digits in a row
+    python examples/chain_sum_teacher.py FOLDER --joined-digits  one token for two digits in a row
+    python examples/chain_sum_teacher.py FOLDER --responses 1 2  and responses to prompts of the seeds 1 and 2
 
-Prints the share of right answers to 512 test prompts. Needs no GPU; a finished folder is left as it is.
+Prints the share of right answers to 512 test prompts. Needs no GPU; what is finished is left as it is.
+
+FOLDER/seed-1/train.parquet then has 256 prompts with eight responses each in extra_info.responses, and
+FOLDER/seed-1/test.parquet the test prompts with one response each in extra_info.response.
 """
 
 import argparse
@@ -11,10 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from grpo_verl_ext.tasks.causal_lm import sample
 from grpo_verl_ext.tasks.chain_sum.model import (
     CHAT_TEMPLATE,
     MARKS,
@@ -25,9 +31,13 @@ from grpo_verl_ext.tasks.chain_sum.model import (
     warm_start,
 )
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_chain_sum
-from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
+from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS, TaskSettings
+from grpo_verl_ext.tasks.folders import TEST, TRAIN, read_parquet, write_rows
+from grpo_verl_ext.utils.files import appearing
 
 DIGITS = "0123456789"
+PROMPTS, RESPONSES = 256, 8
+"""Prompts that get responses for training, and responses to each: sixteen steps of the task."""
 
 
 def with_joined_digits() -> PreTrainedTokenizerFast:
@@ -53,7 +63,40 @@ def make(folder: Path, tokenizer: Any, *, seed: int) -> float:
     warm_start(model, tokenizer, settings, seed=seed, on_step=lambda _: None)
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
-    return accuracy(folder, prepare_chain_sum(seed).folder / "test.parquet")
+    return accuracy(folder, prepare_chain_sum(seed).folder / TEST)
+
+
+def complete_responses(folder: Path, chats: list[Any], *, seed: int) -> list[str]:
+    """Sample one response to each chat; one that does not end within the task's budget is sampled again."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    found: dict[int, str] = {}
+    while len(found) < len(chats):
+        missing = [number for number in range(len(chats)) if number not in found]
+        sampled = sample(
+            model, tokenizer, [chats[number] for number in missing],
+            temperature=1.0, max_response_tokens=MAX_RESPONSE_TOKENS, seed=seed,
+        )  # fmt: skip
+        for number, tokens in zip(missing, sampled.tokens[:, sampled.prompt_width :], strict=True):
+            if tokenizer.eos_token_id in tokens:
+                found[number] = tokenizer.decode(tokens, skip_special_tokens=True)
+        seed += 1_000_000
+    return [found[number] for number in range(len(chats))]
+
+
+def write_responses(folder: Path, *, seed: int) -> None:
+    """Write the two files of one seed of the task."""
+    task = prepare_chain_sum(seed).folder
+    train, test = read_parquet(task / TRAIN)[:PROMPTS], read_parquet(task / TEST)
+    chats = [row["prompt"] for row in train for _ in range(RESPONSES)] + [row["prompt"] for row in test]
+    texts = complete_responses(folder, chats, seed=seed)
+    for number, row in enumerate(train):
+        row["extra_info"]["responses"] = texts[number * RESPONSES : (number + 1) * RESPONSES]
+    for row, text in zip(test, texts[len(train) * RESPONSES :], strict=True):
+        row["extra_info"]["response"] = text
+    with appearing(folder / f"seed-{seed}") as unfinished:
+        write_rows(unfinished / TRAIN, train)
+        write_rows(unfinished / TEST, test)
 
 
 def main() -> None:
@@ -62,13 +105,19 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--joined-digits", action="store_true")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the teacher")
+    parser.add_argument("--responses", type=int, nargs="+", default=[], metavar="SEED", help="of the task")
     given = parser.parse_args()
     if (given.folder / "model.safetensors").exists():
-        print(f"already there, nothing to do: {given.folder}")
-        return
-    tokenizer = with_joined_digits() if given.joined_digits else build_tokenizer()
-    print(f"{make(given.folder, tokenizer, seed=given.seed):.3f} of 512 test prompts right: {given.folder}")
+        print(f"already there: {given.folder}")
+    else:
+        tokenizer = with_joined_digits() if given.joined_digits else build_tokenizer()
+        share = make(given.folder, tokenizer, seed=given.seed)
+        print(f"{share:.3f} of 512 test prompts right: {given.folder}")
+    for seed in given.responses:
+        if not (given.folder / f"seed-{seed}").exists():
+            write_responses(given.folder, seed=seed)
+            print(f"{PROMPTS} × {RESPONSES} responses to train on: {given.folder}/seed-{seed}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from grpo_verl_ext.catalogue.clip_cov import Share
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, MiniBatchStatistic, TokenLoss
 from grpo_verl_ext.utils.errors import Line, Problem
-from grpo_verl_ext.utils.keys import ACTOR, BYPASS, setting
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
 
@@ -57,7 +57,8 @@ def _advise_updates(config: DictConfig) -> Iterator[Problem]:
     key = f"{ACTOR}.ppo_mini_batch_size"
     prompts, mini_batch = setting(config, "data.train_batch_size"), setting(config, key)
     one_update = prompts == mini_batch and setting(config, f"{ACTOR}.ppo_epochs") == 1
-    if one_update and isinstance(prompts, int) and not setting(config, BYPASS):
+    recorded = setting(config, f"{SECTION}.stored_responses.old_log_probs") == "recorded"
+    if one_update and isinstance(prompts, int) and not setting(config, BYPASS) and not recorded:
         yield Problem(
             key,
             mini_batch,

@@ -154,6 +154,16 @@ WRONG = {
         ["data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=64"],
         "kl-cov-updates",
     ),
+    "verl's distillation loss beside a teacher of GVPO": (
+        "gvpo_distill",
+        ["distillation.distillation_loss.loss_mode=k1"],
+        "distillation-loss",
+    ),
+    "a temperature beside a teacher": (
+        "gvpo_distill",
+        ["actor_rollout_ref.rollout.temperature=0.7"],
+        "teacher-temperature",
+    ),
     "DPPO with verl's truncation": ("dppo", [f"{ACTOR}.clip_ratio_c=3.0"], "verls-losses"),
     "verl's DPPO with verl's truncation": (
         "dppo",
@@ -418,6 +428,21 @@ def test_a_wrong_configuration_is_found_by_name_with_the_line_to_type(whole: lis
             *("settings", "group-size", "reference", "constant-length", "kl-gradient", "sampling"),
             *("batch-scale", "topr-age"),
         )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "algorithm.rollout_correction.bypass_mode=true",
+        "++algorithm.grpo_ext.stored_responses={share: 0.5, old_log_probs: recorded}",
+    ],
+)
+def test_where_ratios_begin_away_from_1_one_update_of_kl_cov_is_no_mistake(
+    whole: list[str], change: str
+) -> None:
+    preset, changes, check = WRONG["KL-Cov with one update on a rollout"]
+    assert check in {each.check for each in all_findings(overrides_of(whole, preset, *changes))}
+    assert check not in {each.check for each in all_findings(overrides_of(whole, preset, *changes, change))}
 
 
 def remedied(whole: list[str], name: str) -> list[str]:

@@ -11,7 +11,7 @@ from itertools import combinations
 from omegaconf import DictConfig
 
 from grpo_verl_ext.utils.errors import Line
-from grpo_verl_ext.utils.keys import ACTOR, CORRECTION, MODE, setting
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, DISTILLATION, MODE, setting
 from grpo_verl_ext.verl_plugin.config import STATISTIC_ENGINES, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.features import (
     OUR_ASYNC_MODES,
@@ -21,7 +21,6 @@ from grpo_verl_ext.verl_plugin.features import (
     all_features,
 )
 from grpo_verl_ext.verl_plugin.preflight.training import (
-    DISTILLATION,
     FEATURES,
     STRATEGY,
     contexts,
@@ -83,9 +82,9 @@ def _bypassed(place: str, key: str, what: str) -> Refusal:
         ("token_loss", *_GVPO),
         (place,),
         key,
-        f"with {CORRECTION}.bypass_mode=true {what} by verl's loss bypass_mode alone, not by yours",
+        f"with {BYPASS}=true {what} by verl's loss bypass_mode alone, not by yours",
         "null",
-        Line(f"{key}=null", more=f", or {CORRECTION}.bypass_mode=false"),
+        Line(f"{key}=null", more=f", or {BYPASS}=false"),
     )
 
 
@@ -156,12 +155,12 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         ("anchor_old",),
         tuple((mode, "bypass") for mode in OUR_ASYNC_MODES),
-        f"{CORRECTION}.bypass_mode",
+        BYPASS,
         f"with {MODE}=grpo_ext_colocate_async or grpo_ext_separate_async the responses of a prompt, and the "
         "tokens of one response, may be sampled from different policies; their recorded log-probs are then "
         "no common anchor",
         "false",
-        Line(f"{CORRECTION}.bypass_mode=false"),
+        Line(f"{BYPASS}=false"),
     ),
     *(refusal for each in all_features() for refusal in each.refusals),
 )

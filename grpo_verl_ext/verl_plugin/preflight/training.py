@@ -9,7 +9,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ESTIMATORS, TokenLoss
 from grpo_verl_ext.catalogue.verls import overlong_punishment
 from grpo_verl_ext.catalogue.weights import criteria_of_rejection
-from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, ESTIMATOR, MODE, setting
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, DISTILLATION, ESTIMATOR, MODE, setting
 from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.config import (
     REWARD_MANAGER,
@@ -22,7 +22,6 @@ from grpo_verl_ext.verl_plugin.features import Uses, all_features, has_option
 from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
 
 STRATEGY = f"{ACTOR}.strategy"
-DISTILLATION = "distillation.distillation_loss"
 _KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
 
 

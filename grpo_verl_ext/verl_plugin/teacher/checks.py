@@ -1,13 +1,14 @@
 """The record of the feature ``gvpo_anchor=teacher``, and the checks of its settings before any rollout."""
 
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import AGENT_LOOP, ROLLOUT, SECTION, setting
+from grpo_verl_ext.utils.keys import AGENT_LOOP, DISTILLATION, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import SINGLE_TURN_LOOPS, Options, TeacherOptions, written
 from grpo_verl_ext.verl_plugin.features import Feature
 
@@ -134,11 +135,36 @@ def advise_temperature(config: DictConfig) -> Iterator[Problem]:
         )
 
 
+_REFUSED = (("use_task_rewards", False), ("loss_mode", "forward_kl_topk"))
+"""Settings of verl's distillation loss that `preflight.support` refuses."""
+
+
+def advise_distillation_loss(config: DictConfig) -> Iterator[Problem]:
+    """Warn of settings of verl's own distillation loss, which is not added to GVPO's."""
+    if not has_teacher(config):
+        return
+    section = "distillation"
+    file = files("verl") / "trainer" / "config" / section / f"{section}.yaml"
+    defaults = OmegaConf.create(file.read_text())
+    for name, value in defaults.distillation_loss.items():
+        key = f"{DISTILLATION}.{name}"
+        found = setting(config, key, value)
+        if found != value and (name, found) not in _REFUSED:
+            yield Problem(
+                key,
+                found,
+                why=f"with {SECTION}.gvpo_anchor=teacher verl's own distillation loss is not added, and "
+                "nothing reads it",
+                valid=f"verl's default, {value}",
+                fix=Line(f"{key}={'null' if value is None else value}"),
+            )
+
+
 TEACHER = Feature(
     uses={"anchor_teacher": has_teacher},
     without_our_mode="algorithm.grpo_ext.gvpo_anchor=teacher needs the teacher's log-probs in the targets, "
     "where only a trainer mode of this package puts them",
     checks={"teacher": check_teacher},
-    advice={"teacher-temperature": advise_temperature},
+    advice={"teacher-temperature": advise_temperature, "distillation-loss": advise_distillation_loss},
     trainer="teacher.trainer:TeacherMixin",
 )
