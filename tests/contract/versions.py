@@ -292,6 +292,15 @@ No whole training was run with verl 0.8. It cannot run on this package's CPU pla
 
 The two updates of the table are by its own worker, `TrainingWorker.train_mini_batch`, with these calls
 answered by the script `tests/contract/two_updates.py`.
+
+## GVPO with verl's older trainer
+
+With `trainer.use_v1=false`, as with verl 0.8, GVPO, losses with a statistic, stored responses and process
+supervision are refused. They need a trainer that keeps a prompt's responses in one optimizer step and tells
+each rank where they are. verl's newer trainers are classes in a registry, chosen by
+`trainer.v1.trainer_mode`, and this package adds its own there. The older one is built by name in the middle
+of `TaskRunner.run`: another could only be put there by replacing verl's class in its module, or by copying
+that method. verl marks the older trainer as deprecated.
 """
 
 if __name__ == "__main__":
