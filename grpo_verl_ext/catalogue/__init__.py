@@ -33,7 +33,7 @@ from grpo_verl_ext.catalogue.record import (
     mode_of,
 )
 from grpo_verl_ext.config import foreign_algorithms, presets_of
-from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, setting
+from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, SECTION, setting
 
 _OWN_PRESETS = Path(__file__).parents[1] / "config"
 
@@ -110,6 +110,12 @@ def loss_of(config: DictConfig) -> Loss | None:
     """Return the record of the configured loss, verl's included; None if nothing is known of it."""
     name = str(setting(config, LOSS))
     return LOSSES.get(name) or VERLS_LOSSES.get(name)
+
+
+def knows(config: DictConfig) -> bool:
+    """Whether the preset, the estimator or the loss of a training is in the catalogue, verl's left aside."""
+    named = setting(config, f"{SECTION}.preset") is not None
+    return named or setting(config, ESTIMATOR) in ESTIMATORS or setting(config, LOSS) in LOSSES
 
 
 _LEFT_TO_USER = frozenset(

@@ -136,7 +136,7 @@ def check_rollout_log_probs(config: DictConfig) -> None:
     key = f"{ROLLOUT}.calculate_log_probs"
     asked = [name for name in ("rollout_is", "rollout_rs") if setting(config, f"{CORRECTION}.{name}")]
     asked += ["bypass_mode"] if setting(config, BYPASS) else []
-    if asked and _is_ours(config) and setting(config, key) is False:
+    if asked and catalogue.knows(config) and setting(config, key) is False:
         raise SettingError(
             key,
             False,
@@ -150,7 +150,7 @@ def check_rollout_log_probs(config: DictConfig) -> None:
 def advise_bypass(config: DictConfig) -> Iterator[Problem]:
     """Warn of old log-probs of the rollout that are those of another distribution than the policy's."""
     rollout = config.actor_rollout_ref.rollout
-    if not setting(config, BYPASS) or not _is_ours(config):
+    if not setting(config, BYPASS) or not catalogue.knows(config):
         return
     why = f"with {BYPASS}=true the old log-probs are the rollout's,"
     is_raw = setting(config, f"{ROLLOUT}.logprobs_mode") == "raw_logprobs"
@@ -167,12 +167,6 @@ def advise_bypass(config: DictConfig) -> Iterator[Problem]:
             "small, that of a response by the product over its tokens",
             fix=Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1", more=f", or {BYPASS}=false"),
         )
-
-
-def _is_ours(config: DictConfig) -> bool:
-    """Whether the estimator, the loss or the preset is this package's."""
-    named = setting(config, f"{SECTION}.preset") is not None
-    return named or setting(config, ESTIMATOR) in ESTIMATORS or setting(config, LOSS) in LOSSES
 
 
 def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:

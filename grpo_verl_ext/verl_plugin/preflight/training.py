@@ -18,7 +18,7 @@ from grpo_verl_ext.verl_plugin.config import (
     RewardModelOptions,
     written,
 )
-from grpo_verl_ext.verl_plugin.features import Uses, all_features, has_option
+from grpo_verl_ext.verl_plugin.features import Uses, all_features
 from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
 
 STRATEGY = f"{ACTOR}.strategy"
@@ -80,9 +80,7 @@ def _is_ours(config: DictConfig) -> bool:
 
 def _by_tokens(config: DictConfig) -> bool:
     """Whether the loss is not GVPO's, and the loss, the estimator or the preset is this package's."""
-    if isinstance(catalogue.loss_of(config), TokenLoss):
-        return True
-    return not catalogue.has_groups(config) and (_is_ours(config) or has_option("preset")(config))
+    return catalogue.knows(config) and not catalogue.has_groups(config)
 
 
 def _has_statistic(config: DictConfig) -> bool:
