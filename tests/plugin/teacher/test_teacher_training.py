@@ -25,6 +25,7 @@ from stored_rollout import (
     token_log_probs,
 )
 from torch import Tensor
+from verl.experimental.teacher_loop.teacher_manager import AsyncTeacherLLMServerManager
 from verl.trainer.distillation.losses import distillation_ppo_loss
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 
@@ -212,6 +213,55 @@ def test_each_response_gets_the_teachers_log_prob(tmp_path: Path, monkeypatch: p
     assert metrics["distill/kl_estimate"] == pytest.approx(sum(apart) / 8)
     assert metrics["distill/without_text"] == 0
     assert "distill/stored/log_prob" not in metrics
+
+
+class RoutedManager(teachers.ScoringManager):
+    """Two teachers, of which verl's own rule chooses one for each prompt."""
+
+    _resolve_teacher_key = AsyncTeacherLLMServerManager._resolve_teacher_key
+
+    def __init__(self, scorers: dict[str, torch.nn.Module]) -> None:
+        self.scorers, self.asked, self.failures, self.teacher_key = scorers, 0, [], "data_source"
+        self.teacher_model_configs = dict.fromkeys(scorers, TEACHER_MODEL)
+
+    async def compute_teacher_logprobs_single(self, sequence_ids: list[int], **request: Any) -> Any:
+        self.scorer = self.scorers[request["routing_key"]]
+        return await super().compute_teacher_logprobs_single(sequence_ids, **request)
+
+
+TEACHER_OF = {
+    "_target_": "verl.workers.config.DistillationTeacherModelConfig",
+    "model_path": "a folder", "num_replicas": 1,
+    "inference": "${distillation.teacher_models.teacher_model.inference}",
+}  # fmt: skip
+
+
+class RoutedWorker(ScoredWorker):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.teacher_server_manager = RoutedManager({"sums": teacher(), "words": small_model(seed=7)})
+
+
+def test_each_of_several_teachers_scores_the_prompts_of_its_data_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Rollout(
+        monkeypatch, tmp_path,
+        [{"prompt": p, "data_source": of} for p, of in zip(PROMPTS, ("sums", "words"), strict=True)],
+        algo="gvpo_distill", worker=RoutedWorker, server=Server(RESPONSES),
+        **{f"distillation__teacher_models__{name}": TEACHER_OF | {"key": name} for name in ("sums", "words")},
+        distillation__teacher_models__teacher_model__inference__tensor_model_parallel_size=1,
+        distillation__nnodes=1, distillation__n_gpus_per_node=2, **{N: 4},
+    )  # fmt: skip
+    own.trainer._init_dataloader()
+    own.step()
+    scorers = dict(zip(PROMPTS, (teacher(), small_model(seed=7)), strict=True))
+    rows = [row for key, row in own.queue.rows.items() if "pad" not in key]
+    assert len(rows) == 8
+    for row in rows:
+        scorer = scorers[row["raw_prompt"][0]["content"]]
+        wanted = token_log_probs(scorer, row["prompts"].tolist(), row["responses"].tolist()).sum().item()
+        assert float(row[Field.TEACHER_LOG_PROB]) == pytest.approx(wanted, rel=1e-12)
 
 
 def test_stored_responses_are_scored_and_logged_apart(
