@@ -12,6 +12,8 @@ ALL = "--all"
 
 # Where a process makes the CPU build known as vllm, vLLM would otherwise load its kernels for AVX-512.
 os.environ["VLLM_TARGET_DEVICE"] = "cpu"
+# Ray's own 15 leaves its workers almost nothing beside the other tests.
+os.environ.update(RAY_worker_niceness="0")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -20,14 +20,14 @@ lint=$!
 sphinx-build -W --keep-going -q docs build/site
 wait "$lint"
 
-parallel=(python -m pytest --dist loadfile --no-loadscope-reorder --durations 20)
+parallel=(python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20)
 if (($#)) && [[ $1 != --all ]]; then
-  "${parallel[@]}" --numprocesses 2 "$@"
+  "${parallel[@]}" "$@"
 else
   bash tests/contract/against.sh 0.9.0
-  if (($#)); then export FUZZ_TIMES=5; fi
-  # One more than the cores of a small machine: some tests wait for Ray or for a process that was killed.
-  "${parallel[@]}" --numprocesses 3 -m "not e2e" "$@"
+  if (($#)); then export FUZZ_TIMES=3; fi
+  # More than the two cores of a small machine: some tests wait for Ray, or for a process that they ended.
+  "${parallel[@]}" -m "not e2e" --numprocesses 3 "$@"
   # Two trainings at a time, and nothing else: while one starts, it uses a single core.
-  "${parallel[@]}" --numprocesses 2 -m e2e "$@"
+  "${parallel[@]}" -m e2e "$@"
 fi

@@ -151,6 +151,10 @@ print(ray.get(ray.remote(lambda: os.nice(0)).remote()))
 
 
 class TestPriority:
+    @pytest.fixture(autouse=True)
+    def as_without_tests(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("RAY_worker_niceness")
+
     @staticmethod
     def system_config(*overrides: str) -> dict[str, object]:
         config = composed(["+platform=cpu", *overrides])
