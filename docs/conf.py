@@ -65,6 +65,7 @@ glossary
 :hidden:
 :caption: Train
 
+first_hour
 installation
 cpu
 gpus

@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bash examples/setup_cpu.sh cpu,dev
 VENV=${VENV:-.venv}
-export PATH="$PWD/$VENV/bin:$PATH"
+source "$VENV/bin/activate"
 # All processes of the tests share compiled modules.
 unset PYTHONDONTWRITEBYTECODE
 # Processes share the cores; more threads per operator would slow them down.

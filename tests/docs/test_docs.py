@@ -196,7 +196,7 @@ def examine_python(arguments: list[str]) -> None:
         examine_training(rest[1:])
     elif first == "-m":
         assert importlib.util.find_spec(rest[0]), rest[0]
-    else:
+    elif not first.startswith("my_"):
         assert (ROOT / first).is_file(), first
     if first in (f"examples/{name}.py" for name in quickstart_arguments().EXAMPLES):
         examine_example(Path(first).stem, rest)
@@ -257,6 +257,7 @@ PROGRAMS: dict[str, Callable[[list[str]], None]] = {
     "pip": examine_pip,
     "python": examine_python,
     "python3": examine_python,
+    "source": lambda words: None,
     "sbatch": lambda words: examine_bash([word for word in words if not word.startswith("--")]),
 } | {program: lambda _: None for program in OF_OTHERS}
 

@@ -9,6 +9,7 @@ TRAINING = "tests/end_to_end/test_training.py::"
 STARTED_BY: Mapping[str, str] = {
     # the words of a command; … for any more of them
     "bash examples/setup_cpu.sh": CI,
+    "source .venv/bin/activate": CI,
     "bash tests/run.sh …": ".ci/run",
     "bash tests/contract/against.sh 0.9.0": CI,
     "python -m pytest tests/contract": CI,
@@ -23,6 +24,8 @@ STARTED_BY: Mapping[str, str] = {
         "tests/catalogue/test_paper_index.py::test_the_page_is_what_the_records_say"
     ),
     "pip install .": "tests/test_package.py::test_the_wheel_works_in_a_fresh_environment",
+    # its extra docs, which contains ablation
+    "pip install '.[ablation]'": "tests/test_package.py::test_the_site_is_built_with_its_extra_alone",
     "pip-licenses --with-system": (
         "tests/test_licences.py::test_what_users_install_may_be_used_beside_our_licence"
     ),
@@ -93,6 +96,13 @@ STARTED_BY: Mapping[str, str] = {
     # shorter, the same preset on the embedded task
     "grpo-verl-ext train gvpo data.train_files=… …": (
         "tests/end_to_end/test_gvpo_responses_and_anchors.py::test_the_anchor_is_a_reference_that_follows_the_policy"
+    ),
+    # composed and checked with the files of the page
+    "grpo-verl-ext train gvpo +platform=cpu …": "tests/docs/test_first_hour.py::test_the_trainings_are_accepted",
+    "python my_data.py": "tests/docs/test_first_hour.py::test_the_rows_and_their_rewards",
+    "grpo-verl-ext ablate run two_losses.yaml": "tests/docs/test_first_hour.py::test_the_comparison_is_planned",
+    "grpo-verl-ext ablate report outputs/two_losses": (
+        "tests/ablation/test_kept_results.py::test_the_report_is_made_anew_and_is_the_same"
     ),
     "grpo-verl-ext train gvpo data.train_files=… … --dry-run": (
         "tests/launch/test_train.py::test_a_dry_run_prints_values_and_findings_and_starts_nothing"
