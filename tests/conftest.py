@@ -9,6 +9,8 @@ import pytest
 from processes import Python
 
 ALL = "--all"
+LONGEST = ("test_iterate", "test_training", "test_cluster_job")
+"""Files of trainings that begin first, so that at the end none runs alone."""
 
 # Where a process makes the CPU build known as vllm, vLLM would otherwise load its kernels for AVX-512.
 os.environ["VLLM_TARGET_DEVICE"] = "cpu"
@@ -26,6 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption(ALL):
         files = {item.path for item in long}
         items.sort(key=lambda item: item.path not in files)
+        items.sort(key=lambda item: item.path.stem not in LONGEST)
     else:
         items[:] = [item for item in items if item not in long]
         config.hook.pytest_deselected(items=long)
