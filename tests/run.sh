@@ -9,6 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bash examples/setup_cpu.sh cpu,dev
 VENV=${VENV:-.venv}
+# shellcheck disable=SC1091 # setup_cpu.sh makes it
 source "$VENV/bin/activate"
 # All processes of the tests share compiled modules.
 unset PYTHONDONTWRITEBYTECODE

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 HERE = "tests/docs/test_commands.py::test_a_command_runs_as_it_stands"
 CI = "tests/run.sh"
 TRAINING = "tests/end_to_end/test_training.py::"
+FIRST_HOUR = "tests/docs/test_first_hour.py::"
 
 STARTED_BY: Mapping[str, str] = {
     # the words of a command; … for any more of them
@@ -98,9 +99,9 @@ STARTED_BY: Mapping[str, str] = {
         "tests/end_to_end/test_gvpo_responses_and_anchors.py::test_the_anchor_is_a_reference_that_follows_the_policy"
     ),
     # composed and checked with the files of the page
-    "grpo-verl-ext train gvpo +platform=cpu …": "tests/docs/test_first_hour.py::test_the_trainings_are_accepted",
-    "python my_data.py": "tests/docs/test_first_hour.py::test_the_rows_and_their_rewards",
-    "grpo-verl-ext ablate run two_losses.yaml": "tests/docs/test_first_hour.py::test_the_comparison_is_planned",
+    "grpo-verl-ext train gvpo +platform=cpu …": (FIRST_HOUR + "test_the_trainings_are_accepted"),
+    "python my_data.py": (FIRST_HOUR + "test_the_rows_and_their_rewards"),
+    "grpo-verl-ext ablate run two_losses.yaml": (FIRST_HOUR + "test_the_comparison_is_planned"),
     "grpo-verl-ext ablate report outputs/two_losses": (
         "tests/ablation/test_kept_results.py::test_the_report_is_made_anew_and_is_the_same"
     ),
