@@ -1,8 +1,9 @@
-"""Make a teacher for the embedded task chain_sum: the warm start's model, trained on right responses alone.
+"""Make a teacher for the embedded task: the warm start's model, trained on right responses alone.
 
     python examples/chain_sum_teacher.py FOLDER                  the policy's tokenizer, a token for a byte
     python examples/chain_sum_teacher.py FOLDER --joined-digits  one token for two digits in a row
     python examples/chain_sum_teacher.py FOLDER --responses 1 2  and responses to prompts of the seeds 1 and 2
+    python examples/chain_sum_teacher.py FOLDER --task chain_sum_mixed
 
 Prints the share of right answers to 512 test prompts. Needs no GPU; what is finished is left as it is.
 
@@ -31,7 +32,7 @@ from grpo_verl_ext.tasks.chain_sum.model import (
     warm_start,
 )
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_chain_sum
-from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS, TaskSettings
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, TaskSettings
 from grpo_verl_ext.tasks.folders import TEST, TRAIN, read_parquet, write_rows
 from grpo_verl_ext.utils.files import appearing
 
@@ -56,18 +57,19 @@ def with_joined_digits() -> PreTrainedTokenizerFast:
     return made
 
 
-def make(folder: Path, tokenizer: Any, *, seed: int) -> float:
+def make(folder: Path, tokenizer: Any, task: TaskSettings, *, seed: int) -> float:
     """Train the teacher and return its share of right answers, sampled at temperature 1."""
-    settings = replace(TaskSettings(), slip_steps=0)
+    settings = replace(task, slip_steps=0)
     model = build_model(settings, tokenizer, seed=seed)
     warm_start(model, tokenizer, settings, seed=seed, on_step=lambda _: None)
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
-    return accuracy(folder, prepare_chain_sum(seed).folder / TEST)
+    test = prepare_chain_sum(seed, settings=task).folder / TEST
+    return accuracy(folder, test, max_response_tokens=task.max_response_tokens)
 
 
-def complete_responses(folder: Path, chats: list[Any], *, seed: int) -> list[str]:
-    """Sample one response to each chat; one that does not end within the task's budget is sampled again."""
+def complete_responses(folder: Path, chats: list[Any], *, budget: int, seed: int) -> list[str]:
+    """Sample one response to each chat; one that does not end within the budget is sampled again."""
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     found: dict[int, str] = {}
@@ -75,7 +77,7 @@ def complete_responses(folder: Path, chats: list[Any], *, seed: int) -> list[str
         missing = [number for number in range(len(chats)) if number not in found]
         sampled = sample(
             model, tokenizer, [chats[number] for number in missing],
-            temperature=1.0, max_response_tokens=MAX_RESPONSE_TOKENS, seed=seed,
+            temperature=1.0, max_response_tokens=budget, seed=seed,
         )  # fmt: skip
         for number, tokens in zip(missing, sampled.tokens[:, sampled.prompt_width :], strict=True):
             if tokenizer.eos_token_id in tokens:
@@ -84,12 +86,12 @@ def complete_responses(folder: Path, chats: list[Any], *, seed: int) -> list[str
     return [found[number] for number in range(len(chats))]
 
 
-def write_responses(folder: Path, *, seed: int) -> None:
+def write_responses(folder: Path, task: TaskSettings, *, seed: int) -> None:
     """Write the two files of one seed of the task."""
-    task = prepare_chain_sum(seed).folder
-    train, test = read_parquet(task / TRAIN)[:PROMPTS], read_parquet(task / TEST)
+    data = prepare_chain_sum(seed, settings=task).folder
+    train, test = read_parquet(data / TRAIN)[:PROMPTS], read_parquet(data / TEST)
     chats = [row["prompt"] for row in train for _ in range(RESPONSES)] + [row["prompt"] for row in test]
-    texts = complete_responses(folder, chats, seed=seed)
+    texts = complete_responses(folder, chats, budget=task.max_response_tokens, seed=seed)
     for number, row in enumerate(train):
         row["extra_info"]["responses"] = texts[number * RESPONSES : (number + 1) * RESPONSES]
     for row, text in zip(test, texts[len(train) * RESPONSES :], strict=True):
@@ -104,19 +106,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--task", choices=TASKS, default="chain_sum")
     parser.add_argument("--joined-digits", action="store_true")
     parser.add_argument("--seed", type=int, default=1, help="of the teacher")
     parser.add_argument("--responses", type=int, nargs="+", default=[], metavar="SEED", help="of the task")
     given = parser.parse_args()
+    task = TASKS[given.task]
     if (given.folder / "model.safetensors").exists():
         print(f"already there: {given.folder}")
     else:
         tokenizer = with_joined_digits() if given.joined_digits else build_tokenizer()
-        share = make(given.folder, tokenizer, seed=given.seed)
+        share = make(given.folder, tokenizer, task, seed=given.seed)
         print(f"{share:.3f} of 512 test prompts right: {given.folder}")
     for seed in given.responses:
         if not (given.folder / f"seed-{seed}").exists():
-            write_responses(given.folder, seed=seed)
+            write_responses(given.folder, task, seed=seed)
             print(f"{PROMPTS} × {RESPONSES} responses to train on: {given.folder}/seed-{seed}")
 
 

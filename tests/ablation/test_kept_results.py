@@ -16,6 +16,8 @@ from grpo_verl_ext.ablation.running.results import read_compact
 from grpo_verl_ext.ablation.statistics.measures import curves_of
 from grpo_verl_ext.cli import app
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ablations"
 KEPT = sorted((EXAMPLES / "results").glob("*/runs.json"))
 EARLIER = ("calibration_mixed_before", "calibration_verbose_before")

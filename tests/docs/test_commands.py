@@ -77,6 +77,7 @@ def run_here() -> list[str]:
     return sorted(words for words in shown if starter(words) == HERE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", run_here())
 def test_a_command_runs_as_it_stands(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder with the examples; a report finds the results that are kept."""

@@ -149,9 +149,9 @@ def _summary(outcome: PreparedOutcome[TaskManifest]) -> str:
     ]
     if not manifest.is_standard:
         lines.append(
-            f"not a standard start: a comparison takes models with a greedy accuracy of at least "
-            f"{prepared.GREEDY_AT_LEAST} and a sampled one of {prepared.SAMPLED} ± {prepared.SAMPLED_WITHIN}"
-            f". Type: --seed <another>"
+            "good for a training, but not a standard start: a declared comparison takes models with a greedy "
+            f"accuracy of at least {prepared.GREEDY_AT_LEAST} and a sampled one of {prepared.SAMPLED} ± "
+            f"{prepared.SAMPLED_WITHIN}. For one, type: --seed <another>"
         )
     if outcome.moved_aside:
         lines.append(f"what was there before is kept in {outcome.moved_aside}")

@@ -111,7 +111,9 @@ CUTS: dict[int, dict[str, tuple[int | None, str]]] = {
 """Ranks → micro-batches, and where the statistic comes from: the mini-batch has 16 rows."""
 
 
-@pytest.mark.parametrize("dp_size", [1, 2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "dp_size", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)]
+)
 def test_gradients_and_parameters_of_four_updates(
     dp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: dict[str, dict[str, Any]]
 ) -> None:

@@ -21,6 +21,7 @@ from grpo_verl_ext.verl_plugin.reference import worker as refresh
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 
 
+@pytest.mark.long
 def test_mixing_and_resuming_what_verls_engine_sharded(tmp_path):
     """FSDP1 and FSDP2, all variants on one pair of processes."""
     run_ranks(reference_sync_ranks.run_rank, reference_sync_ranks.WORLD_SIZE, str(tmp_path), folder=tmp_path)
