@@ -34,7 +34,7 @@ from grpo_verl_ext.tasks.chain_sum.model import (
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_chain_sum
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, TaskSettings
 from grpo_verl_ext.tasks.folders import TEST, TRAIN, read_parquet, write_rows
-from grpo_verl_ext.utils.files import appearing
+from grpo_verl_ext.utils.files import appearing, locked
 
 DIGITS = "0123456789"
 PROMPTS, RESPONSES = 256, 8
@@ -96,7 +96,8 @@ def write_responses(folder: Path, task: TaskSettings, *, seed: int) -> None:
         row["extra_info"]["responses"] = texts[number * RESPONSES : (number + 1) * RESPONSES]
     for row, text in zip(test, texts[len(train) * RESPONSES :], strict=True):
         row["extra_info"]["response"] = text
-    with appearing(folder / f"seed-{seed}") as unfinished:
+    target = folder / f"seed-{seed}"
+    with locked(target, on_wait=lambda: print(f"waiting for {target}")), appearing(target) as unfinished:
         write_rows(unfinished / TRAIN, train)
         write_rows(unfinished / TEST, test)
 
