@@ -149,12 +149,14 @@ def _validate(config: DictConfig) -> None:
 
 
 def _without_lora(config: DictConfig) -> DictConfig:
-    """Return a copy without LoRA, for whose rank verl imports vLLM, which this machine may lack."""
+    """Return the configuration without LoRA, for whose rank verl imports vLLM, which may be missing."""
+    ranks = [key for key in _LORA_RANKS if OmegaConf.select(config, key)]
+    if not ranks:
+        return config
     copy = deepcopy(config)
     with open_dict(copy):
-        for key in _LORA_RANKS:
-            if OmegaConf.select(copy, key) is not None:
-                OmegaConf.update(copy, key, 0)
+        for key in ranks:
+            OmegaConf.update(copy, key, 0)
     return copy
 
 

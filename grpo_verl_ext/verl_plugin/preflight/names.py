@@ -5,7 +5,6 @@ estimator, loss or KL itself would train the script's algorithm under the preset
 reported.
 """
 
-import copy
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
@@ -158,10 +157,9 @@ def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
     name = str(written(config.algorithm).get("preset"))
     if name not in PRESETS:
         return {}
-    own, derived = PRESETS[name].leaves, copy.deepcopy(config)
+    own = PRESETS[name].leaves
     for key, value in own.items():
         if isinstance(value, str) and "${" in value:
-            OmegaConf.update(derived, key, value, force_add=True)
-            own[key] = setting(derived, key)
+            own[key] = OmegaConf.create({"value": value}, parent=config).value
     pairs = {key: (value, setting(config, key)) for key, value in own.items()}
     return {key: (value, now) for key, (value, now) in pairs.items() if now != value}
