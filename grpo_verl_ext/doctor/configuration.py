@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
-from verl.utils.config import validate_config
+from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
@@ -146,6 +146,8 @@ def _validate(config: DictConfig) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Disabled critic")  # as every algorithm but PPO does
         verls(config, need_reference_policy(config), need_critic(config))
+        if setting(config, "distillation.enabled"):
+            omega_conf_to_dataclass(config.distillation)  # the trainer does, after it has started workers
 
 
 def _without_lora(config: DictConfig) -> DictConfig:
@@ -202,11 +204,18 @@ def _divisible(match: re.Match[str], config: DictConfig) -> str:
     return Line(f"data.train_batch_size={math.ceil(config.data.train_batch_size / prompts) * prompts}")
 
 
+def _one_teacher(match: re.Match[str], _config: DictConfig) -> str:
+    inference = "distillation.teacher_models.teacher_model.inference"
+    size = math.gcd(int(match["size"]), int(match["pool"]))
+    return Line(f"{inference}.tensor_model_parallel_size={size}")
+
+
 _LINES: Mapping[str, _Line] = {
     r"set at least one of '[\w.]+' or '(?P<key>[\w.]+)'": _micro_batch,
     r"Please remove '(?P<key>[\w.]+)'": _one_micro_batch,
     r"must be divisible by minimal possible batch size \((?P<least>\d+)\)": _divisible,
     r"train_batch_size \((?P<prompts>\d+)\) must be >= (?P<key>[\w.]+) ": _mini_batch,
+    r"per_replica_world_size \((?P<size>\d+)\) must divide the .* = (?P<pool>\d+)\)": _one_teacher,
 }
 """verl's commonest refusals → what to type."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -14,6 +14,7 @@ from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, left_to_
 from grpo_verl_ext.migrate.script import Script, Setting
 from grpo_verl_ext.migrate.shell import UnreadableScriptError
 from grpo_verl_ext.utils.errors import Problem, as_typed
+from grpo_verl_ext.utils.keys import moved_key
 
 _GROUP = "algo"
 
@@ -39,7 +40,8 @@ def migrate(script: Script, preset: str) -> Migrated:
 
     Raises:
         UnknownPresetError: there is none of this name.
-        UnreadableScriptError: a word sets a whole section of which the preset has keys.
+        UnreadableScriptError: a word sets a whole section of which the preset has keys, or a key of older
+            verl is put together of several words.
     """
     enter_foreign()
     if preset not in PRESETS:
@@ -47,11 +49,16 @@ def migrate(script: Script, preset: str) -> Migrated:
         fix = f"--algo {near[0]}" if near else "--algo <one of them>"
         raise UnknownPresetError(str(Problem("--algo", preset, fix, valid=tuple(sorted(PRESETS)))))
     edits, changes = list[tuple[int, int, bytes]](), list[str]()
-    for setting in script.settings:
+    for written in script.settings:
+        setting = replace(written, word=written.word.replace(written.key, moved_key(written.key), 1))
         if contradicts(setting, preset):
             edits.append((*_removed(script.source, setting), b""))
             changes.append(f"{_written(script.source, setting)} is out; {_instead(setting, preset)}")
-        elif setting.prefix == "+" and setting.key in PRESETS[preset].leaves:
+            continue
+        if setting.key != written.key:
+            edits.append((*_place_of_key(script.source, written), setting.key.encode()))
+            changes.append(f"line {setting.line}: {written.key} is {setting.key} now, which verl reads")
+        if setting.prefix == "+" and setting.key in PRESETS[preset].leaves:
             edits.append((*_plus_of(script.source, setting), b"++"))
             changes.append(
                 f"{_written(script.source, setting)} begins with ++ now, for the preset has the key"
@@ -129,6 +136,14 @@ def _removed(source: bytes, setting: Setting) -> tuple[int, int]:
 def _plus_of(source: bytes, setting: Setting) -> tuple[int, int]:
     at = source.index(b"+", setting.start, setting.end)
     return at, at + 1
+
+
+def _place_of_key(source: bytes, setting: Setting) -> tuple[int, int]:
+    key = setting.key.encode()
+    at = source.find(key, setting.start, setting.end)
+    if at < 0:
+        raise UnreadableScriptError(setting.line, f"write {setting.key} as one word, for verl has moved it")
+    return at, at + len(key)
 
 
 def _preset_after(source: bytes, at: int, preset: str) -> bytes:

@@ -175,7 +175,7 @@ class _Reader:
             if value is None:
                 if any("=" in text_of(each) for each in rest if each.type in _LITERALS):
                     raise UnreadableScriptError(
-                        line_of(piece), f"only the running script knows {text_of(word)}"
+                        line_of(piece), f"only the running script knows {text_of(word)}; write what it gives"
                     )
                 break
             text += value
@@ -185,7 +185,7 @@ class _Reader:
         name = variable_of(expansion)
         if expansion.type == "command_substitution":
             raise UnreadableScriptError(
-                line_of(expansion), f"only the running script knows {text_of(expansion)}"
+                line_of(expansion), f"only the running script knows {text_of(expansion)}; write what it gives"
             )
         if is_all_arguments(expansion):
             self._calls(expansion)

@@ -1,5 +1,6 @@
 """Keys of verl's configuration that checks and messages name, and how one is read."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -23,8 +24,31 @@ RUNTIME_ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
 SECTION = "algorithm.grpo_ext"
 """The section that this package adds to verl's configuration."""
 
+_LEGACY: Mapping[str, str] = {
+    "reward_model.num_workers": "reward.num_workers",
+    "reward_model.reward_manager": "reward.reward_manager.name",
+    "reward_model.reward_loop_source": "reward.reward_manager.source",
+    "reward_model.reward_loop_module_path": "reward.reward_manager.module.path",
+    "reward_model.reward_loop_class_name": "reward.reward_manager.module.name",
+    "reward_model.model.path": "reward.reward_model.model_path",
+    "reward_model.reward_kwargs": "reward.reward_kwargs",
+    "reward_model": "reward.reward_model",
+    "custom_reward_function": "reward.custom_reward_function",
+    "sandbox_fusion": "reward.sandbox_fusion",
+}
+"""Keys and sections of older verl → their new places, as in verl's ``migrate_legacy_reward_impl``.
+
+verl 0.9's ``main_ppo`` accepts the old keys without migrating them. The longest matching key applies.
+"""
+
 
 def setting(config: DictConfig, key: str, default: Any = None) -> Any:
     """Return the value of a dotted key; ``default`` where it is null or missing."""
     value = OmegaConf.select(config, key, throw_on_resolution_failure=False)
     return default if value is None else value
+
+
+def moved_key(key: str) -> str:
+    """Return the new place of a key of older verl; the key itself if it has not moved."""
+    moved = max((old for old in _LEGACY if key == old or key.startswith(f"{old}.")), key=len, default="")
+    return _LEGACY[moved] + key.removeprefix(moved) if moved else key

@@ -27,6 +27,7 @@ from grpo_verl_ext.catalogue import PRESETS, left_to_user
 from grpo_verl_ext.migrate.rewrite import migrate
 from grpo_verl_ext.migrate.script import read_script
 from grpo_verl_ext.migrate.shell import UnreadableScriptError
+from grpo_verl_ext.utils.keys import moved_key
 
 PLACES = ("examples/*_trainer/*.sh",)
 RIGHT, UNREADABLE, REFUSED, WRONG, NOT_STARTED = (
@@ -90,9 +91,10 @@ def _faults(judge: Judge, before: Invocation, after: Invocation, algo: str) -> I
         return
     was, now = (dict(_leaves(OmegaConf.to_container(each.config), "")) for each in (old, new))
     fixed = {key: value for key, value in PRESETS[algo].leaves.items() if key not in left_to_user(algo)}
-    given = {word.lstrip("+~").partition("=")[0] for word in before.overrides}
-    # verl's fully async trainer still reads the old names, and moves what they say
-    given |= {key.replace("reward_model.", "reward.", 1) for key in given}
+    given = {moved_key(word.lstrip("+~").partition("=")[0]) for word in before.overrides}
+    old_names = {key: value for key, value in was.items() if moved_key(key) != key}
+    was |= dict.fromkeys(old_names)
+    was |= {moved_key(key): value for key, value in old_names.items() if value not in (None, {})}
     for key in was.keys() | now.keys():
         free = key in PRESETS[algo].leaves and key not in given
         expected = fixed[key] if key in fixed else PRESETS[algo].leaves[key] if free else was.get(key)

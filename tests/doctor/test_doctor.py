@@ -156,7 +156,7 @@ WRONG = {
     ),
     "verl's distillation loss beside a teacher of GVPO": (
         "gvpo_distill",
-        ["distillation.distillation_loss.loss_mode=k1"],
+        ["distillation.distillation_loss.loss_mode=k2"],
         "distillation-loss",
     ),
     "a temperature beside a teacher": (
@@ -564,6 +564,42 @@ def test_a_check_that_one_algorithm_alone_has_can_be_silenced(whole: list[str]) 
     overrides = [*overrides_of(whole, "vespo"), "algorithm.rollout_correction.rollout_is=token"]
     assert [found.check for found in all_findings(overrides)] == ["vespo-weights"]
     assert list(all_findings([*overrides, "+algorithm.grpo_ext.silence=[vespo-weights]"])) == []
+
+
+SIGNATURES = {
+    "verl's own parameters": ("data_source, solution_str, ground_truth, extra_info=None", "weights"),
+    "one of the two": ("solution_str, *, weights, **kw: int", None),
+    "the other": ("solution_str, ground_truth, weights=None", "step_rewards"),
+    "both": ("solution_str, weights=None, *, step_rewards=()", None),
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_a_reward_function_takes_what_the_task_gives_it(
+    chain_sum: list[str], tmp_path: Path, name: str
+) -> None:
+    """verl would fail at the first response: the embedded task gives its own function two arguments."""
+    parameters, missing = SIGNATURES[name]
+    (file := tmp_path / "mine.py").write_text(f"import nowhere\n\nasync def score({parameters}): ...\n")
+    reward = "reward.custom_reward_function"
+    line = ["+algo=grpo", CPU, *chain_sum, f"{reward}.path={file}", f"{reward}.name=score"]
+    found = list(all_findings(line))
+    assert [each.check for each in found] == ["reward-arguments"] * (missing is not None)
+    if missing:
+        assert f"score in {file} has no parameter {missing}" in found[0].problem.reason
+        typed = found[0].problem.fix.partition(",")[0].strip("'")
+        assert list(all_findings([*line, typed])) == []
+
+
+def test_the_servers_of_a_teacher_are_counted_before_they_are_started(whole: list[str]) -> None:
+    """By verl's own class, which its trainer makes after the workers; a server takes two GPUs by default."""
+    gpus = [each for each in whole if each != CPU]
+    line = overrides_of(
+        gpus, "gvpo_distill", "actor_rollout_ref.rollout.name=vllm", "distillation.n_gpus_per_node=1"
+    )
+    (finding,) = all_findings(line)
+    assert "must divide the distillation resource pool size" in finding.problem.reason
+    assert list(all_findings([*line, finding.problem.fix])) == []
 
 
 def test_a_reward_manager_is_sent_to_its_new_home(whole: list[str]) -> None:

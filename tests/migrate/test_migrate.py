@@ -95,6 +95,27 @@ def test_what_stands_beside_a_word_stays(before: str, after: str) -> None:
     assert migrated(f"A={before.format('algorithm.adv_estimator=grpo')}{rest}") == expected
 
 
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("custom_reward_function.path=$PWD/r.py", "reward.custom_reward_function.path=$PWD/r.py"),
+        ("'+custom_reward_function.reward_kwargs.x=1'", "'+reward.custom_reward_function.reward_kwargs.x=1'"),
+        ("reward_model.reward_manager=batch", "reward.reward_manager.name=batch"),
+        ("reward_model.model.path=m", "reward.reward_model.model_path=m"),
+        ("reward_model.enable=True", "reward.reward_model.enable=True"),
+    ],
+)
+def test_a_key_of_older_verl_is_written_where_verl_reads_it(typed: str, kept: str) -> None:
+    """verl 0.9 accepts the old keys and trains with another reward."""
+    assert migrated(f"{START} {typed} a=1") == f"{START} +algo@_global_=grpo {kept} a=1"
+
+
+def test_one_that_contradicts_the_preset_by_its_new_name_is_out() -> None:
+    assert migrated(f"{START} reward_model.reward_manager=naive a=1", "dapo") == (
+        f"{START} +algo@_global_=dapo a=1"
+    )
+
+
 def test_options_of_the_loss_stay() -> None:
     assert "gvpo_beta=0.5" in migrated(f"{START} actor_rollout_ref.actor.policy_loss.gvpo_beta=0.5", "gvpo")
 
@@ -117,6 +138,11 @@ UNREADABLE = {
     "a text for another bash": (f"\nbash -c '{START} a=1'", 2, "a text for another program"),
     "a script in a script": (f"cat > job.sh <<EOF\n{START} a=1\nEOF\n", 2, "a text for another program"),
     "a key of the running script": (f"{START} $(which_key).x=1", 1, "$(which_key).x=1"),
+    "a moved key in two pieces": (
+        f"K=reward_manager\n{START} reward_model.$K=batch",
+        2,
+        "write reward_model.reward_manager as one word",
+    ),
     "a whole section": (
         f"{START} \\\n data.seed=1 \\\n actor_rollout_ref.actor.policy_loss={{loss_mode:gspo}}",
         3,

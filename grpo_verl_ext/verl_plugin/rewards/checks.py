@@ -1,7 +1,9 @@
 """Check that the configured reward reaches the algorithm in the form that it needs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import ast
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -10,7 +12,7 @@ from grpo_verl_ext.catalogue.verls import overlong_punishment
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ROLLOUT, SECTION
+from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, moved_key, setting
 from grpo_verl_ext.verl_plugin.config import (
     REWARD_MANAGER,
     ClassifierOptions,
@@ -22,22 +24,6 @@ from grpo_verl_ext.verl_plugin.config import (
 from grpo_verl_ext.verl_plugin.features import Feature, all_features
 from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template
 
-_LEGACY: Mapping[str, str] = {
-    "reward_model.num_workers": "reward.num_workers",
-    "reward_model.reward_manager": "reward.reward_manager.name",
-    "reward_model.reward_loop_source": "reward.reward_manager.source",
-    "reward_model.reward_loop_module_path": "reward.reward_manager.module.path",
-    "reward_model.reward_loop_class_name": "reward.reward_manager.module.name",
-    "reward_model.model.path": "reward.reward_model.model_path",
-    "reward_model.reward_kwargs": "reward.reward_kwargs",
-    "reward_model": "reward.reward_model",
-    "custom_reward_function": "reward.custom_reward_function",
-    "sandbox_fusion": "reward.sandbox_fusion",
-}
-"""Keys and sections of older verl → their new places, as in verl's ``migrate_legacy_reward_impl``.
-
-verl 0.9's ``main_ppo`` accepts the old keys without migrating them. The longest matching key applies.
-"""
 _SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 """Metrics of dynamic sampling that are the shaped reward, not the correctness of the answer."""
 
@@ -73,6 +59,41 @@ def _load_unless_imports_are_missing(name: str) -> None:
     except functions.RewardFunctionError as error:
         if not isinstance(error.__cause__, ImportError):
             raise
+
+
+def check_reward_arguments(config: DictConfig) -> None:
+    """Refuse a function that cannot take what ``reward_kwargs``, perhaps a task's, gives it.
+
+    verl would call it, and fail, when the first responses are there. The file is read and not run.
+    """
+    key = "reward.custom_reward_function.reward_kwargs"
+    given, (file, name) = list(setting(config, key, {})), _place_of_function(config)
+    function = _function_in(file, name)
+    if function is None or function.args.kwarg is not None or function.decorator_list:
+        return
+    taken = {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+    if unknown := [each for each in given if each not in taken]:
+        raise SettingError(
+            key,
+            given,
+            why=f"{name} in {file} has no parameter {unknown[0]}",
+            fix=Line(f"~{key}", more=f", or let the parameters of {name} end with **_"),
+        )
+
+
+def _place_of_function(config: DictConfig) -> tuple[Path, str]:
+    reward = config.reward.custom_reward_function
+    return Path(str(reward.path or "").removeprefix("file://")).expanduser(), str(reward.name)
+
+
+def _function_in(file: Path, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Return the function of a file of Python; None without it, or where the file is not on this machine."""
+    try:
+        read = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    functions = (each for each in read.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+    return next((each for each in functions if each.name == name), None)
 
 
 def check_reward_model(config: DictConfig) -> None:
@@ -173,7 +194,7 @@ def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
     for section in ("custom_reward_function", "reward_model", "sandbox_fusion"):
         for key, value in _leaves(config.get(section), section):
             if value is not None:
-                home = _new_home(key)
+                home = moved_key(key)
                 yield Problem(
                     key,
                     value,
@@ -181,11 +202,6 @@ def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
                     valid=home,
                     fix=Line(f"{home}={value}"),
                 )
-
-
-def _new_home(key: str) -> str:
-    moved = max((old for old in _LEGACY if key == old or key.startswith(f"{old}.")), key=len)
-    return _LEGACY[moved] + key.removeprefix(moved)
 
 
 def _advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
@@ -232,7 +248,11 @@ def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 REWARD_MODELS = Feature(
     reward_models=("reward_model", "reward_models"),
-    checks={"reward-weights": check_rewards, "reward-model": check_reward_model},
+    checks={
+        "reward-weights": check_rewards,
+        "reward-arguments": check_reward_arguments,
+        "reward-model": check_reward_model,
+    },
     advice={
         "dynamic-sampling": _advise_dynamic_sampling,
         "budgets": _advise_budgets,
