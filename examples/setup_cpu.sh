@@ -4,8 +4,8 @@
 #
 #   bash examples/setup_cpu.sh [EXTRAS]     EXTRAS: cpu (default), cpu,dev or others of pyproject.toml
 #
-# Environment: PYTHON (python3), VENV (.venv). PyTorch's CPU builds come from where pip or uv are told to
-# look; outside a prepared machine set UV_TORCH_BACKEND=cpu (see docs/installation.md).
+# Environment: PYTHON (python3), VENV (.venv). PyTorch's CPU build comes from UV_FIND_LINKS or pip's find-links,
+# a folder or page that has it; without one from PyTorch's own index, as UV_TORCH_BACKEND=cpu tells uv.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -36,10 +36,10 @@ touch "$UNFINISHED"
 # uv does not read pip's settings, so pass on the folder of wheels that pip is configured with.
 find_links=$("$VENV/bin/python" -m pip config get :env:.find-links 2>/dev/null ||
   "$VENV/bin/python" -m pip config get global.find-links 2>/dev/null || true)
-if [[ -n $find_links ]]; then export UV_FIND_LINKS=${UV_FIND_LINKS:-$find_links}; fi
+if [[ -n ${UV_FIND_LINKS:=$find_links} ]]; then export UV_FIND_LINKS; else export UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-cpu}; fi
 
 "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" \
   --constraints constraints/cpu.txt --overrides constraints/cpu-overrides.txt --editable ".[$EXTRAS]" ||
-  fail "the installation failed. If torch==…+cpu was not found, type: UV_TORCH_BACKEND=cpu bash examples/setup_cpu.sh"
+  fail "the installation failed. If torch==…+cpu was not found, type: UV_FIND_LINKS=<folder or page that has it> bash examples/setup_cpu.sh"
 
 rm "$UNFINISHED"
