@@ -79,6 +79,10 @@ without the covariance it is e^{R/β}, whatever the anchor.
 """
 
 
+_ROUNDING = 1e-10
+"""Var(R)/Var(f) of fp32's rounding is about 2⁻⁴⁸; of rewards in use it is above 1e-6."""
+
+
 def implicit_reward_fit(
     var_reward: float, var_implicit: float, cov_reward_implicit: float
 ) -> tuple[float, float]:
@@ -86,8 +90,8 @@ def implicit_reward_fit(
 
     One slope for all prompts, deviations from the means of each: slope = Cov(R, f)/Var(R),
     R² = Cov(R, f)²/(Var(R) Var(f)) with means of `Moments` over prompts. 0 where rewards or implicit rewards
-    do not vary.
+    do not vary: beyond `_ROUNDING`, for R is recovered from fp32 targets that have f in them.
     """
-    slope = cov_reward_implicit / var_reward if var_reward > 0 else 0.0
+    slope = cov_reward_implicit / var_reward if var_reward > _ROUNDING * var_implicit else 0.0
     explained = slope * cov_reward_implicit / var_implicit if var_implicit > 0 else 0.0
     return slope, explained

@@ -21,6 +21,7 @@ from grpo_verl_ext.catalogue import verls
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.presets import Preset, read_preset
 from grpo_verl_ext.catalogue.record import (
+    STATISTIC_ENGINES,
     Algorithm,
     Estimator,
     GroupLoss,
@@ -206,6 +207,7 @@ __all__ = [
     "FAILED",
     "LOSSES",
     "PRESETS",
+    "STATISTIC_ENGINES",
     "VERLS_LOSSES",
     "Algorithm",
     "Estimator",

@@ -9,9 +9,9 @@ from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.weights import asynchronous_mode, no_token_rejection, no_token_weights
+from grpo_verl_ext.catalogue.weights import no_token_rejection, no_token_weights, several_policies
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import BYPASS, MODE, POLICY_LOSS, SECTION, setting
+from grpo_verl_ext.utils.keys import BYPASS, POLICY_LOSS, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
 _TAU = 0.1
@@ -64,17 +64,27 @@ def _check_old_policy(config: DictConfig) -> None:
     """Refuse old log-probs of several policies in the responses to one prompt.
 
     Raises:
-        SettingError: bypass mode, where responses of a prompt may come from several steps.
+        SettingError: bypass mode, where responses of a prompt may come from several steps, or recorded
+            log-probs of stored responses.
     """
-    mode = asynchronous_mode(config)
-    if mode and setting(config, BYPASS):
+    of_one = "kimi's mean reward of a prompt stands for the normaliser of one policy"
+    trainer = several_policies(config)
+    if trainer and setting(config, BYPASS):
         raise SettingError(
             BYPASS,
             True,
-            why=f"with {MODE}={mode} the responses of a prompt may be sampled from different policies, and "
-            "kimi's mean reward of a prompt stands for the normaliser of one",
+            why=f"with {trainer} the responses of a prompt may come from several policies, and {of_one}",
             valid="false",
             fix=Line(f"{BYPASS}=false"),
+        )
+    recorded = f"{SECTION}.stored_responses.old_log_probs"
+    if setting(config, recorded) == "recorded" and setting(config, f"{SECTION}.stored_responses.share"):
+        raise SettingError(
+            recorded,
+            "recorded",
+            why=f"the stored responses of a prompt have another π_old than the sampled ones, and {of_one}",
+            valid="actor",
+            fix=Line(f"{recorded}=actor"),
         )
 
 

@@ -14,8 +14,8 @@ from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.clip_cov import Share
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
-from grpo_verl_ext.catalogue.record import Algorithm, MiniBatchStatistic, TokenLoss
-from grpo_verl_ext.utils.errors import Line, Problem
+from grpo_verl_ext.catalogue.record import STATISTIC_ENGINES, Algorithm, MiniBatchStatistic, TokenLoss
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
@@ -69,6 +69,24 @@ def _advise_updates(config: DictConfig) -> Iterator[Problem]:
         )
 
 
+def _check_engine(config: DictConfig) -> None:
+    """Refuse engines on which log ρ is rounding at the first update, and its sign a gradient.
+
+    Raises:
+        SettingError: the engine is not one of `STATISTIC_ENGINES`, without bypass mode.
+    """
+    key = f"{ACTOR}.strategy"
+    if setting(config, key) not in STATISTIC_ENGINES and not setting(config, BYPASS):
+        raise SettingError(
+            key,
+            setting(config, key),
+            why="old and new log-probs of the first update come from two passes there, and the gradient of "
+            "KL-Cov's penalty |log ρ| would be the sign of their rounding",
+            valid=STATISTIC_ENGINES,
+            fix=Line(f"{key}={STATISTIC_ENGINES[-1]}"),
+        )
+
+
 KL_COV = Algorithm(
     "kl_cov",
     "arXiv 2505.22617",
@@ -80,6 +98,7 @@ KL_COV = Algorithm(
         doc=str(covariance.kl_cov_surrogate.__doc__),
         options=KlCovOptions,
         needs=MiniBatchStatistic(_largest, metric="actor/frac_cov_penalised"),
+        checks={"kl-cov-engine": _check_engine},
         advice={"kl-cov-updates": _advise_updates},
     ),
     title="Cui et al., The Entropy Mechanism of RL for Reasoning Language Models",

@@ -85,6 +85,10 @@ class Estimator:
     advice: Advice = field(default_factory=dict)
 
 
+STATISTIC_ENGINES = ("fsdp", "fsdp2")
+"""Values of ``actor.strategy`` with which later updates of losses with a statistic were tested."""
+
+
 @dataclass(frozen=True)
 class MiniBatchStatistic:
     """What a loss needs to know of rows beyond its micro-batch, at the policy before the update.

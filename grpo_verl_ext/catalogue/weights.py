@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.record import Refuse
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import BYPASS, CORRECTION, MODE, setting
+from grpo_verl_ext.utils.keys import BYPASS, CORRECTION, FULLY_ASYNC, MODE, ONE_STEP_OFF, setting
 
 _WEIGHTS, _REJECTION = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"
 
@@ -63,20 +63,24 @@ def no_token_rejection(config: DictConfig) -> None:
         )
 
 
-def asynchronous_mode(config: DictConfig) -> str:
-    """Return the trainer mode if it may train on responses of several policies; else an empty text."""
+def several_policies(config: DictConfig) -> str:
+    """Return the trainer if the responses to a prompt may come from several policies; else an empty text."""
+    if FULLY_ASYNC in config:
+        return "verl.experimental.fully_async_policy"
     mode = str(setting(config, MODE, ""))
-    return mode if setting(config, "trainer.use_v1", True) and mode.endswith("_async") else ""
+    is_main = setting(config, "trainer.use_v1", True) and ONE_STEP_OFF not in config
+    return f"{MODE}={mode}" if is_main and mode.endswith("_async") else ""
 
 
 def advise_age(config: DictConfig) -> Iterator[Problem]:
     """Warn of responses older than the policy of their old log-probs, whose age is then in no ratio."""
-    mode = asynchronous_mode(config)
-    if mode and not setting(config, BYPASS):
+    one_step = "verl.experimental.one_step_off_policy" if ONE_STEP_OFF in config else ""
+    trainer = several_policies(config) or one_step
+    if trainer and not setting(config, BYPASS):
         yield Problem(
             BYPASS,
             False,
-            why=f"with {MODE}={mode} verl computes the old log-probs of a response when it is trained on, so "
+            why=f"with {trainer} verl computes the old log-probs of a response when it is trained on, so "
             "that the loss's ratio is not to the policy that wrote it, which may be steps older",
             valid="true",
             fix=Line(f"{BYPASS}=true"),

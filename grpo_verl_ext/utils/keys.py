@@ -21,6 +21,9 @@ AGENT_LOOP = f"{ROLLOUT}.agent.default_agent_loop"
 RUNTIME_ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
 """Environment variables that verl passes to every process of a training."""
 
+FULLY_ASYNC, ONE_STEP_OFF = "async_training", "rollout"
+"""Top-level sections that verl's drivers of these names have, and its ``main_ppo`` lacks."""
+
 SECTION = "algorithm.grpo_ext"
 """The section that this package adds to verl's configuration."""
 

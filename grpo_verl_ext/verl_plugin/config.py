@@ -45,8 +45,6 @@ SINGLE_TURN_LOOPS = ("single_turn_agent", AGENT_LOOPS["single_turn_agent"], STOR
 REWARD_MANAGER = "rule_and_model"
 """Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""
 
-STATISTIC_ENGINES = ("fsdp", "fsdp2")
-"""Values of ``actor.strategy`` with which later updates of losses with a statistic were tested."""
 REFRESH_ENGINES = ("fsdp", "fsdp2")
 """Values of ``actor.strategy`` with which the reference refresh was tested."""
 SEEDED_ROLLOUTS = ("vllm",)

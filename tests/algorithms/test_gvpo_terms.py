@@ -204,6 +204,8 @@ def test_the_optimum_fits_and_the_anchor_explains_nothing():
     at_anchor = moments_of(REWARDS, ANCHOR, ANCHOR, BETA)
     assert gvpo_terms.implicit_reward_fit(*(m.sum().item() for m in at_anchor[3:])) == (0, 0)
     assert gvpo_terms.implicit_reward_fit(0.0, 2.0, 0.0) == (0, 0), "rewards that do not vary"
+    assert gvpo_terms.implicit_reward_fit(6e-15, 2.0, 3e-8) == (0, 0), "but for fp32's rounding"
+    assert gvpo_terms.implicit_reward_fit(1e-6, 2.0, 1e-6)[0] == 1, "rewards that hardly do"
 
 
 # --------------------------------------------------------------------------------------- next to DPO

@@ -203,6 +203,19 @@ WRONG = {
         ["trainer.v1.trainer_mode=grpo_ext_colocate_async", f"{CORRECTION}.bypass_mode=true"],
         "kimi-old-policy",
     ),
+    "Kimi's loss with the old policies of stored responses": (
+        "kimi",
+        [
+            "trainer.v1.trainer_mode=grpo_ext_sync",
+            "++algorithm.grpo_ext.stored_responses={share: 0.5, old_log_probs: recorded}",
+        ],
+        "kimi-old-policy",
+    ),
+    "KL-Cov where the first ratio is rounding": (
+        "kl_cov",
+        [f"{ACTOR}.strategy=megatron", f"{ACTOR}.ppo_mini_batch_size=64"],
+        "kl-cov-engine",
+    ),
     "log-probs of a truncated distribution": (
         "topr",
         [f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.top_p=0.9"],
@@ -564,6 +577,33 @@ def test_a_check_that_one_algorithm_alone_has_can_be_silenced(whole: list[str]) 
     overrides = [*overrides_of(whole, "vespo"), "algorithm.rollout_correction.rollout_is=token"]
     assert [found.check for found in all_findings(overrides)] == ["vespo-weights"]
     assert list(all_findings([*overrides, "+algorithm.grpo_ext.silence=[vespo-weights]"])) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "preset", "bypass", "checks"),
+    [
+        ("fully_async", "kimi", True, ["kimi-old-policy"]),
+        ("fully_async", "kimi", False, []),
+        ("fully_async", "topr", False, ["topr-age"]),
+        ("fully_async", "vespo", True, []),
+        # all responses to a prompt come from one policy, of which the old log-probs may know nothing
+        ("one_step_off", "kimi", True, []),
+        ("one_step_off", "vespo", False, ["vespo-age"]),
+        ("one_step_off", "topr", True, []),
+    ],
+)
+def test_the_policies_of_verls_own_drivers(
+    whole: list[str], driver: str, preset: str, bypass: bool, checks: list[str]
+) -> None:
+    """By their sections, for ``trainer.v1.trainer_mode`` says ``sync`` there."""
+    package, name = {
+        "fully_async": ("fully_async_policy", "fully_async_ppo_trainer"),
+        "one_step_off": ("one_step_off_policy", "one_step_off_ppo_trainer"),
+    }[driver]
+    line = overrides_of(whole, preset, f"{CORRECTION}.bypass_mode={str(bypass).lower()}")
+    found = all_findings(line, config_path=f"pkg://verl.experimental.{package}.config", config_name=name)
+    ours = {"kimi-old-policy", "topr-age", "vespo-age"}
+    assert [each.check for each in found if each.check in ours] == checks
 
 
 SIGNATURES = {

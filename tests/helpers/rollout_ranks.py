@@ -107,12 +107,14 @@ def batch_for_workers(
     *overrides: str,
     algo: str = "gvpo",
     local_trigger_step: int = 0,
+    parts: int = 1,
     old_policy: int = 0,
 ) -> tuple[Store, KVBatchMeta]:
     """The rollout after the trainer's own methods, as it is handed to the workers.
 
     Args:
         local_trigger_step: after 0, the policy has moved since the old log-probs were computed.
+        parts: of a training step, of which that is one.
         old_policy: seed of the model that computed them.
     """
     from verl.trainer.ppo import padding_utils
@@ -132,6 +134,7 @@ def batch_for_workers(
     config = composed(*overrides, algo=algo)
     trainer = object.__new__(trainer_modes.GroupTrainerSync)
     trainer.config, trainer.global_steps, trainer.use_critic = config, 1, False
+    trainer.parameter_sync_step = parts
     trainer.local_trigger_step = local_trigger_step
     trainer.tokenizer = SimpleNamespace(eos_token_id=0)
     handed_over: list[KVBatchMeta] = []

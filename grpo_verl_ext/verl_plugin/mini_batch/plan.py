@@ -19,9 +19,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.catalogue import STATISTIC_ENGINES
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
-from grpo_verl_ext.verl_plugin.config import STATISTIC_ENGINES
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 PADDING_TOKENS = 128

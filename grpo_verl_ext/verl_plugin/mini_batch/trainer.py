@@ -40,8 +40,8 @@ from grpo_verl_ext.verl_plugin.mini_batch.packing import (
 )
 from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, StatisticSource
 
-_SEEDS_OF_STEP = 2**20
-"""More than a step has updates on a rollout."""
+_SEEDS_OF_PART = 2**20
+"""More than a part of a step has updates."""
 
 
 class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -158,7 +158,8 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         """
         plan = self._plan_of_batch
         batch.extra_info[wire.Field.STATISTIC_SOURCE] = plan.source.value
-        batch.extra_info[wire.Field.STATISTIC_SEED] = _SEEDS_OF_STEP * self.global_steps
+        part = self.global_steps * self.parameter_sync_step + self.local_trigger_step
+        batch.extra_info[wire.Field.STATISTIC_SEED] = _SEEDS_OF_PART * part
         if plan.is_dynamic:
             batch.extra_info["force_group_size"] = plan.unit
         is_first = self.local_trigger_step == 0

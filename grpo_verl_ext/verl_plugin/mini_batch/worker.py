@@ -26,12 +26,11 @@ from verl.workers.utils.padding import response_from_nested
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import aggregation, mini_batch
-from grpo_verl_ext.catalogue import GroupLoss, MiniBatchStatistic
+from grpo_verl_ext.catalogue import STATISTIC_ENGINES, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.batch.fields import like
-from grpo_verl_ext.verl_plugin.config import STATISTIC_ENGINES
 
 LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
 _GAP = "actor/old_log_prob_gap"

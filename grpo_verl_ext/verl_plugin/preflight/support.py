@@ -10,9 +10,10 @@ from itertools import combinations
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.catalogue import STATISTIC_ENGINES
 from grpo_verl_ext.utils.errors import Line
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, DISTILLATION, MODE, setting
-from grpo_verl_ext.verl_plugin.config import STATISTIC_ENGINES, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.features import (
     OUR_ASYNC_MODES,
     UNTRIED_ENGINES,

@@ -9,7 +9,17 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ESTIMATORS, TokenLoss
 from grpo_verl_ext.catalogue.verls import overlong_punishment
 from grpo_verl_ext.catalogue.weights import criteria_of_rejection
-from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, DISTILLATION, ESTIMATOR, MODE, setting
+from grpo_verl_ext.utils.keys import (
+    ACTOR,
+    BYPASS,
+    CORRECTION,
+    DISTILLATION,
+    ESTIMATOR,
+    FULLY_ASYNC,
+    MODE,
+    ONE_STEP_OFF,
+    setting,
+)
 from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.config import (
     REWARD_MANAGER,
@@ -42,9 +52,9 @@ def driver(config: DictConfig) -> str:
     """
     if tier.has_losses_only():
         return "lower tier"
-    if "async_training" in config:
+    if FULLY_ASYNC in config:
         return "fully async"
-    if "rollout" in config:
+    if ONE_STEP_OFF in config:
         return "one-step-off"
     return "v1" if setting(config, "trainer.use_v1", True) else "v0"
 

@@ -10,14 +10,9 @@ from omegaconf import DictConfig
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, MODE, ROLLOUT, SECTION, setting
-from grpo_verl_ext.verl_plugin.config import (
-    SINGLE_TURN_LOOPS,
-    STORED_AGENT_LOOP,
-    Options,
-    StoredResponsesOptions,
-    written,
-)
+from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options, StoredResponsesOptions, written
 from grpo_verl_ext.verl_plugin.features import OUR_ASYNC_MODES, Feature, Refusal, Uses, has_option
+from grpo_verl_ext.verl_plugin.rollout.single_turn import check_loop, check_manager
 
 _KEY = f"{SECTION}.stored_responses"
 
@@ -51,7 +46,10 @@ def check_stored_responses(config: DictConfig) -> None:
     _check_share(options.share, config.actor_rollout_ref.rollout.n)
     _check_age(options)
     _check_old_policy(options, config)
-    _check_agent_loop(config.actor_rollout_ref.rollout.agent)
+    check_loop(config, f"{_KEY} is set, and a stored response is one turn")
+    check_manager(
+        config, f"{_KEY} is set, and only verl's own manager runs the agent loop that takes stored responses"
+    )
 
 
 def _check_share(share: float, n: int) -> None:
@@ -117,29 +115,6 @@ def _check_old_policy(options: StoredResponsesOptions, config: DictConfig) -> No
             "response",
             valid="false",
             fix=Line("algorithm.rollout_correction.bypass_mode=false"),
-        )
-
-
-def _check_agent_loop(agent: DictConfig) -> None:
-    loop = agent.default_agent_loop
-    if loop not in SINGLE_TURN_LOOPS:
-        key = f"{ROLLOUT}.agent.default_agent_loop"
-        raise SettingError(
-            key,
-            loop,
-            why=f"{_KEY} is set, and a stored response is one turn",
-            valid=SINGLE_TURN_LOOPS[:2],
-            fix=Line(f"{key}={SINGLE_TURN_LOOPS[0]}"),
-        )
-    manager = agent.get("agent_loop_manager_class")
-    if manager is not None:
-        key = f"{ROLLOUT}.agent.agent_loop_manager_class"
-        raise SettingError(
-            key,
-            manager,
-            why=f"{_KEY} is set, and only verl's own manager runs the agent loop that takes stored responses",
-            valid="null",
-            fix=Line(f"{key}=null"),
         )
 
 

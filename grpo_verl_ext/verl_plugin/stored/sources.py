@@ -24,6 +24,7 @@ from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
 
 _KEY = "algorithm.grpo_ext.stored_responses.key"
 _SOURCE = "algorithm.grpo_ext.stored_responses.source"
+_TEACHER = "algorithm.grpo_ext.teacher.source"
 _VALID = "a text, a list of token ids, or {token_ids, log_probs}"
 
 
@@ -51,10 +52,19 @@ class GivenResponses:
         budget: greatest length in tokens.
         tokenizer: that of the policy.
         with_log_probs: whether each response needs log-probs.
+        of_teacher: whether the log-probs are a teacher's, which each sample of each prompt needs.
     """
 
     def __init__(
-        self, key: str, *, count: int, samples: int, budget: int, tokenizer: Any, with_log_probs: bool
+        self,
+        key: str,
+        *,
+        count: int,
+        samples: int,
+        budget: int,
+        tokenizer: Any,
+        with_log_probs: bool,
+        of_teacher: bool,
     ) -> None:
         self._key = key
         self._count = count
@@ -62,6 +72,7 @@ class GivenResponses:
         self._budget = budget
         self._tokenizer = tokenizer
         self._with_log_probs = with_log_probs
+        self._of_teacher = of_teacher
 
     def of(self, extra_info: Mapping[str, Any] | None) -> list[StoredResponse]:
         """Return the first responses of a prompt, at most ``count``.
@@ -86,6 +97,8 @@ class GivenResponses:
                 raise self._wrong(f"extra_info.{self._key} of row {prompts - 1}", error) from error
             if len(given) > self._samples:
                 raise self._too_many(prompts - 1, len(given))
+            if self._of_teacher and len(given) < self._samples:
+                raise self._too_few(prompts - 1, len(given))
             for number, each in enumerate(given):
                 try:
                     self._read(each)
@@ -112,6 +125,11 @@ class GivenResponses:
         else:
             token_ids, log_probs = _listed(given, _VALID), None
         self._check_tokens(token_ids)
+        if log_probs is None and self._of_teacher:
+            raise _ResponseError(
+                f"has no log_probs, and {_TEACHER} is recorded; give {{token_ids, log_probs}} with "
+                f"those of the teacher, or type {_TEACHER}=server"
+            )
         if log_probs is None and self._with_log_probs:
             raise _ResponseError(
                 "has no log_probs, and actor_rollout_ref.rollout.calculate_log_probs is true; type "
@@ -166,6 +184,16 @@ class GivenResponses:
             "samples",
             valid=f"at most {self._samples}",
             fix=Line(f"actor_rollout_ref.rollout.n={found}", more=", or give fewer"),
+        )
+
+    def _too_few(self, row: int, found: int) -> SettingError:
+        return SettingError(
+            _KEY,
+            self._key,
+            seen=f"extra_info.{self._key} of row {row} has {found} responses, and {_TEACHER} is recorded, so "
+            f"that the others of the prompt's {self._samples} samples have no log-probs of the teacher",
+            valid=f"{self._samples} responses to each prompt",
+            fix=f"{_TEACHER}=server, or give more",
         )
 
     def _none(self, prompts: int) -> SettingError:

@@ -12,15 +12,13 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import ragged
-from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ROLLOUT
 from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import (
-    SINGLE_TURN_LOOPS,
     STORED_AGENT_LOOP,
     Options,
     StoredResponsesOptions,
 )
+from grpo_verl_ext.verl_plugin.rollout.single_turn import refuse_other_loop
 from grpo_verl_ext.verl_plugin.stored.rollout import (
     Origin,
     PromptResponses,
@@ -71,6 +69,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
             budget=self.config.data.max_response_length,
             tokenizer=self.tokenizer,
             with_log_probs=self.config.actor_rollout_ref.rollout.calculate_log_probs,
+            of_teacher=Options.of_training(self.config.algorithm).of_teacher.source == "recorded",
         )
 
     def _meaning(self, options: StoredResponsesOptions) -> str:
@@ -94,7 +93,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
     def _rows_of_data(self) -> Iterator[Mapping[str, Any]]:
         for number in range(len(self.train_dataset)):
             row = self.train_dataset[number]
-            _refuse_other_loop(row)
+            refuse_other_loop(row, "a stored response is one turn", "~algorithm.grpo_ext.stored_responses")
             yield row
 
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
@@ -212,18 +211,6 @@ def _where_stored(old: Any, recorded: Tensor, origins: list[Origin | None]) -> T
     has_record = torch.tensor([origin is not None and origin["log_probs"] is not None for origin in origins])
     chosen = has_record.repeat_interleave(old.offsets().diff())
     return like(old, torch.where(chosen, recorded, old.values()))
-
-
-def _refuse_other_loop(row: Mapping[str, Any]) -> None:
-    name = row.get("agent_name")
-    if name is not None and name not in SINGLE_TURN_LOOPS:
-        raise SettingError(
-            f"{ROLLOUT}.agent.default_agent_loop",
-            name,
-            seen=f"the training data ask for agent_name={name}, and a stored response is one turn",
-            valid=SINGLE_TURN_LOOPS[:2],
-            fix=Line("~algorithm.grpo_ext.stored_responses", more=", or data without agent_name"),
-        )
 
 
 def _by_origin(

@@ -8,9 +8,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import AGENT_LOOP, DISTILLATION, ROLLOUT, SECTION, setting
-from grpo_verl_ext.verl_plugin.config import SINGLE_TURN_LOOPS, Options, TeacherOptions, written
+from grpo_verl_ext.utils.keys import CORRECTION, DISTILLATION, ROLLOUT, SECTION, setting
+from grpo_verl_ext.verl_plugin.config import Options, TeacherOptions, written
 from grpo_verl_ext.verl_plugin.features import Feature
+from grpo_verl_ext.verl_plugin.rollout.single_turn import check_loop, check_manager
 
 _KEY = f"{SECTION}.teacher"
 _ENABLED = "distillation.enabled"
@@ -56,6 +57,7 @@ def check_teacher(config: DictConfig) -> None:
         _check_recorded(config, options)
     else:
         _check_server(config)
+        _check_watched(options)
         _check_reader(config, teacher)
 
 
@@ -76,6 +78,27 @@ def _check_recorded(config: DictConfig, options: Options) -> None:
             why=f"{_KEY}.source is recorded, and nothing asks the servers",
             valid="false",
             fix=Line(f"{_ENABLED}=false"),
+        )
+    rejection = f"{CORRECTION}.rollout_rs"
+    if setting(config, rejection) is not None:
+        raise SettingError(
+            rejection,
+            setting(config, rejection),
+            why=f"{_KEY}.source is recorded, and verl would take the teacher's log-probs for those of the "
+            "rollout: it would reject the responses that are far from the teacher",
+            valid="null",
+            fix=Line(f"{rejection}=null"),
+        )
+
+
+def _check_watched(options: Options) -> None:
+    if not options.watch:
+        raise SettingError(
+            f"{SECTION}.watch",
+            False,
+            why="a teacher that fails would then end no training: verl goes on with what is left",
+            valid="true",
+            fix=Line(f"{SECTION}.watch=true"),
         )
 
 
@@ -102,25 +125,9 @@ def _check_server(config: DictConfig) -> None:
 
 
 def _check_reader(config: DictConfig, teacher: TeacherOptions) -> None:
-    manager_key = f"{ROLLOUT}.agent.agent_loop_manager_class"
-    manager = setting(config, manager_key)
-    if manager is not None:
-        raise SettingError(
-            manager_key,
-            manager,
-            why=f"{SECTION}.gvpo_anchor is teacher, which needs the manager that asks the teacher",
-            valid="null",
-            fix=Line(f"{manager_key}=null"),
-        )
-    loop = setting(config, AGENT_LOOP)
-    if teacher.reads == "text" and loop not in SINGLE_TURN_LOOPS:
-        raise SettingError(
-            AGENT_LOOP,
-            loop,
-            why=f"{_KEY}.reads is text, which is read of one turn",
-            valid=SINGLE_TURN_LOOPS[:2],
-            fix=Line(f"{AGENT_LOOP}={SINGLE_TURN_LOOPS[0]}"),
-        )
+    check_manager(config, f"{SECTION}.gvpo_anchor is teacher, which needs the manager that asks the teacher")
+    if teacher.reads == "text":
+        check_loop(config, f"{_KEY}.reads is text, which is read of one turn")
 
 
 def advise_temperature(config: DictConfig) -> Iterator[Problem]:

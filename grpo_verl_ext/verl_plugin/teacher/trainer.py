@@ -16,9 +16,10 @@ from verl.utils.fs import copy_to_local
 from grpo_verl_ext.algorithms import distillation, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_deviation
 from grpo_verl_ext.catalogue.gvpo import alpha_of
-from grpo_verl_ext.utils.errors import TeacherError
+from grpo_verl_ext.utils.keys import SECTION
 from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import Options, TeacherOptions
+from grpo_verl_ext.verl_plugin.rollout.single_turn import refuse_other_loop
 from grpo_verl_ext.verl_plugin.teacher.checks import READS_TEXT, has_teacher, teachers
 from grpo_verl_ext.verl_plugin.teacher.text import check_same_tokens
 from grpo_verl_ext.verl_plugin.wire import Field
@@ -36,13 +37,26 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         super().__init__(config)
 
     def _init_tokenizer(self) -> None:
-        """Refuse a teacher of another vocabulary that would be given the policy's tokens."""
+        """Refuse a teacher of another vocabulary that would be given the policy's tokens.
+
+        verl's own distillation, of which its token losses know nothing better, is checked, too.
+        """
         super()._init_tokenizer()
-        reads_text = has_teacher(self.config) and _teacher_options(self.config).reads == "text"
-        for path in () if reads_text else teachers(self.config):
-            check_same_tokens(
-                self.tokenizer, hf_tokenizer(name_or_path=copy_to_local(src=path)), path, READS_TEXT
-            )
+        fix = READS_TEXT if has_teacher(self.config) else f"+algo=gvpo_distill {READS_TEXT}"
+        for path in () if self._reads_text else teachers(self.config):
+            check_same_tokens(self.tokenizer, hf_tokenizer(name_or_path=copy_to_local(src=path)), path, fix)
+
+    def _init_dataloader(self) -> None:
+        """Refuse training data with more than one turn, which a teacher that reads text would not see."""
+        super()._init_dataloader()
+        if self._reads_text:
+            for number in range(len(self.train_dataset)):
+                why = "a teacher that reads text reads one turn"
+                refuse_other_loop(self.train_dataset[number], why, f"{SECTION}.teacher.reads=tokens")
+
+    @property
+    def _reads_text(self) -> bool:
+        return has_teacher(self.config) and _teacher_options(self.config).reads == "text"
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Store the teacher's log-probs; a response without one leaves its group, as a rejected one does."""
@@ -62,13 +76,14 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         """Return log π_T of each row, NaN where it has none, and which rows are stored responses."""
         recorded = _teacher_options(self.config).source == "recorded"
         scores, stored = [], []
-        for key, tag, extra in zip(batch.keys, batch.tags, tu.get(rows, "extra_fields"), strict=True):
+        for tag, extra in zip(batch.tags, tu.get(rows, "extra_fields"), strict=True):
             origin = extra.get(Field.STORED_ORIGIN)
             stored.append(origin is not None)
             if tag.get("is_padding", False):
                 scores.append(0.0)
             elif recorded:
-                scores.append(_recorded(key, origin))
+                # of the data, which were checked
+                scores.append(float(torch.as_tensor(origin["log_probs"], dtype=torch.float64).sum()))
             else:
                 score = extra[Field.TEACHER_SCORE]
                 scores.append(math.nan if score is None else score)
@@ -101,17 +116,6 @@ def _named(origin: str, fit: distillation.Fit) -> Iterator[tuple[str, float]]:
             yield f"distill/{origin}/{name}", value
         elif origin == "sampled":
             yield "distill/kl_estimate", value
-
-
-def _recorded(key: str, origin: Any) -> float:
-    log_probs = None if origin is None else origin["log_probs"]
-    if log_probs is None:
-        raise TeacherError(
-            f"response {key} ({{prompt}}_{{session}}_{{index}}) has no recorded log-probs, but "
-            "algorithm.grpo_ext.teacher.source is recorded. Give {token_ids, log_probs} for each response of "
-            "the data, with the log-probs of the teacher; or type: algorithm.grpo_ext.teacher.source=server"
-        )
-    return float(torch.as_tensor(log_probs, dtype=torch.float64).sum())
 
 
 def _teacher_options(config: DictConfig) -> TeacherOptions:

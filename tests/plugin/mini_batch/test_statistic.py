@@ -171,6 +171,8 @@ def test_verls_loss_of_the_same_name_chooses_in_each_micro_batch(
     assert largest(errors["ours"]) <= 1e-12
 
 
-def test_each_rollout_and_update_has_a_seed_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, batch = batch_for_workers(monkeypatch, 1, algo="clip_cov")
-    assert batch.extra_info[wire.Field.STATISTIC_SEED] == SEED
+def test_each_part_of_a_step_has_a_seed_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step of four parts is 4, 5, 6, 7; of one part it is 1."""
+    batches = [batch_for_workers(monkeypatch, 1, algo="clip_cov", parts=parts, local_trigger_step=part)[1]
+               for parts, part in [(1, 0), (4, 0), (4, 3)]]  # fmt: skip
+    assert [each.extra_info[wire.Field.STATISTIC_SEED] // SEED for each in batches] == [1, 4, 7]

@@ -37,12 +37,13 @@ from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 from verl.workers.utils.losses import ppo_loss
 
+from grpo_verl_ext.catalogue import STATISTIC_ENGINES
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes, wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.config import REFRESH_ENGINES, STATISTIC_ENGINES, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.config import REFRESH_ENGINES, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.features import Refusal
 from grpo_verl_ext.verl_plugin.gvpo import worker
 from grpo_verl_ext.verl_plugin.invariance.batch import micro_batch, ragged_batch

@@ -302,19 +302,54 @@ def test_recorded_log_probs_are_the_teachers(tmp_path: Path, monkeypatch: pytest
     assert scores(own) == {prompt: [-1.25, -2.5] for prompt in PROMPTS}
 
 
-def test_a_response_without_recorded_log_probs_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (
+            [{"token_ids": [1, 4]}],
+            r"response 1 in extra_info.responses of row 1 has no log_probs, and .* type .*source=server",
+        ),
+        ([], r"row 1 has 1 responses, and .*source is recorded.*valid is 2 .*Type: .*source=server"),
+    ],
+)
+def test_a_sample_without_recorded_log_probs_is_named_before_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: list[Any], message: str
 ) -> None:
-    stored = [{"token_ids": [0, 4]}, {"token_ids": [1, 4]}]
-    rows = [{"prompt": p, "extra_info": {"responses": stored, "index": i}} for i, p in enumerate(PROMPTS)]
+    whole = {"token_ids": [0, 4], "log_probs": [-1.0, -0.25]}
+    stored = [[whole, whole], [whole, *second]]
+    rows = [{"prompt": p, "extra_info": {"responses": r}} for p, r in zip(PROMPTS, stored, strict=True)]
     own = Rollout(
         monkeypatch, tmp_path, rows,
         algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
         algorithm__grpo_ext__teacher={"source": "recorded"}, **{N: 2},
     )  # fmt: skip
-    own.trainer._init_dataloader()
-    with pytest.raises(TeacherError, match=r"response .*_0_0 .* has no recorded log-probs.*Type|type"):
-        own.step()
+    with pytest.raises(SettingError, match=message):
+        own.trainer._init_dataloader()
+
+
+def test_rejection_by_the_teachers_log_probs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl takes recorded log-probs for the rollout's, and would reject what is far from the teacher."""
+    with pytest.raises(SettingError, match=r"rollout_rs is seq_mean_k1, but .*Type: .*rollout_rs=null"):
+        Rollout(
+            monkeypatch, tmp_path, [{"prompt": prompt} for prompt in PROMPTS],
+            algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
+            algorithm__grpo_ext__teacher={"source": "recorded"},
+            algorithm__rollout_correction__rollout_rs="seq_mean_k1", **{N: 2},
+        )  # fmt: skip
+
+
+def test_data_of_several_turns_are_refused_for_a_teacher_that_reads_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl takes a row's agent loop before the configuration's."""
+    own = distilled(monkeypatch, tmp_path, RESPONSES, algorithm__grpo_ext__teacher={"reads": "text"})
+    rows = [{"agent_name": "single_turn_agent"}, {"agent_name": "tool_agent"}]
+    monkeypatch.setattr("verl.trainer.ppo.v1.trainer_base.PPOTrainer._init_dataloader", lambda own: None)
+    own.trainer.train_dataset = rows
+    with pytest.raises(SettingError, match=r"agent_name=tool_agent, and .* one turn.*Type: .*reads=tokens"):
+        own.trainer._init_dataloader()
 
 
 class TextWorker(ScoredWorker):
@@ -403,6 +438,7 @@ def test_a_context_that_is_too_short_is_named(tmp_path: Path, monkeypatch: pytes
             {"algorithm__grpo_ext__gvpo_anchor": "old"},
             r"gvpo_anchor is old, but .*has no reward.*Type: algorithm.grpo_ext.gvpo_anchor=teacher",
         ),
+        ({"algorithm__grpo_ext__watch": False}, r"watch is false, but a teacher .*Type: .*watch=true"),
         (
             {"algorithm__grpo_ext__teacher": {"source": "recorded"}},
             r"teacher.source is recorded, but .*Type: .*=server",
