@@ -58,7 +58,9 @@ def _advise_updates(config: DictConfig) -> Iterator[Problem]:
     prompts, mini_batch = setting(config, "data.train_batch_size"), setting(config, key)
     one_update = prompts == mini_batch and setting(config, f"{ACTOR}.ppo_epochs") == 1
     recorded = setting(config, f"{SECTION}.stored_responses.old_log_probs") == "recorded"
-    if one_update and isinstance(prompts, int) and not setting(config, BYPASS) and not recorded:
+    begins_at_1 = setting(config, f"{ACTOR}.strategy") in STATISTIC_ENGINES
+    begins_at_1 &= not setting(config, BYPASS) and not recorded
+    if one_update and isinstance(prompts, int) and begins_at_1:
         yield Problem(
             key,
             mini_batch,

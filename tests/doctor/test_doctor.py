@@ -207,7 +207,8 @@ WRONG = {
         "kimi",
         [
             "trainer.v1.trainer_mode=grpo_ext_sync",
-            "++algorithm.grpo_ext.stored_responses={share: 0.5, old_log_probs: recorded}",
+            "++algorithm.grpo_ext.stored_responses.share=0.5",
+            "++algorithm.grpo_ext.stored_responses.old_log_probs=recorded",
         ],
         "kimi-old-policy",
     ),
@@ -600,8 +601,11 @@ def test_the_policies_of_verls_own_drivers(
         "fully_async": ("fully_async_policy", "fully_async_ppo_trainer"),
         "one_step_off": ("one_step_off_policy", "one_step_off_ppo_trainer"),
     }[driver]
-    line = overrides_of(whole, preset, f"{CORRECTION}.bypass_mode={str(bypass).lower()}")
-    found = all_findings(line, config_path=f"pkg://verl.experimental.{package}.config", config_name=name)
+    # verl's own search path is for programs that are started in its checkout
+    where = "hydra.searchpath=[pkg://verl.trainer.config]"
+    line = [where, *overrides_of(whole, preset, f"{CORRECTION}.bypass_mode={str(bypass).lower()}")]
+    verls = Path(verl.__file__).parent / "experimental" / package / "config"
+    found = all_findings(line, config_path=str(verls), config_name=name)
     ours = {"kimi-old-policy", "topr-age", "vespo-age"}
     assert [each.check for each in found if each.check in ours] == checks
 

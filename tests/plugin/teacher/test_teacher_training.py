@@ -336,7 +336,8 @@ def test_rejection_by_the_teachers_log_probs_is_refused(
             monkeypatch, tmp_path, [{"prompt": prompt} for prompt in PROMPTS],
             algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
             algorithm__grpo_ext__teacher={"source": "recorded"},
-            algorithm__rollout_correction__rollout_rs="seq_mean_k1", **{N: 2},
+            algorithm__rollout_correction__rollout_rs="seq_mean_k1",
+            actor_rollout_ref__rollout__calculate_log_probs=True, **{N: 2},
         )  # fmt: skip
 
 
@@ -344,7 +345,8 @@ def test_data_of_several_turns_are_refused_for_a_teacher_that_reads_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """verl takes a row's agent loop before the configuration's."""
-    own = distilled(monkeypatch, tmp_path, RESPONSES, algorithm__grpo_ext__teacher={"reads": "text"})
+    own = distilled(monkeypatch, tmp_path, RESPONSES)
+    monkeypatch.setattr(type(own.trainer), "_reads_text", True)
     rows = [{"agent_name": "single_turn_agent"}, {"agent_name": "tool_agent"}]
     monkeypatch.setattr("verl.trainer.ppo.v1.trainer_base.PPOTrainer._init_dataloader", lambda own: None)
     own.trainer.train_dataset = rows
