@@ -28,6 +28,8 @@ from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.folders import TEST, TRAIN
 from grpo_verl_ext.utils.errors import Severity
 from grpo_verl_ext.utils.which_verl import which_verl
+from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.preflight import findings
 from grpo_verl_ext.verl_plugin.versions import TESTED
 
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"
@@ -605,7 +607,7 @@ def test_the_policies_of_verls_own_drivers(
     where = "hydra.searchpath=[pkg://verl.trainer.config]"
     line = [where, *overrides_of(whole, preset, f"{CORRECTION}.bypass_mode={str(bypass).lower()}")]
     verls = Path(verl.__file__).parent / "experimental" / package / "config"
-    found = all_findings(line, config_path=str(verls), config_name=name)
+    found = findings(composed(line, config_path=str(verls), config_name=name))
     ours = {"kimi-old-policy", "topr-age", "vespo-age"}
     assert [each.check for each in found if each.check in ours] == checks
 
