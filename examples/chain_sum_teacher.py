@@ -1,7 +1,7 @@
 """Make a teacher for the embedded task: the warm start's model, trained on right responses alone.
 
     python examples/chain_sum_teacher.py FOLDER                  the policy's tokenizer, a token for a byte
-    python examples/chain_sum_teacher.py FOLDER --joined-digits  one token for two digits in a row
+    python examples/chain_sum_teacher.py FOLDER --joined-digits  a Llama, one token for two digits in a row
     python examples/chain_sum_teacher.py FOLDER --responses 1 2  and responses to prompts of the seeds 1 and 2
     python examples/chain_sum_teacher.py FOLDER --task chain_sum_mixed
 
@@ -18,7 +18,13 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from grpo_verl_ext.tasks.causal_lm import sample
@@ -39,6 +45,10 @@ from grpo_verl_ext.utils.files import appearing, locked
 DIGITS = "0123456789"
 PROMPTS, RESPONSES = 256, 8
 """Prompts that get responses for training, and responses to each: sixteen steps of the task."""
+_ITS_OWN = {"model_type", "architectures", "transformers_version"}
+"""Settings of a model that another architecture does not take over."""
+ROUNDS = 20
+"""Times that a response which does not end is sampled again."""
 
 
 def with_joined_digits() -> PreTrainedTokenizerFast:
@@ -57,10 +67,26 @@ def with_joined_digits() -> PreTrainedTokenizerFast:
     return made
 
 
-def make(folder: Path, tokenizer: Any, task: TaskSettings, *, seed: int) -> float:
+def build_llama(settings: TaskSettings, tokenizer: Any, *, seed: int) -> LlamaForCausalLM:
+    """Return a Llama of the policy's sizes with random weights by ``seed``.
+
+    transformers takes Qwen2's own tokenizer for any Qwen2, and that splits digits.
+    """
+    policy = build_model(settings, tokenizer, seed=seed)
+    given = policy.config.to_dict()
+    config = LlamaConfig(
+        **{name: given[name] for name in LlamaConfig().to_dict().keys() & given.keys() - _ITS_OWN}
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
+    model.generation_config = policy.generation_config
+    return model
+
+
+def make(folder: Path, tokenizer: Any, model: Any, task: TaskSettings, *, seed: int) -> float:
     """Train the teacher and return its share of right answers, sampled at temperature 1."""
     settings = replace(task, slip_steps=0)
-    model = build_model(settings, tokenizer, seed=seed)
     warm_start(model, tokenizer, settings, seed=seed, on_step=lambda _: None)
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
@@ -69,12 +95,18 @@ def make(folder: Path, tokenizer: Any, task: TaskSettings, *, seed: int) -> floa
 
 
 def complete_responses(folder: Path, chats: list[Any], *, budget: int, seed: int) -> list[str]:
-    """Sample one response to each chat; one that does not end within the budget is sampled again."""
+    """Sample one response to each chat; one that does not end within the budget is sampled again.
+
+    Raises:
+        SystemExit: one did not end in `ROUNDS`.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     found: dict[int, str] = {}
-    while len(found) < len(chats):
+    for _ in range(ROUNDS):
         missing = [number for number in range(len(chats)) if number not in found]
+        if not missing:
+            break
         sampled = sample(
             model, tokenizer, [chats[number] for number in missing],
             temperature=1.0, max_response_tokens=budget, seed=seed,
@@ -83,6 +115,10 @@ def complete_responses(folder: Path, chats: list[Any], *, budget: int, seed: int
             if tokenizer.eos_token_id in tokens:
                 found[number] = tokenizer.decode(tokens, skip_special_tokens=True)
         seed += 1_000_000
+    if len(found) < len(chats):
+        raise SystemExit(
+            f"{folder}: responses to {len(chats) - len(found)} prompts do not end within {budget} tokens"
+        )
     return [found[number] for number in range(len(chats))]
 
 
@@ -117,7 +153,9 @@ def main() -> None:
         print(f"already there: {given.folder}")
     else:
         tokenizer = with_joined_digits() if given.joined_digits else build_tokenizer()
-        share = make(given.folder, tokenizer, task, seed=given.seed)
+        build = build_llama if given.joined_digits else build_model
+        model = build(replace(task, slip_steps=0), tokenizer, seed=given.seed)
+        share = make(given.folder, tokenizer, model, task, seed=given.seed)
         print(f"{share:.3f} of 512 test prompts right: {given.folder}")
     for seed in given.responses:
         if not (given.folder / f"seed-{seed}").exists():

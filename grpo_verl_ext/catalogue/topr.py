@@ -38,5 +38,5 @@ TOPR = Algorithm(
         advice={"topr-age": advise_age},
     ),
     title="Le Roux et al., Tapered Off-Policy REINFORCE",
-    fixes="off-policy updates that push bad responses without end: their weight is at most 1",
+    fixes="off-policy updates that push bad responses down without limit: their weight is at most 1",
 )

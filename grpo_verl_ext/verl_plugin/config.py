@@ -243,7 +243,8 @@ class Options(Section):
     ref_kl_metrics: bool = option(True, "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded")
     watch: bool = option(
         True,
-        "end the training when a Ray actor or vLLM engine died, or a reward server; verl may wait or go on",
+        "end the training when a Ray actor, a vLLM engine or a server of a reward or teacher died; verl may "
+        "wait or go on. With a teacher it cannot be off",
     )
     own_queue: bool = option(
         False, "a TransferQueue of its own, where trainings share a Ray cluster; `ablate` sets it"

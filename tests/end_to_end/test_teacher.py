@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl_runs import started, train, wait_for
 
 from grpo_verl_ext.runs.metrics import read_metrics
-from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS, TaskSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -25,11 +25,13 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "chain_sum_teacher.py"
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with random weights whose tokenizer has one token for two digits."""
+    """A Llama with random weights whose tokenizer has one token for two digits, read again, too."""
     folder = tmp_path_factory.mktemp("teacher")
-    tokenizer = runpy.run_path(str(EXAMPLE))["with_joined_digits"]()
-    build_model(TaskSettings(), tokenizer, seed=3).save_pretrained(folder)
+    example = runpy.run_path(str(EXAMPLE))
+    tokenizer = example["with_joined_digits"]()
+    example["build_llama"](TaskSettings(), tokenizer, seed=3).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    assert len(AutoTokenizer.from_pretrained(folder)("12345")["input_ids"]) == 3
     return folder
 
 

@@ -21,12 +21,15 @@ STARTED_BY: Mapping[str, str] = {
     "bash examples/smollm2.sh …": (
         "tests/runs/test_smollm2_without_training.py::test_a_report_writes_its_files"
     ),
+    # a tiny task
+    "python examples/chain_sum_teacher.py …": (
+        "tests/tasks/test_chain_sum_teacher.py::test_a_teacher_and_its_responses"
+    ),
     "python tests/helpers/write_paper_index.py": (
         "tests/catalogue/test_paper_index.py::test_the_page_is_what_the_records_say"
     ),
     "pip install .": "tests/test_package.py::test_the_wheel_works_in_a_fresh_environment",
-    # its extra docs, which contains ablation
-    "pip install '.[ablation]'": "tests/test_package.py::test_the_site_is_built_with_its_extra_alone",
+    "bash examples/setup_cpu.sh cpu,ablation": CI,
     "pip-licenses --with-system": (
         "tests/test_licences.py::test_what_users_install_may_be_used_beside_our_licence"
     ),

@@ -12,7 +12,8 @@ INTRODUCTION = """# Papers
 
 Every paper with a preset: what it fixes, and a complete command, which trains the embedded task on a machine
 [without a GPU](cpu.md). On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [any of them](gpus.md); a
-training of yours takes `+algo=NAME`. In Python, `losses.NAME` is the
+training of yours takes `+algo=NAME`; `python examples/chain_sum_teacher.py TEACHER` makes the teacher of a
+distillation. In Python, `losses.NAME` is the
 [loss in one call](api.md#losses), if it is not verl's own.
 
 Written by `python tests/helpers/write_paper_index.py` from [the records](../grpo_verl_ext/catalogue).

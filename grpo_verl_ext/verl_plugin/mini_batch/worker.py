@@ -7,7 +7,7 @@ neither: its log-probs are the old ones.
 
 **Low precision.** ``old_log_probs`` come from a separate forward pass with other micro-batches, hence other
 rounding: in bf16 some hundredths of a nat per token. Where the policy has not moved, the update's own
-log-probs serve every loss as the old ones, so that all ratios are 1 in value.
+log-probs serve every loss as the old ones, so that all ratios are 1 in value (`STATISTIC_ENGINES`).
 """
 
 from collections.abc import Callable
