@@ -34,7 +34,14 @@ from grpo_verl_ext.ablation.report.tracked import tracked
 from grpo_verl_ext.ablation.running import checks
 from grpo_verl_ext.ablation.running.reproduce import changed, differences, grid_of_one, kept_run
 from grpo_verl_ext.ablation.running.results import read_any, read_results, write_compact
-from grpo_verl_ext.ablation.running.runner import Executor, check_clean, check_records, executor_at, go
+from grpo_verl_ext.ablation.running.runner import (
+    Executor,
+    check_clean,
+    check_records,
+    check_resumed,
+    executor_at,
+    go,
+)
 from grpo_verl_ext.ablation.running.state import (
     Progress,
     RunStatus,
@@ -141,8 +148,11 @@ def _prepare_tasks(
         checks.check_starts(runs, configs, plugin)
 
 
-def _before_a_declared_run(settings: GridSettings, run: GridRun) -> None:
+def _before_a_declared_run(
+    settings: GridSettings, inputs_of: Callable[[GridRun], Mapping[str, str]], run: GridRun
+) -> None:
     check_clean(run)
+    check_resumed(run, inputs_of(run))
     note_beginning(settings, git_revision(), utc_now())
 
 
@@ -157,6 +167,11 @@ def _train(
 ) -> bool:
     """Train those of the runs that are to do, and return whether all are finished."""
     keep = partial(keep_grid, settings)
+
+    def inputs_of(run: GridRun) -> Mapping[str, str]:
+        return checks.inputs_of(configs[run.name])
+
+    declared = partial(_before_a_declared_run, settings, inputs_of)
     naming = nullcontext() if executor.address is None else _jobs_named_at_the_end(console, runs)
     with naming, Live(console=console, refresh_per_second=2) as live:
         watched = Progress(live, runs, settings.metrics[0], executor.at_once)
@@ -167,8 +182,8 @@ def _train(
             retry_failed=retry_failed,
             executor=executor,
             accepted=keep,
-            before_each=partial(_before_a_declared_run, settings) if settings.is_declared else lambda _: None,
-            inputs_of=lambda run: checks.inputs_of(configs[run.name]),
+            before_each=declared if settings.is_declared else lambda _: None,
+            inputs_of=inputs_of,
         )
         statuses = statuses_of(runs)
         live.update(runs_table(statuses, settings.metrics[0]))

@@ -199,7 +199,7 @@ def _measure_policy(this: Round, context: RoundContext) -> PartResults:
         seed=this.seed,
         result=str(result),
     )
-    _run_job(kl_to_initial.__name__, job, this.folder / "divergence")
+    _run_job(kl_to_initial.__name__, job, this.folder / "divergence_job")
     measured: PartResults = json.loads(result.read_text())
     return measured
 

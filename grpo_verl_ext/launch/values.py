@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig
 
 import grpo_verl_ext.config
@@ -82,12 +83,22 @@ def _sources(preset: str, overrides: Sequence[str]) -> Iterator[tuple[str, str]]
         yield key, f"{name}: {PRESETS[preset].comments.get(key, paper)}"
     for word in overrides:
         group, choice = key_of(word), word.partition("=")[2]
-        file = Path(next(iter(grpo_verl_ext.config.__path__)), group, f"{choice}.yaml")
-        if "." not in group and group != ALGO and file.is_file():
-            for key in keys_of(file.read_text("utf-8")):
+        if "." not in group and group != ALGO:
+            for key in _keys_of_choice(group, choice):
                 yield key, f"+{group}={choice}"
     for word in overrides:
         yield key_of(word), "command line"
+
+
+def _keys_of_choice(group: str, choice: str) -> Iterator[str]:
+    """Yield the keys that a file of this package sets, and those of the files that it begins with."""
+    file = Path(next(iter(grpo_verl_ext.config.__path__)), group, f"{choice}.yaml")
+    if file.is_file():
+        text = file.read_text("utf-8")
+        for first in yaml.safe_load(text).get("defaults", []):
+            if first != "_self_":
+                yield from _keys_of_choice(group, first)
+        yield from keys_of(text)
 
 
 def replaced(preset: str, config: DictConfig, overrides: Sequence[str]) -> list[str]:

@@ -94,7 +94,8 @@ class PreparedFolder(Generic[_AnyManifest]):
         Args:
             settings: `FolderManifest.settings`.
             build: fills a folder, and returns the manifest's other fields.
-            force: make the folder in any case, and keep the old one under another name.
+            force: make the folder in any case, and keep the old one under another name; in its place if
+                that fails.
             on_wait: called once if another process is making the same folder, before waiting for it.
 
         Raises:
@@ -104,8 +105,13 @@ class PreparedFolder(Generic[_AnyManifest]):
             if self.path.exists() and not force:
                 return PreparedOutcome(self.path, self._with(settings), made=False)
             aside = move_aside(self.path) if self.path.exists() else None
-            with appearing(self.path) as unfinished:
-                manifest = self._write(unfinished, settings, build(unfinished))
+            try:
+                with appearing(self.path) as unfinished:
+                    manifest = self._write(unfinished, settings, build(unfinished))
+            except BaseException:
+                if aside is not None:
+                    aside.rename(self.path)
+                raise
             return PreparedOutcome(self.path, manifest, made=True, moved_aside=aside)
 
     def check(self) -> _AnyManifest:

@@ -84,7 +84,8 @@ def _check_same(before: Mapping[str, Any], settings: GridSettings, begun: str) -
     for key, noted in before.items():
         # earlier versions had no measure in expect
         value = [{"measure": None, **each} for each in noted] if key == "expect" else noted
-        if value != now[key]:
+        # some of the declared seeds may be trained alone, as on another machine
+        if value != now[key] and not (key == "seeds" and {*now[key]} < {*value}):
             raise AblationError(
                 f"{begun} with {key}: {json.dumps(value)}, and now it is {json.dumps(now[key])}; what is "
                 f"declared cannot change once a run exists. Write it as it was, or type folder=<another>"
@@ -92,10 +93,11 @@ def _check_same(before: Mapping[str, Any], settings: GridSettings, begun: str) -
 
 
 def _fixed(settings: GridSettings, starts: Mapping[str, int] | None) -> dict[str, Any]:
-    """The values that cannot change; of the seeds, those that the declared starts may use."""
+    """The values that cannot change; of the seeds, those that verdicts may use."""
     values = settings.as_dict()
-    seeds = {"seeds": settings.seeds[: starts["most"]]} if starts else {}
-    return {key: values[key] for key in FIXED} | seeds
+    return {key: values[key] for key in FIXED} | {
+        "seeds": settings.seeds[: starts["most"]] if starts else settings.seeds
+    }
 
 
 @dataclass(frozen=True)

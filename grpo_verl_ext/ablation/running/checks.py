@@ -131,7 +131,7 @@ def check_starts(runs: Sequence[GridRun], configs: Mapping[str, DictConfig], plu
         )
 
 
-_INPUTS = ("actor_rollout_ref.model.path", "data.train_files", "data.val_files")
+INPUTS = ("actor_rollout_ref.model.path", "data.train_files", "data.val_files")
 
 
 def inputs_of(config: DictConfig) -> dict[str, str]:
@@ -140,7 +140,7 @@ def inputs_of(config: DictConfig) -> dict[str, str]:
     A list's second file has the key ``data.train_files[1]``.
     """
     found = {}
-    for key in _INPUTS:
+    for key in INPUTS:
         named = OmegaConf.select(config, key)
         paths = [named] if isinstance(named, str) else named or []
         for place, path in enumerate(paths):

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
 from grpo_verl_ext.ablation.running.state import (
@@ -192,6 +192,42 @@ def check_records(runs: Sequence[GridRun]) -> None:
             )
 
 
+_ON_A_CLUSTER: dict[str, Any] = {"git_revision": None, "versions": {}, "inputs": {}, "machine": None}
+"""A cluster has packages, files and processors of its own."""
+
+
+def made_with(inputs: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `Record` has of this machine: commit, versions, model, data and processor."""
+    return {
+        "git_revision": git_revision(),
+        "versions": versions(),
+        "inputs": dict(inputs),
+        "machine": machine(),
+    }
+
+
+def check_resumed(run: GridRun, inputs: Mapping[str, str]) -> None:
+    """Refuse to go on with a run of a declared comparison under another commit, other packages or other data.
+
+    Raises:
+        AblationError: names what differs from the run's record.
+    """
+    record = read_record(run)
+    if record is None or noted_job(run.training.folder) or not record.inputs:
+        return
+    now = made_with(inputs)
+    for name in ("git_revision", "versions", "inputs"):
+        was = getattr(record, name)
+        if was != now[name]:
+            raise AblationError(
+                f"{run.training.folder} was begun with the {_WORDS[name]} {was}, and now it is {now[name]}; "
+                f"no record could say what ran. Go back to that, or type: mv {run.training.folder} <another>"
+            )
+
+
+_WORDS = {"git_revision": "commit", "versions": "versions", "inputs": "model and data of hashes"}
+
+
 def _by_key(overrides: Sequence[str]) -> dict[str, list[str]]:
     values: dict[str, list[str]] = {}
     for override in overrides:
@@ -204,7 +240,9 @@ def _train(runs: Sequence[GridRun], work: _Work) -> None:
     while waiting or at_work:
         while waiting and len(at_work) < work.executor.at_once:
             work.before_each(waiting[0])
-            at_work.append(_attempt(waiting.popleft(), work))
+            attempt = _attempt(waiting.popleft(), work)
+            if next(attempt, "over") != "over":  # the run's folder is there before the next one is looked at
+                at_work.append(attempt)
         at_work = [attempt for attempt in at_work if next(attempt, "over") != "over"]
         if at_work:
             time.sleep(POLL_SECONDS)
@@ -234,10 +272,7 @@ def _noted(run: GridRun, work: _Work) -> Iterator[None]:
             "seed": run.seed,
             "overrides": list(run.training.overrides),
             "steps": run.training.steps,
-            "git_revision": git_revision(),
-            "versions": versions(),
-            "inputs": dict(work.inputs_of(run)),
-            "machine": machine() if work.executor.address is None else None,
+            **(made_with(work.inputs_of(run)) if work.executor.address is None else _ON_A_CLUSTER),
             "began": utc_now(),
         },
     )

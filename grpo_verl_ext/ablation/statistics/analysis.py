@@ -91,6 +91,11 @@ def all_warnings(results: Results) -> list[str]:
             f"{finished} of {wanted} declared starts are finished: the verdicts are not final. To finish "
             f"them, run the same `ablate run` again"
         )
+    beyond = finished_starts(results, len(results.declared.usable)) - finished_starts(results, wanted)
+    if results.settings.expect and beyond:
+        warnings.append(
+            f"the declared rule asks for {wanted} starts: {beyond} more are finished and not used"
+        )
     unfinished = [run for run in runs_asked_for(results) if run.state is not State.FINISHED]
     if unfinished:
         names = ", ".join(f"{run.name} ({run.state.value})" for run in unfinished)

@@ -103,7 +103,7 @@ def pairs_of(results: Results, comparison: Comparison, primary: Primary, margin:
     number = comparison.number_of(primary)
     declared, every = results.declared, values_of(results, number.metric, number.measure)
     values = {name: every[name] for name in comparison.variants}
-    common = [seed for seed in declared.usable if all(seed in each for each in values.values())]
+    common = [seed for seed in seeds_by_rule(results) if all(seed in each for each in values.values())]
     by_seed = {
         seed: difference_of(comparison, {name: each[seed] for name, each in values.items()})
         for seed in common
@@ -280,6 +280,11 @@ def starts_by_rule(results: Results) -> int:
     return extended_starts(declared.margin, sd, declared.level, first=first, most=most)
 
 
+def seeds_by_rule(results: Results) -> list[int]:
+    """The seeds of the starts that the declaration asks for: verdicts use no others, even finished ones."""
+    return results.declared.seeds[: starts_by_rule(results)]
+
+
 def finished_starts(results: Results, count: int) -> int:
     """How many of the first ``count`` starts the compared variants have all finished."""
     declared = results.declared
@@ -289,5 +294,5 @@ def finished_starts(results: Results, count: int) -> int:
 
 def runs_asked_for(results: Results) -> list[RunResult]:
     """All runs but those of seeds that the declared rule does not use, unless they have begun."""
-    wanted = results.settings.seeds[: starts_by_rule(results)]
+    wanted = seeds_by_rule(results)
     return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]

@@ -19,7 +19,7 @@ from grpo_verl_ext.ablation.declaration.comparisons import (
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings
 from grpo_verl_ext.ablation.running.results import CheckResult, Results, read_any
 from grpo_verl_ext.ablation.statistics.measures import values_of
-from grpo_verl_ext.ablation.statistics.pairs import MANY, POWER, Pairs, pairs_of
+from grpo_verl_ext.ablation.statistics.pairs import MANY, POWER, Pairs, pairs_of, seeds_by_rule
 
 
 class VerdictOutcome(str, Enum):
@@ -166,7 +166,7 @@ def check_results(results: Results) -> list[CheckResult]:
 
 def _checked(results: Results, check: ManipulationCheck, variant: str) -> CheckResult:
     values = values_of(results, check.metric, check.measure)[variant]
-    own = [values[seed] for seed in results.declared.usable if seed in values]
+    own = [values[seed] for seed in seeds_by_rule(results) if seed in values]
     mean = fmean(own) if own else math.nan
     unknown = math.isnan(mean)
     passed = mean >= check.at_least
