@@ -74,6 +74,35 @@ def test_all_records_removed(grid: Path, removed: str) -> None:
     assert (said in ablate("report", str(out))[1]) is (removed != "one run")
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"git_revision": "def"}, "begun with the commit def, and now it is abc"),
+        ({"versions": {"torch": "0"}}, "begun with the versions {'torch': '0'}, and now it is {"),
+        (
+            {"inputs": {"data.train_files": "0"}},
+            "begun with the model and data of hashes {'data.train_files': '0'}",
+        ),
+    ],
+)
+def test_a_run_goes_on_with_what_it_was_begun_with(
+    grid: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr("grpo_verl_ext.ablation.running.runner.git_revision", lambda: "abc")
+    inputs = {"data.train_files": "1"}
+    monkeypatch.setattr(checks, "inputs_of", lambda config: inputs)
+    ablate("run", str(grid))
+    run = grid.parent / "out" / "b" / "seed-2"
+    (run / "attempt-1.jsonl").unlink()
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | changed))
+    status, printed = ablate("run", str(grid))
+    assert status == 1
+    assert f"{run} was {said}" in printed
+    (run / "run.json").write_text(json.dumps(record))
+    assert ablate("run", str(grid))[0] == 0
+
+
 def test_the_compact_file_and_the_report_keep_it(grid: Path, tmp_path: Path) -> None:
     for _ in range(3):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)

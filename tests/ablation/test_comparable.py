@@ -106,6 +106,33 @@ def test_a_variant_that_chooses_its_model_or_data_may_have_others(
     assert read_results(tmp_path).left_out == {}
 
 
+def test_a_baseline_that_chooses_its_model_is_no_measure_of_the_others(
+    grid_of, leave, tmp_path: Path
+) -> None:
+    axes = {"algo": {"base": [f"{MODEL}=x"], "other": [], "third": []}}
+    grid(grid_of, leave, of={("base", seed): {"inputs": {MODEL: "x"}} for seed in SEEDS}, axes=axes)
+    assert read_results(tmp_path).left_out == {}
+
+
+@pytest.mark.parametrize("override", ["data.train_batch_size=8", "data.max_response_length=9"])
+def test_a_variant_that_reads_the_same_data_in_another_way_is_judged(
+    grid_of, leave, tmp_path: Path, override: str
+) -> None:
+    axes = {"algo": {"base": [], "other": [override], "third": []}}
+    grid(grid_of, leave, of={("other", 2): {"inputs": {MODEL: "x", DATA: "prompts 2"}}}, axes=axes)
+    assert read_results(tmp_path).left_out.keys() == {("other", 2)}
+
+
+def test_records_without_hashes_are_judged_by_what_they_have(grid_of, leave, tmp_path: Path) -> None:
+    """A model of a hub and data of a file system that is not this machine's have none."""
+    now = {"inputs": {}, "began": "2026-11-26T00:00:00Z"}
+    of = {(name, seed): now for name in ("base", "other", "third") for seed in SEEDS}
+    of["other", 1] = {**now, "git_revision": "abc+changes"}
+    of["third", 2] = {**now, "versions": {"torch": "3", "verl": "1"}}
+    grid(grid_of, leave, of=of, **DECLARED)
+    assert read_results(tmp_path).left_out.keys() == {("other", 1), ("third", 2)}
+
+
 def test_records_of_earlier_versions_are_not_judged(grid_of, leave, tmp_path: Path) -> None:
     earlier = {"inputs": {}, "versions": {}, "git_revision": "abc+changes"}
     grid(grid_of, leave, of={("other", 1): earlier}, **DECLARED)

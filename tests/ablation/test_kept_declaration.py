@@ -113,6 +113,16 @@ def test_more_seeds_than_the_declared_starts_use_may_follow(declared: GridSettin
     assert read_results(Path(declared.folder)).settings.declaration.usable == [1, 2, 3, 4]
 
 
+def test_without_declared_starts_no_seed_may_follow(declared: GridSettings) -> None:
+    """A part of them may be trained alone."""
+    settings = replace(declared, starts=None)
+    begin(settings)
+    with pytest.raises(AblationError, match=r"seeds: \[1, 2, 3, 4\], and now it is \[1, 2, 3, 4, 9\]"):
+        keep_grid(replace(settings, seeds=[1, 2, 3, 4, 9]))
+    keep_grid(replace(settings, seeds=[2, 3]))
+    assert read_results(Path(settings.folder)).settings.seeds == [1, 2, 3, 4]
+
+
 def test_nothing_is_trained_where_it_changed(declared: GridSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(declared)
     monkeypatch.setattr(VerlRun, "go", lambda *_: pytest.fail("a run began"))

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -10,8 +10,9 @@ import pytest
 from filelock import FileLock
 
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.running import runner
 from grpo_verl_ext.ablation.running.runner import go
-from grpo_verl_ext.ablation.running.state import State, failure_of, state_of, status_of
+from grpo_verl_ext.ablation.running.state import State, failure_of, read_record, state_of, status_of
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -68,6 +69,37 @@ def test_all_runs_in_their_order_and_none_twice(tmp_path: Path, grid: list[GridR
     again = Heard()
     go(tmp_path, grid, again, retry_failed=False)
     assert [word for word in again.words if word.startswith("begin")] == ["begin b/seed-1", "begin c/seed-1"]
+
+
+class _TwoAtOnce:
+    """A stand-in for a cluster, which trains two runs in turns."""
+
+    address = "http://127.0.0.1:1"
+    at_once = 2
+
+    def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
+        yield
+        trained(run, on_metrics)
+
+
+def test_before_each_run_those_before_it_have_begun(
+    tmp_path: Path, grid: list[GridRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A declared grid notes its beginning where no run is there, so once. A cluster's commit is not ours."""
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.0)
+    begun: list[int] = []
+    go(
+        tmp_path,
+        grid,
+        Heard(),
+        retry_failed=False,
+        executor=_TwoAtOnce(),
+        before_each=lambda _: begun.append(sum(run.training.folder.is_dir() for run in grid)),
+    )
+    assert begun == [0, 1, 2]
+    record = read_record(grid[0])
+    assert record is not None
+    assert (record.git_revision, record.versions, record.machine) == (None, {}, None)
 
 
 def test_a_failed_run_is_named_skipped_and_retried_when_asked(tmp_path, grid, verl) -> None:

@@ -170,6 +170,20 @@ def test_without_the_option_all_seeds_are_trained(run, verl: Verl) -> None:
     assert sentences(finished.output) == []
 
 
+def test_verdicts_use_no_start_that_the_rule_does_not_ask_for(run, verl: Verl, tmp_path: Path) -> None:
+    """Else one could look, and train on."""
+    wanted = needed(verl)
+    before = sentences(run().output)
+    assert run("out", "--jobs", "1").exit_code == 0
+    assert len(verl.trained) == 4 * 8
+    analysis = analyse(read_results(tmp_path / "out"))
+    assert [each.sentence for each in [*analysis.verdicts, *analysis.checks]] == before
+    assert [each.starts for each in analysis.verdicts] == [wanted, wanted]
+    assert analysis.warnings == [
+        f"the declared rule asks for {wanted} starts: {8 - wanted} more are finished and not used"
+    ]
+
+
 def test_a_failed_run_ends_it_before_the_decision(run, verl: Verl) -> None:
     verl.failing = {"a 2"}
     failed = run()

@@ -110,6 +110,15 @@ def test_force_makes_it_again_and_keeps_what_was_there(folder, tiny):
     assert (outcome.moved_aside / "train.parquet").read_text() == "mine"
 
 
+def test_force_that_fails_leaves_what_was_there(folder, tiny, monkeypatch):
+    (folder / "train.parquet").write_text("mine")
+    monkeypatch.setattr("grpo_verl_ext.tasks.chain_sum.prepare.build_model", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        prepare_chain_sum(7, settings=tiny, root=folder.parents[1], force=True)
+    assert (folder / "train.parquet").read_text() == "mine"
+    assert [each.name for each in folder.parent.iterdir() if each.is_dir()] == [folder.name]
+
+
 @pytest.mark.parametrize("name", ["train.parquet", "model/model.safetensors", "model/config.json"])
 def test_a_changed_file_is_named_and_left_in_place(folder, tiny, name):
     content = bytearray((folder / name).read_bytes())
