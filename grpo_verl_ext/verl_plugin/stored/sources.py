@@ -64,7 +64,7 @@ class GivenResponses:
         budget: int,
         tokenizer: Any,
         with_log_probs: bool,
-        of_teacher: bool,
+        of_teacher: bool = False,
     ) -> None:
         self._key = key
         self._count = count
