@@ -152,7 +152,7 @@ def _before_a_declared_run(
     settings: GridSettings, inputs_of: Callable[[GridRun], Mapping[str, str]], run: GridRun
 ) -> None:
     check_clean(run)
-    check_resumed(run, inputs_of(run))
+    check_resumed(run, inputs_of)
     note_beginning(settings, git_revision(), utc_now())
 
 

@@ -206,8 +206,11 @@ def made_with(inputs: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def check_resumed(run: GridRun, inputs: Mapping[str, str]) -> None:
+def check_resumed(run: GridRun, inputs_of: Callable[[GridRun], Mapping[str, str]]) -> None:
     """Refuse to go on with a run of a declared comparison under another commit, other packages or other data.
+
+    Args:
+        inputs_of: see `go`; called for a run that has begun alone, for it reads model and data whole.
 
     Raises:
         AblationError: names what differs from the run's record.
@@ -215,12 +218,12 @@ def check_resumed(run: GridRun, inputs: Mapping[str, str]) -> None:
     record = read_record(run)
     if record is None or noted_job(run.training.folder) or not record.inputs:
         return
-    now = made_with(inputs)
-    for name in ("git_revision", "versions", "inputs"):
+    now = made_with(inputs_of(run))
+    for name, words in _WORDS.items():
         was = getattr(record, name)
         if was != now[name]:
             raise AblationError(
-                f"{run.training.folder} was begun with the {_WORDS[name]} {was}, and now it is {now[name]}; "
+                f"{run.training.folder} was begun with the {words} {was}, and now it is {now[name]}; "
                 f"no record could say what ran. Go back to that, or type: mv {run.training.folder} <another>"
             )
 
