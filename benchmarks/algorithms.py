@@ -6,6 +6,8 @@ Both are called as verl calls them: an estimator with padded fp32 rewards, an in
 row; a loss with (B, T) log-probs and its metrics, then the backward pass. Times are the best of the repeats,
 taken in turns. "Memory" is the peak of a call beyond its arguments, gradient included.
 
+A statistic of the mini-batch is given, as the worker would, and its cost is not counted (see gvpo_update.py).
+
 The floor of an estimator is one read of the rewards and one write of the advantages, without reading the
 mask.
 """
@@ -26,6 +28,8 @@ from torch.profiler import ProfilerActivity, profile
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.workers.config import ActorConfig
 
+from grpo_verl_ext.algorithms.gvpo import GroupRows
+from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.invariance.batch import ROWS_PER_PROMPT
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config
@@ -65,9 +69,9 @@ def estimator_calls(responses: int, tokens: int, device: str) -> dict[str, Call]
         1, mask.sum(-1, keepdim=True) - 1, torch.randint(0, 3, (responses, 1)).float().to(device)
     )
     index = np.array([f"prompt-{row // ROWS_PER_PROMPT}" for row in range(responses)], dtype=object)
-    # grpo_process reads rewards of steps, for which there is no dense table to compare with.
     functions = {"floor": floor, **ESTIMATOR_FUNCTIONS}
-    del functions["grpo_process"]
+    # They read rewards of steps, or rewards by name: not the dense table of the others.
+    del functions["grpo_process"], functions["gdpo_outcome"]
     functions |= {f"verl {name}": get_adv_estimator_fn(name) for name in ("grpo", "grpo_vectorized")}
     arguments = {"token_level_rewards": rewards, "response_mask": mask, "index": index}
     return {name: partial(function, **arguments) for name, function in functions.items()}
@@ -79,11 +83,16 @@ def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
     log_prob = (old + 0.2 * torch.randn_like(old)).requires_grad_()
     advantages = torch.where(mask, torch.randn(responses, 1, device=device), 0)
     arguments = {"old_log_prob": old, "log_prob": log_prob, "advantages": advantages, "response_mask": mask}
+    prompts = torch.arange(responses, device=device) // ROWS_PER_PROMPT
+    size, zeros = torch.full_like(prompts, ROWS_PER_PROMPT), torch.zeros(responses, device=device)
+    groups = GroupRows(prompts, size, drift=zeros, old_deviation=zeros, anchor_deviation=zeros)
+    statistic = torch.zeros_like(old)
 
     def call(loss_fn: Callable[..., tuple[Tensor, dict[str, Any]]], config: ActorConfig) -> None:
-        loss, metrics = loss_fn(
-            **arguments, loss_agg_mode=config.loss_agg_mode, config=config, rollout_is_weights=None
-        )
+        with wire.GROUPS.set(groups), wire.STATISTIC.set(statistic):
+            loss, metrics = loss_fn(
+                **arguments, loss_agg_mode=config.loss_agg_mode, config=config, rollout_is_weights=None
+            )
         torch.autograd.grad(loss, log_prob)
         _ = {name: float(value) for name, value in metrics.items()}  # as verl's Metric does
 

@@ -153,7 +153,10 @@ def save_model(folder: str, options: argparse.Namespace) -> int:
     return model.num_parameters()
 
 
-def make_worker(folder: str, loss: str, case: Case, options: argparse.Namespace) -> Any:
+def make_worker(
+    folder: str, loss: str, case: Case, options: argparse.Namespace, precision: str = "fp32"
+) -> Any:
+    """Return verl's FSDP2 worker, all of it in fp32, or as verl trains by default, computing in bf16."""
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import (
         ActorConfig,
@@ -168,7 +171,7 @@ def make_worker(folder: str, loss: str, case: Case, options: argparse.Namespace)
     from grpo_verl_ext.verl_plugin.gvpo.worker import GroupTrainingWorker
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 
-    fp32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    dtypes = {"param_dtype": precision, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
     worker = GroupTrainingWorker(
         TrainingWorkerConfig(
             model_type="language_model",
@@ -177,7 +180,7 @@ def make_worker(folder: str, loss: str, case: Case, options: argparse.Namespace)
                 enable_gradient_checkpointing=False, override_config={"attn_implementation": "sdpa"},
             ),
             engine_config=FSDPEngineConfig(
-                strategy="fsdp2", use_torch_compile=False, mixed_precision=fp32,
+                strategy="fsdp2", use_torch_compile=False, mixed_precision=dtypes,
                 use_dynamic_bsz=case.micro_batch is None, micro_batch_size_per_gpu=case.micro_batch,
                 max_token_len_per_gpu=budget(options),
             ),
@@ -192,6 +195,7 @@ def make_worker(folder: str, loss: str, case: Case, options: argparse.Namespace)
         ppo_micro_batch_size_per_gpu=1,  # read by checks alone
         policy_loss=LossConfig(loss_mode=loss, gvpo_beta=0.1),
         loss_agg_mode=mode_of(LOSSES[loss]) if loss in LOSSES else "token-mean",
+        loss_scale_factor=options.tokens,
     )
     worker.set_loss_fn(partial(ppo_loss, config=actor))
     return worker
@@ -206,7 +210,8 @@ def make_plan(case: Case, options: argparse.Namespace) -> Plan:
     """Return the plan of the trainer for the second loss, which orders the rows of both."""
     from grpo_verl_ext.catalogue import LOSSES
 
-    needs, rows = LOSSES[options.losses[1]].needs, options.prompts * options.responses // case.updates
+    loss, rows = LOSSES.get(options.losses[1]), options.prompts * options.responses // case.updates
+    needs = None if loss is None else loss.needs
     of_prompts = needs is not None and needs.of_prompts
     return choose(
         Cut(
@@ -267,9 +272,21 @@ def order(plan: Plan, case: Case, prompts: list[int], workload: list[int]) -> li
 
 
 def timed_update(worker: Any, batch: TensorDict, case: Case, options: argparse.Namespace) -> float:
+    plan = make_plan(case, options)
+    now = time.process_time if options.cpu_time else time.perf_counter
+    start = now()
+    train_once(worker, batch, plan, case, options, current=True)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return now() - start
+
+
+def train_once(
+    worker: Any, batch: TensorDict, plan: Plan, case: Case, options: argparse.Namespace, *, current: bool
+) -> None:
+    """Train once on the batch, ``current`` if the first update's policy is the one that sampled it."""
     from verl.utils import tensordict_utils as tu
 
-    plan = make_plan(case, options)
     mini_batch = options.prompts * options.responses // case.updates
     tu.assign_non_tensor(
         batch,
@@ -279,16 +296,13 @@ def timed_update(worker: Any, batch: TensorDict, case: Case, options: argparse.N
         temperature=1.0,
         num_groups=options.prompts,
         anchor_log_probs="old_log_probs",
-        old_log_probs_are_current=True,
+        old_log_probs_are_current=current,
         statistic_source=plan.source.value,
         statistic_seed=0,
     )
     if plan.is_dynamic and "group_index" in batch:
         tu.assign_non_tensor(batch, force_group_size=plan.unit)
-    now = time.process_time if options.cpu_time else time.perf_counter
-    start = now()
     worker.train_mini_batch(batch)
-    return now() - start
 
 
 def imbalance() -> Table:

@@ -14,8 +14,8 @@ def rows() -> dict[str, list[str]]:
 
 def test_the_page_is_what_the_script_writes() -> None:
     written = rows()
-    found = [cell.removeprefix("verl ") for cell in written.pop("")]
-    table = {version: {name: cells[i] for name, cells in written.items()} for i, version in enumerate(found)}
+    heads = written.pop("")
+    table = {head: {name: cells[i] for name, cells in written.items()} for i, head in enumerate(heads)}
     assert versions.page(table) == versions.PAGE.read_text()
 
 

@@ -1,8 +1,9 @@
 """Try what of this package works with each version of verl, and write docs/verl_versions.md.
 
-``python tests/contract/versions.py`` needs the network: each verl is installed into a folder that goes away
-again, which is first on the path of a process that tries the cells. ``… versions.py 0.8.0`` prints the cells
-of one version, and ``… versions.py --here`` those of the verl that is on the path.
+``python tests/contract/versions.py CHECKOUT`` needs the network, and a clone of verl's main: each verl is
+installed into a folder that goes away again, which is first on the path of a process that tries the cells.
+``… versions.py 0.8.0`` prints the cells of one version, and ``… versions.py --here`` those of the verl that
+is on the path.
 """
 
 import json
@@ -228,21 +229,36 @@ def tried() -> Iterator[tuple[str, str]]:
         yield name, found
 
 
-def cells(version: str) -> dict[str, str]:
-    """Install a verl into a folder, and try all cells with it."""
-    print(f"verl {version}", file=sys.stderr, flush=True)
+def cells(verl: str) -> dict[str, str]:
+    """Install a version of verl, or a checkout, into a folder, and try all cells with it."""
+    print(f"verl {verl}", file=sys.stderr, flush=True)
+    requirement = str(Path(verl).resolve()) if is_checkout(verl) else f"verl=={verl}"
+    has_no_loader = not is_checkout(verl) and verl < "0.9"
     with TemporaryDirectory() as folder:
-        install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, f"verl=={version}"]
+        install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, requirement]
         subprocess.run([sys.executable, *install], check=True)
         old = {key: value for key, value in os.environ.items() if key not in MODULES}
-        environment = {**old, "PYTHONPATH": f"{folder}:{ROOT}", **(MODULES if version < "0.9" else {})}
+        environment = {**old, "PYTHONPATH": f"{folder}:{ROOT}", **(MODULES if has_no_loader else {})}
         command = [sys.executable, __file__, "--here"]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))  # ranks print, too
 
 
+def is_checkout(verl: str) -> bool:
+    return Path(verl).is_dir()
+
+
+def title(verl: str) -> str:
+    """Return the head of its column; a checkout's has commit and date."""
+    if not is_checkout(verl):
+        return f"verl {verl}"
+    log = ["git", "-C", verl, "log", "-1", "--format=%h, %cs"]
+    return f"main ({subprocess.check_output(log, text=True).strip()})"
+
+
 def page(table: dict[str, dict[str, str]]) -> str:
-    head = f"| | {' | '.join(f'verl {version}' for version in table)} |\n|{'---|' * (len(table) + 1)}\n"
+    """Return the page; the table has a column's cells by its head."""
+    head = f"| | {' | '.join(table)} |\n|{'---|' * (len(table) + 1)}\n"
     rows = "".join(f"| {name} | {' | '.join(found[name] for found in table.values())} |\n" for name in CELLS)
     return INTRODUCTION + head + rows + DETAILS
 
@@ -253,7 +269,8 @@ What works with which verl, for people who do not have the newest. Each cell was
 writes this page, except those that say so:
 
 ```
-python tests/contract/versions.py    # needs the network
+git clone https://github.com/verl-project/verl    # needs the network
+python tests/contract/versions.py verl            # needs the network
 ```
 
 """
@@ -308,7 +325,8 @@ if __name__ == "__main__":
         with redirect_stdout(sys.stderr):
             found_here = dict(tried())
         print(json.dumps(found_here))
-    elif len(sys.argv) == 2:
+    elif len(sys.argv) == 2 and not is_checkout(sys.argv[1]):
         print(json.dumps(cells(sys.argv[1]), indent=2))
     else:
-        PAGE.write_text(page({version: cells(version) for version in VERSIONS}), encoding="utf-8")
+        tried_with = {title(verl): cells(verl) for verl in (*VERSIONS, *sys.argv[1:])}
+        PAGE.write_text(page(tried_with), encoding="utf-8")
