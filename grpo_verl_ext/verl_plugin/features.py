@@ -26,7 +26,7 @@ _RECORDS = (
     "measure.checks:REQUEST_SEEDS",
     "stored.checks:STORED_RESPONSES",
     "steps.checks:STEP_REWARDS",
-    "gdpo.checks:SEVERAL_REWARDS",
+    "several_rewards.checks:SEVERAL_REWARDS",
     "teacher.checks:TEACHER",
     "rewards.checks:REWARD_MODELS",
     "steps.checks:STEP_REWARD_MODEL",

@@ -118,9 +118,9 @@ BROKEN = {
         "def _compute_advantage(self, batch: KVBatchMeta, metrics: dict)",
         "def _compute_advantage(self, batch: KVBatchMeta)",
         f"{TRAINER}._compute_advantage has lost its parameter metrics; "
-        f"grpo_verl_ext.verl_plugin.gdpo.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.gvpo.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.mini_batch.trainer overrides it, "
+        f"grpo_verl_ext.verl_plugin.several_rewards.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.steps.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.stored.trainer overrides it, "
         f"grpo_verl_ext.verl_plugin.teacher.trainer overrides it, "

@@ -109,5 +109,5 @@ SEVERAL_REWARDS = Feature(
     ),
     checks={"several-rewards": check_rewards},
     advice={"several-rewards-filter": _advise_filter},
-    trainer="gdpo.trainer:SeveralRewardsMixin",
+    trainer="several_rewards.trainer:SeveralRewardsMixin",
 )

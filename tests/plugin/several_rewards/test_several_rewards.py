@@ -20,9 +20,9 @@ from verl.utils import tensordict_utils as tu
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.gdpo import trainer
-from grpo_verl_ext.verl_plugin.gdpo.checks import check_rewards
-from grpo_verl_ext.verl_plugin.gdpo.trainer import SeveralRewardsMixin, collected
+from grpo_verl_ext.verl_plugin.several_rewards import trainer
+from grpo_verl_ext.verl_plugin.several_rewards.checks import check_rewards
+from grpo_verl_ext.verl_plugin.several_rewards.trainer import SeveralRewardsMixin, collected
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS
 
 gdpo = ESTIMATOR_FUNCTIONS["gdpo_outcome"]

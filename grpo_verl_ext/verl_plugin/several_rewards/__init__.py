@@ -1,0 +1,1 @@
+"""Several rewards of a response, each on its own, for estimators that learn from each of them."""
