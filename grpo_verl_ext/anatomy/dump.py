@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -36,7 +37,19 @@ def read_steps(dump: Path) -> Iterator[list[Response]]:
         except CorruptDumpError as error:
             raise AnatomyError(str(error)) from error
         for _, of_step in groupby(sorted(responses, key=step), key=step):
-            yield list(of_step)
+            yield _of_one_output(list(of_step), file)
+
+
+def _of_one_output(responses: list[Response], file: Path) -> list[Response]:
+    sessions = Counter(response.session for response in responses if response.session)
+    for session, outputs in sessions.items():
+        if outputs > 1:
+            raise AnatomyError(
+                f"{file}: {outputs} outputs answer session {session}, as those of an agent loop of several "
+                f"outputs do, and only the last of them has the reward; valid is a dump of one output a "
+                f"session. {HOW_TO_DUMP} actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent"
+            )
+    return responses
 
 
 def _files(dump: Path) -> list[Path]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from grpo_verl_ext.algorithms.validation import TensorError
 from grpo_verl_ext.anatomy.dump import (
     HOW_TO_DUMP,
     AnatomyError,
@@ -85,10 +86,12 @@ class _Seen:
 
     Attributes:
         weighed: one for each step that has a gradient.
+        refused: variant whose estimator does not take these scores → why.
     """
 
     steps: list[_StepGroups] = field(default_factory=list)
     weighed: list[Weighed] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
     scores: set[float] = field(default_factory=set)
     responses: int = 0
     tokens: int = 0
@@ -145,7 +148,8 @@ def _see(
     seen.steps.append(_StepGroups(responses[0].step, len(groups), len(without_signal)))
     if without_signal != groups:
         right = torch.tensor([score > settings.right_above for score in scores])
-        seen.weighed.append(Weighed(step.lengths, right, _weights(step, settings.micro_batch_size)))
+        weights = _weights(step, settings.micro_batch_size, seen.refused)
+        seen.weighed.append(Weighed(step.lengths, right, weights))
 
 
 def _refuse_huge_scores(scores: Sequence[float], settings: AnatomySettings) -> None:
@@ -157,18 +161,26 @@ def _refuse_huge_scores(scores: Sequence[float], settings: AnatomySettings) -> N
             )
 
 
-def _weights(step: StepResponses, micro_batch_size: int) -> dict[str, Tensor]:
-    return {
-        name: relative(token_weights(name, step, micro_batch_size), step.lengths)
-        for name in COMPARED_ALGORITHMS
-    }
+def _weights(step: StepResponses, micro_batch_size: int, refused: dict[str, str]) -> dict[str, Tensor]:
+    """Return the weights of each variant whose estimator takes the scores; enter the others."""
+    weights = {}
+    for name in COMPARED_ALGORITHMS:
+        try:
+            weights[name] = relative(token_weights(name, step, micro_batch_size), step.lengths)
+        except TensorError as error:
+            refused[name] = str(error)
+    return weights
 
 
 def _joined(parts: list[Weighed]) -> Weighed:
     return Weighed(
         torch.cat([part.lengths for part in parts]),
         torch.cat([part.right for part in parts]),
-        {name: torch.cat([part.weights[name] for part in parts]) for name in COMPARED_ALGORITHMS},
+        {
+            name: torch.cat([part.weights[name] for part in parts])
+            for name in COMPARED_ALGORITHMS
+            if all(name in part.weights for part in parts)
+        },
     )
 
 
@@ -205,6 +217,7 @@ def _warnings(seen: _Seen, kl: KlReport | None) -> list[str]:
     left_out = len(seen.steps) - len(seen.weighed)
     if left_out:
         words.append(f"{left_out} of {len(seen.steps)} steps have no gradient at all and are in no table.")
+    words += [f"{name} is in no table: {why}." for name, why in seen.refused.items()]
     if seen.over_budget:
         words.append(
             f"Responses with more tokens than --max-response-length when their text is tokenised anew: "

@@ -21,6 +21,7 @@ from grpo_verl_ext.catalogue import verls
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.presets import Preset, read_preset
 from grpo_verl_ext.catalogue.record import (
+    ON_FSDP2,
     STATISTIC_ENGINES,
     Algorithm,
     Estimator,
@@ -154,9 +155,12 @@ def learns_from_several_rewards(config: DictConfig) -> bool:
 
 
 def checks(config: DictConfig, kind: str) -> Iterator[tuple[str, Any]]:
-    """Yield name and function of each ``checks`` or ``advice`` of the configured estimator and loss."""
+    """Yield name and function of each ``checks`` or ``advice`` of the configured estimator and loss.
+
+    A training with a loss of verl's and nothing of this package is refused nothing.
+    """
     for record in (estimator_of(config), loss_of(config)):
-        if record is not None:
+        if record is not None and (kind == "advice" or knows(config)):
             yield from getattr(record, kind).items()
 
 
@@ -206,6 +210,7 @@ __all__ = [
     "ESTIMATORS",
     "FAILED",
     "LOSSES",
+    "ON_FSDP2",
     "PRESETS",
     "STATISTIC_ENGINES",
     "VERLS_LOSSES",

@@ -8,6 +8,7 @@ from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 from grpo_verl_ext.catalogue.verls import clip_ratio
+from grpo_verl_ext.catalogue.weights import no_token_rejection
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, setting
 
@@ -41,6 +42,7 @@ GSPO_LOSS = VerlsLoss(
     papers_average=("seq-mean-token-mean", "GSPO is a mean over responses (arXiv 2507.18071, eq. 5)"),
     other_averages=(_TOKEN_SUM,),
     reads_average="0.9.1",  # before, it always averages over responses
+    checks={"gspo-rejection": no_token_rejection},
     advice={"verls-losses": _advise_clip_range},
 )
 

@@ -14,7 +14,13 @@ from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.clip_cov import Share
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
-from grpo_verl_ext.catalogue.record import STATISTIC_ENGINES, Algorithm, MiniBatchStatistic, TokenLoss
+from grpo_verl_ext.catalogue.record import (
+    ON_FSDP2,
+    STATISTIC_ENGINES,
+    Algorithm,
+    MiniBatchStatistic,
+    TokenLoss,
+)
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
@@ -85,7 +91,7 @@ def _check_engine(config: DictConfig) -> None:
             why="old and new log-probs of the first update come from two passes there, and the gradient of "
             "KL-Cov's penalty |log ρ| would be the sign of their rounding",
             valid=STATISTIC_ENGINES,
-            fix=Line(f"{key}={STATISTIC_ENGINES[-1]}"),
+            fix=Line(*ON_FSDP2),
         )
 
 

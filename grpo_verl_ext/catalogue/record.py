@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.averages import LOSS_AGG_MODES, Average
+from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.utils.options import Section
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class Estimator:
 
 STATISTIC_ENGINES = ("fsdp", "fsdp2")
 """Values of ``actor.strategy`` with which later updates of losses with a statistic were tested."""
+ON_FSDP2 = ("model_engine=dp", f"{ACTOR}.strategy=fsdp2")
+"""What to type for FSDP2; ``actor.strategy`` alone chooses between verl's FSDP engines."""
 
 
 @dataclass(frozen=True)

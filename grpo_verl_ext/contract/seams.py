@@ -452,6 +452,14 @@ SEAMS: list[Seam] = [
     seam(_VEOMNI, Derived(ENGINE), ".preflight.support"),
     seam(f"{_VEOMNI}WithLMHead", Derived(f"{ENGINE}WithLMHead"), ".preflight.support"),
     seam("verl.workers.config.McoreActorConfig", Members("strategy", "megatron"), ".preflight.training"),
+    seam("verl.workers.config.VeOmniActorConfig", Members("strategy"), ".preflight.support"),
+    seam("verl.workers.config.TorchTitanActorConfig", Members("strategy"), ".preflight.support"),
+    # Else ``actor.strategy`` would choose the other engines, too.
+    seam(
+        "verl.workers.config.FSDPActorConfig.__post_init__",
+        Has("object.__setattr__(self.engine, 'strategy', self.strategy)"),
+        ".preflight.support",
+    ),
     seam(
         "verl.workers.config.engine.McoreEngineConfig",
         Members("strategy", "pipeline_model_parallel_size"),

@@ -64,9 +64,10 @@ def migrate(script: Script, preset: str) -> Migrated:
                 f"{_written(script.source, setting)} begins with ++ now, for the preset has the key"
             )
     edits += [(at, at, _preset_after(script.source, at, preset)) for at in script.places]
-    source = script.source
+    source, cut = script.source, len(script.source)
     for start, end, text in sorted(edits, reverse=True):
-        source = source[:start] + text + source[end:]
+        source = source[:start] + text + source[min(end, cut) :]  # the space between two words is cut once
+        cut = start
     return Migrated(source, changes)
 
 

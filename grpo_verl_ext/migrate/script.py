@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from grpo_verl_ext.migrate.shell import (
+    EXPANSIONS,
     Shell,
     UnreadableScriptError,
     expansions_in,
@@ -38,6 +39,8 @@ _LITERALS = ("word", "number", "string_content", "raw_string")
 _WORDS = ("command", "array")
 _SAYING = ("echo", "printf", "log")
 """Commands that may name the trainer in a text without starting it."""
+_ASSIGNING = ("read", "printf")
+"""Commands that may set a variable."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,9 @@ class _Reader:
         if word.id in self._followed:
             return
         self._followed.add(word.id)
+        if word.type in EXPANSIONS and variable_of(word) in self.shell.assignments:
+            self._expand(word)  # without quotes: as many words as the variable has
+            return
         head = self._head(word)
         if "=" in head or head.startswith("~"):
             value = self.shell.value(word)
@@ -203,6 +209,11 @@ class _Reader:
             raise UnreadableScriptError(
                 line_of(other), f"another file may set ${name}, which the command takes"
             )
+        for each in nodes_in(self.shell.root, "command"):
+            if _name_of(each) in _ASSIGNING and name in map(text_of, each.named_children[1:]):
+                raise UnreadableScriptError(
+                    line_of(each), f"only the running script knows what {_name_of(each)} gives ${name}"
+                )
         if any(nodes_in(expansion, "subscript")):
             raise UnreadableScriptError(line_of(expansion), f"the script does not set the array {name}")
 
@@ -231,6 +242,11 @@ class _Reader:
                 known,
             )
         for expansion in expansions_in(value):
+            if written[expansion.end_byte - value.start_byte :].startswith(b"="):
+                raise UnreadableScriptError(
+                    line_of(expansion),
+                    f"only the running script knows which key {text_of(expansion)} is; write what it gives",
+                )
             if not re.search(rb"=\S*$", written[: expansion.start_byte - value.start_byte]):
                 self._expand(expansion)
 
@@ -238,12 +254,20 @@ class _Reader:
         """Follow what the function around ``$@`` is called with; those of the script are the user's."""
         function = _around(expansion, "function_definition")
         if function is None:
+            self._refuse_set()
             return
         name = text_of(function.named_children[0])
         for call in nodes_in(self.shell.root, "command"):
             if _name_of(call) == name:
                 for each in _words(call.named_children[1:]):
                     self._follow(each)
+
+    def _refuse_set(self) -> None:
+        for each in nodes_in(self.shell.root, "command"):
+            if _name_of(each) == "set" and "--" in map(text_of, each.named_children[1:]):
+                raise UnreadableScriptError(
+                    line_of(each), "set gives the script other arguments, which the command takes"
+                )
 
     def _set(self, line: int, start: int, end: int, head: str, value: str | None) -> None:
         word = head if value is None else f"{head.partition('=')[0]}={value}"

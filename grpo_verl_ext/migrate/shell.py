@@ -14,7 +14,7 @@ from tree_sitter import Language, Node, Parser
 
 _PARSER = Parser(Language(tree_sitter_bash.language()))
 _ALL_ARGUMENTS = ("@", "*")
-_EXPANSIONS = ("simple_expansion", "expansion")
+EXPANSIONS = ("simple_expansion", "expansion")
 
 
 class UnreadableScriptError(ValueError):
@@ -90,7 +90,7 @@ class Shell:
             return text_of(node)[1:-1]
         if node.type in ("string", "concatenation"):
             return self._joined(node.named_children, seen)
-        return self._expanded(node, seen) if node.type in _EXPANSIONS else None
+        return self._expanded(node, seen) if node.type in EXPANSIONS else None
 
     def _expanded(self, node: Node, seen: tuple[str, ...]) -> str | None:
         name, given = variable_of(node), []
@@ -123,4 +123,4 @@ def is_all_arguments(expansion: Node) -> bool:
 
 def expansions_in(word: Node) -> list[Node]:
     """Return the expansions of a word, commands in ``$(…)`` and arithmetic included."""
-    return list(nodes_in(word, *_EXPANSIONS, "command_substitution", "arithmetic_expansion"))
+    return list(nodes_in(word, *EXPANSIONS, "command_substitution", "arithmetic_expansion"))

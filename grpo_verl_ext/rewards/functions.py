@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard, cast
 
+import numpy as np
+
 LARGEST_SCORE = 1e15
 """An estimator cannot use larger rewards: their squares overflow fp32."""
 
@@ -124,4 +126,4 @@ def _from_file(file: Path) -> ModuleType:
 
 
 def _is_reward(value: object) -> TypeGuard[float]:
-    return isinstance(value, Real) and abs(cast(float, value)) <= LARGEST_SCORE
+    return isinstance(value, Real | np.bool_) and abs(cast(float, value)) <= LARGEST_SCORE

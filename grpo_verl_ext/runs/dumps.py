@@ -25,6 +25,7 @@ class Response:
     Attributes:
         prompt_id: equal for all responses to one prompt of a step.
         truth: the ground truth, as in the dataset; None if it has none.
+        session: equal for all outputs of one response; empty where verl's key does not say it.
     """
 
     prompt_id: str
@@ -33,6 +34,7 @@ class Response:
     truth: object
     score: float
     step: int
+    session: str = ""
 
 
 def dump_file(folder: Path, step: int) -> Path:
@@ -63,7 +65,8 @@ class _Line:
     gts: object = None
 
     def response(self) -> Response:
-        return Response(_prompt_id(self.uid), self.input, self.output, self.gts, self.score, self.step)
+        prompt, session = _prompt_and_session(self.uid)
+        return Response(prompt, self.input, self.output, self.gts, self.score, self.step, session)
 
 
 _NO_RESPONSE = "no response of verl's dump; valid is an object with " + ", ".join(
@@ -71,7 +74,10 @@ _NO_RESPONSE = "no response of verl's dump; valid is an object with " + ", ".joi
 )
 
 
-def _prompt_id(uid: str) -> str:
-    """Return the prompt's part of verl's key ``<prompt>_<rollout>_<output>``, or any other key unchanged."""
+def _prompt_and_session(uid: str) -> tuple[str, str]:
+    """Return the first part of verl's key ``<prompt>_<session>_<output>``, and the first two.
+
+    Any other key is the prompt's, and says nothing of a session.
+    """
     parts = uid.rsplit("_", 2)
-    return parts[0] if len(parts) == 3 else uid
+    return (parts[0], f"{parts[0]}_{parts[1]}") if len(parts) == 3 else (uid, "")

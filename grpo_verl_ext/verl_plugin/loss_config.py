@@ -8,7 +8,7 @@ from verl.workers.config import PolicyLossConfig
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import Loss, TokenLoss, mode_of
-from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
+from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH, LOSS_AGG_MODES
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import AGGREGATION, POLICY_LOSS, SCALE_FACTOR
 from grpo_verl_ext.utils.options import Count, PositiveFloat, Section, is_positive, option, read_section
@@ -123,6 +123,14 @@ def _check_aggregation(loss: Loss, actor: Mapping[str, Any]) -> None:
             "does",
             valid=required,
             fix=Line(f"{AGGREGATION}={required}"),
+        )
+    if required is None and isinstance(loss, TokenLoss) and actor["loss_agg_mode"] not in LOSS_AGG_MODES:
+        raise SettingError(
+            AGGREGATION,
+            actor["loss_agg_mode"],
+            why=f"the loss {loss.name} averages as this key says",
+            valid=LOSS_AGG_MODES,
+            fix=Line(f"{AGGREGATION}={LOSS_AGG_MODES[0]}"),
         )
     if required == CONSTANT_LENGTH.mode and not is_positive(actor["loss_scale_factor"]):
         raise SettingError(

@@ -96,6 +96,27 @@ def test_what_stands_beside_a_word_stays(before: str, after: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("{} data.seed=1 {}", "data.seed=1"),
+        ("data.seed=1 {} {}", "data.seed=1 "),
+        ("data.seed=1 {} trainer.nnodes=2", "data.seed=1 trainer.nnodes=2"),
+        ("\n  data.seed=1\n  {}\n", "\n  data.seed=1\n"),
+    ],
+)
+@pytest.mark.parametrize("use", ["$A", "${A}"])
+def test_a_variable_without_quotes_has_several_words(before: str, after: str, use: str) -> None:
+    """Taken for one, all but the first would stay as they are, or all would go with it."""
+    text = f'A="{before.format(*["algorithm.adv_estimator=rloo"] * 2)}"\n{START} {use} trainer.x=1'
+    assert migrated(text) == f'A="{after}"\n{START} +algo@_global_=grpo {use} trainer.x=1'
+
+
+def test_a_variable_in_quotes_is_one_word() -> None:
+    text = f"A='data.train_files=[a, b]'\n{START} \"$A\""
+    assert migrated(text) == text.replace(START, f"{START} +algo@_global_=grpo")
+
+
+@pytest.mark.parametrize(
     ("typed", "kept"),
     [
         ("custom_reward_function.path=$PWD/r.py", "reward.custom_reward_function.path=$PWD/r.py"),
@@ -142,6 +163,14 @@ UNREADABLE = {
         f"K=reward_manager\n{START} reward_model.$K=batch",
         2,
         "write reward_model.reward_manager as one word",
+    ),
+    "a variable that is read": (f"read -r WORDS < words.txt\n{START} $WORDS", 1, "what read gives $WORDS"),
+    "a variable that is printed": (f"\nprintf -v WORDS a=%s 1\n{START} $WORDS", 2, "printf gives $WORDS"),
+    "other arguments": (f'set -- a=1\n{START} "$@"', 1, "set gives the script other arguments"),
+    "keys of an array": (
+        f'for K in "${{!A[@]}}"; do\n  WORDS+=" $K=1"\ndone\n{START} $WORDS',
+        2,
+        "which key",
     ),
     "a whole section": (
         f"{START} \\\n data.seed=1 \\\n actor_rollout_ref.actor.policy_loss={{loss_mode:gspo}}",

@@ -20,6 +20,7 @@ from grpo_verl_ext.verl_plugin.config import (
 )
 from grpo_verl_ext.verl_plugin.features import OUR_ASYNC_MODES, Feature, Refusal, has_option
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
+from grpo_verl_ext.verl_plugin.rollout.single_turn import check_loops_of_data
 
 
 def check_gold_responses(config: DictConfig) -> None:
@@ -116,6 +117,7 @@ def check_seeds(config: DictConfig) -> None:
             valid=tuple(AGENT_LOOPS.values()),
             fix=Line(f"{key}={AGENT_LOOPS.get(loop, 'grpo_ext_single_turn_agent')}"),
         )
+    check_loops_of_data(config, None, f"{SEED_REQUESTS} needs one that passes seeds on", f"~{SEED_REQUESTS}")
 
 
 GOLD_MEASUREMENT = Feature(

@@ -25,7 +25,7 @@ from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.verl_plugin.batch.fields import clear, data_parallel_size, nested, put_rows
 from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, GoldResponseOptions, Options
-from grpo_verl_ext.verl_plugin.measure.training_rewards import reported, right_by_other_responses
+from grpo_verl_ext.verl_plugin.measure.training_rewards import reported_of_sampled, right_by_other_responses
 
 PARTITION = "grpo_ext_gold_responses"
 """Partition of TransferQueue in which the rows lie during a measurement."""
@@ -58,7 +58,7 @@ class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
 
     ``probability`` is the mean over rows of exp Σ_t log π(y_t), ``log_prob`` that of Σ_t log π(y_t), in nats,
     both at ``rollout.temperature``. ``right``, where the reward function reports ``acc`` and ``gold``, is
-    ``probability`` plus the share of the step's training responses that are right and not the wanted one: an
+    ``probability`` plus the share of the step's sampled responses that are right and not the wanted one: an
     estimate of the probability of a right answer.
     """
 
@@ -77,7 +77,7 @@ class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
         with marked_timer("gold_response", timing_raw):
             probability, log_prob = self._measure_gold_rows()
         metrics.update({"gold_response/probability": probability, "gold_response/log_prob": log_prob})
-        otherwise = right_by_other_responses(reported(batch))
+        otherwise = right_by_other_responses(reported_of_sampled(batch))
         if otherwise is not None:
             metrics["gold_response/right"] = probability + otherwise
         return batch

@@ -16,6 +16,7 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.verl_plugin.batch.fields import nested
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
+from grpo_verl_ext.verl_plugin.wire import Field
 
 _Reported = Mapping[str, Any]
 """verl's ``reward_extra_info`` of one response."""
@@ -67,18 +68,25 @@ def stds_by_source(sources: Sequence[str], values: Mapping[str, Sequence[Any]]) 
     return {f"{source}/{key}": std for source, own in by_source.items() for key, std in _stds(own).items()}
 
 
-def reported(batch: Any) -> list[_Reported]:
-    """Return the reward function's report on each response: no padding, and the last output of a session."""
-    return list(chain.from_iterable(_reported_by_prompt(batch).values()))
+def reported_of_sampled(batch: Any) -> list[_Reported]:
+    """Return the reward function's report on each response that the policy sampled, as `_reported_by_prompt`."""
+    return list(chain.from_iterable(_reported_by_prompt(batch, only_sampled=True).values()))
 
 
-def _reported_by_prompt(batch: Any) -> dict[str, list[_Reported]]:
-    """Return the same by prompt, the ``uid`` in verl's keys ``{uid}_{session}_{index}``."""
+def _reported_by_prompt(batch: Any, *, only_sampled: bool = False) -> dict[str, list[_Reported]]:
+    """Return the reports by prompt, the ``uid`` in verl's keys ``{uid}_{session}_{index}``.
+
+    Of each response that is no padding, by the last output of its session.
+
+    Args:
+        only_sampled: without stored responses.
+    """
     extra_fields = tu.get(nested(batch, "extra_fields"), "extra_fields")
     last = last_outputs(batch.keys)
     reports: dict[str, list[_Reported]] = {}
     for row, (key, extra, tag) in enumerate(zip(batch.keys, extra_fields, batch.tags, strict=True)):
-        if last[row] == row and not tag.get("is_padding", False):
+        left_out = tag.get("is_padding", False) or (only_sampled and extra.get(Field.STORED_ORIGIN))
+        if last[row] == row and not left_out:
             reports.setdefault(key.rsplit("_", 2)[0], []).append(extra.get("reward_extra_info") or {})
     return reports
 

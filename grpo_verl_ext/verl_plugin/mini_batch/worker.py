@@ -26,7 +26,7 @@ from verl.workers.utils.padding import response_from_nested
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import aggregation, mini_batch
-from grpo_verl_ext.catalogue import STATISTIC_ENGINES, GroupLoss, MiniBatchStatistic
+from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.verl_plugin import wire
@@ -206,7 +206,7 @@ def check_statistic_engine(strategy: str) -> None:
             strategy,
             why="what a loss needs of the whole mini-batch is not measured there between updates",
             valid=(*STATISTIC_ENGINES, "one update per rollout"),
-            fix=Line(f"{key}=fsdp2"),
+            fix=Line(*ON_FSDP2),
         )
 
 

@@ -6,6 +6,7 @@ A check that raises an unexpected error is reported and refuses nothing.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
@@ -14,7 +15,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.record import Advise, Refuse
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
-from grpo_verl_ext.utils.keys import ROLLOUT, SECTION
+from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
 from grpo_verl_ext.verl_plugin.cpu.checks import (
     advise_memory,
@@ -31,7 +32,7 @@ from grpo_verl_ext.verl_plugin.preflight.algorithm import (
     check_verls_aggregation,
 )
 from grpo_verl_ext.verl_plugin.preflight.names import advise_preset, check_names, check_preset
-from grpo_verl_ext.verl_plugin.preflight.support import check_support
+from grpo_verl_ext.verl_plugin.preflight.support import check_engine, check_support
 from grpo_verl_ext.verl_plugin.preflight.tier import check_tier
 from grpo_verl_ext.verl_plugin.preflight.unread import advise_unread_options, check_unread_options
 
@@ -52,6 +53,7 @@ CHECKS: Mapping[str, Refuse] = {
     "tier": check_tier,
     "device": environment.check_device,
     "names": check_names,
+    "engine": check_engine,
     "support": check_support,
     "task": files.check_task,
     "settings": algorithm.check_settings,
@@ -119,8 +121,13 @@ _FIRST = "preset"
 """The warning that comes before the refusals, since what it reports is often their cause."""
 
 
+_OF_UPDATES = ("support", "settings", "verls-aggregation", "context-parallel", "group-size", "groups")
+"""Refusals of what estimator and loss would do; a run that only validates calls neither."""
+
+
 def findings(config: DictConfig) -> Iterator[Finding]:
     """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages."""
+    only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
     try:
         silenced = _silenced(config)
     except SettingError as error:
@@ -130,6 +137,8 @@ def findings(config: DictConfig) -> Iterator[Finding]:
     for name in _names(config):
         if name not in silenced:
             for found in _run_check(name, config):
+                if only_validates and name in _OF_UPDATES:
+                    found = replace(found, severity=Severity.WARNING)
                 if str(found.problem) not in said:
                     yield found
                 said.add(str(found.problem))

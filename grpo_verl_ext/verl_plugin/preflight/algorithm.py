@@ -190,7 +190,11 @@ def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
             why=f"trainer.v1.….parameter_sync_step is {parts}, and advantages are computed for each of these "
             "parts: the standard deviation is that of a part, not of the batch",
             valid="batch with a parameter_sync_step of 1, or another scale",
-            fix=Line(f"{SECTION}.scale_rewards=group"),
+            fix=Line(
+                f"{key}=1",
+                f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}",
+                more=f", or {SECTION}.scale_rewards=group",
+            ),
         )
 
 

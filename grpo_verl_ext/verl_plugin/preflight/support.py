@@ -10,8 +10,8 @@ from itertools import combinations
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.catalogue import STATISTIC_ENGINES
-from grpo_verl_ext.utils.errors import Line
+from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, DISTILLATION, MODE, setting
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.features import (
@@ -27,6 +27,31 @@ from grpo_verl_ext.verl_plugin.preflight.training import (
     contexts,
     features,
 )
+
+_ENGINE_OF = {
+    "McoreActorConfig": "megatron",
+    "VeOmniActorConfig": "veomni",
+    "TorchTitanActorConfig": "torchtitan",
+}
+"""Class of ``actor_rollout_ref.actor`` → the engine that verl makes for it, whatever ``strategy`` says."""
+
+
+def check_engine(config: DictConfig) -> None:
+    """Refuse an ``actor.strategy`` that does not name the engine, as all other checks take it to do.
+
+    Raises:
+        SettingError: it names another.
+    """
+    engine = _ENGINE_OF.get(str(setting(config, f"{ACTOR}._target_", "")).rpartition(".")[2])
+    strategy = setting(config, STRATEGY)
+    if engine is not None and strategy != engine and features(config):
+        raise SettingError(
+            STRATEGY,
+            strategy,
+            why=f"model_engine={engine} makes the engine {engine} whatever this key says",
+            valid=engine,
+            fix=Line(f"{STRATEGY}={engine}", more=f", or {' '.join(ON_FSDP2)}"),
+        )
 
 
 def check_support(config: DictConfig) -> None:
@@ -70,12 +95,8 @@ def _verls_mode(mode: str) -> list[Refusal]:
 
 
 def _other_driver(place: str, key: str, seen: str, fix: str) -> list[Refusal]:
-    needs = {**_NEEDS, **_NEEDS_V1}.items()
-    no_sampling, off = ("dynamic_sampling",), Line("algorithm.filter_groups.enable=false")
-    return [
-        *(Refusal(names, (place,), key, reason, _MAIN_PPO, fix, seen) for names, reason in needs),
-        Refusal(no_sampling, (place,), key, _NO_SAMPLING, _MAIN_PPO, off, seen),
-    ]
+    needs = {**_NEEDS, **_NEEDS_V1, ("dynamic_sampling",): _NO_SAMPLING}.items()
+    return [Refusal(names, (place,), key, reason, _MAIN_PPO, fix, seen) for names, reason in needs]
 
 
 def _bypassed(place: str, key: str, what: str) -> Refusal:
@@ -111,7 +132,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "what the loss needs of other responses is not measured there between the updates on one rollout",
         (*STATISTIC_ENGINES, "or one update per rollout without algorithm.rollout_correction.bypass_mode"),
         Line(
-            f"{STRATEGY}=fsdp2",
+            *ON_FSDP2,
             more=f", or {ACTOR}.ppo_epochs=1 '{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}'",
         ),
     ),

@@ -5,6 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.catalogue import ON_FSDP2
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, MODE, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import REFRESH_ENGINES, Options
@@ -96,7 +97,7 @@ REFERENCE_REFRESH = Feature(
             "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for cannot follow the policy "
             "there",
             REFRESH_ENGINES,
-            Line(f"{ACTOR}.strategy=fsdp2", more=", or ~algorithm.grpo_ext.ref_model_sync_steps"),
+            Line(*ON_FSDP2, more=", or ~algorithm.grpo_ext.ref_model_sync_steps"),
         ),
     ),
     checks={"reference": check_reference},

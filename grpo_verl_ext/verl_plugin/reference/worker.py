@@ -16,6 +16,8 @@ from torch.distributed.tensor import DTensor
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.device import get_torch_device
 
+from grpo_verl_ext.catalogue import ON_FSDP2
+
 _Shards = dict[str, Tensor]
 """Parameter name → this rank's shard of it; writing into the tensors changes the model."""
 
@@ -103,7 +105,7 @@ def _shards(module: nn.Module) -> _Shards:
         raise ValueError(
             f"algorithm.grpo_ext.ref_model_sync_steps is set, but the model of this engine is a "
             f"{type(module).__name__}, which the reference refresh cannot read; valid are models sharded by "
-            f"FSDP1 or FSDP2. Type: actor_rollout_ref.actor.strategy=fsdp2, or "
+            f"FSDP1 or FSDP2. Type: {' '.join(ON_FSDP2)}, or "
             f"~algorithm.grpo_ext.ref_model_sync_steps"
         )
     # verl 0.9.1 offloads a policy to pinned memory without waiting for the copies.

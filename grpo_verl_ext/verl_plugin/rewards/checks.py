@@ -124,6 +124,17 @@ def check_reward_model(config: DictConfig) -> None:
                 "reward.custom_reward_function.name=default_compute_score",
             ),
         )
+    rule_weight = (set_here.reward_model or RewardModelOptions()).rule_weight
+    if server and rule_weight and not config.reward.reward_model.enable_resource_pool:
+        key = "reward.reward_model.enable_resource_pool"
+        raise SettingError(
+            key,
+            False,
+            why="verl then asks for the reward after the rollout and does not say what the reward function "
+            "needs, such as the ground truth",
+            valid=f"true, or {SECTION}.reward_model.rule_weight=0",
+            fix=Line(f"{key}=true"),
+        )
     for name, model in (set_here.reward_models or {}).items():
         _check_classifier(f"{SECTION}.reward_models.{name}", model)
     _check_first_model(set_here, server=server)
@@ -236,6 +247,22 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
                 "ones taken for truncated",
                 fix=Line(f"{key}=${{data.max_response_length}}"),
             )
+    yield from _advise_context(config, looks_at_length=len(told) > 1)
+
+
+def _advise_context(config: DictConfig, *, looks_at_length: bool) -> Iterator[Problem]:
+    """Warn of a context in which a response is cut before its budget, by which a truncated one is known."""
+    key, rollout = f"{ROLLOUT}.max_model_len", config.actor_rollout_ref.rollout
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if looks_at_length and rollout.max_model_len is not None and rollout.max_model_len < longest:
+        yield Problem(
+            key,
+            rollout.max_model_len,
+            why="a response to a long prompt is cut off before it has data.max_response_length tokens, by "
+            "which punishment and masking know a truncated one",
+            valid=f"at least {longest}, the longest prompt and response",
+            fix=Line(f"{key}={longest}"),
+        )
 
 
 def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -23,6 +23,7 @@ from grpo_verl_ext.verl_plugin.config import (
 from grpo_verl_ext.verl_plugin.rewards.response_scores import Judged, Score, loaded, served
 from grpo_verl_ext.verl_plugin.rewards.server import RewardServer
 from grpo_verl_ext.verl_plugin.steps.rollout import StepScorer
+from grpo_verl_ext.verl_plugin.wire import report_failure
 
 RULE, MODEL = "rule_score", "reward_model_score"
 """Names of the parts in extra info and metrics; those of ``reward_models`` are `MODEL`.<name>."""
@@ -51,7 +52,17 @@ class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # ve
             self._add(f"{MODEL}.{name}", model.weight, _of_path(model, f"{SECTION}.reward_models.{name}"))
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Score one response by the rule and by the models, and its steps."""
+        """Score one response by the rule and by the models, and its steps.
+
+        verl logs an error and trains on the other responses to the prompt; the trainer ends with it instead.
+        """
+        try:
+            return await self._scored(data)
+        except Exception as error:
+            report_failure(error)
+            raise
+
+    async def _scored(self, data: DataProto) -> dict[str, Any]:
         result = await self._outcome(data)
         if self._steps is None:
             return result
@@ -100,8 +111,17 @@ class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # ve
 
     @staticmethod
     def _ids(data: DataProto) -> tuple[list[int], list[int]]:
-        """Return the tokens of prompt and response, without padding."""
+        """Return the tokens of prompt and response, without padding.
+
+        An agent loop says how many there are, and pads the outputs of a session at the end, prompts and
+        responses apart, so that their mask is not that of both in a row.
+        """
         row = data[0]
+        if "response_len" in row.non_tensor_batch:
+            counts = (int(row.non_tensor_batch[name]) for name in ("prompt_len", "response_len"))
+            texts = (row.batch["prompts"], row.batch["responses"])
+            prompt, response = (ids[:count].tolist() for ids, count in zip(texts, counts, strict=True))
+            return prompt, response
         width = row.batch["prompts"].shape[-1]
         is_token = row.batch["attention_mask"].bool()
         prompt = row.batch["prompts"][is_token[:width]]

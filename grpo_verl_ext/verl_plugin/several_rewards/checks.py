@@ -23,7 +23,8 @@ def check_rewards(config: DictConfig) -> None:
     """
     if not catalogue.learns_from_several_rewards(config):
         return
-    names = list(setting(config, _KEYS, []))
+    given = setting(config, _KEYS, [])
+    names = [given] if isinstance(given, str) else list(given)
     if len(set(names)) < _FEWEST or len(set(names)) < len(names):
         raise SettingError(
             _KEYS,
@@ -104,7 +105,7 @@ SEVERAL_REWARDS = Feature(
             f"{_APART}the models of algorithm.grpo_ext.reward_model and …reward_models, or of verl's server, "
             "add to their sum",
             "a weight of 0 for each of them, which only reports its score",
-            Line("reward.reward_manager.name=naive", more=", or ++algorithm.grpo_ext.reward_model.weight=0"),
+            Line("++algorithm.grpo_ext.reward_model.weight=0", more=", or reward.reward_manager.name=naive"),
         ),
     ),
     checks={"several-rewards": check_rewards},

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -55,12 +56,13 @@ def collected(batch: Any, data: TensorDict, keys: Sequence[str]) -> Tensor:
 
 def _number(row: str, reported: Any, key: str) -> float:
     value = reported.get(key)
-    if isinstance(value, Real):
+    if isinstance(value, Real | np.bool_):
         return float(value)
-    numbers = [name for name, other in reported.items() if isinstance(other, Real)]
+    numbers = [name for name, other in reported.items() if isinstance(other, Real | np.bool_)]
+    several = f"'algorithm.gdpo_reward_keys=[{','.join(numbers)}]'"
     raise ValueError(
         f"response {row} ({{prompt}}_{{session}}_{{index}}) has {key}={value!r}, which "
         f"algorithm.gdpo_reward_keys names; valid are numbers that the reward function returns: "
         f"{', '.join(numbers) or 'it returned none'}. "
-        f"Type: 'algorithm.gdpo_reward_keys=[{','.join(numbers)}]'"
+        f"Type: {several if len(numbers) > 1 else '+algo=grpo'}"
     )

@@ -4,17 +4,20 @@
 model needs steps to score, an estimator that reads them, and the right head.
 """
 
+from collections.abc import Iterator
+
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
 from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
 from grpo_verl_ext.rewards import weighted_sum
-from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, LOSS, SECTION, setting
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options, StepRewardModelOptions
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, REWARD_MANAGER, Options, StepRewardModelOptions
 from grpo_verl_ext.verl_plugin.features import Feature, Refusal
 from grpo_verl_ext.verl_plugin.model_files import check_head
+from grpo_verl_ext.verl_plugin.rollout.single_turn import check_loops_of_data
 
 _STEP_SECTION = f"{SECTION}.step_reward_model"
 
@@ -36,6 +39,12 @@ def check_steps(config: DictConfig) -> None:
             valid=(*AGENT_LOOPS.values(), "one of yours"),
             fix=Line(f"{AGENT_LOOP}={AGENT_LOOPS[loop]}"),
         )
+    check_loops_of_data(
+        config,
+        AGENT_LOOPS,
+        "algorithm.adv_estimator=grpo_process needs one that keeps step rewards",
+        "+algo=grpo",
+    )
     if loss is not None and loss.one_advantage:
         raise SettingError(
             LOSS,
@@ -44,6 +53,25 @@ def check_steps(config: DictConfig) -> None:
             "all tokens of a response their mean",
             valid="a loss of tokens",
             fix=Line(f"{LOSS}={GRPO_LOSS.name}"),
+        )
+
+
+def check_reported_steps(config: DictConfig) -> None:
+    """Refuse reward functions that report no steps, where steps come from the function.
+
+    They do with this package's agent loops and a reward manager that keeps what the function reports.
+
+    Raises:
+        SettingError: it is verl's own, or this package's without its ``step_rewards``.
+    """
+    by_function = setting(config, "reward.reward_manager.name") in ("naive", "dapo", REWARD_MANAGER)
+    if (
+        catalogue.learns_from_steps(config)
+        and setting(config, AGENT_LOOP) in AGENT_LOOPS.values()
+        and by_function
+    ):
+        _check_function(
+            config, "algorithm.adv_estimator=grpo_process needs the step_rewards of a reward function"
         )
 
 
@@ -85,10 +113,18 @@ def _check_estimator(config: DictConfig) -> None:
 
 def _check_step_ends(config: DictConfig, options: Options) -> None:
     """The model scores the steps whose ends the reward function returns."""
+    needed = f"{_STEP_SECTION} needs the step_ends of a reward function"
+    _check_function(config, needed)
+    if options.reward_model is not None and not options.reward_model.rule_weight:
+        name = f"{SECTION}.reward_model.rule_weight"
+        why = f"the reward function is not called then, and {needed}"
+        raise SettingError(name, options.reward_model.rule_weight, why=why, fix=Line(f"{name}=1.0"))
+
+
+def _check_function(config: DictConfig, needed: str) -> None:
     key = "reward.custom_reward_function"
     function = config.reward.custom_reward_function
     arguments = function.get("reward_kwargs") or {}
-    needed = f"{_STEP_SECTION} needs the step_ends of a reward function"
     if function.path is None:
         raise SettingError(
             f"{key}.path", None, why=needed, valid="a file or module with yours", fix=f"{key}.path=<file>"
@@ -97,10 +133,6 @@ def _check_step_ends(config: DictConfig, options: Options) -> None:
     if function.path == f"pkg://{weighted_sum.__name__}" and not written:
         name = f"{key}.reward_kwargs.step_rewards"
         raise SettingError(name, written, why=needed, valid="true", fix=Line(f"++{name}=true"))
-    if options.reward_model is not None and not options.reward_model.rule_weight:
-        name = f"{SECTION}.reward_model.rule_weight"
-        why = f"the reward function is not called then, and {needed}"
-        raise SettingError(name, options.reward_model.rule_weight, why=why, fix=Line(f"{name}=1.0"))
 
 
 def _check_model(options: StepRewardModelOptions) -> None:
@@ -108,6 +140,20 @@ def _check_model(options: StepRewardModelOptions) -> None:
     if options.path is None:
         raise SettingError(key, None, valid=f"a {what}", fix=f"+{key}=<folder>")
     check_head(options.path, key=key, head="ForTokenClassification", outputs=2, what=what)
+
+
+def _advise_filter(config: DictConfig) -> Iterator[Problem]:
+    """Warn of dynamic sampling, which drops prompts by a number of whole responses."""
+    key = "algorithm.filter_groups"
+    if catalogue.learns_from_steps(config) and setting(config, f"{key}.enable"):
+        yield Problem(
+            f"{key}.enable",
+            True,
+            why=f"it drops the prompts whose responses have equal {setting(config, f'{key}.metric')}, and "
+            "their steps, from which algorithm.adv_estimator=grpo_process learns, may differ",
+            valid="false",
+            fix=Line(f"{key}.enable=false"),
+        )
 
 
 _STEPS_ALONE = "algorithm.adv_estimator=grpo_process learns from step rewards alone, and "
@@ -140,10 +186,11 @@ STEP_REWARDS = Feature(
             f"{_STEPS_ALONE}the models of algorithm.grpo_ext.reward_model and …reward_models, or of verl's "
             "server, score whole responses",
             "a weight of 0 for each of them, which only reports its score",
-            Line("reward.reward_manager.name=naive", more=", or ++algorithm.grpo_ext.reward_model.weight=0"),
+            Line("++algorithm.grpo_ext.reward_model.weight=0", more=", or reward.reward_manager.name=naive"),
         ),
     ),
-    checks={"steps": check_steps},
+    checks={"steps": check_steps, "reported-steps": check_reported_steps},
+    advice={"steps-filter": _advise_filter},
     trainer="steps.trainer:ProcessSupervisionMixin",
     agent_loops=dict.fromkeys(AGENT_LOOPS.values(), "rollout.agent_loops"),
 )

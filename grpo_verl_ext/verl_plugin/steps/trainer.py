@@ -27,7 +27,8 @@ class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships n
         if not catalogue.learns_from_steps(self.config):
             return super()._compute_advantage(batch, metrics)
         steps = collected(batch, nested(batch, "extra_fields"))
-        metrics.update(metrics_of_steps(steps, responses=len(batch)))
+        responses = sum(not tag.get("is_padding", False) for tag in batch.tags)
+        metrics.update(metrics_of_steps(steps, responses=responses))
         with STEPS.set(steps):
             return super()._compute_advantage(batch, metrics)
 
@@ -90,13 +91,15 @@ def metrics_of_steps(steps: BatchSteps, responses: int) -> dict[str, float]:
 def dumped_columns(batch: Any, data: TensorDict) -> dict[str, dict[str, list[float]]]:
     """Return more columns for verl's rollout dump: column → the row's key → one value per step.
 
+    verl's padding rows have a copy of another row's steps, and none here.
+
     Args:
         batch: as above.
         data: the rows' ``extra_fields`` and ``advantages``.
     """
     own = {
-        key: extra.get(Field.STEPS, [])
-        for key, extra in zip(batch.keys, tu.get(data, "extra_fields"), strict=True)
+        key: [] if tag.get("is_padding", False) else extra.get(Field.STEPS, [])
+        for key, extra, tag in zip(batch.keys, tu.get(data, "extra_fields"), batch.tags, strict=True)
     }
     row = [number for number, steps in enumerate(own.values()) for _ in steps]
     end = [end for steps in own.values() for _, end in steps]
@@ -127,5 +130,6 @@ def _refuse_wrong_steps(key: str, extra: dict[str, Any]) -> None:
         raise ValueError(
             f"response {key} ({{prompt}}_{{session}}_{{index}}) has no step rewards; valid is a reward "
             f"function that returns step_rewards with step_ends or step_end_tokens, and an agent loop that "
-            f"keeps them. Type: {ROLLOUT}.agent.default_agent_loop={SINGLE_TURN}, and {remedy}"
+            f"keeps them, named by {ROLLOUT}.agent.default_agent_loop or the data's agent_name, such as "
+            f"{SINGLE_TURN}. Please {remedy}"
         )

@@ -24,6 +24,7 @@ from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
 
 _KEY = "algorithm.grpo_ext.stored_responses.key"
 _SOURCE = "algorithm.grpo_ext.stored_responses.source"
+_OLD = "algorithm.grpo_ext.stored_responses.old_log_probs"
 _TEACHER = "algorithm.grpo_ext.teacher.source"
 _VALID = "a text, a list of token ids, or {token_ids, log_probs}"
 
@@ -52,6 +53,7 @@ class GivenResponses:
         budget: greatest length in tokens.
         tokenizer: that of the policy.
         with_log_probs: whether each response needs log-probs.
+        recorded: whether they are the old log-probs of the loss, so that each response needs them.
         of_teacher: whether the log-probs are a teacher's, which each sample of each prompt needs.
     """
 
@@ -64,6 +66,7 @@ class GivenResponses:
         budget: int,
         tokenizer: Any,
         with_log_probs: bool,
+        recorded: bool = False,
         of_teacher: bool = False,
     ) -> None:
         self._key = key
@@ -72,6 +75,7 @@ class GivenResponses:
         self._budget = budget
         self._tokenizer = tokenizer
         self._with_log_probs = with_log_probs
+        self._recorded = recorded
         self._of_teacher = of_teacher
 
     def of(self, extra_info: Mapping[str, Any] | None) -> list[StoredResponse]:
@@ -129,6 +133,11 @@ class GivenResponses:
             raise _ResponseError(
                 f"has no log_probs, and {_TEACHER} is recorded; give {{token_ids, log_probs}} with "
                 f"those of the teacher, or type {_TEACHER}=server"
+            )
+        if log_probs is None and self._recorded:
+            raise _ResponseError(
+                f"has no log_probs, and {_OLD} is recorded; give {{token_ids, log_probs}} with those of the "
+                f"policy that wrote it, or type {_OLD}=actor"
             )
         if log_probs is None and self._with_log_probs:
             raise _ResponseError(

@@ -69,6 +69,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
             budget=self.config.data.max_response_length,
             tokenizer=self.tokenizer,
             with_log_probs=self.config.actor_rollout_ref.rollout.calculate_log_probs,
+            recorded=options.old_log_probs == "recorded",
             of_teacher=Options.of_training(self.config.algorithm).of_teacher.source == "recorded",
         )
 
@@ -81,8 +82,8 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
             )
         if options.old_log_probs == "recorded":
             return (
-                f"{estimator}: π_old of a stored response is the policy that wrote it, where its log-probs "
-                "are recorded; ratios are clipped as those of sampled responses are"
+                f"{estimator}: π_old of a stored response is the policy that wrote it, by its recorded "
+                "log-probs; ratios are clipped as those of sampled responses are"
             )
         return (
             f"{estimator}: π_old of a stored response is the policy before the update, as if it had written "

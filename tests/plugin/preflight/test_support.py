@@ -422,7 +422,9 @@ class TestTheFirstCallRefuses:
 
     @pytest.mark.parametrize("strategy", ["megatron", "veomni", "torchtitan", "mine"])
     def test_a_drift_on_an_engine_where_nobody_measured_it(self, strategy: str) -> None:
-        with pytest.raises(SettingError, match=rf"strategy is {strategy}, .* Type: {ACTOR}\.strategy=fsdp2"):
+        with pytest.raises(
+            SettingError, match=rf"strategy is {strategy}, .* Type: model_engine=dp {ACTOR}\.strategy=fsdp2"
+        ):
             check_statistic_engine(strategy)
         for known in STATISTIC_ENGINES:
             check_statistic_engine(known)

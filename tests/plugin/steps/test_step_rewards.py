@@ -185,12 +185,13 @@ class TestCollected:
 
     def test_a_response_without_steps_names_the_agent_loop(self) -> None:
         with pytest.raises(
-            ValueError, match=r"p_0_0 .* no step rewards.*Type: .*=grpo_ext_single_turn_agent"
+            ValueError, match=r"p_0_0 .* no step rewards.*agent_name, such as grpo_ext_single_turn_agent"
         ):
             collected(*batch({"reward_extra_info": {}}))
 
     def test_what_the_dump_says_of_each_response(self) -> None:
-        meta, data = batch({"steps": [(1.0, 0), (0.5, 2)]}, {"steps": []}, {}, padding=1)
+        of_another = {"steps": [(1.0, 0), (0.5, 2)]}  # verl's padding is a copy of a row, of one token
+        meta, data = batch({"steps": [(1.0, 0), (0.5, 2)]}, {"steps": []}, of_another, padding=1)
         advantages = [torch.tensor([0.5, 0.25, 0.75]), torch.tensor([9.0]), torch.tensor([9.0])]
         data["advantages"] = torch.nested.as_nested_tensor(advantages, layout=torch.jagged)
         first, second, padding = meta.keys
