@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -41,14 +40,12 @@ def read_steps(dump: Path) -> Iterator[list[Response]]:
 
 
 def _of_one_output(responses: list[Response], file: Path) -> list[Response]:
-    sessions = Counter(response.session for response in responses if response.session)
-    for session, outputs in sessions.items():
-        if outputs > 1:
-            raise AnatomyError(
-                f"{file}: {outputs} outputs answer session {session}, as those of an agent loop of several "
-                f"outputs do, and only the last of them has the reward; valid is a dump of one output a "
-                f"session. {HOW_TO_DUMP} actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent"
-            )
+    if any(response.number for response in responses):
+        raise AnatomyError(
+            f"{file} has responses of several outputs, as some agent loops write them, of which the last "
+            f"alone has the reward; valid are responses of one output. Type in the training: "
+            f"actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent"
+        )
     return responses
 
 

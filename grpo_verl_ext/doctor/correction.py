@@ -67,7 +67,11 @@ def _mended(finding: Finding, words: Sequence[str]) -> list[str]:
 
 def put_in(line: Line, overrides: Sequence[str]) -> list[str]:
     """Return the overrides of a command with the words of a line to type."""
-    kept = [word for word in overrides if key_of(word) not in line.without]
+    kept = [
+        word
+        for word in overrides
+        if not any(f"{key_of(word)}.".startswith(f"{key}.") for key in line.without)
+    ]
     for word in line.words:
         kept = list(_with(kept, word))
     return kept

@@ -25,7 +25,7 @@ class Response:
     Attributes:
         prompt_id: equal for all responses to one prompt of a step.
         truth: the ground truth, as in the dataset; None if it has none.
-        session: equal for all outputs of one response; empty where verl's key does not say it.
+        number: of the output among those of one response, from 0.
     """
 
     prompt_id: str
@@ -34,7 +34,7 @@ class Response:
     truth: object
     score: float
     step: int
-    session: str = ""
+    number: int = 0
 
 
 def dump_file(folder: Path, step: int) -> Path:
@@ -65,8 +65,8 @@ class _Line:
     gts: object = None
 
     def response(self) -> Response:
-        prompt, session = _prompt_and_session(self.uid)
-        return Response(prompt, self.input, self.output, self.gts, self.score, self.step, session)
+        prompt, number = _prompt_and_number(self.uid)
+        return Response(prompt, self.input, self.output, self.gts, self.score, self.step, number)
 
 
 _NO_RESPONSE = "no response of verl's dump; valid is an object with " + ", ".join(
@@ -74,10 +74,10 @@ _NO_RESPONSE = "no response of verl's dump; valid is an object with " + ", ".joi
 )
 
 
-def _prompt_and_session(uid: str) -> tuple[str, str]:
-    """Return the first part of verl's key ``<prompt>_<session>_<output>``, and the first two.
+def _prompt_and_number(uid: str) -> tuple[str, int]:
+    """Return the first and the last part of verl's key ``<prompt>_<session>_<output>``.
 
-    Any other key is the prompt's, and says nothing of a session.
+    Any other key is the prompt's.
     """
     parts = uid.rsplit("_", 2)
-    return (parts[0], f"{parts[0]}_{parts[1]}") if len(parts) == 3 else (uid, "")
+    return (parts[0], int(parts[2])) if len(parts) == 3 and parts[2].isdecimal() else (uid, 0)

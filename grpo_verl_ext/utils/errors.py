@@ -17,7 +17,7 @@ class Line(str):
 
     Attributes:
         words: ``key=value``, which replaces what the command gives the key; ``~key``, which removes the key.
-        without: keys whose words leave the command.
+        without: keys and sections whose words leave the command.
         more: what follows the words in the text, such as another way.
     """
 

@@ -103,6 +103,17 @@ def test_the_budget_and_where_right_begins(write, policy: Path, tmp_path: Path) 
     assert "tokenised anew: 1; each counts as that many." in result.stdout
 
 
+def test_a_variant_whose_estimator_refuses_the_scores_is_left_out(
+    write, policy: Path, tmp_path: Path
+) -> None:
+    """MaxRL divides by a mean, which is none where rewards are below 0."""
+    folder = write(1, [("p", -1.0, "a"), ("p", 1.0, "ab"), ("q", 1.0, "a"), ("q", 0.0, "b")])
+    result = run(folder, policy, tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "maxrl is in no table: the reward of row 0 is -1" in " ".join(result.stdout.split())
+    assert '"maxrl"' not in (tmp_path / "anatomy.json").read_text()
+
+
 def test_the_local_batch_is_an_option(dump: Path, policy: Path, tmp_path: Path) -> None:
     for size, same_as in (("1", "grpo"), ("4", "dapo")):
         run(dump, policy, tmp_path, "--micro-batch-size", size)

@@ -31,6 +31,14 @@ def test_a_file_with_several_steps_is_divided(write, tmp_path: Path) -> None:
     assert [[response.output for response in step] for step in read_steps(both)] == [["a"], ["b", "b"]]
 
 
+def test_responses_of_several_outputs_are_refused(write) -> None:
+    folder = write(1, [("p", 1, "a")])
+    text = (folder / "1.jsonl").read_text()
+    (folder / "1.jsonl").write_text(text + text.replace('_0"', '_1"'))
+    with pytest.raises(AnatomyError, match=r"1\.jsonl has responses of several outputs"):
+        list(read_steps(folder))
+
+
 def test_a_line_that_is_no_response_is_named_and_left_in_place(write) -> None:
     file = write(3, [("p", 1, "good")]) / "3.jsonl"
     content = file.read_bytes() + b"{\n"

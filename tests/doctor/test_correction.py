@@ -115,6 +115,21 @@ MISTAKES = {
         ["+algo=rloo", "trainer.v1.trainer_mode=separate_async", f"{PARTS}=1"],
         [],
     ),
+    "dynamic sampling with verl's older trainer": (
+        ["+algo=dapo", "trainer.use_v1=false"],
+        ["+algo=dapo", "trainer.use_v1=true"],
+        [],
+    ),
+    "a batch's standard deviation of its parts": (
+        [
+            "+algo=lite_ppo",
+            "trainer.v1.trainer_mode=separate_async",
+            f"{PARTS}=4",
+            f"{ACTOR}.ppo_mini_batch_size=8",
+        ],
+        ["+algo=lite_ppo", f"{PARTS}=1"],
+        [],
+    ),
 }
 
 
@@ -194,6 +209,7 @@ def test_without_a_command_there_is_nothing_to_correct() -> None:
         (Line("+algo=gmpo"), ["+algo@_global_=grpo"], ["+algo@_global_=gmpo"]),
         (Line(without=("a.b",)), ["+a.b=2", "c=3"], ["c=3"]),
         (Line(without=("a.b",)), ["c=3"], ["c=3"]),
+        (Line(without=("a.b",)), ["+a.b.c=2", "a.bc=3"], ["a.bc=3"]),
     ],
 )
 def test_how_a_line_is_put_into_a_command(line: Line, typed: list[str], corrected: list[str]) -> None:

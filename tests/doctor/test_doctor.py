@@ -41,7 +41,15 @@ GPUS = ["actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=8", "tra
 
 def overrides_of(whole: Sequence[str], preset: str, *more: str) -> list[str]:
     one_update = [f"{ACTOR}.ppo_mini_batch_size=64"] * (preset == "rloo")  # its loss has no ratio
-    return [f"+algo={preset}", *of_teacher(preset), *whole, *one_update, *more]
+    steps = STEPS_BY_FUNCTION if preset == "grpo_process" else []
+    return [f"+algo={preset}", *of_teacher(preset), *whole, *one_update, *steps, *more]
+
+
+STEPS_BY_FUNCTION = [
+    "reward.custom_reward_function.path=pkg://grpo_verl_ext.rewards.weighted_sum",
+    "reward.custom_reward_function.name=compute_score",
+    "++reward.custom_reward_function.reward_kwargs={weights:{correctness:1.0},step_rewards:true}",
+]
 
 
 def of_teacher(preset: str) -> list[str]:
@@ -379,6 +387,29 @@ WRONG = {
         "dapo",
         ["+reward.reward_kwargs.overlong_buffer_cfg.enable=true"],
         "composition",
+    ),
+    "GSPO without some tokens of a response": ("gspo", TOKEN_REJECTION, "gspo-rejection"),
+    "LUSPO without some tokens of a response": ("luspo", TOKEN_REJECTION, "gspo-rejection"),
+    "GMPO without some tokens of a response": ("gmpo", TOKEN_REJECTION, "gmpo-rejection"),
+    "prompts left out by the outcome, not by their steps": (
+        "grpo_process",
+        ["++algorithm.filter_groups.enable=true", "++algorithm.filter_groups.metric=acc"],
+        "steps-filter",
+    ),
+    "steps of a function that reports none": (
+        "grpo_process",
+        ["++reward.custom_reward_function.reward_kwargs.step_rewards=false"],
+        "reported-steps",
+    ),
+    "a context shorter than prompt and response": (
+        "dapo",
+        ["actor_rollout_ref.rollout.max_model_len=600"],
+        "budgets",
+    ),
+    "GDPO with a name in the place of names": (
+        "gdpo",
+        ["algorithm.gdpo_reward_keys=score"],
+        "several-rewards",
     ),
     "groups of one": ("grpo", ["actor_rollout_ref.rollout.n=1"], "group-size"),
     "dynamic sampling on a shaped score": (

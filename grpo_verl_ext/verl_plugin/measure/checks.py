@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT
+from grpo_verl_ext.verl_plugin.batch.agent_names import check_loops_of_data
 from grpo_verl_ext.verl_plugin.config import (
     AGENT_LOOPS,
     GOLD_RESPONSES,
@@ -20,7 +21,6 @@ from grpo_verl_ext.verl_plugin.config import (
 )
 from grpo_verl_ext.verl_plugin.features import OUR_ASYNC_MODES, Feature, Refusal, has_option
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
-from grpo_verl_ext.verl_plugin.rollout.single_turn import check_loops_of_data
 
 
 def check_gold_responses(config: DictConfig) -> None:

@@ -69,7 +69,7 @@ def stds_by_source(sources: Sequence[str], values: Mapping[str, Sequence[Any]]) 
 
 
 def reported_of_sampled(batch: Any) -> list[_Reported]:
-    """Return the reward function's report on each response that the policy sampled, as `_reported_by_prompt`."""
+    """Return the reward function's report on each response that the policy sampled."""
     return list(chain.from_iterable(_reported_by_prompt(batch, only_sampled=True).values()))
 
 

@@ -128,6 +128,7 @@ _OF_UPDATES = ("support", "settings", "verls-aggregation", "context-parallel", "
 def findings(config: DictConfig) -> Iterator[Finding]:
     """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages."""
     only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
+    lenient = _OF_UPDATES if only_validates else ()
     try:
         silenced = _silenced(config)
     except SettingError as error:
@@ -137,10 +138,8 @@ def findings(config: DictConfig) -> Iterator[Finding]:
     for name in _names(config):
         if name not in silenced:
             for found in _run_check(name, config):
-                if only_validates and name in _OF_UPDATES:
-                    found = replace(found, severity=Severity.WARNING)
                 if str(found.problem) not in said:
-                    yield found
+                    yield replace(found, severity=Severity.WARNING) if name in lenient else found
                 said.add(str(found.problem))
 
 

@@ -108,7 +108,7 @@ def check_reward_model(config: DictConfig) -> None:
                     manager,
                     why=f"{SECTION}.{name} is set, and this manager asks no reward model",
                     valid=REWARD_MANAGER,
-                    fix=Line(f"reward.reward_manager.name={REWARD_MANAGER}"),
+                    fix=Line(f"reward.reward_manager.name={REWARD_MANAGER}", more=f", or ~{SECTION}.{name}"),
                 )
         return
     server = config.reward.reward_model.enable

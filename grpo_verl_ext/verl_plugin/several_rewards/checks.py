@@ -105,7 +105,11 @@ SEVERAL_REWARDS = Feature(
             f"{_APART}the models of algorithm.grpo_ext.reward_model and …reward_models, or of verl's server, "
             "add to their sum",
             "a weight of 0 for each of them, which only reports its score",
-            Line("++algorithm.grpo_ext.reward_model.weight=0", more=", or reward.reward_manager.name=naive"),
+            Line(
+                "reward.reward_manager.name=naive",
+                without=(f"{SECTION}.reward_model", f"{SECTION}.reward_models"),
+                more=", or ++algorithm.grpo_ext.reward_model.weight=0",
+            ),
         ),
     ),
     checks={"several-rewards": check_rewards},

@@ -14,10 +14,10 @@ from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, LOSS, SECTION, setting
+from grpo_verl_ext.verl_plugin.batch.agent_names import check_loops_of_data
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, REWARD_MANAGER, Options, StepRewardModelOptions
 from grpo_verl_ext.verl_plugin.features import Feature, Refusal
 from grpo_verl_ext.verl_plugin.model_files import check_head
-from grpo_verl_ext.verl_plugin.rollout.single_turn import check_loops_of_data
 
 _STEP_SECTION = f"{SECTION}.step_reward_model"
 
@@ -186,7 +186,11 @@ STEP_REWARDS = Feature(
             f"{_STEPS_ALONE}the models of algorithm.grpo_ext.reward_model and …reward_models, or of verl's "
             "server, score whole responses",
             "a weight of 0 for each of them, which only reports its score",
-            Line("++algorithm.grpo_ext.reward_model.weight=0", more=", or reward.reward_manager.name=naive"),
+            Line(
+                "reward.reward_manager.name=naive",
+                without=(f"{SECTION}.reward_model", f"{SECTION}.reward_models"),
+                more=", or ++algorithm.grpo_ext.reward_model.weight=0",
+            ),
         ),
     ),
     checks={"steps": check_steps, "reported-steps": check_reported_steps},

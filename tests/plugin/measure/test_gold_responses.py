@@ -34,7 +34,13 @@ from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
 from grpo_verl_ext.verl_plugin.measure import gold_responses
 from grpo_verl_ext.verl_plugin.measure.checks import check_gold_responses
 from grpo_verl_ext.verl_plugin.measure.gold_responses import PARTITION, GoldRow, read_rows
-from grpo_verl_ext.verl_plugin.measure.training_rewards import means, right_by_other_responses, stds_by_source
+from grpo_verl_ext.verl_plugin.measure.training_rewards import (
+    means,
+    reported_of_sampled,
+    right_by_other_responses,
+    stds_by_source,
+)
+from grpo_verl_ext.verl_plugin.wire import Field
 
 PROBLEMS = [(3, 4), (1, 2, 9), (7, 7, 7, 7), (0, 5), (9, 9, 9)]
 SECTION = "algorithm.grpo_ext.gold_responses"
@@ -383,6 +389,8 @@ class TestTrainingRewards:
         trainer.config = OmegaConf.create({"algorithm": {}})
         metrics: dict[str, Any] = {}
         trainer.step(metrics, {})
+        queue.rows["b_1_0"]["extra_fields"][Field.STORED_ORIGIN] = {"log_probs": None}
+        assert [report["score"] for report in reported_of_sampled(batch)] == [1.0, 0.0, 5.0]
         # of 1, 0 and 5, 2: mean 2, squared deviations 1, 4 and 9, 0; within prompts 0.5 and 1.5
         assert metrics == {
             "training_reward/score": 2.0,

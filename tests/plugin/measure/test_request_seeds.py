@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from itertools import permutations, product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from hypothesis import given, settings
@@ -242,6 +244,25 @@ class TestRefused:
             f"{self.AGENT_LOOP} is {loop}, but {OPTION} needs an agent loop that passes seeds on; valid are "
             f"grpo_ext_single_turn_agent, grpo_ext_tool_agent. Type: {self.AGENT_LOOP}={ours}"
         )
+
+    @pytest.mark.parametrize("names", [["single_turn_agent", None], ["mine", "mine"]])
+    def test_rows_that_ask_for_such_a_loop(self, names: list[str | None], tmp_path: Path) -> None:
+        """verl takes a row's loop before its default."""
+        pandas.DataFrame({"prompt": ["a", "b"], "agent_name": names}).to_parquet(
+            file := tmp_path / "a.parquet"
+        )
+        config = OmegaConf.merge(self.config(), {"data": {"train_files": [str(file)]}})
+        with pytest.raises(SettingError, match=f"ask for agent_name={names[0]}, and .* passes seeds on"):
+            check_seeds(config)
+
+    @pytest.mark.parametrize("names", [["grpo_ext_tool_agent", None], [None, None]])
+    def test_rows_that_ask_for_ours_or_for_none(self, names: list[str | None], tmp_path: Path) -> None:
+        pandas.DataFrame({"prompt": ["a", "b"], "agent_name": names}).to_parquet(
+            file := tmp_path / "a.parquet"
+        )
+        (tmp_path / "b.parquet").write_text("no parquet")
+        files = [str(file), str(tmp_path / "b.parquet"), "hdfs://c.parquet"]
+        check_seeds(OmegaConf.merge(self.config(), {"data": {"train_files": files}}))
 
     def test_without_the_option_nothing_is_asked(self) -> None:
         check_seeds(

@@ -424,3 +424,17 @@ class TestDriver:
         )
         assert line.endswith("(silent with '++algorithm.grpo_ext.silence=[group-size]')")
         assert "Traceback" not in found.stderr
+
+
+def test_a_run_that_only_validates_is_refused_nothing_of_updates() -> None:
+    """verl then calls neither estimator nor loss."""
+    wrong = ["+algo=gvpo", "actor_rollout_ref.rollout.n=1", "trainer.use_v1=false"]
+    errors = [
+        {found.check for found in preflight.findings(composed(words)) if found.severity is Severity.ERROR}
+        for words in (wrong, [*wrong, "trainer.val_only=true"])
+    ]
+    assert {"support", "group-size"} <= errors[0]
+    assert not {"support", "group-size"} & errors[1]
+    silent = [*wrong, "trainer.val_only=true", "trainer.val_before_train=false"]  # which trains
+    with pytest.raises(ValueError, match="use_v1"):
+        preflight.check_training(composed(silent))

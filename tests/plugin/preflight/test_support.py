@@ -50,7 +50,7 @@ from grpo_verl_ext.verl_plugin.invariance.batch import micro_batch, ragged_batch
 from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config
 from grpo_verl_ext.verl_plugin.mini_batch.worker import check_statistic_engine
 from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, check_support
+from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, check_engine, check_support
 from grpo_verl_ext.verl_plugin.preflight.training import (
     CONTEXTS,
     FEATURES,
@@ -383,6 +383,18 @@ def test_a_training_that_uses_nothing_of_ours_is_asked_nothing() -> None:
 
 def test_the_modes_are_ours() -> None:
     assert {name for name in CONTEXTS if name.startswith("grpo_ext_")} == set(TRAINER_MODES)
+
+
+@pytest.mark.parametrize("engine", ["megatron", "veomni", "torchtitan"])
+def test_a_strategy_that_is_not_the_engine_is_refused(engine: str) -> None:
+    """verl makes the engine by the class of the actor's section; all other checks read ``strategy``."""
+    typed = [f"model_engine={engine}", f"{ACTOR}.strategy=fsdp2"]
+    with pytest.raises(
+        SettingError, match=rf"strategy is fsdp2, .* valid is {engine}\. Type: .*={engine}, or"
+    ):
+        check_engine(composed(["+algo=kl_cov", *typed]))
+    check_engine(composed(["+algo=kl_cov", typed[0]]))
+    check_engine(composed(typed))  # nothing of this package
 
 
 class TestTheFirstCallRefuses:

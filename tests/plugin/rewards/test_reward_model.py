@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from aiohttp import web
@@ -17,13 +18,16 @@ from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
+from grpo_verl_ext.verl_plugin.rewards import manager
 from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model
 from grpo_verl_ext.verl_plugin.rewards.response_scores import Judged
 
 BYTES = build_tokenizer()
 MANAGER = "reward.reward_manager.name=rule_and_model"
+SERVER = ("reward.reward_model.enable=true", "reward.reward_model.enable_resource_pool=true")
 SECTION = "algorithm.grpo_ext.reward_model"
 
 
@@ -83,15 +87,42 @@ def asked(config: DictConfig, rule: Any = right_by_rule, **router: Any) -> dict[
     """What the manager says of one right response, from inside an event loop as verl has one."""
 
     async def run() -> dict[str, Any]:
-        manager = get_reward_manager_cls("rule_and_model")(config, BYTES, rule, **router)
-        manager.loop = asyncio.get_running_loop()
-        result: dict[str, Any] = await manager.run_single(one_response("user\n4+5=?\n", "<answer>9</answer>"))
+        of_verl = get_reward_manager_cls("rule_and_model")(config, BYTES, rule, **router)
+        of_verl.loop = asyncio.get_running_loop()
+        result: dict[str, Any] = await of_verl.run_single(one_response("user\n4+5=?\n", "<answer>9</answer>"))
         return result
 
     return asyncio.run(run())
 
 
 class TestManager:
+    def test_a_failure_is_reported_to_the_trainer(
+        self, reward_model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """verl would train on the other responses to the prompt."""
+        reported: list[Exception] = []
+        monkeypatch.setattr(manager, "report_failure", reported.append)
+        monkeypatch.setattr(LearnedReward, "scores", lambda *_: [float("nan")])
+        with pytest.raises(ValueError, match="reward_model_score of a response is nan"):
+            asked(composed([MANAGER, f"+{SECTION}.path={reward_model}"]))
+        assert [str(error) for error in reported] == [
+            "reward_model_score of a response is nan; valid is a finite number"
+        ]
+
+    def test_the_last_of_several_outputs_is_read_without_padding(self) -> None:
+        """As verl pads the outputs of a session: prompts and responses apart, the mask of both together."""
+        batch = TensorDict(
+            {
+                "prompts": torch.tensor([[5, 6, 7, 8], [9, 10, 0, 0]]),
+                "responses": torch.tensor([[1, 2, 0], [3, 4, 5]]),
+                "attention_mask": torch.tensor([[1] * 6, [1] * 5 + [0]]),
+            },
+            batch_size=2,
+        )
+        data = DataProto(batch=batch)
+        data.non_tensor_batch = {"prompt_len": np.array([4, 2]), "response_len": np.array([2, 3])}
+        assert manager.RuleAndModelRewardManager._ids(data[-1:]) == ([9, 10], [3, 4, 5])
+
     def test_the_score_is_the_weighted_sum_and_both_parts_are_reported(self, reward_model: Path) -> None:
         config = composed(
             [
@@ -297,6 +328,13 @@ class TestChecks:
         BYTES.save_pretrained(tmp_path)
         check_reward_model(composed(own))
 
+    def test_verls_server_beside_a_rule_needs_its_own_accelerators(self) -> None:
+        """Else verl asks after the rollout, with the texts alone."""
+        rules = "reward.custom_reward_function.path=pkg://verl.utils.reward_score"
+        with pytest.raises(SettingError, match=r"enable_resource_pool is false, .*Type: .*_pool=true"):
+            check_reward_model(composed([MANAGER, SERVER[0], rules]))
+        check_reward_model(composed([MANAGER, SERVER[0], rules, f"+{SECTION}.rule_weight=0"]))
+
     def test_what_works_passes(self, reward_model: Path) -> None:
         check_reward_model(composed([]))
         check_reward_model(composed([MANAGER, f"+{SECTION}.path={reward_model}"]))
@@ -304,7 +342,7 @@ class TestChecks:
         several = (f"+{SECTION}s.kind.path={reward_model}", f"+{SECTION}s.terse.path=organisation/model")
         check_reward_model(composed([MANAGER, *several, f"+{SECTION}.rule_weight=0"]))
         rules = "reward.custom_reward_function.path=pkg://verl.utils.reward_score"
-        check_reward_model(composed([MANAGER, "reward.reward_model.enable=true", rules]))
+        check_reward_model(composed([MANAGER, *SERVER, rules]))
 
     def test_defaults(self) -> None:
         empty = Options.from_config({"grpo_ext": {"reward_model": {}}})

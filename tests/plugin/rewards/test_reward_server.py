@@ -26,6 +26,7 @@ from grpo_verl_ext.verl_plugin.rewards.server import RewardServer
 
 SECTION = "algorithm.grpo_ext.reward_models.judge"
 MANAGER = "reward.reward_manager.name=rule_and_model"
+SERVER = ("reward.reward_model.enable=true", "reward.reward_model.enable_resource_pool=true")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Score = Callable[..., float]
 
@@ -278,7 +279,7 @@ class TestChecks:
             ),
             (
                 [
-                    "reward.reward_model.enable=true",
+                    *SERVER,
                     "reward.custom_reward_function.path=pkg://verl.utils.reward_score",
                     f"+{FIRST}.token_env=T",
                 ],
@@ -293,7 +294,7 @@ class TestChecks:
     def test_what_works_passes(self) -> None:
         served = (f"+{SECTION}.url=https://host:8000/v2", f"+{SECTION}.token_env=T", f"+{SECTION}.retries=0")
         check_reward_model(composed([MANAGER, f"+{SECTION}.path=o/m", *served]))
-        verls = ("reward.reward_model.enable=true", f"+{self.FIRST}.timeout=5", f"+{self.FIRST}.retries=1")
+        verls = (*SERVER, f"+{self.FIRST}.timeout=5", f"+{self.FIRST}.retries=1")
         rules = "reward.custom_reward_function.path=pkg://verl.utils.reward_score"
         check_reward_model(composed([MANAGER, *verls, rules]))
 

@@ -152,6 +152,15 @@ class TestCollected:
         ):
             collected(*batch(*rows), KEYS)
 
+    @pytest.mark.parametrize("reported", [{}, {"acc": np.True_}])
+    def test_fewer_than_two_numbers_are_none_for_gdpo(self, reported: dict[str, object]) -> None:
+        with pytest.raises(ValueError, match=r"p_0_0 .* Type: \+algo=grpo$"):
+            collected(*batch(reported), KEYS)
+
+    def test_numpys_truth_is_a_number(self) -> None:
+        found = collected(*batch({"right": np.True_, "format": 0.5}), KEYS)
+        torch.testing.assert_close(found, torch.tensor([[1, 0.5]]))
+
 
 class Verls(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     """Stands for verl's trainer where it calls the estimator."""

@@ -3,10 +3,12 @@
 import math
 import unicodedata
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import oracles
+import pandas
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,13 +26,14 @@ from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
-from grpo_verl_ext.verl_plugin.steps.checks import check_steps
+from grpo_verl_ext.verl_plugin.steps.checks import check_reported_steps, check_steps
 from grpo_verl_ext.verl_plugin.steps.trainer import collected, dumped_columns, metrics_of_steps
 from grpo_verl_ext.verl_plugin.wire import STEPS, BatchSteps
 
 grpo_process = ESTIMATOR_FUNCTIONS["grpo_process"]
 
 BYTES = build_tokenizer()
+FUNCTION = "reward.custom_reward_function"
 AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -218,6 +221,32 @@ class TestChecks:
             ValueError, match=rf"default_agent_loop is {name}, .*Type: {AGENT_LOOP}=grpo_ext_{name}"
         ):
             self.check("+algo=grpo_process", f"{AGENT_LOOP}={name}")
+
+    def test_rows_that_ask_for_verls_own_are_refused(self, tmp_path: Path) -> None:
+        pandas.DataFrame({"prompt": ["a"], "agent_name": ["tool_agent"]}).to_parquet(tmp_path / "a.parquet")
+        with pytest.raises(ValueError, match=r"ask for agent_name=tool_agent, and .* keeps step rewards"):
+            self.check("+algo=grpo_process", f"data.train_files={tmp_path}/a.parquet")
+
+    @pytest.mark.parametrize(
+        ("words", "wrong"),
+        [
+            ([], r"custom_reward_function\.path is null, .* needs the step_rewards"),
+            (
+                [f"{FUNCTION}.path=pkg://grpo_verl_ext.rewards.weighted_sum"],
+                r"Type: \+\+reward\.custom_reward_function\.reward_kwargs\.step_rewards=true",
+            ),
+            ([f"{FUNCTION}.path=mine.py"], None),
+            ([f"{AGENT_LOOP}=my_agent"], None),
+            (["reward.reward_manager.name=mine"], None),
+        ],
+    )
+    def test_a_function_that_reports_no_steps(self, words: list[str], wrong: str | None) -> None:
+        config = composed(["+algo=grpo_process", *words])
+        if wrong is None:
+            check_reported_steps(config)
+        else:
+            with pytest.raises(ValueError, match=wrong):
+                check_reported_steps(config)
 
     def test_the_names_are_those_that_verl_knows(self) -> None:
         assert {*AGENT_LOOPS, *AGENT_LOOPS.values()} <= _agent_loop_registry.keys()

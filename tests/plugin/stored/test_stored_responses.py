@@ -232,8 +232,11 @@ def test_recorded_log_probs_are_the_rollouts(rollout: Any) -> None:
 
 @pytest.mark.parametrize("choice", ["actor", "recorded"])
 def test_the_old_policy_of_stored_responses_is_chosen(rollout: Any, choice: str) -> None:
-    """Two stored responses, one with log-probs, and two sampled ones."""
-    given = [{"token_ids": [0, 1], "log_probs": [-0.5, -0.25]}, {"token_ids": [2, 3], "log_probs": None}]
+    """Two stored responses, and two sampled ones."""
+    given = [
+        {"token_ids": [0, 1], "log_probs": [-0.5, -0.25]},
+        {"token_ids": [2, 3], "log_probs": [-1.5, -2]},
+    ]
     run = rollout(
         data(ab=given),
         algo="dapo",
@@ -245,9 +248,16 @@ def test_the_old_policy_of_stored_responses_is_chosen(rollout: Any, choice: str)
     run.step()
     of_actor = [token_log_probs(run.model, [0, 1], y).tolist() for y in by_prompt(run)["ab"]]
     found = by_prompt(run, "old_log_probs")["ab"]
-    assert found[1:] == of_actor[1:]
-    assert found[0] == (of_actor[0] if choice == "actor" else [-0.5, -0.25])
+    assert found[2:] == of_actor[2:]
+    assert found[:2] == (of_actor[:2] if choice == "actor" else [[-0.5, -0.25], [-1.5, -2.0]])
     assert of_actor[0] != [-0.5, -0.25]
+
+
+@pytest.mark.parametrize("given", [[0, 1], {"token_ids": [0, 1], "log_probs": None}])
+def test_a_recorded_old_policy_needs_log_probs_of_every_response(rollout: Any, given: Any) -> None:
+    """Else the policy before the update would stand in for the one that wrote the response."""
+    with pytest.raises(SettingError, match=r"has no log_probs, and .*old_log_probs is recorded; .*=actor"):
+        rollout(data(ab=[given]), algo="dapo", share=0.5, old_log_probs="recorded", **{N: 2})
 
 
 @pytest.mark.parametrize("choice", ["actor", "recorded"])
@@ -325,7 +335,8 @@ def test_a_group_of_one_stored_text_is_allowed_and_counted(rollout: Any) -> None
 def test_the_driver_says_what_it_means(
     rollout: Any, capsys: pytest.CaptureFixture[str], algo: str, settings: dict[str, str], said: str
 ) -> None:
-    rollout(data(ab=[[0, 1], [0, 2], [0, 3]], cd=None), algo=algo, share=0.5, **settings, **{N: 4})
+    given = [{"token_ids": [0, last], "log_probs": [-0.5, -0.5]} for last in (1, 2, 3)]
+    rollout(data(ab=given, cd=None), algo=algo, share=0.5, **settings, **{N: 4})
     message = capsys.readouterr().err
     assert (
         "2 of 4 samples of a prompt are taken from extra_info.responses: 3 responses to 1 of 2 prompts, 2 of "
