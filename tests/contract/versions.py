@@ -269,8 +269,7 @@ What works with which verl, for people who do not have the newest. Each cell was
 writes this page, except those that say so:
 
 ```
-git clone https://github.com/verl-project/verl    # needs the network
-python tests/contract/versions.py verl            # needs the network
+python tests/contract/versions.py verl    # needs the network; verl is a clone of verl's main
 ```
 
 """

@@ -64,7 +64,7 @@ def check_reported_steps(config: DictConfig) -> None:
     Raises:
         SettingError: it is verl's own, or this package's without its ``step_rewards``.
     """
-    by_function = setting(config, "reward.reward_manager.name") in ("naive", "dapo", REWARD_MANAGER)
+    by_function = setting(config, "reward.reward_manager.name") in ("naive", REWARD_MANAGER)
     if (
         catalogue.learns_from_steps(config)
         and setting(config, AGENT_LOOP) in AGENT_LOOPS.values()
