@@ -10,7 +10,10 @@ set -xeuo pipefail
 
 export MODEL=${MODEL:-Qwen/Qwen2.5-1.5B-Instruct}
 export DATA=${DATA:-$HOME/data/gsm8k}
-export N_GPUS=${N_GPUS:-8}
+# for the policy; 256 prompts × 8 responses are shared evenly by 1, 2, 4 or 8
+export N_GPUS=${N_GPUS:-4}
+# for the reward model's server, beside them
+export N_REWARD_GPUS=${N_REWARD_GPUS:-1}
 export N_NODES=${N_NODES:-1}
 
 COMMAND=${1:?"plan or run is missing. Type: bash examples/iterate_gsm8k.sh plan"}

@@ -46,7 +46,13 @@ def test_the_first_round_is_composed(tmp_path: Path) -> None:
 
 
 def test_the_example_for_gpus_composes_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"MODEL": "org/model", "DATA": "/data", "N_GPUS": "8", "N_NODES": "2"}.items():
+    for name, value in {
+        "MODEL": "org/model",
+        "DATA": "/data",
+        "N_GPUS": "8",
+        "N_REWARD_GPUS": "1",
+        "N_NODES": "2",
+    }.items():
         monkeypatch.setenv(name, value)
     example = read_settings(Path(__file__).parents[2] / "examples" / "iterate_gsm8k.yaml")
     config = compose_rounds(example)
@@ -89,7 +95,10 @@ def test_what_would_fail_in_the_second_round_only(tmp_path: Path) -> None:
     with pytest.raises(IterateError, match=r"verl then asks the reward model itself"):
         compose_rounds(served)
     rules = "reward.custom_reward_function.path=pkg://verl.utils.reward_score"
-    compose_rounds(settings(tmp_path, "reward.reward_model.rollout.name=vllm", rules, served="server"))
+    with pytest.raises(IterateError, match=r"enable_resource_pool is false"):
+        compose_rounds(settings(tmp_path, "reward.reward_model.rollout.name=vllm", rules, served="server"))
+    apart = "reward.reward_model.enable_resource_pool=true"
+    compose_rounds(settings(tmp_path, "reward.reward_model.rollout.name=vllm", rules, apart, served="server"))
 
 
 def test_the_rule_is_imported_and_tried(tmp_path: Path) -> None:

@@ -133,7 +133,11 @@ def check_reward_model(config: DictConfig) -> None:
             why="verl then asks for the reward after the rollout and does not say what the reward function "
             "needs, such as the ground truth",
             valid=f"true, or {SECTION}.reward_model.rule_weight=0",
-            fix=Line(f"{key}=true"),
+            fix=Line(
+                f"{key}=true",
+                "reward.reward_model.nnodes=1",
+                more=", with reward.reward_model.n_gpus_per_node accelerators beside the training's",
+            ),
         )
     for name, model in (set_here.reward_models or {}).items():
         _check_classifier(f"{SECTION}.reward_models.{name}", model)
