@@ -112,7 +112,16 @@ def check_reward_model(config: DictConfig) -> None:
                 )
         return
     server = config.reward.reward_model.enable
-    if server and config.reward.custom_reward_function.path is None:
+    if server:
+        _check_server(config, rule_weight=(set_here.reward_model or RewardModelOptions()).rule_weight)
+    for name, model in (set_here.reward_models or {}).items():
+        _check_classifier(f"{SECTION}.reward_models.{name}", model)
+    _check_first_model(set_here, server=server)
+
+
+def _check_server(config: DictConfig, *, rule_weight: float) -> None:
+    """Refuse verl's reward server where verl would not ask this manager, or not with what its rule needs."""
+    if config.reward.custom_reward_function.path is None:
         raise SettingError(
             "reward.custom_reward_function.path",
             None,
@@ -124,8 +133,7 @@ def check_reward_model(config: DictConfig) -> None:
                 "reward.custom_reward_function.name=default_compute_score",
             ),
         )
-    rule_weight = (set_here.reward_model or RewardModelOptions()).rule_weight
-    if server and rule_weight and not config.reward.reward_model.enable_resource_pool:
+    if rule_weight and not config.reward.reward_model.enable_resource_pool:
         key = "reward.reward_model.enable_resource_pool"
         raise SettingError(
             key,
@@ -139,9 +147,6 @@ def check_reward_model(config: DictConfig) -> None:
                 more=", with reward.reward_model.n_gpus_per_node accelerators beside the training's",
             ),
         )
-    for name, model in (set_here.reward_models or {}).items():
-        _check_classifier(f"{SECTION}.reward_models.{name}", model)
-    _check_first_model(set_here, server=server)
 
 
 def _check_first_model(set_here: Options, *, server: bool) -> None:
