@@ -12,7 +12,7 @@ import tempfile
 from typing import Any
 
 import torch
-from gvpo_update import Case, make_batch, make_plan, make_worker, save_model, train_once
+from gvpo_update import Case, make_batch, make_plan, make_worker, save_model, spawn, train_once
 from torch import Tensor
 
 VERLS = ("vanilla", "kl_cov")
@@ -30,10 +30,7 @@ def main() -> None:
     parser.add_argument("--losses", nargs="+", default=[])
     parser.add_argument("--precision", nargs="+", choices=("fp32", "bf16"), default=("fp32", "bf16"))
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        os.environ["VERL_PLATFORM"] = "cpu"  # for the rank, which imports verl anew
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29512", "WORLD_SIZE": "1"}
-    torch.multiprocessing.spawn(measure, (options,), nprocs=1)
+    spawn(measure, 1, options)
 
 
 def measure(rank: int, options: argparse.Namespace) -> None:

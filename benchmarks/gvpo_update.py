@@ -12,6 +12,7 @@ import socket
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,8 +67,6 @@ def main() -> None:
     parser.add_argument("--only", choices=CASES, help="one case")
     parser.add_argument("--losses", nargs=2, default=("grpo", "gvpo"), help="e.g. kl_cov kl_cov_mini_batch")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        os.environ["VERL_PLATFORM"] = "cpu"  # for the ranks, which import verl anew
     with tempfile.TemporaryDirectory() as folder:
         size = save_model(folder, options)
         one, other = options.losses
@@ -97,12 +96,19 @@ def run(
     folder: str, case: Case, losses: tuple[str, ...], options: argparse.Namespace
 ) -> tuple[dict[str, list[float]], int]:
     """Return the seconds of each loss, taken in turns, and the bytes of the first rank at the peak."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(case.ranks)}
-    torch.multiprocessing.spawn(measure, (folder, case, losses, options), nprocs=case.ranks)
+    spawn(measure, case.ranks, folder, case, losses, options)
     seconds, memory = torch.load(Path(folder) / "result.pt")
     return seconds, memory
+
+
+def spawn(function: Callable[..., None], ranks: int, *arguments: Any) -> None:
+    """Call a function with its rank and the arguments on new processes that find each other."""
+    if not torch.cuda.is_available():
+        os.environ["VERL_PLATFORM"] = "cpu"  # for the ranks, which import verl anew
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    torch.multiprocessing.spawn(function, arguments, nprocs=ranks)
 
 
 def measure(rank: int, folder: str, case: Case, losses: tuple[str, ...], options: argparse.Namespace) -> None:

@@ -1,8 +1,11 @@
 """Losses and estimators of verl's own that belong to no preset alone, and what is known of them."""
 
+from collections.abc import Iterator
+
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.record import VerlsEstimator, VerlsLoss
+from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import setting
 
 VANILLA = VerlsLoss("vanilla")
@@ -31,6 +34,19 @@ def overlong_punishment(config: DictConfig) -> bool:
     """Whether verl's reward manager ``dapo`` punishes long responses."""
     shaping = setting(config, "reward.reward_kwargs.overlong_buffer_cfg.enable", False)
     return setting(config, "reward.reward_manager.name") == OVERLONG_MANAGER and bool(shaping)
+
+
+def advise_no_filter(config: DictConfig, why: str) -> Iterator[Problem]:
+    """Warn of dynamic sampling, which drops prompts by one number, where the estimator learns from others."""
+    key = "algorithm.filter_groups"
+    if setting(config, f"{key}.enable"):
+        yield Problem(
+            f"{key}.enable",
+            True,
+            why=f"it drops the prompts whose responses have equal {setting(config, f'{key}.metric')}, {why}",
+            valid="false",
+            fix=Line(f"{key}.enable=false"),
+        )
 
 
 def clip_ratio(config: DictConfig, side: str) -> float:

@@ -202,15 +202,12 @@ class _Reader:
 
     def _of_the_environment(self, expansion: Node, name: str) -> None:
         """Leave a variable that the script does not set to whoever sets it, as ``$@``, if nobody else can."""
-        sourcing = (
-            each for each in nodes_in(self.shell.root, "command") if _name_of(each) in ("source", ".")
-        )
-        if (other := next(sourcing, None)) is not None:
+        for each in self._commands("source", "."):
             raise UnreadableScriptError(
-                line_of(other), f"another file may set ${name}, which the command takes"
+                line_of(each), f"another file may set ${name}, which the command takes"
             )
-        for each in nodes_in(self.shell.root, "command"):
-            if _name_of(each) in _ASSIGNING and name in map(text_of, each.named_children[1:]):
+        for each in self._commands(*_ASSIGNING):
+            if name in map(text_of, each.named_children[1:]):
                 raise UnreadableScriptError(
                     line_of(each), f"only the running script knows what {_name_of(each)} gives ${name}"
                 )
@@ -257,14 +254,16 @@ class _Reader:
             self._refuse_set()
             return
         name = text_of(function.named_children[0])
-        for call in nodes_in(self.shell.root, "command"):
-            if _name_of(call) == name:
-                for each in _words(call.named_children[1:]):
-                    self._follow(each)
+        for call in self._commands(name):
+            for each in _words(call.named_children[1:]):
+                self._follow(each)
+
+    def _commands(self, *names: str) -> Iterator[Node]:
+        return (each for each in nodes_in(self.shell.root, "command") if _name_of(each) in names)
 
     def _refuse_set(self) -> None:
-        for each in nodes_in(self.shell.root, "command"):
-            if _name_of(each) == "set" and "--" in map(text_of, each.named_children[1:]):
+        for each in self._commands("set"):
+            if "--" in map(text_of, each.named_children[1:]):
                 raise UnreadableScriptError(
                     line_of(each), "set gives the script other arguments, which the command takes"
                 )

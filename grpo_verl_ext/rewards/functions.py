@@ -15,7 +15,7 @@ from functools import cache
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -125,5 +125,10 @@ def _from_file(file: Path) -> ModuleType:
     return module
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a reward function's value is a number; truth counts, numpy's too."""
+    return isinstance(value, Real | np.bool_)
+
+
 def _is_reward(value: object) -> TypeGuard[float]:
-    return isinstance(value, Real | np.bool_) and abs(cast(float, value)) <= LARGEST_SCORE
+    return is_number(value) and abs(value) <= LARGEST_SCORE

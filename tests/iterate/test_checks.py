@@ -45,15 +45,8 @@ def test_the_first_round_is_composed(tmp_path: Path) -> None:
     assert config.trainer.total_training_steps == 1
 
 
-def test_the_example_for_gpus_composes_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "MODEL": "org/model",
-        "DATA": "/data",
-        "N_GPUS": "8",
-        "N_REWARD_GPUS": "1",
-        "N_NODES": "2",
-    }.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.usefixtures("eight_gpus")
+def test_the_example_for_gpus_composes_in_every_round() -> None:
     example = read_settings(Path(__file__).parents[2] / "examples" / "iterate_gsm8k.yaml")
     config = compose_rounds(example)
     assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 2)

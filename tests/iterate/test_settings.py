@@ -35,15 +35,8 @@ def test_defaults_and_what_wins(written) -> None:
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("iterate*.yaml")), ids=lambda file: file.name)
-def test_the_examples_are_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "MODEL": "org/model",
-        "DATA": "/data",
-        "N_GPUS": "8",
-        "N_REWARD_GPUS": "1",
-        "N_NODES": "2",
-    }.items():
-        monkeypatch.setenv(name, value)  # as iterate_gsm8k.sh does
+@pytest.mark.usefixtures("eight_gpus")
+def test_the_examples_are_read(file: Path) -> None:
     settings = read_settings(file).reward_model
     # rounds that continue another run's reward model replay that run's pairs; else Algorithm 1's share
     assert settings.replay == (0.1 if settings.replay_from is None else 0.9)

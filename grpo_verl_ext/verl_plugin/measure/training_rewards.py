@@ -6,7 +6,6 @@ between the responses to a prompt, to which the spread over all responses is add
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from numbers import Real
 from statistics import fmean
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
+from grpo_verl_ext.rewards.functions import is_number
 from grpo_verl_ext.verl_plugin.batch.fields import nested
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
 from grpo_verl_ext.verl_plugin.wire import Field
@@ -105,7 +105,7 @@ def _numbers(reports: Iterable[_Reported]) -> dict[str, list[float]]:
     values: dict[str, list[float]] = {}
     for report in reports:
         for key, value in report.items():
-            if isinstance(value, Real | np.bool_):
+            if is_number(value):
                 values.setdefault(key, []).append(float(value))
     return values
 

@@ -174,6 +174,7 @@ def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
     parts, key = parts_of_step(config), parts_of_step_key(config)
     if parts == 1:
         return
+    one_part = (f"{key}=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}")
     if catalogue.learns_from_several_rewards(config):
         yield Problem(
             key,
@@ -181,7 +182,7 @@ def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
             why=f"advantages are computed for each of these parts, and algorithm.adv_estimator="
             f"{setting(config, ESTIMATOR)} divides by the standard deviation of a part, not of the batch",
             valid="1",
-            fix=Line(f"{key}=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}"),
+            fix=Line(*one_part),
         )
     if written(config.algorithm).get("scale_rewards") == "batch":
         yield Problem(
@@ -190,11 +191,7 @@ def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
             why=f"trainer.v1.….parameter_sync_step is {parts}, and advantages are computed for each of these "
             "parts: the standard deviation is that of a part, not of the batch",
             valid="batch with a parameter_sync_step of 1, or another scale",
-            fix=Line(
-                f"{key}=1",
-                f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}",
-                more=f", or {SECTION}.scale_rewards=group",
-            ),
+            fix=Line(*one_part, more=f", or {SECTION}.scale_rewards=group"),
         )
 
 

@@ -7,6 +7,7 @@ from numbers import Real
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue.verls import advise_no_filter
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.verl_plugin.features import Feature, Refusal
@@ -62,15 +63,10 @@ def _check_weights(names: list[str], weights: object) -> None:
 
 def _advise_filter(config: DictConfig) -> Iterator[Problem]:
     """Warn of dynamic sampling, which drops prompts for one number of several."""
-    key = "algorithm.filter_groups"
-    if catalogue.learns_from_several_rewards(config) and setting(config, f"{key}.enable"):
-        yield Problem(
-            f"{key}.enable",
-            True,
-            why=f"it drops the prompts whose responses have equal {setting(config, f'{key}.metric')}, which "
-            f"may differ in the others of {_KEYS}, and changes the batch by whose spread GDPO divides",
-            valid="false",
-            fix=Line(f"{key}.enable=false"),
+    if catalogue.learns_from_several_rewards(config):
+        yield from advise_no_filter(
+            config,
+            f"which may differ in the others of {_KEYS}, and changes the batch by whose spread GDPO divides",
         )
 
 

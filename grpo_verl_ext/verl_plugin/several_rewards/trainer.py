@@ -5,10 +5,8 @@ them.
 """
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -16,6 +14,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext import catalogue
+from grpo_verl_ext.rewards.functions import is_number
 from grpo_verl_ext.verl_plugin.batch.fields import nested
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS
@@ -56,9 +55,9 @@ def collected(batch: Any, data: TensorDict, keys: Sequence[str]) -> Tensor:
 
 def _number(row: str, reported: Any, key: str) -> float:
     value = reported.get(key)
-    if isinstance(value, Real | np.bool_):
+    if is_number(value):
         return float(value)
-    numbers = [name for name, other in reported.items() if isinstance(other, Real | np.bool_)]
+    numbers = [name for name, other in reported.items() if is_number(other)]
     several = f"'algorithm.gdpo_reward_keys=[{','.join(numbers)}]'"
     raise ValueError(
         f"response {row} ({{prompt}}_{{session}}_{{index}}) has {key}={value!r}, which "

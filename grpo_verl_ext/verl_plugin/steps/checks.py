@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
 from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
+from grpo_verl_ext.catalogue.verls import advise_no_filter
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, LOSS, SECTION, setting
@@ -144,15 +145,10 @@ def _check_model(options: StepRewardModelOptions) -> None:
 
 def _advise_filter(config: DictConfig) -> Iterator[Problem]:
     """Warn of dynamic sampling, which drops prompts by a number of whole responses."""
-    key = "algorithm.filter_groups"
-    if catalogue.learns_from_steps(config) and setting(config, f"{key}.enable"):
-        yield Problem(
-            f"{key}.enable",
-            True,
-            why=f"it drops the prompts whose responses have equal {setting(config, f'{key}.metric')}, and "
-            "their steps, from which algorithm.adv_estimator=grpo_process learns, may differ",
-            valid="false",
-            fix=Line(f"{key}.enable=false"),
+    if catalogue.learns_from_steps(config):
+        yield from advise_no_filter(
+            config,
+            "and their steps, from which algorithm.adv_estimator=grpo_process learns, may differ",
         )
 
 
