@@ -2,21 +2,15 @@
 
 import json
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import kill_grid
 import pytest
+from processes import Spoken
 from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
-
-
-def start(folder: Path) -> subprocess.Popen[str]:
-    script = Path(__file__).parents[1] / "helpers" / "kill_grid.py"
-    return subprocess.Popen([sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True)
-
 
 SUFFIXES = {".json", ".csv", ".md", ".html", ".svg", ".png"}
 
@@ -32,24 +26,21 @@ def report(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.long
 def test_five_kills_at_random_points_change_no_result(tmp_path: Path) -> None:
-    unbroken = start(tmp_path / "unbroken")
-    begun = unbroken.communicate(timeout=300)[0].split()
-    assert unbroken.returncode == 0
+    def start(name: str, attempt: int = 0) -> Spoken:
+        return Spoken(kill_grid.main, tmp_path / name, folder=tmp_path / f"said-{name}-{attempt}")
+
+    begun = start("unbroken").said().split()
     assert begun == [f"{variant}/seed-{seed}" for seed in (1, 2, 3) for variant in ("base", "other")]
 
     rng = random.Random(0)
-    for _ in range(5):
-        process = start(tmp_path / "killed")
-        assert process.stdout is not None
+    for attempt in range(5):
+        process = start("killed", attempt)
         # A run has begun; one takes about a second and a half.
-        process.stdout.readline()
+        process.first_line()
         time.sleep(rng.uniform(0, 1.6))
         process.kill()
-        process.communicate()
         report(tmp_path / "killed")
-    last = start(tmp_path / "killed")
-    last.communicate(timeout=300)
-    assert last.returncode == 0
+    start("killed", 5).said()
 
     of_killed, of_unbroken = report(tmp_path / "killed"), report(tmp_path / "unbroken")
     assert of_killed == of_unbroken
@@ -59,4 +50,4 @@ def test_five_kills_at_random_points_change_no_result(tmp_path: Path) -> None:
     assert (verdict["expected"], verdict["starts"]) == ("higher", 3)
     assert all(verdict["sentence"].encode() in of_killed[form] for form in forms)
     # Neither repeated nor begun at all.
-    assert start(tmp_path / "killed").communicate(timeout=300)[0] == ""
+    assert start("killed", 6).said() == ""

@@ -1,7 +1,6 @@
-"""Run a grid with a stand-in for verl's trainer, to be killed: ``python kill_grid.py FOLDER``."""
+"""Run a grid with a stand-in for verl's trainer, to be killed."""
 
 import os
-import sys
 from pathlib import Path
 
 from grpo_verl_ext.ablation.declaration.comparisons import Control, Expectation, ManipulationCheck, Primary
@@ -22,8 +21,8 @@ class Silent:
         pass
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+def main(folder: Path) -> None:
+    """Run or resume that of this folder, and print each run that begins."""
     os.environ["PYTHONPATH"] = str(Path(__file__).with_name("fake_verl"))
     settings = GridSettings(
         folder=str(folder),

@@ -1,4 +1,4 @@
-"""Run rounds with stand-ins for verl's trainer and merger: ``python kill_rounds.py FOLDER POLICY``.
+"""Run rounds with stand-ins for verl's trainer and merger, to be killed.
 
 A training on verl takes minutes, and its sampling depends on the machine's load. The stand-ins write the same
 files slowly, from the seed alone.
@@ -7,10 +7,10 @@ files slowly, from the seed alone.
 import json
 import random
 import shutil
-import sys
 import time
 from pathlib import Path
 
+import torch
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.rounds import ROUND_PARTS, PartResults, RoundContext, run_rounds
@@ -86,6 +86,9 @@ def settings(folder: str) -> IterateSettings:
 
 
 def main(folder: str, policy: str) -> None:
+    """Run two of them in ``folder`` from this policy, and print each part that begins."""
+    # The order of sums, and with it the reward model, shall not depend on the load.
+    torch.set_num_threads(1)
     data = Path(policy).parent / "val.parquet"
     config = OmegaConf.create(
         {
@@ -97,7 +100,3 @@ def main(folder: str, policy: str) -> None:
     run_rounds(
         settings(folder), context, Silent(), ROUND_PARTS | {"policy": train_policy, "model": merge_policy}
     )
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

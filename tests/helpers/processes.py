@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import time
 import types
 from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
@@ -115,6 +116,35 @@ def start(
     process = _FORKED.Process(target=_called, args=(pickle.dumps((function, args)), folder, variables))
     process.start()
     return process
+
+
+class Spoken:
+    """A started process that says on its standard output how far it is, to be killed there or waited for."""
+
+    def __init__(self, function: Callable[..., object], *args: Any, folder: Path) -> None:
+        """Start it, as `start` does; ``folder`` is made, and its own."""
+        folder.mkdir()
+        self._process, self._stdout = start(function, *args, folder=folder), folder / "stdout"
+
+    def first_line(self) -> str:
+        """Wait for it."""
+        for _ in range(SECONDS * 100):
+            if self._stdout.exists() and "\n" in (said := self._stdout.read_text()):
+                return said.splitlines()[0]
+            assert self._process.is_alive(), f"it ended without a word, with {self._process.exitcode}"
+            time.sleep(0.01)
+        raise AssertionError(f"it has said nothing for {SECONDS} s")
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self._process.kill()
+        self._process.join()
+
+    def said(self) -> str:
+        """Wait for its end, which must be a good one, and return all of it."""
+        self._process.join(SECONDS)
+        assert self._process.exitcode == 0, (self._stdout.with_name("stderr")).read_text()[-4000:]
+        return self._stdout.read_text()
 
 
 def run_code(code: str) -> None:

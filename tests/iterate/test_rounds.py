@@ -1,19 +1,17 @@
 """Test the order of rounds, and that they resume when killed at any point."""
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import kill_rounds
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
 from omegaconf import OmegaConf
+from processes import Spoken
 
 from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.iterate.rounds import ROUND_PARTS, RoundContext, RoundRecord, read_manifest, run_rounds
@@ -101,15 +99,6 @@ def data(policy: Path) -> None:
     pq.write_table(pa.table({"prompt": chats}), policy.parent / "val.parquet")
 
 
-def start(folder: Path, policy: Path) -> subprocess.Popen[str]:
-    """Says each part that it begins."""
-    script = Path(__file__).parents[1] / "helpers" / "kill_rounds.py"
-    # One thread: the order of sums, and with it the reward model, shall not depend on the load.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(script), str(folder), str(policy)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-
 def read_manifest_of(folder: Path) -> list[RoundRecord]:
     settings = json.loads((folder / "manifest.json").read_text())["settings"]
     return read_manifest(folder, settings).rounds
@@ -118,23 +107,20 @@ def read_manifest_of(folder: Path) -> list[RoundRecord]:
 @pytest.mark.long
 @pytest.mark.usefixtures("data")
 def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Path, policy: Path) -> None:
-    unbroken = start(tmp_path / "unbroken", policy)
-    begun, _ = unbroken.communicate(timeout=600)
-    assert unbroken.returncode == 0
-    assert len(begun.splitlines()) == 2 * len(ROUND_PARTS)
+    def start(name: str, attempt: int = 0) -> Spoken:
+        said = tmp_path / f"said-{name}-{attempt}"
+        return Spoken(kill_rounds.main, str(tmp_path / name), str(policy), folder=said)
+
+    assert len(start("unbroken").said().splitlines()) == 2 * len(ROUND_PARTS)
 
     rng = random.Random(20260101)
-    for _ in range(KILLS):
-        process = start(tmp_path / "killed", policy)
-        assert process.stdout is not None
+    for attempt in range(KILLS):
+        process = start("killed", attempt)
         # A part has begun that was not finished before; it takes a second, or a few.
-        process.stdout.readline()
+        process.first_line()
         time.sleep(rng.uniform(0, 4))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    last = start(tmp_path / "killed", policy)
-    last.communicate(timeout=600)
-    assert last.returncode == 0
+        process.kill()
+    start("killed", KILLS).said()
 
     unbroken, killed = (
         (tmp_path / name / "manifest.json").read_text().replace(str(tmp_path / name), "FOLDER")
