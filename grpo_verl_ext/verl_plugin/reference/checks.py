@@ -20,8 +20,10 @@ def check_reference(config: DictConfig) -> None:
     Raises:
         SettingError: the first wrong setting.
     """
-    steps = Options.from_config(config.algorithm).ref_model_sync_steps
+    options = Options.from_config(config.algorithm)
+    steps = options.ref_model_sync_steps
     if steps is None:
+        _check_unread(options.ref_model_mixup_alpha)
         return
     if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
         raise SettingError(
@@ -51,6 +53,18 @@ def check_reference(config: DictConfig) -> None:
             fix=Line("actor_rollout_ref.hybrid_engine=true", more=f", or ~{_KEY}"),
         )
     _check_sharding(config)
+
+
+def _check_unread(mixup_alpha: float) -> None:
+    if mixup_alpha != 1:
+        key = f"{SECTION}.ref_model_mixup_alpha"
+        raise SettingError(
+            key,
+            mixup_alpha,
+            why=f"{_KEY} is null, so that nothing is mixed into the reference",
+            valid="1.0",
+            fix=Line(f"++{_KEY}=<training steps between refreshes>", more=f", or ~{key}"),
+        )
 
 
 def _check_sharding(config: DictConfig) -> None:

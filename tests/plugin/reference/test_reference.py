@@ -127,6 +127,10 @@ def test_a_reference_that_can_follow_passes():
             {"actor_rollout_ref__actor__fsdp_config__use_orig_params": True},
             r"use_orig_params is false, .*Type: actor_rollout_ref\.ref\.fsdp_config\.use_orig_params=true$",
         ),
+        (
+            {"algorithm__grpo_ext": {"ref_model_sync_steps": None, "ref_model_mixup_alpha": 0.6}},
+            r"mixup_alpha is 0\.6, but .*sync_steps is null, .*nothing is mixed.*Type: '\+\+algorithm",
+        ),
     ],
 )
 def test_a_reference_that_cannot_is_refused(changes, message):
