@@ -13,10 +13,31 @@ from tensordict import TensorDict
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
 
+from grpo_verl_ext.verl_plugin.wire import Field
+
 
 def prompt_ids(batch: Any) -> list[str]:
     """Return the prompt id of each row; verl's keys are ``{uid}_{session}_{index}``."""
     return [key.rsplit("_", 2)[0] for key in batch.keys]
+
+
+def are_responses(batch: Any) -> list[bool]:
+    """Return which rows are responses, and not the padding with which verl fills a batch."""
+    return [not tag.get("is_padding", False) for tag in batch.tags]
+
+
+def were_sampled(batch: Any, rows: TensorDict) -> list[bool]:
+    """Return which rows are responses that the policy sampled: neither padding nor stored ones.
+
+    Args:
+        batch: verl's KVBatchMeta.
+        rows: the rows' ``extra_fields``.
+    """
+    extra_fields = tu.get(rows, "extra_fields")
+    return [
+        is_response and not extra.get(Field.STORED_ORIGIN)
+        for is_response, extra in zip(are_responses(batch), extra_fields, strict=True)
+    ]
 
 
 def nested(batch: Any, *fields: str) -> TensorDict:

@@ -14,9 +14,8 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.rewards.functions import is_number
-from grpo_verl_ext.verl_plugin.batch.fields import nested
+from grpo_verl_ext.verl_plugin.batch.fields import are_responses, nested, were_sampled
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
-from grpo_verl_ext.verl_plugin.wire import Field
 
 _Reported = Mapping[str, Any]
 """verl's ``reward_extra_info`` of one response."""
@@ -81,12 +80,12 @@ def _reported_by_prompt(batch: Any, *, only_sampled: bool = False) -> dict[str, 
     Args:
         only_sampled: without stored responses.
     """
-    extra_fields = tu.get(nested(batch, "extra_fields"), "extra_fields")
+    rows = nested(batch, "extra_fields")
+    counts = were_sampled(batch, rows) if only_sampled else are_responses(batch)
     last = last_outputs(batch.keys)
     reports: dict[str, list[_Reported]] = {}
-    for row, (key, extra, tag) in enumerate(zip(batch.keys, extra_fields, batch.tags, strict=True)):
-        left_out = tag.get("is_padding", False) or (only_sampled and extra.get(Field.STORED_ORIGIN))
-        if last[row] == row and not left_out:
+    for row, (key, extra) in enumerate(zip(batch.keys, tu.get(rows, "extra_fields"), strict=True)):
+        if last[row] == row and counts[row]:
             reports.setdefault(key.rsplit("_", 2)[0], []).append(extra.get("reward_extra_info") or {})
     return reports
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from grpo_verl_ext.algorithms import kl
-from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, nested
+from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, nested, were_sampled
 from grpo_verl_ext.verl_plugin.config import Options
 
 
@@ -25,14 +26,17 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
         return batch
 
     def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Add the KL to the reference before the update, by k1, k2 and k3, means over tokens."""
+        """Add the KL to the reference before the update, by k1, k2 and k3, means over sampled tokens."""
         batch = super()._compute_ref_log_prob(batch, metrics)
         if not self._options().ref_kl_metrics:
             return batch
-        names = ("old_log_probs", "ref_log_prob", "response_mask")
-        rows = nested(batch, *names)
-        means = kl.token_means(*(rows[name].values() for name in names))
-        metrics.update({f"actor/ref_kl_{name}": mean.item() for name, mean in means.items()})
+        rows = nested(batch, "old_log_probs", "ref_log_prob", "response_mask", "extra_fields")
+        sampled = torch.tensor(were_sampled(batch, rows))
+        if sampled.any():
+            mask = rows["response_mask"]
+            counts = mask.values() * sampled.repeat_interleave(mask.offsets().diff())
+            means = kl.token_means(rows["old_log_probs"].values(), rows["ref_log_prob"].values(), counts)
+            metrics.update({f"actor/ref_kl_{name}": mean.item() for name, mean in means.items()})
         return batch
 
     def _save_checkpoint(self) -> None:

@@ -15,7 +15,7 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.rewards.functions import is_number
-from grpo_verl_ext.verl_plugin.batch.fields import nested
+from grpo_verl_ext.verl_plugin.batch.fields import are_responses, nested
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS
 
@@ -46,8 +46,9 @@ def collected(batch: Any, data: TensorDict, keys: Sequence[str]) -> Tensor:
     """
     last = last_outputs(batch.keys)
     rewards = torch.zeros(len(batch.keys), len(keys), dtype=torch.float64)
-    for row, (extra, tag) in enumerate(zip(tu.get(data, "extra_fields"), batch.tags, strict=True)):
-        if last[row] == row and not tag.get("is_padding", False):
+    extra_fields = tu.get(data, "extra_fields")
+    for row, (extra, is_response) in enumerate(zip(extra_fields, are_responses(batch), strict=True)):
+        if last[row] == row and is_response:
             reported = extra.get("reward_extra_info") or {}
             rewards[row] = torch.tensor([_number(batch.keys[row], reported, key) for key in keys])
     return rewards.float()

@@ -14,7 +14,7 @@ from verl.utils import tensordict_utils as tu
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.utils.keys import ROLLOUT
-from grpo_verl_ext.verl_plugin.batch.fields import nested
+from grpo_verl_ext.verl_plugin.batch.fields import are_responses, nested
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import SINGLE_TURN
 from grpo_verl_ext.verl_plugin.wire import DUMPED_COLUMNS, STEPS, BatchSteps, Field
 
@@ -27,8 +27,7 @@ class ProcessSupervisionMixin(PPOTrainer):  # type: ignore[misc]  # verl ships n
         if not catalogue.learns_from_steps(self.config):
             return super()._compute_advantage(batch, metrics)
         steps = collected(batch, nested(batch, "extra_fields"))
-        responses = sum(not tag.get("is_padding", False) for tag in batch.tags)
-        metrics.update(metrics_of_steps(steps, responses=responses))
+        metrics.update(metrics_of_steps(steps, responses=sum(are_responses(batch))))
         with STEPS.set(steps):
             return super()._compute_advantage(batch, metrics)
 
@@ -61,8 +60,9 @@ def collected(batch: Any, data: TensorDict) -> BatchSteps:
     rewards: list[float] = []
     rows: list[int] = []
     ends: list[int] = []
-    for row, (extra, tag) in enumerate(zip(tu.get(data, "extra_fields"), batch.tags, strict=True)):
-        if tag.get("is_padding", False):
+    extra_fields = tu.get(data, "extra_fields")
+    for row, (extra, is_response) in enumerate(zip(extra_fields, are_responses(batch), strict=True)):
+        if not is_response:
             continue
         _refuse_wrong_steps(batch.keys[row], extra)
         for reward, end in extra[Field.STEPS]:
@@ -97,9 +97,10 @@ def dumped_columns(batch: Any, data: TensorDict) -> dict[str, dict[str, list[flo
         batch: as above.
         data: the rows' ``extra_fields`` and ``advantages``.
     """
+    extra_fields = tu.get(data, "extra_fields")
     own = {
-        key: [] if tag.get("is_padding", False) else extra.get(Field.STEPS, [])
-        for key, extra, tag in zip(batch.keys, tu.get(data, "extra_fields"), batch.tags, strict=True)
+        key: extra.get(Field.STEPS, []) if is_response else []
+        for key, extra, is_response in zip(batch.keys, extra_fields, are_responses(batch), strict=True)
     }
     row = [number for number, steps in enumerate(own.values()) for _ in steps]
     end = [end for steps in own.values() for _, end in steps]

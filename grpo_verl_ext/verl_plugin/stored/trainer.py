@@ -12,7 +12,7 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import ragged
-from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, like, nested, prompt_ids, put
+from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, are_responses, like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import (
     STORED_AGENT_LOOP,
     Options,
@@ -123,7 +123,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         has_log_probs = self.config.actor_rollout_ref.rollout.calculate_log_probs
         wanted = [Field.STORED_RESPONSES] * (self._history is not None) + [_SAMPLED_LOG_PROBS] * has_log_probs
         data = nested(batch, *_WRITTEN, *wanted)
-        member, origins = _members(batch), _origins(batch, data)
+        member, origins = torch.tensor(are_responses(batch)), _origins(batch, data)
         metrics.update(
             _by_origin(
                 data,
@@ -181,16 +181,11 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         return Options.of_training(self.config.algorithm).stored_responses
 
 
-def _members(batch: Any) -> Tensor:
-    """Return which rows are responses and not verl's padding: (B,) bool."""
-    return torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
-
-
 def _origins(batch: Any, data: TensorDict) -> list[Origin | None]:
     """Return the origin of each row's response; None for sampled ones and padding."""
     return [
         extra.get(Field.STORED_ORIGIN) if counts else None
-        for extra, counts in zip(tu.get(data, "extra_fields"), _members(batch).tolist(), strict=True)
+        for extra, counts in zip(tu.get(data, "extra_fields"), are_responses(batch), strict=True)
     ]
 
 

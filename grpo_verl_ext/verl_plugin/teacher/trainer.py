@@ -17,7 +17,7 @@ from grpo_verl_ext.algorithms import distillation, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_deviation
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
+from grpo_verl_ext.verl_plugin.batch.fields import are_responses, like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import Options, TeacherOptions
 from grpo_verl_ext.verl_plugin.rollout.single_turn import refuse_other_loop
 from grpo_verl_ext.verl_plugin.teacher.checks import READS_TEXT, has_teacher, teachers
@@ -76,10 +76,10 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         """Return log π_T of each row, NaN where it has none, and which rows are stored responses."""
         recorded = _teacher_options(self.config).source == "recorded"
         scores, stored = [], []
-        for tag, extra in zip(batch.tags, tu.get(rows, "extra_fields"), strict=True):
+        for is_response, extra in zip(are_responses(batch), tu.get(rows, "extra_fields"), strict=True):
             origin = extra.get(Field.STORED_ORIGIN)
             stored.append(origin is not None)
-            if tag.get("is_padding", False):
+            if not is_response:
                 scores.append(0.0)
             elif recorded:
                 # of the data, which were checked
@@ -100,9 +100,7 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         alpha = alpha_of(self.config.actor_rollout_ref.actor.policy_loss)
         residual = distillation.residuals(own - teacher, lengths, group, member, alpha)
         deviations = group_deviation(own, group, member), group_deviation(teacher, group, member)
-        found = {
-            "distill/without_text": int((~known).sum()) / sum(not tag.get("is_padding") for tag in batch.tags)
-        }
+        found = {"distill/without_text": int((~known).sum()) / sum(are_responses(batch))}
         for origin, chosen in (("sampled", member & ~is_stored), ("stored", member & is_stored)):
             if chosen.any():
                 fit = distillation.fit(own, teacher, residual, deviations, chosen)

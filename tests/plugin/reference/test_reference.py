@@ -1,6 +1,7 @@
 """Test the reference refresh: settings, arithmetic on real shards, refusals."""
 
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from processes import run_ranks
 from tensordict import TensorDict
 from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
@@ -19,6 +21,7 @@ from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.reference import worker as refresh
 from grpo_verl_ext.verl_plugin.reference.checks import check_reference
+from grpo_verl_ext.verl_plugin.wire import Field
 
 
 @pytest.mark.long
@@ -145,8 +148,14 @@ class TestMetrics:
     REF = ([-1.0, -1.0], [-2.5], [-1.5, -9.0, -2.0])
     MASK = ([1, 1], [1], [1, 0, 1])
 
-    def metrics(self, monkeypatch: pytest.MonkeyPatch, **options: object) -> dict[str, Any]:
-        """What is logged; and under ``asked`` the fields that were fetched for it."""
+    def metrics(
+        self, monkeypatch: pytest.MonkeyPatch, stored: Sequence[int] = (), **options: object
+    ) -> dict[str, Any]:
+        """What is logged; and under ``asked`` the fields that were fetched for it.
+
+        Args:
+            stored: rows that are stored responses.
+        """
         asked: list[str] = []
 
         def ragged(rows: tuple[list[float], ...]) -> Tensor:
@@ -155,13 +164,16 @@ class TestMetrics:
         def kv_batch_get(*, select_fields: list[str], **_: object) -> TensorDict:
             asked.extend(select_fields)
             rows = {"old_log_probs": self.OLD, "ref_log_prob": self.REF, "response_mask": self.MASK}
-            return TensorDict({name: ragged(rows[name]) for name in select_fields}, batch_size=3)
+            found = TensorDict({name: ragged(own) for name, own in rows.items()}, batch_size=3)
+            origins = [{Field.STORED_ORIGIN: {"step": 1}} if row in stored else {} for row in range(3)]
+            tu.assign_non_tensor_stack(found, "extra_fields", origins)
+            return found
 
         monkeypatch.setattr(rollout_batch, "tq", SimpleNamespace(kv_batch_get=kv_batch_get))
         monkeypatch.setattr(PPOTrainer, "_compute_ref_log_prob", lambda _self, batch, metrics: batch)
         trainer = object.__new__(trainer_modes.GroupTrainerSync)
         trainer.config = OmegaConf.create({"algorithm": {"grpo_ext": options}})
-        batch, metrics = SimpleNamespace(keys=["a", "b", "c"], partition_id="train"), {}
+        batch, metrics = SimpleNamespace(keys=["a", "b", "c"], partition_id="train", tags=[{}] * 3), {}
         assert trainer._compute_ref_log_prob(batch, metrics) is batch
         return metrics | {"asked": asked}
 
@@ -173,8 +185,18 @@ class TestMetrics:
             "k2": (0.5 + 2.0 + 0.5) / 5,
             "k3": sum(math.exp(-ratio) + ratio - 1 for ratio in ratios) / 5,
         }
-        assert found.pop("asked") == ["old_log_probs", "ref_log_prob", "response_mask"]
+        assert found.pop("asked") == ["old_log_probs", "ref_log_prob", "response_mask", "extra_fields"]
         assert found == {f"actor/ref_kl_{name}": pytest.approx(mean) for name, mean in wanted.items()}
+
+    def test_stored_responses_are_no_samples_of_the_policy(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = self.metrics(monkeypatch, stored=[0, 2])
+        # Of the one token of the second row p − q is 2.
+        wanted = {"k1": 2.0, "k2": 2.0, "k3": math.exp(-2) + 1}
+        found.pop("asked")
+        assert found == {f"actor/ref_kl_{name}": pytest.approx(mean) for name, mean in wanted.items()}
+
+    def test_without_any_sample_nothing_is_logged(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.metrics(monkeypatch, stored=[0, 1, 2]).keys() == {"asked"}
 
     def test_turned_off_nothing_is_fetched(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.metrics(monkeypatch, ref_kl_metrics=False) == {"asked": []}
