@@ -25,7 +25,14 @@ parallel=(python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reord
 if (($#)) && [[ $1 != --all ]]; then
   "${parallel[@]}" "$@"
 else
+  # The contract takes one core; on the other the start of all trainings is made.
+  TRAININGS_CACHE=$(mktemp -d)
+  export TRAININGS_CACHE
+  trap 'rm -rf "$TRAININGS_CACHE"' EXIT
+  GRPO_VERL_EXT_CACHE=$TRAININGS_CACHE grpo-verl-ext prepare chain_sum --seed 1 > /dev/null &
+  start=$!
   bash tests/contract/against.sh 0.9.0
+  wait "$start"
   if (($#)); then export FUZZ_TIMES=3; fi
   # More than the two cores of a small machine: some tests wait for Ray, or for a process that they ended.
   "${parallel[@]}" -m "not e2e" --numprocesses 3 "$@"
