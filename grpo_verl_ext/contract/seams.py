@@ -299,6 +299,7 @@ SEAMS: list[Seam] = [
         Hands("self.step", by_place=2),
         ".reference.trainer",
         ".measure.gold_responses",
+        ".measure.rewarded_responses",
         ".measure.training_rewards",
     ),
     # Without it every run of a grid would count as one that ended before its last step.
@@ -618,7 +619,13 @@ SEAMS: list[Seam] = [
         Members("tokenizer", "processor", "hf_config"),
         ".measure.gold_responses",
     ),
-    seam(f"{_ACTOR_WORKER}.compute_log_prob", Called(("data",)), ".measure.gold_responses"),
+    seam(
+        f"{_ACTOR_WORKER}.compute_log_prob",
+        Called(("data",)),
+        ".measure.gold_responses",
+        ".measure.rewarded_responses",
+    ),
+    seam(f"{_ACTOR_WORKER}.compute_ref_log_prob", Called(("data",)), ".measure.rewarded_responses"),
     # Else the log-probs would be of another temperature, or of other tokens.
     seam(
         f"{TRAINER}._compute_ref_log_prob",
@@ -629,6 +636,16 @@ SEAMS: list[Seam] = [
             "response_from_nested(data.pop('log_probs'), data['response_mask'])",
         ),
         ".measure.gold_responses",
+    ),
+    # Else the reference would be another model: with LoRA the policy without its adapter.
+    seam(
+        f"{TRAINER}._compute_ref_log_prob",
+        Has(
+            "metadata['no_lora_adapter'] = True",
+            "output = self.actor_rollout_wg.compute_log_prob(batch)",
+            "output = self.ref_policy_wg.compute_ref_log_prob(batch)",
+        ),
+        ".measure.rewarded_responses",
     ),
     # Else no number of the reward function would be logged.
     seam(

@@ -22,6 +22,7 @@ from grpo_verl_ext.verl_plugin.config import written
 _RECORDS = (
     "reference.checks:REFERENCE_REFRESH",
     "measure.checks:GOLD_MEASUREMENT",
+    "measure.checks:REWARDED_MEASUREMENT",
     "measure.checks:TRAINING_REWARDS",
     "measure.checks:REQUEST_SEEDS",
     "stored.checks:STORED_RESPONSES",

@@ -140,6 +140,7 @@ BROKEN = {
         "def step(self, timing_raw: dict, metrics: dict)",
         f"{TRAINER}.step has its parameters in another order, timing_raw, metrics; "
         f"grpo_verl_ext.verl_plugin.measure.gold_responses overrides it, "
+        f"grpo_verl_ext.verl_plugin.measure.rewarded_responses overrides it, "
         f"grpo_verl_ext.verl_plugin.measure.training_rewards overrides it, "
         f"grpo_verl_ext.verl_plugin.reference.trainer overrides it",
     ),

@@ -49,6 +49,7 @@ REJECTED_RESPONSES = (
 )
 REJECTED_TOKENS = "tests/plugin/preflight/test_support.py::test_steps_count_for_the_tokens_that_are_left"
 MEASURED = "tests/plugin/measure/test_gold_responses.py::test_probabilities_of_what_verls_worker_computes"
+FITTED = "tests/plugin/measure/test_rewarded_responses.py::test_slope_and_r2_of_both_models"
 SEEDED = "tests/plugin/measure/test_request_seeds.py::test_each_request_has_a_seed_of_its_own"
 TEACHER = "tests/plugin/teacher/test_teacher_exact.py::test_four_updates_around_a_teacher"
 DISTILLED = "tests/plugin/preflight/test_support.py::test_distillation_is_added_to_the_loss"
@@ -65,6 +66,7 @@ EVERYWHERE: Mapping[str, str] = {
     "mask_truncated_completions": MASKED,
     "refresh": REFRESH,
     "gold_responses": MEASURED,
+    "rewarded_responses": FITTED,
     "seed_requests": SEEDED,
     "stored_responses": STORED,
     "recorded": RECORDED,
@@ -84,7 +86,7 @@ GVPO = ("gvpo_one", "gvpo_several")
 MEASURED_ROWS = ("statistic_one", "statistic_several")
 OURS = (
     *(*GVPO, *MEASURED_ROWS, "anchor_ref", "anchor_teacher", "process", "several_rewards", "refresh"),
-    *("gold_responses", "stored_responses", "recorded"),
+    *("gold_responses", "rewarded_responses", "stored_responses", "recorded"),
 )
 """Features that need a trainer mode of this package."""
 OTHER_DRIVER = {"token_loss": SAME_CALLS}
@@ -140,6 +142,7 @@ FEATURE_TITLES = {
     "mask_truncated_completions": "`mask_truncated_completions`",
     "refresh": "Reference refresh",
     "gold_responses": "`gold_responses`",
+    "rewarded_responses": "`rewarded_responses`",
     "seed_requests": "`seed_requests`",
     "stored_responses": "`stored_responses`",
     "recorded": "`stored_responses.old_log_probs=recorded`",

@@ -37,8 +37,9 @@ DETAILS = """
 
 
 GVPO needs a `grpo_ext_…` mode even for one update: under `sync` a failed session leaves a prompt fewer
-responses, and the loss the wrong k − 1. `gold_responses` needs such a mode, `seed_requests` `sync` or
-`grpo_ext_sync`. Where no driver asks, loss, estimator or worker refuses at its first call.
+responses, and the loss the wrong k − 1. `gold_responses` and `rewarded_responses` need such a mode,
+`seed_requests` `sync` or `grpo_ext_sync`. Where no driver asks, loss, estimator or worker refuses at its
+first call.
 
 FSDP2 is tested on one, two and four CPU ranks, FSDP1 on two. Megatron, veomni and torchtitan were not run:
 tests read in verl's sources that losses get the same counts and averaged gradients.
@@ -52,7 +53,7 @@ LINES = (
     *("dynamic_sampling", "mask_truncated_completions"),
 )
 """Features with the same cell in almost every context, written below the table."""
-MEASUREMENT = ("gold_responses", "seed_requests")
+MEASUREMENT = ("gold_responses", "rewarded_responses", "seed_requests")
 """Features that are no algorithm, for which a sentence is enough."""
 TITLES = {name: title for titles in CONTEXT_TITLES.values() for name, title in titles.items()}
 COLUMNS = [name for name in FEATURE_TITLES if name not in (*LINES, *MEASUREMENT)]

@@ -1,7 +1,7 @@
 """The records of the features that measure, and the checks of their settings before any rollout.
 
-They are the measurement of wanted responses, the metrics of training rewards, and the seeds of requests. The
-trainer checks the rows of the files.
+They are the measurements of wanted and of rewarded responses, the metrics of training rewards, and the seeds
+of requests. The trainer checks the rows of the files.
 """
 
 from pathlib import Path
@@ -10,11 +10,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT
+from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, SECTION
 from grpo_verl_ext.verl_plugin.batch.agent_names import check_loops_of_data
 from grpo_verl_ext.verl_plugin.config import (
     AGENT_LOOPS,
     GOLD_RESPONSES,
+    REWARDED_RESPONSES,
     SEED_REQUESTS,
     SEEDED_ROLLOUTS,
     Options,
@@ -32,31 +33,59 @@ def check_gold_responses(config: DictConfig) -> None:
     options = Options.from_config(config.algorithm).gold_responses
     if options is None:
         return
-    _refuse_replay(config)
+    _refuse_replay(config, GOLD_RESPONSES)
+    _check_files(config, options.names, GOLD_RESPONSES, {"response_key": options.response_key})
+
+
+def check_rewarded_responses(config: DictConfig) -> None:
+    """Refuse files without responses or rewards, replayed experts, and GVPO without a fixed anchor.
+
+    Raises:
+        SettingError: the first wrong setting.
+    """
+    whole = Options.from_config(config.algorithm)
+    options = whole.rewarded_responses
+    if options is None:
+        return
+    if whole.gvpo_anchor != "ref":
+        key = f"{SECTION}.gvpo_anchor"
+        raise SettingError(
+            key,
+            whole.gvpo_anchor,
+            why=f"{REWARDED_RESPONSES} measures the distance to GVPO's minimiser around the reference",
+            valid="ref",
+            fix=Line(f"{key}=ref", more=f", or ~{REWARDED_RESPONSES}"),
+        )
+    _refuse_replay(config, REWARDED_RESPONSES)
+    keys = {name: getattr(options, name) for name in ("responses_key", "rewards_key")}
+    _check_files(config, options.names, REWARDED_RESPONSES, keys)
+
+
+def _check_files(config: DictConfig, names: list[str], section: str, keys: dict[str, str]) -> None:
     if (config.data.get("custom_cls") or {}).get("path"):
         return  # its files may be anything
-    for name in options.names:
+    for name in names:
         file = home_resolved(name)
         if file.suffix == ".parquet" and file.is_file():
-            _check_file(file, options.response_key)
+            _check_file(file, section, keys)
 
 
-def _refuse_replay(config: DictConfig) -> None:
+def _refuse_replay(config: DictConfig, section: str) -> None:
     key = f"{ACTOR}.{config.actor_rollout_ref.actor.strategy}.router_replay.mode"
     if OmegaConf.select(config, key) == "R3":
         raise SettingError(
             key,
             "R3",
-            why=f"the responses of {GOLD_RESPONSES} have no rollout whose experts could be replayed",
+            why=f"the responses of {section} have no rollout whose experts could be replayed",
             valid=("disabled", "R2"),
-            fix=Line(f"~{GOLD_RESPONSES}"),
+            fix=Line(f"~{section}"),
         )
 
 
-def _check_file(file: Path, response_key: str) -> None:
+def _check_file(file: Path, section: str, keys: dict[str, str]) -> None:
     import pyarrow.parquet  # heavy, and this module is loaded in all processes of a training
 
-    key = f"{GOLD_RESPONSES}.files"
+    key = f"{section}.files"
     try:
         content = pyarrow.parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:
@@ -68,15 +97,16 @@ def _check_file(file: Path, response_key: str) -> None:
         ) from error
     if content.metadata.num_rows == 0:
         raise SettingError(key, str(file), why="it has no row to measure", fix=f"{key}=<another file>")
-    if not _has_column(content.schema_arrow, response_key):
-        key = f"{GOLD_RESPONSES}.response_key"
-        raise SettingError(
-            key,
-            response_key,
-            why=f"{file} has no such column",
-            valid=f"a dotted key of {', '.join(content.schema_arrow.names)}",
-            fix=f"{key}=<one of them>",
-        )
+    for name, column in keys.items():
+        if not _has_column(content.schema_arrow, column):
+            key = f"{section}.{name}"
+            raise SettingError(
+                key,
+                column,
+                why=f"{file} has no such column",
+                valid=f"a dotted key of {', '.join(content.schema_arrow.names)}",
+                fix=f"{key}=<one of them>",
+            )
 
 
 def _has_column(schema: Any, dotted: str) -> bool:
@@ -127,6 +157,14 @@ GOLD_MEASUREMENT = Feature(
     checks={"gold-responses": check_gold_responses},
     done_by_trainer={"gold_responses.files": "measures them"},
     trainer="measure.gold_responses:GoldResponseMixin",
+)
+REWARDED_MEASUREMENT = Feature(
+    uses={"rewarded_responses": has_option("rewarded_responses")},
+    is_measurement=True,
+    without_our_mode=f"the responses of {REWARDED_RESPONSES} are not measured there",
+    checks={"rewarded-responses": check_rewarded_responses},
+    done_by_trainer={"rewarded_responses.files": "measures them"},
+    trainer="measure.rewarded_responses:RewardedResponseMixin",
 )
 TRAINING_REWARDS = Feature(trainer="measure.training_rewards:TrainingRewardMixin")
 REQUEST_SEEDS = Feature(

@@ -4,7 +4,7 @@ Teacher forcing gives the exact probability of one response, where sampling esti
 other responses are missing from it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from math import ceil
@@ -24,16 +24,22 @@ from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.verl_plugin.batch.fields import clear, data_parallel_size, nested, put_rows
-from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, GoldResponseOptions, Options
+from grpo_verl_ext.verl_plugin.config import (
+    GOLD_RESPONSES,
+    GoldResponseOptions,
+    Options,
+    RewardedResponseOptions,
+)
 from grpo_verl_ext.verl_plugin.measure.training_rewards import reported_of_sampled, right_by_other_responses
 
 PARTITION = "grpo_ext_gold_responses"
 """Partition of TransferQueue in which the rows lie during a measurement."""
+_Section = GoldResponseOptions | RewardedResponseOptions
 
 
 @dataclass(frozen=True)
 class GoldRow:
-    """The tokens of a prompt and of its wanted response, which ends with the end of turn."""
+    """The tokens of a prompt and of a response to it, which ends with the end of turn."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -86,26 +92,43 @@ class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
         return Options.of_training(self.config.algorithm).gold_responses
 
     def _measure_gold_rows(self) -> tuple[float, float]:
-        """Compute the rows' log-probs by the actor, as verl does those of its rollouts.
-
-        Rows are repeated until every rank has equally many full micro-batches; only the first ones count.
-        """
-        rollout = self.config.actor_rollout_ref.rollout
-        unit = data_parallel_size(self.actor_rollout_wg)
-        if not rollout.log_prob_use_dynamic_bsz:
-            unit *= rollout.log_prob_micro_batch_size_per_gpu
-        count = ceil(len(self.gold_rows) / unit) * unit
-        batch = put_rows(PARTITION, [row.fields() for row in islice(cycle(self.gold_rows), count)])
-        batch.extra_info.update(
-            {"calculate_entropy": False, "compute_loss": False, "temperature": rollout.temperature}
-        )
-        self.actor_rollout_wg.compute_log_prob(batch)
-        measured = nested(batch.select_keys(batch.keys[: len(self.gold_rows)]), "log_probs", "response_mask")
-        clear(batch)
-        mask = measured["response_mask"]
-        log_prob = response_from_nested(measured["log_probs"], mask)
+        compute = self.actor_rollout_wg.compute_log_prob
+        log_prob, mask = measured(self, self.gold_rows, compute, self.config.actor_rollout_ref.rollout)
         means = ragged.response_probability(log_prob.values(), mask.values(), mask.offsets())
         return means[0].item(), means[1].item()
+
+
+def measured(
+    trainer: PPOTrainer,
+    rows: Sequence[GoldRow],
+    compute: Callable[[Any], object],
+    sizes: DictConfig,
+    **for_worker: object,
+) -> tuple[Any, Any]:
+    """Compute the log-probs of rows by a worker, as verl does those of its rollouts.
+
+    Rows are repeated until every rank has equally many full micro-batches; only the first ones count.
+
+    Args:
+        compute: the worker's call, with a batch.
+        sizes: verl's section with ``log_prob_use_dynamic_bsz`` and the worker's size of a micro-batch.
+        for_worker: what the worker is told beside verl's usual settings.
+
+    Returns:
+        Log-probs of the response tokens and their mask, both nested.
+    """
+    unit = data_parallel_size(trainer.actor_rollout_wg)
+    if not sizes.log_prob_use_dynamic_bsz:
+        unit *= sizes.log_prob_micro_batch_size_per_gpu
+    count = ceil(len(rows) / unit) * unit
+    batch = put_rows(PARTITION, [row.fields() for row in islice(cycle(rows), count)])
+    temperature = trainer.config.actor_rollout_ref.rollout.temperature
+    usual = {"calculate_entropy": False, "compute_loss": False, "temperature": temperature}
+    batch.extra_info.update(usual | for_worker)
+    compute(batch)
+    found = nested(batch.select_keys(batch.keys[: len(rows)]), "log_probs", "response_mask")
+    clear(batch)
+    return response_from_nested(found["log_probs"], found["response_mask"]), found["response_mask"]
 
 
 def read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow]:
@@ -115,14 +138,44 @@ def read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow]
         SettingError: no row, a row without the wanted response, a row beyond the budgets of the rollout, or a
             model that takes more than text.
     """
+    rows = []
+    for number, (row, prompt_ids, tokenizer) in enumerate(prompts(options, GOLD_RESPONSES, config)):
+        text = at(row, options.response_key)
+        if not isinstance(text, str):
+            key = f"{GOLD_RESPONSES}.response_key"
+            raise SettingError(
+                key,
+                options.response_key,
+                why=f"row {number} of {GOLD_RESPONSES}.files has {text!r} there",
+                valid="a text in every row",
+                fix=f"{key}=<another key>",
+            )
+        rows.append(GoldRow(prompt_ids, response_ids(text, tokenizer)))
+    check_rows(rows, options, GOLD_RESPONSES, config.data)
+    return rows
+
+
+def response_ids(text: str, tokenizer: Any) -> list[int]:
+    """Return the tokens of a whole response, with the end of turn."""
+    return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+
+
+def prompts(
+    options: _Section, section: str, config: DictConfig
+) -> Iterator[tuple[Mapping[str, Any], list[int], Any]]:
+    """Yield the first rows of the files, each with its prompt's tokens, and the tokenizer.
+
+    Raises:
+        SettingError: a model that takes more than text.
+    """
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
     if model.processor is not None:
         raise SettingError(
             MODEL,
             config.actor_rollout_ref.model.path,
-            why=f"it takes more than text, for which {GOLD_RESPONSES} has no positions",
+            why=f"it takes more than text, for which {section} has no positions",
             valid="a model of text",
-            fix=Line(f"~{GOLD_RESPONSES}"),
+            fix=Line(f"~{section}"),
         )
     # As verl reads its data, but for what would leave rows out or take others than the first.
     data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
@@ -132,36 +185,28 @@ def read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow]
     )
     count = min(len(dataset), options.samples or len(dataset))
     template = config.data.get("apply_chat_template_kwargs", {})
-    rows = []
     for number in range(count):
         row = dataset[number]
-        text = _wanted_response(row, number, options.response_key)
         prompt = apply_chat_template(model.tokenizer, row["raw_prompt"], **template)
-        ids = model.tokenizer.encode(text, add_special_tokens=False)
-        rows.append(GoldRow(normalize_token_ids(prompt), [*ids, model.tokenizer.eos_token_id]))
-    _check_rows(rows, options, config.data)
-    return rows
+        yield row, normalize_token_ids(prompt), model.tokenizer
 
 
-def _wanted_response(row: Mapping[str, Any], number: int, response_key: str) -> str:
+def at(row: Mapping[str, Any], dotted_key: str) -> Any:
+    """Return what a row has at a key; None where it has nothing."""
     value: Any = row
-    for name in response_key.split("."):
+    for name in dotted_key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
-    if not isinstance(value, str):
-        key = f"{GOLD_RESPONSES}.response_key"
-        raise SettingError(
-            key,
-            response_key,
-            why=f"row {number} of {GOLD_RESPONSES}.files has {value!r} there",
-            valid="a text in every row",
-            fix=f"{key}=<another key>",
-        )
     return value
 
 
-def _check_rows(rows: list[GoldRow], options: GoldResponseOptions, data: DictConfig) -> None:
+def check_rows(rows: Sequence[GoldRow], options: _Section, section: str, data: DictConfig) -> None:
+    """Refuse rows that no rollout could have.
+
+    Raises:
+        SettingError: no row, or a row beyond the budgets of the rollout.
+    """
     if not rows:
-        key = f"{GOLD_RESPONSES}.files"
+        key = f"{section}.files"
         raise SettingError(
             key, ", ".join(options.names), why="there is no row to measure", fix=f"{key}=<another file>"
         )
@@ -175,7 +220,7 @@ def _check_rows(rows: list[GoldRow], options: GoldResponseOptions, data: DictCon
             raise SettingError(
                 f"data.{key}",
                 data[key],
-                why=f"row {number} of {GOLD_RESPONSES}.files has a {name} of {lengths[number]} tokens",
+                why=f"row {number} of {section}.files has a {name} of {lengths[number]} tokens",
                 valid=f"at least {max(lengths)}",
-                fix=Line(f"data.{key}={max(lengths)}", more=f", or ~{GOLD_RESPONSES}"),
+                fix=Line(f"data.{key}={max(lengths)}", more=f", or ~{section}"),
             )

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import AGENT_LOOP, ESTIMATOR, LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin import tier, usage
-from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, REWARD_MANAGER, SEED_REQUESTS
+from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, REWARD_MANAGER, REWARDED_RESPONSES, SEED_REQUESTS
 from grpo_verl_ext.verl_plugin.preflight.training import features
 
 _FILTER = "algorithm.filter_groups.enable"
@@ -33,6 +33,7 @@ KEYS: Mapping[str, str] = {
     "recorded": f"{_STORED}.old_log_probs",
     "history": f"{_STORED}.source",
     "gold_responses": GOLD_RESPONSES,
+    "rewarded_responses": REWARDED_RESPONSES,
     "seed_requests": SEED_REQUESTS,
     "dynamic_sampling": _FILTER,
 }
@@ -42,6 +43,7 @@ _WITHOUT: Mapping[str, Line] = {
     _FILTER: Line(f"{_FILTER}=false"),
     f"{SECTION}.ref_model_sync_steps": Line(f"~{SECTION}.ref_model_sync_steps"),
     GOLD_RESPONSES: Line(f"~{GOLD_RESPONSES}"),
+    REWARDED_RESPONSES: Line(f"~{REWARDED_RESPONSES}"),
     SEED_REQUESTS: Line(f"~{SEED_REQUESTS}"),
     f"{ROLLOUT}.seed": Line(f"~{ROLLOUT}.seed"),
 }

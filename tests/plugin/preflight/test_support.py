@@ -89,6 +89,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dynamic_sampling": GRPO | {"algorithm.filter_groups": {"enable": True, "metric": "acc"}},
     "mask_truncated_completions": GRPO | {"algorithm.grpo_ext.mask_truncated_completions": True},
     "gold_responses": GRPO | {"algorithm.grpo_ext.gold_responses": {"files": "test.parquet"}},
+    "rewarded_responses": GRPO | {"algorithm.grpo_ext.rewarded_responses": {"files": "rewarded.parquet"}},
     "seed_requests": GRPO | {"algorithm.grpo_ext.seed_requests": 1},
 }
 """Keys that make a training use each feature."""

@@ -34,6 +34,10 @@ REFUSED = {
         f"{SECTION}.stored_responses",
     ),
     "gold": (("+algo=grpo", f"++{SECTION}.gold_responses.files=[a.parquet]"), f"{SECTION}.gold_responses"),
+    "rewarded": (
+        ("+algo=grpo", f"++{SECTION}.rewarded_responses.files=[a.parquet]"),
+        f"{SECTION}.rewarded_responses",
+    ),
     "seeds": (("+algo=grpo", f"++{SECTION}.seed_requests=1"), f"{SECTION}.seed_requests"),
     "loop": (
         ("+algo=grpo", "actor_rollout_ref.rollout.agent.default_agent_loop=grpo_ext_tool_agent"),
