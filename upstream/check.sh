@@ -12,7 +12,7 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [[ -d $CLONE/transfer_queue ]]; then
   NAMES=(transfer_queue)
 else
-  NAMES=(dr_grpo dppo_script geo_mean legacy_rewards gdpo value_head weight_socket)
+  NAMES=(dr_grpo dppo_script geo_mean cov legacy_rewards gdpo value_head weight_socket)
 fi
 if (($# > 1)); then NAMES=("${@:2}"); fi
 

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,7 +14,12 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
 ROWS, PROMPT = 16, 2
-SHARES = {"kl_cov": 0.002, "clip_cov": 0.0002}  # the authors', as are the other values
+OPTIONS = {  # the authors' values
+    "kl_cov": {"kl_cov_ratio": 0.002, "ppo_kl_coef": 1.0},
+    "clip_cov": {"clip_cov_ratio": 0.0002, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0},
+}
+WITHOUT = {"kl_cov": {"ppo_kl_coef": 0.0}, "clip_cov": {"clip_cov_lb": 5.0}}
+"""No token is penalized, none can be drawn."""
 torch.manual_seed(0)
 LENGTHS = torch.randint(50, 1001, (ROWS,)).tolist()
 LOG_PROBS = [-torch.empty(PROMPT + length, dtype=torch.float64).exponential_(2) for length in LENGTHS]
@@ -21,59 +27,43 @@ OLD = [row[PROMPT - 1 : -1] + 0.1 * torch.randn(len(row) - PROMPT, dtype=torch.f
 ADVANTAGES = [torch.randn(1, dtype=torch.float64).expand(length) for length in LENGTHS]
 
 
-class Engine:
-    """What `TrainingWorker.train_batch` needs of an engine; the log-probs themselves are the parameters."""
-
-    def __init__(self, rows_per_micro_batch: int) -> None:
-        self.rows_per_micro_batch = rows_per_micro_batch
-        self.log_probs = [row.clone().requires_grad_() for row in LOG_PROBS]
-
-    def train_mode(self, **_: Any) -> nullcontext[None]:
-        return nullcontext()
-
-    eval_mode = train_mode
-
-    def get_data_parallel_group(self) -> None:
-        return None
-
-    def is_mp_src_rank_with_outputs(self) -> bool:
-        return False
-
-    def output(self, rows: Tensor) -> dict[str, Tensor]:
-        return {"log_probs": ragged([self.log_probs[row] for row in rows])}
-
-    def infer_batch(self, data: TensorDict, loss_function: None = None) -> dict[str, Any]:
-        return {"model_output": self.output(torch.arange(ROWS))}
-
-    def train_batch(self, data: TensorDict, loss_function: Any) -> None:
-        for rows in torch.arange(ROWS).split(self.rows_per_micro_batch):
-            part = tu.index_select_tensor_dict(data, rows)
-            tu.assign_non_tensor(part, dp_size=1, batch_num_tokens=sum(LENGTHS), global_batch_size=ROWS)
-            loss_function(model_output=self.output(rows), data=part)[0].backward()
-
-
 def ragged(rows: list[Tensor]) -> Tensor:
+    """Return the rows as the v1 trainer passes them."""
     return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
-def gradient(loss_mode: str, rows_per_micro_batch: int) -> Tensor:
-    """Return that of the mini-batch, micro-batch by micro-batch."""
-    options = PolicyLossConfig(loss_mode=loss_mode, ppo_kl_coef=1.0, **{f"{loss_mode}_ratio": SHARES[loss_mode]})
+def gradient(loss_mode: str, rows_per_micro_batch: int, **options: float) -> Tensor:
+    """Return that of the mini-batch by verl's worker; the log-probs themselves are the parameters."""
+    log_probs = [row.clone().requires_grad_() for row in LOG_PROBS]
+
+    def output(rows: Tensor) -> dict[str, Tensor]:
+        return {"log_probs": ragged([log_probs[row] for row in rows])}
+
+    def train_batch(data: TensorDict, loss_function: Any) -> None:
+        for rows in torch.arange(ROWS).split(rows_per_micro_batch):
+            part = tu.index_select_tensor_dict(data, rows)
+            tu.assign_non_tensor(part, dp_size=1, batch_num_tokens=sum(LENGTHS), global_batch_size=ROWS)
+            loss_function(model_output=output(rows), data=part)[0].backward()
+
     config = ActorConfig(
         strategy="fsdp",
         rollout_n=1,
         ppo_micro_batch_size_per_gpu=1,
-        policy_loss=options,
+        policy_loss=PolicyLossConfig(loss_mode=loss_mode, **OPTIONS[loss_mode] | options),
         clip_ratio_low=1.0,
         clip_ratio_high=1.0,
     )
     worker = object.__new__(TrainingWorker)
-    worker.engine, worker.engine_config, worker.model_config = (
-        Engine(rows_per_micro_batch),
-        FSDPEngineConfig(),
-        {},
-    )
+    worker.engine_config, worker.model_config = FSDPEngineConfig(), {}
     worker.loss_fn = partial(ppo_loss, config=config)
+    worker.engine = SimpleNamespace(
+        train_mode=lambda **_: nullcontext(),
+        eval_mode=lambda **_: nullcontext(),
+        train_batch=train_batch,
+        infer_batch=lambda _: {"model_output": output(torch.arange(ROWS))},
+        get_data_parallel_group=lambda: None,
+        is_mp_src_rank_with_outputs=lambda: False,
+    )
     fields = {
         "prompts": ragged([torch.ones(PROMPT, dtype=torch.long)] * ROWS),
         "responses": ragged([torch.ones(length, dtype=torch.long) for length in LENGTHS]),
@@ -82,11 +72,19 @@ def gradient(loss_mode: str, rows_per_micro_batch: int) -> Tensor:
         "advantages": ragged(ADVANTAGES),
     }
     worker.train_batch(TensorDict(fields, batch_size=ROWS))
-    return torch.cat([row.grad for row in worker.engine.log_probs])
+    return torch.cat([row.grad for row in log_probs if row.grad is not None])
 
 
-for loss_mode in SHARES:
+print(f"{ROWS} responses, {sum(LENGTHS)} tokens")
+for loss_mode in OPTIONS:
     whole = gradient(loss_mode, ROWS)
+    own_part = whole - gradient(loss_mode, ROWS, **WITHOUT[loss_mode])
+    print(f"{loss_mode}, one micro-batch: {own_part.count_nonzero()} selected")
     for size in (8, 4, 2, 1):
-        change = float((gradient(loss_mode, size) - whole).norm() / whole.norm())
-        print(f"{loss_mode}, {ROWS} responses in micro-batches of {size}: the gradient changes by {change:.1%}")
+        split = gradient(loss_mode, size)
+        selected = (split - gradient(loss_mode, size, **WITHOUT[loss_mode])).count_nonzero()
+        change, of_own_part = ((split - whole).norm() / part.norm() for part in (whole, own_part))
+        print(
+            f"{loss_mode}, micro-batches of {size}: {selected} selected, the gradient changes by "
+            f"{change:.1%}, {loss_mode}'s own part of it by {of_own_part:.0%}"
+        )
