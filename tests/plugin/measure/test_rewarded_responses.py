@@ -10,7 +10,7 @@ import pandas
 import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
-from test_gold_responses import Queue, changed, computed_by, log_probs_of
+from test_gold_responses import Compute, Queue, changed, computed_by, log_probs_of
 from transfer_queue import KVBatchMeta
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
@@ -89,8 +89,8 @@ def line(points: list[list[tuple[float, float]]]) -> tuple[float, float]:
 def stepped(
     config: DictConfig,
     monkeypatch: pytest.MonkeyPatch,
-    policy: torch.nn.Module,
-    reference: torch.nn.Module,
+    policy: Compute,
+    reference: Compute,
     *,
     step: int = 1,
     adapter: bool = False,
@@ -99,8 +99,13 @@ def stepped(
     queue, asked = Queue(), list[KVBatchMeta]()
 
     def by_actor(batch: KVBatchMeta) -> None:
-        without = batch.extra_info.get("no_lora_adapter", False)
-        computed_by(reference if without else policy, asked)(queue, batch)
+        asked.append(batch)
+        compute = reference if batch.extra_info.get("no_lora_adapter", False) else policy
+        compute(queue, batch)
+
+    def by_reference(batch: KVBatchMeta) -> None:
+        asked.append(batch)
+        reference(queue, batch)
 
     monkeypatch.setattr(rollout_batch, "tq", queue)
     monkeypatch.setattr(PPOTrainer, "_init_dataloader", lambda _: None)
@@ -110,9 +115,7 @@ def stepped(
     trainer = object.__new__(trainer_modes.GroupTrainerSync)
     trainer.config, trainer.global_steps, trainer.ref_in_actor = config, step, adapter
     trainer.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": [0, 1]}, compute_log_prob=by_actor)
-    trainer.ref_policy_wg = SimpleNamespace(
-        compute_ref_log_prob=lambda batch: computed_by(reference, asked)(queue, batch)
-    )
+    trainer.ref_policy_wg = SimpleNamespace(compute_ref_log_prob=by_reference)
     trainer._init_dataloader()
     metrics: dict[str, Any] = {}
     timing: dict[str, float] = {}
@@ -141,7 +144,7 @@ def test_slope_and_r2_of_both_models(
     adapter: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = stepped(plain, monkeypatch, model, reference, adapter=adapter)
+    found = stepped(plain, monkeypatch, computed_by(model), computed_by(reference), adapter=adapter)
     slope, r2 = expected(plain, model, reference)
     assert slope != pytest.approx(0, abs=1e-4)
     assert found.metrics == {
@@ -168,20 +171,11 @@ def test_a_policy_at_the_minimiser_has_slope_and_r2_of_one(
             # the first token of the response
             fields["log_probs"][len(fields["prompts"]) - 1] += next(rewards) / BETA + next(factor)
 
-    trainer_calls = {"actor": optimal, "reference": computed_by(model)}
-    queue = Queue()
-    monkeypatch.setattr(rollout_batch, "tq", queue)
-    monkeypatch.setattr(PPOTrainer, "_init_dataloader", lambda _: None)
-    trainer = object.__new__(trainer_modes.GroupTrainerSync)
-    trainer.config, trainer.global_steps, trainer.ref_in_actor = plain, 1, False
-    trainer.actor_rollout_wg = SimpleNamespace(
-        _dispatch_info={"actor": [0]}, compute_log_prob=lambda batch: trainer_calls["actor"](queue, batch)
-    )
-    trainer.ref_policy_wg = SimpleNamespace(
-        compute_ref_log_prob=lambda batch: trainer_calls["reference"](queue, batch)
-    )
-    trainer._init_dataloader()
-    assert trainer._measure_fit() == pytest.approx((1.0, 1.0), rel=1e-9)
+    found = stepped(plain, monkeypatch, optimal, computed_by(model))
+    assert found.metrics == {
+        "rewarded_response/fit_slope": pytest.approx(1.0, rel=1e-9),
+        "rewarded_response/fit_r2": pytest.approx(1.0, rel=1e-9),
+    }
 
 
 @pytest.mark.parametrize(("step", "measured"), [(1, False), (3, True)])
@@ -193,7 +187,7 @@ def test_every_few_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = changed(plain, algorithm__grpo_ext__rewarded_responses__freq=3)
-    found = stepped(config, monkeypatch, model, model, step=step)
+    found = stepped(config, monkeypatch, computed_by(model), computed_by(model), step=step)
     assert bool(found.metrics) == bool(found.timing) == bool(found.asked) == measured
 
 
