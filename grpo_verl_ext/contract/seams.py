@@ -372,7 +372,7 @@ SEAMS: list[Seam] = [
         ".steps.trainer",
     ),
     seam("transfer_queue.KVBatchMeta.reorder", Called(("indexes",)), ".mini_batch.trainer"),
-    seam("transfer_queue.KVBatchMeta.select_keys", Called(("keys_to_select",)), ".measure.gold_responses"),
+    seam("transfer_queue.KVBatchMeta.select_keys", Called(("keys_to_select",)), ".measure.fixed_responses"),
     seam("transfer_queue.get_client", Called(), ".batch.sessions"),
     seam("transfer_queue.kv_list", Called(("partition_id",)), ".batch.sessions"),
     # Else rows would be put into wrong groups.
@@ -601,23 +601,23 @@ SEAMS: list[Seam] = [
     seam(
         "verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder._render_tokens",
         Has("apply_chat_template(self.tokenizer, messages", "return normalize_token_ids(tokenized)"),
-        ".measure.gold_responses",
+        ".measure.fixed_responses",
     ),
     seam(
         "verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder.build_initial_tokens",
         Has("self._render_tokens(messages, add_generation_prompt=True"),
-        ".measure.gold_responses",
+        ".measure.fixed_responses",
     ),
     # Else rows would be left out, or others measured than the first.
     seam(
         "verl.utils.dataset.rl_dataset.RLHFDataset.__init__",
         Has("config.get('filter_overlong_prompts', True)", "config.get('shuffle', False)"),
-        ".measure.gold_responses",
+        ".measure.fixed_responses",
     ),
     seam(
         "verl.workers.config.HFModelConfig",
         Members("tokenizer", "processor", "hf_config"),
-        ".measure.gold_responses",
+        ".measure.fixed_responses",
     ),
     seam(
         f"{_ACTOR_WORKER}.compute_log_prob",
@@ -635,7 +635,7 @@ SEAMS: list[Seam] = [
             "'temperature': self.config.actor_rollout_ref.rollout.temperature",
             "response_from_nested(data.pop('log_probs'), data['response_mask'])",
         ),
-        ".measure.gold_responses",
+        ".measure.fixed_responses",
     ),
     # Else the reference would be another model: with LoRA the policy without its adapter.
     seam(
@@ -775,7 +775,7 @@ SEAMS: list[Seam] = [
     ),
     seam(CONFIGURATION, Keys(values={"algorithm.norm_adv_by_std_in_grpo": True}), ".config", ".estimators"),
     seam(CONFIGURATION, Keys("actor_rollout_ref.actor.rollout_n"), ".loss_config", "catalogue.averages"),
-    seam(CONFIGURATION, Keys("data.shuffle"), ".measure.gold_responses"),
+    seam(CONFIGURATION, Keys("data.shuffle"), ".measure.fixed_responses"),
     seam(
         CONFIGURATION,
         Keys(

@@ -183,7 +183,7 @@ BROKEN = {
         "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor)",
         "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor, width: int)",
         "verl.workers.utils.padding.response_from_nested now asks for width; "
-        "grpo_verl_ext.verl_plugin.measure.gold_responses calls it, "
+        "grpo_verl_ext.verl_plugin.measure.fixed_responses calls it, "
         "grpo_verl_ext.verl_plugin.mini_batch.worker calls it",
     ),
     "a called function takes its arguments in another order": (
@@ -191,7 +191,7 @@ BROKEN = {
         "def response_from_nested(tensor: torch.Tensor, response_mask: torch.Tensor)",
         "def response_from_nested(response_mask: torch.Tensor, tensor: torch.Tensor)",
         "verl.workers.utils.padding.response_from_nested takes response_mask where it took tensor; "
-        "grpo_verl_ext.verl_plugin.measure.gold_responses calls it, "
+        "grpo_verl_ext.verl_plugin.measure.fixed_responses calls it, "
         "grpo_verl_ext.verl_plugin.mini_batch.worker calls it",
     ),
     "a call hands less": (

@@ -17,8 +17,8 @@ from grpo_verl_ext.algorithms import gvpo_terms, ragged
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.options import is_number
 from grpo_verl_ext.verl_plugin.config import REWARDED_RESPONSES, Options, RewardedResponseOptions
-from grpo_verl_ext.verl_plugin.measure.gold_responses import (
-    GoldRow,
+from grpo_verl_ext.verl_plugin.measure.fixed_responses import (
+    FixedResponse,
     at,
     check_rows,
     measured,
@@ -81,7 +81,7 @@ class RewardedRows:
             SettingError: no row, a row without responses or without a number for each, a response beyond the
                 budget of the rollout, or a model that takes more than text.
         """
-        self.rows: list[GoldRow] = []
+        self.rows: list[FixedResponse] = []
         rewards: list[float] = []
         numbers: list[int] = []
         for number, (row, prompt_ids, tokenizer) in enumerate(prompts(options, REWARDED_RESPONSES, config)):
@@ -91,7 +91,7 @@ class RewardedRows:
             for response in responses:
                 is_text = isinstance(response, str)
                 ids = response_ids(response, tokenizer) if is_text else [int(each) for each in response]
-                self.rows.append(GoldRow(prompt_ids, ids))
+                self.rows.append(FixedResponse(prompt_ids, ids))
             rewards += map(float, own)
             numbers += [number] * len(own)
         check_rows(self.rows, options, REWARDED_RESPONSES, config.data)

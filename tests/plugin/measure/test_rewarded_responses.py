@@ -21,7 +21,7 @@ from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.measure.checks import check_rewarded_responses
-from grpo_verl_ext.verl_plugin.measure.gold_responses import PARTITION, GoldRow
+from grpo_verl_ext.verl_plugin.measure.fixed_responses import PARTITION, FixedResponse
 from grpo_verl_ext.verl_plugin.measure.rewarded_responses import RewardedRows
 
 SECTION = "algorithm.grpo_ext.rewarded_responses"
@@ -205,7 +205,7 @@ class TestRows:
         (first, second) = rows_of(
             changed(plain, algorithm__grpo_ext__rewarded_responses__files=str(file))
         ).rows
-        assert first == GoldRow(texts.rows[0].prompt_ids, [7, 8])
+        assert first == FixedResponse(texts.rows[0].prompt_ids, [7, 8])
         assert second.response_ids == [9]
 
     @pytest.mark.parametrize(
