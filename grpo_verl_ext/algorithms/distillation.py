@@ -13,7 +13,8 @@ responses is ever sampled, π_θ = π_T e^{c |y|^α} on S with any c. With rewar
 π_T e^{(R/β + c) |y|^α}, normalised by c; for α = 0 that is π_T e^{R/β}.
 
 The loss takes one number a response from the teacher, so the teacher needs neither the student's vocabulary
-nor its tokenizer.
+nor its tokenizer. A response is then a text: where several sequences of the student's tokens are one text,
+only one of them may count, for else π_θ(text) were π_T(text) times their number.
 
 Shapes: (B,) one number per response, in any order; log-probs in nats. Nothing has a gradient here.
 """

@@ -119,21 +119,26 @@ def advise_sampling(config: DictConfig) -> Iterator[Problem]:
 def _advise_kl(config: DictConfig) -> Iterator[Problem]:
     """Warn of a KL beside GVPO's own, or an entropy bonus: both move the minimiser (arXiv 2504.19599)."""
     actor = config.actor_rollout_ref.actor
-    found = {
-        f"{ACTOR}.kl_loss_coef": actor.use_kl_loss and actor.kl_loss_coef,
-        "algorithm.use_kl_in_reward": config.algorithm.use_kl_in_reward,
-        f"{ACTOR}.entropy_coeff": actor.entropy_coeff,
-    }
-    for key, value in found.items():
-        if value:
-            what = "an entropy bonus" if key.endswith("entropy_coeff") else "a KL beside GVPO's own"
-            yield Problem(
-                key,
-                value,
-                why=f"{what} moves its minimiser away from π' e^{{R/β}} (arXiv 2504.19599, Theorem 1, whose "
-                "authors use none)",
-                fix=Line(f"{key}={'false' if value is True else 0}"),
-            )
+    if actor.use_kl_loss and actor.kl_loss_coef:
+        yield _moves("a KL beside GVPO's own", f"{ACTOR}.kl_loss_coef", actor.kl_loss_coef, "0")
+    if actor.entropy_coeff:
+        yield _moves("an entropy bonus", f"{ACTOR}.entropy_coeff", actor.entropy_coeff, "0")
+
+
+def _advise_kl_in_reward(config: DictConfig) -> Iterator[Problem]:
+    """Warn of a KL in the reward, which moves the minimiser, too."""
+    if config.algorithm.use_kl_in_reward:
+        yield _moves("a KL beside GVPO's own", "algorithm.use_kl_in_reward", True, "false")
+
+
+def _moves(what: str, key: str, value: object, typed: str) -> Problem:
+    return Problem(
+        key,
+        value,
+        why=f"{what} moves its minimiser away from π' e^{{R/β}} (arXiv 2504.19599, Theorem 1, whose authors "
+        "use none)",
+        fix=Line(f"{key}={typed}"),
+    )
 
 
 _DOC = f"""{squared_error.__doc__}
@@ -165,7 +170,7 @@ GVPO = Algorithm(
         sums_to_zero=True,
         one_output=ONE_OUTPUT,
         checks={"groups": _check_anchor},
-        advice={"sampling": advise_sampling},
+        advice={"sampling": advise_sampling, "gvpo-kl-in-reward": _advise_kl_in_reward},
     ),
     GVPO_LOSS,
     paired=True,

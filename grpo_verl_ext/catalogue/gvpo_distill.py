@@ -39,14 +39,14 @@ def _check_teacher(config: DictConfig) -> None:
         )
 
 
-def _advise_filter(config: DictConfig) -> Iterator[Problem]:
-    """Warn of dynamic sampling, which leaves prompts out by their rewards."""
-    key = "algorithm.filter_groups.enable"
+def _advise_reward(config: DictConfig) -> Iterator[Problem]:
+    """Warn of a KL in the reward, which no reward brings into the loss."""
+    key = "algorithm.use_kl_in_reward"
     if setting(config, key, False):
         yield Problem(
             key,
             True,
-            why="it leaves out prompts whose responses have equal rewards, and no reward counts here",
+            why="no reward counts here, so that the KL is computed for nothing",
             fix=Line(f"{key}=false"),
         )
 
@@ -62,7 +62,7 @@ GVPO_DISTILL = Algorithm(
         needs_teacher=True,
         one_output=ONE_OUTPUT,
         checks={"distillation": _check_teacher},
-        advice={"sampling": advise_sampling, "distillation-filter": _advise_filter},
+        advice={"sampling": advise_sampling, "distillation-reward": _advise_reward},
     ),
     GVPO_LOSS,
     paired=True,

@@ -193,7 +193,7 @@ class TeacherOptions(Section):
         "tokens", "what a server is given: the policy's tokens, or their text in the teacher's own tokens"
     )
     timeout: Annotated[Number, Field(gt=0)] = option(
-        300.0, "seconds that a server may take for one response", "a finite number > 0", "300"
+        300.0, "seconds for which a server may answer nothing", "a finite number > 0", "300"
     )
     retries: Annotated[int, Field(ge=0, le=100)] = option(
         2, "attempts after the first", "an integer from 0 to 100", "2"

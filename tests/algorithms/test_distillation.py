@@ -119,6 +119,28 @@ def test_the_estimator_is_unbiased(k, alpha):
     torch.testing.assert_close(gradient, wanted, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING)
+def test_a_text_in_two_spellings_would_count_twice(sampling):
+    """Two sequences that are one text get its whole probability each; `teacher.text` leaves one out."""
+    teacher = torch.tensor([0.5, 0.5, 0.2, 0.2, 0.1], dtype=F64).log()  # of texts a, a, b, c, d
+
+    def loss(policy: Tensor) -> Tensor:
+        apart, weights = policy - teacher, sampling(policy.detach())
+        return 0.5 * (weights * (apart - (weights * apart).sum()).square()).sum()
+
+    found = minimise(loss, START).exp()
+    assert found[:2].sum().item() == pytest.approx(1 / 1.5, abs=1e-6)
+    one_spelling = torch.tensor([True, False, True, True, True])
+    kept = OTHER * one_spelling / (OTHER * one_spelling).sum()
+
+    def loss_of_kept(policy: Tensor) -> Tensor:
+        apart = policy - teacher
+        return 0.5 * (kept * (apart - (kept * apart).sum()).square()).sum()
+
+    found = minimise(loss_of_kept, START).exp()[one_spelling]
+    assert torch.allclose(found / found.sum(), teacher.exp()[one_spelling], atol=1e-6)
+
+
 def test_weights_of_lengths_by_hand():
     lengths = torch.tensor([1, 4, 16, 0])
     assert gvpo.length_weight(lengths, 0.5).tolist() == [1, 0.5, 0.25, 1]

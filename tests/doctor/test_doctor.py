@@ -361,7 +361,7 @@ WRONG = {
         ["+algorithm.grpo_ext.ref_model_sync_steps=5", "trainer.v1.trainer_mode=grpo_ext_sync"],
         "reference",
     ),
-    "a KL beside GVPO's own": ("gvpo", ["algorithm.use_kl_in_reward=true"], "gvpo-kl"),
+    "a KL beside GVPO's own": ("gvpo", ["algorithm.use_kl_in_reward=true"], "gvpo-kl-in-reward"),
     "an option that verl's estimator does not read": (
         "ppo",
         ["+algorithm.grpo_ext.mask_truncated_completions=true"],

@@ -20,7 +20,7 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 from tensordict import NonTensorData, TensorDict
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transfer_queue import KVBatchMeta
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
 from verl.trainer.ppo import padding_utils
@@ -44,7 +44,7 @@ def small_tokenizer() -> PreTrainedTokenizerFast:
     """Four letters and an end of turn; a letter is a token."""
     words = {letter: number for number, letter in enumerate((*LETTERS, END))}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=END))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token=END, chat_template=TEMPLATE
     )

@@ -33,6 +33,7 @@ DETAILS = """
 - *Losses of tokens*: all but `gvpo`, presets on verl's losses included.
 - *GVPO, one update per rollout*: `ppo_epochs=1`, one mini-batch per rollout, `parameter_sync_step=1` where
   the mode has it, no `bypass_mode`.
+- *`gvpo_anchor`*: the anchor alone; what GVPO's columns refuse is refused with every anchor.
 - *Any other*: an engine of your own. `rollout_is`, `bypass_mode`: under `algorithm.rollout_correction`.
 
 

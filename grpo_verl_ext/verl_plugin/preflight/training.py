@@ -30,6 +30,7 @@ from grpo_verl_ext.verl_plugin.config import (
 )
 from grpo_verl_ext.verl_plugin.features import Uses, all_features
 from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
+from grpo_verl_ext.verl_plugin.teacher.checks import has_teacher
 
 STRATEGY = f"{ACTOR}.strategy"
 _KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
@@ -160,6 +161,7 @@ _BYPASS = _is_on(BYPASS)
 _WEIGHTS = _not(_is(f"{CORRECTION}.rollout_is", None))
 _DISTILS = _is_on("distillation.enabled")
 _TASK_REWARDS = _is_on(f"{DISTILLATION}.use_task_rewards", True)
+_DISTILS_ONLY = _all(_DISTILS, _not(_TASK_REWARDS), _not(has_teacher))
 _TOP_K = _is(f"{DISTILLATION}.loss_mode", "forward_kl_topk")
 
 CONTEXTS: Mapping[str, Uses] = {
@@ -180,9 +182,9 @@ CONTEXTS: Mapping[str, Uses] = {
     "bypass": _BYPASS,
     "bypassed_weights": _all(_BYPASS, _WEIGHTS),
     "bypassed_rejection": _all(_BYPASS, _rejects("tokens", "sequences")),
-    "distillation": _all(_DISTILS, _TASK_REWARDS, _not(_TOP_K)),
-    "distillation_top_k": _all(_DISTILS, _TASK_REWARDS, _TOP_K),
-    "distillation_only": _all(_DISTILS, _not(_TASK_REWARDS)),
+    "distillation": _all(_DISTILS, _not(_DISTILS_ONLY), _not(_TOP_K)),
+    "distillation_top_k": _all(_DISTILS, _not(_DISTILS_ONLY), _TOP_K),
+    "distillation_only": _DISTILS_ONLY,
     "kl_in_reward": _all(_is_on("algorithm.use_kl_in_reward"), _is_on(_KL_COEFFICIENT)),
     "overlong": overlong_punishment,
     "response_models": _scores_responses,

@@ -79,6 +79,14 @@ def _check_recorded(config: DictConfig, options: Options) -> None:
             valid="false",
             fix=Line(f"{_ENABLED}=false"),
         )
+    for name in TeacherOptions.model_fields.keys() & written(config.algorithm)["teacher"].keys() - {"source"}:
+        raise SettingError(
+            f"{_KEY}.{name}",
+            getattr(options.of_teacher, name),
+            why=f"{_KEY}.source is recorded, and nothing asks a server",
+            valid="not set",
+            fix=Line(f"~{_KEY}.{name}"),
+        )
     rejection = f"{CORRECTION}.rollout_rs"
     if setting(config, rejection) is not None:
         raise SettingError(
@@ -142,8 +150,20 @@ def advise_temperature(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-_REFUSED = (("use_task_rewards", False), ("loss_mode", "forward_kl_topk"))
-"""Settings of verl's distillation loss that `preflight.support` refuses."""
+def advise_filter(config: DictConfig) -> Iterator[Problem]:
+    """Warn of dynamic sampling, which leaves prompts out by their rewards."""
+    key = "algorithm.filter_groups.enable"
+    if has_teacher(config) and setting(config, key, False):
+        yield Problem(
+            key,
+            True,
+            why="it leaves out prompts whose responses have equal rewards, which the teacher would pull, too",
+            fix=Line(f"{key}=false"),
+        )
+
+
+_REFUSED = ("loss_mode", "forward_kl_topk")
+"""The setting of verl's distillation loss that `preflight.support` refuses."""
 
 
 def advise_distillation_loss(config: DictConfig) -> Iterator[Problem]:
@@ -156,7 +176,7 @@ def advise_distillation_loss(config: DictConfig) -> Iterator[Problem]:
     for name, value in defaults.distillation_loss.items():
         key = f"{DISTILLATION}.{name}"
         found = setting(config, key, value)
-        if found != value and (name, found) not in _REFUSED:
+        if found != value and (name, found) != _REFUSED:
             yield Problem(
                 key,
                 found,
@@ -172,6 +192,10 @@ TEACHER = Feature(
     without_our_mode="algorithm.grpo_ext.gvpo_anchor=teacher needs the teacher's log-probs in the targets, "
     "where only a trainer mode of this package puts them",
     checks={"teacher": check_teacher},
-    advice={"teacher-temperature": advise_temperature, "distillation-loss": advise_distillation_loss},
+    advice={
+        "teacher-temperature": advise_temperature,
+        "teacher-filter": advise_filter,
+        "distillation-loss": advise_distillation_loss,
+    },
     trainer="teacher.trainer:TeacherMixin",
 )

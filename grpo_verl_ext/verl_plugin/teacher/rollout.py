@@ -7,6 +7,7 @@ A failure is reported to the trainer (`wire.report_failure`), as verl would go o
 import asyncio
 import logging
 import math
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 import ray
@@ -38,6 +39,8 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._options = Options.of_training(self.config.algorithm).of_teacher
+        self._answered: dict[str, float] = {}
+        """Teacher → when it last answered, on the clock of the event loop."""
         self._readers: dict[str, TextReader] = {}
         if self._options.reads == "text":
             teachers = self.teacher_server_manager.teacher_model_configs
@@ -48,8 +51,9 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
             self.tokenizer,
             hf_tokenizer(name_or_path=copy_to_local(src=path)),
             _end_tokens(self.tokenizer, self.model_config.generation_config),
-            path,
-            self.config.data.get("apply_chat_template_kwargs") or {},
+            name=path,
+            template=self.config.data.get("apply_chat_template_kwargs") or {},
+            longest_prompt=self.rollout_config.prompt_length,
         )
 
     async def _compute_teacher_logprobs(
@@ -65,8 +69,10 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
         try:
             score = await self._scored(output, list(prompt_ids), list(response_ids), sample_kwargs or {})
         except Exception as error:
-            report_failure(error)
-            raise
+            models = self.teacher_server_manager.teacher_model_configs.values()
+            named = error if isinstance(error, TeacherError) else _unexpected(error, models)
+            report_failure(named)
+            raise named from error
         output.extra_fields[Field.TEACHER_SCORE] = score
 
     async def _scored(
@@ -114,29 +120,47 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
         return score
 
     async def _answer(self, key: str, path: str, sequence: list[int], output: Any) -> Any:
-        why = ""
+        why = advice = ""
         for attempt in range(self._options.retries + 1):
+            request = self.teacher_server_manager.compute_teacher_logprobs_single(
+                sequence,
+                multi_modal_data=output.multi_modal_data,
+                mm_processor_kwargs=output.mm_processor_kwargs,
+                mm_processor_output=getattr(output, "mm_processor_output", None),
+                routing_key=key,
+            )
             try:
-                return await asyncio.wait_for(
-                    self.teacher_server_manager.compute_teacher_logprobs_single(
-                        sequence,
-                        multi_modal_data=output.multi_modal_data,
-                        mm_processor_kwargs=output.mm_processor_kwargs,
-                        mm_processor_output=getattr(output, "mm_processor_output", None),
-                        routing_key=key,
-                    ),
-                    self._options.timeout,
-                )
+                return await self._within_limit(key, request)
             except asyncio.TimeoutError:
-                why = f"took more than {self._options.timeout:g} seconds"
+                why = f"took more than {self._options.timeout:g} seconds, in which it answered nothing else"
+                advice = f"; for a slow teacher type: ++{SECTION}.teacher.timeout=<seconds>"
             except ray.exceptions.RayError as error:
-                why = f"failed with {type(error).__name__}: {str(error).strip().rpartition(chr(10))[2]}"
+                last_line = str(error).strip().rpartition("\n")[2].rstrip(".")
+                why, advice = f"failed with {type(error).__name__}: {last_line}", ""
             logger.warning("attempt %d at the teacher %s %s", attempt + 1, path, why)
         raise TeacherError(
             f"the teacher {path} gave no log-probs in {self._options.retries + 1} attempts, of which the "
-            f"last {why}. Start the same training again, which resumes from its last checkpoint; for a slow "
-            f"teacher type: ++{SECTION}.teacher.timeout=<seconds>"
+            f"last {why}. Start the same training again, which resumes from its last checkpoint{advice}"
         )
+
+    async def _within_limit(self, key: str, request: Coroutine[Any, Any, Any]) -> Any:
+        """Return a teacher's answer, for which a request may wait while the teacher answers others.
+
+        Raises:
+            asyncio.TimeoutError: it has answered nothing for the seconds of ``teacher.timeout``.
+        """
+        clock = asyncio.get_running_loop().time
+        asked, task = clock(), asyncio.ensure_future(request)
+        try:
+            while not task.done():
+                left = max(asked, self._answered.get(key, asked)) + self._options.timeout - clock()
+                if left <= 0:
+                    raise asyncio.TimeoutError
+                await asyncio.wait([task], timeout=left)
+            self._answered[key] = clock()
+            return task.result()
+        finally:
+            task.cancel()
 
 
 class TeacherAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
@@ -163,3 +187,10 @@ def _check_context(model: Any, tokens: TeacherTokens) -> None:
             f"{key} is {longest} for the teacher {model.model_path}, but a prompt of {len(tokens.prompt)} of "
             f"its tokens with a response of {len(tokens.response)} needs {needed}. Type: {key}={needed}"
         )
+
+
+def _unexpected(error: Exception, models: Iterable[Any]) -> TeacherError:
+    names = ", ".join(model.model_path for model in models)
+    return TeacherError(
+        f"a response could not be given to the teacher {names}: {type(error).__name__}: {error}"
+    )

@@ -16,15 +16,21 @@ from verl.utils.fs import copy_to_local
 from grpo_verl_ext.algorithms import distillation, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_deviation
 from grpo_verl_ext.catalogue.gvpo import alpha_of
+from grpo_verl_ext.utils.errors import TeacherError
 from grpo_verl_ext.utils.keys import SECTION
 from grpo_verl_ext.verl_plugin.batch.fields import are_responses, like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import Options, TeacherOptions
 from grpo_verl_ext.verl_plugin.rollout.single_turn import refuse_other_loop
+from grpo_verl_ext.verl_plugin.teacher import text
 from grpo_verl_ext.verl_plugin.teacher.checks import READS_TEXT, has_teacher, teachers
-from grpo_verl_ext.verl_plugin.teacher.text import check_same_tokens
+from grpo_verl_ext.verl_plugin.teacher.text import check_same_tokens, end_of_answer
 from grpo_verl_ext.verl_plugin.wire import Field
 
 _MANAGER = f"{__package__}.rollout.TeacherAgentLoopManager"
+_ALL_LEFT_OUT = (
+    f"no response of this step has a log-prob of the teacher, by the rule of {text.__name__}, so there is "
+    f"nothing to learn. Where policy and teacher share a tokenizer, type: {SECTION}.teacher.reads=tokens"
+)
 
 
 class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -37,14 +43,18 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         super().__init__(config)
 
     def _init_tokenizer(self) -> None:
-        """Refuse a teacher of another vocabulary that would be given the policy's tokens.
+        """Refuse a teacher that could not read what it would be given: the policy's tokens, or a text.
 
         verl's own distillation, of which its token losses know nothing better, is checked, too.
         """
         super()._init_tokenizer()
         fix = READS_TEXT if has_teacher(self.config) else f"+algo=gvpo_distill {READS_TEXT}"
-        for path in () if self._reads_text else teachers(self.config):
-            check_same_tokens(self.tokenizer, hf_tokenizer(name_or_path=copy_to_local(src=path)), path, fix)
+        for path in teachers(self.config):
+            teacher = hf_tokenizer(name_or_path=copy_to_local(src=path))
+            if self._reads_text:
+                end_of_answer(teacher, path, self.config.data.get("apply_chat_template_kwargs") or {})
+            else:
+                check_same_tokens(self.tokenizer, teacher, path, fix)
 
     def _init_dataloader(self) -> None:
         """Refuse training data with more than one turn, which a teacher that reads text would not see."""
@@ -65,6 +75,8 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             scores, is_stored = self._scores(batch, rows)
             known, mask = ~scores.isnan(), rows["response_mask"]
             fields = {Field.TEACHER_LOG_PROB: scores.nan_to_num(0.0)}
+            if not known[torch.tensor(are_responses(batch))].any():
+                raise TeacherError(_ALL_LEFT_OUT)
             if not known.all():
                 written = torch.where(known.repeat_interleave(mask.offsets().diff()), mask.values(), 0)
                 rows["response_mask"] = fields["response_mask"] = like(mask, written)

@@ -402,6 +402,56 @@ def test_a_teacher_that_is_slow_or_fails_is_asked_again_and_then_named(
     assert "resumes from its last checkpoint" in str(reported[0])
 
 
+class OneByOne(teachers.ScoringManager):
+    """A server that takes 0.05 s for each response, one after the other."""
+
+    busy: asyncio.Lock
+
+    async def compute_teacher_logprobs_single(self, sequence_ids: list[int], **request: Any) -> Any:
+        async with self.busy:
+            await asyncio.sleep(0.05)
+            return await super().compute_teacher_logprobs_single(sequence_ids, **request)
+
+
+def test_a_response_may_wait_while_the_teacher_answers_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of eight has its answer after 0.4 s."""
+    own = distilled(
+        monkeypatch, tmp_path, RESPONSES, algorithm__grpo_ext__teacher={"timeout": 0.25, "retries": 0}
+    )
+    own.worker.teacher_server_manager = OneByOne(teacher(), TEACHER_MODEL)
+    own.worker.teacher_server_manager.busy = asyncio.Lock()
+    _, metrics = own.step()
+    assert own.worker.teacher_server_manager.asked == 8
+    assert metrics["distill/without_text"] == 0
+
+
+def test_a_teacher_that_knows_no_response_ends_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = distilled(monkeypatch, tmp_path, RESPONSES)
+
+    async def unknown(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(own.worker, "_scored", unknown)
+    with pytest.raises(TeacherError, match=r"no response of this step has a log-prob .*type: .*reads=tokens"):
+        own.step()
+
+
+def test_what_else_fails_names_the_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = []
+    monkeypatch.setattr(teacher_rollout, "report_failure", reported.append)
+    own = distilled(monkeypatch, tmp_path, RESPONSES)
+    own.worker.teacher_server_manager.failures = [AssertionError()]
+    own.generate()
+    assert [str(each) for each in reported] == [
+        "a response could not be given to the teacher teacher: AssertionError: "
+    ]
+    assert isinstance(reported[0], TeacherError)
+
+
 def test_log_probs_that_are_not_finite_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reported = []
     monkeypatch.setattr(teacher_rollout, "report_failure", reported.append)
@@ -446,6 +496,14 @@ def test_a_context_that_is_too_short_is_named(tmp_path: Path, monkeypatch: pytes
             r"teacher.source is recorded, but .*Type: .*=server",
         ),
         (
+            {
+                "algorithm__grpo_ext__teacher": {"source": "recorded", "reads": "text"},
+                "algorithm__grpo_ext__stored_responses": {"source": "data", "share": 1},
+                "distillation__enabled": False,
+            },
+            r"teacher.reads is text, but .*source is recorded.*Type: ~algorithm.grpo_ext.teacher.reads",
+        ),
+        (
             {"actor_rollout_ref__actor__policy_loss__gvpo_alpha": -1},
             r"gvpo_alpha is -1; valid is a finite number ≥ 0",
         ),
@@ -488,6 +546,12 @@ def test_the_tokenizers_are_compared_before_anything_is_started(
     monkeypatch.setattr(teacher_trainer, "hf_tokenizer", lambda name_or_path: teachers.tokenizer(330, "</s>"))
     with pytest.raises(SettingError, match=r"Type: \+\+algorithm.grpo_ext.teacher.reads=text"):
         own.trainer._init_tokenizer()
+    monkeypatch.setattr(type(own.trainer), "_reads_text", True)
+    own.trainer._init_tokenizer()
+    silent = teachers.tokenizer(330, "</s>", template=False)
+    monkeypatch.setattr(teacher_trainer, "hf_tokenizer", lambda name_or_path: silent)
+    with pytest.raises(SettingError, match=r"reads is text, but .* no chat_template"):
+        own.trainer._init_tokenizer()
 
 
 def test_a_teacher_that_reads_text_is_given_no_picture(
@@ -500,10 +564,39 @@ def test_a_teacher_that_reads_text_is_given_no_picture(
         asyncio.run(own.worker._scored(output, [0], [4], {}))
 
 
-def test_dynamic_sampling_leaves_prompts_out_by_rewards_that_do_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("algo", ["gvpo", "gvpo_distill"])
+def test_dynamic_sampling_leaves_out_prompts_that_the_teacher_would_pull(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algo: str
 ) -> None:
-    filters = {"enable": True, "metric": "acc"}
-    own = distilled(monkeypatch, tmp_path, RESPONSES, algorithm__filter_groups=filters)
+    own = distilled(
+        monkeypatch, tmp_path, RESPONSES, algo=algo, algorithm__grpo_ext__gvpo_anchor="teacher",
+        distillation__enabled=True, algorithm__filter_groups={"enable": True, "metric": "acc"},
+    )  # fmt: skip
     found = [finding.problem.key for finding in preflight.warnings(own.config)]
     assert "algorithm.filter_groups.enable" in found
+
+
+def test_settings_without_an_effect_are_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl's loss is not added, so that it is no matter whether it would be the whole loss."""
+    own = distilled(
+        monkeypatch, tmp_path, RESPONSES, algorithm__use_kl_in_reward=True,
+        distillation__distillation_loss__use_task_rewards=False,
+    )  # fmt: skip
+    said = {finding.problem.key: str(finding.problem) for finding in preflight.warnings(own.config)}
+    assert "nothing reads it" in said["distillation.distillation_loss.use_task_rewards"]
+    assert "no reward counts here" in said["algorithm.use_kl_in_reward"]
+    assert not any("minimiser" in each for each in said.values())
+
+
+def test_top_k_of_verls_distillation_is_refused_with_or_without_the_tasks_rewards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rewards in (True, False):
+        with pytest.raises(SettingError, match=r"loss_mode is forward_kl_topk, but"):
+            distilled(
+                monkeypatch, tmp_path / str(rewards), RESPONSES,
+                distillation__distillation_loss__loss_mode="forward_kl_topk",
+                distillation__distillation_loss__use_task_rewards=rewards,
+            )  # fmt: skip
