@@ -154,6 +154,7 @@ def _before_a_declared_run(
     check_clean(run)
     check_resumed(run, inputs_of)
     note_beginning(settings, git_revision(), utc_now())
+    run.training.folder.mkdir(parents=True, exist_ok=True)  # it has begun, though its files are hashed first
 
 
 def _train(
@@ -266,7 +267,11 @@ def reproduce(source: Path, name: str, plugin: checks.Plugin, output: Path | Non
     configs = checks.compose_runs(runs, plugin)
     _prepare_tasks(settings, runs, configs, plugin)
     checks.check_runs(configs, plugin)
-    inputs = checks.inputs_of(configs[run.name])
+    # a record of an earlier version has the model and the data alone
+    inputs = {
+        key: value for key, value in checks.inputs_of(configs[run.name]).items() if key in kept.record.inputs
+    }
+    check_resumed(run, lambda _: inputs)
     made_with = changed(
         kept.record, inputs=inputs, versions=versions(), revision=git_revision(), machine=machine()
     )

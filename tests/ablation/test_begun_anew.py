@@ -103,6 +103,21 @@ def test_a_run_goes_on_with_what_it_was_begun_with(
     assert ablate("run", str(grid))[0] == 0
 
 
+def test_a_run_that_was_interrupted_while_its_files_were_read_has_begun(
+    grid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hashes of a large model take minutes."""
+
+    def interrupted(config: object) -> dict[str, str]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "inputs_of", interrupted)
+        CliRunner().invoke(app, ["ablate", "run", str(grid)])
+    ablate("run", str(grid))
+    assert len(read_results(grid.parent / "out").beginnings) == 1
+
+
 def test_the_compact_file_and_the_report_keep_it(grid: Path, tmp_path: Path) -> None:
     for _ in range(3):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)

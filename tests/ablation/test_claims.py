@@ -470,6 +470,16 @@ class TestControlOfAnotherGrid:
         analysis = self.judged(tmp_path, tmp_path / "calibration")
         assert analysis.checks[0].sentence.endswith("missed; that grid declares no control of its own")
 
+    @pytest.mark.parametrize("primary", [Primary("clip", "final"), Primary("acc", "mean")])
+    def test_one_of_another_number_is_missed(self, tmp_path: Path, primary: Primary) -> None:
+        write_grid(tmp_path / "calibration", {"bad": LOWER}, margin=None, primary=primary)
+        analysis = self.judged(tmp_path, tmp_path / "calibration")
+        assert analysis.verdicts[0].outcome is VerdictOutcome.BLIND
+        assert analysis.checks[0].sentence.endswith(
+            f"missed; it is about the {primary.measure} of {primary.metric}, and nothing is known of the "
+            "final of acc"
+        )
+
     def test_before_the_first_run_a_missing_one_is_named_with_what_to_do(
         self, tmp_path: Path, other: Path
     ) -> None:

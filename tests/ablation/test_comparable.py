@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.declaration.comparisons import Control, Expectation, Primary
+from grpo_verl_ext.ablation.declaration.kept import read_kept_grid
 from grpo_verl_ext.ablation.running.results import read_results
 from grpo_verl_ext.ablation.statistics.analysis import analyse
 from grpo_verl_ext.cli import app
@@ -34,7 +35,14 @@ def grid(grid_of: Any, leave: Any, *, of: dict[tuple[str, int], dict[str, Any]],
     for variant in ("base", "other", "third"):
         for seed in SEEDS:
             run = leave(variant, seed, {2: {"acc": seed + len(variant)}})
-            (run / "run.json").write_text(json.dumps(record(seed, **of.get((variant, seed), {}))))
+            begun = {"overrides": overrides_of(run)}
+            (run / "run.json").write_text(json.dumps(record(seed, **begun | of.get((variant, seed), {}))))
+
+
+def overrides_of(folder: Path) -> list[str]:
+    _, runs = read_kept_grid(folder.parents[1])
+    (found,) = (run.training.overrides for run in runs if run.training.folder == folder)
+    return list(found)
 
 
 def test_runs_that_fit_are_all_compared(grid_of, leave, tmp_path: Path) -> None:
@@ -61,6 +69,8 @@ def test_runs_that_fit_are_all_compared(grid_of, leave, tmp_path: Path) -> None:
             "it was made with torch 3, most runs with 2",
         ),
         ({"versions": {"torch": "2"}}, "it was made with verl none, most runs with 1"),
+        ({"overrides": ["x=2"]}, "its overrides or steps are not those of the grid"),
+        ({"steps": 3}, "its overrides or steps are not those of the grid"),
     ],
 )
 def test_one_is_named_and_left_out(grid_of, leave, tmp_path: Path, change: dict[str, Any], why: str) -> None:
@@ -83,6 +93,28 @@ def test_a_declared_comparison_takes_no_run_of_changed_sources(
     grid(grid_of, leave, of={("other", 1): {"git_revision": "abc+changes"}}, **(DECLARED if declared else {}))
     why = {("other", 1): "its sources differed from their commit (abc+changes)"}
     assert read_results(tmp_path).left_out == (why if declared else {})
+
+
+def test_pairs_of_half_of_the_runs_each_have_no_usual_version(grid_of, leave, tmp_path: Path) -> None:
+    """Two variants, each in packages of its own: no pair is of one kind."""
+    of = {(variant, seed): {"versions": {"torch": "3"}} for variant in ("other", "third") for seed in SEEDS}
+    of |= {("third", 1): {}, ("third", 2): {}}
+    grid(grid_of, leave, of=of)
+    assert read_results(tmp_path).left_out.keys() == {("other", seed) for seed in SEEDS} | {("third", 3)}
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_declared_pair_is_of_one_commit(grid_of, leave, tmp_path: Path, declared: bool) -> None:
+    grid(grid_of, leave, of={("other", 2): {"git_revision": "def"}}, **(DECLARED if declared else {}))
+    found = read_results(tmp_path).left_out
+    wanted = {("other", 2): "its commit is def, and that of base/seed-2 abc"}
+    assert found == (wanted if declared else {})
+
+
+def test_a_declared_run_without_a_record_does_not_count(grid_of, leave, tmp_path: Path) -> None:
+    grid(grid_of, leave, of={}, **DECLARED)
+    (tmp_path / "other" / "seed-2" / "run.json").unlink()
+    assert read_results(tmp_path).left_out == {("other", 2): "it has no record, as other runs have"}
 
 
 def test_all_that_does_not_fit_is_said(grid_of, leave, tmp_path: Path) -> None:

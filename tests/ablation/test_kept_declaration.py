@@ -70,6 +70,18 @@ UNDECLARED = {"primary": None, "margin": None, "starts": None, "expect": [], "ch
         ("control", Control("bad", "different"), r'control: .*"lower".*now it is .*"different"'),
         ("baseline", ["b"], r'baseline: \["a"\], and now it is \["b"\]'),
         ("right_above", 0.5, r"right_above: null, and now it is 0\.5"),
+        ("base", ["x=1"], r'base: \[\], and now it is \["x=1"\]'),
+        ("steps", 3, r"steps: 2, and now it is 3"),
+        (
+            "axes",
+            {"algo": {"a": ["+algo=a"], "b": ["+algo=b", "x=2"], "bad": ["+algo=c"]}},
+            r'axes: .*and now it is .*"x=2"',
+        ),
+        (
+            "seed_overrides",
+            ["task.seed={seed}", "x={seed}"],
+            r'seed_overrides: .*and now it is .*"x=\{seed\}"',
+        ),
         ("seeds", [1, 2, 4, 3], r"seeds: \[1, 2, 3, 4\], and now it is \[1, 2, 4, 3\]"),
     ],
 )

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, sync_playwright
 
+from grpo_verl_ext.ablation.declaration.kept import read_kept_grid
 from grpo_verl_ext.ablation.report.page import as_html, side_by_side, visible, write_page
 from grpo_verl_ext.ablation.report.summary import GREY, OUTCOME_COLOURS, report_of
 from grpo_verl_ext.ablation.running.results import read_results
@@ -34,7 +35,14 @@ def folder(tmp_path: Path, grid_of, leave) -> Path:
             for step in range(last + 1)
         }
         run = leave(variant, seed, metrics)
-        record = {"overrides": [], "steps": 2, "git_revision": "abc" * 20, "versions": {"verl": "0.9.1"}}
+        (of_grid,) = (each for each in read_kept_grid(tmp_path)[1] if each.name == f"{variant}/seed-{seed}")
+        overrides = list(of_grid.training.overrides)
+        record = {
+            "overrides": overrides,
+            "steps": 2,
+            "git_revision": "abc" * 20,
+            "versions": {"verl": "0.9.1"},
+        }
         (run / "run.json").write_text(json.dumps(record))
         answers = [
             ("agreed", "same", 1),

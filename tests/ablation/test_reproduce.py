@@ -134,6 +134,20 @@ def test_from_the_compact_file_and_not_trained_twice(
     assert reproduce(tmp_path / "alone", "--run", "base/seed-1")[0] == 0
 
 
+def test_numbers_of_an_earlier_try_are_not_those_of_today(
+    kept: Path, verl: Metrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = tmp_path / "again"
+    words = ("--run", "base/seed-1", "--output", str(again))
+    assert reproduce(kept, *words)[0] == 0
+    today = versions() | {"torch": "0"}
+    monkeypatch.setattr("grpo_verl_ext.ablation.running.runner.versions", lambda: today)
+    status, printed = reproduce(kept, *words)
+    assert status == 1
+    assert f"{again}/base/seed-1 was begun with the versions" in printed
+    assert "the same to the bit" not in printed
+
+
 @pytest.mark.parametrize(
     ("run", "message"),
     [

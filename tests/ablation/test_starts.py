@@ -146,6 +146,10 @@ class TestInputs:
             {
                 "actor_rollout_ref": {"model": {"path": str(model)}},
                 "data": {"train_files": [str(tmp_path / "train")] * 2, "val_files": "hdfs://elsewhere"},
+                "reward": {
+                    "custom_reward_function": {"path": str(tmp_path / "train")},
+                    "reward_model": {"model_path": str(model)},
+                },
             }
         )
         # sha256sum of abc; of {} and 12; and of the two lines that sha256sum prints for the folder
@@ -159,6 +163,8 @@ class TestInputs:
             "actor_rollout_ref.model.path": hashlib.sha256(lines.encode()).hexdigest(),
             "data.train_files": abc,
             "data.train_files[1]": abc,
+            "reward.custom_reward_function.path": abc,
+            "reward.reward_model.model_path": hashlib.sha256(lines.encode()).hexdigest(),
         }
 
         (model / "part" / "weights").write_bytes(b"13")

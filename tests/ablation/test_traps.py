@@ -61,6 +61,30 @@ class TestAFinalValueIsOfTheLastStep:
         assert analysis.rows[1].by_seed == {1: 0.5}
         assert analysis.missing[0].startswith("acc ends at step 1 of 2 in b/seed-2: left out")
 
+    def test_a_curve_that_lacks_steps_is_left_out_and_named(self, tmp_path: Path, grid_of, leave) -> None:
+        """As of a run whose first attempt's file was moved away: its area would be that of the end alone."""
+        grid_of(["a", "b"], ["acc"], seeds=[1, 2])
+        for variant, seed in (("a", 1), ("a", 2), ("b", 1)):
+            leave(variant, seed, {1: {"acc": 0.1}, 2: {"acc": 0.5}})
+        leave("b", 2, {2: {"acc": 0.5}})
+        analysis = analyse(read_results(tmp_path))
+        assert all(row.by_seed.keys() == {1} for row in analysis.rows if row.variant == "b")
+        assert analysis.missing == ["acc lacks the steps 1 in b/seed-2, which most runs have: left out"]
+
+    def test_a_step_that_one_run_alone_has_measured_does_not_count(
+        self, tmp_path: Path, grid_of, leave
+    ) -> None:
+        """verl validates once more where a training resumes."""
+        grid_of(["a", "b"], ["acc"], seeds=[1, 2])
+        for variant, seed in (("a", 1), ("a", 2), ("b", 1)):
+            leave(variant, seed, {0: {"acc": 0.2}, 2: {"acc": 0.4}})
+        leave("b", 2, {0: {"acc": 0.2}, 1: {"acc": 0.9}, 2: {"acc": 0.4}})
+        analysis = analyse(read_results(tmp_path))
+        values = {row.measure: row.by_seed for row in analysis.rows if row.variant == "b"}
+        assert values["area"] == pytest.approx({1: 0.3, 2: 0.3})
+        assert values["best"] == {1: 0.4, 2: 0.4}
+        assert analysis.missing == []
+
     def test_a_metric_that_no_run_has_is_named_beside_those_like_it(
         self, tmp_path: Path, grid_of, leave
     ) -> None:

@@ -41,7 +41,10 @@ def keep_grid(settings: GridSettings) -> None:
     write_whole(folder / GRID, json.dumps(kept.as_dict(), indent=2) + "\n")
 
 
-FIXED = ("primary", "margin", "alpha", "starts", "expect", "checks", "control", "baseline", "right_above")
+FIXED = (
+    *("primary", "margin", "alpha", "starts", "expect", "checks", "control", "baseline", "right_above"),
+    *("base", "axes", "steps", "seed_overrides"),
+)
 """Keys that cannot change once a run of a grid with a declaration has begun."""
 
 

@@ -16,7 +16,7 @@ from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings
 from grpo_verl_ext.ablation.declaration.kept import GRID
 from grpo_verl_ext.ablation.running.results import Results, read_any, read_results
 from grpo_verl_ext.ablation.running.state import STEP_SECONDS
-from grpo_verl_ext.ablation.statistics.analysis import analyse, missing_metrics
+from grpo_verl_ext.ablation.statistics.analysis import all_warnings, analyse, missing_metrics
 from grpo_verl_ext.ablation.statistics.measures import curves_of, values_of
 from grpo_verl_ext.ablation.statistics.pairs import (
     MANY,
@@ -209,7 +209,7 @@ def run_until_decided(
     results = read_results(folder)
     spread, count = first_spread(results), starts_by_rule(results)
     if spread is None:
-        raise AblationError("; ".join(missing_metrics(results)))
+        raise AblationError("; ".join([*missing_metrics(results), *all_warnings(results)]))
     console.print(_decision(settings, spread, count), markup=False)
     if count > first and not train(settings.seeds[:count]):
         return False

@@ -131,11 +131,15 @@ def check_starts(runs: Sequence[GridRun], configs: Mapping[str, DictConfig], plu
         )
 
 
-INPUTS = ("actor_rollout_ref.model.path", "data.train_files", "data.val_files")
+INPUTS = (
+    *("actor_rollout_ref.model.path", "data.train_files", "data.val_files"),
+    *("reward.custom_reward_function.path", "reward.reward_model.model_path"),
+)
+"""Keys of the files that a training is made from."""
 
 
 def inputs_of(config: DictConfig) -> dict[str, str]:
-    """Return the SHA-256 of the model and of each file of data that is on this machine, by key.
+    """Return the SHA-256 of models, data and reward function that are on this machine, by key.
 
     A list's second file has the key ``data.train_files[1]``.
     """

@@ -105,8 +105,7 @@ class Results:
         self.baseline = self.declared.baseline
         self.variants = list(dict.fromkeys([self.baseline, *(run.variant for run in self.runs)]))
         finished = {(run.variant, run.seed): run for run in self.runs if run.state is State.FINISHED}
-        records = {key: run.record for key, run in finished.items() if run.record is not None}
-        self.left_out = unlike_the_others(records, self.settings)
+        self.left_out = unlike_the_others({key: run.record for key, run in finished.items()}, self.settings)
         self.compared = [run for key, run in finished.items() if key not in self.left_out]
         self.finished = {variant: [] for variant in self.variants}
         for run in self.compared:

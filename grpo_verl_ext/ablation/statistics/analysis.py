@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
@@ -10,12 +11,14 @@ from grpo_verl_ext.ablation.running.results import CheckResult, Results, RunResu
 from grpo_verl_ext.ablation.running.state import State
 from grpo_verl_ext.ablation.statistics.measures import (
     Band,
+    Curves,
     Row,
     bands,
     costs_of,
     curves_of,
     reached,
     report_rows,
+    steps_of_most,
 )
 from grpo_verl_ext.ablation.statistics.pairs import (
     declared_pairs,
@@ -130,14 +133,15 @@ def _begun_anew(results: Results) -> list[str]:
 
 
 def missing_metrics(results: Results) -> list[str]:
-    """Name the metrics that no finished run has, and the runs whose curve ends before their last step.
+    """Name the metrics that no finished run has, and the runs whose curve is not whole.
 
     These are the metrics to compare, the primary, and those of the checks.
     """
     finished = results.compared
     found = []
     for metric, key in _keys_of_metrics(results.settings).items() if finished else ():
-        ends = {run: points[-1][0] for run, points in curves_of(results, metric).items()}
+        curves = curves_of(results, metric)
+        ends = {run: points[-1][0] for run, points in curves.items()}
         absent = [run.name for run in finished if (run.variant, run.seed) not in ends]
         last = results.settings.steps
         early = [run.name for run in finished if ends.get((run.variant, run.seed), last) < last]
@@ -156,7 +160,17 @@ def missing_metrics(results: Results) -> list[str]:
             )
         if ends and absent:
             found.append(f"{metric} is missing in {', '.join(absent)}: left out")
+        found += _with_gaps(metric, curves, last)
     return found
+
+
+def _with_gaps(metric: str, curves: Curves, last: int) -> Iterator[str]:
+    usual = steps_of_most(curves)
+    for (variant, seed), points in curves.items():
+        lacking = sorted({*usual} - {step for step, _ in points})
+        if lacking and points[-1][0] >= last:
+            steps = ", ".join(map(str, lacking))
+            yield f"{metric} lacks the steps {steps} in {variant}/seed-{seed}, which most runs have: left out"
 
 
 def _keys_of_metrics(settings: GridSettings) -> dict[str, str]:

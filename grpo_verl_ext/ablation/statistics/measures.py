@@ -6,7 +6,8 @@ The table of the results becomes curves, these become numbers, and these the row
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -21,6 +22,8 @@ NO_SPREAD = 1e-12
 """Standard deviations below this share of the values are rounding."""
 _Curve = list[tuple[int, float]]
 """(step, value), steps rising."""
+Curves = Mapping[tuple[str, int], _Curve]
+"""(variant, seed) → curve."""
 
 
 def curves_of(results: Results, metric: str) -> dict[tuple[str, int], _Curve]:
@@ -32,6 +35,26 @@ def curves_of(results: Results, metric: str) -> dict[tuple[str, int], _Curve]:
         found.setdefault((variant, seed), []).append((step, value))
     compared = [(run.variant, run.seed) for run in results.compared]
     return {run: found[run] for run in compared if run in found}
+
+
+def steps_of_most(curves: Curves) -> list[int]:
+    """The steps that more than half of the curves have, rising."""
+    counted = Counter(step for points in curves.values() for step, _ in points)
+    return sorted(step for step, count in counted.items() if 2 * count > len(curves))
+
+
+def whole_curves(results: Results, metric: str) -> dict[tuple[str, int], _Curve]:
+    """The curves that reach the last step and lack none of those that most have, at these steps alone.
+
+    A resumed run may lack steps, or have measured one that the others have not.
+    """
+    curves, found = curves_of(results, metric), {}
+    usual = steps_of_most(curves)
+    for run, points in curves.items():
+        values = dict(points)
+        if usual and points[-1][0] >= results.settings.steps and values.keys() >= {*usual}:
+            found[run] = [(step, values[step]) for step in usual]
+    return found
 
 
 def final(points: _Curve) -> float:
@@ -79,15 +102,14 @@ _EXPLORED = ("final", "best", "area")
 
 
 def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int, float]]:
-    """Variant → seed → measure of the finished runs whose curve is whole: it reaches the last step."""
+    """Variant → seed → measure of the finished runs whose curve is whole: see `whole_curves`."""
     if metric not in results.values:
         found: dict[str, dict[str, dict[int, float]]] = {
             name: {variant: {} for variant in results.variants} for name in MEASURES
         }
-        for (variant, seed), points in curves_of(results, metric).items():
-            if points[-1][0] >= results.settings.steps:
-                for name, number in MEASURES.items():
-                    found[name][variant][seed] = number(points)
+        for (variant, seed), points in whole_curves(results, metric).items():
+            for name, number in MEASURES.items():
+                found[name][variant][seed] = number(points)
         results.values[metric] = found
     return results.values[metric][measure]
 

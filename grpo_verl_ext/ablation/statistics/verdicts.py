@@ -101,22 +101,22 @@ def control_of(results: Results) -> CheckResult | None:
     control = results.declared.control
     if results.control is not None or control is None or control.grid is None:
         return results.control
-    return _control_of_grid(control.grid)
+    return _control_of_grid(control.grid, results.declared.primary)
 
 
 def missing_control(settings: GridSettings) -> str | None:
     """Say that the control is that of another grid, which has not shown it; None if nothing is missing."""
     if settings.control is None or settings.control.grid is None:
         return None
-    control = _control_of_grid(settings.control.grid)
+    control = _control_of_grid(settings.control.grid, settings.primary)
     if control.passed:
         return None
     fix = "grpo-verl-ext ablate run <file of that grid>"
     return f"{control.sentence}. Without it every verdict is blind. Type: {fix}"
 
 
-def _control_of_grid(grid: str) -> CheckResult:
-    """The own control of another grid; missed where it has none or cannot be read."""
+def _control_of_grid(grid: str, compared: Primary | None) -> CheckResult:
+    """The own control of another grid; missed where that has none, another primary, or cannot be read."""
     why = "that grid declares no control of its own"
     try:
         other, _ = read_any(Path(grid))
@@ -124,7 +124,9 @@ def _control_of_grid(grid: str) -> CheckResult:
         why = str(error)
     else:
         control, primary = other.settings.control, other.settings.primary
-        if control is not None and control.variant is not None and primary is not None:
+        if primary != compared and primary is not None and compared is not None:
+            why = f"it is about the {_number(primary)}, and nothing is known of the {_number(compared)}"
+        elif control is not None and control.variant is not None and primary is not None:
             found = _own_control(other, control, primary)
             return replace(found, name=f"{found.name} (of {grid})", sentence=f"{found.sentence} (of {grid})")
     name = f"positive control of {grid}"
@@ -307,8 +309,12 @@ def _measured(comparison: Comparison, primary: Primary, pairs: Pairs) -> str:
 
 def _comparison_name(comparison: Comparison, primary: Primary) -> str:
     """``gvpo − grpo, area of acc``."""
-    measure = comparison.number_of(primary).measure.replace("_", " ")
-    return f"{comparison.variant} − {comparison.against}, {measure} of {primary.metric}"
+    return f"{comparison.variant} − {comparison.against}, {_number(comparison.number_of(primary))}"
+
+
+def _number(primary: Primary) -> str:
+    """``area of acc``."""
+    return f"{primary.measure.replace('_', ' ')} of {primary.metric}"
 
 
 def starts_as_text(count: int) -> str:
