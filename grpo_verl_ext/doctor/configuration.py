@@ -81,22 +81,36 @@ def _defaults(config_path: str, config_name: str) -> DictConfig:
     return composed([], config_path=config_path, config_name=config_name)
 
 
-_COUNTS = ("data.train_batch_size", f"{ROLLOUT}.n", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs")
+_COUNTS = (
+    *("data.train_batch_size", f"{ROLLOUT}.n", "trainer.total_epochs"),
+    *(f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs"),
+)
 """Numbers of prompts, of responses and of passes, with which verl calculates in its validation."""
+_POSITIVE = (f"{ACTOR}.optim.lr", f"{ROLLOUT}.temperature")
 
 
 def _not_numbers(config: DictConfig, defaults: DictConfig) -> Iterator[Finding]:
-    """Yield what is no number or truth value where verl's default is one; most fail only when used."""
+    """Yield what is no number or truth value where verl's default is one, or a number that is too small.
+
+    Most of it fails only when it is used.
+    """
     given, default = (OmegaConf.to_container(each, resolve=False) for each in (config, defaults))
     for key, value, usual in _pairs(given, default, ""):
-        is_text = isinstance(value, str) and isinstance(usual, int | float)
-        if "${" not in str(value) and (is_text or (key in _COUNTS and type(value) is not int)):
-            valid = "true or false" if isinstance(usual, bool) else "a number"
-            valid = "an integer" if key in _COUNTS else valid
-            problem = Problem(
-                key, value, Line(f"{key}={as_typed(usual)}"), valid=f"{valid}, as in verl's own default"
-            )
+        valid = None if "${" in str(value) else _valid_number(key, value, usual)
+        if valid is not None:
+            problem = Problem(key, value, Line(f"{key}={as_typed(usual)}"), valid=valid)
             yield Finding("types", Severity.WARNING, problem)
+
+
+def _valid_number(key: str, value: Any, usual: Any) -> str | None:
+    """Say which numbers are valid where the value is none of them; None where it is."""
+    if key in _COUNTS and (type(value) is not int or value < 1):
+        return "an integer ≥ 1"
+    if isinstance(value, str) and isinstance(usual, int | float):
+        return f"{'true or false' if isinstance(usual, bool) else 'a number'}, as in verl's own default"
+    if key in _POSITIVE and not 0 < (value or 0) < math.inf:
+        return "a finite number > 0"
+    return None
 
 
 def _pairs(given: Any, default: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
@@ -128,7 +142,7 @@ def _findings_of_verl(config: DictConfig) -> Iterator[Finding]:
     Nothing where `_not_numbers` has a finding of a number that verl calculates with: verl would raise
     Python's own errors.
     """
-    if any(type(setting(config, key)) is not int for key in _COUNTS):
+    if any(type(value := setting(config, key)) is not int or value < 1 for key in _COUNTS):
         return
     try:
         _validate(_without_lora(config))

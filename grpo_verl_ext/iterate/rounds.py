@@ -47,7 +47,8 @@ class RoundRecord:
 
     Attributes:
         overrides: verl's command line.
-        parts: results of the finished parts, in order.
+        parts: results of the finished parts, in order; with their commit and versions where the round was
+            resumed with others than it was begun with.
     """
 
     round: int
@@ -300,10 +301,16 @@ def run_rounds(
             for name, part in parts.items():
                 if name not in record.parts:
                     progress.begin(this, name)
-                    record.parts[name] = part(this, context)
+                    record.parts[name] = part(this, context) | _made_with_other_code(record)
                     manifest.write(folder)
                     progress.end()
     return manifest
+
+
+def _made_with_other_code(record: RoundRecord) -> PartResults:
+    """Return commit and versions of a part that was made after an update, where they are not the round's."""
+    now = {"git_revision": git_revision(), "versions": versions()}
+    return {name: value for name, value in now.items() if value != getattr(record, name)}
 
 
 def _new_record(this: Round) -> RoundRecord:

@@ -164,6 +164,10 @@ class _Reader:
         if word.type in EXPANSIONS and variable_of(word) in self.shell.assignments:
             self._expand(word)  # without quotes: as many words as the variable has
             return
+        if re.match(r"[^=\"'$]*\{[^{}\"']*,", text_of(word)):
+            raise UnreadableScriptError(
+                line_of(word), f"bash makes several words of {text_of(word)}; write each of them"
+            )
         head = self._head(word)
         if "=" in head or head.startswith("~"):
             value = self.shell.value(word)
@@ -202,6 +206,8 @@ class _Reader:
 
     def _of_the_environment(self, expansion: Node, name: str) -> None:
         """Leave a variable that the script does not set to whoever sets it, as ``$@``, if nobody else can."""
+        for line, why in self._set_otherwise(expansion, name):
+            raise UnreadableScriptError(line, f"{why}; write what it gives")
         for each in self._commands("source", "."):
             raise UnreadableScriptError(
                 line_of(each), f"another file may set ${name}, which the command takes"
@@ -214,7 +220,25 @@ class _Reader:
         if any(nodes_in(expansion, "subscript")):
             raise UnreadableScriptError(line_of(expansion), f"the script does not set the array {name}")
 
+    def _set_otherwise(self, expansion: Node, name: str) -> Iterator[tuple[int, str]]:
+        """Yield line and words of what gives a variable its value, other than an assignment."""
+        for loop in nodes_in(self.shell.root, "for_statement"):
+            variable = loop.child_by_field_name("variable")
+            if variable is not None and text_of(variable) == name:
+                yield line_of(loop), f"only the running script knows which ${name} a turn of the loop has"
+        for each in nodes_in(self.shell.root, "expansion"):
+            if variable_of(each) == name and {":=", "="} & {*map(text_of, each.children)}:
+                yield line_of(each), f"only the running script knows whether {text_of(each)} sets ${name}"
+        if {":+", "+"} & {*map(text_of, expansion.children)} and "=" in text_of(expansion):
+            yield line_of(expansion), f"only the running script knows {text_of(expansion)}"
+
     def _variable(self, name: str) -> None:
+        for element in nodes_in(self.shell.root, "variable_assignment"):
+            target = element.child_by_field_name("name")
+            if target is not None and target.type == "subscript" and variable_of(target) == name:
+                raise UnreadableScriptError(
+                    line_of(element), f"only the running script knows what {text_of(element)} replaces"
+                )
         for value in self.shell.assignments[name]:
             if value.id in self._followed:
                 continue

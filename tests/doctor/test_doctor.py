@@ -750,6 +750,15 @@ MISTAKES = {
         "pip install clearml, or trainer.logger=[console]",
     ),
     "a text for a number": (["trainer.total_epochs=foo"], "types", "trainer.total_epochs=30"),
+    "no epoch": (["trainer.total_epochs=0"], "types", "trainer.total_epochs=30"),
+    "no update": ([f"{ACTOR}.ppo_epochs=0"], "types", f"{ACTOR}.ppo_epochs=1"),
+    "a learning rate of nothing": ([f"{ACTOR}.optim.lr=0"], "types", f"{ACTOR}.optim.lr=1e-06"),
+    "no learning rate": ([f"{ACTOR}.optim.lr=nan"], "types", f"{ACTOR}.optim.lr=1e-06"),
+    "no temperature": (
+        ["actor_rollout_ref.rollout.temperature=0"],
+        "types",
+        "actor_rollout_ref.rollout.temperature=1.0",
+    ),
     "a text for a number of responses": (
         ["actor_rollout_ref.rollout.n=eight"],
         "group-size",

@@ -4,6 +4,7 @@ import json
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import kill_rounds
 import pyarrow as pa
@@ -13,6 +14,7 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 from processes import Spoken
 
+from grpo_verl_ext.iterate import rounds
 from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.iterate.rounds import ROUND_PARTS, RoundContext, RoundRecord, read_manifest, run_rounds
 from grpo_verl_ext.iterate.settings import (
@@ -70,6 +72,23 @@ def test_a_part_that_fails_is_not_written_down(tmp_path: Path) -> None:
         settings(tmp_path), CONTEXT, heard, {name: lambda this, context: {} for name in ("one", "two")}
     )
     assert heard.parts == [(1, "two"), (2, "one"), (2, "two")]
+
+
+def test_a_part_that_was_made_with_other_code_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(this: Round, context: RoundContext) -> dict[str, object]:
+        raise KeyboardInterrupt
+
+    made: dict[str, Any] = {"one": lambda this, context: {}, "two": killed}
+    monkeypatch.setattr(rounds, "git_revision", lambda: "aaa")
+    with pytest.raises(KeyboardInterrupt):
+        run_rounds(settings(tmp_path, rounds=1), CONTEXT, Heard(), made)
+    monkeypatch.setattr(rounds, "git_revision", lambda: "bbb")
+    run_rounds(settings(tmp_path, rounds=1), CONTEXT, Heard(), made | {"two": made["one"]})
+    (record,) = read_manifest_of(tmp_path)
+    assert record.git_revision == "aaa"
+    assert record.parts == {"one": {}, "two": {"git_revision": "bbb"}}
 
 
 def test_settings_that_were_changed_after_a_kill_in_the_first_part_are_refused(tmp_path: Path) -> None:

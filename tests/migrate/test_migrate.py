@@ -167,6 +167,15 @@ UNREADABLE = {
     "a variable that is read": (f"read -r WORDS < words.txt\n{START} $WORDS", 1, "what read gives $WORDS"),
     "a variable that is printed": (f"\nprintf -v WORDS a=%s 1\n{START} $WORDS", 2, "printf gives $WORDS"),
     "other arguments": (f'set -- a=1\n{START} "$@"', 1, "set gives the script other arguments"),
+    "words of a loop": (f'for X in "a=1 b=2" c=3; do\n{START} $X\ndone', 1, "which $X a turn"),
+    "words that a test may set": (f': "${{X:=a=1}}"\n{START} $X', 1, "whether ${X:=a=1} sets $X"),
+    "words that depend on a variable": (f"{START} ${{X:+a=1}}", 1, "knows ${X:+a=1}; write"),
+    "keys in braces": (f"{START} a.{{b=1,c=2}}", 1, "several words of a.{b=1,c=2}; write each"),
+    "an element that is replaced": (
+        f'X=(a=1 b=2)\nX[1]=c=3\n{START} "${{X[@]}}"',
+        2,
+        "what X[1]=c=3 replaces",
+    ),
     "keys of an array": (
         f'for K in "${{!A[@]}}"; do\n  WORDS+=" $K=1"\ndone\n{START} $WORDS',
         2,

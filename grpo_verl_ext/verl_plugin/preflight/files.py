@@ -21,6 +21,8 @@ from grpo_verl_ext.verl_plugin.usage import own_task
 
 _LOCAL_PATHS = ("/", "~", "./", "../")
 """Beginnings of a path on a machine, unlike those of a hub or of a module."""
+_FILES = (".parquet", ".json", ".jsonl", ".py")
+"""Ends of a file's name, unlike those of a model on a hub."""
 _COMMANDS = {
     "reasoning_gym": "reasoning_gym --task {dataset} --seed {seed}",
     "smollm2_max": "smollm2_max --seed {seed}",
@@ -74,7 +76,8 @@ def _as_list(value: Any) -> list[str]:
 
 
 def _missing(key: str, name: str) -> Iterator[Problem]:
-    if name.startswith(_LOCAL_PATHS) and not home_resolved(name).exists():
+    is_local = name.startswith(_LOCAL_PATHS) or (name.endswith(_FILES) and "://" not in name)
+    if is_local and not home_resolved(name).exists():
         why = "that is not on this machine, which is wrong unless the workers see it"
         yield Problem(key, name, f"{key}=<a path that exists>", why)
 

@@ -105,6 +105,12 @@ class TestFiles:
                 "actor_rollout_ref.model.path",
                 "~/nowhere/model",
             ),
+            ({"data__train_files": ["nowhere.parquet"]}, "data.train_files", "nowhere.parquet"),
+            (
+                {"reward__custom_reward_function__path": "nowhere.py"},
+                "reward.custom_reward_function.path",
+                "nowhere.py",
+            ),
         ],
     )
     def test_a_path_that_is_not_here_may_be_where_the_workers_are(
