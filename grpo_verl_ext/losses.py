@@ -227,7 +227,8 @@ def _advantages(algorithm: Algorithm, given: Mapping[str, Any], group: Tensor | 
     member, learnt = torch.ones_like(group, dtype=torch.bool), mask.bool()
     if estimator.several_rewards:
         check_matrix(rewards=rewards)
-        weights = given["reward_weights"] or [1.0] * rewards.shape[1]
+        weights = given["reward_weights"]
+        weights = [1.0] * rewards.shape[1] if weights is None else [float(each) for each in weights]
         found = evaluation.decoupled_advantages(estimator, rewards, weights, group, member)
     else:
         check_same_shape(response_mask=mask[:, 0], rewards=rewards)

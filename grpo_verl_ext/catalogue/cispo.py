@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.catalogue.clipped import check_clip_range
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 from grpo_verl_ext.catalogue.verls import clip_ratio
@@ -24,7 +25,7 @@ def _advise_lower_bound(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-CISPO_LOSS = VerlsLoss("cispo", advice={"verls-losses": _advise_lower_bound})
+CISPO_LOSS = VerlsLoss("cispo", settings=(check_clip_range,), advice={"verls-losses": _advise_lower_bound})
 
 CISPO = Algorithm(
     "cispo",

@@ -6,11 +6,13 @@ from functools import partial
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
+from grpo_verl_ext.catalogue.clipped import check_clip_range
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 from grpo_verl_ext.catalogue.verls import clip_ratio
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ACTOR
+from grpo_verl_ext.utils.keys import ACTOR, SCALE_FACTOR
+from grpo_verl_ext.utils.options import is_positive
 
 _LARGE = 100.0
 """A truncation of ρ from here on cuts off next to nothing; verl's example has 10000."""
@@ -56,11 +58,30 @@ def _check_truncation(config: DictConfig) -> None:
         raise SettingError(key, None, why=why, valid="a large number", fix=fix)
 
 
+def _check_length(config: DictConfig) -> None:
+    """Refuse a sum of tokens that verl divides by the longest response of each micro-batch, or by 0.
+
+    Raises:
+        SettingError: ``loss_scale_factor`` is no number above 0.
+    """
+    actor = config.actor_rollout_ref.actor
+    if actor.loss_agg_mode == CONSTANT_LENGTH.mode and not is_positive(actor.loss_scale_factor):
+        raise SettingError(
+            SCALE_FACTOR,
+            actor.loss_scale_factor,
+            why="verl then divides by the longest response of each micro-batch, so that the gradient depends "
+            "on how the batch is cut",
+            valid="a number > 0",
+            fix=Line(f"{SCALE_FACTOR}=${{data.max_response_length}}"),
+        )
+
+
 def dppo(name: str, equation: str, loss_mode: str, threshold: str) -> Algorithm:
     """Return DPPO with one of its divergences, on verl's loss of that name."""
     loss = VerlsLoss(
         loss_mode,
-        checks={"settings": _check_truncation},
+        settings=(check_clip_range,),
+        checks={"settings": _check_truncation, "dppo-length": _check_length},
         advice={"verls-losses": partial(_advise, threshold)},
     )
     return Algorithm(

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
+from grpo_verl_ext.catalogue.clipped import check_clip_range
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 from grpo_verl_ext.catalogue.verls import clip_ratio
-from grpo_verl_ext.catalogue.weights import no_token_rejection
+from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, no_token_rejection
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, setting
 
@@ -42,6 +43,8 @@ GSPO_LOSS = VerlsLoss(
     papers_average=("seq-mean-token-mean", "GSPO is a mean over responses (arXiv 2507.18071, eq. 5)"),
     other_averages=(_TOKEN_SUM,),
     reads_average="0.9.1",  # before, it always averages over responses
+    one_output=ONE_OUTPUT,
+    settings=(check_clip_range,),
     checks={"gspo-rejection": no_token_rejection},
     advice={"verls-losses": _advise_clip_range},
 )

@@ -12,6 +12,7 @@ from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
+from grpo_verl_ext.catalogue.weights import ONE_OUTPUT
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import Number, PositiveFloat, Section, option
@@ -150,7 +151,6 @@ _DOC = f"""{squared_error.__doc__}
     {residual.__doc__}
 """
 
-ONE_OUTPUT = "its loss is of log π(y), and several outputs of a session are no single y"
 GVPO_LOSS = GroupLoss(
     _NAME,
     doc=_DOC,

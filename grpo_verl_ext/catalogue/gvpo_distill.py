@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 from torch import Tensor
 
-from grpo_verl_ext.catalogue.gvpo import GVPO_LOSS, ONE_OUTPUT, advise_sampling
+from grpo_verl_ext.catalogue.gvpo import GVPO_LOSS, advise_sampling
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
+from grpo_verl_ext.catalogue.weights import ONE_OUTPUT
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
 

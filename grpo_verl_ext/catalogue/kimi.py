@@ -9,7 +9,7 @@ from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.weights import no_token_rejection, no_token_weights, several_policies
+from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, no_token_rejection, no_token_weights, several_policies
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import BYPASS, POLICY_LOSS, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
@@ -99,6 +99,7 @@ KIMI = Algorithm(
         doc=str(mirror_descent_loss.__doc__),
         options=KimiOptions,
         one_advantage=True,
+        one_output=ONE_OUTPUT,
         checks={
             "kimi-weights": no_token_weights(
                 "the squared error of policy mirror descent has the same minimum wherever its responses come "

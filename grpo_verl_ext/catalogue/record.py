@@ -121,6 +121,7 @@ class Loss:
         doc: formula, shapes, where gradient flows and source of what is averaged.
         options: its own keys of ``actor.policy_loss``.
         one_advantage: gives all tokens of a response their mean advantage.
+        one_output: why a session with several outputs is refused; empty if each is a response of its own.
         needs: a statistic of the mini-batch, which a trainer mode of this package gives it.
         settings: refusals of values in verl's section ``actor``, each from the loss's name and the section.
         checks: refusals of trainings with this loss, by the name that silences them.
@@ -131,6 +132,7 @@ class Loss:
     doc: str = field(default="", kw_only=True)
     options: type[Section] | None = field(default=None, kw_only=True)
     one_advantage: bool = field(default=False, kw_only=True)
+    one_output: str = field(default="", kw_only=True)
     needs: MiniBatchStatistic | None = field(default=None, kw_only=True)
     settings: tuple[ActorCheck, ...] = field(default=(), kw_only=True)
     checks: Checks = field(default_factory=dict, kw_only=True)

@@ -1,14 +1,28 @@
 """Losses and estimators of verl's own that belong to no preset alone, and what is known of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.record import VerlsEstimator, VerlsLoss
-from grpo_verl_ext.utils.errors import Line, Problem
-from grpo_verl_ext.utils.keys import setting
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
+from grpo_verl_ext.utils.keys import ACTOR, setting
 
-VANILLA = VerlsLoss("vanilla")
+
+def _check_dual_clip(loss_mode: str, actor: Mapping[str, Any]) -> None:
+    """Refuse null, at which verl's loss raises at its first update, after a rollout.
+
+    Raises:
+        SettingError: ``clip_ratio_c`` is null.
+    """
+    key = f"{ACTOR}.clip_ratio_c"
+    if actor.get("clip_ratio_c", 3.0) is None:
+        why = f"verl's loss {loss_mode} compares it with a number"
+        raise SettingError(key, None, why=why, valid="a number > 1", fix=Line(f"{key}=3.0"))
+
+
+VANILLA = VerlsLoss("vanilla", settings=(_check_dual_clip,))
 GPG = VerlsLoss("gpg", has_ratio=False)
 GEO_MEAN = VerlsLoss(
     "geo_mean",

@@ -9,7 +9,7 @@ from grpo_verl_ext.algorithms.vespo import vespo_loss
 from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.weights import advise_age, no_token_rejection, no_token_weights
+from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, advise_age, no_token_rejection, no_token_weights
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
 _Power = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -46,6 +46,7 @@ VESPO = Algorithm(
         doc=str(vespo_loss.__doc__),
         options=VespoOptions,
         one_advantage=True,
+        one_output=ONE_OUTPUT,
         checks={
             "vespo-weights": no_token_weights(
                 "VESPO's weight of a response is W = π/π_rollout inside its kernel (arXiv 2602.10693, §3.4), "

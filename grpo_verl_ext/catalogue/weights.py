@@ -8,9 +8,12 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.record import Refuse
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import BYPASS, CORRECTION, FULLY_ASYNC, MODE, ONE_STEP_OFF, setting
+from grpo_verl_ext.utils.keys import BYPASS, CORRECTION, FULLY_ASYNC, MODE, ONE_STEP_OFF, SECTION, setting
 
+ONE_OUTPUT = "its loss is of log π(y), and several outputs of a session are no single y"
+"""Why such losses refuse a session with several outputs."""
 _WEIGHTS, _REJECTION = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"
+_STORED = f"{SECTION}.stored_responses"
 
 
 def no_token_weights(why: str, *, has_rollouts_ratio: bool = True) -> Refuse:
@@ -63,6 +66,11 @@ def no_token_rejection(config: DictConfig) -> None:
         )
 
 
+def is_stored(config: DictConfig) -> bool:
+    """Whether some of the responses were not sampled in this step."""
+    return bool(setting(config, f"{_STORED}.share", 0))
+
+
 def several_policies(config: DictConfig) -> str:
     """Return the trainer if the responses to a prompt may come from several policies; else an empty text."""
     if FULLY_ASYNC in config:
@@ -74,6 +82,15 @@ def several_policies(config: DictConfig) -> str:
 
 def advise_age(config: DictConfig) -> Iterator[Problem]:
     """Warn of responses older than the policy of their old log-probs, whose age is then in no ratio."""
+    if is_stored(config) and setting(config, f"{_STORED}.old_log_probs", "actor") != "recorded":
+        key = f"{_STORED}.old_log_probs"
+        yield Problem(
+            key,
+            "actor",
+            why="the loss's ratio is then 1 for stored responses at the first update, whoever wrote them",
+            valid="recorded, with responses that have log-probs",
+            fix=Line(f"{key}=recorded"),
+        )
     one_step = "verl.experimental.one_step_off_policy" if ONE_STEP_OFF in config else ""
     trainer = several_policies(config) or one_step
     if trainer and not setting(config, BYPASS):

@@ -298,6 +298,28 @@ WRONG = {
         ],
         "settings",
     ),
+    "PPO without its dual clip": ("ppo", [f"{ACTOR}.clip_ratio_c=null"], "settings"),
+    "a gate of SAPO without a temperature": ("sapo", [f"{ACTOR}.tau_pos=0"], "settings"),
+    "a cap below 0 in CISPO": ("cispo", [f"{ACTOR}.clip_ratio_high=-2"], "settings"),
+    "a divergence below 0 in DPPO": ("dppo", [f"{ACTOR}.clip_ratio_low=-1"], "settings"),
+    "DPPO over the longest response of a micro-batch": (
+        "dppo",
+        [f"{ACTOR}.loss_scale_factor=null"],
+        "dppo-length",
+    ),
+    "RLOO on responses of older policies": (
+        "rloo",
+        ["trainer.v1.trainer_mode=colocate_async"],
+        "verls-losses",
+    ),
+    "TOPR on responses that another policy wrote": (
+        "topr",
+        [
+            "trainer.v1.trainer_mode=grpo_ext_sync",
+            "+algorithm.grpo_ext.stored_responses={share:0.5,source:history,old_log_probs:actor}",
+        ],
+        "topr-age",
+    ),
     "GMPO with a dual clip": ("gmpo", [f"{ACTOR}.clip_ratio_c=3.0"], "settings"),
     "verl's GMPO": (
         "gmpo",

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.catalogue import Estimator
+from grpo_verl_ext.catalogue import Estimator, Loss
+from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.wire import ROW_KEYS
 
@@ -71,18 +72,19 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
     return [last[session] for session in sessions]
 
 
-def refuse_several_outputs(estimator: Estimator | None, keys: Sequence[str]) -> None:
+def refuse_several_outputs(record: Estimator | Loss | None, keys: Sequence[str]) -> None:
     """Refuse a session of several outputs where the record says why; others do as verl's ``grpo``.
 
     Raises:
         ValueError: names the session.
     """
-    if estimator is None or not estimator.one_output:
+    if record is None or not record.one_output:
         return
+    key = ESTIMATOR if isinstance(record, Estimator) else LOSS
     for session, outputs in _several(keys):
         raise ValueError(
-            f"algorithm.adv_estimator={estimator.name}: the agent loop answered session {session} "
-            f"({{prompt}}_{{session}}) by {outputs} outputs; valid is one, for {estimator.one_output}. "
+            f"{key}={record.name}: the agent loop answered session {session} "
+            f"({{prompt}}_{{session}}) by {outputs} outputs; valid is one, for {record.one_output}. "
             f"Type: +algo=grpo trainer.v1.trainer_mode=grpo_ext_sync, or take an agent loop that returns "
             f"one: actor_rollout_ref.rollout.agent.default_agent_loop=<its name>"
         )

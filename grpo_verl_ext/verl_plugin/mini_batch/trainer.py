@@ -89,7 +89,8 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
 
         With ``seed_requests`` two runs with the same responses have the same mini-batches.
         """
-        refuse_several_outputs(catalogue.estimator_of(self.config), batch.keys)
+        for record in (catalogue.estimator_of(self.config), catalogue.loss_of(self.config)):
+            refuse_several_outputs(record, batch.keys)
         if Options.of_training(self.config.algorithm).seed_requests is not None:
             batch.reorder(in_fixed_order(batch))
         self._number_of = {key: number for number, key in enumerate(batch.keys)}

@@ -18,6 +18,7 @@ from grpo_verl_ext.catalogue import (
 )
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
+from grpo_verl_ext.catalogue.weights import is_stored, several_policies
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import (
     ACTOR,
@@ -55,6 +56,9 @@ def check_settings(config: DictConfig) -> None:
     actor, loss = config.actor_rollout_ref.actor, catalogue.loss_of(config)
     if loss is None or isinstance(loss, VerlsLoss):
         check_no_mask(actor.policy_loss.loss_mode, actor)
+        if loss is not None and catalogue.knows(config):
+            for check in loss.settings:
+                check(loss.name, actor)
     else:
         check_loss(loss, actor)
     check_pair(config.algorithm.adv_estimator, actor.policy_loss.loss_mode)
@@ -318,6 +322,8 @@ def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:
             "(`grpo-verl-ext invariance --verl` measures it)",
             fix=Line(fix),
         )
+    if not loss.has_ratio:
+        yield from _advise_age(config, loss)
     if not loss.has_ratio and several_updates(config):
         one_update = (f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}", f"{ACTOR}.ppo_epochs=1")
         parts, parts_key = parts_of_step(config), parts_of_step_key(config)
@@ -329,6 +335,21 @@ def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:
             f"{loss.name} has no ratio that corrects for a policy that has moved",
             valid="one update on a rollout",
             fix=Line(*one_update, *([] if parts == 1 else [f"{parts_key}=1"])),
+        )
+
+
+def _advise_age(config: DictConfig, loss: VerlsLoss) -> Iterator[Problem]:
+    """Warn of responses of another policy, for which a loss without a ratio has no correction of its own."""
+    key, stored = f"{CORRECTION}.rollout_is", f"{SECTION}.stored_responses.share"
+    older = several_policies(config) or (f"{stored}={setting(config, stored)}" if is_stored(config) else "")
+    if older and setting(config, key) is None:
+        yield Problem(
+            key,
+            None,
+            why=f"with {older} responses may be of another policy, and policy_loss.loss_mode={loss.name} has "
+            "no ratio that corrects for it",
+            valid="token or sequence",
+            fix=Line(f"{key}=sequence"),
         )
 
 

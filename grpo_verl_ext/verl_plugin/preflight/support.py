@@ -101,7 +101,7 @@ def _other_driver(place: str, key: str, seen: str, fix: str) -> list[Refusal]:
 
 def _bypassed(place: str, key: str, what: str) -> Refusal:
     return Refusal(
-        ("token_loss", *_GVPO),
+        ("token_loss", *_STATISTIC, *_GVPO),
         (place,),
         key,
         f"with {BYPASS}=true {what} by verl's loss bypass_mode alone, not by yours",

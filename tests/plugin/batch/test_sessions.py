@@ -311,6 +311,13 @@ def test_gvpo_and_steps_know_no_session_of_several_outputs(trained: Any, algo: s
         trained(rollout({"a": [(1.0, 3), (0.0, 1)]}), f"+algo={algo}")
 
 
+@pytest.mark.parametrize("algo", ["kimi", "topr", "vespo", "gmpo", "gspo", "luspo"])
+def test_losses_of_whole_responses_know_none_either(trained: Any, algo: str) -> None:
+    rows = rollout({"a": [(1.0, 3), (0.0, 1)]})
+    with pytest.raises(ValueError, match=r"loss_mode=\w+: .* session a_0 .* by 3 outputs; valid is one, "):
+        trained(rows, "trainer.v1.trainer_mode=grpo_ext_sync", f"+algo={algo}")
+
+
 class TestUnderVerlsOwnTrainer:
     """It shows estimators no keys, but the queue has them."""
 
