@@ -230,6 +230,10 @@ def test_several_rewards_are_normalised_each() -> None:
     )
     assert loss.item() == pytest.approx(-0.235702, abs=2e-6)
     assert weighed.item() == pytest.approx(-0.235702, abs=2e-6)
+    of_tensor, _ = losses.gdpo(
+        LOG_PROB, LOG_PROB, MASK, rewards=rewards, groups=["a", "a"], reward_weights=torch.tensor([3.0, 1.0])
+    )
+    assert of_tensor.item() == weighed.item()
 
 
 # Arguments

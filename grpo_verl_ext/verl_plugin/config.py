@@ -213,7 +213,7 @@ class Options(Section):
         None, "std that divides centred rewards; null: `none` for estimators that only centre, else `group`"
     )
     mask_truncated_completions: bool = option(
-        False, "advantage 0 for responses that used up `max_response_length`"
+        False, "advantage 0 for responses that used up `max_response_length`; not with `gvpo` and `kimi`"
     )
     max_response_length: Count | None = option(
         None,

@@ -28,7 +28,7 @@ class _CommonOptions(Section):
     off_policy_mask_threshold: PositiveFloat | None = option(
         None,
         "responses with A < 0 whose mean of log π_old/π_θ exceeds it, in nats per token, get no gradient "
-        "(arXiv 2512.02556); not with `gvpo` and losses of verl",
+        "(arXiv 2512.02556); not with `gvpo`, `kimi` and losses of verl",
         "a finite number > 0",
         "0.5",
     )

@@ -45,8 +45,8 @@ first call.
 FSDP2 is tested on one, two and four CPU ranks, FSDP1 on two. Megatron, veomni and torchtitan were not run:
 tests read in verl's sources that losses get the same counts and averaged gradients.
 
-Several outputs per session: exact for outcome estimators in the `grpo_ext_…` modes (the last counts, all
-learn), else refused.
+Several outputs per session: exact for outcome estimators with losses of tokens in the `grpo_ext_…` modes
+(the last counts, all learn), else refused.
 """
 
 LINES = (
