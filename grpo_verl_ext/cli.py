@@ -495,9 +495,9 @@ def _ablate_report(
 
 
 def _push_to(tracker: str) -> Push:
-    from grpo_verl_ext.launch.tracker import Tracker
+    from grpo_verl_ext.launch.tracker import pusher
 
-    return Tracker(tracker).push
+    return pusher(tracker)
 
 
 @_ablate.command("reproduce")

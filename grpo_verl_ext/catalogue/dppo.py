@@ -81,7 +81,7 @@ def dppo(name: str, equation: str, loss_mode: str, threshold: str) -> Algorithm:
     loss = VerlsLoss(
         loss_mode,
         settings=(check_clip_range,),
-        checks={"settings": _check_truncation, "dppo-length": _check_length},
+        checks={"settings": _check_truncation, "constant-length": _check_length},
         advice={"verls-losses": partial(_advise, threshold)},
     )
     return Algorithm(

@@ -73,12 +73,6 @@ class Shell:
                 found.setdefault(text_of(name).partition("[")[0], []).append(value)
         return found
 
-    @cached_property
-    def functions(self) -> dict[str, Node]:
-        """Name → the function of the script."""
-        found = nodes_in(self.root, "function_definition")
-        return {text_of(name): node for node in found if (name := node.child_by_field_name("name"))}
-
     def value(self, node: Node, seen: tuple[str, ...] = ()) -> str | None:
         """Return the text of a word where the script alone says it, defaults of ``${NAME:-…}`` included.
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.gvpo import GroupRows
@@ -161,18 +160,6 @@ class UpdateSums:
 
 UPDATE_SUMS = _ScopedValue[UpdateSums]("sums of an update")
 """Worker → loss, which adds to them: verl would return each as a metric."""
-
-
-def at_first_update(rows: int, group_size: int, device: torch.device | None = None) -> GroupRows:
-    """Return rows of complete groups under a policy that has not moved, for calls outside a training."""
-    zeros = torch.zeros(rows, device=device)
-    return GroupRows(
-        index=zeros.long(),
-        size=torch.full((rows,), group_size, device=device),
-        drift=zeros,
-        old_deviation=zeros,
-        anchor_deviation=zeros,
-    )
 
 
 # The failure of a reward process, or of a teacher.

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from group_rows import at_first_update
 
 from grpo_verl_ext.anatomy.weights import COMPARED_ALGORITHMS, StepResponses, token_weights
 from grpo_verl_ext.catalogue import LOSSES, PRESETS
@@ -45,7 +46,7 @@ def test_the_gradient_of_the_registered_loss_with_the_registered_advantages(case
     log_prob = torch.randn(mask.shape, generator=torch.Generator().manual_seed(1)).requires_grad_()
     config = actor_config(case)
     config.global_batch_info.update(dp_size=1, batch_num_tokens=step.tokens, global_batch_size=step.size)
-    with wire.GROUPS.set(wire.at_first_update(step.size, config.rollout_n)):
+    with wire.GROUPS.set(at_first_update(step.size, config.rollout_n)):
         loss, _ = LOSS_FUNCTIONS[case.name](
             old_log_prob=log_prob.detach(),
             log_prob=log_prob,

@@ -305,7 +305,7 @@ WRONG = {
     "DPPO over the longest response of a micro-batch": (
         "dppo",
         [f"{ACTOR}.loss_scale_factor=null"],
-        "dppo-length",
+        "constant-length",
     ),
     "RLOO on responses of older policies": (
         "rloo",
@@ -316,7 +316,7 @@ WRONG = {
         "topr",
         [
             "trainer.v1.trainer_mode=grpo_ext_sync",
-            "+algorithm.grpo_ext.stored_responses={share:0.5,source:history,old_log_probs:actor}",
+            "++algorithm.grpo_ext.stored_responses={share: 0.5}",
         ],
         "topr-age",
     ),
@@ -495,7 +495,7 @@ def test_a_wrong_configuration_is_found_by_name_with_the_line_to_type(whole: lis
         # What it names was what was wrong.
         assert any(key in change for change in changes) or check in (
             *("settings", "group-size", "reference", "constant-length", "kl-gradient", "sampling"),
-            *("batch-scale", "topr-age"),
+            *("batch-scale", "topr-age", "verls-losses"),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from group_rows import at_first_update
 from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import fuzzing, values
@@ -392,7 +393,7 @@ def test_losses(case, batch: dict[str, Tensor] | None, changed, policy_loss) -> 
         options = {"loss_mode": case.loss_mode, "gvpo_beta": 0.1} | policy_loss
         object.__setattr__(config, "policy_loss", LossConfig(**options))
         check_loss(catalogue.LOSSES[case.loss_mode], config)
-        with wire.GROUPS.set(wire.at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)):
+        with wire.GROUPS.set(at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)):
             loss, metrics = LOSS_FUNCTIONS[case.loss_mode](
                 old_log_prob=batch["old_log_prob"],
                 log_prob=batch["log_prob"],

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from group_rows import at_first_update
 from torch import Tensor
 
 from grpo_verl_ext import catalogue
@@ -76,7 +77,7 @@ def gradient(name: str, parts: Sequence[list[int]], dp_size: int) -> Tensor:
         own = {key: value[part] for key, value in batch.items()}
         logits = model(own.pop("features")).log_softmax(-1)
         log_prob = logits.gather(-1, own.pop("tokens")).squeeze(-1)
-        with wire.GROUPS.set(wire.at_first_update(len(part), config.rollout_n)):
+        with wire.GROUPS.set(at_first_update(len(part), config.rollout_n)):
             LOSS_FUNCTIONS[name](log_prob=log_prob, config=config, **own)[0].backward()
     return model.weight.grad
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from grpo_verl_ext.ablation import compare
 from grpo_verl_ext.ablation.report.summary import write_files
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.launch.tracker import Tracker
+from grpo_verl_ext.launch.tracker import pusher
 from grpo_verl_ext.utils.errors import SettingError, TrackerError
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -86,14 +86,14 @@ def test_no_key_no_package_no_such_tracker(alone: Path, monkeypatch: pytest.Monk
         assert not (alone / "made").exists()
     monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
     wandb.teardown()
-    assert Tracker("wandb")
+    assert pusher("wandb")
 
 
 def test_one_that_verl_goes_on_without(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """verl drops a tracker that it cannot start, and would send nothing."""
     monkeypatch.setattr("verl.utils.tracking.Tracking.__init__", lambda own, **_: setattr(own, "logger", {}))
     with pytest.raises(TrackerError, match="--tracker is tensorboard, which could not be started"):
-        Tracker("tensorboard").push("project", "run", {}, [])
+        pusher("tensorboard")("project", "run", {}, [])
     assert not any(alone.iterdir())
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -21,6 +18,7 @@ from grpo_verl_ext.tasks.chain_sum.prepared import (
     read_checked,
 )
 from grpo_verl_ext.tasks.folders import PreparedFolderError
+from grpo_verl_ext.utils.errors import as_typed
 from grpo_verl_ext.utils.files import sha256_of_all
 
 
@@ -71,17 +69,8 @@ def _check_integer(config: DictConfig, key: str, least: int, example: str) -> No
     value = OmegaConf.select(config, key)
     if type(value) is not int or not least <= value < 2**63:
         raise AblationError(
-            f"{key} is {_as_typed(value)}; valid is an integer ≥ {least}. Type: {key}={example}"
+            f"{key} is {as_typed(value)}; valid is an integer ≥ {least}. Type: {key}={example}"
         )
-
-
-def _as_typed(value: object) -> str:
-    """As on the command line: ``null``, ``true``; a text that YAML would read as another type is quoted."""
-    if not isinstance(value, str):
-        return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
-    with suppress(yaml.YAMLError):
-        return value if yaml.safe_load(value) == value else repr(value)
-    return repr(value)
 
 
 def _embedded_task(config: DictConfig, plugin: Plugin) -> DictConfig | None:

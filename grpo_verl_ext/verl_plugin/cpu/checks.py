@@ -4,13 +4,12 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, MODEL, ROLLOUT
+from grpo_verl_ext.utils.keys import ACTOR, MODEL, ROLLOUT, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.cpu import sizes
@@ -37,8 +36,8 @@ _PROCESSES = 4 * sizes.GIBI
 
 def check_cache(config: DictConfig) -> None:
     """Refuse a key-value cache without room for a full sequence; vLLM refuses it a minute after the start."""
-    given, length = _selected(config, CACHE), _selected(config, LONGEST)
-    shape = model_shape(_selected(config, MODEL))
+    given, length = setting(config, CACHE), setting(config, LONGEST)
+    shape = model_shape(setting(config, MODEL))
     if not _is_ours(config) or shape is None or not shape.full_attention or not is_count(given):
         return
     tokens = length or shape.positions
@@ -52,9 +51,9 @@ def check_cache(config: DictConfig) -> None:
             CACHE,
             given,
             why=f"a sequence of {tokens} tokens has {least} bytes of keys and values in "
-            f"{_selected(config, MODEL)}, and vLLM starts only with room for one",
+            f"{setting(config, MODEL)}, and vLLM starts only with room for one",
             valid=f"an integer ≥ {sizes.cache_of(1, shape, tokens)}",
-            fix=Line(f"{CACHE}={sizes.kv_cache_bytes(_selected(config, MODEL), tokens)}", more=shorter),
+            fix=Line(f"{CACHE}={sizes.kv_cache_bytes(setting(config, MODEL), tokens)}", more=shorter),
         )
 
 
@@ -63,16 +62,16 @@ def check_bucket(config: DictConfig) -> None:
 
     verl transfers each tensor in one piece, and asserts only after the start that it fits.
     """
-    given, shape = _selected(config, BUCKET), model_shape(_selected(config, MODEL))
+    given, shape = setting(config, BUCKET), model_shape(setting(config, MODEL))
     if not _is_ours(config) or shape is None or not is_count(given):
         return
     size = shape.embedding * sizes.FP32
     if given * sizes.MEBI < size:
-        needed = sizes.bucket_megabytes(_selected(config, MODEL))
+        needed = sizes.bucket_megabytes(setting(config, MODEL))
         raise SettingError(
             BUCKET,
             given,
-            why=f"the embedding of {_selected(config, MODEL)}, {shape.vocabulary} words × {shape.width} in "
+            why=f"the embedding of {setting(config, MODEL)}, {shape.vocabulary} words × {shape.width} in "
             f"float32, has {size / sizes.MEBI:.1f} MiB and travels in one piece",
             valid=f"an integer ≥ {needed}",
             fix=Line(f"{BUCKET}={needed}"),
@@ -81,7 +80,7 @@ def check_bucket(config: DictConfig) -> None:
 
 def advise_shared_memory(config: DictConfig) -> Iterator[Problem]:
     """Warn if /dev/shm is too small for the weight buffers; writing beyond its end is a bare "bus error"."""
-    bucket, there = _selected(config, BUCKET), size_of_shared_memory()
+    bucket, there = setting(config, BUCKET), size_of_shared_memory()
     if not _is_ours(config) or not is_count(bucket) or there is None:
         return
     ranks = _ranks_per_node(config)
@@ -100,7 +99,7 @@ def advise_shared_memory(config: DictConfig) -> Iterator[Problem]:
 
 def advise_memory(config: DictConfig) -> Iterator[Problem]:
     """Warn if the machine has too little memory; Ray kills processes, and with them the training."""
-    shape, weights = model_shape(_selected(config, MODEL)), sum(tensor_sizes(_selected(config, MODEL)))
+    shape, weights = model_shape(setting(config, MODEL)), sum(tensor_sizes(setting(config, MODEL)))
     if not _is_ours(config) or shape is None or not weights:
         return
     there, parts = memory_of_machine(), _parts(config, shape, weights)
@@ -108,7 +107,7 @@ def advise_memory(config: DictConfig) -> Iterator[Problem]:
         listed = ", ".join(f"{name} {size / sizes.GIBI:.1f}" for name, size in parts.items())
         yield Problem(
             MODEL,
-            _selected(config, MODEL),
+            setting(config, MODEL),
             why=f"with it a node needs about {sum(parts.values()) / sizes.GIBI:.1f} GiB ({listed}), and "
             f"this one has {there / sizes.GIBI:.1f} GiB",
             fix=_smaller(parts),
@@ -138,7 +137,7 @@ def memory_of_machine() -> int:
 def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int]:
     """Return the bytes that a node needs, by purpose, with its share of the trained weights."""
     actor, ranks, size = config.actor_rollout_ref.actor, _ranks_per_node(config), weights * sizes.FP32
-    cache, share = _selected(config, CACHE), size // config.trainer.nnodes
+    cache, share = setting(config, CACHE), size // config.trainer.nnodes
     reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
     return {
         "weights, gradients and Adam": _TRAINED_COPIES * share,
@@ -182,15 +181,15 @@ def _tokens_at_once(config: DictConfig) -> int:
 
 def _is_ours(config: DictConfig) -> bool:
     """Whether the training is on this platform with vLLM, in float32, and trains every weight."""
-    rollout, lora = config.actor_rollout_ref.rollout, _selected(config, "actor_rollout_ref.model.lora.rank")
+    rollout, lora = config.actor_rollout_ref.rollout, setting(config, "actor_rollout_ref.model.lora.rank")
     return (
         config.trainer.device == "cpu"
         and rollout.name == "vllm"
         and rollout.dtype == "float32"
         and rollout.tensor_model_parallel_size == 1
-        and _selected(config, f"{ACTOR}.fsdp_config.model_dtype") == "fp32"
+        and setting(config, f"{ACTOR}.fsdp_config.model_dtype") == "fp32"
         and not lora
-        and not _selected(config, "actor_rollout_ref.model.lora_rank")
+        and not setting(config, "actor_rollout_ref.model.lora_rank")
     )
 
 
@@ -201,7 +200,3 @@ def _has_own_cache(config: DictConfig) -> bool:
 
 def _ranks_per_node(config: DictConfig) -> int:
     return int(config.trainer.n_gpus_per_node)
-
-
-def _selected(config: DictConfig, key: str) -> Any:
-    return OmegaConf.select(config, key, throw_on_resolution_failure=False)

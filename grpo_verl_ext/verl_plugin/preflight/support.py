@@ -167,7 +167,7 @@ REFUSALS: tuple[Refusal, ...] = (
         Line(f"{DISTILLATION}.loss_mode=k3"),
     ),
     Refusal(
-        tuple(name for name in FEATURES if name not in _NO_ALGORITHM),
+        tuple(name for name in FEATURES if name not in (*_NO_ALGORITHM, "anchor_teacher")),
         ("distillation_only",),
         f"{DISTILLATION}.use_task_rewards",
         "the distillation is then the whole loss; the algorithm does nothing",

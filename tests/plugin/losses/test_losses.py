@@ -10,6 +10,7 @@ import loss_ranks
 import oracles
 import pytest
 import torch
+from group_rows import at_first_update
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
@@ -201,7 +202,7 @@ def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[
         "loss_agg_mode": mode_of(catalogue.LOSSES[name]),
         "rollout_is_weights": None,
     }
-    groups = wire.GROUPS.get() or wire.at_first_update(2, group_size=4)
+    groups = wire.GROUPS.get() or at_first_update(2, group_size=4)
     with wire.GROUPS.set(groups):
         return LOSS_FUNCTIONS[name](config=config, **(arguments | changes))
 
@@ -286,7 +287,7 @@ def metrics_through_verl(
         collected: dict[str, Metric] = {}
         for rows in rank:
             groups, statistic = (
-                wire.at_first_update(len(rows), config.rollout_n),
+                at_first_update(len(rows), config.rollout_n),
                 batch.statistic(config, rows),
             )
             with wire.GROUPS.set(groups), wire.STATISTIC.set(statistic):
