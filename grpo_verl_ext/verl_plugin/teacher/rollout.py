@@ -68,9 +68,11 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
             return
         try:
             score = await self._scored(output, list(prompt_ids), list(response_ids), sample_kwargs or {})
+        except TeacherError as error:
+            report_failure(error)
+            raise
         except Exception as error:
-            models = self.teacher_server_manager.teacher_model_configs.values()
-            named = error if isinstance(error, TeacherError) else _unexpected(error, models)
+            named = _unexpected(error, self.teacher_server_manager.teacher_model_configs.values())
             report_failure(named)
             raise named from error
         output.extra_fields[Field.TEACHER_SCORE] = score
