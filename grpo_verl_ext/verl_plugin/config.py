@@ -444,11 +444,13 @@ def _check_estimator(options: Options, estimator: str | None, norm_adv_by_std_in
     # verl's default is true, so only false is a choice of the user.
     if not norm_adv_by_std_in_grpo and options.scale_rewards != "none":
         key = "algorithm.norm_adv_by_std_in_grpo"
+        always_divides = record is not None and record.several_rewards
+        undivided = Line(f"+{SECTION}.scale_rewards=none", more=f", or {key}=true")
         raise SettingError(
             key,
             False,
             why=f"{estimator} divides by the standard deviation of the {options.scale_rewards} "
             f"({SECTION}.scale_rewards)",
             valid="true",
-            fix=Line(f"+{SECTION}.scale_rewards=none", more=f", or {key}=true"),
+            fix=Line(f"{key}=true") if always_divides else undivided,
         )

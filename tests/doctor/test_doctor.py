@@ -347,6 +347,16 @@ WRONG = {
         "settings",
     ),
     "RLOO with several updates on a rollout": ("rloo", [f"{ACTOR}.ppo_mini_batch_size=16"], "verls-losses"),
+    "a batch's standard deviation of chosen prompts": (
+        "lite_ppo",
+        ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
+        "batch-scale",
+    ),
+    "GDPO without its standard deviation": (
+        "gdpo",
+        ["++algorithm.gdpo_reward_keys=[a,b]", "algorithm.norm_adv_by_std_in_grpo=false"],
+        "settings",
+    ),
     "a batch's standard deviation of parts": (
         "lite_ppo",
         [

@@ -174,7 +174,11 @@ def advise_bypass(config: DictConfig) -> Iterator[Problem]:
 
 
 def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a batch's standard deviation where an estimator is shown parts of the batch."""
+    """Warn of a batch's standard deviation where an estimator is shown a part, or a choice, of the batch."""
+    is_of_batch = written(config.algorithm).get("scale_rewards") == "batch"
+    if is_of_batch:
+        why = "and changes the batch by whose standard deviation the advantages are divided"
+        yield from verls.advise_no_filter(config, why)
     parts, key = parts_of_step(config), parts_of_step_key(config)
     if parts == 1:
         return
@@ -188,7 +192,7 @@ def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
             valid="1",
             fix=Line(*one_part),
         )
-    if written(config.algorithm).get("scale_rewards") == "batch":
+    if is_of_batch:
         yield Problem(
             f"{SECTION}.scale_rewards",
             "batch",
