@@ -9,7 +9,7 @@ from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.clipped import check_clip_range
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
-from grpo_verl_ext.catalogue.verls import clip_ratio
+from grpo_verl_ext.catalogue.verls import clip_ratio, needs_clip_ratio_c
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, SCALE_FACTOR
 from grpo_verl_ext.utils.options import is_positive
@@ -18,6 +18,10 @@ _LARGE = 100.0
 """A truncation of ρ from here on cuts off next to nothing; verl's example has 10000."""
 _PPOS_RANGE = 0.2
 """verl's default for a clip of ρ; as a divergence it is four times the authors' for KL."""
+
+_needs_truncation = needs_clip_ratio_c(
+    "truncates ρ there, and cannot without a number", "a large number", "10000.0"
+)
 
 
 def _advise(papers: str, config: DictConfig) -> Iterator[Problem]:
@@ -46,18 +50,6 @@ def _advise(papers: str, config: DictConfig) -> Iterator[Problem]:
             )
 
 
-def _check_truncation(config: DictConfig) -> None:
-    """Refuse null, at which verl's loss raises at its first update, after a rollout.
-
-    Raises:
-        SettingError: ``clip_ratio_c`` is null.
-    """
-    key = f"{ACTOR}.clip_ratio_c"
-    if config.actor_rollout_ref.actor.clip_ratio_c is None:
-        why, fix = "verl's DPPO truncates ρ there, and cannot without a number", Line(f"{key}=10000.0")
-        raise SettingError(key, None, why=why, valid="a large number", fix=fix)
-
-
 def _check_length(config: DictConfig) -> None:
     """Refuse a sum of tokens that verl divides by the longest response of each micro-batch, or by 0.
 
@@ -80,8 +72,8 @@ def dppo(name: str, equation: str, loss_mode: str, threshold: str) -> Algorithm:
     """Return DPPO with one of its divergences, on verl's loss of that name."""
     loss = VerlsLoss(
         loss_mode,
-        settings=(check_clip_range,),
-        checks={"settings": _check_truncation, "constant-length": _check_length},
+        settings=(check_clip_range, _needs_truncation),
+        checks={"constant-length": _check_length},
         advice={"verls-losses": partial(_advise, threshold)},
     )
     return Algorithm(

@@ -9,7 +9,13 @@ from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, no_token_rejection, no_token_weights, several_policies
+from grpo_verl_ext.catalogue.weights import (
+    ONE_OUTPUT,
+    is_stored,
+    no_token_rejection,
+    no_token_weights,
+    several_policies,
+)
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import BYPASS, POLICY_LOSS, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
@@ -78,7 +84,7 @@ def _check_old_policy(config: DictConfig) -> None:
             fix=Line(f"{BYPASS}=false"),
         )
     recorded = f"{SECTION}.stored_responses.old_log_probs"
-    if setting(config, recorded) == "recorded" and setting(config, f"{SECTION}.stored_responses.share"):
+    if setting(config, recorded) == "recorded" and is_stored(config):
         raise SettingError(
             recorded,
             "recorded",

@@ -5,24 +5,32 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.catalogue.record import VerlsEstimator, VerlsLoss
+from grpo_verl_ext.catalogue.record import ActorCheck, VerlsEstimator, VerlsLoss
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, setting
 
 
-def _check_dual_clip(loss_mode: str, actor: Mapping[str, Any]) -> None:
-    """Refuse null, at which verl's loss raises at its first update, after a rollout.
-
-    Raises:
-        SettingError: ``clip_ratio_c`` is null.
-    """
+def needs_clip_ratio_c(why: str, valid: str, typed: str) -> ActorCheck:
+    """Return a check that refuses ``clip_ratio_c=null``, at which a loss of verl's raises after a rollout."""
     key = f"{ACTOR}.clip_ratio_c"
-    if actor.get("clip_ratio_c", 3.0) is None:
-        why = f"verl's loss {loss_mode} compares it with a number"
-        raise SettingError(key, None, why=why, valid="a number > 1", fix=Line(f"{key}=3.0"))
+
+    def check(loss_mode: str, actor: Mapping[str, Any]) -> None:
+        """Refuse null.
+
+        Raises:
+            SettingError: ``clip_ratio_c`` is null.
+        """
+        if actor.get("clip_ratio_c", typed) is None:
+            raise SettingError(
+                key, None, why=f"verl's loss {loss_mode} {why}", valid=valid, fix=Line(f"{key}={typed}")
+            )
+
+    return check
 
 
-VANILLA = VerlsLoss("vanilla", settings=(_check_dual_clip,))
+VANILLA = VerlsLoss(
+    "vanilla", settings=(needs_clip_ratio_c("compares it with a number", "a number > 1", "3.0"),)
+)
 GPG = VerlsLoss("gpg", has_ratio=False)
 GEO_MEAN = VerlsLoss(
     "geo_mean",

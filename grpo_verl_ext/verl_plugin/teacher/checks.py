@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue.verls import advise_no_filter
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import CORRECTION, DISTILLATION, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import Options, TeacherOptions, written
@@ -152,14 +153,8 @@ def advise_temperature(config: DictConfig) -> Iterator[Problem]:
 
 def advise_filter(config: DictConfig) -> Iterator[Problem]:
     """Warn of dynamic sampling, which leaves prompts out by their rewards."""
-    key = "algorithm.filter_groups.enable"
-    if has_teacher(config) and setting(config, key, False):
-        yield Problem(
-            key,
-            True,
-            why="it leaves out prompts whose responses have equal rewards, which the teacher would pull, too",
-            fix=Line(f"{key}=false"),
-        )
+    if has_teacher(config):
+        yield from advise_no_filter(config, "which the teacher would pull, too")
 
 
 _REFUSED = ("loss_mode", "forward_kl_topk")
