@@ -6,7 +6,7 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.clipped import check_clip_range
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
-from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
+from grpo_verl_ext.catalogue.record import DUAL_CLIP, Algorithm, VerlsLoss
 from grpo_verl_ext.catalogue.verls import clip_ratio
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR
@@ -25,7 +25,12 @@ def _advise_lower_bound(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-CISPO_LOSS = VerlsLoss("cispo", settings=(check_clip_range,), advice={"verls-losses": _advise_lower_bound})
+CISPO_LOSS = VerlsLoss(
+    "cispo",
+    unread=DUAL_CLIP,
+    settings=(check_clip_range,),
+    advice={"verls-losses": _advise_lower_bound},
+)
 
 CISPO = Algorithm(
     "cispo",

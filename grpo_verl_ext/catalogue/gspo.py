@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.clipped import check_clip_range
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
-from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
+from grpo_verl_ext.catalogue.record import DUAL_CLIP, Algorithm, VerlsLoss
 from grpo_verl_ext.catalogue.verls import clip_ratio
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, no_token_rejection
 from grpo_verl_ext.utils.errors import Line, Problem
@@ -44,6 +44,7 @@ GSPO_LOSS = VerlsLoss(
     other_averages=(_TOKEN_SUM,),
     reads_average="0.9.1",  # before, it always averages over responses
     one_output=ONE_OUTPUT,
+    unread=DUAL_CLIP,
     settings=(check_clip_range,),
     checks={"gspo-rejection": no_token_rejection},
     advice={"verls-losses": _advise_clip_range},

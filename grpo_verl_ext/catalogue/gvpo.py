@@ -11,7 +11,7 @@ from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
-from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
+from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, Estimator, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SECTION, setting
@@ -156,6 +156,7 @@ GVPO_LOSS = GroupLoss(
     doc=_DOC,
     options=GvpoOptions,
     needs=MiniBatchStatistic(_drift, of_prompts=True),
+    unread=CLIPS,
     settings=(_check_terms,),
     advice={"gvpo-kl": _advise_kl},
 )

@@ -112,6 +112,11 @@ class MiniBatchStatistic:
     metric: str = ""
 
 
+DUAL_CLIP = ("clip_ratio_c",)
+CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", *DUAL_CLIP)
+"""verl's keys of a clip of the ratio, for `Loss.unread`."""
+
+
 @dataclass(frozen=True)
 class Loss:
     """A policy loss, for ``actor.policy_loss.loss_mode``.
@@ -123,6 +128,7 @@ class Loss:
         one_advantage: gives all tokens of a response their mean advantage.
         one_output: why a session with several outputs is refused; empty if each is a response of its own.
         needs: a statistic of the mini-batch, which a trainer mode of this package gives it.
+        unread: keys of verl's section ``actor`` that other losses read and this one does not.
         settings: refusals of values in verl's section ``actor``, each from the loss's name and the section.
         checks: refusals of trainings with this loss, by the name that silences them.
         advice: warnings likewise.
@@ -134,6 +140,7 @@ class Loss:
     one_advantage: bool = field(default=False, kw_only=True)
     one_output: str = field(default="", kw_only=True)
     needs: MiniBatchStatistic | None = field(default=None, kw_only=True)
+    unread: tuple[str, ...] = field(default=(), kw_only=True)
     settings: tuple[ActorCheck, ...] = field(default=(), kw_only=True)
     checks: Checks = field(default_factory=dict, kw_only=True)
     advice: Advice = field(default_factory=dict, kw_only=True)

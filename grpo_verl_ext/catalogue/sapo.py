@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
-from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
+from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, VerlsLoss
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.utils.options import is_positive
@@ -23,7 +23,7 @@ def _check_temperatures(loss_mode: str, actor: Mapping[str, Any]) -> None:
             raise SettingError(key, actor[name], why=why, valid="a finite number > 0", fix=fix)
 
 
-SAPO_LOSS = VerlsLoss("sapo", settings=(_check_temperatures,))
+SAPO_LOSS = VerlsLoss("sapo", unread=CLIPS, settings=(_check_temperatures,))
 
 SAPO = Algorithm(
     "sapo",

@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.catalogue.record import ActorCheck, VerlsEstimator, VerlsLoss
+from grpo_verl_ext.catalogue.record import CLIPS, DUAL_CLIP, ActorCheck, VerlsEstimator, VerlsLoss
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, setting
 
@@ -31,17 +31,23 @@ def needs_clip_ratio_c(why: str, valid: str, typed: str) -> ActorCheck:
 VANILLA = VerlsLoss(
     "vanilla", settings=(needs_clip_ratio_c("compares it with a number", "a number > 1", "3.0"),)
 )
-GPG = VerlsLoss("gpg", has_ratio=False)
+GPG = VerlsLoss("gpg", has_ratio=False, unread=CLIPS)
 GEO_MEAN = VerlsLoss(
     "geo_mean",
     one_advantage=True,
+    unread=DUAL_CLIP,
     depends_on_cut=("averages over the responses of each micro-batch", "+algo=gmpo"),
 )
 CLIP_COV = VerlsLoss(
     "clip_cov",
+    unread=DUAL_CLIP,
     depends_on_cut=("ranks the tokens of each micro-batch, and draws among them", "+algo=clip_cov"),
 )
-KL_COV = VerlsLoss("kl_cov", depends_on_cut=("ranks the tokens of each micro-batch", "+algo=kl_cov"))
+KL_COV = VerlsLoss(
+    "kl_cov",
+    unread=CLIPS,
+    depends_on_cut=("ranks the tokens of each micro-batch", "+algo=kl_cov"),
+)
 
 VERLS_ESTIMATORS = (
     VerlsEstimator("grpo", kl_in_loss=True),

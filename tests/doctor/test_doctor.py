@@ -409,6 +409,10 @@ WRONG = {
         [f"{ACTOR}.policy_loss.kl_cov_ratio=0.1"],
         "unread-options",
     ),
+    "a clip of GRPO's beside GVPO": ("gvpo", [f"{ACTOR}.clip_ratio_high=0.28"], "unread-clip"),
+    "a clip beside RLOO": ("rloo", [f"{ACTOR}.clip_ratio=0.3"], "unread-clip"),
+    "DAPO's dual clip beside GSPO": ("gspo", [f"{ACTOR}.clip_ratio_c=10.0"], "unread-clip"),
+    "a clip whose two sides stay verl's": ("grpo", [f"{ACTOR}.clip_ratio=0.3"], "unread-clip"),
     "an anchor that no group has": ("grpo", ["+algorithm.grpo_ext.gvpo_anchor=ref"], "unread-options"),
     "rewards that are not told apart": (
         "grpo",

@@ -34,7 +34,11 @@ from grpo_verl_ext.verl_plugin.preflight.algorithm import (
 from grpo_verl_ext.verl_plugin.preflight.names import advise_preset, check_names, check_preset
 from grpo_verl_ext.verl_plugin.preflight.support import check_engine, check_support
 from grpo_verl_ext.verl_plugin.preflight.tier import check_tier
-from grpo_verl_ext.verl_plugin.preflight.unread import advise_unread_options, check_unread_options
+from grpo_verl_ext.verl_plugin.preflight.unread import (
+    advise_unread_clip,
+    advise_unread_options,
+    check_unread_options,
+)
 
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
@@ -79,6 +83,7 @@ ADVICE: Mapping[str, Advise] = {
     "batch-scale": algorithm.advise_batch_scale,
     "bypass": algorithm.advise_bypass,
     "unread-options": advise_unread_options,
+    "unread-clip": advise_unread_clip,
     **{name: advise for feature in all_features() for name, advise in feature.advice.items()},
     "files": files.advise_files,
     "verl-version": environment.advise_verl,

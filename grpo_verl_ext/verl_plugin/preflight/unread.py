@@ -5,12 +5,13 @@ from dataclasses import fields
 from typing import Any
 
 from omegaconf import DictConfig
-from verl.workers.config import PolicyLossConfig
+from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, GroupLoss, VerlsLoss
+from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, POLICY_LOSS, SECTION, setting
+from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, POLICY_LOSS, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
 from grpo_verl_ext.verl_plugin.preflight.names import replaced
 
@@ -99,3 +100,26 @@ def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
                 valid=tuple(ESTIMATORS),
                 fix=Line(f"~{key}", more=", or algorithm.adv_estimator=<one of them>"),
             )
+
+
+def advise_unread_clip(config: DictConfig) -> Iterator[Problem]:
+    """Warn of a clip that the configured loss does not read, such as one of a script for another loss."""
+    loss, name = catalogue.loss_of(config), setting(config, LOSS)
+    if loss is None:
+        return
+    actor = config.actor_rollout_ref.actor
+    verls = {each.name: each.default for each in fields(ActorConfig)}
+    typed = {key: actor[key] for key in CLIPS if actor[key] not in (None, verls[key])}
+    for key, value in typed.items():
+        if key in loss.unread:
+            yield _unread_clip(key, value, verls[key], f"{LOSS}={name} does not read it")
+    sides = [f"clip_ratio_{side}" for side in ("low", "high")]
+    both_stay = all(actor[side] == verls[side] for side in sides)
+    if "clip_ratio" in typed and "clip_ratio" not in loss.unread and both_stay:
+        why = f"{sides[0]} and {sides[1]}, which verl sets to {verls[sides[0]]}, are read in its place"
+        yield _unread_clip("clip_ratio", actor.clip_ratio, verls["clip_ratio"], why)
+
+
+def _unread_clip(name: str, value: Any, default: Any, why: str) -> Problem:
+    key = f"{ACTOR}.{name}"
+    return Problem(key, value, why=why, valid=f"{default}, verl's default", fix=Line(f"{key}={default}"))
