@@ -51,9 +51,6 @@ STARTED_BY: Mapping[str, str] = {
     "RAY_ADDRESS=HEAD:6379 python3 -m verl.trainer.main_ppo +algo=gvpo +platform=cpu …": (
         TRAINING + "test_the_first_rollout_again_on_two_nodes"
     ),
-    "python3 -m verl.trainer.main_ppo +algo=ppo data.train_files=… …": (
-        "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"
-    ),
     # fewer examples
     "FUZZ_EXAMPLES=20000 python -m pytest tests/fuzz": CI,
     "grpo-verl-ext prepare chain_sum --seed 1": "tests/end_to_end/conftest.py::chain_sum",
