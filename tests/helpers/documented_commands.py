@@ -46,13 +46,9 @@ STARTED_BY: Mapping[str, str] = {
     "python3 -m verl.trainer.main_ppo +algo=dapo data.train_files=… …": (
         "tests/end_to_end/test_cluster_job.py::test_dapo_with_all_its_parts_as_a_job"
     ),
-    "python3 -m verl.trainer.main_ppo +algo=gvpo data.train_files=… …": (TRAINING + "test_gvpo_on_two_ranks"),
     "python3 -m verl.trainer.main_ppo +algo=gvpo +platform=cpu …": (TRAINING + "test_gvpo_on_two_ranks"),
     "RAY_ADDRESS=HEAD:6379 python3 -m verl.trainer.main_ppo +algo=gvpo +platform=cpu …": (
         TRAINING + "test_the_first_rollout_again_on_two_nodes"
-    ),
-    "python3 -m verl.trainer.main_ppo +algo=ppo data.train_files=… …": (
-        "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"
     ),
     # fewer examples
     "FUZZ_EXAMPLES=20000 python -m pytest tests/fuzz": CI,

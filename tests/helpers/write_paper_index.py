@@ -10,24 +10,27 @@ PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 
 INTRODUCTION = """# Papers
 
-Every paper with a preset: what it fixes, and a complete command, which trains the embedded task on a machine
-[without a GPU](cpu.md). On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [any of them](gpus.md); a
-training of yours takes `+algo=NAME`; `python examples/chain_sum_teacher.py TEACHER` makes the teacher of a
-distillation. In Python, `losses.NAME` is the
-[loss in one call](api.md#losses), if it is not verl's own.
+This table has every paper with a preset, what it fixes, and the preset's NAME, which leads to its page. The
+embedded task is trained [without a GPU](cpu.md) by
+
+```bash
+bash examples/quickstart.sh --algo NAME
+```
+
+On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [any of them](gpus.md), and a training of yours takes
+`+algo=NAME`. All of them [learn](../examples/ablations/RESULTS.md#does-every-preset-learn). In Python,
+`losses.NAME` is the [loss in one call](api.md#losses), if it is not verl's own.
 
 Written by `python tests/helpers/write_paper_index.py` from [the records](../grpo_verl_ext/catalogue).
 """
-HEAD = ("paper", "what it fixes", "preset", "complete command")
+HEAD = ("paper", "what it fixes", "preset")
 
 
 def page() -> str:
     """The text of the page."""
     rows = [HEAD, tuple("---" for _ in HEAD), *(_row(of_paper) for of_paper in _papers())]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    return (
-        f"{INTRODUCTION}\n{table}{''.join(_reading(each) for each in ALGORITHMS.values() if each.values_of)}"
-    )
+    return f"{INTRODUCTION}\n{table}{''.join(_exception(each) for each in ALGORITHMS.values())}"
 
 
 def _papers() -> list[list[Algorithm]]:
@@ -50,25 +53,22 @@ def _row(algorithms: list[Algorithm]) -> tuple[str, ...]:
     cells = (
         [each.fixes for each in algorithms if each.fixes],
         [f"[`{each.name}`](algorithms/{each.name}.md)" for each in algorithms],
-        [f"`bash examples/quickstart.sh --algo {each.name}{_teacher_of(each)}`" for each in algorithms],
     )
     return (paper, *("<br>".join(dict.fromkeys(cell)) for cell in cells))
 
 
-def _teacher_of(algorithm: Algorithm) -> str:
-    """What a distillation's command has besides the preset; its page says how the teacher is made."""
-    if not (isinstance(algorithm.estimator, Estimator) and algorithm.estimator.needs_teacher):
-        return ""
-    return " distillation.teacher_models.teacher_model.model_path=TEACHER"
-
-
-def _reading(algorithm: Algorithm) -> str:
-    """Another reading of a paper, which is set beside its preset."""
-    keys = f"{ESTIMATOR}={algorithm.estimator.name} {LOSS}={algorithm.loss.name}"
-    return (
-        f"\n{algorithm.paper}: `losses.{algorithm.name}`, and\n\n"
-        f"```bash\nbash examples/quickstart.sh --algo {algorithm.values_of} \\\n    {keys}\n```\n"
-    )
+def _exception(algorithm: Algorithm) -> str:
+    """The command of an algorithm that needs more than its preset; empty for the others."""
+    train = f"bash examples/quickstart.sh --algo {algorithm.values_of or algorithm.name}"
+    if algorithm.values_of:
+        said = f"{algorithm.paper}, is `losses.{algorithm.name}`, and"
+        keys = f"{ESTIMATOR}={algorithm.estimator.name} {LOSS}={algorithm.loss.name}"
+        return f"\n{said}\n\n```bash\n{train} \\\n    {keys}\n```\n"
+    if isinstance(algorithm.estimator, Estimator) and algorithm.estimator.needs_teacher:
+        make = "python examples/chain_sum_teacher.py TEACHER"
+        keys = "distillation.teacher_models.teacher_model.model_path=TEACHER"
+        return f"\nA distillation needs a teacher:\n\n```bash\n{make}\n{train} \\\n    {keys}\n```\n"
+    return ""
 
 
 if __name__ == "__main__":
