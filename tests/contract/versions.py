@@ -303,11 +303,8 @@ No whole training was run with verl 0.8. It has no CPU platform, and its rollout
 The two updates of the table are by its own worker; `tests/contract/two_updates.py` answers its calls of what
 `torch.cpu` has not.
 
-## GVPO with verl's older trainer
-
-With `trainer.use_v1=false`, too, GVPO, losses with a statistic, stored responses and process supervision are
-refused. They need a trainer that keeps a prompt's responses in one optimizer step; this package adds its own
-to the registry of verl's newer trainers, and the older one, which is deprecated, is in none.
+The older trainer that newer versions still have, `trainer.use_v1=false`, is in the table of
+[support](support.md).
 """
 
 if __name__ == "__main__":
