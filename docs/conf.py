@@ -69,7 +69,6 @@ first_hour
 installation
 cpu
 gpus
-slurm
 migration
 settings
 support
@@ -92,16 +91,13 @@ algorithms/*
 tasks
 rewards
 iterative
-tools
-lora
-vision
+lora_tools_images
 ```
 
 ```{toctree}
 :hidden:
-:caption: Watch and find mistakes
+:caption: Find mistakes
 
-trackers
 doctor
 troubleshooting
 ```
@@ -121,7 +117,6 @@ Results on the embedded task <repository/examples/ablations/RESULTS>
 
 normalisation
 conformance
-robustness
 repository/benchmarks/README
 ```
 

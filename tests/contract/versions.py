@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,12 +30,12 @@ TRAINING = (
 """A training that nothing is wrong with but for its files, which are not looked for."""
 FEATURES = {
     "GVPO": ("+algo=gvpo",),
-    "Process supervision": ("+algo=grpo_process",),
-    "GDPO, several rewards": ("+algo=gdpo", "++algorithm.gdpo_reward_keys=[a,b]"),
-    "Losses with a statistic of the mini-batch": ("+algo=kl_cov",),
-    "Dynamic sampling": ("+algo=dapo",),
-    "Stored responses": ("+algo=gvpo", "++algorithm.grpo_ext.stored_responses.files=[a.parquet]"),
-    "Refresh of the reference": ("+algo=grpo", "++algorithm.grpo_ext.ref_model_sync_steps=4"),
+    "process supervision": ("+algo=grpo_process",),
+    "several rewards (GDPO)": ("+algo=gdpo", "++algorithm.gdpo_reward_keys=[a,b]"),
+    "losses with a statistic of the mini-batch": ("+algo=kl_cov",),
+    "dynamic sampling": ("+algo=dapo",),
+    "stored responses": ("+algo=gvpo", "++algorithm.grpo_ext.stored_responses.files=[a.parquet]"),
+    "refresh of the reference": ("+algo=grpo", "++algorithm.grpo_ext.ref_model_sync_steps=4"),
     "CPU platform": ("+algo=grpo", "+platform=cpu"),
 }
 """What needs the upper tier → how a training asks for it."""
@@ -60,7 +59,7 @@ def contract() -> str:
     from grpo_verl_ext.doctor.known_verl import known_verl
 
     known = known_verl()
-    return f"{known.seams - len({each.moved for each in known.broken})} of {known.seams} seams hold"
+    return f"{known.seams - len({each.moved for each in known.broken})} of {known.seams}"
 
 
 def estimators() -> str:
@@ -95,7 +94,7 @@ def estimators() -> str:
         assert found.isfinite().all(), record.name
         if record.name == "dr_grpo":
             torch.testing.assert_close(found.squeeze(-1), by_hand)
-    return f"{len(alone)} through verl's `compute_advantage`"
+    return str(len(alone))
 
 
 def losses() -> str:
@@ -107,7 +106,7 @@ def losses() -> str:
         assert each.passed, each
         if each.verdict == "invariant":
             worst[each.dtype] = max(worst.get(each.dtype, 0.0), each.error)
-    return f"{len(cases)}, at most {worst['float64']:.1e} in float64, {worst['float32']:.1e} in float32"
+    return f"{len(cases)}: {worst['float64']:.1e}, {worst['float32']:.1e}"
 
 
 def presets() -> str:
@@ -181,7 +180,7 @@ def anatomy() -> str:
         [each.score for each in responses], [2, 4, 3, 3], [each.prompt_id for each in responses]
     )
     assert all(token_weights(name, step, 4).isfinite().all() for name in COMPARED_ALGORITHMS)
-    return f"{len(COMPARED_ALGORITHMS)} algorithms"
+    return str(len(COMPARED_ALGORITHMS))
 
 
 def updates() -> str:
@@ -191,26 +190,32 @@ def updates() -> str:
     with TemporaryDirectory() as folder:
         found = two_updates.differences(folder)
     assert max(found.values()) <= 1e-12, found
-    return f"{len(found)} losses, at most {max(found.values()):.1e}"
+    return f"{len(found)}: {max(found.values()):.1e}"
 
 
-def feature(name: str) -> str:
-    checks = _errors(*FEATURES[name])
-    return "refused by name" if "tier" in checks else "accepted"
+def features() -> str:
+    """Say what the checks do with all of `FEATURES`, one by one where they differ."""
+    found = {
+        name: "refused by name" if "tier" in _errors(*words) else "accepted"
+        for name, words in FEATURES.items()
+    }
+    if len(set(found.values())) == 1:
+        return found["GVPO"]
+    return "; ".join(f"{name} {said}" for name, said in found.items())
 
 
 CELLS: dict[str, Callable[[], str]] = {
     "What works": tier,
     "Loads the plugin": loading,
-    "[Contract](../tests/contract/README.md)": contract,
+    "Seams of the [contract](../tests/contract/README.md) that hold": contract,
     "Presets on the command line of `main_ppo`": main_ppo,
     "The same, `main_ppo_sync`": main_ppo_sync,
     "Presets that the checks pass": presets,
-    "Estimators": estimators,
-    "Losses: `grpo-verl-ext invariance`": losses,
-    "Two updates by verl's FSDP2 worker, one CPU rank against two": updates,
-    "`grpo-verl-ext anatomy`, of a dump by that verl": anatomy,
-    **{name: partial(feature, name) for name in FEATURES},
+    "Estimators through verl's `compute_advantage`": estimators,
+    "Losses: largest error by `grpo-verl-ext invariance` in float64, float32": losses,
+    "Losses: largest error after two updates by verl's FSDP2 worker, one CPU rank against two": updates,
+    "Algorithms of `grpo-verl-ext anatomy`, from a dump by that verl": anatomy,
+    ", ".join(FEATURES): features,
 }
 
 
@@ -266,7 +271,7 @@ def page(table: dict[str, dict[str, str]]) -> str:
 INTRODUCTION = """# Versions of verl
 
 What works with which verl, for people who do not have the newest. Each cell was run by the script that
-writes this page, except those that say so:
+writes this page:
 
 ```
 python tests/contract/versions.py verl    # needs the network; verl is a clone of verl's main
@@ -287,36 +292,19 @@ VERL_USE_EXTERNAL_MODULES=grpo_verl_ext.plugin \\
     python3 -m verl.trainer.main_ppo +algo=dr_grpo data.train_files=… …    # needs GPUs
 ```
 
-Presets work as `+algo=…` in both of its programs, `main_ppo` and `main_ppo_sync`, since `import verl` comes
-before Hydra there, too; no key has to be written out.
+What is refused by name is refused before Ray starts, with the key, its value and the version to install. So
+are `rule_and_model` rewards, this package's agent loops, `ablate`, `iterate` and
+`actor_rollout_ref.rollout.seed`: with `+task=…` add `~actor_rollout_ref.rollout.seed`. `dapo` and `cispo`
+train with `algorithm.filter_groups.enable=false`. The loss `gspo` of verl before 0.9.1 does not average as
+`luspo` does. `grpo-verl-ext anatomy` reads the rollouts of `main_ppo_sync` alone, since those of `main_ppo`
+do not say which responses belong to one prompt.
 
-`dapo` and `cispo` are refused for their dynamic sampling alone: they train with
-`algorithm.filter_groups.enable=false`. The loss `gspo` of verl before 0.9.1 does not average as `luspo` does.
+No whole training was run with verl 0.8. It has no CPU platform, and its rollout needs vLLM 0.12 or older.
+The two updates of the table are by its own worker; `tests/contract/two_updates.py` answers its calls of what
+`torch.cpu` has not.
 
-What the table has as refused by name is refused in the driver, with the key, its value and the version to
-install. So are `rule_and_model` rewards, this package's agent loops, and `actor_rollout_ref.rollout.seed`,
-which verl 0.8 has not: with `+task=…` add `~actor_rollout_ref.rollout.seed`. `grpo-verl-ext anatomy` reads
-the rollouts that `main_ppo_sync` dumps; those of `main_ppo` do not say which responses belong to one
-prompt. `ablate` and `iterate` set that seed, and are refused.
-
-No whole training was run with verl 0.8. It cannot run on this package's CPU platform:
-
-- it has no platforms. Its FSDP engines are registered for `cuda` and `npu` alone, its default process group
-  is `cpu:gloo,cpu:nccl`, and it calls `memory_allocated` and others of `torch.cpu`, which has them not;
-- its rollout cannot be imported with the tested vLLM 0.28: it needs `FusedMoE` of
-  `vllm.model_executor.layers.fused_moe.layer`, which is gone. verl 0.8.0 asks for vLLM 0.12 or older.
-
-The two updates of the table are by its own worker, `TrainingWorker.train_mini_batch`, with these calls
-answered by the script `tests/contract/two_updates.py`.
-
-## GVPO with verl's older trainer
-
-With `trainer.use_v1=false`, as with verl 0.8, GVPO, losses with a statistic, stored responses and process
-supervision are refused. They need a trainer that keeps a prompt's responses in one optimizer step and tells
-each rank where they are. verl's newer trainers are classes in a registry, chosen by
-`trainer.v1.trainer_mode`, and this package adds its own there. The older one is built by name in the middle
-of `TaskRunner.run`: another could only be put there by replacing verl's class in its module, or by copying
-that method. verl marks the older trainer as deprecated.
+The older trainer that newer versions still have, `trainer.use_v1=false`, is in the table of
+[support](support.md).
 """
 
 if __name__ == "__main__":
