@@ -103,9 +103,12 @@ def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
 
 
 def advise_unread_clip(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a clip that the configured loss does not read, such as one of a script for another loss."""
+    """Warn of a clip that the configured loss does not read, such as one of a script for another loss.
+
+    Where the loss replaces the named preset's, the clip is the preset's, which `advise_preset` reports.
+    """
     loss, name = catalogue.loss_of(config), setting(config, LOSS)
-    if loss is None:
+    if loss is None or LOSS in replaced(config):
         return
     actor = config.actor_rollout_ref.actor
     verls = {each.name: each.default for each in fields(ActorConfig)}
