@@ -13,10 +13,10 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.catalogue.preset_comments import comments_of
-from grpo_verl_ext.catalogue.record import Algorithm, RecordError
+from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, RecordError
 from grpo_verl_ext.utils.keys import AGGREGATION, ESTIMATOR, LOSS, SECTION
 
-_NUMBERS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg")
+_NUMBERS = (*CLIPS, "tau_pos", "tau_neg")
 """Keys of verl's section ``actor`` that a loss reads, besides ``loss_agg_mode`` and ``loss_scale_factor``."""
 
 

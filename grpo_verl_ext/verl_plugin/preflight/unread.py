@@ -16,6 +16,7 @@ from grpo_verl_ext.verl_plugin.config import written
 from grpo_verl_ext.verl_plugin.preflight.names import replaced
 
 _ANCHOR = f"{SECTION}.gvpo_anchor"
+_BOTH_SIDES, _SIDES = "clip_ratio", ("clip_ratio_low", "clip_ratio_high")
 _REWARDS = ("algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights")
 
 
@@ -46,7 +47,7 @@ def _check_options_of_losses(config: DictConfig) -> None:
         for option, its in (other.options.model_fields if other.options else {}).items():
             value = policy_loss.get(option, its.default)
             if option not in read and value != its.default:
-                raise _unread(f"{POLICY_LOSS}.{option}", value, its.default, f"{LOSS}={name}", other.name)
+                raise _of_another(f"{POLICY_LOSS}.{option}", value, its.default, f"{LOSS}={name}", other.name)
 
 
 def _check_anchor(config: DictConfig) -> None:
@@ -57,7 +58,7 @@ def _check_anchor(config: DictConfig) -> None:
     if anchor in (None, "old") or name in losses:
         return
     if setting(config, ESTIMATOR) not in [each.estimator.name for each in of_groups]:
-        raise _unread(_ANCHOR, anchor, "old", f"{LOSS}={name}", ", ".join(losses))
+        raise _of_another(_ANCHOR, anchor, "old", f"{LOSS}={name}", ", ".join(losses))
 
 
 def _check_rewards(config: DictConfig) -> None:
@@ -67,18 +68,17 @@ def _check_rewards(config: DictConfig) -> None:
     for key in _REWARDS:
         if value := setting(config, key):
             readers = (each.name for each in ESTIMATORS.values() if each.several_rewards)
-            raise _unread(key, value, None, f"{ESTIMATOR}={estimator.name}", ", ".join(readers))
+            raise _of_another(key, value, None, f"{ESTIMATOR}={estimator.name}", ", ".join(readers))
 
 
-def _unread(key: str, value: Any, default: Any, configured: str, readers: str) -> SettingError:
+def _of_another(key: str, value: Any, default: Any, configured: str, readers: str) -> SettingError:
+    why = f"{configured} does not read it, which is an option of {readers}"
+    return SettingError.of(_unread(key, value, default, why))
+
+
+def _unread(key: str, value: Any, default: Any, why: str) -> Problem:
     typed = "null" if default is None else default
-    return SettingError(
-        key,
-        value,
-        why=f"{configured} does not read it, which is an option of {readers}",
-        valid=f"{typed}, its default",
-        fix=Line(f"{key}={typed}"),
-    )
+    return Problem(key, value, why=why, valid=f"{typed}, its default", fix=Line(f"{key}={typed}"))
 
 
 def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
@@ -111,18 +111,13 @@ def advise_unread_clip(config: DictConfig) -> Iterator[Problem]:
     if loss is None or LOSS in replaced(config):
         return
     actor = config.actor_rollout_ref.actor
-    verls = {each.name: each.default for each in fields(ActorConfig)}
-    typed = {key: actor[key] for key in CLIPS if actor[key] not in (None, verls[key])}
-    for key, value in typed.items():
+    defaults = {each.name: each.default for each in fields(ActorConfig)}
+    for key in CLIPS:
+        value, default = actor[key], defaults[key]
+        if value in (None, default):
+            continue
         if key in loss.unread:
-            yield _unread_clip(key, value, verls[key], f"{LOSS}={name} does not read it")
-    sides = [f"clip_ratio_{side}" for side in ("low", "high")]
-    both_stay = all(actor[side] == verls[side] for side in sides)
-    if "clip_ratio" in typed and "clip_ratio" not in loss.unread and both_stay:
-        why = f"{sides[0]} and {sides[1]}, which verl sets to {verls[sides[0]]}, are read in its place"
-        yield _unread_clip("clip_ratio", actor.clip_ratio, verls["clip_ratio"], why)
-
-
-def _unread_clip(name: str, value: Any, default: Any, why: str) -> Problem:
-    key = f"{ACTOR}.{name}"
-    return Problem(key, value, why=why, valid=f"{default}, verl's default", fix=Line(f"{key}={default}"))
+            yield _unread(f"{ACTOR}.{key}", value, default, f"{LOSS}={name} does not read it")
+        elif key == _BOTH_SIDES and all(actor[side] == defaults[side] for side in _SIDES):
+            why = f"{' and '.join(_SIDES)}, which verl sets to {default}, are read in its place"
+            yield _unread(f"{ACTOR}.{key}", value, default, why)
