@@ -13,7 +13,6 @@ from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -83,8 +82,7 @@ def print_plan(
     print_table(console, runs_table(statuses, settings.metrics[0]))
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
     console.print(
-        f"{len(left)} of {len(runs)} runs to do, {estimate(statuses, left)}. To start them: {command}",
-        markup=False,
+        f"{len(left)} of {len(runs)} runs to do, {estimate(statuses, left)}. To start them: {command}"
     )
     _print_failures(console, statuses)
     print_power(console, settings, sources)
@@ -110,7 +108,7 @@ def run_grid(
     """
     console = make_console()
     most = declared_starts(settings).most if until_decided else None
-    executor = executor_at(ray_address, jobs, lambda text: console.print(text, markup=False))
+    executor = executor_at(ray_address, jobs, console.print)
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[:most]]
     configs = checks.compose_runs(runs, plugin)
     check_unchanged(settings)
@@ -118,7 +116,7 @@ def run_grid(
     if executor.address is None:  # a cluster has its own devices, files and packages: the job checks them
         checks.check_runs(configs, plugin)
     for line in _which_rays(executor.address, runs):
-        console.print(line, markup=False)
+        console.print(line)
     _print_missing_control(console, settings)
     if settings.is_declared and git_revision() is None:
         console.print("grpo_verl_ext is no checkout of git here: the records have versions and no commit")
@@ -128,7 +126,7 @@ def run_grid(
         return _train(console, settings, chosen, configs, retry_failed=retry_failed, executor=executor)
 
     finished = run_until_decided(console, settings, train) if until_decided else train(settings.seeds)
-    console.print(f"To compare the runs: grpo-verl-ext ablate report {settings.folder}", markup=False)
+    console.print(f"To compare the runs: grpo-verl-ext ablate report {settings.folder}")
     return finished
 
 
@@ -221,16 +219,16 @@ def print_report(
     report = report_of(analysis)
     console = make_console(at_least=_WIDTH)
     for line in analysis.missing:
-        console.print(line, markup=False, style="red")
+        console.print(line, style="red")
     for statement in report.statements:
         console.print(_set_off(statement))
     for line in report.exploratory:
-        console.print(line, markup=False)
+        console.print(line)
     console.print()
     for shown in report.tables:
         console.print(_table_of_text(shown))  # the box ends with a blank line
     for line in [*report.thresholds, *analysis.warnings]:
-        console.print(line, markup=False)
+        console.print(line)
     folder = output or of_source
     folder.mkdir(parents=True, exist_ok=True)
     written = [*write_files(report, folder), *draw(report, folder), write_page(report, folder)]
@@ -238,7 +236,7 @@ def print_report(
         write_compact(analysis.results, compact)
         written.append(compact)
     for file in written:
-        console.print(str(file), markup=False)
+        console.print(str(file))
     if push is not None:
         sent = tracked(report)
         push(of_source.resolve().name, "report", sent.config, sent.rows)
@@ -287,7 +285,7 @@ def reproduce(source: Path, name: str, plugin: checks.Plugin, output: Path | Non
 def _print_missing_control(console: Console, settings: GridSettings) -> None:
     missing = missing_control(settings)
     if missing is not None:
-        console.print(missing, markup=False, style="red")
+        console.print(missing, style="red")
 
 
 def _which_rays(address: str | None, runs: Sequence[GridRun]) -> Iterable[str]:
@@ -299,13 +297,9 @@ def _which_rays(address: str | None, runs: Sequence[GridRun]) -> Iterable[str]:
 def _print_failures(console: Console, statuses: Sequence[RunStatus]) -> None:
     for status in statuses:
         if status.reason is not None:
-            console.print(
-                f"\n{status.run.name} {status.state.value}:\n{status.reason.rstrip()}",
-                markup=False,
-                style="red",
-            )
+            console.print(f"\n{status.run.name} {status.state.value}:\n{status.reason.rstrip()}", style="red")
         if status.state is State.FAILED:
-            console.print("To try it again: --retry-failed", markup=False)
+            console.print("To try it again: --retry-failed")
 
 
 @contextmanager
@@ -319,8 +313,7 @@ def _jobs_named_at_the_end(console: Console, runs: Sequence[GridRun]) -> Iterato
         for job in filter(None, (noted_job(run.training.folder) for run in runs)):
             console.print(
                 f"job {job.submission_id} continues; run the same command again to watch it. "
-                f"To stop it: {job.stop_command}",
-                markup=False,
+                f"To stop it: {job.stop_command}"
             )
 
 
@@ -330,9 +323,9 @@ def _set_off(statement: Statement) -> Text:
 
 
 def _table_of_text(shown: TextTable) -> Table:
-    table = Table(title=escape(shown.title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=shown.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in shown.columns:
         table.add_column(name, justify="left" if name in ("check", "variant") else "right")
     for line in shown.lines:
-        table.add_row(*(escape(cell) for cell in line))
+        table.add_row(*line)
     return table

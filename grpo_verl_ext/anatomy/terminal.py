@@ -31,9 +31,9 @@ def run_anatomy(settings: AnatomySettings) -> None:
     if anatomy.kl is not None:
         print_table(console, _kl_table(anatomy.kl))
     for line in lines(anatomy):
-        console.print(line, markup=False)
+        console.print(line)
     for file in _write_files(settings, anatomy):
-        console.print(str(file), markup=False)
+        console.print(str(file))
 
 
 def _weight_table(cells: Cells) -> Table:

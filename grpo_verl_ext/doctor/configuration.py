@@ -289,8 +289,8 @@ def print_findings(found: Sequence[Finding], console: Console) -> None:
     """Print each finding with its line to type, and how many there are."""
     for each in found:
         style = "bold red" if each.severity is Severity.ERROR else "bold yellow"
-        console.print(f"{each.severity.value} {each.check}", style=style, markup=False)
-        console.print(f"  {each.problem.reason}", markup=False)
+        console.print(f"{each.severity.value} {each.check}", style=style)
+        console.print(f"  {each.problem.reason}")
         if each.problem.fix:
-            console.print(f"  type: {each.problem.fix}", markup=False)
-    console.print(f"findings: {len(found)}", markup=False)
+            console.print(f"  type: {each.problem.fix}")
+    console.print(f"findings: {len(found)}")

@@ -114,7 +114,7 @@ def print_correction(overrides: Sequence[str], *, as_json: bool, **options: str)
         return exit_status(correction.left)
     console = make_console(stderr=True)
     for each in correction.mended:
-        console.print(f"mended {each.check}: {each.problem}", markup=False)
+        console.print(f"mended {each.check}: {each.problem}")
     print_findings(correction.left, console)
     print(" \\\n    ".join([shlex.join(command[:3]), *map(shlex.quote, command[3:])]))
     return exit_status(correction.left)

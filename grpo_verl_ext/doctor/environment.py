@@ -170,20 +170,20 @@ def _print_environment(
 ) -> None:
     console = make_console()
     print_table(console, _version_table(versions_beside_tested()))
-    console.print(f"python {host.python_version()}; verl's platform: {here.platform}", markup=False)
-    console.print(which_ray().words, markup=False)
-    console.print(known.verl.words, markup=False)
+    console.print(f"python {host.python_version()}; verl's platform: {here.platform}")
+    console.print(which_ray().words)
+    console.print(known.verl.words)
     held = known.seams - len({each.moved for each in known.broken})
-    console.print(f"contract with verl: {held} of {known.seams} seams hold", markup=False)
+    console.print(f"contract with verl: {held} of {known.seams} seams hold")
     where = "here and in a Ray worker" if worker == here else "here"
-    console.print(f"estimators and losses that verl finds {where} (ours: *):", markup=False)
+    console.print(f"estimators and losses that verl finds {where} (ours: *):")
     for kind, owners in (("estimators", here.estimators), ("losses", here.losses)):
         names = ", ".join(name + "*" * is_own_module(owner) for name, owner in sorted(owners.items()))
-        console.print(f"  {kind}: {names}", markup=False)
+        console.print(f"  {kind}: {names}")
     for warning in known.warnings:
-        console.print(warning, style="bold yellow", markup=False)
+        console.print(warning, style="bold yellow")
     for complaint in complaints:
-        console.print(complaint, style="bold red", markup=False)
+        console.print(complaint, style="bold red")
 
 
 def _version_table(found: Sequence[_Version]) -> Table:

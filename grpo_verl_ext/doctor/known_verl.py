@@ -80,6 +80,6 @@ def refuse_unsupported(as_json: bool) -> bool:
         if as_json:
             print(json.dumps({"complaints": [str(error)]}, indent=2))
         else:
-            make_console().print(str(error), style="bold red", markup=False)
+            make_console().print(str(error), style="bold red")
         return True
     return False

@@ -48,8 +48,8 @@ def print_rounds(settings: IterateSettings) -> None:
         console.print(f"\nround {number}, seed {this.seed}, in {this.folder}", style="bold")
         for name in ROUND_PARTS:
             done = "done" if manifest.finished(number, name) else "to do"
-            console.print(f"  {done:5}  {name:12}  {_TITLES[name]}", markup=False)
-        console.print("  python3 " + shlex.join(this.run().command()), markup=False)
+            console.print(f"  {done:5}  {name:12}  {_TITLES[name]}")
+        console.print("  python3 " + shlex.join(this.run().command()))
 
 
 def run_iterate(settings: IterateSettings) -> None:
@@ -58,11 +58,11 @@ def run_iterate(settings: IterateSettings) -> None:
     config = checks.compose_rounds(settings)
     _prepare_task(config)
     rule = checks.checked_rule(settings, config)
-    console.print(Round(settings, 1).run().ray.words, markup=False)
+    console.print(Round(settings, 1).run().ray.words)
     with _progress(console, settings) as shown:
         manifest = run_rounds(settings, RoundContext(config, rule, shown.step), shown)
     print_table(console, table(manifest))
-    console.print(f"{Path(settings.folder) / 'manifest.json'}", markup=False)
+    console.print(f"{Path(settings.folder) / 'manifest.json'}")
 
 
 def table(manifest: IterateManifest) -> Table:

@@ -22,9 +22,9 @@ def print_head(preset: str, config: DictConfig | None, overrides: Sequence[str])
         config: None where only Hydra knows the values.
     """
     console = make_console()
-    console.print(f"{preset}: {ALGORITHMS[preset].paper}", markup=False)
+    console.print(f"{preset}: {ALGORITHMS[preset].paper}")
     for each in replaced(preset, config, overrides) if config is not None else ():
-        console.print(f"  replaced: {each}", markup=False)
+        console.print(f"  replaced: {each}")
 
 
 def print_values(
@@ -33,10 +33,10 @@ def print_values(
     """Print a table of values and sources, and what differs from the paper."""
     console = make_console()
     print_table(console, _table(list(values(preset, config, overrides, config_name))))
-    console.print(f"differs from {ALGORITHMS[preset].paper}:", markup=False)
+    console.print(f"differs from {ALGORITHMS[preset].paper}:")
     found = [*replaced(preset, config, overrides), *not_of_the_paper(preset, config)]
     for each in found or ["nothing that the preset sets"]:
-        console.print(f"  {each}", markup=False)
+        console.print(f"  {each}")
 
 
 def print_json(

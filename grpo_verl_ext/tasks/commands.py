@@ -179,4 +179,4 @@ def _print(outcome: PreparedOutcome[FoundManifest], *lines: str) -> None:
     first = "made" if outcome.made else "already there, nothing to do"
     kept = [f"what was there before is kept in {outcome.moved_aside}"] if outcome.moved_aside else []
     text = "\n".join([f"{first}: {outcome.folder}", *(f"  {line}" for line in lines), *kept])
-    make_console().print(text, markup=False)
+    make_console().print(text)

@@ -37,7 +37,7 @@ def make_console(*, at_least: int = 0, stderr: bool = False) -> Console:
     """
     from rich.console import Console
 
-    console = Console(soft_wrap=True, highlight=False, stderr=stderr)
+    console = Console(soft_wrap=True, highlight=False, markup=False, stderr=stderr)
     console.width = max(console.width, at_least) if console.is_terminal else _UNLIMITED
     return console
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from grpo_verl_ext.ablation.running.reproduce import Difference
@@ -19,7 +18,7 @@ def print_made_with(console: Console, changed: Sequence[tuple[str, str, str]]) -
         return
     shown = _table("what differs from the record", ("", "then", "now"))
     for row in changed:
-        shown.add_row(*map(escape, row))
+        shown.add_row(*row)
     console.print(shown)
 
 
@@ -34,14 +33,13 @@ def print_differences(console: Console, found: Sequence[Difference], metrics: Se
         return
     first = min(differing, key=lambda each: each.first or 0)
     console.print(
-        f"{len(differing)} of {len(found)} metrics differ, first {first.metric} at step {first.first}",
-        markup=False,
+        f"{len(differing)} of {len(found)} metrics differ, first {first.metric} at step {first.first}"
     )
     shown = _table("largest differences", ("metric", "steps", "first step that differs", "difference"))
     for each in found:
         if each.metric in metrics or each is first:
             begins = "–" if each.first is None else str(each.first)
-            shown.add_row(escape(each.metric), str(each.steps), begins, f"{each.largest:.3g}")
+            shown.add_row(each.metric, str(each.steps), begins, f"{each.largest:.3g}")
     console.print(shown)
 
 

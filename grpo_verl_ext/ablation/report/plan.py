@@ -68,19 +68,18 @@ def print_power(console: Console, settings: GridSettings, sources: Sources) -> N
     about = f"{primary.measure.replace('_', ' ')} of {primary.metric}"
     console.print(
         f"{count} comparison{'s' * (count > 1)} of the {about}; "
-        f"margin {margin:g}; alpha {declared.alpha:g}, {declared.level:.2g} for each",
-        markup=False,
+        f"margin {margin:g}; alpha {declared.alpha:g}, {declared.level:.2g} for each"
     )
     if sd is None:
-        console.print(f"The power is unknown: {origin}. {_WHERE_FROM}", markup=False)
+        console.print(f"The power is unknown: {origin}. {_WHERE_FROM}")
     else:
-        console.print(f"SD of paired differences: {figures(sd)} (from {origin})", markup=False)
+        console.print(f"SD of paired differences: {figures(sd)} (from {origin})")
         sd *= declared.spread_factor
         if declared.spread_factor > 1:
-            console.print(f"SD of differences of differences: {figures(sd)}", markup=False)
+            console.print(f"SD of differences of differences: {figures(sd)}")
     print_table(console, _table(settings, sd, seconds))
     for line in _needed(declared, sd):
-        console.print(line, markup=False)
+        console.print(line)
 
 
 def _check(settings: GridSettings, sources: Sources) -> None:
@@ -210,13 +209,13 @@ def run_until_decided(
     spread, count = first_spread(results), starts_by_rule(results)
     if spread is None:
         raise AblationError("; ".join([*missing_metrics(results), *all_warnings(results)]))
-    console.print(_decision(settings, spread, count), markup=False)
+    console.print(_decision(settings, spread, count))
     if count > first and not train(settings.seeds[:count]):
         return False
     analysis = analyse(read_results(folder))
     sentences = [each.sentence for each in analysis.verdicts] + [each.sentence for each in analysis.checks]
     for sentence in sentences:
-        console.print(sentence, markup=False)
+        console.print(sentence)
     return True
 
 

@@ -12,7 +12,6 @@ from statistics import mean
 
 from rich.console import Group
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -231,7 +230,7 @@ def runs_table(statuses: Sequence[RunStatus], metric: str) -> Table:
         values = [values[metric] for _, values in sorted(status.metrics.items()) if metric in values]
         seconds = status.step_seconds
         shown.add_row(
-            escape(status.run.variant),
+            status.run.variant,
             str(status.run.seed),
             status.state.value,
             f"{status.step}/{status.run.training.steps}",
@@ -265,7 +264,7 @@ class Progress:
 
     def begin(self, run: GridRun) -> None:
         """Print a line, which also stays where the output is not a terminal."""
-        self.live.console.print(f"{time.strftime('%H:%M:%S')} {escape(run.name)} begins")
+        self.live.console.print(f"{time.strftime('%H:%M:%S')} {run.name} begins")
         self._statuses = {each.name: status_of(each) for each in self.runs}
         self.metrics(run, self._statuses[run.name].metrics)
 
@@ -283,10 +282,10 @@ class Progress:
 
     def trouble(self, run: GridRun, reason: str) -> None:
         """Print what no file has."""
-        self.live.console.print(f"{run.name}: {reason}", markup=False, style="red")
+        self.live.console.print(f"{run.name}: {reason}", style="red")
 
     def end(self, run: GridRun) -> None:
         """Print how the run ended."""
         self._steps.pop(run.name, None)  # one whose folder cannot be made has not begun
         self._statuses[run.name] = status = status_of(run)
-        self.live.console.print(f"{time.strftime('%H:%M:%S')} {escape(run.name)}: {status.state.value}")
+        self.live.console.print(f"{time.strftime('%H:%M:%S')} {run.name}: {status.state.value}")

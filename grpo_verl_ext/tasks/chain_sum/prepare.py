@@ -133,7 +133,7 @@ def run_prepare(task: str, seed: int, *, force: bool) -> None:
             on_step=lambda done, total: progress.update(bar, completed=done, total=total),
             on_wait=lambda: console.print("waiting: another process is preparing the same folder"),
         )
-    console.print(_summary(outcome), markup=False)
+    console.print(_summary(outcome))
 
 
 def _summary(outcome: PreparedOutcome[TaskManifest]) -> str:
