@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.catalogue.preset_comments import comments_of
 from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, RecordError
+from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.keys import AGGREGATION, ESTIMATOR, LOSS, SECTION
 
 _NUMBERS = (*CLIPS, "tau_pos", "tau_neg")
@@ -41,15 +42,8 @@ class Preset:
     @property
     def leaves(self) -> dict[str, Any]:
         """Dotted key → value as written, interpolations included."""
-        return dict(_leaves(OmegaConf.to_container(self.values, resolve=False), ""))
-
-
-def _leaves(values: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(values, dict) and values:
-        for key, value in values.items():
-            yield from _leaves(value, f"{name}.{key}".lstrip("."))
-    else:
-        yield name, values
+        values: Any = OmegaConf.to_container(self.values, resolve=False)
+        return dict(leaves(values))
 
 
 def read_preset(algorithm: Algorithm, folder: Path) -> Preset:

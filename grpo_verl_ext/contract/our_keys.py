@@ -10,6 +10,7 @@ from grpo_verl_ext.catalogue import LOSSES
 from grpo_verl_ext.contract.our_modules import Module
 from grpo_verl_ext.contract.reliances import ANY_MORE
 from grpo_verl_ext.contract.verl_sources import OURS, Function, Sources, statements
+from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.keys import POLICY_LOSS
 
 _SECTIONS = (
@@ -149,19 +150,11 @@ def _is_open(key: str) -> bool:
     return any(key == section or key.startswith(f"{section}.") for section in (*OUR_KEYS, *OPEN_SECTIONS))
 
 
-def _leaves(content: object, above: str = "") -> Iterator[str]:
-    if isinstance(content, dict):
-        for name, inner in content.items():
-            yield from _leaves(inner, f"{above}.{name}" if above else str(name))
-    else:
-        yield above
-
-
 def keys_of_presets(sources: Sources) -> Iterator[tuple[str, str]]:
     """(key of verl's configuration, file of ``grpo_verl_ext/config`` that sets it)."""
     package = sources.file(OURS)
     assert package is not None
     for file in sorted((package.parent / "config").rglob("*.yaml")):
-        for key in _leaves(yaml.safe_load(file.read_text(encoding="utf-8"))):
+        for key, _ in leaves(yaml.safe_load(file.read_text(encoding="utf-8"))):
             if key != "defaults" and not _is_open(key):
                 yield key, str(file.relative_to(package.parent))

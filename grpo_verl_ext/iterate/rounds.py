@@ -31,7 +31,7 @@ from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.provenance import git_revision, versions
-from grpo_verl_ext.utils.documents import Document, DocumentError, read_json
+from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_json
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 
 _FORMAT = 1
@@ -103,31 +103,17 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
         raise IterateError(
             f"{file} has format {manifest.format}, this version reads {_FORMAT}; type folder=<a new folder>"
         )
-    changed = [key for key in _differences(manifest.settings, settings) if key != "rounds"]
-    if changed:
-        raise IterateError(
-            f"{file} was begun with another {changed[0]}: {_lookup(manifest.settings, changed[0])!r} there, "
-            f"{_lookup(settings, changed[0])!r} now. Type folder=<a new folder>, or the old value"
-        )
+    before, now = (
+        {key: value for key, value in leaves(each) if value != {}} for each in (manifest.settings, settings)
+    )
+    for key in {**before, **now}:
+        if before.get(key) != now.get(key) and key != "rounds":
+            raise IterateError(
+                f"{file} was begun with another {key}: {before.get(key)!r} there, {now.get(key)!r} now. "
+                f"Type folder=<a new folder>, or the old value"
+            )
     manifest.settings = settings
     return manifest
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    found = []
-    for key in {**old, **new}:
-        here, there = old.get(key), new.get(key)
-        if isinstance(here, dict) and isinstance(there, dict):
-            found += _differences(here, there, f"{prefix}{key}.")
-        elif here != there:
-            found.append(f"{prefix}{key}")
-    return found
-
-
-def _lookup(values: Any, dotted: str) -> Any:
-    for key in dotted.split("."):
-        values = values.get(key) if isinstance(values, dict) else None
-    return values
 
 
 @dataclass(frozen=True)

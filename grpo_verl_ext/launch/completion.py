@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import grpo_verl_ext
 from grpo_verl_ext.config import foreign_algorithms
+from grpo_verl_ext.utils.documents import leaves
 
 _ROOT = Path(grpo_verl_ext.__file__).parent
 _CONFIG = _ROOT / "config"
@@ -61,8 +62,8 @@ def _values(group: str) -> list[str]:
 def _key_words(algo: str | None, incomplete: str) -> list[str]:
     package = find_spec("verl")
     (verl,) = package.submodule_search_locations if package and package.submodule_search_locations else [""]
-    values = dict(_leaves(_read(Path(verl) / _VERLS_DEFAULTS)))
-    values |= dict(_leaves(_read(_CONFIG / "algo" / f"{algo}.yaml")))
+    values = dict(leaves(_read(Path(verl) / _VERLS_DEFAULTS)))
+    values |= dict(leaves(_read(_CONFIG / "algo" / f"{algo}.yaml")))
     section = "algorithm.grpo_ext"
     added = {f"+{section}.{name}": "" for name in _options() if f"{section}.{name}" not in values}
     return [
@@ -92,14 +93,6 @@ def _read(file: Path) -> Any:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
     return yaml.load(file.read_bytes(), loader) if file.is_file() else {}
-
-
-def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def _typed(value: Any) -> str:

@@ -121,6 +121,15 @@ def as_plain(value: object) -> Any:
     return _adapter(type(value)).dump_python(value, by_alias=True, warnings=False)
 
 
+def leaves(content: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key of each value in nested dictionaries, and the value; an empty one is a value."""
+    for name, value in content.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
 def numbers_as_text(content: Mapping[str, Any]) -> str:
     """Return results as JSON; NaN and ±∞, which JSON does not have, become null, as in verl's metrics."""
     return json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"

@@ -11,8 +11,7 @@ from itertools import combinations_with_replacement, product
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from grpo_verl_ext.tasks.folders import verl_row, write_rows
 
 Terms = tuple[int, ...]
 DataSplit = Literal["train", "test"]
@@ -100,47 +99,29 @@ def draw_problems(
     return drawn
 
 
-_SCHEMA = pa.schema(
-    {
-        "data_source": pa.string(),
-        "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
-        "ability": pa.string(),
-        "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
-        "extra_info": pa.struct(
-            {
-                "index": pa.int64(),
-                "split": pa.string(),
-                "terms": pa.list_(pa.int64()),
-                "response": pa.string(),
-            }
-        ),
-    }
-)
-
-
 def row(terms: Terms, *, split: DataSplit, index: int, task: str = "chain_sum") -> dict[str, Any]:
     """Return one problem as verl reads it.
 
     Grading the steps needs ``extra_info.terms``; ``extra_info.response`` is the `wanted_response`.
     """
-    return {
-        "data_source": task,
-        "prompt": [{"role": "user", "content": prompt(terms)}],
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": str(sum(terms))},
-        "extra_info": {
+    return verl_row(
+        task,
+        prompt(terms),
+        str(sum(terms)),
+        system="",
+        ability="math",
+        extra_info={
             "index": index,
             "split": split,
             "terms": list(terms),
             "response": wanted_response(terms),
         },
-    }
+    )
 
 
 def write_problems(path: Path, problems: list[Terms], split: DataSplit, task: str = "chain_sum") -> None:
     """Write the problems, in order, as one parquet file."""
-    rows = [row(terms, split=split, index=index, task=task) for index, terms in enumerate(problems)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), path)
+    write_rows(path, [row(terms, split=split, index=n, task=task) for n, terms in enumerate(problems)])
 
 
 def _slip(result: int, rng: random.Random) -> int:

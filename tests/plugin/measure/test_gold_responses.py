@@ -9,6 +9,7 @@ from typing import Any
 
 import gold_ranks
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -447,8 +448,8 @@ class TestRefused:
         self.check("/nowhere/test.parquet")
         self.check("hdfs://host/test.parquet", algorithm__grpo_ext__gold_responses__response_key="a.b")
 
-    def test_an_empty_file(self, tmp_path: Path) -> None:
-        write_problems(tmp_path / "empty.parquet", [], "test")
+    def test_an_empty_file(self, file: Path, tmp_path: Path) -> None:
+        pq.write_table(pq.read_table(file).slice(0, 0), tmp_path / "empty.parquet")
         with pytest.raises(
             SettingError, match=rf"{SECTION}\.files is .*empty\.parquet, but it has no row to"
         ):
