@@ -156,15 +156,14 @@ def _train(
             config = _configured(algo, words, options)
         if config is not None:
             check_configuration(config)
-    from grpo_verl_ext.launch.show import print_head, print_values
     from grpo_verl_ext.launch.train import run_training
+    from grpo_verl_ext.launch.values import print_head, print_values, words_of
 
     print_head(algo, config, words)
     if not dry_run:
         run_training(algo, words, **options)
         return
     from grpo_verl_ext.doctor.configuration import examine_configuration
-    from grpo_verl_ext.launch.values import words_of
 
     if config is None:
         raise typer.BadParameter("--dry-run takes overrides alone, and no option of Hydra's")
@@ -185,7 +184,7 @@ def _show(
     words = overrides or []
     with redirect_stdout(sys.stderr), _without_collections():
         config = _configured(algo, words, _given(config_path=config_path, config_name=config_name))
-    from grpo_verl_ext.launch.show import print_json, print_values
+    from grpo_verl_ext.launch.values import print_json, print_values
 
     write = print_json if as_json else print_values
     write(algo, config, words, **_given(config_name=config_name))

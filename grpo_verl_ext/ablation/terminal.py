@@ -18,7 +18,6 @@ from rich.text import Text
 
 from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, runs_of
 from grpo_verl_ext.ablation.declaration.kept import check_unchanged, keep_grid, note_beginning
-from grpo_verl_ext.ablation.report.differences import print_differences, print_made_with
 from grpo_verl_ext.ablation.report.figures import draw
 from grpo_verl_ext.ablation.report.page import write_page
 from grpo_verl_ext.ablation.report.plan import (
@@ -28,10 +27,9 @@ from grpo_verl_ext.ablation.report.plan import (
     print_power,
     run_until_decided,
 )
-from grpo_verl_ext.ablation.report.summary import Statement, TextTable, report_of, write_files
-from grpo_verl_ext.ablation.report.tracked import tracked
+from grpo_verl_ext.ablation.report.summary import Statement, TextTable, report_of, tracked, write_files
 from grpo_verl_ext.ablation.running import checks
-from grpo_verl_ext.ablation.running.reproduce import changed, differences, grid_of_one, kept_run
+from grpo_verl_ext.ablation.running.reproduce import Difference, changed, differences, grid_of_one, kept_run
 from grpo_verl_ext.ablation.running.results import read_any, read_results, write_compact
 from grpo_verl_ext.ablation.running.runner import (
     Executor,
@@ -48,7 +46,7 @@ from grpo_verl_ext.ablation.running.state import (
     estimate,
     noted_job,
     runs_table,
-    statuses_of,
+    status_of,
 )
 from grpo_verl_ext.ablation.statistics.analysis import analyse
 from grpo_verl_ext.ablation.statistics.verdicts import missing_control
@@ -78,7 +76,7 @@ def print_plan(
     checks.compose_runs(runs, plugin)
     check_records(runs)
     check_unchanged(settings)
-    statuses = statuses_of(runs)
+    statuses = [status_of(run) for run in runs]
     print_table(console, runs_table(statuses, settings.metrics[0]))
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
     console.print(
@@ -184,7 +182,7 @@ def _train(
             before_each=declared if settings.is_declared else lambda _: None,
             inputs_of=inputs_of,
         )
-        statuses = statuses_of(runs)
+        statuses = [status_of(run) for run in runs]
         live.update(runs_table(statuses, settings.metrics[0]))
     console.print()
     _print_failures(console, statuses)
@@ -273,13 +271,52 @@ def reproduce(source: Path, name: str, plugin: checks.Plugin, output: Path | Non
     made_with = changed(
         kept.record, inputs=inputs, versions=versions(), revision=git_revision(), machine=machine()
     )
-    print_made_with(console, made_with)
+    _print_made_with(console, made_with)
     executor = executor_at(None, 1, console.print)
     if not _train(console, settings, runs, configs, retry_failed=True, executor=executor):
         return False
     found = differences(kept, read_results(folder))
-    print_differences(console, found, settings.metrics)
+    _print_differences(console, found, settings.metrics)
     return inputs == kept.record.inputs and not any(each.largest for each in found)
+
+
+def _print_made_with(console: Console, changed: Sequence[tuple[str, str, str]]) -> None:
+    """Print what the training is made with now, where that is not what the record has."""
+    if not changed:
+        console.print("model, data, commit, versions and machine are those of the record")
+        return
+    shown = _new_table("what differs from the record", ("", "then", "now"))
+    for row in changed:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def _print_differences(console: Console, found: Sequence[Difference], metrics: Sequence[str]) -> None:
+    """Print the first metric that differs and the grid's metrics, and count the others."""
+    differing = [each for each in found if each.first is not None]
+    if not differing:
+        console.print(
+            f"all {len(found)} metrics are the same to the bit at every step; those of the machine, such as "
+            f"timing_s/step, were not compared"
+        )
+        return
+    first = min(differing, key=lambda each: each.first or 0)
+    console.print(
+        f"{len(differing)} of {len(found)} metrics differ, first {first.metric} at step {first.first}"
+    )
+    shown = _new_table("largest differences", ("metric", "steps", "first step that differs", "difference"))
+    for each in found:
+        if each.metric in metrics or each is first:
+            begins = "–" if each.first is None else str(each.first)
+            shown.add_row(each.metric, str(each.steps), begins, f"{each.largest:.3g}")
+    console.print(shown)
+
+
+def _new_table(title: str, columns: Sequence[str]) -> Table:
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    return shown
 
 
 def _print_missing_control(console: Console, settings: GridSettings) -> None:

@@ -8,9 +8,16 @@ import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from grpo_verl_ext.contract.our_classes import OurClass, classes_on_verl, overrides
 from grpo_verl_ext.contract.our_keys import keys_of, keys_of_presets
-from grpo_verl_ext.contract.our_modules import Module, is_verls, our_modules, short
+from grpo_verl_ext.contract.our_sources import (
+    Module,
+    OurClass,
+    classes_on_verl,
+    is_verls,
+    our_modules,
+    overrides,
+    short,
+)
 from grpo_verl_ext.contract.reliances import (
     ANY_MORE,
     Called,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import yaml
 
 from grpo_verl_ext.catalogue import LOSSES
-from grpo_verl_ext.contract.our_modules import Module
+from grpo_verl_ext.contract.our_sources import Module
 from grpo_verl_ext.contract.reliances import ANY_MORE
 from grpo_verl_ext.contract.verl_sources import OURS, Function, Sources, statements
 from grpo_verl_ext.utils.documents import leaves

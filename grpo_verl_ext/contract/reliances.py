@@ -211,7 +211,10 @@ class InOrder(_Kind):
 
     def moved(self, sources: Sources, where: str) -> Iterator[str]:
         made = calls(sources.find(where).node)
-        places = {name: [place(call) for call in made if _is_call_of(call, name)] for name in self.names}
+        places = {
+            name: [(call.lineno, call.col_offset) for call in made if _is_call_of(call, name)]
+            for name in self.names
+        }
         for name, found in places.items():
             if not found:
                 yield f"does not call {name}"
@@ -247,11 +250,11 @@ class Keys(_Kind):
     def moved(self, sources: Sources, where: str) -> Iterator[str]:  # noqa: ARG002  # a `Reliance`
         composed = sources.configuration()
         for name in (*self.names, *self.values):
-            if not _has_key(composed, name):
+            found = _value_of(composed, name)
+            if found is _NO_KEY:
                 yield f"has lost its key {name}"
-        for name, expected in self.values.items():
-            if _has_key(composed, name) and _value_of(composed, name) != expected:
-                yield f"has {_value_of(composed, name)!r} as {name}, where it had {expected!r}"
+            elif found != self.values.get(name, found):
+                yield f"has {found!r} as {name}, where it had {self.values[name]!r}"
 
 
 class PresetKeys(Keys):
@@ -318,11 +321,6 @@ def calls(node: ast.AST) -> list[ast.Call]:
     return [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
 
 
-def place(call: ast.Call) -> tuple[int, int]:
-    """Where a call stands."""
-    return call.lineno, call.col_offset
-
-
 def _is_call_of(call: ast.Call, name: str) -> bool:
     """Is that what is called: its name, the end of its name, or its name and first arguments?"""
     if "(" in name:
@@ -331,20 +329,13 @@ def _is_call_of(call: ast.Call, name: str) -> bool:
     return called == name or called.endswith(f".{name}")
 
 
-def _has_key(composed: object, key: str) -> bool:
-    """Is the dotted key in nested dictionaries?"""
-    for name in key.split("."):
-        if not isinstance(composed, dict) or name not in composed:
-            return False
-        composed = composed[name]
-    return True
+_NO_KEY = object()
 
 
 def _value_of(composed: object, key: str) -> object:
-    """Its value."""
+    """The value of a dotted key in nested dictionaries, else `_NO_KEY`."""
     for name in key.split("."):
-        assert isinstance(composed, dict)
-        composed = composed[name]
+        composed = composed.get(name, _NO_KEY) if isinstance(composed, dict) else _NO_KEY
     return composed
 
 

@@ -86,7 +86,7 @@ SEAMS: list[Seam] = [
     ),
     # Else the doctor would refuse what verl trains.
     seam(
-        "verl.trainer.ppo.v1.trainer_separate_async.PPOTrainerSeparateAsync.__init__",
+        f"{_SEPARATE}.__init__",
         Has("assert train_batch_size == parameter_sync_step * ppo_mini_batch_size"),
         "doctor.configuration",
     ),
@@ -102,30 +102,25 @@ SEAMS: list[Seam] = [
         ".patches.transfer_queue",
     ),
     seam(f"{_VLLM_SERVER}.run_server", Replaced(ANY_MORE), ".patches.watchdog"),
-    # Else the watch would overlook the death of this actor.
-    seam(
-        f"{AGENT_LOOP}.agent_loop.AgentLoopManager._init_agent_loop_workers",
-        Has("name=f'agent_loop_worker_{i}'"),
-        ".patches.watchdog",
-    ),
-    # Else the watch would overlook the death of this actor.
-    seam(
-        f"{_REWARD_LOOP}.reward_loop.RewardLoopManager._init_reward_loop_workers",
-        Has("name=f'reward_loop_worker_{i}'"),
-        ".patches.watchdog",
-    ),
-    # Else the watch would overlook the death of this actor.
-    seam(
-        f"{_VLLM_SERVER.rpartition('.')[0]}.vLLMReplica._get_server_name_prefix",
-        Has("vllm_"),
-        ".patches.watchdog",
-    ),
     seam(f"{TRAINER}.fit", Replaced(ANY_MORE), ".patches.watchdog"),
-    # Else the watch would overlook the death of this actor.
-    seam(
-        "verl.single_controller.ray.base.RayWorkerGroup._create_worker",
-        Has("f'{self.name_prefix}{cia_name}_{pg_idx}:{local_rank}'"),
-        ".patches.watchdog",
+    *(
+        # Else the watch would overlook the death of this actor.
+        seam(where, Has(piece), ".patches.watchdog")
+        for where, piece in (
+            (
+                f"{AGENT_LOOP}.agent_loop.AgentLoopManager._init_agent_loop_workers",
+                "name=f'agent_loop_worker_{i}'",
+            ),
+            (
+                f"{_REWARD_LOOP}.reward_loop.RewardLoopManager._init_reward_loop_workers",
+                "name=f'reward_loop_worker_{i}'",
+            ),
+            (f"{_VLLM_SERVER.rpartition('.')[0]}.vLLMReplica._get_server_name_prefix", "vllm_"),
+            (
+                "verl.single_controller.ray.base.RayWorkerGroup._create_worker",
+                "f'{self.name_prefix}{cia_name}_{pg_idx}:{local_rank}'",
+            ),
+        )
     ),
     seam(f"{CORE}.ADV_ESTIMATOR_REGISTRY", Name(), ".registration"),
     seam(f"{CORE}.POLICY_LOSS_REGISTRY", Name(), ".registration"),
@@ -145,12 +140,14 @@ SEAMS: list[Seam] = [
         ),
         ".estimators",
     ),
-    # Else the estimator would take defaults for our options.
-    seam(
-        f"{TRAINER}._compute_advantage",
-        Has("config=self.config.algorithm"),
-        ".estimators",
-        ".mini_batch.trainer",
+    *(
+        # Else the estimator would take defaults for our options.
+        seam(where, Has("config=self.config.algorithm"), *by)
+        for where, *by in (
+            (f"{TRAINER}._compute_advantage", ".estimators", ".mini_batch.trainer"),
+            (f"{_V0}.fit", ".preflight.support"),
+            (f"{_SEPARATION}._fit_compute_advantage", ".preflight.support"),
+        )
     ),
     # Else verl would choose among a session's outputs before our estimators do.
     seam(
@@ -213,7 +210,7 @@ SEAMS: list[Seam] = [
     ),
     # Else no response would have its teacher's log-prob, verl's loss would be added, or its manager be used.
     seam(
-        "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ._agent_loop_postprocess",
+        _POSTPROCESS,
         Hands(
             "self._compute_teacher_logprobs",
             by_place=1,
@@ -227,8 +224,13 @@ SEAMS: list[Seam] = [
         Has("load_class_from_fqn(manager_class_fqn, 'AgentLoopManager')"),
         ".teacher.trainer",
     ),
-    # Else `+algo=rloo` would have a ratio.
-    seam(f"{CORE}.compute_policy_loss_gpg", Has("pg_losses = -log_prob * advantages"), "catalogue.rloo"),
+    # Else `+algo=rloo`, and a loss that verl registers as "gpg", would have a ratio.
+    seam(
+        f"{CORE}.compute_policy_loss_gpg",
+        Has("pg_losses = -log_prob * advantages"),
+        "catalogue.rloo",
+        ".preflight.algorithm",
+    ),
     seam("verl.workers.config.ActorConfig", Members("tau_pos", "tau_neg"), "catalogue.presets"),
     # Else the losses' metrics would be sums over micro-batches.
     seam(
@@ -353,15 +355,13 @@ SEAMS: list[Seam] = [
         Overridden("inputs", "outputs", "gts", "scores", "reward_extra_infos_dict", "dump_path"),
         ".steps.trainer",
     ),
-    seam(
-        f"{TRAINER}._log_rollout_data",
-        Hands("self._dump_generations", by_name=("reward_extra_infos_dict", "dump_path")),
-        ".steps.trainer",
-    ),
-    seam(
-        f"{TRAINER}._validate",
-        Hands("self._dump_generations", by_name=("reward_extra_infos_dict", "dump_path")),
-        ".steps.trainer",
+    *(
+        seam(
+            f"{TRAINER}.{method}",
+            Hands("self._dump_generations", by_name=("reward_extra_infos_dict", "dump_path")),
+            ".steps.trainer",
+        )
+        for method in ("_log_rollout_data", "_validate")
     ),
     # --- Rows of a batch
     seam(
@@ -430,12 +430,15 @@ SEAMS: list[Seam] = [
     ),
     *(
         seam(
-            where, Hands("loss_function", by_name=("model_output", "data", "dp_group")), ".preflight.support"
+            where,
+            Hands("loss_function", by_name=("model_output", "data", "dp_group")),
+            ".preflight.support",
+            *by,
         )
-        for where in (
-            f"{ENGINE}WithLMHead.forward_step",
-            f"{MEGATRON}WithLMHead.postprocess_micro_batch_func",
-            f"{_TORCHTITAN}WithLMHead.forward_step",
+        for where, *by in (
+            (f"{ENGINE}WithLMHead.forward_step", ".mini_batch.worker"),
+            (f"{MEGATRON}WithLMHead.postprocess_micro_batch_func",),
+            (f"{_TORCHTITAN}WithLMHead.forward_step",),
         )
     ),
     # Else the gradient would have another scale.
@@ -450,8 +453,6 @@ SEAMS: list[Seam] = [
         Has("enable_fsdp_gradient_division(model_part, dp_size)"),
         ".preflight.support",
     ),
-    seam(_VEOMNI, Derived(ENGINE), ".preflight.support"),
-    seam(f"{_VEOMNI}WithLMHead", Derived(f"{ENGINE}WithLMHead"), ".preflight.support"),
     seam("verl.workers.config.McoreActorConfig", Members("strategy", "megatron"), ".preflight.training"),
     seam("verl.workers.config.VeOmniActorConfig", Members("strategy"), ".preflight.support"),
     seam("verl.workers.config.TorchTitanActorConfig", Members("strategy"), ".preflight.support"),
@@ -475,32 +476,21 @@ SEAMS: list[Seam] = [
         ),
         ".preflight.support",
     ),
-    # Else the estimator would take defaults for our options.
-    seam(f"{_V0}.fit", Has("config=self.config.algorithm"), ".preflight.support"),
-    seam(_SEPARATION, Derived(_V0), ".preflight.support"),
-    # Else the estimator would take defaults for our options.
-    seam(f"{_SEPARATION}._fit_compute_advantage", Has("config=self.config.algorithm"), ".preflight.support"),
-    seam(
-        f"{_EXPERIMENTAL}.one_step_off_policy.ray_trainer.OneStepOffRayTrainer",
-        Derived(_SEPARATION),
-        ".preflight.support",
-    ),
-    seam(
-        f"{_EXPERIMENTAL}.fully_async_policy.fully_async_trainer.FullyAsyncTrainer",
-        Derived(_SEPARATION),
-        ".preflight.support",
+    *(
+        seam(where, Derived(base), ".preflight.support")
+        for where, base in (
+            (_VEOMNI, ENGINE),
+            (f"{_VEOMNI}WithLMHead", f"{ENGINE}WithLMHead"),
+            (_SEPARATION, _V0),
+            (f"{_EXPERIMENTAL}.one_step_off_policy.ray_trainer.OneStepOffRayTrainer", _SEPARATION),
+            (f"{_EXPERIMENTAL}.fully_async_policy.fully_async_trainer.FullyAsyncTrainer", _SEPARATION),
+        )
     ),
     # Else no group would be filtered out.
     seam(
         f"{TRAINER}._build_replay_buffer",
         Has("filter_groups_metric=filter_groups_metric"),
         ".preflight.support",
-    ),
-    # Else a loss that verl registers as "gpg" would have a ratio.
-    seam(
-        f"{CORE}.compute_policy_loss_gpg",
-        Has("pg_losses = -log_prob * advantages"),
-        ".preflight.algorithm",
     ),
     # Else rollout weights and rejection would be left out, or applied twice.
     seam(
@@ -559,11 +549,6 @@ SEAMS: list[Seam] = [
         Has("flat_param._local_shard = flat_param.data"),
         ".reference.worker",
     ),
-    seam(
-        f"{ENGINE}WithLMHead.forward_step",
-        Hands("loss_function", by_name=("model_output", "data", "dp_group")),
-        ".mini_batch.worker",
-    ),
     # --- Step rewards
     seam(f"{AGENT_LOOP}.agent_loop.AgentLoopBase", Members("server_manager"), ".rollout.agent_loops"),
     seam(f"{AGENT_LOOP}.agent_loop.AgentLoopOutput", Members("extra_fields"), ".rollout.agent_loops"),
@@ -579,18 +564,14 @@ SEAMS: list[Seam] = [
             f"{AGENT_LOOP}.tool_agent_loop.ToolAgentLoop._handle_generating_state",
         )
     ),
-    # Else all responses to a prompt would have one seed.
-    seam(
-        "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ._run_prompt",
-        Has("session_id=i"),
-        ".measure.request_seeds",
-    ),
     # Else the turns of one response would count on in the next.
     seam(
         f"{AGENT_LOOP}.agent_loop.AgentLoopWorker._run_agent_loop",
         InOrder("hydra.utils.instantiate", "agent_loop.run"),
         ".rollout.agent_loops",
     ),
+    # Else all responses to a prompt would have one seed.
+    seam(f"{_AGENT_LOOP_WORKER}._run_prompt", Has("session_id=i"), ".measure.request_seeds"),
     # Else vLLM would not be told the seed.
     seam(
         f"{_VLLM_SERVER}.generate",
@@ -695,7 +676,6 @@ SEAMS: list[Seam] = [
     seam(_POSTPROCESS, Has("field['extra_fields'].get('min_global_steps')"), ".stored.rollout"),
     # --- Rewards
     seam("verl.DataProto", Members("batch", "non_tensor_batch"), ".rewards.manager"),
-    seam(f"{_NAIVE}.run_single", Overridden("data"), ".rewards.manager"),
     seam(
         f"{_NAIVE}.run_single",
         Hands("self.compute_score", by_name=("data_source", "solution_str", "ground_truth", "extra_info")),
@@ -807,7 +787,7 @@ SEAMS: list[Seam] = [
     ),
     # Else the rollout would go on with the first weights.
     seam(
-        "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer",
+        _VLLM_SERVER,
         Has("'worker_extension_cls': ", "**engine_kwargs"),
         "config/platform/cpu.yaml",
     ),

@@ -18,7 +18,7 @@ from grpo_verl_ext.doctor.configuration import (
 from grpo_verl_ext.runs.verl_run import TRAINER
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import Finding, Line
-from grpo_verl_ext.utils.overrides import key_of
+from grpo_verl_ext.utils.keys import key_of
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from grpo_verl_ext.migrate.shell import (
     variable_of,
 )
 from grpo_verl_ext.runs.verl_run import TRAINER
-from grpo_verl_ext.utils.overrides import key_of, prefix_of
+from grpo_verl_ext.utils.keys import key_of, prefix_of
 
 MODULES = (
     TRAINER[1],

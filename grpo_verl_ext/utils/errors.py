@@ -107,14 +107,7 @@ class SettingError(ValueError):
     @classmethod
     def of(cls, problem: Problem) -> SettingError:
         """Return the problem as an exception."""
-        return cls(
-            problem.key,
-            problem.value,
-            fix=problem.fix,
-            why=problem.why,
-            valid=problem.valid,
-            seen=problem.seen,
-        )
+        return cls(**vars(problem))
 
 
 class RewardServerError(RuntimeError):

@@ -1,5 +1,6 @@
 """Keys of verl's configuration that checks and messages name, and how one is read."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,3 +56,19 @@ def moved_key(key: str) -> str:
     """Return the new place of a key of older verl; the key itself if it has not moved."""
     moved = max((old for old in _LEGACY if key == old or key.startswith(f"{old}.")), key=len, default="")
     return _LEGACY[moved] + key.removeprefix(moved) if moved else key
+
+
+_WORD = re.compile(r"(?P<prefix>~|\+{0,2})(?P<key>[^=@\s]+)(?:@[^=\s]*)?(?:=.*)?", re.S)
+"""Matches a word of a command line of Hydra's: ``key=value``, ``+key=value``, ``++key=value``, ``~key``."""
+
+
+def key_of(word: str) -> str:
+    """Return the key of an override; of ``+algo@_global_=gvpo``, whose package is left out, ``algo``."""
+    found = _WORD.fullmatch(word)
+    return found["key"] if found else ""
+
+
+def prefix_of(word: str) -> str:
+    """Return what stands before the key: nothing, ``+``, ``++`` or ``~``."""
+    found = _WORD.fullmatch(word)
+    return found["prefix"] if found else ""

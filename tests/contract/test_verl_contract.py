@@ -16,8 +16,7 @@ from grpo_verl_ext.contract.derived import (
     our_modules,
     overrides,
 )
-from grpo_verl_ext.contract.our_classes import calls_super
-from grpo_verl_ext.contract.our_modules import short
+from grpo_verl_ext.contract.our_sources import calls_super, short
 from grpo_verl_ext.contract.reliances import (
     Called,
     Hook,

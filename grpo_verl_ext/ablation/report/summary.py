@@ -1,4 +1,4 @@
-"""What a report shows on the terminal, in Markdown and on the page alike, and its JSON, CSV and Markdown.
+"""What a report shows on the terminal, in Markdown and on the page alike, its files, and a tracker's rows.
 
 First a statement for each declared comparison, or that nothing was declared; then the differences, which are
 also the rows of the forest plot; then the checks and the costs. `report_of` puts all of it together once; the
@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.ablation.statistics.analysis import Analysis
 from grpo_verl_ext.ablation.statistics.measures import CONFIDENCE, Row
-from grpo_verl_ext.ablation.statistics.verdicts import VerdictOutcome, figures, starts_as_text
+from grpo_verl_ext.ablation.statistics.verdicts import Verdict, VerdictOutcome, figures, starts_as_text
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_bytes_whole, write_whole
 
@@ -314,3 +317,42 @@ def _table(table: TextTable) -> str:
 
 def _line(cells: tuple[str, ...] | list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What a tracker is given."""
+
+    config: dict[str, Any]
+    """The grid, and the sentences of the report."""
+    rows: list[tuple[int, dict[str, float]]]
+    """Steps in their order, with numbers by name; the last one also has the verdicts'."""
+
+
+def tracked(report: Report) -> Tracked:
+    """Return the mean over the seeds of each drawn metric, and the numbers of each verdict."""
+    analysis = report.analysis
+    settings = analysis.results.settings
+    rows: dict[int, dict[str, float]] = defaultdict(dict)
+    for metric, bands in analysis.curves.items():
+        for band in bands:
+            for step, summary in zip(band.steps, band.summaries, strict=True):
+                rows[step][f"{metric}/{band.variant}"] = summary.mean
+    last = rows[max(rows, default=settings.steps)]
+    for verdict in analysis.verdicts:
+        last.update(_tracked_verdict(verdict))
+    said = [f"{each.label}: {each.sentence}" for each in report.statements] + report.exploratory
+    config = {"grid": settings.as_dict(), "report": said}
+    finite = {
+        step: {name: value for name, value in row.items() if math.isfinite(value)}
+        for step, row in rows.items()
+    }
+    return Tracked(config, sorted(finite.items()))
+
+
+def _tracked_verdict(verdict: Verdict) -> Iterator[tuple[str, float]]:
+    compared = f"{verdict.variant} − {verdict.against}"
+    for name in ("difference", "low", "high", "p", "adjusted_p", "starts"):
+        value = getattr(verdict, name)
+        if value is not None:
+            yield f"verdict/{compared}/{verdict.measure}/{name}", float(value)

@@ -10,7 +10,7 @@ from grpo_verl_ext.ablation.declaration.grid import GridSettings, runs_of
 from grpo_verl_ext.ablation.running.checks import INPUTS
 from grpo_verl_ext.ablation.running.state import Record
 from grpo_verl_ext.runs.provenance import CHANGED
-from grpo_verl_ext.utils.overrides import key_of
+from grpo_verl_ext.utils.keys import key_of
 
 _Run = tuple[str, int]
 """(variant, seed)"""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
 from grpo_verl_ext.ablation.running.state import (
+    Progress,
     State,
     check_jobs,
     forget_failure,
@@ -86,27 +87,11 @@ def executor_at(ray_address: str | None, jobs: int, say: Callable[[str], None]) 
 POLL_SECONDS = 1.0
 
 
-class _Watcher(Protocol):
-    """Receives what happens to the runs."""
-
-    def begin(self, run: GridRun) -> None:
-        """An attempt begins."""
-
-    def metrics(self, run: GridRun, metrics: Metrics) -> None:
-        """The run's metrics so far; called about once a second."""
-
-    def trouble(self, run: GridRun, reason: str) -> None:
-        """What no file of the run could take: why it failed, or that the file cannot be written."""
-
-    def end(self, run: GridRun) -> None:
-        """The run has finished or failed."""
-
-
 @dataclass(frozen=True)
 class _Work:
     """How each run is trained; see `go`."""
 
-    watcher: _Watcher
+    watcher: Progress
     executor: Executor
     before_each: Callable[[GridRun], None]
     inputs_of: Callable[[GridRun], Mapping[str, str]]
@@ -115,7 +100,7 @@ class _Work:
 def go(
     folder: Path,
     runs: Sequence[GridRun],
-    watcher: _Watcher,
+    watcher: Progress,
     *,
     retry_failed: bool,
     executor: Executor = _LOCAL,

@@ -216,11 +216,6 @@ def check_jobs(runs: Sequence[VerlRun], address: str | None) -> None:
             )
 
 
-def statuses_of(runs: Sequence[GridRun]) -> list[RunStatus]:
-    """Status of every run; reads all metrics, so it is called once per redraw."""
-    return [status_of(run) for run in runs]
-
-
 def runs_table(statuses: Sequence[RunStatus], metric: str) -> Table:
     """A line for each run: its state, last step, last value of the metric, and seconds of a step."""
     shown = Table(title="runs")
@@ -269,7 +264,7 @@ class Progress:
         self.metrics(run, self._statuses[run.name].metrics)
 
     def metrics(self, run: GridRun, metrics: Metrics) -> None:
-        """Redraw the table if a step was logged."""
+        """Redraw the table if a step was logged; called about once a second."""
         if self._steps.get(run.name) == max(metrics, default=0):
             return
         self._steps[run.name] = max(metrics, default=0)
@@ -281,7 +276,7 @@ class Progress:
         self.live.update(Group(runs_table(statuses, self.metric), line))
 
     def trouble(self, run: GridRun, reason: str) -> None:
-        """Print what no file has."""
+        """Print what no file of the run could take: why it failed, or that the file cannot be written."""
         self.live.console.print(f"{run.name}: {reason}", style="red")
 
     def end(self, run: GridRun) -> None:
