@@ -2,22 +2,28 @@
 
 import argparse
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 from quickstart_arguments import SMOLLM2
 from quickstart_run import go, open_run_folder, prepare, run_example, settings_of
 from quickstart_stages import Stages
 from quickstart_summary import draw_learning_curve, write_summary
-from smollm2_memory import PeakMemory
 from smollm2_summary import sentences, summarize
 
+from grpo_verl_ext.runs.child_process import marked
 from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.utils.files import write_whole
 
 EXPECTED_SECONDS = {"prepare": 75.0, "start": 120.0, "step": 60.0}
 """On 2 cores that nothing else uses."""
 THREADS = "OMP_NUM_THREADS"
 """Threads of a rank, which are one under Ray unless the environment says otherwise."""
 TESTED_EVERY = 5
+MEASURED_EVERY = 5.0
+"""Seconds. Reading a large process's pages costs the kernel time: once a second took a quarter of a core."""
 
 
 def main() -> None:
@@ -76,6 +82,44 @@ def report(
     draw_learning_curve(run.metrics(), curve, f"SmolLM2-135M, max(a,b), {options.algo}, on the CPU platform")
     write_summary(summary, run.folder / "summary.json")
     return f"{sentences(summary)}\n{curve}"
+
+
+class PeakMemory:
+    """The largest memory of all processes that was seen, kept in ``peak_memory_bytes`` of the run folder.
+
+    A page that several processes share counts once: proportional set size.
+    """
+
+    def __init__(
+        self, folder: Path, measure: Callable[[], int] | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._file = folder / "peak_memory_bytes"
+        self._measure = measure or (lambda: memory_of(str(folder.resolve())))
+        self._clock = clock
+        self._next = clock()
+        self.bytes = int(self._file.read_text()) if self._file.exists() else 0
+
+    def look(self) -> None:
+        """Measure, at most once in `MEASURED_EVERY`."""
+        if self._clock() < self._next:
+            return
+        self._next = self._clock() + MEASURED_EVERY
+        seen = self._measure()
+        if seen > self.bytes:
+            self.bytes = seen
+            write_whole(self._file, str(seen))
+
+
+def memory_of(mark: str) -> int:
+    """Return the bytes of the processes that a run marked (`marked`)."""
+    return sum(map(_share, marked(mark)))
+
+
+def _share(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0  # it has ended meanwhile
 
 
 if __name__ == "__main__":

@@ -489,14 +489,12 @@ def _ablate_report(
     with one_message("ablate", *errors, extra="ablation", elsewhere="--output <another folder>"):
         from grpo_verl_ext.ablation.terminal import print_report
 
-        push = None if tracker is None else _push_to(tracker)
+        push: Push | None = None
+        if tracker is not None:
+            from grpo_verl_ext.launch.tracker import pusher
+
+            push = pusher(tracker)
         print_report(source, threshold=threshold, compact=compact, output=output, push=push)
-
-
-def _push_to(tracker: str) -> Push:
-    from grpo_verl_ext.launch.tracker import pusher
-
-    return pusher(tracker)
 
 
 @_ablate.command("reproduce")

@@ -236,8 +236,7 @@ def print_report(
     for file in written:
         console.print(str(file))
     if push is not None:
-        sent = tracked(report)
-        push(of_source.resolve().name, "report", sent.config, sent.rows)
+        push(of_source.resolve().name, "report", *tracked(report))
 
 
 def reproduce(source: Path, name: str, plugin: checks.Plugin, output: Path | None = None) -> bool:

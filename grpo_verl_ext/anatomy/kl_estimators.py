@@ -16,12 +16,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_verl_ext.algorithms.kl import (
-    KL_ESTIMATORS,
-    Divergence,
-    exact_with_gradient,
-    expected_with_gradient,
-)
+from grpo_verl_ext.algorithms.kl import KL_ESTIMATORS, Divergence, exact_with_gradient, expected_with_gradient
 from grpo_verl_ext.anatomy.dump import AnatomyError, ids_of_prompt, response_length, token_ids
 from grpo_verl_ext.runs.dumps import Response
 

@@ -94,7 +94,6 @@ def lines(anatomy: Anatomy) -> list[str]:
 
 
 def _write_files(settings: AnatomySettings, anatomy: Anatomy) -> list[Path]:
-    """Write ``anatomy.json`` and the figures; return their paths."""
     settings.out.mkdir(parents=True, exist_ok=True)
     content = {"settings": asdict(settings), **asdict(anatomy)}
     file = settings.out / "anatomy.json"
@@ -120,7 +119,6 @@ def _number(value: float | None, digits: int = 2) -> str:
 
 
 def _draw_figures(cells: Cells, folder: Path) -> list[Path]:
-    """Write the figures ``anatomy-weight-by-length`` and ``anatomy-gradient-share``; return their paths."""
     figures = {
         "anatomy-weight-by-length": _weight_by_length(cells),
         "anatomy-gradient-share": _gradient_share(cells),

@@ -676,6 +676,7 @@ SEAMS: list[Seam] = [
     seam(_POSTPROCESS, Has("field['extra_fields'].get('min_global_steps')"), ".stored.rollout"),
     # --- Rewards
     seam("verl.DataProto", Members("batch", "non_tensor_batch"), ".rewards.manager"),
+    seam(f"{_NAIVE}.run_single", Overridden("data"), ".rewards.manager"),
     seam(
         f"{_NAIVE}.run_single",
         Hands("self.compute_score", by_name=("data_source", "solution_str", "ground_truth", "extra_info")),

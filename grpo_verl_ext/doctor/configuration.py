@@ -204,14 +204,6 @@ def _micro_batch(match: re.Match[str], _config: DictConfig) -> Line:
     return Line(f"{key}=1", more=f", or {dynamic}.use_dynamic_bsz=true")
 
 
-def _one_micro_batch(match: re.Match[str], _config: DictConfig) -> str:
-    return Line(f"{_full(match['key'])}=null")
-
-
-def _mini_batch(match: re.Match[str], _config: DictConfig) -> str:
-    return Line(f"{_full(match['key'])}={match['prompts']}")
-
-
 def _divisible(match: re.Match[str], config: DictConfig) -> str:
     least, n = int(match["least"]), int(config.actor_rollout_ref.rollout.n)
     prompts = least // math.gcd(least, n)
@@ -226,9 +218,11 @@ def _one_teacher(match: re.Match[str], _config: DictConfig) -> str:
 
 _LINES: Mapping[str, _Line] = {
     r"set at least one of '[\w.]+' or '(?P<key>[\w.]+)'": _micro_batch,
-    r"Please remove '(?P<key>[\w.]+)'": _one_micro_batch,
+    r"Please remove '(?P<key>[\w.]+)'": lambda match, _: Line(f"{_full(match['key'])}=null"),
     r"must be divisible by minimal possible batch size \((?P<least>\d+)\)": _divisible,
-    r"train_batch_size \((?P<prompts>\d+)\) must be >= (?P<key>[\w.]+) ": _mini_batch,
+    r"train_batch_size \((?P<prompts>\d+)\) must be >= (?P<key>[\w.]+) ": (
+        lambda match, _: Line(f"{_full(match['key'])}={match['prompts']}")
+    ),
     r"per_replica_world_size \((?P<size>\d+)\) must divide the .* = (?P<pool>\d+)\)": _one_teacher,
 }
 """verl's commonest refusals → what to type."""

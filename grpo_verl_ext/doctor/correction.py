@@ -9,12 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 
-from grpo_verl_ext.doctor.configuration import (
-    all_findings,
-    exit_status,
-    plain,
-    print_findings,
-)
+from grpo_verl_ext.doctor.configuration import all_findings, exit_status, plain, print_findings
 from grpo_verl_ext.runs.verl_run import TRAINER
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import Finding, Line
@@ -47,17 +42,12 @@ def correct(overrides: Sequence[str], **options: str) -> Correction:
     while True:
         found = list(all_findings(words, **options))
         followed = [each.problem.fix for each in mended]
-        new = next(
-            (each for each in found if each.problem.fix not in followed and _changes(each, words)), None
-        )
-        if new is None:
+        new = (each for each in found if each.problem.fix not in followed)
+        first = next((each for each in new if _mended(each, words) != words), None)
+        if first is None:
             return Correction(words, mended, found)
-        words = _mended(new, words)
-        mended.append(new)
-
-
-def _changes(finding: Finding, words: Sequence[str]) -> bool:
-    return _mended(finding, words) != list(words)
+        words = _mended(first, words)
+        mended.append(first)
 
 
 def _mended(finding: Finding, words: Sequence[str]) -> list[str]:

@@ -17,13 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from grpo_verl_ext.iterate.settings import IterateError, RewardModelSettings, Round
-from grpo_verl_ext.rewards.steps import (
-    CHARACTER_ENDS,
-    REWARDS,
-    StepRewardError,
-    pieces,
-    step_end_characters,
-)
+from grpo_verl_ext.rewards.steps import CHARACTER_ENDS, REWARDS, StepRewardError, pieces, step_end_characters
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
 from grpo_verl_ext.utils.documents import Document, parse_lines
 from grpo_verl_ext.utils.files import write_whole
@@ -129,10 +123,11 @@ class Sample:
 
 
 def read_rollouts(folder: Path, steps: int, rule: LabelRule) -> tuple[list[Sample], list[int]]:
-    """Return the labelled responses of `_read_dumps`, and the steps without a file.
+    """Return the labelled responses of all steps, and the steps without a file.
 
     Raises:
-        IterateError: as `_read_dumps`, or the rule returns something other than a number.
+        IterateError: a line is not a record that verl wrote, no step has a file, or the rule does not
+            return a number.
     """
     responses, missing = _read_dumps(folder, steps)
     samples = [
@@ -152,9 +147,6 @@ def _read_dumps(folder: Path, steps: int) -> tuple[list[tuple[int, Response]], l
     """Return each response with its step, in the order in which verl wrote them, and steps without a file.
 
     A file is missing where a training was killed between its checkpoint and its dump.
-
-    Raises:
-        IterateError: a line is not a record that verl wrote, or no step has a file.
     """
     files = {step: dump_file(folder, step) for step in range(1, steps + 1)}
     missing = [step for step, file in files.items() if not file.is_file()]

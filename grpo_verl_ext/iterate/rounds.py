@@ -10,9 +10,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -254,20 +256,14 @@ ROUND_PARTS: dict[str, _Part] = {
 }
 
 
-class _Listener(Protocol):
-    """Receives the progress of `run_rounds`."""
-
-    def begin(self, this: Round, part: str) -> None:
-        """Note that a part begins."""
-
-    def end(self) -> None:
-        """Note that the part is finished and in the manifest."""
+_Show = Callable[[Round, str], AbstractContextManager[None]]
+"""Shows that a part runs, until it is finished and in the manifest."""
 
 
 def run_rounds(
     settings: IterateSettings,
     context: RoundContext,
-    progress: _Listener,
+    show: _Show,
     parts: Mapping[str, _Part] = ROUND_PARTS,
 ) -> IterateManifest:
     """Run all parts of all rounds that are not done yet, and return the manifest.
@@ -282,14 +278,13 @@ def run_rounds(
         for number in range(1, settings.rounds + 1):
             this = Round(settings, number)
             this.folder.mkdir(exist_ok=True)
-            record = manifest.record(number, lambda this=this: _new_record(this))  # type: ignore[misc]
+            record = manifest.record(number, partial(_new_record, this))
             manifest.write(folder)  # the settings of a round that is killed are known when it is resumed
             for name, part in parts.items():
                 if name not in record.parts:
-                    progress.begin(this, name)
-                    record.parts[name] = part(this, context) | _made_with_other_code(record)
-                    manifest.write(folder)
-                    progress.end()
+                    with show(this, name):
+                        record.parts[name] = part(this, context) | _made_with_other_code(record)
+                        manifest.write(folder)
     return manifest
 
 
@@ -300,7 +295,6 @@ def _made_with_other_code(record: RoundRecord) -> PartResults:
 
 
 def _new_record(this: Round) -> RoundRecord:
-    """Return the record of a round that begins."""
     return RoundRecord(
         round=this.number,
         seed=this.seed,

@@ -60,7 +60,7 @@ def run_iterate(settings: IterateSettings) -> None:
     rule = checks.checked_rule(settings, config)
     console.print(Round(settings, 1).run().ray.words)
     with _progress(console, settings) as shown:
-        manifest = run_rounds(settings, RoundContext(config, rule, shown.step), shown)
+        manifest = run_rounds(settings, RoundContext(config, rule, shown.step), shown.part)
     print_table(console, table(manifest))
     console.print(f"{Path(settings.folder) / 'manifest.json'}")
 
@@ -92,17 +92,17 @@ class _ProgressBar:
         self._progress, self._steps = progress, steps
         self._bar = TaskID(0)
 
-    def begin(self, this: Round, part: str) -> None:
+    @contextmanager
+    def part(self, this: Round, part: str) -> Iterator[None]:
         title = f"round {this.number}: {_TITLES[part]}"
         self._bar = self._progress.add_task(title, total=self._steps if part == "policy" else None)
-
-    def step(self, number: int) -> None:
-        self._progress.update(self._bar, completed=number)
-
-    def end(self) -> None:
+        yield
         task = self._progress.tasks[-1]
         self._progress.remove_task(self._bar)
         self._progress.console.print(f"{task.description}: done in {task.elapsed or 0:.0f} s")
+
+    def step(self, number: int) -> None:
+        self._progress.update(self._bar, completed=number)
 
 
 @contextmanager

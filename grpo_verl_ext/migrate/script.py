@@ -17,7 +17,6 @@ from grpo_verl_ext.migrate.shell import (
     Shell,
     UnreadableScriptError,
     expansions_in,
-    is_all_arguments,
     line_of,
     nodes_in,
     text_of,
@@ -197,7 +196,7 @@ class _Reader:
             raise UnreadableScriptError(
                 line_of(expansion), f"only the running script knows {text_of(expansion)}; write what it gives"
             )
-        if is_all_arguments(expansion):
+        if name in ("@", "*"):
             self._calls(expansion)
         elif name in self.shell.assignments:
             self._variable(name)

@@ -13,7 +13,6 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 _PARSER = Parser(Language(tree_sitter_bash.language()))
-_ALL_ARGUMENTS = ("@", "*")
 EXPANSIONS = ("simple_expansion", "expansion")
 
 
@@ -108,11 +107,6 @@ def _faults(node: Node) -> Iterator[Node]:
     elif node.has_error:
         for child in node.children:
             yield from _faults(child)
-
-
-def is_all_arguments(expansion: Node) -> bool:
-    """Whether an expansion is ``$@`` or ``$*``, in any of their forms."""
-    return variable_of(expansion) in _ALL_ARGUMENTS
 
 
 def expansions_in(word: Node) -> list[Node]:

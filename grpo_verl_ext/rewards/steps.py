@@ -88,7 +88,7 @@ def _checked(reported: Mapping[str, Any], characters: int, tokens: int) -> tuple
             raise StepRewardError(f"{REWARDS} has {reward!r}; valid are finite numbers")
     first, last = (1, characters) if key == CHARACTER_ENDS else (0, tokens - 1)
     for end in ends:
-        if not (_is_integer(end) and first <= end <= last):
+        if not (hasattr(end, "__index__") and first <= end <= last):
             raise StepRewardError(f"{key} has {end}; valid for this response is {first} … {last}")
     return key, [int(end) for end in ends]
 
@@ -98,10 +98,6 @@ def _is_finite(value: Any) -> bool:
         return math.isfinite(value)
     except (TypeError, OverflowError):
         return False
-
-
-def _is_integer(value: Any) -> bool:
-    return hasattr(value, "__index__")
 
 
 def last_token(decode: Decode, ids: Sequence[int], end: int) -> int:

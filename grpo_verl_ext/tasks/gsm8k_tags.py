@@ -31,14 +31,7 @@ def gsm8k_tags_folder() -> Path:
 
 
 def _gsm8k_row(question: str, answer: str, *, split: str, index: int) -> dict[str, Any]:
-    """Return one problem as verl reads it.
-
-    Args:
-        answer: GSM8K's worked solution, which ends with ``#### 1,234``; the ground truth is then ``1234``.
-
-    Raises:
-        ValueError: the solution has no ``####``.
-    """
+    """Return one problem as verl reads it; of an answer that ends with ``#### 1,234``, ``1234`` is true."""
     _, marked, final = answer.rpartition("####")
     if not marked:
         raise ValueError(f"an answer has no '####': {answer!r:.80}")

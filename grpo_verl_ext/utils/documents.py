@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar, cast, get_args
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import TypeAdapter
     from pydantic_core import ErrorDetails
     from yaml import Node
 
@@ -184,8 +184,9 @@ def read_yaml(file: Path, kind: type[_Kind], error: type[Exception], overrides: 
         content = _merged(file, kind, error, overrides)
         return cast(_Kind, _adapter(kind).validate_python(content))
     except ValidationError as wrong:
-        details = _first(wrong)
-        raise error(f"{file}: {_message(details, kind)}") from wrong
+        # an unknown key first, for it may be a known one misspelt
+        first = min(wrong.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
+        raise error(f"{file}: {_message(first, kind)}") from wrong
     except RecursionError as endless:
         raise error(
             f"{file} refers to itself without end. Remove the ${{…}} or the *alias that does"
@@ -334,11 +335,6 @@ def _hint_at(hint: Any, location: Iterable[int | str]) -> Any:
 _MISSING = ("missing", "missing_argument")
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _NO_NUMBER = {int: "Integer", float: "Float"}
-
-
-def _first(wrong: ValidationError) -> ErrorDetails:
-    """Return the error to report: an unknown key first, for it may be a known one misspelt."""
-    return min(wrong.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
 
 
 def _not_given(key: str) -> str:

@@ -128,21 +128,16 @@ def sha256_of_all(path: Path) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file atomically: after a kill, or for a reader, it has the old content or the new one.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file atomically: after a kill, or for a reader, it has the old content or the new one.
 
     Call it where no other process writes ``path``: then ``.<name>.unfinished`` can only be left from a run
     that was killed.
     """
-    write_bytes_whole(path, text.encode())
-
-
-def write_bytes_whole(path: Path, content: bytes) -> None:
-    """Do the same as `write_whole` for bytes."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with unfinished.open("wb") as file:
-            file.write(content)
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)

@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from grpo_verl_ext.utils.files import write_bytes_whole
+from grpo_verl_ext.utils.files import write_whole
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 """Okabe and Ito's palette, which colour-blind readers can tell apart; in grey, dashes and marks differ."""
@@ -44,7 +44,7 @@ def line_sample(number: int) -> Figure:
 
 def save_figure(figure: Figure, file: Path) -> Path:
     """Write a figure as PNG or SVG atomically, with the same bytes for the same numbers."""
-    write_bytes_whole(file, _drawn(figure, file.suffix.removeprefix(".")))
+    write_whole(file, _drawn(figure, file.suffix.removeprefix(".")))
     return file
 
 

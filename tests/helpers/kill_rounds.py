@@ -8,6 +8,8 @@ import json
 import random
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -64,12 +66,10 @@ def merge_policy(this: Round, context: RoundContext) -> PartResults:
     return {}
 
 
-class Silent:
-    def begin(self, this: Round, part: str) -> None:
-        print(this.number, part, flush=True)
-
-    def end(self) -> None:
-        pass
+@contextmanager
+def say(this: Round, part: str) -> Iterator[None]:
+    print(this.number, part, flush=True)
+    yield
 
 
 def settings(folder: str) -> IterateSettings:
@@ -97,6 +97,4 @@ def main(folder: str, policy: str) -> None:
         }
     )
     context = RoundContext(config, lambda response, truth: response[-1] in RIGHT, lambda step: None)
-    run_rounds(
-        settings(folder), context, Silent(), ROUND_PARTS | {"policy": train_policy, "model": merge_policy}
-    )
+    run_rounds(settings(folder), context, say, ROUND_PARTS | {"policy": train_policy, "model": merge_policy})

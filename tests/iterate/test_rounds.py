@@ -3,6 +3,8 @@
 import json
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,10 @@ class Heard:
     def __init__(self) -> None:
         self.parts: list[tuple[int, str]] = []
 
-    def begin(self, this: Round, part: str) -> None:
+    @contextmanager
+    def __call__(self, this: Round, part: str) -> Iterator[None]:
         self.parts.append((this.number, part))
-
-    def end(self) -> None: ...
+        yield
 
 
 CONTEXT = RoundContext(OmegaConf.create({}), lambda response, truth: 0, lambda step: None)

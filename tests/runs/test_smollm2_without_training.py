@@ -137,7 +137,7 @@ def test_messages_name_the_script_and_another_folder(tmp_path: Path, monkeypatch
 
 def test_the_peak_is_the_largest_seen_over_all_attempts(tmp_path: Path) -> None:
     seen, now = iter([5, 9, 7]), iter([0.0, *(time for step in (0.0, 6.0, 12.0) for time in (step, step))])
-    memory = module("smollm2_memory").PeakMemory(tmp_path, lambda: next(seen), lambda: next(now))
+    memory = module("smollm2").PeakMemory(tmp_path, lambda: next(seen), lambda: next(now))
     memory.look()
     # an attempt that is killed while it writes must leave a number: the file is replaced, not written over
     (tmp_path / "link").hardlink_to(tmp_path / "peak_memory_bytes")
@@ -145,7 +145,7 @@ def test_the_peak_is_the_largest_seen_over_all_attempts(tmp_path: Path) -> None:
         memory.look()
     assert memory.bytes == 9
     assert (tmp_path / "link").read_text() == "5"
-    again = module("smollm2_memory").PeakMemory(tmp_path, lambda: 8)
+    again = module("smollm2").PeakMemory(tmp_path, lambda: 8)
     again.look()
     assert again.bytes == 9
 
@@ -153,14 +153,14 @@ def test_the_peak_is_the_largest_seen_over_all_attempts(tmp_path: Path) -> None:
 def test_memory_is_measured_at_most_once_in_five_seconds(tmp_path: Path) -> None:
     now = iter([0.0, 0.0, 0.0, 4.9, 5.0, 5.0])
     measured: list[int] = []
-    memory = module("smollm2_memory").PeakMemory(tmp_path, lambda: measured.append(1) or 1, lambda: next(now))
+    memory = module("smollm2").PeakMemory(tmp_path, lambda: measured.append(1) or 1, lambda: next(now))
     for _ in range(3):
         memory.look()
     assert len(measured) == 2
 
 
 def test_the_memory_of_a_run_is_that_of_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = module("smollm2_memory")
+    memory = module("smollm2")
     own = psutil.Process()
     monkeypatch.setattr(memory, "marked", lambda mark: [own, own] if mark == "run" else [])
     once = own.memory_full_info().pss

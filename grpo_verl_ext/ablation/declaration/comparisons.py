@@ -246,17 +246,13 @@ class Declaration:
             yield from self._number(f"expect[{index}]", given)
             if each.measure not in (None, *DECLARABLE):
                 yield _not_a_measure(f"expect[{index}].measure", each.measure)
-            earlier = taken.setdefault(
-                (frozenset((each.variant, each.against)), self._measure_of(each)), index
-            )
+            measure = each.measure or (self.primary.measure if self.primary else None)
+            earlier = taken.setdefault((frozenset((each.variant, each.against)), measure), index)
             if earlier != index:
                 yield (
                     f"expect[{index}] compares {each.variant} with {each.against} as expect[{earlier}] does; "
                     f"valid is each pair once with a measure. Remove one of them"
                 )
-
-    def _measure_of(self, comparison: Comparison) -> str | None:
-        return comparison.measure or (self.primary.measure if self.primary else None)
 
     def _comparison(self, key: str, given: Comparison, directions: tuple[str, ...]) -> Iterator[str]:
         where = (("variant", "minus.against"), ("against", "minus.variant"))

@@ -211,7 +211,6 @@ def _run_name(labels: tuple[str, ...], seed: int) -> str:
 
 
 def _variant_name(labels: tuple[str, ...] | list[str]) -> str:
-    """Name of a variant and of its folder."""
     return _SEPARATOR.join(labels)
 
 

@@ -15,7 +15,7 @@ from grpo_verl_ext.ablation.report.summary import Report
 from grpo_verl_ext.ablation.running.responses import NO_DIFFERENCE, SAMPLES, SHARE_RIGHT
 from grpo_verl_ext.ablation.running.results import Results
 from grpo_verl_ext.runs.dumps import Response
-from grpo_verl_ext.utils.files import write_bytes_whole
+from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import looks
 
 _PAGE = "report.html"
@@ -45,7 +45,7 @@ aggregation (`actor.loss_agg_mode`), hence a logarithmic axis."""
 def write_page(report: Report, folder: Path) -> Path:
     """Write the page, whole or not at all."""
     # For hundreds of runs these are some 10 MB; joined as text they would take twice that.
-    write_bytes_whole(folder / _PAGE, b"".join(piece.encode() for piece in _pieces(report)))
+    write_whole(folder / _PAGE, b"".join(piece.encode() for piece in _pieces(report)))
     return folder / _PAGE
 
 

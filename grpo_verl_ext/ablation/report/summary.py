@@ -20,7 +20,7 @@ from grpo_verl_ext.ablation.statistics.analysis import Analysis
 from grpo_verl_ext.ablation.statistics.measures import CONFIDENCE, Row
 from grpo_verl_ext.ablation.statistics.verdicts import Verdict, VerdictOutcome, figures, starts_as_text
 from grpo_verl_ext.utils.documents import numbers_as_text
-from grpo_verl_ext.utils.files import write_bytes_whole, write_whole
+from grpo_verl_ext.utils.files import write_whole
 
 _EXPLORATORY = "exploratory"
 _CONTROL = {True: "control shown", False: "control missed"}
@@ -226,7 +226,7 @@ def write_files(report: Report, folder: Path) -> list[Path]:
     texts = {"report.json": as_json(report), **texts}
     for name, text in texts.items():
         write_whole(folder / name, text)
-    write_bytes_whole(folder / _METRICS, analysis.results.table.to_parquet(index=False))
+    write_whole(folder / _METRICS, analysis.results.table.to_parquet(index=False))
     return [folder / name for name in [*texts, _METRICS]]
 
 
@@ -319,18 +319,12 @@ def _line(cells: tuple[str, ...] | list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-@dataclass(frozen=True)
-class Tracked:
-    """What a tracker is given."""
+def tracked(report: Report) -> tuple[_Line, list[tuple[int, dict[str, float]]]]:
+    """Return a report as one run of a tracker such as wandb: its configuration, and its rows.
 
-    config: dict[str, Any]
-    """The grid, and the sentences of the report."""
-    rows: list[tuple[int, dict[str, float]]]
-    """Steps in their order, with numbers by name; the last one also has the verdicts'."""
-
-
-def tracked(report: Report) -> Tracked:
-    """Return the mean over the seeds of each drawn metric, and the numbers of each verdict."""
+    The configuration has the grid and the report's sentences. A row has a step, and the mean over the seeds
+    of each drawn metric; the last row also has the numbers of each verdict.
+    """
     analysis = report.analysis
     settings = analysis.results.settings
     rows: dict[int, dict[str, float]] = defaultdict(dict)
@@ -347,7 +341,7 @@ def tracked(report: Report) -> Tracked:
         step: {name: value for name, value in row.items() if math.isfinite(value)}
         for step, row in rows.items()
     }
-    return Tracked(config, sorted(finite.items()))
+    return config, sorted(finite.items())
 
 
 def _tracked_verdict(verdict: Verdict) -> Iterator[tuple[str, float]]:

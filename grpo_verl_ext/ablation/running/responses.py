@@ -78,7 +78,8 @@ def read_responses(run: VerlRun, measure: Callable[[], Measure], *, right_above:
     read = _read_dumps(run, measure(), right_above)
     if not read.warnings and (read.metrics or read.samples):
         try:
-            _keep(read, [measure().unit, right_above], file)
+            kept_now = _Kept([measure().unit, right_above], read.metrics, read.samples)
+            write_whole(file, json.dumps(asdict(kept_now), ensure_ascii=False) + "\n")
         except OSError as error:
             read.warnings.append(
                 f"{file} cannot be written ({error.strerror}): keep the dumps, from which these numbers are "
@@ -189,17 +190,10 @@ def _read_dumps(run: VerlRun, measure: Measure, right_above: float | None) -> Re
 
 @dataclass(frozen=True)
 class _Kept:
-    """What is kept in the run's folder."""
-
     measure: list[Any]
     """Unit of length and ``right_above``."""
     metrics: Metrics
     samples: list[Response]
-
-
-def _keep(read: Responses, made_with: list[object], file: Path) -> None:
-    content = asdict(_Kept(made_with, read.metrics, read.samples))
-    write_whole(file, json.dumps(content, ensure_ascii=False) + "\n")
 
 
 def _read_kept(file: Path) -> tuple[Responses, list[object]]:

@@ -23,7 +23,7 @@ import pandas as pd
 from grpo_verl_ext.ablation.declaration.comparisons import Declaration
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun, GridSettings, check_declaration
 from grpo_verl_ext.ablation.declaration.kept import GRID, Beginning, read_beginnings, read_kept_grid
-from grpo_verl_ext.ablation.running.comparable import unlike_the_others
+from grpo_verl_ext.ablation.running.checks import unlike_the_others
 from grpo_verl_ext.ablation.running.responses import (
     CHARACTERS,
     Measure,

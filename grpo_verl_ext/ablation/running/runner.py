@@ -246,11 +246,7 @@ def _attempt(run: GridRun, work: _Work) -> Iterator[None]:
 
 
 def _noted(run: GridRun, work: _Work) -> Iterator[None]:
-    """Train one run, and note in its folder what it is made with, and why it failed.
-
-    Raises:
-        OSError: a file of the run cannot be written.
-    """
+    """Train one run, and note in its folder what it is made with, and why it failed."""
     forget_failure(run)
     write_record(
         run,

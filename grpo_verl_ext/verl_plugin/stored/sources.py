@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.files import write_bytes_whole
+from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
 
 _KEY = "algorithm.grpo_ext.stored_responses.key"
@@ -298,7 +298,7 @@ class ResponseHistory:
             log_probs=_joined((each["log_probs"] for _, each in rows), np.float32),
         )
         folder.mkdir(parents=True, exist_ok=True)
-        write_bytes_whole(folder / HISTORY_FILE, buffer.getvalue())
+        write_whole(folder / HISTORY_FILE, buffer.getvalue())
 
     def load(self, folder: Path, known: set[str]) -> None:
         """Read what `save` wrote.
