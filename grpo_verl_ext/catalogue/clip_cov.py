@@ -61,11 +61,7 @@ def _clip_cov(  # noqa: PLR0917  # a loss's arguments
 
 
 def _check_bounds(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`
-    """Refuse bounds between which no covariance lies.
-
-    Raises:
-        SettingError: the lower one is not below the upper one.
-    """
+    """Refuse bounds between which no covariance lies."""
     low, high = actor["policy_loss"]["clip_cov_lb"], actor["policy_loss"]["clip_cov_ub"]
     if not low < high:
         raise SettingError(

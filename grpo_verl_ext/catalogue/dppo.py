@@ -51,11 +51,7 @@ def _advise(papers: str, config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_length(config: DictConfig) -> None:
-    """Refuse a sum of tokens that verl divides by the longest response of each micro-batch, or by 0.
-
-    Raises:
-        SettingError: ``loss_scale_factor`` is no number above 0.
-    """
+    """Refuse a sum of tokens that verl divides by the longest response of each micro-batch, or by 0."""
     actor = config.actor_rollout_ref.actor
     if actor.loss_agg_mode == CONSTANT_LENGTH.mode and not is_positive(actor.loss_scale_factor):
         raise SettingError(

@@ -91,11 +91,7 @@ def decoupled_advantages(
 
 
 def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
-    """Refuse rewards that would spoil their whole group.
-
-    Raises:
-        ValueError: names the row of one that is not finite, or too large.
-    """
+    """Refuse rewards that are not finite, or too large, and would spoil their whole group."""
     bad = member & ~(rewards.abs() <= LARGEST_REWARD)
     if bad.any():
         row = int(bad.nonzero()[0])

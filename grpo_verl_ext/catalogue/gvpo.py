@@ -56,11 +56,7 @@ def _drift(rows: MiniBatchRows, actor: Any) -> Tensor:
 
 
 def _check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`
-    """Refuse GVPO without one of its terms, unless ``gvpo_terms_ablation`` says that this is meant.
-
-    Raises:
-        SettingError: it lacks a term.
-    """
+    """Refuse GVPO without one of its terms, unless ``gvpo_terms_ablation`` says that this is meant."""
     policy_loss = actor["policy_loss"]
     terms, acknowledged = policy_loss.get("gvpo_terms", ALL_TERMS), f"{POLICY_LOSS}.gvpo_terms_ablation"
     if terms != ALL_TERMS and not policy_loss.get("gvpo_terms_ablation", False):
@@ -78,11 +74,7 @@ def _check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG
 
 
 def _check_anchor(config: DictConfig) -> None:
-    """Refuse the anchor ``ref`` without a reference.
-
-    Raises:
-        SettingError: verl would load none.
-    """
+    """Refuse the anchor ``ref`` without a reference."""
     if setting(config, f"{SECTION}.gvpo_anchor") != "ref":
         return
     if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):

@@ -23,11 +23,7 @@ def no_reward(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:  # noqa
 
 
 def _check_teacher(config: DictConfig) -> None:
-    """Refuse another anchor: without a reward there is then nothing to learn.
-
-    Raises:
-        SettingError: ``gvpo_anchor`` is not ``teacher``.
-    """
+    """Refuse another anchor: without a reward there is then nothing to learn."""
     key = f"{SECTION}.gvpo_anchor"
     anchor = setting(config, key, "old")
     if anchor != "teacher":

@@ -40,11 +40,7 @@ def _kimi(
 
 
 def _check_left_out(config: DictConfig) -> None:
-    """Refuse options that leave responses out by an advantage of 0, or for having moved.
-
-    Raises:
-        SettingError: one of them is set; the squared log-ratio would pull such responses back.
-    """
+    """Refuse options that leave responses out by an advantage of 0, or for having moved."""
     masks, threshold = f"{SECTION}.mask_truncated_completions", f"{POLICY_LOSS}.off_policy_mask_threshold"
     if setting(config, masks):
         raise SettingError(
@@ -67,12 +63,7 @@ def _check_left_out(config: DictConfig) -> None:
 
 
 def _check_old_policy(config: DictConfig) -> None:
-    """Refuse old log-probs of several policies in the responses to one prompt.
-
-    Raises:
-        SettingError: bypass mode, where responses of a prompt may come from several steps, or recorded
-            log-probs of stored responses.
-    """
+    """Refuse old log-probs of several policies in the responses to one prompt."""
     of_one = "kimi's mean reward of a prompt stands for the normaliser of one policy"
     trainer = several_policies(config)
     if trainer and setting(config, BYPASS):

@@ -79,11 +79,7 @@ def _advise_updates(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_engine(config: DictConfig) -> None:
-    """Refuse engines on which log ρ is rounding at the first update, and its sign a gradient.
-
-    Raises:
-        SettingError: the engine is not one of `STATISTIC_ENGINES`, without bypass mode.
-    """
+    """Refuse engines on which log ρ is rounding at the first update, and its sign a gradient."""
     key = f"{ACTOR}.strategy"
     if setting(config, key) not in STATISTIC_ENGINES and not setting(config, BYPASS):
         raise SettingError(

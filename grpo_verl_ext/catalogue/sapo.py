@@ -11,11 +11,7 @@ from grpo_verl_ext.utils.options import is_positive
 
 
 def _check_temperatures(loss_mode: str, actor: Mapping[str, Any]) -> None:
-    """Refuse a temperature of the gate that is none: verl's loss divides by it.
-
-    Raises:
-        SettingError: τ is not above 0.
-    """
+    """Refuse a temperature of the gate that is none: verl's loss divides by it."""
     for name in ("tau_pos", "tau_neg"):
         if not is_positive(actor.get(name, 1.0)):
             key, why = f"{ACTOR}.{name}", f"it is a temperature of the gate of {loss_mode}"

@@ -15,11 +15,6 @@ def needs_clip_ratio_c(why: str, valid: str, typed: str) -> ActorCheck:
     key = f"{ACTOR}.clip_ratio_c"
 
     def check(loss_mode: str, actor: Mapping[str, Any]) -> None:
-        """Refuse null.
-
-        Raises:
-            SettingError: ``clip_ratio_c`` is null.
-        """
         if actor.get("clip_ratio_c", typed) is None:
             raise SettingError(
                 key, None, why=f"verl's loss {loss_mode} {why}", valid=valid, fix=Line(f"{key}={typed}")

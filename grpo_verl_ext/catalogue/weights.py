@@ -27,11 +27,6 @@ def no_token_weights(why: str, *, has_rollouts_ratio: bool = True) -> Refuse:
     bypass = [f"{BYPASS}=true"] if has_rollouts_ratio else []
 
     def check(config: DictConfig) -> None:
-        """Refuse weights of tokens.
-
-        Raises:
-            SettingError: ``rollout_is`` is set.
-        """
         if setting(config, _WEIGHTS) is not None:
             raise SettingError(
                 _WEIGHTS,

@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,11 @@ class Counts:
     used: int
 
 
+@dataclass(frozen=True)
 class GivenResponses:
     """Reads and checks the responses of a prompt.
 
-    Args:
+    Attributes:
         key: name in ``extra_info``.
         count: the number of samples that are taken from them, share · n.
         samples: n, samples of a prompt.
@@ -57,26 +58,15 @@ class GivenResponses:
         of_teacher: whether the log-probs are a teacher's, which each sample of each prompt needs.
     """
 
-    def __init__(
-        self,
-        key: str,
-        *,
-        count: int,
-        samples: int,
-        budget: int,
-        tokenizer: Any,
-        with_log_probs: bool,
-        recorded: bool = False,
-        of_teacher: bool = False,
-    ) -> None:
-        self._key = key
-        self._count = count
-        self._samples = samples
-        self._budget = budget
-        self._tokenizer = tokenizer
-        self._with_log_probs = with_log_probs
-        self._recorded = recorded
-        self._of_teacher = of_teacher
+    key: str
+    _: KW_ONLY
+    count: int
+    samples: int
+    budget: int
+    tokenizer: Any
+    with_log_probs: bool
+    recorded: bool = False
+    of_teacher: bool = False
 
     def of(self, extra_info: Mapping[str, Any] | None) -> list[StoredResponse]:
         """Return the first responses of a prompt, at most ``count``.
@@ -84,7 +74,7 @@ class GivenResponses:
         Raises:
             _ResponseError: a response that cannot be trained on.
         """
-        return [self._read(each) for each in self._given(extra_info)[: self._count]]
+        return [self._read(each) for each in self._given(extra_info)[: self.count]]
 
     def check(self, rows: Iterable[Mapping[str, Any]]) -> Counts:
         """Check the responses of all rows of the training data.
@@ -98,25 +88,25 @@ class GivenResponses:
             try:
                 given = self._given(row.get("extra_info"))
             except _ResponseError as error:
-                raise self._wrong(f"extra_info.{self._key} of row {prompts - 1}", error) from error
-            if len(given) > self._samples:
+                raise self._wrong(f"extra_info.{self.key} of row {prompts - 1}", error) from error
+            if len(given) > self.samples:
                 raise self._too_many(prompts - 1, len(given))
-            if self._of_teacher and len(given) < self._samples:
+            if self.of_teacher and len(given) < self.samples:
                 raise self._too_few(prompts - 1, len(given))
             for number, each in enumerate(given):
                 try:
                     self._read(each)
                 except _ResponseError as error:
-                    where = f"response {number} in extra_info.{self._key} of row {prompts - 1}"
+                    where = f"response {number} in extra_info.{self.key} of row {prompts - 1}"
                     raise self._wrong(where, error) from error
             counts.append(len(given))
         if not any(counts):
             raise self._none(prompts)
-        used = sum(min(count, self._count) for count in counts)
+        used = sum(min(count, self.count) for count in counts)
         return Counts(prompts, sum(count > 0 for count in counts), sum(counts), used)
 
     def _given(self, extra_info: Mapping[str, Any] | None) -> Sequence[Any]:
-        responses = (extra_info or {}).get(self._key)
+        responses = (extra_info or {}).get(self.key)
         return [] if responses is None else _listed(responses, "a list of responses, or null")
 
     def _read(self, given: Any) -> StoredResponse:
@@ -129,17 +119,17 @@ class GivenResponses:
         else:
             token_ids, log_probs = _listed(given, _VALID), None
         self._check_tokens(token_ids)
-        if log_probs is None and self._of_teacher:
+        if log_probs is None and self.of_teacher:
             raise _ResponseError(
                 f"has no log_probs, and {_TEACHER} is recorded; give {{token_ids, log_probs}} with "
                 f"those of the teacher, or type {_TEACHER}=server"
             )
-        if log_probs is None and self._recorded:
+        if log_probs is None and self.recorded:
             raise _ResponseError(
                 f"has no log_probs, and {_OLD} is recorded; give {{token_ids, log_probs}} with those of the "
                 f"policy that wrote it, or type {_OLD}=actor"
             )
-        if log_probs is None and self._with_log_probs:
+        if log_probs is None and self.with_log_probs:
             raise _ResponseError(
                 "has no log_probs, and actor_rollout_ref.rollout.calculate_log_probs is true; type "
                 "actor_rollout_ref.rollout.calculate_log_probs=false, or give {token_ids, log_probs}"
@@ -151,12 +141,12 @@ class GivenResponses:
         )
 
     def _tokens_of(self, text: str) -> list[int]:
-        end = self._tokenizer.eos_token
+        end = self.tokenizer.eos_token
         text = text.removesuffix(end or "")
         if not text:
             raise _ResponseError("is empty")
-        token_ids = self._tokenizer.encode(text, add_special_tokens=False)
-        decoded = self._tokenizer.decode(
+        token_ids = self.tokenizer.encode(text, add_special_tokens=False)
+        decoded = self.tokenizer.decode(
             token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         if decoded != text:
@@ -164,12 +154,12 @@ class GivenResponses:
                 f"does not survive the tokenizer, which makes {decoded[:40]!r}… of {text[:40]!r}…; valid are "
                 "a text that it gives back, or token ids"
             )
-        return [*token_ids, *([] if end is None else [self._tokenizer.eos_token_id])]
+        return [*token_ids, *([] if end is None else [self.tokenizer.eos_token_id])]
 
     def _check_tokens(self, token_ids: Sequence[Any]) -> None:
         if not token_ids:
             raise _ResponseError("is empty")
-        vocabulary = len(self._tokenizer)
+        vocabulary = len(self.tokenizer)
         for token in token_ids:
             if isinstance(token, bool) or not isinstance(token, int | np.integer):
                 raise _ResponseError(f"has {token!r}; valid is {_VALID}")
@@ -177,39 +167,39 @@ class GivenResponses:
                 raise _ResponseError(
                     f"has token {token}, which is of another tokenizer; valid is 0 … {vocabulary - 1}"
                 )
-        if len(token_ids) > self._budget:
+        if len(token_ids) > self.budget:
             raise _ResponseError(
-                f"has {len(token_ids)} tokens; valid are at most {self._budget}, data.max_response_length"
+                f"has {len(token_ids)} tokens; valid are at most {self.budget}, data.max_response_length"
             )
 
     def _wrong(self, where: str, error: _ResponseError) -> SettingError:
-        return SettingError(_KEY, self._key, seen=f"{where} {error}")
+        return SettingError(_KEY, self.key, seen=f"{where} {error}")
 
     def _too_many(self, row: int, found: int) -> SettingError:
         return SettingError(
             _KEY,
-            self._key,
-            seen=f"extra_info.{self._key} of row {row} has {found} responses, and a prompt {self._samples} "
+            self.key,
+            seen=f"extra_info.{self.key} of row {row} has {found} responses, and a prompt {self.samples} "
             "samples",
-            valid=f"at most {self._samples}",
+            valid=f"at most {self.samples}",
             fix=Line(f"actor_rollout_ref.rollout.n={found}", more=", or give fewer"),
         )
 
     def _too_few(self, row: int, found: int) -> SettingError:
         return SettingError(
             _KEY,
-            self._key,
-            seen=f"extra_info.{self._key} of row {row} has {found} responses, and {_TEACHER} is recorded, so "
-            f"that the others of the prompt's {self._samples} samples have no log-probs of the teacher",
-            valid=f"{self._samples} responses to each prompt",
+            self.key,
+            seen=f"extra_info.{self.key} of row {row} has {found} responses, and {_TEACHER} is recorded, so "
+            f"that the others of the prompt's {self.samples} samples have no log-probs of the teacher",
+            valid=f"{self.samples} responses to each prompt",
             fix=f"{_TEACHER}=server, or give more",
         )
 
     def _none(self, prompts: int) -> SettingError:
         return SettingError(
             _KEY,
-            self._key,
-            seen=f"none of the {prompts} rows of data.train_files has a response in extra_info.{self._key}",
+            self.key,
+            seen=f"none of the {prompts} rows of data.train_files has a response in extra_info.{self.key}",
             valid="a list of texts or of token ids there, null for a prompt without",
             fix=f"{_KEY}=<name in extra_info>, or algorithm.grpo_ext.stored_responses.share=0",
         )
