@@ -165,12 +165,7 @@ def token_events(
 
 
 def geometric_mean_events(
-    log_ratio: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    *,
-    log_clip_low: float,
-    log_clip_high: float,
+    log_ratio: Tensor, advantages: Tensor, response_mask: Tensor, *, log_clip_low: float, log_clip_high: float
 ) -> TokenEvents:
     """Return the `token_events` of `geometric_mean_surrogate`: ρ is kept within [e^{−ε_low}, e^{ε_high}]."""
     return token_events(

@@ -7,6 +7,7 @@ it differ only in their average.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from omegaconf import DictConfig
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import surrogate
@@ -35,6 +36,11 @@ class ClipRange(NamedTuple):
             high=float(default if high is None else high),
             c=None if c is None else float(c),
         )
+
+
+def clip_ratio(config: DictConfig, side: str) -> float:
+    """Return the side ``low`` or ``high`` of a training's clip range."""
+    return float(getattr(ClipRange.from_config(config.actor_rollout_ref.actor), side))
 
 
 def clipped_loss(name: str, average: Average, advice: Advice | None = None) -> TokenLoss:

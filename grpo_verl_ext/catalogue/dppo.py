@@ -6,10 +6,10 @@ from functools import partial
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
-from grpo_verl_ext.catalogue.clipped import check_clip_range
+from grpo_verl_ext.catalogue.clipped import check_clip_range, clip_ratio
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
-from grpo_verl_ext.catalogue.verls import clip_ratio, needs_clip_ratio_c
+from grpo_verl_ext.catalogue.verls import needs_clip_ratio_c
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, SCALE_FACTOR
 from grpo_verl_ext.utils.options import is_positive

@@ -173,12 +173,7 @@ def _events(
 
 # Losses of groups
 
-_TERM_METRICS = (
-    "actor/gvpo_loss",
-    "actor/gvpo_reward_term",
-    "actor/gvpo_var_term",
-    "actor/gvpo_cov_term",
-)
+_TERM_METRICS = ("actor/gvpo_loss", "actor/gvpo_reward_term", "actor/gvpo_var_term", "actor/gvpo_cov_term")
 _DRIFT = "actor/gvpo_drift"
 _COVARIANCES = tuple(f"actor/gvpo_{name}" for name in gvpo_terms.Moments._fields[:3])
 """The first moments are reported; a worker adds the others up (`GroupLossResult.moments`)."""

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
-from grpo_verl_ext.catalogue.clipped import check_clip_range
+from grpo_verl_ext.catalogue.clipped import check_clip_range, clip_ratio
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import DUAL_CLIP, Algorithm, VerlsLoss
-from grpo_verl_ext.catalogue.verls import clip_ratio
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, no_token_rejection
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, setting

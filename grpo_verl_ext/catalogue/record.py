@@ -240,17 +240,9 @@ class Algorithm:
     def __post_init__(self) -> None:
         """Refuse an average that the loss does not have."""
         own = mode_of(self.loss)
-        if own is None and self.average not in LOSS_AGG_MODES:
-            raise RecordError(
-                self.name,
-                "average",
-                self.average,
-                f"the loss {self.loss.name} needs one of {', '.join(LOSS_AGG_MODES)}",
-            )
-        if own is not None and self.average not in ("", own):
-            raise RecordError(
-                self.name, "average", self.average, f"the loss {self.loss.name} averages by {own}"
-            )
+        wanted = f"averages by {own}" if own else f"needs one of {', '.join(LOSS_AGG_MODES)}"
+        if self.average not in (("", own) if own else LOSS_AGG_MODES):
+            raise RecordError(self.name, "average", self.average, f"the loss {self.loss.name} {wanted}")
 
     @property
     def loss_agg_mode(self) -> str:

@@ -70,10 +70,3 @@ def advise_no_filter(config: DictConfig, why: str) -> Iterator[Problem]:
             valid="false",
             fix=Line(f"{key}.enable=false"),
         )
-
-
-def clip_ratio(config: DictConfig, side: str) -> float:
-    """Return the side ``low`` or ``high`` of the clip range as verl reads it: null is ``clip_ratio``."""
-    actor = config.actor_rollout_ref.actor
-    value = actor[f"clip_ratio_{side}"]
-    return float(actor.clip_ratio if value is None else value)

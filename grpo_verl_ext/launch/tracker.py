@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from grpo_verl_ext.utils.errors import TrackerError
-from grpo_verl_ext.verl_plugin.preflight.trackers import PACKAGES, known_loggers, lacking
+from grpo_verl_ext.verl_plugin.preflight.environment import TRACKERS, known_loggers, lacking
 
 
 def pusher(name: str) -> Callable[..., None]:
@@ -20,7 +20,7 @@ def pusher(name: str) -> Callable[..., None]:
     Raises:
         TrackerError: before anything is sent; names what to type.
     """
-    valid = [each for each in known_loggers() if each in PACKAGES]
+    valid = [each for each in known_loggers() if each in TRACKERS]
     if name not in valid:
         raise TrackerError(f"--tracker is {name}; valid are {', '.join(valid)}. Type: --tracker wandb")
     if lacks := lacking(name):

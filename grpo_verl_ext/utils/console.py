@@ -84,6 +84,11 @@ def interruptible() -> Iterator[None]:
         _exit("\nInterrupted. Run the same command again to resume.", interrupt, status=_INTERRUPTED)
 
 
+def say(words: str) -> None:
+    """Print a line in the name of this package, at once, to the standard error of a training's process."""
+    print(f"grpo_verl_ext: {words}", file=sys.stderr, flush=True)
+
+
 def _exit(message: str, error: BaseException, *, status: int = 1) -> NoReturn:
     print(message, file=sys.stderr, flush=True)
     raise SystemExit(status) from error

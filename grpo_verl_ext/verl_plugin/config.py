@@ -14,15 +14,7 @@ from pydantic import Field
 from grpo_verl_ext.catalogue import ESTIMATORS
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.utils.options import (
-    Count,
-    Identifier,
-    Number,
-    Section,
-    Text,
-    option,
-    read_section,
-)
+from grpo_verl_ext.utils.options import Count, Identifier, Number, Section, Text, option, read_section
 
 # Sections and values of verl's configuration that messages name.
 

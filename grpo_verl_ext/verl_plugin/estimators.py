@@ -11,7 +11,7 @@ counts, and all get its advantage (`batch.sessions`).
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,20 @@ from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, SEVERAL_REWARDS, STEPS
 
-_Result = tuple[Tensor, Tensor]
-VerlsCall = Callable[..., _Result]
+VerlsCall = Callable[..., tuple[Tensor, Tensor]]
+
+
+class _Batch(NamedTuple):
+    """What verl passes to an estimator, and what is known of the rows."""
+
+    token_level_rewards: Tensor
+    response_mask: Tensor
+    learnt: Tensor
+    """The tokens that are learnt from, (B, T) bool."""
+    group: Tensor
+    rows: RowRoles
+    options: Options
+    config: Mapping[str, Any]
 
 
 def estimator_function(estimator: Estimator) -> VerlsCall:
@@ -40,100 +52,64 @@ def estimator_function(estimator: Estimator) -> VerlsCall:
     """
     compute = _process if estimator.needs_steps else _several if estimator.several_rewards else _outcome
 
+    @torch.no_grad()
     def function(
         token_level_rewards: Tensor,
         response_mask: Tensor,
         index: npt.ArrayLike | None = None,
         config: Mapping[str, Any] | None = None,
         **_: object,
-    ) -> _Result:
-        return compute(estimator, token_level_rewards, response_mask, index, config)
+    ) -> tuple[Tensor, Tensor]:
+        options = Options.of_training(config, estimator.name)
+        _check_our_trainer(options)
+        group = _group_ids(estimator.name, index, token_level_rewards)
+        check_rows(response_mask, group)
+        rows = row_roles(estimator, np.asarray(index).tolist(), token_level_rewards.device)
+        learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
+        batch = _Batch(token_level_rewards, response_mask, learnt, group, rows, options, config or {})
+        advantages = compute(estimator, batch).to(token_level_rewards.dtype)
+        return advantages, advantages
 
     function.__name__ = function.__qualname__ = estimator.name
     function.__doc__ = estimator.doc
     return function
 
 
-@torch.no_grad()
-def _process(
-    estimator: Estimator,
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    index: npt.ArrayLike | None,
-    config: Mapping[str, Any] | None,
-) -> _Result:
-    name = estimator.name
-    options, group = _options_and_groups(name, token_level_rewards, index, config)
-    _rows(estimator, index, token_level_rewards)  # refuses several outputs of a session
+def _process(estimator: Estimator, batch: _Batch) -> Tensor:
     steps = STEPS.get()
     if steps is None:
         raise ValueError(
-            f"algorithm.adv_estimator={name} has no step rewards to learn from; valid are a trainer "
-            f"mode and an agent loop of this package. Type: +algo={name}"
+            f"algorithm.adv_estimator={estimator.name} has no step rewards to learn from; valid are a "
+            f"trainer mode and an agent loop of this package. Type: +algo={estimator.name}"
         )
-    check_rows(response_mask, group)
-    learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
-    baseline = evaluation.BASELINES[str(options.scale_rewards)]
-    advantages = process_advantages(steps.rewards, steps.row, steps.end, learnt, group, baseline=baseline)
-    advantages = advantages.to(token_level_rewards.dtype)
-    return advantages, advantages
-
-
-@torch.no_grad()
-def _outcome(
-    estimator: Estimator,
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    index: npt.ArrayLike | None,
-    config: Mapping[str, Any] | None,
-) -> _Result:
-    name = estimator.name
-    options, group = _options_and_groups(name, token_level_rewards, index, config)
-    check_rows(response_mask, group)
-    check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
-    # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
-    learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
-    rewards, rows = adv.response_rewards(token_level_rewards), _rows(estimator, index, token_level_rewards)
-    of_response = evaluation.response_advantages(
-        estimator, rewards, group, rows.member, learnt, options.scale_rewards
+    baseline = evaluation.BASELINES[str(batch.options.scale_rewards)]
+    return process_advantages(
+        steps.rewards, steps.row, steps.end, batch.learnt, batch.group, baseline=baseline
     )
-    of_session = of_response[rows.last].to(token_level_rewards.dtype)
-    advantages = evaluation.token_advantages(estimator, of_session, response_mask, learnt, group)
-    return advantages, advantages
 
 
-@torch.no_grad()
-def _several(
-    estimator: Estimator,
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    index: npt.ArrayLike | None,
-    config: Mapping[str, Any] | None,
-) -> _Result:
-    name = estimator.name
-    options, group = _options_and_groups(name, token_level_rewards, index, config)
-    check_rows(response_mask, group)
-    rewards = SEVERAL_REWARDS.get()
+def _outcome(estimator: Estimator, batch: _Batch) -> Tensor:
+    rewards, mask, learnt, group, rows, options, _ = batch
+    check_same_shape(token_level_rewards=rewards, response_mask=mask)
+    # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
+    of_response = evaluation.response_advantages(
+        estimator, adv.response_rewards(rewards), group, rows.member, learnt, options.scale_rewards
+    )
+    of_session = of_response[rows.last].to(rewards.dtype)
+    return evaluation.token_advantages(estimator, of_session, mask, learnt, group)
+
+
+def _several(estimator: Estimator, batch: _Batch) -> Tensor:
+    rewards, rows = SEVERAL_REWARDS.get(), batch.rows
     if rewards is None:
         raise ValueError(
-            f"algorithm.adv_estimator={name} has one reward to learn from, their sum; valid is a trainer "
-            f"mode of this package. Type: +algo=gdpo"
+            f"algorithm.adv_estimator={estimator.name} has one reward to learn from, their sum; valid is a "
+            f"trainer mode of this package. Type: +algo=gdpo"
         )
-    check_rows(rewards, group)
-    rows = _rows(estimator, index, token_level_rewards)
-    weights = (config or {}).get("gdpo_reward_weights") or [1.0] * rewards.shape[1]
-    of_session = evaluation.decoupled_advantages(estimator, rewards, weights, group, rows.member)[rows.last]
-    learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
-    advantages = adv.on_tokens(of_session.to(token_level_rewards.dtype), learnt)
-    return advantages, advantages
-
-
-def _options_and_groups(
-    name: str, token_level_rewards: Tensor, index: npt.ArrayLike | None, config: Mapping[str, Any] | None
-) -> tuple[Options, Tensor]:
-    options = Options.of_training(config, name)
-    _check_our_trainer(options)
-    return options, _group_ids(name, index, token_level_rewards)
+    check_rows(rewards, batch.group)
+    weights = batch.config.get("gdpo_reward_weights") or [1.0] * rewards.shape[1]
+    of_response = evaluation.decoupled_advantages(estimator, rewards, weights, batch.group, rows.member)
+    return adv.on_tokens(of_response[rows.last].to(batch.token_level_rewards.dtype), batch.learnt)
 
 
 def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tensor) -> Tensor:
@@ -151,16 +127,8 @@ def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tens
     return group
 
 
-def _rows(estimator: Estimator, index: npt.ArrayLike | None, like: Tensor) -> RowRoles:
-    return row_roles(estimator, np.asarray(index).tolist(), like.device)
-
-
 def _check_our_trainer(options: Options) -> None:
-    """Refuse what a trainer mode of this package does, under verl's own: anchors but ``old``, features.
-
-    Raises:
-        SettingError: one of them is set, and the trainer is not ours.
-    """
+    """Refuse what a trainer mode of this package does, under verl's own: anchors but ``old``, features."""
     if OUR_TRAINER.get():
         return
     if options.gvpo_anchor != "old":

@@ -176,9 +176,7 @@ def _shape(content: Mapping[str, Any]) -> ModelShape | None:
         return None
     positions = content.get("max_position_embeddings")
     return ModelShape(
-        **counts,
-        positions=positions if is_count(positions) else None,
-        full_attention=_is_full(content),
+        **counts, positions=positions if is_count(positions) else None, full_attention=_is_full(content)
     )
 
 

@@ -20,7 +20,7 @@ def register() -> None:
 
     Also installs the CPU platform (if ``VERL_PLATFORM=cpu``) and the patches that the driver has named.
     """
-    _install_search_path()
+    Plugins.instance().register(PresetSearchPath)
     resolvers.install_resolvers()
     if not tier.has_losses_only():
         _register_additions()
@@ -43,10 +43,7 @@ def _register_additions() -> None:
 
 def _register_checks() -> None:
     """Have verl's driver check a training before it starts."""
-    hooks = {
-        "verl.utils.config": driver.patch_validation,
-        "verl.trainer.main_ppo": driver.patch_start,
-    }
+    hooks = {"verl.utils.config": driver.patch_validation, "verl.trainer.main_ppo": driver.patch_start}
     if tier.has_losses_only():
         hooks["verl.experimental.reward_loop"] = driver.patch_migration
     for module, patch in hooks.items():
@@ -84,8 +81,3 @@ class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships n
         search_path.append(provider="grpo_verl_ext", path="pkg://grpo_verl_ext.config")
         for entry in foreign_algorithms():
             search_path.append(provider=entry.name, path=f"file://{presets_of(entry)}")
-
-
-def _install_search_path() -> None:
-    """Register `PresetSearchPath` with Hydra in this process."""
-    Plugins.instance().register(PresetSearchPath)

@@ -332,10 +332,11 @@ def templates(file: Path) -> list[str]:
         return [re.escape(" ".join(found.split())) for found in re.findall(r'fail "(.*)"$', text, re.M)]
     nodes = list(ast.walk(ast.parse(text)))
     strings = [node for node in nodes if isinstance(node, ast.JoinedStr | ast.Constant)]
-    problems = [
-        problem(node) for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in PROBLEMS
-    ]
-    return [*problems, *(pattern(node) for node in strings if len(re.sub(r"\W", "", literal(node))) >= 15)]
+    calls = [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
+    problems = [problem(call) for name, call in calls if name in PROBLEMS]
+    said = [f"grpo_verl_ext: {pattern(call.args[0])}" for name, call in calls if name == "say"]
+    longer = [pattern(node) for node in strings if len(re.sub(r"\W", "", literal(node))) >= 15]
+    return [*problems, *said, *longer]
 
 
 PROBLEMS = ("Problem", "SettingError")

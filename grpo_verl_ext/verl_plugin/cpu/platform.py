@@ -30,16 +30,11 @@ class CpuDeviceModule(types.ModuleType):
     def ipc_collect(self) -> None:
         """No-op: there are no inter-process device handles."""
 
-    def set_device(self, device: Any) -> None:
-        """No-op: there is one device."""
-
     def manual_seed(self, seed: int) -> None:
         """Seed the host's generator."""
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        """Seed the host's generator."""
-        torch.manual_seed(seed)
+    manual_seed_all = manual_seed
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:  # noqa: ARG002
         """Return the state of the host's generator."""

@@ -18,13 +18,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.catalogue import evaluation
 from grpo_verl_ext.catalogue.averages import MiniBatch
 from grpo_verl_ext.catalogue.record import GroupLoss
-from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
-from grpo_verl_ext.verl_plugin.losses.custom import PolicyLoss
+from grpo_verl_ext.verl_plugin.losses.custom import PolicyLoss, needs_our_trainer
 from grpo_verl_ext.verl_plugin.wire import GROUPS, UPDATE_SUMS
 
 if TYPE_CHECKING:
@@ -52,7 +49,9 @@ def group_loss_function(group_loss: GroupLoss) -> PolicyLoss:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         from grpo_verl_ext.verl_plugin.loss_config import options_of
 
-        options, groups = options_of(group_loss, config.policy_loss), _known_groups()
+        options, groups = options_of(group_loss, config.policy_loss), GROUPS.get()
+        if groups is None:
+            raise needs_our_trainer(group_loss, "the groups of its responses", "tell a loss")
         tokens = evaluation.Tokens(log_prob, old_log_prob, advantages, response_mask)
         found = evaluation.group_loss(options, tokens, groups, config)
         _add_to_update(groups.index, found, config)
@@ -71,18 +70,3 @@ def _add_to_update(index: Tensor, found: evaluation.GroupLossResult, config: "Ac
         sums.weights.index_add_(0, index, found.weights.to(sums.weights.dtype))
         parts = [evaluation.mini_batch_mean(each.detach(), mini_batch) for each in found.moments[3:]]
         sums.fit.add_(torch.stack(parts))
-
-
-def _known_groups() -> GroupRows:
-    groups = GROUPS.get()
-    if groups is None:
-        key = "trainer.v1.trainer_mode"
-        raise SettingError(
-            key,
-            None,
-            seen="policy_loss.loss_mode=gvpo was called without the groups of its responses, which verl's "
-            "own trainers and workers do not tell a loss",
-            valid=TRAINER_MODES,
-            fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {key}=grpo_ext_sync",
-        )
-    return groups

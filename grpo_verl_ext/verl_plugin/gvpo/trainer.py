@@ -14,11 +14,7 @@ from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.wire import Field
 
-_FIELDS = {
-    "old": Field.OLD_LOG_PROBS,
-    "ref": Field.REF_LOG_PROB,
-    "teacher": Field.TEACHER_LOG_PROB,
-}
+_FIELDS = {"old": Field.OLD_LOG_PROBS, "ref": Field.REF_LOG_PROB, "teacher": Field.TEACHER_LOG_PROB}
 """Anchor → the field of the batch with its log-probs."""
 
 

@@ -62,24 +62,22 @@ class RaggedBatch:
 
     def groups(self, rows: RowNumbers) -> gvpo.GroupRows:
         """Return the groups of some rows, with Δ̄ at the mini-batch's policy, as a worker tells the loss."""
-        index = torch.arange(len(self)) // ROWS_PER_PROMPT
-        member = torch.stack([mask.any() for mask in self.response_mask])
-        log_ratio = torch.stack(
-            [
-                ((log_prob.detach() - old) * mask).sum()
-                for log_prob, old, mask in zip(
-                    _written(self.log_prob, self.prompt_lengths),
-                    self.old_log_prob,
-                    self.response_mask,
-                    strict=True,
-                )
-            ]
-        )
-        size = index.bincount(weights=member)[index].long()
+        index, member, size = self._prompts()
+        columns = zip(self._written(), self.old_log_prob, self.response_mask, strict=True)
+        log_ratio = torch.stack([((new.detach() - old) * mask).sum() for new, old, mask in columns])
         sums = gvpo.drift_sums(log_ratio, index, member, _NUM_PROMPTS)
         drift = gvpo.mean_drift(sums, index, member, size)[rows]
         of_metrics = torch.zeros_like(drift)
         return gvpo.GroupRows(index[rows], size[rows], drift, of_metrics, of_metrics)
+
+    def _prompts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the prompt of each row, whether it has tokens, and how many of the prompt's have: (B,)."""
+        index = torch.arange(len(self)) // ROWS_PER_PROMPT
+        member = torch.stack([mask.any() for mask in self.response_mask])
+        return index, member, index.bincount(weights=member)[index].long()
+
+    def _written(self) -> list[Tensor]:
+        return _written(self.log_prob, self.prompt_lengths)
 
     def statistic(self, config: Any, rows: RowNumbers) -> Tensor | None:
         """Return what the configured loss needs of all rows for the tokens of some, padded: (B, T)."""
@@ -87,21 +85,17 @@ class RaggedBatch:
         if loss is None or loss.needs is None:
             return None
         masks = [mask.bool() for mask in self.response_mask]
-        written = _written(self.log_prob, self.prompt_lengths)
+        written, lengths = self._written(), torch.stack([mask.sum() for mask in masks])
         columns = [torch.cat(each).detach() for each in (written, self.old_log_prob, self.advantages)]
-        number, member = torch.arange(len(self)), torch.stack([mask.any() for mask in masks])
-        prompt = number // ROWS_PER_PROMPT
-        size = prompt.bincount(weights=member)[prompt].long()
+        prompt, _, size = self._prompts()
         part = mini_batch.PartOfRows(
             torch.stack(columns)[:, torch.cat(masks)],
-            torch.stack([torch.stack([mask.sum() for mask in masks]), number, prompt, size]),
+            torch.stack([lengths, torch.arange(len(self)), prompt, size]),
         )
         compute = loss.needs.compute
-        values = mini_batch.evaluated(lambda each: compute(each, config), [part], own=0, seed=0).to(
-            columns[0].dtype
-        )
-        of_rows = torch.split(values, [int(mask.sum()) for mask in masks])
-        padded = [torch.zeros(len(masks[row]), dtype=values.dtype) for row in rows]
+        values = mini_batch.evaluated(lambda each: compute(each, config), [part], own=0, seed=0)
+        of_rows = torch.split(values.to(columns[0].dtype), lengths.tolist())
+        padded = [torch.zeros(len(masks[row]), dtype=columns[0].dtype) for row in rows]
         for row, tokens in zip(rows, padded, strict=True):
             tokens[masks[row]] = of_rows[row]
         return torch.nn.utils.rnn.pad_sequence(padded, batch_first=True)
@@ -170,28 +164,7 @@ def micro_batch(
     return {"log_probs": nested(mini_batch.log_prob)} | entropy, data
 
 
-def _whole(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001  # all splits have one signature
-    """Cut into one micro-batch."""
-    return [rows]
-
-
-def _halves(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001
-    """Cut into two micro-batches of equally many rows."""
-    middle = len(rows) // 2
-    return [rows[:middle], rows[middle:]]
-
-
-def _singles(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001
-    """Cut into micro-batches of one row each."""
-    return [[row] for row in rows]
-
-
-def _uneven(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001
-    """Cut into one row, and all the others in reverse order."""
-    return [rows[:1], rows[:0:-1]]
-
-
-def _shuffled(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001
+def _shuffled(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001  # as all
     """Cut into two micro-batches of random size, with the rows in random order."""
     generator = torch.Generator().manual_seed(len(rows))
     order = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
@@ -212,10 +185,10 @@ def _dynamic(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:
 
 
 SPLITS: dict[str, Callable[[RowNumbers, list[int]], list[RowNumbers]]] = {
-    "whole": _whole,
-    "halves": _halves,
-    "singles": _singles,
-    "uneven": _uneven,
+    "whole": lambda rows, _: [rows],
+    "halves": lambda rows, _: [rows[: len(rows) // 2], rows[len(rows) // 2 :]],
+    "singles": lambda rows, _: [[row] for row in rows],
+    "uneven": lambda rows, _: [rows[:1], rows[:0:-1]],
     "shuffled": _shuffled,
     "dynamic": _dynamic,
 }

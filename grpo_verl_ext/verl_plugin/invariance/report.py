@@ -209,7 +209,8 @@ def value_and_gradient(
             (loss / len(ranks)).backward()
         value += loss.detach() / len(ranks)
     leaves = mini_batch.log_prob + (mini_batch.entropy if with_entropy else [])
-    return value, torch.cat([_gradient(row) for row in leaves])
+    gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+    return value, torch.cat(gradients)
 
 
 def measure(
@@ -352,10 +353,6 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
         for name, lines in (("Covered", COVERED), ("Not covered", NOT_COVERED)):
             console.print("\n- ".join([f"{name}:", *lines]))
     return passed
-
-
-def _gradient(leaf: Tensor) -> Tensor:
-    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
 def _relative_error(found: Tensor, expected: Tensor, scale: Tensor) -> float:

@@ -27,7 +27,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import evaluation
-from grpo_verl_ext.catalogue.record import MiniBatchStatistic, PerToken, TokenLoss
+from grpo_verl_ext.catalogue.record import Loss, MiniBatchStatistic, PerToken, TokenLoss
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODE
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
@@ -110,15 +110,20 @@ def _statistic(loss: TokenLoss, response_mask: Tensor) -> Tensor:
     """
     found = STATISTIC.get()
     if found is None:
-        raise SettingError(
-            MODE,
-            None,
-            seen=f"policy_loss.loss_mode={loss.name} was called without its statistic of the mini-batch, "
-            "which verl's own trainers and workers do not measure",
-            valid=TRAINER_MODES,
-            fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {MODE}=grpo_ext_sync",
-        )
+        raise needs_our_trainer(loss, "its statistic of the mini-batch", "measure")
     return found.to(response_mask.device)
+
+
+def needs_our_trainer(loss: Loss, what: str, verb: str) -> SettingError:
+    """Return the error for a loss that was not given what only a trainer mode of this package gives it."""
+    return SettingError(
+        MODE,
+        None,
+        seen=f"policy_loss.loss_mode={loss.name} was called without {what}, which verl's own trainers and "
+        f"workers do not {verb}",
+        valid=TRAINER_MODES,
+        fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {MODE}=grpo_ext_sync",
+    )
 
 
 def claim(registry: MutableMapping[str, Any], functions: Mapping[str, Callable[..., Any]], kind: str) -> None:

@@ -36,13 +36,13 @@ class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
     def _init_dataloader(self) -> None:
         """Read the rows next to verl's data, so that a wrong one is named before models are loaded."""
         super()._init_dataloader()
-        options = self._gold_options()
+        options = Options.of_training(self.config.algorithm).gold_responses
         self.gold_rows = [] if options is None else read_rows(options, self.config)
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         """Run verl's step, then measure."""
         batch = super().step(metrics, timing_raw)
-        options = self._gold_options()
+        options = Options.of_training(self.config.algorithm).gold_responses
         if options is None or self.global_steps % options.freq:
             return batch
         with marked_timer("gold_response", timing_raw):
@@ -52,9 +52,6 @@ class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
         if otherwise is not None:
             metrics["gold_response/right"] = probability + otherwise
         return batch
-
-    def _gold_options(self) -> GoldResponseOptions | None:
-        return Options.of_training(self.config.algorithm).gold_responses
 
     def _measure_gold_rows(self) -> tuple[float, float]:
         compute = self.actor_rollout_wg.compute_log_prob

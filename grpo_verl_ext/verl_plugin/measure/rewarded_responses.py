@@ -37,22 +37,19 @@ class RewardedResponseMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no 
     def _init_dataloader(self) -> None:
         """Read the rows next to verl's data, so that a wrong one is named before models are loaded."""
         super()._init_dataloader()
-        options = self._rewarded_options()
+        options = Options.of_training(self.config.algorithm).rewarded_responses
         self.rewarded = None if options is None else RewardedRows(options, self.config)
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         """Run verl's step, then measure."""
         batch = super().step(metrics, timing_raw)
-        options = self._rewarded_options()
+        options = Options.of_training(self.config.algorithm).rewarded_responses
         if options is None or self.global_steps % options.freq:
             return batch
         with marked_timer("rewarded_response", timing_raw):
             slope, r2 = self._measure_fit()
         metrics.update({"rewarded_response/fit_slope": slope, "rewarded_response/fit_r2": r2})
         return batch
-
-    def _rewarded_options(self) -> RewardedResponseOptions | None:
-        return Options.of_training(self.config.algorithm).rewarded_responses
 
     def _measure_fit(self) -> tuple[float, float]:
         assert self.rewarded is not None

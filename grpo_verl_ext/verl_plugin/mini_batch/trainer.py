@@ -5,7 +5,6 @@ mini-batch as under verl's own trainer.
 """
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
@@ -21,14 +20,9 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
 from grpo_verl_ext.catalogue import MiniBatchStatistic
+from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.batch.fields import (
-    data_parallel_size,
-    in_fixed_order,
-    nested,
-    prompt_ids,
-    put,
-)
+from grpo_verl_ext.verl_plugin.batch.fields import data_parallel_size, in_fixed_order, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.batch.sessions import refuse_several_outputs
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.mini_batch import plan as rows_plan
@@ -174,8 +168,4 @@ def _tell(plan: rows_plan.Plan) -> None:
         if plan.source is StatisticSource.FORWARD_PASS
         else "the update itself"
     )
-    print(
-        f"grpo_verl_ext: what the loss needs of other responses comes from {where}: {plan.reason}",
-        file=sys.stderr,
-        flush=True,
-    )
+    say(f"what the loss needs of other responses comes from {where}: {plan.reason}")

@@ -147,15 +147,11 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
     ) -> tuple[Tensor, dict[str, Any]]:
         metrics = {}
         statistic = self._statistic_of(data, model_output) if self._measures(data) else None
-        if self._keeps_first_ratio:
+        if self._old_is_current and self.engine_config.strategy in STATISTIC_ENGINES:
             data, metrics[_GAP] = _with_current_log_probs(data, model_output)
         with wire.STATISTIC.set(statistic):
             loss, of_loss = loss_fn(model_output=model_output, data=data, **arguments)
         return loss, of_loss | metrics
-
-    @property
-    def _keeps_first_ratio(self) -> bool:
-        return self._old_is_current and self.engine_config.strategy in STATISTIC_ENGINES
 
 
 def _with_current_log_probs(data: TensorDict, model_output: dict[str, Any]) -> tuple[TensorDict, Metric]:

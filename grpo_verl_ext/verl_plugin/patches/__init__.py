@@ -8,13 +8,13 @@ each process reads it when it loads the plugin.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from wrapt import register_post_import_hook
 
+from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.verl_plugin.patches import transfer_queue, watchdog
 
 PATCHES_VARIABLE = "GRPO_VERL_EXT_PATCHES"
@@ -66,11 +66,9 @@ def or_warn(apply: Callable[[Any], None], name: str, without: str) -> Callable[[
         try:
             apply(module)
         except (AttributeError, ImportError) as error:
-            print(
-                f"grpo_verl_ext: warning: the patch {name} of {module.__name__} is not in place, for this "
-                f"version differs from the tested one ({error}); without it {without}",
-                file=sys.stderr,
-                flush=True,
+            say(
+                f"warning: the patch {name} of {module.__name__} is not in place, for this version differs "
+                f"from the tested one ({error}); without it {without}"
             )
 
     return applied

@@ -20,11 +20,12 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.errors import SettingError, Severity
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT
 from grpo_verl_ext.utils.which_ray import OWN, WhichRay, by_address
@@ -42,26 +43,21 @@ _PYTHON = "runtime_env.py_executable"
 
 def patch_validation(config_module: Any) -> None:
     """Make ``validate_config`` call `prepare_training` first."""
-    original = config_module.validate_config
-
-    @functools.wraps(original)
-    def validate_config(config: DictConfig, *args: Any, **kwargs: Any) -> None:
-        prepare_training(config)
-        original(config, *args, **kwargs)
-
-    config_module.validate_config = validate_config
+    config_module.validate_config = _prepared_first(config_module.validate_config)
 
 
 def patch_start(main_ppo: Any) -> None:
     """Make ``run_ppo`` call `prepare_training` first, for trainings whose driver does not validate."""
-    original = main_ppo.run_ppo
+    main_ppo.run_ppo = _prepared_first(main_ppo.run_ppo)
 
+
+def _prepared_first(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def run_ppo(config: DictConfig, *args: Any, **kwargs: Any) -> None:
+    def prepared(config: DictConfig, *args: Any, **kwargs: Any) -> None:
         prepare_training(config)
         original(config, *args, **kwargs)
 
-    main_ppo.run_ppo = run_ppo
+    return prepared
 
 
 def patch_migration(reward_loop: Any) -> None:
@@ -124,7 +120,7 @@ def choose_platform(config: DictConfig) -> None:
         os.environ[PLATFORM_VARIABLE] = "cpu"
         cpu.install_platform()
         config.trainer.device = "cpu"
-        print(f"grpo_verl_ext: {settle_ray(config).words}", file=sys.stderr, flush=True)
+        say(settle_ray(config).words)
 
 
 def settle_ray(config: DictConfig) -> WhichRay:
@@ -159,8 +155,7 @@ def refuse_or_warn(config: DictConfig) -> None:
     for found in preflight.findings(config):
         if found.severity is Severity.ERROR:
             sys.exit(f"grpo_verl_ext: {found.problem} {_silence(found.check)}")
-        message = f"grpo_verl_ext: warning: {found.problem} {_silence(found.check)}"
-        print(message, file=sys.stderr, flush=True)
+        say(f"warning: {found.problem} {_silence(found.check)}")
 
 
 def environment(config: DictConfig) -> Iterator[tuple[str, str]]:

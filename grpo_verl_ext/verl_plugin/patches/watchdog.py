@@ -23,7 +23,6 @@ import math
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +30,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.verl_plugin import wire
 
 LOOK_SECONDS = 5.0
@@ -140,11 +140,9 @@ def _lost(actors: Sequence[str]) -> LostActorError:
 
 
 def _warn_unwatched(error: Exception) -> None:
-    print(
-        f"grpo_verl_ext: warning: the actors of this training are not watched ({type(error).__name__}: "
-        f"{error}); one that waits for a dead actor waits forever",
-        file=sys.stderr,
-        flush=True,
+    say(
+        f"warning: the actors of this training are not watched ({type(error).__name__}: {error}); one that "
+        "waits for a dead actor waits forever"
     )
 
 
@@ -180,11 +178,9 @@ def patch_vllm_server(vllm_async_server: Any) -> None:
         if hasattr(engine, "errored"):
             self.grpo_ext_watch = asyncio.create_task(_end_with(engine))
         else:
-            print(
-                "grpo_verl_ext: warning: this version of verl or vLLM does not say whether its engine is "
-                "alive, so a training whose vLLM engine dies waits forever",
-                file=sys.stderr,
-                flush=True,
+            say(
+                "warning: this version of verl or vLLM does not say whether its engine is alive, so a "
+                "training whose vLLM engine dies waits forever"
             )
 
     vllm_async_server.vLLMHttpServer.run_server = run_server
@@ -193,9 +189,5 @@ def patch_vllm_server(vllm_async_server: Any) -> None:
 async def _end_with(engine: Any) -> None:
     while not engine.errored:
         await asyncio.sleep(LOOK_SECONDS)
-    print(
-        "grpo_verl_ext: the EngineCore of this vLLM server died; the server ends with it",
-        file=sys.stderr,
-        flush=True,
-    )
+    say("the EngineCore of this vLLM server died; the server ends with it")
     os._exit(1)

@@ -17,28 +17,9 @@ from grpo_verl_ext.catalogue.record import Advise, Refuse
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
-from grpo_verl_ext.verl_plugin.cpu.checks import (
-    advise_memory,
-    advise_shared_memory,
-    check_bucket,
-    check_cache,
-)
+from grpo_verl_ext.verl_plugin.cpu import checks as cpu
 from grpo_verl_ext.verl_plugin.features import all_features
-from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files, trackers
-from grpo_verl_ext.verl_plugin.preflight.algorithm import (
-    advise_verls_losses,
-    check_group_size,
-    check_groups,
-    check_verls_aggregation,
-)
-from grpo_verl_ext.verl_plugin.preflight.names import advise_preset, check_names, check_preset
-from grpo_verl_ext.verl_plugin.preflight.support import check_engine, check_support
-from grpo_verl_ext.verl_plugin.preflight.tier import check_tier
-from grpo_verl_ext.verl_plugin.preflight.unread import (
-    advise_unread_clip,
-    advise_unread_options,
-    check_unread_options,
-)
+from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files, names, support, tier, unread
 
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
@@ -53,43 +34,43 @@ def _no_advice(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `
 
 CHECKS: Mapping[str, Refuse] = {
     "options": algorithm.check_options,
-    "preset-name": check_preset,
-    "tier": check_tier,
+    "preset-name": names.check_preset,
+    "tier": tier.check_tier,
     "device": environment.check_device,
-    "names": check_names,
-    "engine": check_engine,
-    "support": check_support,
+    "names": names.check_names,
+    "engine": support.check_engine,
+    "support": support.check_support,
     "task": files.check_task,
     "settings": algorithm.check_settings,
-    "unread-options": check_unread_options,
-    "verls-aggregation": check_verls_aggregation,
+    "unread-options": unread.check_unread_options,
+    "verls-aggregation": algorithm.check_verls_aggregation,
     "context-parallel": algorithm.check_context_parallel,
-    "group-size": check_group_size,
-    "groups": check_groups,
+    "group-size": algorithm.check_group_size,
+    "groups": algorithm.check_groups,
     "rollout-log-probs": algorithm.check_rollout_log_probs,
     **{name: refuse for feature in all_features() for name, refuse in feature.checks.items()},
-    "cpu-cache": check_cache,
-    "cpu-bucket": check_bucket,
+    "cpu-cache": cpu.check_cache,
+    "cpu-bucket": cpu.check_bucket,
 }
 """Refusals by name, all about this package's own settings."""
 
 ADVICE: Mapping[str, Advise] = {
-    "preset": advise_preset,
+    "preset": names.advise_preset,
     "sampling": _no_advice,
     "constant-length": algorithm.advise_constant_length,
-    "verls-losses": advise_verls_losses,
+    "verls-losses": algorithm.advise_verls_losses,
     "kl-gradient": algorithm.advise_kl_gradient,
     "gvpo-kl": _no_advice,
     "batch-scale": algorithm.advise_batch_scale,
     "bypass": algorithm.advise_bypass,
-    "unread-options": advise_unread_options,
-    "unread-clip": advise_unread_clip,
+    "unread-options": unread.advise_unread_options,
+    "unread-clip": unread.advise_unread_clip,
     **{name: advise for feature in all_features() for name, advise in feature.advice.items()},
     "files": files.advise_files,
     "verl-version": environment.advise_verl,
     "packages": environment.advise_packages,
-    "cpu-shared-memory": advise_shared_memory,
-    "cpu-memory": advise_memory,
+    "cpu-shared-memory": cpu.advise_shared_memory,
+    "cpu-memory": cpu.advise_memory,
 }
 """Warnings by name."""
 
@@ -113,7 +94,7 @@ def check_run_of_many(config: DictConfig) -> None:
     """
     check_training(config)
     if "packages" not in _silenced(config):
-        for problem in trackers.advise_loggers(config, keys=True):
+        for problem in environment.advise_loggers(config, keys=True):
             raise SettingError.of(problem)
 
 

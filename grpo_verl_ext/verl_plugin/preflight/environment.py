@@ -1,4 +1,4 @@
-"""Check that the environment has the platform and packages of a configuration."""
+"""Check that the environment has the platform, packages and trackers of a configuration."""
 
 import importlib.metadata
 import importlib.util
@@ -18,13 +18,26 @@ from grpo_verl_ext.utils.which_verl import which_verl
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
-from grpo_verl_ext.verl_plugin.preflight.trackers import advise_loggers
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 
 _TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 
 _ROLLOUTS = ("vllm", "sglang", "trtllm")
 """verl's own values of ``rollout.name``; another package may have registered more."""
+
+_LOGGER = "trainer.logger"
+TRACKERS = {
+    "tracking": "wandb",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "swanlab": "swanlab",
+    "vemlp_wandb": "volcengine_ml_platform",
+    "tensorboard": "tensorboard",
+    "clearml": "clearml",
+    "trackio": "trackio",
+    "rl_insight": "rl_insight",
+}
+"""Values of ``trainer.logger`` → the module that verl's ``Tracking`` imports for them."""
 
 
 def check_device(config: DictConfig) -> None:
@@ -123,3 +136,60 @@ def _trl(config: DictConfig) -> Iterator[Problem]:
             f"AutoModelForCausalLMWithValueHead from it, which trl {_TRL_WITHOUT_VALUE_HEAD} removed",
             fix=f"pip install 'trl<{_TRL_WITHOUT_VALUE_HEAD}'",
         )
+
+
+def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Problem]:
+    """Warn of loggers that verl's ``Tracking`` refuses, and of those without their package here.
+
+    Args:
+        keys: also of wandb without a key. One training asks for it; verl's default has wandb.
+    """
+    given = config.trainer.get("logger") or []
+    names = [given] if isinstance(given, str) else [*map(str, given)]
+    for name in names:
+        others, seen = [each for each in names if each != name], f"{_LOGGER} is {_typed_list(names)}"
+        if name not in (valid := known_loggers()):
+            near = next(iter(get_close_matches(name, valid, n=1)), "console")
+            line = Line(f"{_LOGGER}={_typed_list([*others, near])}")
+            yield Problem(_LOGGER, names, line, f"verl has no logger {name}", valid, seen)
+        elif lacks := lacking(name, key=keys):
+            why, remedy = lacks
+            yield Problem(
+                _LOGGER, names, f"{remedy}, or {_LOGGER}={_typed_list(others or ['console'])}", why, seen=seen
+            )
+
+
+def known_loggers() -> list[str]:
+    """Return the loggers that verl has."""
+    from verl.utils.tracking import Tracking
+
+    return [*dict.fromkeys([*Tracking.supported_backend, *TRACKERS])]
+
+
+def lacking(name: str, *, key: bool = True) -> tuple[str, str] | None:
+    """Return what one of verl's loggers lacks on this machine, and what to type; None: nothing.
+
+    Args:
+        key: whether to look for its key.
+    """
+    package = TRACKERS.get(name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        return f"{package} is not installed here", f"pip install {package}"
+    if key and package == "wandb" and _wandb_lacks_key():
+        return "wandb has no key here", "wandb login, or WANDB_MODE=offline in front of the command"
+    return None
+
+
+def _wandb_lacks_key() -> bool:
+    """Whether ``wandb.init`` would ask for a key; nothing is sent."""
+    import wandb
+    from requests.utils import get_netrc_auth
+
+    settings = wandb.setup().settings
+    given = settings.api_key or settings.identity_token_file or get_netrc_auth(settings.base_url)
+    return settings.mode == "online" and not given
+
+
+def _typed_list(names: list[str]) -> str:
+    """Return a list as typed on the command line."""
+    return f"[{','.join(names)}]"

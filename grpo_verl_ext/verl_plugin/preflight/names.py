@@ -16,12 +16,10 @@ from grpo_verl_ext.catalogue import ESTIMATORS, FAILED, LOSSES, PRESETS, left_to
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting
 from grpo_verl_ext.verl_plugin.algorithms import is_of
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, written
+from grpo_verl_ext.verl_plugin.config import written
 from grpo_verl_ext.verl_plugin.features import all_features
-from grpo_verl_ext.verl_plugin.preflight.training import driver
+from grpo_verl_ext.verl_plugin.preflight.training import KNOWN_TRAINER_MODES, driver
 from grpo_verl_ext.verl_plugin.usage import PREFIX, registers_elsewhere
-
-_VERLS_MODES = ("sync", "colocate_async", "separate_async")
 
 
 def check_names(config: DictConfig) -> None:
@@ -66,7 +64,7 @@ def _unknown(config: DictConfig) -> Iterator[tuple[str, str, list[str]]]:
         return
     yield from _missing(ESTIMATOR, setting(config, ESTIMATOR), ADV_ESTIMATOR_REGISTRY)
     yield from _missing(LOSS, setting(config, LOSS), POLICY_LOSS_REGISTRY)
-    if driver(config) == "v1" and mode not in (*_VERLS_MODES, *TRAINER_MODES):
+    if driver(config) == "v1" and mode not in KNOWN_TRAINER_MODES:
         yield from _missing(MODE, mode, _trainer_modes())
 
 

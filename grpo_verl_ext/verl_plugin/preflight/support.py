@@ -14,19 +14,8 @@ from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, DISTILLATION, MODE, setting
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
-from grpo_verl_ext.verl_plugin.features import (
-    OUR_ASYNC_MODES,
-    UNTRIED_ENGINES,
-    Place,
-    Refusal,
-    all_features,
-)
-from grpo_verl_ext.verl_plugin.preflight.training import (
-    FEATURES,
-    STRATEGY,
-    contexts,
-    features,
-)
+from grpo_verl_ext.verl_plugin.features import OUR_ASYNC_MODES, UNTRIED_ENGINES, Place, Refusal, all_features
+from grpo_verl_ext.verl_plugin.preflight.training import FEATURES, STRATEGY, VERLS_MODES, contexts, features
 
 _ENGINE_OF = {
     "McoreActorConfig": "megatron",
@@ -115,9 +104,7 @@ _MEASUREMENTS = (name for each in all_features() if each.is_measurement for name
 _NO_ALGORITHM = ("dynamic_sampling", *_MEASUREMENTS)
 
 REFUSALS: tuple[Refusal, ...] = (
-    *_verls_mode("sync"),
-    *_verls_mode("colocate_async"),
-    *_verls_mode("separate_async"),
+    *(each for mode in VERLS_MODES for each in _verls_mode(mode)),
     *_other_driver("v0", "trainer.use_v1", "", Line("trainer.use_v1=true", f"{MODE}=grpo_ext_sync")),
     *_other_driver(
         "one_step_off", "rollout", "the driver is verl.experimental.one_step_off_policy", _SEPARATE
@@ -152,8 +139,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "may be rejected",
         "criteria of sequences, or null",
         Line(
-            f"{CORRECTION}.rollout_rs=null",
-            more=", or algorithm.grpo_ext.mask_truncated_completions=false",
+            f"{CORRECTION}.rollout_rs=null", more=", or algorithm.grpo_ext.mask_truncated_completions=false"
         ),
     ),
     _bypassed("bypassed_weights", f"{CORRECTION}.rollout_is", "importance weights are applied"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.errors import Line
 from grpo_verl_ext.utils.keys import AGENT_LOOP, ESTIMATOR, LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin import tier, usage
 from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, REWARD_MANAGER, REWARDED_RESPONSES, SEED_REQUESTS
@@ -56,16 +56,12 @@ def check_tier(config: DictConfig) -> None:
     Raises:
         SettingError: names the key, its value and the versions that have it.
     """
-    if tier.has_losses_only():
-        for error in _refused(config):
-            raise error
-
-
-def _refused(config: DictConfig) -> Iterator[SettingError]:
+    if not tier.has_losses_only():
+        return
     for key in _keys(config):
         value = setting(config, key, "cpu" if key == usage.PLATFORM_KEY else None)
         shown = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-        yield tier.needs_newer(key, shown, _WITHOUT.get(key))
+        raise tier.needs_newer(key, shown, _WITHOUT.get(key))
 
 
 def _keys(config: DictConfig) -> Iterator[str]:

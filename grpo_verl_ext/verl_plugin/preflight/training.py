@@ -155,7 +155,8 @@ def _scores_responses(config: DictConfig) -> bool:
 
 
 _KNOWN_ENGINES = ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan")
-KNOWN_TRAINER_MODES = ("sync", "colocate_async", "separate_async", *TRAINER_MODES)
+VERLS_MODES = ("sync", "colocate_async", "separate_async")
+KNOWN_TRAINER_MODES = (*VERLS_MODES, *TRAINER_MODES)
 _MEGATRON = _is(STRATEGY, "megatron")
 _BYPASS = _is_on(BYPASS)
 _WEIGHTS = _not(_is(f"{CORRECTION}.rollout_is", None))

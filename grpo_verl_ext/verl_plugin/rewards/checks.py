@@ -61,7 +61,7 @@ def _load_unless_imports_are_missing(name: str) -> None:
             raise
 
 
-def check_reward_arguments(config: DictConfig) -> None:
+def _check_reward_arguments(config: DictConfig) -> None:
     """Refuse a function that cannot take what ``reward_kwargs``, perhaps a task's, gives it.
 
     verl would call it, and fail, when the first responses are there. The file is read and not run.
@@ -286,7 +286,7 @@ REWARD_MODELS = Feature(
     reward_models=("reward_model", "reward_models"),
     checks={
         "reward-weights": check_rewards,
-        "reward-arguments": check_reward_arguments,
+        "reward-arguments": _check_reward_arguments,
         "reward-model": check_reward_model,
     },
     advice={

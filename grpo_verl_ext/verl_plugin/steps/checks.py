@@ -147,8 +147,7 @@ def _advise_filter(config: DictConfig) -> Iterator[Problem]:
     """Warn of dynamic sampling, which drops prompts by a number of whole responses."""
     if catalogue.learns_from_steps(config):
         yield from advise_no_filter(
-            config,
-            "and their steps, from which algorithm.adv_estimator=grpo_process learns, may differ",
+            config, "and their steps, from which algorithm.adv_estimator=grpo_process learns, may differ"
         )
 
 
@@ -195,6 +194,5 @@ STEP_REWARDS = Feature(
     agent_loops=dict.fromkeys(AGENT_LOOPS.values(), "rollout.agent_loops"),
 )
 STEP_REWARD_MODEL = Feature(
-    reward_models=("step_reward_model",),
-    checks={"step-reward-model": check_step_reward_model},
+    reward_models=("step_reward_model",), checks={"step-reward-model": check_step_reward_model}
 )

@@ -88,7 +88,7 @@ class GivenResponses:
             try:
                 given = self._given(row.get("extra_info"))
             except _ResponseError as error:
-                raise self._wrong(f"extra_info.{self.key} of row {prompts - 1}", error) from error
+                raise self._wrong(f"extra_info.{self.key} of row {prompts - 1} {error}") from error
             if len(given) > self.samples:
                 raise self._too_many(prompts - 1, len(given))
             if self.of_teacher and len(given) < self.samples:
@@ -98,7 +98,7 @@ class GivenResponses:
                     self._read(each)
                 except _ResponseError as error:
                     where = f"response {number} in extra_info.{self.key} of row {prompts - 1}"
-                    raise self._wrong(where, error) from error
+                    raise self._wrong(f"{where} {error}") from error
             counts.append(len(given))
         if not any(counts):
             raise self._none(prompts)
@@ -172,36 +172,29 @@ class GivenResponses:
                 f"has {len(token_ids)} tokens; valid are at most {self.budget}, data.max_response_length"
             )
 
-    def _wrong(self, where: str, error: _ResponseError) -> SettingError:
-        return SettingError(_KEY, self.key, seen=f"{where} {error}")
+    def _wrong(self, seen: str, valid: str = "", fix: str = "") -> SettingError:
+        return SettingError(_KEY, self.key, seen=seen, valid=valid, fix=fix)
 
     def _too_many(self, row: int, found: int) -> SettingError:
-        return SettingError(
-            _KEY,
-            self.key,
-            seen=f"extra_info.{self.key} of row {row} has {found} responses, and a prompt {self.samples} "
-            "samples",
-            valid=f"at most {self.samples}",
-            fix=Line(f"actor_rollout_ref.rollout.n={found}", more=", or give fewer"),
+        return self._wrong(
+            f"extra_info.{self.key} of row {row} has {found} responses, and a prompt {self.samples} samples",
+            f"at most {self.samples}",
+            Line(f"actor_rollout_ref.rollout.n={found}", more=", or give fewer"),
         )
 
     def _too_few(self, row: int, found: int) -> SettingError:
-        return SettingError(
-            _KEY,
-            self.key,
-            seen=f"extra_info.{self.key} of row {row} has {found} responses, and {_TEACHER} is recorded, so "
-            f"that the others of the prompt's {self.samples} samples have no log-probs of the teacher",
-            valid=f"{self.samples} responses to each prompt",
-            fix=f"{_TEACHER}=server, or give more",
+        return self._wrong(
+            f"extra_info.{self.key} of row {row} has {found} responses, and {_TEACHER} is recorded, so that "
+            f"the others of the prompt's {self.samples} samples have no log-probs of the teacher",
+            f"{self.samples} responses to each prompt",
+            f"{_TEACHER}=server, or give more",
         )
 
     def _none(self, prompts: int) -> SettingError:
-        return SettingError(
-            _KEY,
-            self.key,
-            seen=f"none of the {prompts} rows of data.train_files has a response in extra_info.{self.key}",
-            valid="a list of texts or of token ids there, null for a prompt without",
-            fix=f"{_KEY}=<name in extra_info>, or algorithm.grpo_ext.stored_responses.share=0",
+        return self._wrong(
+            f"none of the {prompts} rows of data.train_files has a response in extra_info.{self.key}",
+            "a list of texts or of token ids there, null for a prompt without",
+            f"{_KEY}=<name in extra_info>, or algorithm.grpo_ext.stored_responses.share=0",
         )
 
 

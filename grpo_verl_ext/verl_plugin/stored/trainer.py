@@ -1,6 +1,5 @@
 """Train on stored responses beside sampled ones: the part in the trainer."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,18 +11,11 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import ragged
+from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, are_responses, like, nested, prompt_ids, put
-from grpo_verl_ext.verl_plugin.config import (
-    STORED_AGENT_LOOP,
-    Options,
-    StoredResponsesOptions,
-)
+from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options, StoredResponsesOptions
 from grpo_verl_ext.verl_plugin.rollout.single_turn import refuse_other_loop
-from grpo_verl_ext.verl_plugin.stored.rollout import (
-    Origin,
-    PromptResponses,
-    StoredResponse,
-)
+from grpo_verl_ext.verl_plugin.stored.rollout import Origin, PromptResponses, StoredResponse
 from grpo_verl_ext.verl_plugin.stored.sources import GivenResponses, ResponseHistory, prompt_id
 from grpo_verl_ext.verl_plugin.wire import Field
 
@@ -58,8 +50,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
                 f"extra_info.{options.key}: {found.responses} responses to {found.with_responses} of "
                 f"{found.prompts} prompts, {found.used} of them within the share"
             )
-        said = f"{count} of {samples} samples of a prompt are taken from {where}. {self._meaning(options)}"
-        print(f"grpo_verl_ext: {said}", file=sys.stderr, flush=True)
+        say(f"{count} of {samples} samples of a prompt are taken from {where}. {self._meaning(options)}")
 
     def _given_responses(self, options: StoredResponsesOptions, count: int, samples: int) -> GivenResponses:
         return GivenResponses(

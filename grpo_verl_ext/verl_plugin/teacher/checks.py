@@ -36,12 +36,8 @@ def teachers(config: DictConfig) -> list[str]:
     return [model.model_path for model in models.values() if model.model_path is not None]
 
 
-def check_teacher(config: DictConfig) -> None:
-    """Refuse GVPO around a teacher that is not there, or could not read the responses.
-
-    Raises:
-        SettingError: the first wrong setting.
-    """
+def _check_teacher(config: DictConfig) -> None:
+    """Refuse GVPO around a teacher that is not there, or could not read the responses."""
     options = Options.from_config(config.algorithm)
     if not has_teacher(config):
         if options.teacher is not None:
@@ -139,7 +135,7 @@ def _check_reader(config: DictConfig, teacher: TeacherOptions) -> None:
         check_loop(config, f"{_KEY}.reads is text, which is read of one turn")
 
 
-def advise_temperature(config: DictConfig) -> Iterator[Problem]:
+def _advise_temperature(config: DictConfig) -> Iterator[Problem]:
     """Warn of a temperature: verl's log-probs of the policy have it, and the teacher's do not."""
     temperature = setting(config, f"{ROLLOUT}.temperature", 1.0)
     if has_teacher(config) and temperature != 1:
@@ -151,7 +147,7 @@ def advise_temperature(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-def advise_filter(config: DictConfig) -> Iterator[Problem]:
+def _advise_filter(config: DictConfig) -> Iterator[Problem]:
     """Warn of dynamic sampling, which leaves prompts out by their rewards."""
     if has_teacher(config):
         yield from advise_no_filter(config, "which the teacher would pull, too")
@@ -161,7 +157,7 @@ _REFUSED = ("loss_mode", "forward_kl_topk")
 """The setting of verl's distillation loss that `preflight.support` refuses."""
 
 
-def advise_distillation_loss(config: DictConfig) -> Iterator[Problem]:
+def _advise_distillation_loss(config: DictConfig) -> Iterator[Problem]:
     """Warn of settings of verl's own distillation loss, which is not added to GVPO's."""
     if not has_teacher(config):
         return
@@ -186,11 +182,11 @@ TEACHER = Feature(
     uses={"anchor_teacher": has_teacher},
     without_our_mode="algorithm.grpo_ext.gvpo_anchor=teacher needs the teacher's log-probs in the targets, "
     "where only a trainer mode of this package puts them",
-    checks={"teacher": check_teacher},
+    checks={"teacher": _check_teacher},
     advice={
-        "teacher-temperature": advise_temperature,
-        "teacher-filter": advise_filter,
-        "distillation-loss": advise_distillation_loss,
+        "teacher-temperature": _advise_temperature,
+        "teacher-filter": _advise_filter,
+        "distillation-loss": _advise_distillation_loss,
     },
     trainer="teacher.trainer:TeacherMixin",
 )
