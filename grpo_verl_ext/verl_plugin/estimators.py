@@ -23,7 +23,7 @@ from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.validation import check_rows, check_same_shape
 from grpo_verl_ext.catalogue import Estimator, evaluation
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.verl_plugin.batch.sessions import RowRoles, row_roles
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.features import all_features
@@ -65,6 +65,7 @@ def estimator_function(estimator: Estimator) -> VerlsCall:
         group = _group_ids(estimator.name, index, token_level_rewards)
         check_rows(response_mask, group)
         rows = row_roles(estimator, np.asarray(index).tolist(), token_level_rewards.device)
+        _check_kl_of_all_outputs(rows, config or {})
         learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
         batch = _Batch(token_level_rewards, response_mask, learnt, group, rows, options, config or {})
         advantages = compute(estimator, batch).to(token_level_rewards.dtype)
@@ -125,6 +126,20 @@ def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tens
             f"valid is one id per row. Pass index=<(B,) ids>"
         )
     return group
+
+
+def _check_kl_of_all_outputs(rows: RowRoles, config: Mapping[str, Any]) -> None:
+    """Refuse a KL in the reward for sessions of several outputs, of which only the last one's would count."""
+    own = torch.arange(rows.last.numel(), device=rows.last.device)
+    if config.get("use_kl_in_reward") and not torch.equal(rows.last, own):
+        raise SettingError(
+            "algorithm.use_kl_in_reward",
+            True,
+            why="the agent loop answers a session by several outputs, of which the last reward counts, so "
+            "that the KL of the others would be lost",
+            valid="false",
+            fix=Line("algorithm.use_kl_in_reward=false", "actor_rollout_ref.actor.use_kl_loss=true"),
+        )
 
 
 def _check_our_trainer(options: Options) -> None:

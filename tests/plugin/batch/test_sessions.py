@@ -22,6 +22,7 @@ from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.protocol import DataProto
 from verl.trainer.ppo import padding_utils
+from verl.trainer.ppo.core_algos import FixedKLController
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
@@ -222,6 +223,7 @@ def rollout(sessions_of: dict[str, list[tuple[float, int]]], rejected: list[str]
                     "loss_mask": torch.ones(2, dtype=torch.int64),
                     "rm_scores": torch.tensor([0.0, reward]),
                     "old_log_probs": torch.zeros(2),
+                    "ref_log_prob": torch.zeros(2),
                     "rollout_log_probs": torch.full((2,), -3.0 if key in rejected else 0.0),
                 }
     return rows
@@ -247,6 +249,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Any:
         trainer = object.__new__(trainer_modes.GroupTrainerSync)
         trainer.config, trainer.global_steps, trainer.use_critic = config, 1, False
         trainer.tokenizer = SimpleNamespace(eos_token_id=0)
+        trainer.kl_ctrl_in_reward = FixedKLController(0.03)
         trainer.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": [0]})
         keys = list(rows)
         batch = KVBatchMeta(partition_id="train", keys=keys, tags=[{"seq_len": 3} for _ in keys])
@@ -254,6 +257,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Any:
         assert len(batch) == 8, "filled up with padding"
         for key in batch.keys:
             store.rows[key].setdefault("old_log_probs", torch.zeros(1))
+            store.rows[key].setdefault("ref_log_prob", torch.zeros(1))
         trainer._compute_advantage(batch, {})
         return store.rows
 
@@ -316,6 +320,15 @@ def test_losses_of_whole_responses_know_none_either(trained: Any, algo: str) -> 
     rows = rollout({"a": [(1.0, 3), (0.0, 1)]})
     with pytest.raises(ValueError, match=r"loss_mode=\w+: .* session a_0 .* by 3 outputs; valid is one, "):
         trained(rows, "trainer.v1.trainer_mode=grpo_ext_sync", f"+algo={algo}")
+
+
+def test_a_kl_in_the_reward_is_that_of_all_tokens_or_refused(trained: Any) -> None:
+    sync = "trainer.v1.trainer_mode=grpo_ext_sync"
+    found = trained(rollout({"a": [(1.0, 1), (0.0, 1)]}), sync, "+algo=rloo")
+    assert first(found, "advantages", ["a_0_0", "a_1_0"]) == [1, -1]
+    message = r"algorithm.use_kl_in_reward is true.* several outputs.* Type: algorithm.use_kl_in_reward=false"
+    with pytest.raises(ValueError, match=message):
+        trained(rollout({"a": [(1.0, 3), (0.0, 1)]}), sync, "+algo=rloo")
 
 
 class TestUnderVerlsOwnTrainer:
