@@ -56,9 +56,6 @@ STARTED_BY: Mapping[str, str] = {
     "grpo-verl-ext prepare reasoning_gym --task countdown …": (
         "tests/tasks/test_reasoning_gym.py::test_prepare_gives_the_same_bytes_whatever_the_hashes"
     ),
-    "grpo-verl-ext prepare gsm8k_tags --source data/gsm8k": (
-        "tests/tasks/test_gsm8k_tags.py::test_the_command_writes_both_splits"
-    ),
     # a tiny file of its kind; with --all the package's
     "grpo-verl-ext prepare smollm2": (
         "tests/tasks/test_smollm2.py::test_it_is_found_again_and_another_file_is_said"
@@ -85,10 +82,6 @@ STARTED_BY: Mapping[str, str] = {
     "grpo-verl-ext anatomy rollouts/16.jsonl …": "tests/anatomy/test_anatomy_command.py::test_two_models",
     "grpo-verl-ext doctor": "tests/doctor/test_doctor.py::test_a_ray_worker_is_asked_for_real",
     "grpo-verl-ext doctor +algo=gvpo …": "tests/doctor/test_doctor.py::test_words_for_people",
-    "grpo-verl-ext doctor +algo=gvpo … --json": "tests/doctor/test_doctor.py::test_status_and_json",
-    "grpo-verl-ext doctor --config-path=config --config-name='ppo_megatron_trainer.yaml' …": (
-        "tests/doctor/test_doctor.py::test_the_configuration_is_the_one_that_it_names"
-    ),
     "grpo-verl-ext doctor +algo=NAME …": "tests/doctor/test_doctor.py::test_words_for_people",
     "grpo-verl-ext doctor --fix +algo=gvpo …": (
         "tests/doctor/test_correction.py::test_the_printed_command_can_be_pasted"
