@@ -296,15 +296,9 @@ What is refused by name is refused before Ray starts, with the key, its value an
 are `rule_and_model` rewards, this package's agent loops, `ablate`, `iterate` and
 `actor_rollout_ref.rollout.seed`: with `+task=…` add `~actor_rollout_ref.rollout.seed`. `dapo` and `cispo`
 train with `algorithm.filter_groups.enable=false`. The loss `gspo` of verl before 0.9.1 does not average as
-`luspo` does. `grpo-verl-ext anatomy` reads the rollouts of `main_ppo_sync` alone, since those of `main_ppo`
-do not say which responses belong to one prompt.
+`luspo` does. `grpo-verl-ext anatomy` reads the rollouts of `main_ppo_sync` alone.
 
-No whole training was run with verl 0.8. It has no CPU platform, and its rollout needs vLLM 0.12 or older.
-The two updates of the table are by its own worker; `tests/contract/two_updates.py` answers its calls of what
-`torch.cpu` has not.
-
-The older trainer that newer versions still have, `trainer.use_v1=false`, is in the table of
-[support](support.md).
+No whole training was run with verl 0.8, which has no CPU platform, and needs vLLM 0.12 or older.
 """
 
 if __name__ == "__main__":

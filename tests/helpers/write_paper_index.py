@@ -10,18 +10,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 
 INTRODUCTION = """# Papers
 
-This table has every paper with a preset, what it fixes, and the preset's NAME, which leads to its page. The
-embedded task is trained [without a GPU](cpu.md) by
+This table has every paper with a preset, by its number at arXiv, what it fixes, and the preset's NAME, which
+leads to its page. The embedded task is trained [without a GPU](cpu.md) by
 
 ```bash
 bash examples/quickstart.sh --algo NAME
 ```
 
 On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [any of them](gpus.md), and a training of yours takes
-`+algo=NAME`. All of them [learn](../examples/ablations/RESULTS.md#does-every-preset-learn). In Python,
-`losses.NAME` is the [loss in one call](api.md#losses), if it is not verl's own.
+`+algo=NAME`. All of them [learn](../examples/ablations/RESULTS.md#does-every-preset-learn).
 
-Written by `python tests/helpers/write_paper_index.py` from [the records](../grpo_verl_ext/catalogue).
+Written by `python tests/helpers/write_paper_index.py`.
 """
 HEAD = ("paper", "what it fixes", "preset")
 
@@ -49,7 +48,7 @@ def number_of(algorithm: Algorithm) -> str:
 
 def _row(algorithms: list[Algorithm]) -> tuple[str, ...]:
     number, first = number_of(algorithms[0]), algorithms[0]
-    paper = f"{first.title}, [arXiv {number}](https://arxiv.org/abs/{number})" if number else first.paper
+    paper = f"{first.title}, [{number}](https://arxiv.org/abs/{number})" if number else first.paper
     cells = (
         [each.fixes for each in algorithms if each.fixes],
         [f"[`{each.name}`](algorithms/{each.name}.md)" for each in algorithms],
