@@ -60,10 +60,6 @@ STARTED_BY: Mapping[str, str] = {
     "grpo-verl-ext prepare smollm2": (
         "tests/tasks/test_smollm2.py::test_it_is_found_again_and_another_file_is_said"
     ),
-    # a tiny model in its place
-    "grpo-verl-ext prepare smollm2_max --seed 1": (
-        "tests/tasks/test_smollm2_max.py::test_the_same_seed_gives_the_same_bytes"
-    ),
     "grpo-verl-ext iterate run examples/iterate_chain_sum.yaml": (
         "tests/end_to_end/test_iterate.py::test_two_rounds_of_the_example"
     ),
