@@ -5,14 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.utils.errors import as_typed
-from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, SECTION
+from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, ROLLOUT, SECTION
 from grpo_verl_ext.utils.options import Section, said_of, section_in
-from grpo_verl_ext.verl_plugin.config import (
-    AGENT_LOOPS,
-    REWARD_MANAGER,
-    TRAINER_MODES,
-    Options,
-)
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, REWARD_MANAGER, TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, option_models
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -49,10 +45,8 @@ def page() -> str:
 
 def _values() -> list[tuple[str, str]]:
     return [
-        (
-            f"`algorithm.adv_estimator`; `loss_mode`, `loss_agg_mode`, `loss_scale_factor` of `{ACTOR}`",
-            "each [algorithm's page](index.md) has its own; `grpo-verl-ext doctor` lists the names",
-        ),
+        (f"`{ESTIMATOR}`", _names(ESTIMATOR_FUNCTIONS)),
+        (f"`{LOSS}`", _names(LOSS_FUNCTIONS)),
         (
             "`trainer.v1.trainer_mode`",
             f"{_names(TRAINER_MODES)}: verl's, with whole prompts in each optimizer step, step rewards, "
