@@ -97,11 +97,14 @@ def make(folder: Path, tokenizer: Any, model: Any, task: TaskSettings, *, seed: 
 def complete_responses(folder: Path, chats: list[Any], *, budget: int, seed: int) -> list[str]:
     """Sample one response to each chat; one that does not end within the budget is sampled again.
 
+    The budget holds in the teacher's tokens and in the policy's, of which a text with joined digits has more.
+
     Raises:
         SystemExit: one did not end in `ROUNDS`.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    policy = build_tokenizer()
     found: dict[int, str] = {}
     for _ in range(ROUNDS):
         missing = [number for number in range(len(chats)) if number not in found]
@@ -112,8 +115,10 @@ def complete_responses(folder: Path, chats: list[Any], *, budget: int, seed: int
             temperature=1.0, max_response_tokens=budget, seed=seed,
         )  # fmt: skip
         for number, tokens in zip(missing, sampled.tokens[:, sampled.prompt_width :], strict=True):
-            if tokenizer.eos_token_id in tokens:
-                found[number] = tokenizer.decode(tokens, skip_special_tokens=True)
+            text = tokenizer.decode(tokens, skip_special_tokens=True)
+            # and the end of the response
+            if tokenizer.eos_token_id in tokens and len(policy(text)["input_ids"]) + 1 <= budget:
+                found[number] = text
         seed += 1_000_000
     if len(found) < len(chats):
         raise SystemExit(
