@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, TaskSettings
 from grpo_verl_ext.tasks.folders import read_parquet
 
@@ -54,6 +55,9 @@ def test_a_teacher_and_its_responses(
     )
     assert [len(row["extra_info"]["responses"]) for row in train] == [2, 2, 2]
     assert all(row["extra_info"]["response"] for row in test)
+    # In the policy's tokens, too, where two digits are two.
+    texts = [text for row in train for text in row["extra_info"]["responses"]]
+    assert max(map(len, build_tokenizer()(texts)["input_ids"])) < TASKS["chain_sum"].max_response_tokens
     before = (tmp_path / "joined" / "model.safetensors").stat().st_mtime_ns
     run(example, monkeypatch, "joined", "--joined-digits", "--responses", "5")
     assert "already there" in capsys.readouterr().out
