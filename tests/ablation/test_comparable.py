@@ -14,6 +14,10 @@ from grpo_verl_ext.ablation.statistics.analysis import analyse
 from grpo_verl_ext.cli import app
 
 MODEL, DATA = "actor_rollout_ref.model.path", "data.train_files"
+GOLD, TEACHER = (
+    "algorithm.grpo_ext.gold_responses.files",
+    "distillation.teacher_models.teacher_model.model_path",
+)
 SEEDS = (1, 2, 3)
 DECLARED = {
     "primary": Primary("acc", "final"),
@@ -85,6 +89,19 @@ def test_one_is_named_and_left_out(grid_of, leave, tmp_path: Path, change: dict[
     assert f"other/seed-2 is left out: {why}. To train it again, move its folder away" in printed
 
 
+@pytest.mark.parametrize("key", [GOLD, TEACHER])
+def test_what_is_measured_and_the_teacher_are_compared_where_both_records_have_them(
+    grid_of, leave, tmp_path: Path, key: str
+) -> None:
+    """Records of earlier versions have no hash of them."""
+    noted = {seed: {MODEL: f"start {seed}", DATA: f"prompts {seed}", key: "one"} for seed in SEEDS}
+    of = {("base", seed): {"inputs": noted[seed]} for seed in SEEDS}
+    of |= {("other", 1): {"inputs": noted[1]}, ("other", 2): {"inputs": {**noted[2], key: "another"}}}
+    grid(grid_of, leave, of=of)
+    why = f"its {key} is another than that of base/seed-2"
+    assert read_results(tmp_path).left_out == {("other", 2): why}
+
+
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_declared_comparison_takes_no_run_of_changed_sources(
     grid_of, leave, tmp_path: Path, declared: bool
@@ -129,7 +146,10 @@ def test_all_that_does_not_fit_is_said(grid_of, leave, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("override", ["+task=chain_sum", "task.n=3", "data.train_files=x", f"{MODEL}=x"])
+@pytest.mark.parametrize(
+    "override",
+    ["+task=chain_sum", "task.n=3", "data.train_files=x", f"{MODEL}=x", f"{TEACHER}=x", f"{GOLD}=x"],
+)
 def test_a_variant_that_chooses_its_model_or_data_may_have_others(
     grid_of, leave, tmp_path: Path, override: str
 ) -> None:

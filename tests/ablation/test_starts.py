@@ -150,6 +150,18 @@ class TestInputs:
                     "custom_reward_function": {"path": str(tmp_path / "train")},
                     "reward_model": {"model_path": str(model)},
                 },
+                "algorithm": {
+                    "grpo_ext": {
+                        "gold_responses": {"files": "${data.train_files}"},
+                        "rewarded_responses": {"files": str(tmp_path / "train")},
+                    }
+                },
+                "distillation": {
+                    "teacher_models": {
+                        "teacher_model": {"model_path": str(model)},
+                        "unused": {"model_path": None},
+                    }
+                },
             }
         )
         # sha256sum of abc; of {} and 12; and of the two lines that sha256sum prints for the folder
@@ -165,6 +177,12 @@ class TestInputs:
             "data.train_files[1]": abc,
             "reward.custom_reward_function.path": abc,
             "reward.reward_model.model_path": hashlib.sha256(lines.encode()).hexdigest(),
+            "algorithm.grpo_ext.gold_responses.files": abc,
+            "algorithm.grpo_ext.gold_responses.files[1]": abc,
+            "algorithm.grpo_ext.rewarded_responses.files": abc,
+            "distillation.teacher_models.teacher_model.model_path": hashlib.sha256(
+                lines.encode()
+            ).hexdigest(),
         }
 
         (model / "part" / "weights").write_bytes(b"13")

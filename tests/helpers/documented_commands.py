@@ -25,6 +25,10 @@ STARTED_BY: Mapping[str, str] = {
     "python examples/chain_sum_teacher.py …": (
         "tests/tasks/test_chain_sum_teacher.py::test_a_teacher_and_its_responses"
     ),
+    # one student
+    "python examples/chain_sum_teacher_kl.py …": (
+        "tests/tasks/test_chain_sum_teacher_kl.py::test_a_run_of_one_student"
+    ),
     "python tests/helpers/write_paper_index.py": (
         "tests/catalogue/test_paper_index.py::test_the_page_is_what_the_records_say"
     ),

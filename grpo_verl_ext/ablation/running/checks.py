@@ -24,7 +24,7 @@ from grpo_verl_ext.tasks.chain_sum.prepared import (
 from grpo_verl_ext.tasks.folders import PreparedFolderError
 from grpo_verl_ext.utils.errors import as_typed
 from grpo_verl_ext.utils.files import sha256_of_all
-from grpo_verl_ext.utils.keys import key_of
+from grpo_verl_ext.utils.keys import SECTION, key_of
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,9 @@ INPUTS = (
     *("reward.custom_reward_function.path", "reward.reward_model.model_path"),
 )
 """Keys of the files that a training is made from."""
+_TEACHERS = "distillation.teacher_models"
+_LATER_INPUTS = (f"{SECTION}.gold_responses.files", f"{SECTION}.rewarded_responses.files", _TEACHERS)
+"""Keys and a section of more such files, which records have only since 27 November 2026."""
 
 
 def inputs_of(config: DictConfig) -> dict[str, str]:
@@ -138,7 +141,8 @@ def inputs_of(config: DictConfig) -> dict[str, str]:
     A list's second file has the key ``data.train_files[1]``.
     """
     found = {}
-    for key in INPUTS:
+    teachers = [f"{_TEACHERS}.{name}.model_path" for name in OmegaConf.select(config, _TEACHERS) or ()]
+    for key in (*INPUTS, *_LATER_INPUTS[:-1], *teachers):
         named = OmegaConf.select(config, key)
         paths = [named] if isinstance(named, str) else named or []
         for place, path in enumerate(paths):
@@ -214,6 +218,8 @@ def _reasons(run: _Run, known: Mapping[_Run, Record], settings: GridSettings) ->
         yield f"its commit is {commit}, and that of {first}/seed-{seed} {other}"
     if not _with_inputs_of_their_own(settings) & {variant, first}:
         for key in sorted(_differing(record.inputs, baseline.inputs)):
+            if key.startswith(_LATER_INPUTS) and not (key in record.inputs and key in baseline.inputs):
+                continue  # one of them was made before
             yield f"its {key} is another than that of {first}/seed-{seed}"
 
 
@@ -245,4 +251,4 @@ def _with_inputs_of_their_own(settings: GridSettings) -> set[str]:
 
 
 def _chooses_inputs(key: str) -> bool:
-    return key in (*INPUTS, _TASK) or key.startswith(f"{_TASK}.")
+    return key in (*INPUTS, _TASK) or key.startswith((f"{_TASK}.", *_LATER_INPUTS))
