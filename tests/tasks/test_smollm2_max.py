@@ -1,9 +1,7 @@
 """Test the larger of two numbers as text: data, reward, preset, and the warm start of a tiny model."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,9 +16,8 @@ import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.rewards.rules import whole_response
 from grpo_verl_ext.tasks import smollm2_max
-from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.folders import FoundManifest, PreparedFolder, PreparedFolderError, PreparedOutcome
+from grpo_verl_ext.tasks.smollm2 import MEASURED_EVERY
 from grpo_verl_ext.tasks.smollm2_max import MaximaSettings
 
 
@@ -36,27 +33,9 @@ SMALL = MaximaSettings(
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as ``prepare smollm2`` makes it, with a tiny model."""
-
-    def build(folder: Path) -> Mapping[str, Any]:
-        tokenizer = build_tokenizer()
-        build_model(
-            TaskSettings(width=32, layers=1, heads=1, feed_forward=32), tokenizer, seed=1
-        ).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        (folder / "LICENSE").write_text("a licence")
-        (folder / "SOURCE.md").write_text("a source\n")
-        return {"found": {}}
-
-    folder = tmp_path_factory.mktemp("converted") / "model"
-    return place(folder).make({"sha256": "0"}, build, force=False).folder
-
-
-@pytest.fixture(scope="module")
-def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("max") / "seed-1"
-    return smollm2_max.prepare_smollm2_max(SMALL, source, folder, force=False).folder
+    return smollm2_max.prepare_smollm2_max(SMALL, converted, folder, force=False).folder
 
 
 BY_HEART = MaximaSettings(
@@ -66,9 +45,9 @@ BY_HEART = MaximaSettings(
 
 
 @pytest.fixture(scope="module")
-def learnt(source: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedOutcome:
+def learnt(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedOutcome:
     return smollm2_max.prepare_smollm2_max(
-        BY_HEART, source, tmp_path_factory.mktemp("learnt") / "seed-1", force=False
+        BY_HEART, converted, tmp_path_factory.mktemp("learnt") / "seed-1", force=False
     )
 
 
@@ -107,11 +86,11 @@ def test_the_reward_is_for_the_number_and_nothing_else(response: str, score: flo
     assert whole_response("", response, "13", {"index": 0}) == {"score": score, "acc": score}
 
 
-def test_the_same_seed_gives_the_same_bytes(source: Path, learnt: PreparedOutcome, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes(converted: Path, learnt: PreparedOutcome, tmp_path: Path) -> None:
     torch.manual_seed(5)
-    smollm2_max.prepare_smollm2_max(BY_HEART, source, tmp_path / "again", force=False)
+    smollm2_max.prepare_smollm2_max(BY_HEART, converted, tmp_path / "again", force=False)
     assert place(tmp_path / "again").check() == place(learnt.folder).check()
-    smollm2_max.prepare_smollm2_max(replace(BY_HEART, seed=3), source, tmp_path / "other", force=False)
+    smollm2_max.prepare_smollm2_max(replace(BY_HEART, seed=3), converted, tmp_path / "other", force=False)
     theirs, ours = (place(folder).check().sha256 for folder in (tmp_path / "other", learnt.folder))
     for name in ("train.parquet", "test.parquet", "model/model.safetensors"):
         assert theirs[name] != ours[name]
@@ -133,7 +112,7 @@ def test_the_warm_start_ends_where_it_should(learnt: PreparedOutcome) -> None:
     found = learnt.manifest.found
     assert 0.8 <= found["probability"] <= 1.0
     assert 0 < found["steps"] < 400
-    assert found["steps"] % smollm2_max.MEASURED_EVERY == 0
+    assert found["steps"] % MEASURED_EVERY == 0
     tokenizer = AutoTokenizer.from_pretrained(learnt.folder / "model")
     model = AutoModelForCausalLM.from_pretrained(learnt.folder / "model").eval()
     train, _ = smollm2_max.draw_numbers(BY_HEART)
@@ -149,9 +128,11 @@ def test_the_warm_start_ends_where_it_should(learnt: PreparedOutcome) -> None:
     assert sum(probabilities) / len(probabilities) == pytest.approx(found["probability"], abs=1e-5)
 
 
-def test_a_warm_start_that_gets_nowhere_is_refused_and_leaves_no_folder(source: Path, tmp_path: Path) -> None:
+def test_a_warm_start_that_gets_nowhere_is_refused_and_leaves_no_folder(
+    converted: Path, tmp_path: Path
+) -> None:
     with pytest.raises(PreparedFolderError, match=r"after 3 steps .* valid is at least 0\.9"):
-        smollm2_max.prepare_smollm2_max(replace(SMALL, start=0.9), source, tmp_path / "sums", force=False)
+        smollm2_max.prepare_smollm2_max(replace(SMALL, start=0.9), converted, tmp_path / "sums", force=False)
     assert not (tmp_path / "max").exists()
 
 
