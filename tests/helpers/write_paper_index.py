@@ -17,7 +17,7 @@ leads to its page. The embedded task is trained [without a GPU](cpu.md) by
 bash examples/quickstart.sh --algo NAME
 ```
 
-On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [any of them](gpus.md), and a training of yours takes
+On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [most of them](gpus.md), and a training of yours takes
 `+algo=NAME`. All of them [learn](../examples/ablations/RESULTS.md#does-every-preset-learn).
 
 Written by `python tests/helpers/write_paper_index.py`.

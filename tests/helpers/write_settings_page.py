@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 INTRODUCTION = """# Settings
 
-Every key and value that this package adds to verl's configuration. A [preset](index.md) sets what its paper
+Every key and value that this package adds to verl's configuration. A [preset](papers.md) sets what its paper
 fixes. Estimators and losses can be mixed, except pairs such as GVPO's. A key that no preset has set needs a
 `+`.
 
@@ -58,7 +58,7 @@ def _values() -> list[tuple[str, str]]:
         ),
         (
             "`reward.reward_manager.name`",
-            f"`{REWARD_MANAGER}`: function and [reward model](iterative.md)",
+            f"`{REWARD_MANAGER}`: function and [reward model](rewards.md)",
         ),
         (
             "`reward.custom_reward_function.path`",
