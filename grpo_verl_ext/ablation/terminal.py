@@ -263,10 +263,9 @@ def reproduce(source: Path, name: str, plugin: checks.Plugin, output: Path | Non
     _prepare_tasks(settings, runs, configs, plugin)
     checks.check_runs(configs, plugin)
     # a record of an earlier version has the model and the data alone
-    inputs = {
-        key: value for key, value in checks.inputs_of(configs[run.name]).items() if key in kept.record.inputs
-    }
-    check_resumed(run, lambda _: inputs)
+    all_inputs = checks.inputs_of(configs[run.name])
+    inputs = {key: value for key, value in all_inputs.items() if key in kept.record.inputs}
+    check_resumed(run, lambda _: all_inputs)
     made_with = changed(
         kept.record, inputs=inputs, versions=versions(), revision=git_revision(), machine=machine()
     )

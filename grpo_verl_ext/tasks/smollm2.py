@@ -206,12 +206,6 @@ def write_warm_started(
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     encoded = partial(encode, tokenizer, max_response_tokens=max_response_tokens)
     found = _warm_start(model, encoded, examples, settings, on_step)
-    if found["probability"] < settings.start:
-        raise PreparedFolderError(
-            f"after {found['steps']} steps of the warm start the right answer has a probability of "
-            f"{found['probability']:.3f}; valid is at least {settings.start}. Is this another model than "
-            "SmolLM2-135M-Instruct? Type: grpo-verl-ext prepare smollm2 --force"
-        )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     for name in ("LICENSE", "SOURCE.md"):
@@ -229,7 +223,7 @@ def _warm_start(
     settings: WarmStart,
     on_step: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """Train ``model`` in place until it answers right as often as it should, or its steps are over."""
+    """Train ``model`` in place until it answers right as often as it should."""
     from grpo_verl_ext.tasks.causal_lm import probability_of_responses, train_model
 
     rng = random.Random(f"warm start/{settings.seed}")
@@ -258,4 +252,10 @@ def _warm_start(
         learning_rate=settings.learning_rate,
         on_step=lambda done: on_step(done, settings.steps),
     )
+    if found["probability"] < settings.start:
+        raise PreparedFolderError(
+            f"after {found['steps']} steps of the warm start the right answer has a probability of "
+            f"{found['probability']:.3f}; valid is at least {settings.start}. Is this another model than "
+            "SmolLM2-135M-Instruct? Type: grpo-verl-ext prepare smollm2 --force"
+        )
     return found

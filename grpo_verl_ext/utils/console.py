@@ -1,4 +1,4 @@
-"""What a command prints: tables, one message for an error, a line after Ctrl-C, how a child process ended."""
+"""What a command or a training's process prints: tables, errors, a line after Ctrl-C, how a child ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of verl's configuration that checks and messages name, and how one is read."""
+"""Keys of verl's configuration that checks and messages name; how one is read, and set by a command line."""
 
 import re
 from collections.abc import Mapping

@@ -131,7 +131,8 @@ def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tens
 def _check_kl_of_all_outputs(rows: RowRoles, config: Mapping[str, Any]) -> None:
     """Refuse a KL in the reward for sessions of several outputs, of which only the last one's would count."""
     own = torch.arange(rows.last.numel(), device=rows.last.device)
-    if config.get("use_kl_in_reward") and not torch.equal(rows.last, own):
+    weighs = config.get("use_kl_in_reward") and (config.get("kl_ctrl") or {}).get("kl_coef", 1)
+    if weighs and not torch.equal(rows.last, own):
         raise SettingError(
             "algorithm.use_kl_in_reward",
             True,

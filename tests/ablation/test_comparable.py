@@ -146,10 +146,22 @@ def test_all_that_does_not_fit_is_said(grid_of, leave, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "override",
-    ["+task=chain_sum", "task.n=3", "data.train_files=x", f"{MODEL}=x", f"{TEACHER}=x", f"{GOLD}=x"],
-)
+@pytest.mark.parametrize("key", [GOLD, TEACHER])
+def test_a_variant_with_a_teacher_or_measured_responses_of_its_own_has_the_same_start(
+    grid_of, leave, tmp_path: Path, key: str
+) -> None:
+    def inputs(seed: int, **changes: str) -> dict[str, Any]:
+        return {"inputs": {MODEL: f"start {seed}", DATA: f"prompts {seed}", key: "one", **changes}}
+
+    of = {("base", seed): inputs(seed) for seed in SEEDS}
+    of |= {("other", seed): inputs(seed, **{key: "another"}) for seed in SEEDS}
+    of["other", 2] = inputs(2, **{key: "another", MODEL: "another"})
+    grid(grid_of, leave, of=of, axes={"algo": {"base": [], "other": [f"{key}=x"], "third": []}})
+    why = f"its {MODEL} is another than that of base/seed-2"
+    assert read_results(tmp_path).left_out == {("other", 2): why}
+
+
+@pytest.mark.parametrize("override", ["+task=chain_sum", "task.n=3", "data.train_files=x", f"{MODEL}=x"])
 def test_a_variant_that_chooses_its_model_or_data_may_have_others(
     grid_of, leave, tmp_path: Path, override: str
 ) -> None:

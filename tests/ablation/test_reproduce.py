@@ -134,6 +134,17 @@ def test_from_the_compact_file_and_not_trained_twice(
     assert reproduce(tmp_path / "alone", "--run", "base/seed-1")[0] == 0
 
 
+def test_a_record_without_the_hashes_of_later_versions_is_reproduced_twice(
+    kept: Path, verl: Metrics, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The measured responses have a hash now, and had none."""
+    gold = {"algorithm": {"grpo_ext": {"gold_responses": {"files": str(model)}}}}
+    config = OmegaConf.create({"actor_rollout_ref": {"model": {"path": str(model.parent)}}, **gold})
+    monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: {run.name: config for run in runs})
+    for _ in range(2):
+        assert reproduce(kept, "--run", "base/seed-1", "--output", str(tmp_path / "again"))[0] == 0
+
+
 def test_numbers_of_an_earlier_try_are_not_those_of_today(
     kept: Path, verl: Metrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

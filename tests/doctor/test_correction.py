@@ -120,6 +120,15 @@ MISTAKES = {
         ["+algo=dapo", "trainer.use_v1=true"],
         [],
     ),
+    "a clip whose two sides stay verl's": (
+        [
+            "algorithm.adv_estimator=grpo_outcome",
+            f"{ACTOR}.policy_loss.loss_mode=grpo",
+            f"{ACTOR}.clip_ratio=0.1",
+        ],
+        [f"{ACTOR}.clip_ratio_low=0.1", f"{ACTOR}.clip_ratio_high=0.1"],
+        [],
+    ),
     "a batch's standard deviation of its parts": (
         [
             "+algo=lite_ppo",

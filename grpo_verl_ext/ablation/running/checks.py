@@ -216,10 +216,13 @@ def _reasons(run: _Run, known: Mapping[_Run, Record], settings: GridSettings) ->
     commit, other = (str(each.git_revision).removesuffix(CHANGED) for each in (record, baseline))
     if settings.is_declared and commit != other:
         yield f"its commit is {commit}, and that of {first}/seed-{seed} {other}"
-    if not _with_inputs_of_their_own(settings) & {variant, first}:
-        for key in sorted(_differing(record.inputs, baseline.inputs)):
-            if key.startswith(_LATER_INPUTS) and not (key in record.inputs and key in baseline.inputs):
-                continue  # one of them was made before
+    pair = {variant, first}
+    if _variants_that_set(settings, _is_start) & pair:
+        return
+    own_measure = _variants_that_set(settings, lambda key: key.startswith(_LATER_INPUTS)) & pair
+    for key in sorted(_differing(record.inputs, baseline.inputs)):
+        in_both = key in record.inputs and key in baseline.inputs
+        if not key.startswith(_LATER_INPUTS) or (in_both and not own_measure):
             yield f"its {key} is another than that of {first}/seed-{seed}"
 
 
@@ -240,15 +243,16 @@ def _other_versions(record: Record, known: Mapping[_Run, Record]) -> dict[str, t
     return found
 
 
-def _with_inputs_of_their_own(settings: GridSettings) -> set[str]:
+def _variants_that_set(settings: GridSettings, is_asked: Callable[[str], bool]) -> set[str]:
+    """Names of the variants with an override of a key that is asked for."""
     variants = product(*(choices.values() for choices in settings.axes.values()))
     names = settings.declaration.variants
     return {
         name
         for name, overrides in zip(names, variants, strict=True)
-        if any(_chooses_inputs(key_of(each)) for of_axis in overrides for each in of_axis)
+        if any(is_asked(key_of(each)) for of_axis in overrides for each in of_axis)
     }
 
 
-def _chooses_inputs(key: str) -> bool:
-    return key in (*INPUTS, _TASK) or key.startswith((f"{_TASK}.", *_LATER_INPUTS))
+def _is_start(key: str) -> bool:
+    return key in (*INPUTS, _TASK) or key.startswith(f"{_TASK}.")

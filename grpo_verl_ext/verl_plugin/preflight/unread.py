@@ -1,4 +1,4 @@
-"""Check that something reads the options of this package that a training sets."""
+"""Check that something reads the options of this package, and the clips of verl's, that a training sets."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -113,11 +113,16 @@ def advise_unread_clip(config: DictConfig) -> Iterator[Problem]:
     actor = config.actor_rollout_ref.actor
     defaults = {each.name: each.default for each in fields(ActorConfig)}
     for key in CLIPS:
-        value, default = actor[key], defaults[key]
+        value, default = actor.get(key), defaults[key]
         if value in (None, default):
             continue
         if key in loss.unread:
             yield _unread(f"{ACTOR}.{key}", value, default, f"{LOSS}={name} does not read it")
-        elif key == _BOTH_SIDES and all(actor[side] == defaults[side] for side in _SIDES):
-            why = f"{' and '.join(_SIDES)}, which verl sets to {default}, are read in its place"
-            yield _unread(f"{ACTOR}.{key}", value, default, why)
+        elif key == _BOTH_SIDES and all(actor.get(side, default) == default for side in _SIDES):
+            yield Problem(
+                f"{ACTOR}.{key}",
+                value,
+                why=f"{' and '.join(_SIDES)}, which are {default}, are read in its place",
+                valid=f"{default}, or both of them set",
+                fix=Line(*(f"{ACTOR}.{side}={value}" for side in _SIDES)),
+            )

@@ -329,6 +329,9 @@ def test_a_kl_in_the_reward_is_that_of_all_tokens_or_refused(trained: Any) -> No
     message = r"algorithm.use_kl_in_reward is true.* several outputs.* Type: algorithm.use_kl_in_reward=false"
     with pytest.raises(ValueError, match=message):
         trained(rollout({"a": [(1.0, 3), (0.0, 1)]}), sync, "+algo=rloo")
+    without = "algorithm.kl_ctrl.kl_coef=0.0"
+    found = trained(rollout({"a": [(1.0, 3), (0.0, 1)]}), sync, "+algo=rloo", without)
+    assert first(found, "advantages", ["a_0_2", "a_1_0"]) == [1, -1]
 
 
 class TestUnderVerlsOwnTrainer:

@@ -11,6 +11,8 @@ from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
 from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, TokenLoss, VerlsLoss, verls
 from grpo_verl_ext.catalogue.record import CLIPS
+from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.preflight.unread import advise_unread_clip
 
 VERLS_LOSSES = {
     each.name: each
@@ -43,3 +45,8 @@ def test_a_loss_needs_no_key_that_it_does_not_read(loss: TokenLoss) -> None:
     statistic = () if loss.needs is None else (mask,)
     made = loss.per_token(log_prob, old_log_prob, advantages, mask, without_clips, *statistic)
     assert made.isfinite().all()
+
+
+def test_a_clip_that_a_command_takes_away_is_none() -> None:
+    config = composed(["+algo=gvpo", "~actor_rollout_ref.actor.clip_ratio_c"])
+    assert list(advise_unread_clip(config)) == []
