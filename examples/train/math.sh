@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Train Qwen2.5-Math-7B on MATH with any algorithm of this package but grpo_process and gvpo_distill (distill.sh): FSDP, vLLM.
+# gdpo needs a reward function that reports several rewards: reward.custom_reward_function.path=<file>.
 #
 #   ALGO=dr_grpo bash examples/train/math.sh [key=value …]
 #

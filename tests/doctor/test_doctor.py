@@ -41,13 +41,16 @@ GPUS = ["actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=8", "tra
 
 def overrides_of(whole: Sequence[str], preset: str, *more: str) -> list[str]:
     one_update = [f"{ACTOR}.ppo_mini_batch_size=64"] * (preset == "rloo")  # its loss has no ratio
-    steps = STEPS_BY_FUNCTION if preset == "grpo_process" else []
-    return [f"+algo={preset}", *of_teacher(preset), *whole, *one_update, *steps, *more]
+    rewards = {"grpo_process": STEPS_BY_FUNCTION, "gdpo": REWARD_FUNCTION}.get(preset, [])
+    return [f"+algo={preset}", *of_teacher(preset), *whole, *one_update, *rewards, *more]
 
 
-STEPS_BY_FUNCTION = [
+REWARD_FUNCTION = [
     "reward.custom_reward_function.path=pkg://grpo_verl_ext.rewards.weighted_sum",
     "reward.custom_reward_function.name=compute_score",
+]
+STEPS_BY_FUNCTION = [
+    *REWARD_FUNCTION,
     "++reward.custom_reward_function.reward_kwargs={weights:{correctness:1.0},step_rewards:true}",
 ]
 
@@ -473,6 +476,11 @@ WRONG = {
         "gdpo",
         ["+algorithm.grpo_ext.scale_rewards=none", "algorithm.norm_adv_by_std_in_grpo=false"],
         "several-rewards",
+    ),
+    "GDPO with verl's own reward function": (
+        "gdpo",
+        ["reward.custom_reward_function.path=null"],
+        "reported-rewards",
     ),
     "half of GVPO": ("gvpo", ["algorithm.adv_estimator=grpo_outcome"], "settings"),
     "a reward manager where verl does not look for it": (

@@ -33,7 +33,9 @@ TRAININGS = [
     (task, algo)
     for task in ("gsm8k", "math")
     for algo in ESTIMATORS
-    if (task, algo) != ("math", "grpo_process") and algo != "gvpo_distill"  # distill.sh
+    if (task, algo) != ("math", "grpo_process")
+    # distill.sh; a reward function with several rewards
+    and algo not in ("gvpo_distill", "gdpo")
 ]
 BUDGET = {"gsm8k": 1024, "math": 3000}
 # a fifth, rounded down

@@ -14,6 +14,8 @@ from grpo_verl_ext.verl_plugin.features import Feature, Refusal
 
 _KEYS, _WEIGHTS = "algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights"
 _FEWEST = 2
+_REPORTED_BY_VERLS = ("score", "acc")
+"""Numbers that a reward function of verl 0.9's reports, for one data source or another."""
 
 
 def check_rewards(config: DictConfig) -> None:
@@ -58,6 +60,28 @@ def _check_weights(names: list[str], weights: object) -> None:
             why=f"{_KEYS} has {len(names)} names",
             valid=f"{len(names)} finite numbers, not all 0, or null",
             fix=Line(f"{_WEIGHTS}=[{','.join(['1.0'] * len(names))}]"),
+        )
+
+
+def check_reported_rewards(config: DictConfig) -> None:
+    """Refuse rewards that verl's own function, asked where none is configured, does not report.
+
+    Raises:
+        SettingError: names them.
+    """
+    key = "reward.custom_reward_function.path"
+    asked = setting(config, "reward.reward_manager.name") == "naive" and setting(config, key) is None
+    if not (asked and catalogue.learns_from_several_rewards(config)):
+        return
+    missing = [name for name in setting(config, _KEYS, []) if name not in _REPORTED_BY_VERLS]
+    if missing:
+        raise SettingError(
+            key,
+            None,
+            why=f"{_KEYS} names {', '.join(missing)}, and verl's own reward function reports at most "
+            f"{' and '.join(_REPORTED_BY_VERLS)}",
+            valid="a file or module with yours",
+            fix=Line(f"{key}=<file>"),
         )
 
 
@@ -108,7 +132,7 @@ SEVERAL_REWARDS = Feature(
             ),
         ),
     ),
-    checks={"several-rewards": check_rewards},
+    checks={"several-rewards": check_rewards, "reported-rewards": check_reported_rewards},
     advice={"several-rewards-filter": _advise_filter},
     trainer="several_rewards.trainer:SeveralRewardsMixin",
 )
