@@ -450,6 +450,8 @@ WRONG = {
         ["algorithm.gdpo_reward_keys=score"],
         "several-rewards",
     ),
+    "PPO with the advantages of other responses": ("ppo", ["algorithm.use_pf_ppo=true"], "pf-ppo"),
+    "a resampling that no group knows": ("grpo", ["algorithm.use_pf_ppo=true"], "unread-options"),
     "groups of one": ("grpo", ["actor_rollout_ref.rollout.n=1"], "group-size"),
     "dynamic sampling on a shaped score": (
         "dapo",

@@ -47,6 +47,7 @@ CHECKS: Mapping[str, Refuse] = {
     "context-parallel": algorithm.check_context_parallel,
     "group-size": algorithm.check_group_size,
     "groups": algorithm.check_groups,
+    "pf-ppo": algorithm.check_pf_ppo,
     "rollout-log-probs": algorithm.check_rollout_log_probs,
     **{name: refuse for feature in all_features() for name, refuse in feature.checks.items()},
     "cpu-cache": cpu.check_cache,
@@ -107,7 +108,9 @@ _FIRST = "preset"
 """The warning that comes before the refusals, since what it reports is often their cause."""
 
 
-_OF_UPDATES = ("support", "settings", "verls-aggregation", "context-parallel", "group-size", "groups")
+_OF_UPDATES = (
+    *("support", "settings", "verls-aggregation", "context-parallel", "group-size", "groups", "pf-ppo"),
+)
 """Refusals of what estimator and loss would do; a run that only validates calls neither."""
 
 

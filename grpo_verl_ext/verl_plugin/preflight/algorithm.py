@@ -18,6 +18,7 @@ from grpo_verl_ext.catalogue import (
 )
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
+from grpo_verl_ext.catalogue.ppo import GAE
 from grpo_verl_ext.catalogue.weights import is_stored, several_policies
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import (
@@ -37,6 +38,7 @@ from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options, written
 from grpo_verl_ext.verl_plugin.loss_config import check_loss, check_no_mask
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key, several_updates
+from grpo_verl_ext.verl_plugin.preflight.training import driver
 
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
@@ -215,6 +217,24 @@ def check_group_size(config: DictConfig) -> None:
             + (one if n == 1 else "whose number this is to be"),
             valid="an integer ≥ 2",
             fix=Line(f"{ROLLOUT}.n=8"),
+        )
+
+
+def check_pf_ppo(config: DictConfig) -> None:
+    """Refuse verl's resampling of responses where its trainer writes the results to the rows from before.
+
+    Raises:
+        SettingError: PF-PPO with a critic under a v1 trainer.
+    """
+    key = "algorithm.use_pf_ppo"
+    is_asked = setting(config, key) and setting(config, ESTIMATOR) == GAE.name and catalogue.knows(config)
+    if is_asked and driver(config) == "v1":
+        raise SettingError(
+            key,
+            True,
+            why="verl's v1 trainers then give a response the advantage of another, drawn by its reward",
+            valid="false",
+            fix=Line(f"{key}=false"),
         )
 
 

@@ -10,13 +10,14 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, GroupLoss, VerlsLoss
 from grpo_verl_ext.catalogue.record import CLIPS
-from grpo_verl_ext.utils.errors import Line, Problem, SettingError
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, POLICY_LOSS, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
 from grpo_verl_ext.verl_plugin.preflight.names import replaced
 
 _ANCHOR = f"{SECTION}.gvpo_anchor"
 _BOTH_SIDES, _SIDES = "clip_ratio", ("clip_ratio_low", "clip_ratio_high")
+_PF_PPO = "algorithm.use_pf_ppo"
 _REWARDS = ("algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights")
 
 
@@ -77,17 +78,20 @@ def _of_another(key: str, value: Any, default: Any, configured: str, readers: st
 
 
 def _unread(key: str, value: Any, default: Any, why: str) -> Problem:
-    typed = "null" if default is None else default
+    typed = as_typed(default)
     return Problem(key, value, why=why, valid=f"{typed}, its default", fix=Line(f"{key}={typed}"))
 
 
 def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
     """Warn of options of our estimators when another package's estimator is configured.
 
-    Where it replaces the named preset's, the options are the preset's, which `advise_preset` reports.
+    Where it replaces the named preset's, the options are the preset's, which `advise_preset` reports. With
+    an estimator of ours, warn of verl's PF-PPO, which needs a critic.
     """
     estimator = config.algorithm.adv_estimator
     options = written(config.algorithm)
+    if estimator in ESTIMATORS and setting(config, _PF_PPO):
+        yield _unread(_PF_PPO, True, False, f"{ESTIMATOR}={estimator} does not read it")
     if estimator in ESTIMATORS or "algorithm.adv_estimator" in replaced(config):
         return
     for name in ("mask_truncated_completions", "scale_rewards"):
