@@ -107,8 +107,8 @@ def replaced(preset: str, config: DictConfig, overrides: Sequence[str]) -> list[
     """Return a sentence for each value of the preset that the command replaces."""
     sources = dict(_sources(preset, overrides))
     return [
-        f"{key}={as_typed(now)} ({sources[key].partition(':')[0]}); the preset has {as_typed(own)}: "
-        f"{PRESETS[preset].comments.get(key, ALGORITHMS[preset].paper)}"
+        f"{key}={as_typed(now)} ({sources.get(key, 'configuration').partition(':')[0]}); the preset has "
+        f"{as_typed(own)}: {PRESETS[preset].comments.get(key, ALGORITHMS[preset].paper)}"
         for key, (own, now) in differing(config).items()
     ]
 

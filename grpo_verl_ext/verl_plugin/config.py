@@ -437,12 +437,12 @@ def _check_estimator(options: Options, estimator: str | None, norm_adv_by_std_in
     if not norm_adv_by_std_in_grpo and options.scale_rewards != "none":
         key = "algorithm.norm_adv_by_std_in_grpo"
         always_divides = record is not None and record.several_rewards
-        undivided = Line(f"+{SECTION}.scale_rewards=none", more=f", or {key}=true")
+        undivided = "" if always_divides else f", or +{SECTION}.scale_rewards=none"
         raise SettingError(
             key,
             False,
             why=f"{estimator} divides by the standard deviation of the {options.scale_rewards} "
             f"({SECTION}.scale_rewards)",
             valid="true",
-            fix=Line(f"{key}=true") if always_divides else undivided,
+            fix=Line(f"{key}=true", more=undivided),
         )

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
-from grpo_verl_ext.catalogue import ESTIMATORS, FAILED, LOSSES, PRESETS, left_to_user
+from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, FAILED, LOSSES, PRESETS, Estimator, left_to_user
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting
 from grpo_verl_ext.verl_plugin.algorithms import is_of
@@ -150,7 +150,8 @@ def replaced(config: DictConfig) -> dict[str, tuple[Any, Any]]:
 def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
     """Return key → (the preset's value, the configured one) where they differ; {} without a known preset.
 
-    A value that a preset derives from another key follows what the command says of that key.
+    A value that a preset derives from another key follows what the command says of that key. A preset
+    without ``scale_rewards`` has that of its estimator.
     """
     name = str(written(config.algorithm).get("preset"))
     if name not in PRESETS:
@@ -160,4 +161,7 @@ def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
         if isinstance(value, str) and "${" in value:
             own[key] = OmegaConf.create({"value": value}, parent=config).value
     pairs = {key: (value, setting(config, key)) for key, value in own.items()}
+    estimator, scale = ALGORITHMS[name].estimator, f"{SECTION}.scale_rewards"
+    if isinstance(estimator, Estimator) and estimator.baseline is None and not estimator.several_rewards:
+        pairs.setdefault(scale, ("group", setting(config, scale, "group")))
     return {key: (value, now) for key, (value, now) in pairs.items() if now != value}

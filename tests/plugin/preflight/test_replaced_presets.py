@@ -42,6 +42,16 @@ def test_estimator_and_loss_of_another_algorithm() -> None:
     )
 
 
+@pytest.mark.parametrize("algo", ["grpo", "dapo", "gspo", "grpo_process"])
+@pytest.mark.parametrize("scale", ["none", "batch", "group", "null"])
+def test_the_scale_of_a_preset_that_does_not_set_it(algo: str, scale: str) -> None:
+    key = "algorithm.grpo_ext.scale_rewards"
+    problems = warned(f"+algo={algo}", f"+{key}={scale}")
+    assert ["in the preset group" in problem.seen for problem in problems] == [True] * (
+        scale in ("none", "batch")
+    )
+
+
 def test_nothing_else_is_advised_of_what_the_preset_set() -> None:
     """The advice was to delete the preset's own option and to train GRPO."""
     lines = ["+algo=gvpo", "algorithm.adv_estimator=grpo", f"{LOSS}=vanilla", ENGINE]
