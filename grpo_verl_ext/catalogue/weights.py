@@ -14,6 +14,8 @@ ONE_OUTPUT = "its loss is of log π(y), and several outputs of a session are no 
 """Why such losses refuse a session with several outputs."""
 _WEIGHTS, _REJECTION = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"
 _STORED = f"{SECTION}.stored_responses"
+_CACHE = "skip.rollout_tq.enable"
+"""verl's key for rollouts of an earlier run, or step, in the place of sampled ones."""
 
 
 def no_token_weights(why: str, *, has_rollouts_ratio: bool = True) -> Refuse:
@@ -75,6 +77,13 @@ def several_policies(config: DictConfig) -> str:
     return f"{MODE}={mode}" if is_main and mode.endswith("_async") else ""
 
 
+def older_policy(config: DictConfig) -> str:
+    """Return why responses may be of an older policy than the one that is trained: a trainer, a cache, ""."""
+    one_step = "verl.experimental.one_step_off_policy" if ONE_STEP_OFF in config else ""
+    cached = f"{_CACHE}=true" if setting(config, _CACHE) else ""
+    return several_policies(config) or one_step or cached
+
+
 def advise_age(config: DictConfig) -> Iterator[Problem]:
     """Warn of responses older than the policy of their old log-probs, whose age is then in no ratio."""
     if is_stored(config) and setting(config, f"{_STORED}.old_log_probs", "actor") != "recorded":
@@ -86,14 +95,13 @@ def advise_age(config: DictConfig) -> Iterator[Problem]:
             valid="recorded, with responses that have log-probs",
             fix=Line(f"{key}=recorded"),
         )
-    one_step = "verl.experimental.one_step_off_policy" if ONE_STEP_OFF in config else ""
-    trainer = several_policies(config) or one_step
+    trainer = older_policy(config)
     if trainer and not setting(config, BYPASS):
         yield Problem(
             BYPASS,
             False,
             why=f"with {trainer} verl computes the old log-probs of a response when it is trained on, so "
-            "that the loss's ratio is not to the policy that wrote it, which may be steps older",
+            "that the loss's ratio is not to the policy that wrote it, which may be an older one",
             valid="true",
             fix=Line(f"{BYPASS}=true"),
         )

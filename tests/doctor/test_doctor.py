@@ -26,7 +26,7 @@ from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.folders import TEST, TRAIN
-from grpo_verl_ext.utils.errors import Severity
+from grpo_verl_ext.utils.errors import Finding, Line, Severity
 from grpo_verl_ext.utils.which_verl import which_verl
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.preflight import findings
@@ -35,6 +35,7 @@ from grpo_verl_ext.verl_plugin.versions import TESTED
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"
 PRESETS = sorted(file.stem for file in ALGO.glob("*.yaml"))
 ACTOR = "actor_rollout_ref.actor"
+AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
 CPU = "+platform=cpu"
 GPUS = ["actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=8", "trainer.nnodes=2"]
 
@@ -315,6 +316,8 @@ WRONG = {
         ["trainer.v1.trainer_mode=colocate_async"],
         "verls-losses",
     ),
+    "TOPR on another run's responses": ("topr", ["skip.rollout_tq.enable=true"], "topr-age"),
+    "RLOO on another run's responses": ("rloo", ["skip.rollout_tq.enable=true"], "verls-losses"),
     "TOPR on responses that another policy wrote": (
         "topr",
         [
@@ -452,6 +455,11 @@ WRONG = {
     ),
     "PPO with the advantages of other responses": ("ppo", ["algorithm.use_pf_ppo=true"], "pf-ppo"),
     "a resampling that no group knows": ("grpo", ["algorithm.use_pf_ppo=true"], "unread-options"),
+    "groups of equal responses": (
+        "dapo",
+        ["actor_rollout_ref.rollout.full_determinism=true"],
+        "group-size",
+    ),
     "groups of one": ("grpo", ["actor_rollout_ref.rollout.n=1"], "group-size"),
     "dynamic sampling on a shaped score": (
         "dapo",
@@ -602,6 +610,16 @@ def test_the_line_to_type_makes_it_right(whole: list[str], name: str) -> None:
         ),
         ("topr", ["trainer.v1.trainer_mode=grpo_ext_colocate_async", f"{CORRECTION}.bypass_mode=true"]),
         ("topr", [f"{CORRECTION}.rollout_rs=seq_mean_k1", f"{CORRECTION}.rollout_rs_threshold=0.5_2.0"]),
+        ("topr", ["skip.rollout_tq.enable=true", f"{CORRECTION}.bypass_mode=true"]),
+        # Each response has a seed of its own.
+        (
+            "dapo",
+            [
+                "actor_rollout_ref.rollout.full_determinism=true",
+                *("+algorithm.grpo_ext.seed_requests=1", f"{AGENT_LOOP}=grpo_ext_single_turn_agent"),
+            ],
+        ),
+        ("dapo", ["actor_rollout_ref.rollout.full_determinism=true", f"{AGENT_LOOP}=mine"]),
     ],
 )
 def test_what_is_right_is_not_warned_of(whole: list[str], preset: str, changes: list[str]) -> None:
@@ -670,6 +688,9 @@ def test_a_check_that_one_algorithm_alone_has_can_be_silenced(whole: list[str]) 
         ("one_step_off", "kimi", True, []),
         ("one_step_off", "vespo", False, ["vespo-age"]),
         ("one_step_off", "topr", True, []),
+        ("one_step_off", "rloo", True, ["verls-losses"]),
+        ("one_step_off", "rloo", False, ["verls-losses"]),
+        ("fully_async", "rloo", True, ["verls-losses"]),
     ],
 )
 def test_the_policies_of_verls_own_drivers(
@@ -684,9 +705,19 @@ def test_the_policies_of_verls_own_drivers(
     where = "hydra.searchpath=[pkg://verl.trainer.config]"
     line = [where, *overrides_of(whole, preset, f"{CORRECTION}.bypass_mode={str(bypass).lower()}")]
     verls = Path(verl.__file__).parent / "experimental" / package / "config"
-    found = findings(composed(line, config_path=str(verls), config_name=name))
-    ours = {"kimi-old-policy", "topr-age", "vespo-age"}
-    assert [each.check for each in found if each.check in ours] == checks
+    ours = {"kimi-old-policy", "topr-age", "vespo-age", "verls-losses"}
+    found = [each for each in _of_driver(line, verls, name) if each.check in ours]
+    assert [each.check for each in found] == checks
+    if preset == "rloo":  # else its line is that of one check, and refused by another
+        (fix,) = (each.problem.fix for each in found)
+        assert isinstance(fix, Line)
+        assert not {*checks, "support"} & {
+            each.check for each in _of_driver([*line, *fix.words], verls, name)
+        }
+
+
+def _of_driver(line: list[str], folder: Path, name: str) -> list[Finding]:
+    return list(findings(composed(line, config_path=str(folder), config_name=name)))
 
 
 SIGNATURES = {

@@ -19,10 +19,11 @@ from grpo_verl_ext.catalogue import (
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.ppo import GAE
-from grpo_verl_ext.catalogue.weights import is_stored, several_policies
+from grpo_verl_ext.catalogue.weights import is_stored, older_policy
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import (
     ACTOR,
+    AGENT_LOOP,
     AGGREGATION,
     BYPASS,
     CORRECTION,
@@ -35,7 +36,7 @@ from grpo_verl_ext.utils.keys import (
     setting,
 )
 from grpo_verl_ext.utils.options import is_count
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options, written
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SEED_REQUESTS, TRAINER_MODES, Options, written
 from grpo_verl_ext.verl_plugin.loss_config import check_loss, check_no_mask
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key, several_updates
 from grpo_verl_ext.verl_plugin.preflight.training import driver
@@ -206,7 +207,7 @@ def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_group_size(config: DictConfig) -> None:
-    """Refuse our estimators, which compare the responses of a prompt, with fewer than two."""
+    """Refuse our estimators, which compare the responses of a prompt, with fewer than two, or equal ones."""
     estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
     if estimator in ESTIMATORS and not (is_count(n) and n >= 2):
         one = "and one has nothing to be compared with: every advantage would be 0"
@@ -217,6 +218,28 @@ def check_group_size(config: DictConfig) -> None:
             + (one if n == 1 else "whose number this is to be"),
             valid="an integer ≥ 2",
             fix=Line(f"{ROLLOUT}.n=8"),
+        )
+    if estimator in ESTIMATORS:
+        _refuse_one_seed(config)
+
+
+def _refuse_one_seed(config: DictConfig) -> None:
+    """Refuse verl's deterministic rollout, which seeds all requests alike, unless each has a seed of ours.
+
+    Agent loops of a user's own may have seeds of their own.
+    """
+    key, loop = f"{ROLLOUT}.full_determinism", setting(config, AGENT_LOOP)
+    known = (*AGENT_LOOPS, *AGENT_LOOPS.values())
+    is_seeded = setting(config, SEED_REQUESTS) is not None or loop not in known
+    is_alike = setting(config, f"{ROLLOUT}.name") == "vllm" and driver(config) == "v1"
+    if setting(config, key) and is_alike and not is_seeded:
+        raise SettingError(
+            key,
+            True,
+            why=f"verl then gives the {setting(config, f'{ROLLOUT}.n')} responses to a prompt the same seed, "
+            "so that they are one text and every advantage is 0",
+            valid=f"false; {SEED_REQUESTS} gives each response a seed of its own",
+            fix=Line(f"{key}=false"),
         )
 
 
@@ -365,7 +388,7 @@ def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:
 def _advise_age(config: DictConfig, loss: VerlsLoss) -> Iterator[Problem]:
     """Warn of responses of another policy, for which a loss without a ratio has no correction of its own."""
     key, stored = f"{CORRECTION}.rollout_is", f"{SECTION}.stored_responses.share"
-    older = several_policies(config) or (f"{stored}={setting(config, stored)}" if is_stored(config) else "")
+    older = older_policy(config) or (f"{stored}={setting(config, stored)}" if is_stored(config) else "")
     if older and setting(config, key) is None:
         yield Problem(
             key,
@@ -373,7 +396,7 @@ def _advise_age(config: DictConfig, loss: VerlsLoss) -> Iterator[Problem]:
             why=f"with {older} responses may be of another policy, and policy_loss.loss_mode={loss.name} has "
             "no ratio that corrects for it",
             valid="token or sequence",
-            fix=Line(f"{key}=sequence"),
+            fix=Line(f"{key}=sequence", *([f"{BYPASS}=false"] if setting(config, BYPASS) else [])),
         )
 
 
