@@ -49,6 +49,9 @@ VERLS_ESTIMATORS = (
     VerlsEstimator("grpo_vectorized", kl_in_loss=True),
 )
 
+BYPASS_LOSS = "bypass_mode"
+"""verl's loss that applies weights and rejection in bypass mode itself."""
+
 OVERLONG_MANAGER = "dapo"
 """verl's reward manager with DAPO's punishment of long responses."""
 

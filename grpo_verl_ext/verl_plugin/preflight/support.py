@@ -11,8 +11,9 @@ from itertools import combinations
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES
+from grpo_verl_ext.catalogue.verls import BYPASS_LOSS
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, DISTILLATION, MODE, setting
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, DISTILLATION, MODE, POLICY_LOSS, setting
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.features import OUR_ASYNC_MODES, UNTRIED_ENGINES, Place, Refusal, all_features
 from grpo_verl_ext.verl_plugin.preflight.training import FEATURES, STRATEGY, VERLS_MODES, contexts, features
@@ -93,7 +94,8 @@ def _bypassed(place: str, key: str, what: str) -> Refusal:
         ("token_loss", *_STATISTIC, *_GVPO),
         (place,),
         key,
-        f"with {BYPASS}=true {what} by verl's loss bypass_mode alone, not by yours",
+        f"with {BYPASS}=true {what} by verl's loss {BYPASS_LOSS} alone, as its "
+        f"{POLICY_LOSS}.rollout_correction says",
         "null",
         Line(f"{key}=null", more=f", or {BYPASS}=false"),
     )

@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ESTIMATORS, TokenLoss
-from grpo_verl_ext.catalogue.verls import overlong_punishment
+from grpo_verl_ext.catalogue.verls import BYPASS_LOSS, overlong_punishment
 from grpo_verl_ext.catalogue.weights import criteria_of_rejection
 from grpo_verl_ext.utils.keys import (
     ACTOR,
@@ -16,8 +16,10 @@ from grpo_verl_ext.utils.keys import (
     DISTILLATION,
     ESTIMATOR,
     FULLY_ASYNC,
+    LOSS,
     MODE,
     ONE_STEP_OFF,
+    POLICY_LOSS,
     setting,
 )
 from grpo_verl_ext.verl_plugin import tier
@@ -142,6 +144,18 @@ def _rejects(*what: str) -> Uses:
     return check
 
 
+def _applied_by_loss(name: str) -> Uses:
+    """Return whether verl's loss for bypass mode applies what ``rollout_correction`` asks for."""
+
+    def check(config: DictConfig) -> bool:
+        of_loss = setting(config, f"{POLICY_LOSS}.rollout_correction.{name}")
+        return setting(config, LOSS) == BYPASS_LOSS and bool(
+            of_loss == setting(config, f"{CORRECTION}.{name}")
+        )
+
+    return check
+
+
 def _scores_responses(config: DictConfig) -> bool:
     """Whether a reward model of whole responses has a part in the reward."""
     if setting(config, "reward.reward_manager.name") != REWARD_MANAGER:
@@ -181,8 +195,10 @@ CONTEXTS: Mapping[str, Uses] = {
     "token_rejection": _all(_rejects("tokens"), _not(_BYPASS)),
     "sequence_rejection": _all(_rejects("sequences"), _not(_BYPASS)),
     "bypass": _BYPASS,
-    "bypassed_weights": _all(_BYPASS, _WEIGHTS),
-    "bypassed_rejection": _all(_BYPASS, _rejects("tokens", "sequences")),
+    "bypassed_weights": _all(_BYPASS, _WEIGHTS, _not(_applied_by_loss("rollout_is"))),
+    "bypassed_rejection": _all(
+        _BYPASS, _rejects("tokens", "sequences"), _not(_applied_by_loss("rollout_rs"))
+    ),
     "distillation": _all(_DISTILS, _not(_DISTILS_ONLY), _not(_TOP_K)),
     "distillation_top_k": _all(_DISTILS, _not(_DISTILS_ONLY), _TOP_K),
     "distillation_only": _DISTILS_ONLY,

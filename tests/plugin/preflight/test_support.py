@@ -291,6 +291,19 @@ def test_presets_on_verls_losses_are_refused_where_ours_are(algo: str, context: 
     assert str(of_theirs.value) == str(of_ours.value)
 
 
+@pytest.mark.parametrize("name", ["rollout_is", "rollout_rs"])
+def test_verls_loss_for_bypass_mode_applies_what_its_own_section_says(name: str) -> None:
+    lines = ["actor_rollout_ref.rollout.name=vllm", "algorithm.adv_estimator=dr_grpo"]
+    lines += [f"{ACTOR}.policy_loss.loss_mode=bypass_mode", f"{CORRECTION}.bypass_mode=true"]
+    lines += [f"{CORRECTION}.{name}={'token' if name == 'rollout_is' else 'seq_mean_k1'}"]
+    with pytest.raises(SettingError, match=r"as its .*policy_loss\.rollout_correction says"):
+        check_support(composed(lines))
+    section = f"+{ACTOR}.policy_loss.rollout_correction"
+    check_support(composed([*lines, f"{section}=${{{CORRECTION}}}"]))
+    with pytest.raises(SettingError, match=r"as its .*policy_loss\.rollout_correction says"):
+        check_support(composed([*lines, f"{section}={{{name}: null}}"]))
+
+
 TO_MAIN_PPO = [*DRIVERS]
 REFUSED = [
     (context, feature)
