@@ -777,6 +777,7 @@ SEAMS: list[Seam] = [
         Keys(
             *(f"actor_rollout_ref.{role}.fsdp_config.fsdp_size" for role in ("actor", "ref")),
             *(f"actor_rollout_ref.{role}.fsdp_config.use_orig_params" for role in ("actor", "ref")),
+            *(f"actor_rollout_ref.{role}.fsdp_config.wrap_policy" for role in ("actor", "ref")),
         ),
         ".reference.checks",
     ),

@@ -1,6 +1,6 @@
 """The record of the feature ``ref_model_sync_steps``, and the check of its settings before any rollout."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from omegaconf import DictConfig
@@ -73,24 +73,37 @@ def _check_sharding(config: DictConfig) -> None:
     strategy = models.actor.get("strategy")
     if strategy not in {"fsdp", "fsdp2"}:
         return
+    if (other := models.ref.get("strategy", strategy)) != strategy:
+        raise _sharded_otherwise("strategy", other, strategy, strategy)
     ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node
     cuts: dict[str, Callable[[Any], object]] = {
         "fsdp_size": lambda size: size if 0 <= size < ranks else ranks
     }
     if strategy == "fsdp":
-        cuts["use_orig_params"] = bool
+        cuts |= {"use_orig_params": bool, "wrap_policy": _written}
     for name, cut in cuts.items():
-        policy, reference = models.actor.fsdp_config[name], models.ref.fsdp_config[name]
+        policy, reference = models.actor.fsdp_config.get(name), models.ref.fsdp_config.get(name)
         if cut(policy) != cut(reference):
-            key = f"actor_rollout_ref.ref.fsdp_config.{name}"
-            value = str(policy).lower()
-            raise SettingError(
-                key,
-                reference,
-                why=f"with {_KEY} the reference is sharded like the policy, whose {name} is {policy}",
-                valid=str(value),
-                fix=Line(f"{key}={value}"),
-            )
+            key = f"fsdp_config.{name}"
+            is_section = name == "wrap_policy"
+            typed = f"${{{ACTOR}.{key}}}" if is_section else str(policy).lower()
+            raise _sharded_otherwise(key, reference, policy, typed)
+
+
+def _written(section: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a section says; 0, null and an absent key are the same."""
+    return {key: value for key, value in (section or {}).items() if value}
+
+
+def _sharded_otherwise(name: str, reference: Any, policy: Any, typed: str) -> SettingError:
+    key, last = f"actor_rollout_ref.ref.{name}", name.rpartition(".")[2]
+    return SettingError(
+        key,
+        reference,
+        why=f"with {_KEY} the reference is sharded like the policy, whose {last} is {policy}",
+        valid=str(policy).lower(),
+        fix=Line(f"{key}={typed}", without=(key,) if typed.startswith("$") else ()),
+    )
 
 
 def _has_adapter(config: DictConfig) -> bool:
