@@ -27,8 +27,17 @@ from grpo_verl_ext.algorithms import aggregation, mini_batch
 from grpo_verl_ext.algorithms import gvpo as formulas  # `gvpo` is the function
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
 from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_matrix, check_same_shape
-from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Loss, Preset, TokenLoss, evaluation
-from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH, PROMPT_MEAN
+from grpo_verl_ext.catalogue import (
+    Algorithm,
+    Estimator,
+    GroupLoss,
+    Loss,
+    Preset,
+    TokenLoss,
+    counts_prompts,
+    evaluation,
+)
+from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.options import read_section
 
@@ -93,17 +102,12 @@ def _takes_rewards(algorithm: Algorithm) -> bool:
     return isinstance(algorithm.estimator, Estimator) and not algorithm.estimator.needs_steps
 
 
-def _needs_groups(loss: Loss) -> bool:
-    """Whether the loss itself, and not its advantages alone, has to know the prompts."""
-    return isinstance(loss, GroupLoss) or (isinstance(loss, TokenLoss) and loss.average is PROMPT_MEAN)
-
-
 def _signature(algorithm: Algorithm) -> inspect.Signature:
     kind, empty = inspect.Parameter, inspect.Parameter.empty
     others: dict[str, Any] = {"advantages": None}
     if _takes_rewards(algorithm):
         others["rewards"] = None
-    if _takes_rewards(algorithm) or _needs_groups(algorithm.loss):
+    if _takes_rewards(algorithm) or counts_prompts(algorithm.loss):
         others["groups"] = None
     if algorithm.loss_agg_mode == CONSTANT_LENGTH.mode:
         others["loss_scale_factor"] = empty
@@ -193,7 +197,7 @@ def _options(algorithm: Algorithm, given: Mapping[str, Any]) -> Any:
 def _group_of(algorithm: Algorithm, given: Mapping[str, Any]) -> Tensor | None:
     groups, mask = given.get("groups"), given["response_mask"]
     if groups is None:
-        if given.get("rewards") is not None or _needs_groups(algorithm.loss):
+        if given.get("rewards") is not None or counts_prompts(algorithm.loss):
             raise TensorError(
                 f"groups is None; {algorithm.name} compares the responses to a prompt; valid is (B,), one "
                 f"prompt id a row. Pass groups=<{len(mask)} ids>"

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue import verls
+from grpo_verl_ext.catalogue.averages import PROMPT_MEAN
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.presets import Preset, read_preset
 from grpo_verl_ext.catalogue.record import (
@@ -142,6 +143,11 @@ def has_groups(config: DictConfig) -> bool:
     return isinstance(loss_of(config), GroupLoss)
 
 
+def counts_prompts(loss: Loss | None) -> bool:
+    """Whether the loss itself, and not its advantages alone, has to know the prompts."""
+    return isinstance(loss, GroupLoss) or (isinstance(loss, TokenLoss) and loss.average is PROMPT_MEAN)
+
+
 def learns_from_steps(config: DictConfig) -> bool:
     """Whether the configured estimator learns from the rewards of steps."""
     estimator = estimator_of(config)
@@ -224,6 +230,7 @@ __all__ = [
     "TokenLoss",
     "VerlsEstimator",
     "VerlsLoss",
+    "counts_prompts",
     "enter",
     "left_to_user",
     "mode_of",

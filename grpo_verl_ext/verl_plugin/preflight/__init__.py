@@ -63,6 +63,7 @@ ADVICE: Mapping[str, Advise] = {
     "kl-gradient": algorithm.advise_kl_gradient,
     "gvpo-kl": _no_advice,
     "batch-scale": algorithm.advise_batch_scale,
+    "mini-batch": algorithm.advise_mini_batch,
     "bypass": algorithm.advise_bypass,
     "unread-options": unread.advise_unread_options,
     "unread-clip": unread.advise_unread_clip,

@@ -206,6 +206,23 @@ def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
         )
 
 
+def advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
+    """Warn of a mini-batch that verl's v1 trainers fill up; without dynamic batching verl refuses it."""
+    key, batch_key = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
+    mini_batch, prompts = setting(config, key), setting(config, batch_key)
+    are_counts = is_count(mini_batch) and is_count(prompts)
+    is_filled = setting(config, f"{ACTOR}.use_dynamic_bsz") and driver(config) == "v1"
+    if are_counts and is_filled and catalogue.knows(config) and mini_batch > prompts:
+        yield Problem(
+            key,
+            mini_batch,
+            why=f"an update has {prompts} prompts: the rest of it is padding, and a loss averaged over "
+            "responses or prompts is divided by it, too",
+            valid=f"at most {batch_key}",
+            fix=Line(f"{key}=${{{batch_key}}}"),
+        )
+
+
 def check_group_size(config: DictConfig) -> None:
     """Refuse our estimators, which compare the responses of a prompt, with fewer than two, or equal ones."""
     estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
@@ -276,6 +293,15 @@ def check_groups(config: DictConfig) -> None:
             "each rank shuffles its own rows",
             valid="false",
             fix=Line(f"{ACTOR}.shuffle=false"),
+        )
+    loss, n, key = catalogue.loss_of(config), config.actor_rollout_ref.rollout.n, f"{ACTOR}.rollout_n"
+    if loss is not None and catalogue.counts_prompts(loss) and setting(config, key, n) != n:
+        raise SettingError(
+            key,
+            setting(config, key),
+            why=f"a prompt has {ROLLOUT}.n={n} responses, by which the loss {loss.name} counts the prompts",
+            valid=str(n),
+            fix=Line(f"{key}=${{{ROLLOUT}.n}}"),
         )
 
 
