@@ -40,7 +40,7 @@ Reward = Callable[[str, object, Mapping[str, Any]], float]
 
 _DEFAULT_WEIGHTS: Mapping[str, float] = {"correctness": 1.0, "format": 1.0}
 
-_PASSED_BY_VERL = {"reward_router_address", "reward_model_tokenizer"}
+PASSED_BY_VERL = ("reward_router_address", "reward_model_tokenizer")
 """Extra arguments that verl's reward managers pass when there is a reward model, for your own functions."""
 
 
@@ -119,7 +119,7 @@ def _gold(solution_str: str, gold_response: object) -> dict[str, float]:
 
 def _check(weights: Mapping[str, float], passed_by_verl: Mapping[str, object]) -> None:
     check_weights(weights)
-    unknown = sorted(passed_by_verl.keys() - _PASSED_BY_VERL)
+    unknown = sorted(passed_by_verl.keys() - {*PASSED_BY_VERL})
     if unknown:
         raise ValueError(
             f"reward.custom_reward_function.reward_kwargs.{unknown[0]} is not known; "
@@ -151,6 +151,21 @@ def _reports(verdicts: Mapping[str, functions.FunctionResult]) -> dict[str, floa
         own = functions.reported_name(name)
         reports |= {own: verdict.score, **{f"{own}.{key}": value for key, value in verdict.more.items()}}
     return reports
+
+
+def reported_names(function: Mapping[str, Any]) -> list[str] | None:
+    """Return the names of the numbers that are reported, ``gold`` perhaps; None where that is not known.
+
+    Args:
+        function: verl's section ``reward.custom_reward_function``. Functions of your own may report more.
+    """
+    given = function.get("reward_kwargs") or {}
+    weights = given.get("weights", _DEFAULT_WEIGHTS)
+    of_ours = (function.get("path"), function.get("name")) == (f"pkg://{__name__}", compute_score.__name__)
+    if not of_ours or not isinstance(weights, Mapping) or functions_in(weights):
+        return None
+    steps = ["steps"] if given.get("step_rewards") else []
+    return list(dict.fromkeys([*weights, *steps, "acc", "score", "gold"]))
 
 
 def check_weights(weights: Mapping[str, float]) -> None:

@@ -99,6 +99,10 @@ def test_every_preset_passes_on_nodes_with_gpus(
 
 
 CORRECTION = "algorithm.rollout_correction"
+SERVER = ["reward.reward_model.enable=true", "reward.reward_model.model_path=org/model"]
+SERVER += ["reward.reward_model.rollout.name=vllm"]
+REFRESH = ["++algorithm.grpo_ext.ref_model_sync_steps=512", "trainer.v1.trainer_mode=grpo_ext_sync"]
+REFRESH += [f"{ACTOR}.strategy=fsdp", "actor_rollout_ref.ref.strategy=fsdp"]
 TOKEN_REJECTION = [f"{CORRECTION}.rollout_rs=token_k1", f"{CORRECTION}.rollout_rs_threshold=0.5_2.0"]
 PUNISHMENT = [
     *("reward.reward_manager.name=dapo", "+reward.reward_kwargs.overlong_buffer_cfg.enable=true"),
@@ -360,7 +364,7 @@ WRONG = {
     ),
     "GDPO without its standard deviation": (
         "gdpo",
-        ["++algorithm.gdpo_reward_keys=[a,b]", "algorithm.norm_adv_by_std_in_grpo=false"],
+        ["++algorithm.gdpo_reward_keys=[acc,format]", "algorithm.norm_adv_by_std_in_grpo=false"],
         "settings",
     ),
     "a batch's standard deviation of parts": (
@@ -492,6 +496,45 @@ WRONG = {
         ["reward.custom_reward_function.path=null"],
         "reported-rewards",
     ),
+    "GDPO with a reward that weighted_sum does not report": (
+        "gdpo",
+        ["algorithm.gdpo_reward_keys=[correctness,length]"],
+        "reported-rewards",
+    ),
+    "GDPO with a reward that has no weight": (
+        "gdpo",
+        [
+            "algorithm.gdpo_reward_keys=[correctness,format]",
+            "++reward.custom_reward_function.reward_kwargs.weights={correctness: 1.0, steps: 1.0}",
+        ],
+        "reported-rewards",
+    ),
+    "GDPO with verl's reward model alone": (
+        "gdpo",
+        [*SERVER, "reward.custom_reward_function.path=null"],
+        "reported-rewards",
+    ),
+    "dynamic sampling by a number of no name": (
+        "dapo",
+        [*REWARD_FUNCTION, "algorithm.filter_groups.metric=accuracy"],
+        "dynamic-sampling",
+    ),
+    "a mini-batch that is mostly padding": (
+        "gvpo",
+        ["data.train_batch_size=16", f"{ACTOR}.ppo_mini_batch_size=256"],
+        "mini-batch",
+    ),
+    "prompts of one response": ("gvpo", [f"{ACTOR}.rollout_n=1"], "groups"),
+    "a reference of another kind of FSDP": (
+        "grpo",
+        [*REFRESH, "actor_rollout_ref.ref.strategy=fsdp2"],
+        "reference",
+    ),
+    "a reference in other layers": (
+        "grpo",
+        [*REFRESH, "actor_rollout_ref.ref.fsdp_config.wrap_policy.min_num_params=1000"],
+        "reference",
+    ),
     "half of GVPO": ("gvpo", ["algorithm.adv_estimator=grpo_outcome"], "settings"),
     "a reward manager where verl does not look for it": (
         "grpo",
@@ -585,6 +628,18 @@ def remedied(whole: list[str], name: str) -> list[str]:
         "a rollout with another budget",
         "an option of another loss",
         "an anchor that no group has",
+        "PPO with the advantages of other responses",
+        "a resampling that no group knows",
+        "groups of equal responses",
+        "RLOO on another run's responses",
+        "TOPR on another run's responses",
+        "GDPO with a reward that weighted_sum does not report",
+        "GDPO with a reward that has no weight",
+        "dynamic sampling by a number of no name",
+        "a mini-batch that is mostly padding",
+        "prompts of one response",
+        "a reference of another kind of FSDP",
+        "a reference in other layers",
     ],
 )
 def test_the_line_to_type_makes_it_right(whole: list[str], name: str) -> None:
@@ -743,6 +798,48 @@ def test_a_reward_function_takes_what_the_task_gives_it(
         assert f"score in {file} has no parameter {missing}" in found[0].problem.reason
         typed = found[0].problem.fix.partition(",")[0].strip("'")
         assert list(all_findings([*line, typed])) == []
+
+
+@pytest.mark.parametrize(
+    ("later", "is_known"),
+    [
+        ("def score(solution_str, weights=None, step_rewards=False): ...", True),
+        ("score = retry(score)", False),
+        ("if True:\n    from there import score", False),
+        ("from there import *", False),
+        ("other = score", None),
+    ],
+)
+def test_the_last_of_two_reward_functions_counts(
+    chain_sum: list[str], tmp_path: Path, later: str, is_known: bool | None
+) -> None:
+    """The first has not the parameters that the task gives it; a name that is bound again may be anything."""
+    (file := tmp_path / "mine.py").write_text(f"def score(solution_str): ...\n\n{later}\n")
+    reward = "reward.custom_reward_function"
+    line = ["+algo=grpo", CPU, *chain_sum, f"{reward}.path={file}", f"{reward}.name=score"]
+    found = [each.check for each in all_findings(line)]
+    assert found == ["reward-arguments"] * (is_known is None)
+    if is_known:
+        file.write_text(f"{file.read_text()}\ndef score(solution_str): ...\n")
+        assert [each.check for each in all_findings(line)] == ["reward-arguments"]
+
+
+@pytest.mark.parametrize("manager", ["naive", "dapo", "rule_and_model", "remote"])
+def test_a_reward_function_takes_what_verl_gives_it_for_its_server(
+    whole: list[str], tmp_path: Path, manager: str
+) -> None:
+    file, reward = tmp_path / "mine.py", "reward.custom_reward_function"
+    line = overrides_of(
+        whole, "grpo", *SERVER, f"{reward}.path={file}", f"reward.reward_manager.name={manager}"
+    )
+    line += ["reward.reward_model.enable_resource_pool=true", "reward.reward_model.nnodes=1"]
+    file.write_text("def compute_score(solution_str): ...\n")
+    found = list(all_findings(line))
+    assert [each.check for each in found] == ["reward-arguments"] * (manager != "remote")
+    if found:
+        assert "has no parameter reward_router_address, which verl gives it" in found[0].problem.reason
+    file.write_text("def compute_score(solution_str, **_): ...\n")
+    assert list(all_findings(line)) == []
 
 
 def test_the_servers_of_a_teacher_are_counted_before_they_are_started(whole: list[str]) -> None:

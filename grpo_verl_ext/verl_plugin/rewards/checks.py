@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.catalogue.verls import overlong_punishment
+from grpo_verl_ext.catalogue.verls import OVERLONG_MANAGER, overlong_punishment
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
@@ -79,6 +79,25 @@ def _check_reward_arguments(config: DictConfig) -> None:
             why=f"{name} in {file} has no parameter {unknown[0]}",
             fix=Line(f"~{key}", more=f", or let the parameters of {name} end with **_"),
         )
+    if unknown := [each for each in _given_by_verl(config) if each not in taken]:
+        raise SettingError(
+            "reward.custom_reward_function.path",
+            str(file),
+            why=f"its {name} has no parameter {unknown[0]}, which verl gives it with "
+            "reward.reward_model.enable=true",
+            valid="a function that takes it",
+            fix=f"**_ as the last of the parameters of {name}",
+        )
+
+
+def _given_by_verl(config: DictConfig) -> Sequence[str]:
+    """Return what verl gives a function for its own reward server, by the managers that are known to."""
+    manager = setting(config, "reward.reward_manager.name")
+    is_called = manager in ("naive", OVERLONG_MANAGER) or (
+        manager == REWARD_MANAGER and setting(config, f"{SECTION}.reward_model.rule_weight", 1)
+    )
+    is_there = setting(config, "reward.reward_model.enable")
+    return weighted_sum.PASSED_BY_VERL if is_there and is_called else ()
 
 
 def _place_of_function(config: DictConfig) -> tuple[Path, str]:
@@ -87,13 +106,31 @@ def _place_of_function(config: DictConfig) -> tuple[Path, str]:
 
 
 def _function_in(file: Path, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """Return the function of a file of Python; None without it, or where the file is not on this machine."""
+    """Return the function of a file of Python, whose last definition counts.
+
+    None without it, where another statement binds the name later, or where the file is not on this machine.
+    """
     try:
         read = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return None
-    functions = (each for each in read.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
-    return next((each for each in functions if each.name == name), None)
+    last = next((each for each in reversed(read.body) if {name, "*"} & _bound_in(each)), None)
+    return last if isinstance(last, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+
+def _bound_in(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement binds, or may bind; ``*`` for those that it imports unnamed."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        return {statement.name}
+    names = set[str]()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+    return names
 
 
 def check_reward_model(config: DictConfig) -> None:
@@ -224,6 +261,26 @@ def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
                 )
 
 
+def _check_dynamic_sampling(config: DictConfig) -> None:
+    """Refuse dynamic sampling by a number that this package's reward function does not report.
+
+    verl would end the training after the first rollout.
+    """
+    key, manager = "algorithm.filter_groups", setting(config, "reward.reward_manager.name")
+    metric, names = setting(config, f"{key}.metric"), None
+    if setting(config, f"{key}.enable") and manager in ("naive", OVERLONG_MANAGER):
+        names = weighted_sum.reported_names(config.reward.custom_reward_function)
+    of_manager = (_SHAPED[0], *(("overlong", "overlong_reward") if overlong_punishment(config) else ()))
+    if names is not None and metric not in (*of_manager, *names):
+        raise SettingError(
+            f"{key}.metric",
+            metric,
+            why=f"the reward function {weighted_sum.__name__} reports no {metric} with these reward_kwargs",
+            valid=(_SHAPED[0], *names),
+            fix=Line(f"{key}.metric=acc"),
+        )
+
+
 def _advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
     """Warn of dynamic sampling by a shaped reward; DAPO uses correctness, arXiv 2503.14476, eq. 11."""
     groups, shaping = config.algorithm.get("filter_groups"), overlong_punishment(config)
@@ -288,6 +345,7 @@ REWARD_MODELS = Feature(
         "reward-weights": check_rewards,
         "reward-arguments": _check_reward_arguments,
         "reward-model": check_reward_model,
+        "dynamic-sampling": _check_dynamic_sampling,
     },
     advice={
         "dynamic-sampling": _advise_dynamic_sampling,

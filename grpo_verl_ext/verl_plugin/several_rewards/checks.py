@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.verls import advise_no_filter
+from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.verl_plugin.features import Feature, Refusal
@@ -26,8 +27,7 @@ def check_rewards(config: DictConfig) -> None:
     """
     if not catalogue.learns_from_several_rewards(config):
         return
-    given = setting(config, _KEYS, [])
-    names = [given] if isinstance(given, str) else list(given)
+    names = _names(config)
     if len(set(names)) < _FEWEST or len(set(names)) < len(names):
         raise SettingError(
             _KEYS,
@@ -48,6 +48,11 @@ def check_rewards(config: DictConfig) -> None:
         )
 
 
+def _names(config: DictConfig) -> list[str]:
+    given = setting(config, _KEYS, [])
+    return [given] if isinstance(given, str) else list(given)
+
+
 def _check_weights(names: list[str], weights: object) -> None:
     if weights is None:
         return
@@ -64,25 +69,45 @@ def _check_weights(names: list[str], weights: object) -> None:
 
 
 def check_reported_rewards(config: DictConfig) -> None:
-    """Refuse rewards that verl's own function, asked where none is configured, does not report.
+    """Refuse rewards that the function which is asked does not report: this package's, or one of verl's.
+
+    verl asks its reward server where one is enabled, else a function of its own, if none is configured.
 
     Raises:
         SettingError: names them.
     """
-    key = "reward.custom_reward_function.path"
-    asked = setting(config, "reward.reward_manager.name") == "naive" and setting(config, key) is None
-    if not (asked and catalogue.learns_from_several_rewards(config)):
+    if not catalogue.learns_from_several_rewards(config):
         return
-    missing = [name for name in setting(config, _KEYS, []) if name not in _REPORTED_BY_VERLS]
-    if missing:
+    names, function = _names(config), config.reward.custom_reward_function
+    is_naive = setting(config, "reward.reward_manager.name") == "naive"
+    reported = weighted_sum.reported_names(function) if is_naive else None
+    if reported is not None and not {*names} <= {*reported}:
+        raise _not_reported(names, reported)
+    served = bool(setting(config, "reward.reward_model.enable"))
+    missing = [name for name in names if served or name not in _REPORTED_BY_VERLS]
+    if function.path is None and (is_naive or served) and missing:
+        key, at_most = "reward.custom_reward_function.path", " and ".join(_REPORTED_BY_VERLS)
         raise SettingError(
             key,
             None,
-            why=f"{_KEYS} names {', '.join(missing)}, and verl's own reward function reports at most "
-            f"{' and '.join(_REPORTED_BY_VERLS)}",
+            why=f"{_KEYS} names {', '.join(missing)}, and verl's own reward "
+            + ("model reports nothing" if served else f"function reports at most {at_most}"),
             valid="a file or module with yours",
             fix=Line(f"{key}=<file>"),
         )
+
+
+def _not_reported(names: list[str], reported: list[str]) -> SettingError:
+    kept = [name for name in names if name in reported]
+    typed = [*kept, *(name for name in reported if name not in kept)][: len(names)]
+    return SettingError(
+        _KEYS,
+        names,
+        why=f"the reward function {weighted_sum.__name__} reports no "
+        f"{' or '.join(name for name in names if name not in reported)} with these reward_kwargs",
+        valid=reported,
+        fix=Line(f"{_KEYS}=[{','.join(typed)}]"),
+    )
 
 
 def _advise_filter(config: DictConfig) -> Iterator[Problem]:
