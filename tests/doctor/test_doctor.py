@@ -511,7 +511,7 @@ WRONG = {
     ),
     "GDPO with verl's reward model alone": (
         "gdpo",
-        [*SERVER, "reward.custom_reward_function.path=null"],
+        [*SERVER, "reward.custom_reward_function.path=null", "reward.reward_manager.name=dapo"],
         "reported-rewards",
     ),
     "dynamic sampling by a number of no name": (
