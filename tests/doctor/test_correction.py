@@ -42,6 +42,7 @@ MISTAKES = {
     ),
     "a preset in capitals": (["+algo=GVPO"], GVPO, []),
     "a preset in capitals, in the long form": (["+algo@_global_=GVPO"], ["+algo@_global_=gvpo"], []),
+    "two presets": (["+algo=[lite_ppo, grpo]"], GRPO, []),
     "an option with a typing error": (
         [*GRPO, "+algorithm.grpo_ext.scale_reward=group"],
         [*GRPO, "++algorithm.grpo_ext.scale_rewards=group"],

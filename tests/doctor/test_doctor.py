@@ -850,6 +850,12 @@ MISTAKES = {
     ),
     "a preset in capitals": (["+algo=GRPO"], "composition", "+algo=grpo"),
     "a preset with a hyphen": (["+algo=dr-grpo"], "composition", "+algo=dr_grpo"),
+    "two presets": (["+algo=[lite_ppo,grpo]"], "composition", "+algo=grpo, or +algo=lite_ppo"),
+    "two presets in the long form": (
+        ["+algo@_global_=[gvpo_distill,gvpo]"],
+        "composition",
+        "+algo=gvpo, or +algo=gvpo_distill",
+    ),
     "a preset like no other": (["+algo=xyz"], "composition", "+algo=<one of them>"),
     "an option with a typing error": (
         ["+algorithm.grpo_ext.scale_reward=none"],
