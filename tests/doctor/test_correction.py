@@ -16,6 +16,7 @@ GVPO, GRPO, DR_GRPO = ["+algo=gvpo"], ["+algo=grpo"], ["+algo=dr_grpo"]
 STATIC = [f"{ACTOR}.use_dynamic_bsz=false", "trainer.n_gpus_per_node=8"]
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 OTHER_MICRO = [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu" for part in ("rollout", "ref")]
+SAMPLER = "trainer.v1.sampler.custom_sampler"
 PARTS = "trainer.v1.separate_async.parameter_sync_step"
 
 MISTAKES = {
@@ -114,6 +115,11 @@ MISTAKES = {
             f"{ACTOR}.ppo_mini_batch_size=8",
         ],
         ["+algo=rloo", "trainer.v1.trainer_mode=separate_async", f"{PARTS}=1"],
+        [],
+    ),
+    "dynamic sampling that is left to another sampler": (
+        ["+algo=dapo", f"{SAMPLER}.path=/sampler.py", f"{SAMPLER}.name=Sampler"],
+        ["+algo=dapo", f"{SAMPLER}.path=null"],
         [],
     ),
     "dynamic sampling with verl's older trainer": (

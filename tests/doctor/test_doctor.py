@@ -456,6 +456,11 @@ WRONG = {
         ["algorithm.filter_groups.metric=score"],
         "dynamic-sampling",
     ),
+    "dynamic sampling that is left to another sampler": (
+        "dapo",
+        [f"trainer.v1.sampler.custom_sampler.{each}" for each in ("path=/sampler.py", "name=Sampler")],
+        "dynamic-sampling",
+    ),
     "a mask with another budget": ("dapo", ["algorithm.grpo_ext.max_response_length=400"], "budgets"),
     "a punishment with another budget": ("dapo", ["reward.reward_kwargs.max_resp_len=400"], "budgets"),
     "a reward that verl never reads": (
@@ -590,6 +595,8 @@ def test_the_line_to_type_makes_it_right(whole: list[str], name: str) -> None:
         ("luspo", ["algorithm.adv_estimator=grpo"]),
         # The ratio to the rollout's policy is not 1 at the first update, and KL-Cov's penalty has a gradient.
         ("kl_cov", [f"{ACTOR}.ppo_mini_batch_size=64", f"{CORRECTION}.bypass_mode=true"]),
+        # A sampler of one's own, and nothing that it would have to filter.
+        ("grpo", [f"trainer.v1.sampler.custom_sampler.{each}" for each in ("path=/s.py", "name=Sampler")]),
         # Log-probs of the whole distribution, whatever is sampled from.
         (
             "dapo",
