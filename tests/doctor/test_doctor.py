@@ -369,6 +369,27 @@ WRONG = {
         "batch-scale",
     ),
     "an entropy bonus beside GVPO": ("gvpo", [f"{ACTOR}.entropy_coeff=0.01"], "gvpo-kl"),
+    "verl's distillation loss beside GVPO's own distance": (
+        "gvpo",
+        [
+            *("distillation.enabled=true", "distillation.nnodes=1"),
+            "distillation.teacher_models.teacher_model.model_path=HuggingFaceTB/SmolLM2-135M",
+        ],
+        "gvpo-kl",
+    ),
+    "GVPO around the reference without the prompts of equal rewards": (
+        "gvpo",
+        [
+            *("algorithm.grpo_ext.gvpo_anchor=ref", "algorithm.filter_groups.enable=true"),
+            "algorithm.filter_groups.metric=acc",
+        ],
+        "gvpo-filter",
+    ),
+    "a distillation without the prompts of equal rewards": (
+        "gvpo_distill",
+        ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
+        "gvpo-filter",
+    ),
     "steps whose advantages GMPO averages": (
         "grpo_process",
         [f"{ACTOR}.policy_loss.loss_mode=gmpo"],
@@ -563,6 +584,7 @@ def remedied(whole: list[str], name: str) -> list[str]:
         "GVPO under verl's trainer",
         "groups of one",
         "dynamic sampling on a shaped score",
+        "GVPO around the reference without the prompts of equal rewards",
         "a mask with another budget",
         "a punishment with another budget",
         "steps that nobody shows",
@@ -595,6 +617,8 @@ def test_the_line_to_type_makes_it_right(whole: list[str], name: str) -> None:
         ("luspo", ["algorithm.adv_estimator=grpo"]),
         # The ratio to the rollout's policy is not 1 at the first update, and KL-Cov's penalty has a gradient.
         ("kl_cov", [f"{ACTOR}.ppo_mini_batch_size=64", f"{CORRECTION}.bypass_mode=true"]),
+        # Around the old policy, prompts of equal rewards have no target.
+        ("gvpo", ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"]),
         # A sampler of one's own, and nothing that it would have to filter.
         ("grpo", [f"trainer.v1.sampler.custom_sampler.{each}" for each in ("path=/s.py", "name=Sampler")]),
         # Log-probs of the whole distribution, whatever is sampled from.
