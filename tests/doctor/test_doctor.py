@@ -104,6 +104,11 @@ PUNISHMENT = [
     "+reward.reward_kwargs.max_resp_len=${data.max_response_length}",
 ]
 
+REWARD_MODEL = [
+    *("reward.reward_model.enable=true", "reward.reward_model.rollout.name=vllm"),
+    "reward.reward_model.model_path=HuggingFaceTB/SmolLM2-135M",
+]
+
 WRONG = {
     "a constant that is null": ("dr_grpo", [f"{ACTOR}.loss_scale_factor=null"], "settings"),
     "a constant that is not the budget": ("dr_grpo", [f"{ACTOR}.loss_scale_factor=100"], "constant-length"),
@@ -483,6 +488,11 @@ WRONG = {
         "dynamic-sampling",
     ),
     "a mask with another budget": ("dapo", ["algorithm.grpo_ext.max_response_length=400"], "budgets"),
+    "a punishment by a manager that is not called": (
+        "dapo",
+        [*REWARD_MODEL, "algorithm.filter_groups.enable=false", "reward.reward_kwargs.max_resp_len=400"],
+        "punishment",
+    ),
     "a punishment with another budget": ("dapo", ["reward.reward_kwargs.max_resp_len=400"], "budgets"),
     "a reward that verl never reads": (
         "grpo",
@@ -619,6 +629,8 @@ def test_the_line_to_type_makes_it_right(whole: list[str], name: str) -> None:
         ("kl_cov", [f"{ACTOR}.ppo_mini_batch_size=64", f"{CORRECTION}.bypass_mode=true"]),
         # Around the old policy, prompts of equal rewards have no target.
         ("gvpo", ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"]),
+        # The manager calls the function and punishes, whoever is asked for the reward.
+        ("dapo", [*REWARD_MODEL, *REWARD_FUNCTION, "algorithm.filter_groups.enable=false"]),
         # A sampler of one's own, and nothing that it would have to filter.
         ("grpo", [f"trainer.v1.sampler.custom_sampler.{each}" for each in ("path=/s.py", "name=Sampler")]),
         # Log-probs of the whole distribution, whatever is sampled from.

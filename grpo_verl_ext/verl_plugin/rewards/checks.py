@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.catalogue.verls import overlong_punishment
+from grpo_verl_ext.catalogue.verls import advise_punishment, asks_model_alone, overlong_punishment
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
@@ -122,7 +122,7 @@ def check_reward_model(config: DictConfig) -> None:
 
 def _check_server(config: DictConfig, *, rule_weight: float) -> None:
     """Refuse verl's reward server where verl would not ask this manager, or not with what its rule needs."""
-    if config.reward.custom_reward_function.path is None:
+    if asks_model_alone(config):
         raise SettingError(
             "reward.custom_reward_function.path",
             None,
@@ -307,6 +307,7 @@ REWARD_MODELS = Feature(
     advice={
         "dynamic-sampling": _advise_dynamic_sampling,
         "budgets": _advise_budgets,
+        "punishment": advise_punishment,
         "legacy-reward": _advise_legacy_sections,
     },
 )
