@@ -248,6 +248,27 @@ WRONG = {
         ],
         "bypass",
     ),
+    "weights of log-probs at another temperature": (
+        "grpo",
+        [
+            *(f"{CORRECTION}.rollout_is=token", "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs"),
+            "actor_rollout_ref.rollout.temperature=0.7",
+        ],
+        "bypass",
+    ),
+    "logits in the place of log-probs": (
+        "vespo",
+        [f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.logprobs_mode=raw_logits"],
+        "rollout-log-probs",
+    ),
+    "logits for the rejection of responses": (
+        "dr_grpo",
+        [
+            *(f"{CORRECTION}.rollout_rs=seq_mean_k1", f"{CORRECTION}.rollout_rs_threshold=0.5_2.0"),
+            "actor_rollout_ref.rollout.logprobs_mode=processed_logits",
+        ],
+        "rollout-log-probs",
+    ),
     "weights of log-probs that nobody records": (
         "luspo",
         [f"{CORRECTION}.rollout_is=token", "actor_rollout_ref.rollout.calculate_log_probs=false"],
@@ -605,6 +626,8 @@ def remedied(whole: list[str], name: str) -> list[str]:
         "Kimi's loss without bad responses",
         "Kimi's loss with old policies of several ages",
         "log-probs at another temperature",
+        "weights of log-probs at another temperature",
+        "logits in the place of log-probs",
         "old log-probs that nobody records",
         "a punishment in MaxRL's reward",
         "KL-Cov with one update on a rollout",
@@ -631,6 +654,8 @@ def test_the_line_to_type_makes_it_right(whole: list[str], name: str) -> None:
         ("gvpo", ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"]),
         # The manager calls the function and punishes, whoever is asked for the reward.
         ("dapo", [*REWARD_MODEL, *REWARD_FUNCTION, "algorithm.filter_groups.enable=false"]),
+        # Nothing compares the rollout's log-probs with the policy's.
+        ("grpo", ["actor_rollout_ref.rollout.logprobs_mode=raw_logits"]),
         # A sampler of one's own, and nothing that it would have to filter.
         ("grpo", [f"trainer.v1.sampler.custom_sampler.{each}" for each in ("path=/s.py", "name=Sampler")]),
         # Log-probs of the whole distribution, whatever is sampled from.
