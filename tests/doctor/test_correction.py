@@ -54,6 +54,14 @@ MISTAKES = {
         [*GRPO, "++algorithm.grpo_ext.scale_rewards=group"],
         ["algorithm.grpo_ext.scale_reward"],
     ),
+    "the parts of a step in a section of our mode": (
+        [
+            *(*GVPO, "trainer.v1.trainer_mode=grpo_ext_separate_async"),
+            *("+trainer.v1.grpo_ext_separate_async.parameter_sync_step=2", f"{ACTOR}.ppo_mini_batch_size=32"),
+        ],
+        [*GVPO, f"{PARTS}=2"],
+        ["trainer.v1.grpo_ext_separate_async.parameter_sync_step"],
+    ),
     "a text for β": (
         [*GVPO, f"{ACTOR}.policy_loss.gvpo_beta=abc"],
         [*GVPO, f"{ACTOR}.policy_loss.gvpo_beta=0.1"],

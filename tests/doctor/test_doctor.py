@@ -430,6 +430,14 @@ WRONG = {
     "a trainer mode of no registry": ("gvpo", ["trainer.v1.trainer_mode=grpo_ext_synk"], "names"),
     "a loss of no registry": ("grpo", [f"{ACTOR}.policy_loss.loss_mode=dapoo"], "names"),
     "an estimator of no registry": ("dapo", ["algorithm.adv_estimator=gvop"], "names"),
+    "the parts of a step in a section of our mode": (
+        "gvpo",
+        [
+            *("trainer.v1.trainer_mode=grpo_ext_separate_async", f"{ACTOR}.ppo_mini_batch_size=16"),
+            "+trainer.v1.grpo_ext_separate_async.parameter_sync_step=1",
+        ],
+        "unread-options",
+    ),
     "GVPO under verl's trainer": ("gvpo", ["trainer.v1.trainer_mode=sync"], "support"),
     "GVPO with top-p": ("gvpo", ["actor_rollout_ref.rollout.top_p=0.9"], "sampling"),
     "a KL without a gradient": ("grpo", [f"{ACTOR}.kl_loss_type=k1"], "kl-gradient"),
