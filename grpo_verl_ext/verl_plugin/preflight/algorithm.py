@@ -242,13 +242,13 @@ def check_group_size(config: DictConfig) -> None:
 
 
 def check_groups(config: DictConfig) -> None:
-    """Refuse settings that break up groups.
+    """Refuse settings that break up groups, or mini-batches, of which the loss needs the whole.
 
     Raises:
         SettingError: the first wrong setting.
     """
-    actor, mode = config.actor_rollout_ref.actor, setting(config, MODE)
-    if mode in TRAINER_MODES and actor.shuffle:
+    actor, mode, loss = config.actor_rollout_ref.actor, setting(config, MODE), catalogue.loss_of(config)
+    if mode in TRAINER_MODES and actor.shuffle and loss is not None and loss.needs is not None:
         raise SettingError(
             f"{ACTOR}.shuffle",
             True,
