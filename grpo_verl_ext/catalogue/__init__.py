@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -36,7 +37,8 @@ from grpo_verl_ext.catalogue.record import (
     mode_of,
 )
 from grpo_verl_ext.config import foreign_algorithms, presets_of
-from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, SECTION, setting
+from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, SECTION, key_of, setting
 
 _OWN_PRESETS = Path(__file__).parents[1] / "config"
 
@@ -119,6 +121,27 @@ def knows(config: DictConfig) -> bool:
     """Whether the preset, the estimator or the loss of a training is in the catalogue, verl's left aside."""
     named = setting(config, f"{SECTION}.preset") is not None
     return named or setting(config, ESTIMATOR) in ESTIMATORS or setting(config, LOSS) in LOSSES
+
+
+def check_one_preset(words: Iterable[str]) -> None:
+    """Refuse ``+algo=[a,b]``, of which verl would train a mixture under the name of the last.
+
+    Raises:
+        SettingError: the words of a training's command have several presets.
+    """
+    for word in words:
+        typed = word.partition("=")[2]
+        names = [name for name in re.findall(r"\w+", typed) if name in PRESETS]
+        if key_of(word) == "algo" and typed.startswith("[") and len(names) > 1:
+            raise SettingError(
+                "+algo",
+                names,
+                why=f"a training has one algorithm, and values of {names[0]} that {names[-1]} does not set "
+                "would stay",
+                valid="one preset",
+                fix=Line(f"+algo={names[-1]}", more=f", or +algo={names[0]}"),
+                seen=f"+algo is {typed}",
+            )
 
 
 _LEFT_TO_USER = frozenset(

@@ -12,9 +12,10 @@ from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, Estimator, GroupLoss, MiniBatchStatistic
+from grpo_verl_ext.catalogue.verls import advise_no_filter
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SECTION, setting
+from grpo_verl_ext.utils.keys import ACTOR, DISTILLATION, POLICY_LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import Number, PositiveFloat, Section, option
 
 _NAME = "gvpo"
@@ -22,6 +23,7 @@ ALL_TERMS = "all"
 """Value of ``policy_loss.gvpo_terms`` for GVPO itself; the others are in `gvpo_terms.ABLATED_LOSSES`."""
 TERMS = (ALL_TERMS, *gvpo_terms.ABLATED_LOSSES)
 
+_ANCHOR = f"{SECTION}.gvpo_anchor"
 BETA = f"{POLICY_LOSS}.gvpo_beta"
 _WITHOUT_PRESET = f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig +{BETA}=0.1"
 
@@ -75,7 +77,7 @@ def _check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG
 
 def _check_anchor(config: DictConfig) -> None:
     """Refuse the anchor ``ref`` without a reference."""
-    if setting(config, f"{SECTION}.gvpo_anchor") != "ref":
+    if setting(config, _ANCHOR) != "ref":
         return
     if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
         raise SettingError(
@@ -110,12 +112,23 @@ def advise_sampling(config: DictConfig) -> Iterator[Problem]:
 
 
 def _advise_kl(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a KL beside GVPO's own, or an entropy bonus: both move the minimiser (arXiv 2504.19599)."""
+    """Warn of another KL or distance beside GVPO's own, or an entropy bonus, which move its minimiser."""
     actor = config.actor_rollout_ref.actor
     if actor.use_kl_loss and actor.kl_loss_coef:
         yield _moves("a KL beside GVPO's own", f"{ACTOR}.kl_loss_coef", actor.kl_loss_coef, "0")
     if actor.entropy_coeff:
         yield _moves("an entropy bonus", f"{ACTOR}.entropy_coeff", actor.entropy_coeff, "0")
+    weight = setting(config, f"{DISTILLATION}.distillation_loss_coef")
+    if setting(config, "distillation.enabled") and weight and setting(config, _ANCHOR) != "teacher":
+        what, more = "verl's distillation loss beside GVPO's own", f", or {_ANCHOR}=teacher"
+        yield _moves(what, "distillation.enabled", True, "false", more)
+
+
+def _advise_filter(config: DictConfig) -> Iterator[Problem]:
+    """Warn of dynamic sampling around another model than the old policy: it pulls at every prompt."""
+    whose = {"ref": "reference", "teacher": "teacher"}.get(setting(config, _ANCHOR))
+    if whose is not None:
+        yield from advise_no_filter(config, f"which the {whose} would pull, too")
 
 
 def _advise_kl_in_reward(config: DictConfig) -> Iterator[Problem]:
@@ -124,13 +137,13 @@ def _advise_kl_in_reward(config: DictConfig) -> Iterator[Problem]:
         yield _moves("a KL beside GVPO's own", "algorithm.use_kl_in_reward", True, "false")
 
 
-def _moves(what: str, key: str, value: object, typed: str) -> Problem:
+def _moves(what: str, key: str, value: object, typed: str, more: str = "") -> Problem:
     return Problem(
         key,
         value,
         why=f"{what} moves its minimiser away from π' e^{{R/β}} (arXiv 2504.19599, Theorem 1, whose authors "
         "use none)",
-        fix=Line(f"{key}={typed}"),
+        fix=Line(f"{key}={typed}", more=more),
     )
 
 
@@ -150,7 +163,7 @@ GVPO_LOSS = GroupLoss(
     needs=MiniBatchStatistic(_drift, of_prompts=True),
     unread=CLIPS,
     settings=(_check_terms,),
-    advice={"gvpo-kl": _advise_kl},
+    advice={"gvpo-kl": _advise_kl, "gvpo-filter": _advise_filter},
 )
 
 GVPO = Algorithm(

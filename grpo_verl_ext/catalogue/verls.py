@@ -56,10 +56,36 @@ OVERLONG_MANAGER = "dapo"
 """verl's reward manager with DAPO's punishment of long responses."""
 
 
+_PUNISHES = "reward.reward_kwargs.overlong_buffer_cfg.enable"
+
+
+def asks_model_alone(config: DictConfig) -> bool:
+    """Whether verl asks its reward model for the reward and never calls the reward manager."""
+    function = setting(config, "reward.custom_reward_function.path")
+    return function is None and bool(setting(config, "reward.reward_model.enable"))
+
+
 def overlong_punishment(config: DictConfig) -> bool:
     """Whether verl's reward manager ``dapo`` punishes long responses."""
-    shaping = setting(config, "reward.reward_kwargs.overlong_buffer_cfg.enable", False)
-    return setting(config, "reward.reward_manager.name") == OVERLONG_MANAGER and bool(shaping)
+    return _asks_for_punishment(config) and not asks_model_alone(config)
+
+
+def _asks_for_punishment(config: DictConfig) -> bool:
+    manager = setting(config, "reward.reward_manager.name")
+    return manager == OVERLONG_MANAGER and bool(setting(config, _PUNISHES))
+
+
+def advise_punishment(config: DictConfig) -> Iterator[Problem]:
+    """Warn of a punishment of long responses by a manager that is never called."""
+    if _asks_for_punishment(config) and asks_model_alone(config):
+        yield Problem(
+            "reward.reward_model.enable",
+            True,
+            why="without reward.custom_reward_function.path verl then asks the reward model and never calls "
+            f"reward.reward_manager.name={OVERLONG_MANAGER}, which would punish long responses",
+            valid="true with a function of yours",
+            fix=f"reward.custom_reward_function.path=<file>, or {_PUNISHES}=false",
+        )
 
 
 def advise_no_filter(config: DictConfig, why: str) -> Iterator[Problem]:

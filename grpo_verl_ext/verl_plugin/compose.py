@@ -19,7 +19,8 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.utils.errors import Line, Problem
+from grpo_verl_ext.catalogue import check_one_preset
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION
 from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.config import Options
@@ -61,10 +62,12 @@ def composed(
         config_name: Hydra's ``--config-name``: a file in it, with or without ``.yaml``.
 
     Raises:
-        CompositionError: no such configuration, an unknown preset or key, or a line that is not an override.
+        CompositionError: no such configuration, an unknown preset or key, several presets, or a line that is
+            not an override.
     """
     register()
     try:
+        check_one_preset(overrides)
         with _hydra_at(config_path):
             try:
                 config: DictConfig = compose(config_name, overrides=[*overrides])
@@ -75,6 +78,8 @@ def composed(
             if "actor_rollout_ref" not in config:
                 raise _no_such_training(config_path, config_name)
             return config
+    except SettingError as error:
+        raise CompositionError(error.problem) from error
     except (HydraException, OmegaConfBaseException) as error:
         if unknown := _UNKNOWN_KEY.search(str(error)):
             known, typed = _split(overrides, unknown["key"])

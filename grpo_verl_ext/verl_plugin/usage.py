@@ -8,6 +8,7 @@ modes, agent loops, reward managers, reward functions or tasks, misspells such a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from difflib import get_close_matches
 from typing import Any
 
@@ -32,6 +33,9 @@ _ELSEWHERE = (
     "ray_kwargs.ray_init.runtime_env.worker_process_setup_hook",
 )
 """Keys of modules that other processes import and the driver does not; they may register names."""
+
+RUNNER: ContextVar[object] = ContextVar("runner", default=None)
+"""The task runner that verl's ``run_ppo`` starts inside Ray; one of a user's own may register names there."""
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "trainer.v1.trainer_mode": (),
@@ -79,7 +83,8 @@ def asks_for_cpu(config: DictConfig) -> bool:
 
 def registers_elsewhere(config: DictConfig) -> bool:
     """Whether other processes may know more estimators, losses and trainers than this one."""
-    return any(_selected(config, key) is not None for key in _ELSEWHERE)
+    is_verls = str(getattr(RUNNER.get(), "__module__", "verl")).partition(".")[0] == "verl"
+    return not is_verls or any(_selected(config, key) is not None for key in _ELSEWHERE)
 
 
 def own_task(config: DictConfig) -> DictConfig | None:

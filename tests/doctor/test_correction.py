@@ -16,6 +16,7 @@ GVPO, GRPO, DR_GRPO = ["+algo=gvpo"], ["+algo=grpo"], ["+algo=dr_grpo"]
 STATIC = [f"{ACTOR}.use_dynamic_bsz=false", "trainer.n_gpus_per_node=8"]
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 OTHER_MICRO = [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu" for part in ("rollout", "ref")]
+SAMPLER = "trainer.v1.sampler.custom_sampler"
 PARTS = "trainer.v1.separate_async.parameter_sync_step"
 
 MISTAKES = {
@@ -42,6 +43,7 @@ MISTAKES = {
     ),
     "a preset in capitals": (["+algo=GVPO"], GVPO, []),
     "a preset in capitals, in the long form": (["+algo@_global_=GVPO"], ["+algo@_global_=gvpo"], []),
+    "two presets": (["+algo=[lite_ppo, grpo]"], GRPO, []),
     "an option with a typing error": (
         [*GRPO, "+algorithm.grpo_ext.scale_reward=group"],
         [*GRPO, "++algorithm.grpo_ext.scale_rewards=group"],
@@ -51,6 +53,14 @@ MISTAKES = {
         [*GRPO, "algorithm.grpo_ext.scale_reward=group"],
         [*GRPO, "++algorithm.grpo_ext.scale_rewards=group"],
         ["algorithm.grpo_ext.scale_reward"],
+    ),
+    "the parts of a step in a section of our mode": (
+        [
+            *(*GVPO, "trainer.v1.trainer_mode=grpo_ext_separate_async"),
+            *("+trainer.v1.grpo_ext_separate_async.parameter_sync_step=2", f"{ACTOR}.ppo_mini_batch_size=32"),
+        ],
+        [*GVPO, f"{PARTS}=2"],
+        ["trainer.v1.grpo_ext_separate_async.parameter_sync_step"],
     ),
     "a text for β": (
         [*GVPO, f"{ACTOR}.policy_loss.gvpo_beta=abc"],
@@ -113,6 +123,11 @@ MISTAKES = {
             f"{ACTOR}.ppo_mini_batch_size=8",
         ],
         ["+algo=rloo", "trainer.v1.trainer_mode=separate_async", f"{PARTS}=1"],
+        [],
+    ),
+    "dynamic sampling that is left to another sampler": (
+        ["+algo=dapo", f"{SAMPLER}.path=/sampler.py", f"{SAMPLER}.name=Sampler"],
+        ["+algo=dapo", f"{SAMPLER}.path=null"],
         [],
     ),
     "dynamic sampling with verl's older trainer": (

@@ -109,6 +109,11 @@ PUNISHMENT = [
     "+reward.reward_kwargs.max_resp_len=${data.max_response_length}",
 ]
 
+REWARD_MODEL = [
+    *("reward.reward_model.enable=true", "reward.reward_model.rollout.name=vllm"),
+    "reward.reward_model.model_path=HuggingFaceTB/SmolLM2-135M",
+]
+
 WRONG = {
     "a constant that is null": ("dr_grpo", [f"{ACTOR}.loss_scale_factor=null"], "settings"),
     "a constant that is not the budget": ("dr_grpo", [f"{ACTOR}.loss_scale_factor=100"], "constant-length"),
@@ -248,6 +253,27 @@ WRONG = {
         ],
         "bypass",
     ),
+    "weights of log-probs at another temperature": (
+        "grpo",
+        [
+            *(f"{CORRECTION}.rollout_is=token", "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs"),
+            "actor_rollout_ref.rollout.temperature=0.7",
+        ],
+        "bypass",
+    ),
+    "logits in the place of log-probs": (
+        "vespo",
+        [f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.logprobs_mode=raw_logits"],
+        "rollout-log-probs",
+    ),
+    "logits for the rejection of responses": (
+        "dr_grpo",
+        [
+            *(f"{CORRECTION}.rollout_rs=seq_mean_k1", f"{CORRECTION}.rollout_rs_threshold=0.5_2.0"),
+            "actor_rollout_ref.rollout.logprobs_mode=processed_logits",
+        ],
+        "rollout-log-probs",
+    ),
     "weights of log-probs that nobody records": (
         "luspo",
         [f"{CORRECTION}.rollout_is=token", "actor_rollout_ref.rollout.calculate_log_probs=false"],
@@ -376,6 +402,27 @@ WRONG = {
         "batch-scale",
     ),
     "an entropy bonus beside GVPO": ("gvpo", [f"{ACTOR}.entropy_coeff=0.01"], "gvpo-kl"),
+    "verl's distillation loss beside GVPO's own distance": (
+        "gvpo",
+        [
+            *("distillation.enabled=true", "distillation.nnodes=1"),
+            "distillation.teacher_models.teacher_model.model_path=HuggingFaceTB/SmolLM2-135M",
+        ],
+        "gvpo-kl",
+    ),
+    "GVPO around the reference without the prompts of equal rewards": (
+        "gvpo",
+        [
+            *("algorithm.grpo_ext.gvpo_anchor=ref", "algorithm.filter_groups.enable=true"),
+            "algorithm.filter_groups.metric=acc",
+        ],
+        "gvpo-filter",
+    ),
+    "a distillation without the prompts of equal rewards": (
+        "gvpo_distill",
+        ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
+        "gvpo-filter",
+    ),
     "steps whose advantages GMPO averages": (
         "grpo_process",
         [f"{ACTOR}.policy_loss.loss_mode=gmpo"],
@@ -390,6 +437,14 @@ WRONG = {
     "a trainer mode of no registry": ("gvpo", ["trainer.v1.trainer_mode=grpo_ext_synk"], "names"),
     "a loss of no registry": ("grpo", [f"{ACTOR}.policy_loss.loss_mode=dapoo"], "names"),
     "an estimator of no registry": ("dapo", ["algorithm.adv_estimator=gvop"], "names"),
+    "the parts of a step in a section of our mode": (
+        "gvpo",
+        [
+            *("trainer.v1.trainer_mode=grpo_ext_separate_async", f"{ACTOR}.ppo_mini_batch_size=16"),
+            "+trainer.v1.grpo_ext_separate_async.parameter_sync_step=1",
+        ],
+        "unread-options",
+    ),
     "GVPO under verl's trainer": ("gvpo", ["trainer.v1.trainer_mode=sync"], "support"),
     "GVPO with top-p": ("gvpo", ["actor_rollout_ref.rollout.top_p=0.9"], "sampling"),
     "a KL without a gradient": ("grpo", [f"{ACTOR}.kl_loss_type=k1"], "kl-gradient"),
@@ -470,7 +525,17 @@ WRONG = {
         ["algorithm.filter_groups.metric=score"],
         "dynamic-sampling",
     ),
+    "dynamic sampling that is left to another sampler": (
+        "dapo",
+        [f"trainer.v1.sampler.custom_sampler.{each}" for each in ("path=/sampler.py", "name=Sampler")],
+        "dynamic-sampling",
+    ),
     "a mask with another budget": ("dapo", ["algorithm.grpo_ext.max_response_length=400"], "budgets"),
+    "a punishment by a manager that is not called": (
+        "dapo",
+        [*REWARD_MODEL, "algorithm.filter_groups.enable=false", "reward.reward_kwargs.max_resp_len=400"],
+        "punishment",
+    ),
     "a punishment with another budget": ("dapo", ["reward.reward_kwargs.max_resp_len=400"], "budgets"),
     "a reward that verl never reads": (
         "grpo",
@@ -611,6 +676,7 @@ def remedied(whole: list[str], name: str) -> list[str]:
         "GVPO under verl's trainer",
         "groups of one",
         "dynamic sampling on a shaped score",
+        "GVPO around the reference without the prompts of equal rewards",
         "a mask with another budget",
         "a punishment with another budget",
         "steps that nobody shows",
@@ -621,6 +687,8 @@ def remedied(whole: list[str], name: str) -> list[str]:
         "Kimi's loss without bad responses",
         "Kimi's loss with old policies of several ages",
         "log-probs at another temperature",
+        "weights of log-probs at another temperature",
+        "logits in the place of log-probs",
         "old log-probs that nobody records",
         "a punishment in MaxRL's reward",
         "KL-Cov with one update on a rollout",
@@ -655,6 +723,14 @@ def test_the_line_to_type_makes_it_right(whole: list[str], name: str) -> None:
         ("luspo", ["algorithm.adv_estimator=grpo"]),
         # The ratio to the rollout's policy is not 1 at the first update, and KL-Cov's penalty has a gradient.
         ("kl_cov", [f"{ACTOR}.ppo_mini_batch_size=64", f"{CORRECTION}.bypass_mode=true"]),
+        # Around the old policy, prompts of equal rewards have no target.
+        ("gvpo", ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"]),
+        # The manager calls the function and punishes, whoever is asked for the reward.
+        ("dapo", [*REWARD_MODEL, *REWARD_FUNCTION, "algorithm.filter_groups.enable=false"]),
+        # Nothing compares the rollout's log-probs with the policy's.
+        ("grpo", ["actor_rollout_ref.rollout.logprobs_mode=raw_logits"]),
+        # A sampler of one's own, and nothing that it would have to filter.
+        ("grpo", [f"trainer.v1.sampler.custom_sampler.{each}" for each in ("path=/s.py", "name=Sampler")]),
         # Log-probs of the whole distribution, whatever is sampled from.
         (
             "dapo",
@@ -980,6 +1056,12 @@ MISTAKES = {
     ),
     "a preset in capitals": (["+algo=GRPO"], "composition", "+algo=grpo"),
     "a preset with a hyphen": (["+algo=dr-grpo"], "composition", "+algo=dr_grpo"),
+    "two presets": (["+algo=[lite_ppo,grpo]"], "composition", "+algo=grpo, or +algo=lite_ppo"),
+    "two presets in the long form": (
+        ["+algo@_global_=[gvpo_distill,gvpo]"],
+        "composition",
+        "+algo=gvpo, or +algo=gvpo_distill",
+    ),
     "a preset like no other": (["+algo=xyz"], "composition", "+algo=<one of them>"),
     "an option with a typing error": (
         ["+algorithm.grpo_ext.scale_reward=none"],

@@ -156,6 +156,22 @@ class TestDriver:
         validated(config, calls)
         assert calls == ["choose_platform", "refuse_or_warn", "hand_on", "verl"]
 
+    @pytest.mark.parametrize(
+        ("module", "steps"),
+        [
+            ("verl.trainer.main_ppo", ["choose_platform", "refuse_or_warn", "hand_on", "verl"]),
+            ("their_package.runner", ["verl"]),
+        ],
+    )
+    def test_a_task_runner_of_anothers_may_know_a_name_like_ours(
+        self, module: str, steps: list[str], calls: list[str]
+    ) -> None:
+        main_ppo = SimpleNamespace(run_ppo=lambda *_, **__: calls.append("verl"))
+        driver.patch_start(main_ppo)
+        runner = type("Runner", (), {"__module__": module})
+        main_ppo.run_ppo(composed(["algorithm.adv_estimator=gvpo2"]), task_runner_class=runner)
+        assert calls == steps
+
 
 def validated(config: DictConfig, calls: list[str]) -> None:
     """Through the driver's hook, with a stand-in for verl's own validation behind it."""

@@ -167,3 +167,36 @@ def test_a_name_that_another_package_had_before_stays_its_own(python: Python) ->
     names, refused = found.stdout.splitlines()
     assert names.split() == ["verl.trainer.ppo.core_algos", "grpo_verl_ext.catalogue.clipped"]
     assert "policy_loss.loss_mode is vanilla, but the policy loss of this name is that of verl." in refused
+
+
+def test_a_name_that_another_package_takes_later_is_its_own(python: Python) -> None:
+    """verl refuses a second estimator of a name; ours must not end a training of verl alone."""
+    found = python(
+        """
+        from omegaconf import OmegaConf
+        from verl.trainer.ppo.core_algos import get_adv_estimator_fn, register_adv_est
+        from grpo_verl_ext.verl_plugin.preflight.names import check_names
+        actor = {"policy_loss": {"loss_mode": "vanilla"}}
+        config = {"actor_rollout_ref": {"actor": actor}, "algorithm": {"adv_estimator": "dr_grpo"}}
+        check_names(OmegaConf.create(config))
+
+        @register_adv_est("dr_grpo")
+        def theirs(**_):
+            return "theirs"
+
+        print(get_adv_estimator_fn("dr_grpo")())
+        try:
+            register_adv_est("dr_grpo")(lambda: None)
+        except ValueError as error:
+            print(error)
+        try:
+            check_names(OmegaConf.create(config))
+        except ValueError as error:
+            print(error)
+        """
+    )
+    assert found.returncode == 0, found.stderr
+    name, verls, refused = found.stdout.splitlines()
+    assert name == "theirs"
+    assert "has already been registered" in verls  # which is between the others alone
+    assert "adv_estimator is dr_grpo, but the advantage estimator of this name is that of __main__" in refused

@@ -48,7 +48,19 @@ def patch_validation(config_module: Any) -> None:
 
 def patch_start(main_ppo: Any) -> None:
     """Make ``run_ppo`` call `prepare_training` first, for trainings whose driver does not validate."""
-    main_ppo.run_ppo = _prepared_first(main_ppo.run_ppo)
+    prepared = _prepared_first(main_ppo.run_ppo)
+
+    @functools.wraps(main_ppo.run_ppo)
+    def run_ppo(config: DictConfig, *args: Any, **kwargs: Any) -> None:
+        from grpo_verl_ext.verl_plugin import usage
+
+        token = usage.RUNNER.set(kwargs.get("task_runner_class", *args[:1]))
+        try:
+            prepared(config, *args, **kwargs)
+        finally:
+            usage.RUNNER.reset(token)
+
+    main_ppo.run_ppo = run_ppo
 
 
 def _prepared_first(original: Callable[..., None]) -> Callable[..., None]:

@@ -20,7 +20,7 @@ from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.ppo import GAE
 from grpo_verl_ext.catalogue.weights import is_stored, older_policy
-from grpo_verl_ext.utils.errors import Line, Problem, SettingError
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import (
     ACTOR,
     AGENT_LOOP,
@@ -43,6 +43,7 @@ from grpo_verl_ext.verl_plugin.preflight.training import driver
 
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
+_RETURNED = f"{ROLLOUT}.logprobs_mode"
 _AVERAGES_CUT_RESPONSES = Version("0.9.1")
 """The first verl whose Megatron engine averages responses that context parallelism cuts."""
 
@@ -134,44 +135,66 @@ def _has_kl_in_loss(config: DictConfig) -> bool:
     return any(each.kl_in_loss for each in known if each.name == config.algorithm.adv_estimator)
 
 
+def _correction(config: DictConfig) -> str:
+    """Return what corrects for the rollout's policy by its log-probs; empty without it, or without ours."""
+    names = [
+        name
+        for name in ("bypass_mode", "rollout_is", "rollout_rs")
+        if setting(config, f"{CORRECTION}.{name}")
+    ]
+    if not names or not catalogue.knows(config):
+        return ""
+    key = f"{CORRECTION}.{names[0]}"
+    return f"{key}={as_typed(setting(config, key))}"
+
+
 def check_rollout_log_probs(config: DictConfig) -> None:
     """Refuse a correction for the rollout's policy whose log-probs nobody records: verl would leave it out.
 
     Raises:
-        SettingError: ``calculate_log_probs`` is false beside weights, rejection or bypass mode.
+        SettingError: ``calculate_log_probs`` is false beside weights, rejection or bypass mode, or vLLM is
+            to return logits in their place.
     """
-    key = f"{ROLLOUT}.calculate_log_probs"
-    asked = [name for name in ("rollout_is", "rollout_rs") if setting(config, f"{CORRECTION}.{name}")]
-    asked += ["bypass_mode"] if setting(config, BYPASS) else []
-    if asked and catalogue.knows(config) and setting(config, key) is False:
+    key, mode, correction = f"{ROLLOUT}.calculate_log_probs", setting(config, _RETURNED), _correction(config)
+    if correction and setting(config, key) is False:
         raise SettingError(
             key,
             False,
-            why=f"{CORRECTION}.{asked[0]} needs the log-probs of the rollout, without which verl leaves the "
+            why=f"{correction} needs the log-probs of the rollout, without which verl leaves the "
             "correction out, or ends after the first rollout",
             valid="true",
             fix=Line(f"{key}=true"),
         )
+    if correction and setting(config, f"{ROLLOUT}.name") == "vllm" and str(mode).endswith("_logits"):
+        raise SettingError(
+            _RETURNED,
+            mode,
+            why=f"{correction} needs the log-probs of the rollout, and logits are none",
+            valid="processed_logprobs, or raw_logprobs at temperature 1",
+            fix=Line(f"{_RETURNED}=processed_logprobs"),
+        )
 
 
 def advise_bypass(config: DictConfig) -> Iterator[Problem]:
-    """Warn of old log-probs of the rollout that are those of another distribution than the policy's."""
-    rollout = config.actor_rollout_ref.rollout
-    if not setting(config, BYPASS) or not catalogue.knows(config):
-        return
-    why = f"with {BYPASS}=true the old log-probs are the rollout's,"
-    is_raw = setting(config, f"{ROLLOUT}.logprobs_mode") == "raw_logprobs"
-    if is_raw and rollout.temperature != 1:
-        key = f"{ROLLOUT}.logprobs_mode"
-        fix = Line(f"{key}=processed_logprobs")
-        yield Problem(key, "raw_logprobs", why=f"{why} at temperature 1, and the policy's are not", fix=fix)
-    if not is_raw and (rollout.top_p < 1 or rollout.top_k > 0):
+    """Warn of log-probs of the rollout that are those of another distribution than the policy's."""
+    rollout, correction = config.actor_rollout_ref.rollout, _correction(config)
+    is_raw = setting(config, _RETURNED) == "raw_logprobs"
+    if correction and is_raw and rollout.temperature != 1:
+        yield Problem(
+            _RETURNED,
+            "raw_logprobs",
+            why=f"{correction} compares them, at temperature 1, with the policy's at temperature "
+            f"{rollout.temperature}",
+            fix=Line(f"{_RETURNED}=processed_logprobs"),
+        )
+    if correction.startswith(BYPASS) and not is_raw and (rollout.top_p < 1 or rollout.top_k > 0):
         name = "top_p" if rollout.top_p < 1 else "top_k"
         yield Problem(
             f"{ROLLOUT}.{name}",
             rollout[name],
-            why=f"{why} of the truncated distribution, and the policy's are of the whole: every ratio is too "
-            "small, that of a response by the product over its tokens",
+            why=f"with {correction} the old log-probs are the rollout's, of the truncated distribution, and "
+            "the policy's are of the whole: every ratio is too small, that of a response by the product over "
+            "its tokens",
             fix=Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1", more=f", or {BYPASS}=false"),
         )
 
@@ -279,13 +302,13 @@ def check_pf_ppo(config: DictConfig) -> None:
 
 
 def check_groups(config: DictConfig) -> None:
-    """Refuse settings that break up groups.
+    """Refuse settings that break up groups, or mini-batches, of which the loss needs the whole.
 
     Raises:
         SettingError: the first wrong setting.
     """
-    actor, mode = config.actor_rollout_ref.actor, setting(config, MODE)
-    if mode in TRAINER_MODES and actor.shuffle:
+    actor, mode, loss = config.actor_rollout_ref.actor, setting(config, MODE), catalogue.loss_of(config)
+    if mode in TRAINER_MODES and actor.shuffle and loss is not None and loss.needs is not None:
         raise SettingError(
             f"{ACTOR}.shuffle",
             True,

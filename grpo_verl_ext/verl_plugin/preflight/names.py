@@ -9,10 +9,20 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
-from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, FAILED, LOSSES, PRESETS, Estimator, left_to_user
+from grpo_verl_ext.catalogue import (
+    ALGORITHMS,
+    ESTIMATORS,
+    FAILED,
+    LOSSES,
+    PRESETS,
+    Estimator,
+    check_one_preset,
+    left_to_user,
+)
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting
 from grpo_verl_ext.verl_plugin.algorithms import is_of
@@ -90,11 +100,13 @@ _OF_OTHER_CHECKS = f"{ACTOR}.ppo_mini_batch_size"
 
 
 def check_preset(config: DictConfig) -> None:
-    """Refuse an ``algorithm.grpo_ext.preset`` that is none of the package's.
+    """Refuse an ``algorithm.grpo_ext.preset`` that is none of the package's, and several presets.
 
     Raises:
-        SettingError: an unknown name.
+        SettingError: an unknown name, or a command with several.
     """
+    if HydraConfig.initialized():
+        check_one_preset(HydraConfig.get().overrides.task)
     name = written(config.algorithm).get("preset")
     if name in FAILED:
         raise SettingError(

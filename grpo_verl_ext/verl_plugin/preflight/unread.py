@@ -10,10 +10,12 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, GroupLoss, VerlsLoss
 from grpo_verl_ext.catalogue.record import CLIPS
+from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, POLICY_LOSS, SECTION, setting
-from grpo_verl_ext.verl_plugin.config import written
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, written
 from grpo_verl_ext.verl_plugin.preflight.names import replaced
+from grpo_verl_ext.verl_plugin.usage import PREFIX
 
 _ANCHOR = f"{SECTION}.gvpo_anchor"
 _BOTH_SIDES, _SIDES = "clip_ratio", ("clip_ratio_low", "clip_ratio_high")
@@ -30,12 +32,31 @@ def check_unread_options(config: DictConfig) -> None:
     Raises:
         SettingError: the first option that has another value than its default, and that nothing reads.
     """
+    _check_sections_of_modes(config)
     by_command = replaced(config)
     if LOSS not in by_command:
         _check_options_of_losses(config)
         _check_anchor(config)
     if ESTIMATOR not in by_command:
         _check_rewards(config)
+
+
+def _check_sections_of_modes(config: DictConfig) -> None:
+    for mode in TRAINER_MODES:
+        key, verls = f"trainer.v1.{mode}", f"trainer.v1.{mode.removeprefix(PREFIX)}"
+        if section := setting(config, key):
+            values = leaves({verls: section})
+            raise SettingError(
+                key,
+                section,
+                why="verl reads the section of its own mode",
+                valid=verls,
+                fix=Line(
+                    *(f"{name}={as_typed(value)}" for name, value in values),
+                    without=(key,),
+                    more=f", without {key}",
+                ),
+            )
 
 
 def _check_options_of_losses(config: DictConfig) -> None:

@@ -8,7 +8,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.catalogue.verls import OVERLONG_MANAGER, overlong_punishment
+from grpo_verl_ext.catalogue.verls import (
+    OVERLONG_MANAGER,
+    advise_punishment,
+    asks_model_alone,
+    overlong_punishment,
+)
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
@@ -26,6 +31,7 @@ from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template
 
 _SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 """Metrics of dynamic sampling that are the shaped reward, not the correctness of the answer."""
+_SAMPLER = "trainer.v1.sampler.custom_sampler"
 
 
 def check_rewards(config: DictConfig) -> None:
@@ -158,7 +164,7 @@ def check_reward_model(config: DictConfig) -> None:
 
 def _check_server(config: DictConfig, *, rule_weight: float) -> None:
     """Refuse verl's reward server where verl would not ask this manager, or not with what its rule needs."""
-    if config.reward.custom_reward_function.path is None:
+    if asks_model_alone(config):
         raise SettingError(
             "reward.custom_reward_function.path",
             None,
@@ -282,9 +288,23 @@ def _check_dynamic_sampling(config: DictConfig) -> None:
 
 
 def _advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
-    """Warn of dynamic sampling by a shaped reward; DAPO uses correctness, arXiv 2503.14476, eq. 11."""
+    """Warn of dynamic sampling by a shaped reward, or left to a sampler that may not know of it.
+
+    DAPO samples by correctness, arXiv 2503.14476, eq. 11.
+    """
     groups, shaping = config.algorithm.get("filter_groups"), overlong_punishment(config)
-    if groups and groups.enable and groups.metric in _SHAPED and shaping:
+    if not groups or not groups.enable:
+        return
+    path = setting(config, f"{_SAMPLER}.path")
+    if path and setting(config, f"{_SAMPLER}.name"):
+        yield Problem(
+            f"{_SAMPLER}.path",
+            path,
+            why="verl then leaves the dynamic sampling of algorithm.filter_groups to that sampler",
+            valid="null, or a sampler that reads algorithm.filter_groups",
+            fix=Line(f"{_SAMPLER}.path=null", more=", or algorithm.filter_groups.enable=false"),
+        )
+    if groups.metric in _SHAPED and shaping:
         key = "algorithm.filter_groups.metric"
         yield Problem(
             key,
@@ -350,6 +370,7 @@ REWARD_MODELS = Feature(
     advice={
         "dynamic-sampling": _advise_dynamic_sampling,
         "budgets": _advise_budgets,
+        "punishment": advise_punishment,
         "legacy-reward": _advise_legacy_sections,
     },
 )

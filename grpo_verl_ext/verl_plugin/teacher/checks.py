@@ -7,7 +7,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.verls import advise_no_filter
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import CORRECTION, DISTILLATION, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import Options, TeacherOptions, written
@@ -147,12 +146,6 @@ def _advise_temperature(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-def _advise_filter(config: DictConfig) -> Iterator[Problem]:
-    """Warn of dynamic sampling, which leaves prompts out by their rewards."""
-    if has_teacher(config):
-        yield from advise_no_filter(config, "which the teacher would pull, too")
-
-
 _REFUSED = ("loss_mode", "forward_kl_topk")
 """The setting of verl's distillation loss that `preflight.support` refuses."""
 
@@ -185,7 +178,6 @@ TEACHER = Feature(
     checks={"teacher": _check_teacher},
     advice={
         "teacher-temperature": _advise_temperature,
-        "teacher-filter": _advise_filter,
         "distillation-loss": _advise_distillation_loss,
     },
     trainer="teacher.trainer:TeacherMixin",

@@ -297,14 +297,19 @@ class TestGroups:
         assert tuple(ours) == TRAINER_MODES
 
     @pytest.mark.parametrize("mode", TRAINER_MODES)
-    def test_shuffling_tears_groups(self, config: Config, mode: str) -> None:
-        message = refusal(config(trainer__v1__trainer_mode=mode, actor_rollout_ref__actor__shuffle=True))
+    def test_shuffling_tears_groups(self, gvpo: Config, mode: str) -> None:
+        message = refusal(gvpo(trainer__v1__trainer_mode=mode, actor_rollout_ref__actor__shuffle=True))
         assert message == (
             f"actor_rollout_ref.actor.shuffle is true, but trainer.v1.trainer_mode={mode} keeps the "
             f"responses of a prompt in one optimizer step, and each rank shuffles its own rows; "
             f"valid is false. "
             f"Type: actor_rollout_ref.actor.shuffle=false"
         )
+
+    @pytest.mark.parametrize("mode", TRAINER_MODES)
+    def test_a_loss_without_groups_may_shuffle(self, config: Config, mode: str) -> None:
+        shuffled = config(trainer__v1__trainer_mode=mode, actor_rollout_ref__actor__shuffle=True)
+        assert preflight.check_training(shuffled) is None
 
     def test_verls_trainer_may_shuffle(self, config: Config) -> None:
         assert preflight.check_training(config(actor_rollout_ref__actor__shuffle=True)) is None

@@ -1,6 +1,7 @@
 """Test that a preset whose values the command replaces is named once, first, with all that replaces them."""
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from grpo_verl_ext import catalogue
@@ -117,6 +118,20 @@ def test_a_preset_that_is_not_there() -> None:
     config = composed(["+algo=grpo", "algorithm.grpo_ext.preset=grop", ENGINE])
     assert list(advise_preset(config)) == []
     with pytest.raises(SettingError, match=r"preset is grop; valid are bnpo, .*\. Type: \+algo=grpo$"):
+        check_preset(config)
+
+
+def test_two_presets_of_a_trainings_own_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl's driver composes it; another program's group ``algo`` may have several values of its own."""
+    config, hydra = composed(["+algo=gmpo", ENGINE]), HydraConfig.instance()
+    for words in (["+algo=[gmpo]"], ["+algo=[gmpo,their_own]"], ["theirs=[dapo,gmpo]"]):
+        monkeypatch.setattr(hydra, "cfg", OmegaConf.create({"hydra": {"overrides": {"task": words}}}))
+        check_preset(config)
+    words = ["+algo=[dapo,gmpo]"]
+    monkeypatch.setattr(hydra, "cfg", OmegaConf.create({"hydra": {"overrides": {"task": words}}}))
+    with pytest.raises(
+        SettingError, match=r"\+algo is \[dapo,gmpo\], but .* Type: \+algo=gmpo, or \+algo=dapo$"
+    ):
         check_preset(config)
 
 
