@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -12,9 +11,8 @@ import psutil
 import pytest
 import torch
 from transformers import AutoModelForTokenClassification, AutoTokenizer
-from verl_runs import UNTESTED, Run, started, train, wait_for
+from verl_runs import UNTESTED, killed_after, train
 
-from grpo_verl_ext.runs.metrics import read_metrics
 from grpo_verl_ext.utils.measured import largest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -72,19 +70,6 @@ def of_a_step_model(folder: Path) -> tuple[str, ...]:
         "reward.reward_manager.name=rule_and_model",
         *(f"+{section}.path={folder}", f"+{section}.weight={MODEL_WEIGHT}"),
     )
-
-
-def killed_after(step: int, *overrides: str, algo: str, folder: Path) -> tuple[Run, list[psutil.Process]]:
-    """What the driver had logged when SIGKILL met it, and the processes that it had started."""
-    log, metrics = folder / "killed.log", folder / "metrics.jsonl"
-    driver = started(*overrides, algo=algo, folder=folder, log=log)
-    try:
-        wait_for(lambda: step in read_metrics(folder.glob(metrics.name)), process=driver, seconds=600)
-        processes = psutil.Process(driver.pid).children(recursive=True)
-    finally:
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
-    return Run(driver.returncode, log, read_metrics([metrics])), processes
 
 
 def right_steps_of_wrong_answers_are_reinforced(rows: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Test distillation by GVPO through verl's whole pipeline: a teacher with its own tokenizer, which dies."""
+"""Test distillation by GVPO through verl's whole pipeline: two tokenizers, a teacher that dies, a kill."""
 
 import json
 import math
@@ -12,10 +12,10 @@ import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from verl_runs import started, train, wait_for
+from verl_runs import killed_after, started, train, wait_for
 
 from grpo_verl_ext.runs.metrics import read_metrics
-from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
+from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS, TaskSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -35,10 +35,10 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def overrides(teacher: Path, folder: Path) -> tuple[str, ...]:
+def overrides(teacher: Path, folder: Path, *, reads: str) -> tuple[str, ...]:
     return (
         f"distillation.teacher_models.teacher_model.model_path={teacher}",
-        "++algorithm.grpo_ext.teacher.reads=text",
+        f"++algorithm.grpo_ext.teacher.reads={reads}",
         f"trainer.rollout_data_dir={folder / 'rollouts'}",
         *("trainer.total_training_steps=3", "trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=1"),
         *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.resume_mode=auto"),
@@ -78,7 +78,9 @@ def kill_the_teachers_engine(driver: int) -> None:
 
 def test_another_tokenizer_and_a_teacher_that_dies(teacher: Path, tmp_path: Path) -> None:
     log = tmp_path / "first.log"
-    driver = started(*overrides(teacher, tmp_path), algo="gvpo_distill", folder=tmp_path, log=log)
+    driver = started(
+        *overrides(teacher, tmp_path, reads="text"), algo="gvpo_distill", folder=tmp_path, log=log
+    )
     try:
         wait_for(lambda: 1 in read_metrics(tmp_path.glob("metrics.jsonl")), process=driver, seconds=600)
         kill_the_teachers_engine(driver.pid)
@@ -90,7 +92,9 @@ def test_another_tokenizer_and_a_teacher_that_dies(teacher: Path, tmp_path: Path
         rf"TeacherError: the teacher {teacher} gave no log-probs in 3 attempts, of which the last", said
     )
     time.sleep(1)
-    resumed = train(*overrides(teacher, tmp_path), algo="gvpo_distill", folder=tmp_path).require_success()
+    resumed = train(
+        *overrides(teacher, tmp_path, reads="text"), algo="gvpo_distill", folder=tmp_path
+    ).require_success()
     assert max(resumed.metrics) == 3
     assert "Resuming from" in resumed.log.read_text(errors="replace")
     assert all(norm > 0 for norm in resumed.series("actor/grad_norm"))
@@ -102,3 +106,21 @@ def test_another_tokenizer_and_a_teacher_that_dies(teacher: Path, tmp_path: Path
     # Both in fp32, by other kernels: some 1e-6 a token.
     wanted = mean_log_prob(teacher, with_text)
     assert found["distill/sampled/teacher_log_prob"] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_the_same_tokenizer_killed_and_resumed(tmp_path: Path) -> None:
+    teacher, tokenizer = tmp_path / "teacher", build_tokenizer()
+    build_model(TaskSettings(), tokenizer, seed=3).save_pretrained(teacher)
+    tokenizer.save_pretrained(teacher)
+    words = overrides(teacher, tmp_path, reads="tokens")
+    first, _ = killed_after(2, *words, algo="gvpo_distill", folder=tmp_path)
+    resumed = train(*words, algo="gvpo_distill", folder=tmp_path).require_success()
+    assert sorted(resumed.metrics) == [3], "training began anew instead of resuming"
+    assert "Resuming from" in resumed.log.read_text(errors="replace")
+    for run in (first, resumed):
+        assert all(norm > 0 for norm in run.series("actor/grad_norm"))
+        assert run.series("distill/without_text") == [0.0] * len(run.metrics)
+    # of a model with random weights
+    kl = [*first.series("distill/kl_estimate"), *resumed.series("distill/kl_estimate")]
+    assert kl[0] > 10
+    assert kl == sorted(kl, reverse=True)

@@ -2,12 +2,15 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from grpo_verl_ext.runs.metrics import Metrics, read_metrics
 
@@ -97,3 +100,16 @@ def wait_for(condition: Callable[[], bool], *, process: subprocess.Popen[bytes],
         assert process.poll() is None, f"the run ended early with status {process.returncode}"
         assert time.monotonic() < end, f"nothing after {seconds} s"
         time.sleep(0.5)
+
+
+def killed_after(step: int, *overrides: str, algo: str, folder: Path) -> tuple[Run, list[psutil.Process]]:
+    """What the driver had logged when SIGKILL met it, and the processes that it had started."""
+    log, metrics = folder / "killed.log", folder / "metrics.jsonl"
+    driver = started(*overrides, algo=algo, folder=folder, log=log)
+    try:
+        wait_for(lambda: step in read_metrics(folder.glob(metrics.name)), process=driver, seconds=600)
+        processes = psutil.Process(driver.pid).children(recursive=True)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    return Run(driver.returncode, log, read_metrics([metrics])), processes
