@@ -131,7 +131,8 @@ INPUTS = (
 )
 """Keys of the files that a training is made from."""
 _TEACHERS = "distillation.teacher_models"
-_LATER_INPUTS = (f"{SECTION}.gold_responses.files", f"{SECTION}.rewarded_responses.files", _TEACHERS)
+_MEASURED = (f"{SECTION}.gold_responses.files", f"{SECTION}.rewarded_responses.files")
+_LATER_INPUTS = (*_MEASURED, _TEACHERS)
 """Keys and a section of more such files, which records have only since 27 November 2026."""
 
 
@@ -142,7 +143,7 @@ def inputs_of(config: DictConfig) -> dict[str, str]:
     """
     found = {}
     teachers = [f"{_TEACHERS}.{name}.model_path" for name in OmegaConf.select(config, _TEACHERS) or ()]
-    for key in (*INPUTS, *_LATER_INPUTS[:-1], *teachers):
+    for key in (*INPUTS, *_MEASURED, *teachers):
         named = OmegaConf.select(config, key)
         paths = [named] if isinstance(named, str) else named or []
         for place, path in enumerate(paths):

@@ -317,7 +317,7 @@ def check_groups(config: DictConfig) -> None:
             valid="false",
             fix=Line(f"{ACTOR}.shuffle=false"),
         )
-    loss, n, key = catalogue.loss_of(config), config.actor_rollout_ref.rollout.n, f"{ACTOR}.rollout_n"
+    n, key = config.actor_rollout_ref.rollout.n, f"{ACTOR}.rollout_n"
     if loss is not None and catalogue.counts_prompts(loss) and setting(config, key, n) != n:
         raise SettingError(
             key,
