@@ -1,23 +1,18 @@
 """Test the example's reward for equations on GSM8K."""
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from module_files import load_module
 
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
     file = Path(__file__).parents[2] / "examples" / "rewards" / "gsm8k_steps.py"
-    spec = importlib.util.spec_from_file_location("gsm8k_steps", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(file)
 
 
 def test_each_equation_and_the_answer_are_steps(example: ModuleType) -> None:

@@ -1,6 +1,5 @@
 """Test the example that makes a teacher and its responses, with a tiny task."""
 
-import importlib.util
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from module_files import load_module
 from transformers import AutoTokenizer
 
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
@@ -20,11 +20,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "chain_sum_teacher.py"
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny: TaskSettings) -> ModuleType:
     """The example's module, on a tiny task, with three prompts and two responses to each."""
-    spec = importlib.util.spec_from_file_location("chain_sum_teacher", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_module(EXAMPLE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path / "cache"))
     # Enough steps to end a response now and then.

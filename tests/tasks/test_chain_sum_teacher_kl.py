@@ -1,12 +1,12 @@
 """Test the example that computes KL(teacher ‖ student) of a comparison's students."""
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from module_files import load_module
 from transformers import AutoTokenizer
 
 from grpo_verl_ext.tasks.causal_lm import IGNORED_LABEL
@@ -23,12 +23,7 @@ QUESTIONS = {
 
 @pytest.fixture
 def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("chain_sum_teacher_kl", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(EXAMPLE)
 
 
 def test_the_exact_kl_of_two_coins(example: ModuleType) -> None:

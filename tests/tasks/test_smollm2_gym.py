@@ -1,11 +1,11 @@
 """Test the example that warm-starts SmolLM2 on a task of reasoning-gym, with a tiny model."""
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from module_files import load_module
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_verl_ext.rewards.reasoning_gym import score_whole_response
@@ -18,11 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2_gym.py"
 def example(monkeypatch: pytest.MonkeyPatch, converted: Path) -> ModuleType:
     """The example's module, with few rows and no step of a warm start."""
     pytest.importorskip("reasoning_gym", reason="pip install reasoning-gym runs it")
-    spec = importlib.util.spec_from_file_location("smollm2_gym", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_module(EXAMPLE)
     for name, value in {"TRAIN_ROWS": 70, "TEST_ROWS": 5, "START": 0.0}.items():
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(module, "smollm2_folder", lambda: converted)
