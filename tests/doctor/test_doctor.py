@@ -4,15 +4,13 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import pandas
 import pytest
 import verl
+from embedded_task import make_embedded_task
 from processes import Python
 from typer.testing import CliRunner
 
@@ -22,10 +20,6 @@ from grpo_verl_ext.doctor import configuration, environment
 from grpo_verl_ext.doctor.configuration import LARGEST_RANK, all_findings
 from grpo_verl_ext.doctor.environment import seen_here
 from grpo_verl_ext.doctor.known_verl import KnownVerl
-from grpo_verl_ext.tasks.chain_sum import prepared
-from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
-from grpo_verl_ext.tasks.folders import TEST, TRAIN
 from grpo_verl_ext.utils.errors import Finding, Line, Severity
 from grpo_verl_ext.utils.which_verl import which_verl
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -71,16 +65,7 @@ def test_every_preset_passes_without_a_word(whole: list[str], preset: str) -> No
 def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The embedded task, as in a folder that `prepare` has finished."""
     folder = tmp_path_factory.mktemp("chain_sum") / "seed-1"
-    tiny = TaskSettings(width=32, layers=1, heads=1, feed_forward=32)
-
-    def build(unfinished: Path) -> dict[str, Any]:
-        build_model(tiny, build_tokenizer(), seed=1).save_pretrained(unfinished / prepared.MODEL_FOLDER)
-        for name in (TRAIN, TEST):
-            pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(unfinished / name)
-        numbers = {"sampled_accuracy": 0.25, "greedy_accuracy": 1.0, "temperature": 1.0, "seconds": 1.0}
-        return {"format": prepared.FORMAT, "seed": 1, "versions": {}, "measured_prompts": 512, **numbers}
-
-    prepared.place(folder).make(asdict(tiny), build, force=False)
+    make_embedded_task(folder)
     return ["+task=chain_sum", f"task.folder={folder}"]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas
 import pytest
 import yaml
+from embedded_task import make_embedded_task
 from omegaconf import DictConfig
 from ray_cluster import QUIET, free_ports, ray_head
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -37,6 +38,8 @@ TRAININGS = [
     # distill.sh; a reward function with several rewards
     and algo not in ("gvpo_distill", "gdpo")
 ]
+EMBEDDED = [algo for algo in ESTIMATORS if algo not in ("gvpo_distill", "gdpo")]
+"""Presets that train the embedded task with no more than their name."""
 BUDGET = {"gsm8k": 1024, "math": 3000}
 # a fifth, rounded down
 OVERLONG_BUFFER = {"gsm8k": 204, "math": 600}
@@ -102,6 +105,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"MODEL": str(model), "DATA": str(data)}
 
 
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("chain_sum") / "seed-1"
+    make_embedded_task(folder)
+    return folder
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(ROOT)))
 class TestShell:
     def test_bash_can_read_it(self, script: Path) -> None:
@@ -135,6 +145,18 @@ class TestTrainings:
             assert list(preflight.warnings(config)) == []
             validate_config(config, need_reference_policy(config), need_critic(config))
             assert_that_verls_workers_would_accept(config, ranks=gpus * nodes)
+
+    @pytest.mark.parametrize("algo", EMBEDDED)
+    def test_verl_accepts_the_embedded_task_on_one_gpu(
+        self, algo: str, started: Started, embedded: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("VERL_PLATFORM", "nvidia")
+        config = configured(started("chain_sum.sh", f"task.folder={embedded}", ALGO=algo))
+        preflight.check_training(config)
+        assert list(preflight.warnings(config)) == []
+        validate_config(config, need_reference_policy(config), need_critic(config))
+        assert_that_verls_workers_would_accept(config, ranks=1)
+        assert (config.task.name, config.algorithm.adv_estimator) == ("chain_sum", ESTIMATORS[algo])
 
     def test_distillation_is_accepted_at_every_size(
         self, started: Started, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
