@@ -30,7 +30,10 @@ _MODULES = (
 """The beginnings of such modules' names, and the folder of the presets."""
 _NEWER = ("verl.trainer.ppo.v1", "verl.plugin")
 """Modules of newer versions."""
-_NEWER_KEYS = ("trainer.use_v1", "trainer.v1", "algorithm.filter_groups", "actor_rollout_ref.rollout.seed")
+_NEWER_KEYS = (
+    *("trainer.use_v1", "trainer.v1", "algorithm.filter_groups"),
+    *("actor_rollout_ref.rollout.seed", "actor_rollout_ref.rollout.full_determinism"),
+)
 _CUT_RESPONSES = "local_sum = loss * routed_num_tokens / dp_size"
 """Of Megatron's context parallelism, which `check_context_parallel` refuses with older versions."""
 

@@ -2,6 +2,7 @@
 
 import versions
 
+from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.utils.which_verl import TESTED, TESTED_LOSSES
 
 
@@ -26,3 +27,7 @@ def test_every_tested_version_has_a_column() -> None:
 def test_every_cell_of_the_tested_versions_was_run() -> None:
     assert set(rows()) == {"", *versions.CELLS}
     assert all(cell for cells in rows().values() for cell in cells[1:])
+
+
+def test_the_script_knows_which_checks_ask_for_what_only_a_user_has() -> None:
+    assert versions.presets() == f"{len(PRESETS)} of {len(PRESETS)}"

@@ -114,7 +114,7 @@ def presets() -> str:
 
     passed, refused = list[str](), list[str]()
     for name in PRESETS:
-        checks = _errors(f"+algo={name}") - {"teacher", "reported-steps"}  # which only a user has
+        checks = _errors(f"+algo={name}") - {"teacher", "reported-steps", "reported-rewards"}  # a user's
         assert checks <= {"tier", "verls-aggregation"}, (name, checks)
         (refused if checks else passed).append(name)
     without = f"; refused: {', '.join(f'`{name}`' for name in refused)}" if refused else ""
