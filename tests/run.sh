@@ -33,9 +33,14 @@ else
   start=$!
   bash tests/contract/against.sh 0.9.0
   wait "$start"
-  if (($#)); then export FUZZ_TIMES=3; fi
-  # More than the two cores of a small machine: some tests wait for Ray, or for a process that they ended.
-  "${parallel[@]}" -m "not e2e" --numprocesses 3 "$@"
-  # Two trainings at a time, and nothing else: while one starts, it uses a single core.
-  "${parallel[@]}" -m e2e "$@"
+  # More processes than the two cores of a small machine: some tests wait for Ray, or for a process that they ended.
+  if (($#)); then
+    export FUZZ_TIMES=3
+    "${parallel[@]}" -m "not e2e" --numprocesses 3 "$@"
+    # Two trainings at a time, and nothing else: while one starts, it uses a single core.
+    "${parallel[@]}" -m e2e "$@"
+  else
+    # Its one training waits for much, beside which the other tests go on.
+    "${parallel[@]}" --numprocesses 3
+  fi
 fi
