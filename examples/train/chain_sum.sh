@@ -3,7 +3,8 @@
 #
 #   ALGO=dapo bash examples/train/chain_sum.sh [key=value …]
 #
-# ALGO=gvpo was run on one H200 (docs/gpus.md); another ALGO was not run on a GPU. Tests compose each and validate it.
+# The command below was run with gvpo on one H200 (docs/gpus.md): typed out, with prepared data, a second logger and no dashboard
+# of Ray. Another ALGO was not run on a GPU. Tests compose each and validate it.
 set -xeuo pipefail
 
 # a file of grpo_verl_ext/config/algo

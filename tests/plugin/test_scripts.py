@@ -30,16 +30,14 @@ ESTIMATORS = {
     preset.stem: yaml.safe_load(preset.read_text(encoding="utf-8"))["algorithm"]["adv_estimator"]
     for preset in sorted(PRESETS.glob("*.yaml"))
 }
+NAMED_ALONE = [algo for algo in ESTIMATORS if algo not in ("gvpo_distill", "gdpo")]
+"""Presets that need no more than their name: no teacher, and no reward function with several rewards."""
 TRAININGS = [
     (task, algo)
     for task in ("gsm8k", "math")
-    for algo in ESTIMATORS
+    for algo in NAMED_ALONE
     if (task, algo) != ("math", "grpo_process")
-    # distill.sh; a reward function with several rewards
-    and algo not in ("gvpo_distill", "gdpo")
 ]
-EMBEDDED = [algo for algo in ESTIMATORS if algo not in ("gvpo_distill", "gdpo")]
-"""Presets that train the embedded task with no more than their name."""
 BUDGET = {"gsm8k": 1024, "math": 3000}
 # a fifth, rounded down
 OVERLONG_BUFFER = {"gsm8k": 204, "math": 600}
@@ -146,7 +144,7 @@ class TestTrainings:
             validate_config(config, need_reference_policy(config), need_critic(config))
             assert_that_verls_workers_would_accept(config, ranks=gpus * nodes)
 
-    @pytest.mark.parametrize("algo", EMBEDDED)
+    @pytest.mark.parametrize("algo", NAMED_ALONE)
     def test_verl_accepts_the_embedded_task_on_one_gpu(
         self, algo: str, started: Started, embedded: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
