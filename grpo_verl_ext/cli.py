@@ -380,8 +380,9 @@ def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
     from grpo_verl_ext.iterate.terminal import run_iterate
     from grpo_verl_ext.runs.child_process import ProcessFailedError
     from grpo_verl_ext.runs.metrics import CorruptMetricsError
+    from grpo_verl_ext.runs.provenance import CheckoutError
 
-    errors = (IterateError, ProcessFailedError, CorruptMetricsError)
+    errors = (IterateError, ProcessFailedError, CorruptMetricsError, CheckoutError)
     with one_message("iterate", *errors, elsewhere=_ANOTHER_FOLDER):
         run_iterate(read_settings(config, overrides or []))
 
@@ -443,8 +444,9 @@ def _ablate_run(
     To resume after a kill, run the same command again. Exit status 1: not all runs are finished.
     """
     from grpo_verl_ext.ablation.declaration.grid import AblationError, read_grid
+    from grpo_verl_ext.runs.provenance import CheckoutError
 
-    with one_message("ablate", AblationError, extra="ablation", elsewhere=_ANOTHER_FOLDER):
+    with one_message("ablate", AblationError, CheckoutError, extra="ablation", elsewhere=_ANOTHER_FOLDER):
         from grpo_verl_ext.ablation.terminal import run_grid
 
         settings = read_grid(grid, overrides or [])
@@ -516,8 +518,10 @@ def _ablate_reproduce(
     To resume after a kill, run the same command again. Exit status 1: something is not the same to the bit.
     """
     from grpo_verl_ext.ablation.declaration.grid import AblationError
+    from grpo_verl_ext.runs.provenance import CheckoutError
 
-    with one_message("ablate", AblationError, extra="ablation", elsewhere="--output <another folder>"):
+    errors = (AblationError, CheckoutError)
+    with one_message("ablate", *errors, extra="ablation", elsewhere="--output <another folder>"):
         from grpo_verl_ext.ablation.terminal import reproduce
 
         if not reproduce(source, run, _plugin(), output):

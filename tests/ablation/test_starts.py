@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.running import checks
+from grpo_verl_ext.ablation.running import checks, inputs
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.tasks.chain_sum.prepared import FORMAT, TaskManifest
@@ -170,7 +170,7 @@ class TestInputs:
             "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a  config.json\n"
             "6b51d431df5d7f141cbececcf79edf3dd861c3b4069f0b11661a3eefacbba918  part/weights\n"
         )
-        found = checks.inputs_of(config)
+        found = inputs.inputs_of(config)
         assert found == {
             "actor_rollout_ref.model.path": hashlib.sha256(lines.encode()).hexdigest(),
             "data.train_files": abc,
@@ -187,5 +187,48 @@ class TestInputs:
 
         (model / "part" / "weights").write_bytes(b"13")
         assert (
-            checks.inputs_of(config)["actor_rollout_ref.model.path"] != found["actor_rollout_ref.model.path"]
+            inputs.inputs_of(config)["actor_rollout_ref.model.path"] != found["actor_rollout_ref.model.path"]
         )
+
+    def test_reward_models_and_code_of_the_users(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A function or a loss is the file of its module, which is not imported."""
+        for name in ("model", "by_file.py", "inputs_test_rewards.py", "inputs_test_losses.py"):
+            (tmp_path / name).write_text("raise AssertionError\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "json, inputs_test_losses, not_installed")
+        model = str(tmp_path / "model")
+        weights = {
+            "correctness": 1.0,
+            f"{tmp_path}/by_file.py:f": 1.0,
+            "inputs_test_rewards.f": 0.5,
+            "not_installed.f": 0.5,
+        }
+        config = OmegaConf.create(
+            {
+                "algorithm": {
+                    "grpo_ext": {
+                        "reward_model": {"path": model},
+                        "reward_models": {"terse": {"path": model}, "hub": {"path": "some/where"}},
+                        "step_reward_model": {"path": model},
+                    }
+                },
+                "critic": {"model": {"path": model}},
+                "reward": {"custom_reward_function": {"reward_kwargs": {"weights": weights}}},
+            }
+        )
+        found = inputs.inputs_of(config)
+        functions = "reward.custom_reward_function.reward_kwargs.weights"
+        assert found.keys() == {
+            "algorithm.grpo_ext.reward_model.path",
+            "algorithm.grpo_ext.reward_models.terse.path",
+            "algorithm.grpo_ext.step_reward_model.path",
+            "critic.model.path",
+            f"{functions}.{tmp_path}/by_file.py:f",
+            f"{functions}.inputs_test_rewards.f",
+            *("VERL_USE_EXTERNAL_MODULES", "VERL_USE_EXTERNAL_MODULES[1]"),
+        }
+        (tmp_path / "inputs_test_losses.py").write_text("x = 1\n")
+        again = inputs.inputs_of(config)
+        assert {key for key in found if again[key] != found[key]} == {"VERL_USE_EXTERNAL_MODULES[1]"}

@@ -234,6 +234,19 @@ def test_a_changed_declaration_is_refused_before_anything_is_prepared(run, verl:
 CHANGED_SOURCES = "0123456789ab" + "0" * 28 + "+changes"
 
 
+def test_a_start_that_is_not_compared_leaves_the_grid_undecided(run, verl: Verl, tmp_path: Path) -> None:
+    """Its files are those of a run at another commit; to run the same again would train nothing."""
+    assert run().exit_code == 0
+    file = tmp_path / "out" / "a" / "seed-5" / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"git_revision": "def"}))
+    again = run()
+    assert again.exit_code == 1
+    said = " ".join(again.output.split())
+    assert "is left out: its commit is def" in said
+    assert "the verdicts are not final" in said
+    assert "run the same `ablate run` again" not in said
+
+
 class TestChangedSources:
     def test_no_run_of_a_declared_comparison_begins(
         self, run, verl: Verl, tmp_path: Path, monkeypatch

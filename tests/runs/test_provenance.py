@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.runs.provenance import git_revision, machine, versions
+from grpo_verl_ext.runs.provenance import CheckoutError, git_revision, machine, versions
 
 
 def test_what_decides_the_numbers_is_recorded() -> None:
@@ -69,3 +69,11 @@ class TestRevision:
         assert git_revision(installed) is None, "inside a checkout of something else"
         monkeypatch.setenv("PATH", str(tmp_path))
         assert git_revision(sources) is None
+
+    def test_a_checkout_that_git_refuses_to_read_is_named(
+        self, sources: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One of another user, as where a container's root reads a mounted checkout."""
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+        with pytest.raises(CheckoutError, match=r"git config --global --add safe\.directory"):
+            git_revision(sources)

@@ -22,6 +22,7 @@ from grpo_verl_ext.ablation.statistics.pairs import (
     MANY,
     POWER,
     Spread,
+    finished_starts,
     first_spread,
     power,
     smallest_difference,
@@ -196,7 +197,7 @@ def run_until_decided(
         train: trains the runs of these seeds that are not finished; returns whether all are finished then.
 
     Returns:
-        Whether all runs are finished, so that the verdicts are final.
+        Whether the runs of all these starts are finished and compared, so that the verdicts are final.
 
     Raises:
         AblationError: a run lacks the primary.
@@ -213,10 +214,10 @@ def run_until_decided(
     if count > first and not train(settings.seeds[:count]):
         return False
     analysis = analyse(read_results(folder))
-    sentences = [each.sentence for each in analysis.verdicts] + [each.sentence for each in analysis.checks]
-    for sentence in sentences:
-        console.print(sentence)
-    return True
+    sentences = [each.sentence for each in (*analysis.verdicts, *analysis.checks)]
+    for line in (*sentences, *analysis.missing, *analysis.warnings):
+        console.print(line)
+    return finished_starts(analysis.results, count) == count
 
 
 def _decision(settings: GridSettings, spread: Spread, count: int) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun, GridSettings, runs_of
+from grpo_verl_ext.ablation.running.inputs import STARTS, is_later
 from grpo_verl_ext.ablation.running.state import Record
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.tasks.chain_sum.prepared import (
@@ -23,8 +24,7 @@ from grpo_verl_ext.tasks.chain_sum.prepared import (
 )
 from grpo_verl_ext.tasks.folders import PreparedFolderError
 from grpo_verl_ext.utils.errors import as_typed
-from grpo_verl_ext.utils.files import sha256_of_all
-from grpo_verl_ext.utils.keys import SECTION, key_of
+from grpo_verl_ext.utils.keys import key_of
 
 
 @dataclass(frozen=True)
@@ -125,34 +125,6 @@ def check_starts(runs: Sequence[GridRun], configs: Mapping[str, DictConfig], plu
         )
 
 
-INPUTS = (
-    *("actor_rollout_ref.model.path", "data.train_files", "data.val_files"),
-    *("reward.custom_reward_function.path", "reward.reward_model.model_path"),
-)
-"""Keys of the files that a training is made from."""
-_TEACHERS = "distillation.teacher_models"
-_MEASURED = (f"{SECTION}.gold_responses.files", f"{SECTION}.rewarded_responses.files")
-_LATER_INPUTS = (*_MEASURED, _TEACHERS)
-"""Keys and a section of more such files, which records have only since 27 November 2026."""
-
-
-def inputs_of(config: DictConfig) -> dict[str, str]:
-    """Return the SHA-256 of models, data and reward function that are on this machine, by key.
-
-    A list's second file has the key ``data.train_files[1]``.
-    """
-    found = {}
-    teachers = [f"{_TEACHERS}.{name}.model_path" for name in OmegaConf.select(config, _TEACHERS) or ()]
-    for key in (*INPUTS, *_MEASURED, *teachers):
-        named = OmegaConf.select(config, key)
-        paths = [named] if isinstance(named, str) else named or []
-        for place, path in enumerate(paths):
-            local = Path(path).expanduser()
-            if local.exists():
-                found[key if place == 0 else f"{key}[{place}]"] = sha256_of_all(local)
-    return found
-
-
 def _without(outside: set[int], seeds: Sequence[int]) -> str:
     """The seeds with others in place of those outside, if the task's seed is the grid's."""
     if not outside:
@@ -178,9 +150,10 @@ _TASK = "task"
 def unlike_the_others(records: Mapping[_Run, Record | None], settings: GridSettings) -> dict[_Run, str]:
     """Return why a finished run is left out: another training than the grid's, or than it is compared with.
 
-    Versions are compared with those of most runs, and with the baseline's of the same seed; so are commits in
-    a declared comparison, and model and data, unless that variant or the baseline itself chooses them. A
-    record of an earlier version, without any of them, is judged by its overrides alone.
+    Versions are compared with those of most runs. A run is then compared with the baseline's of the same
+    seed, and those that remain within each declared comparison: versions, in a declared comparison commits,
+    and model and data, unless the two variants choose them differently. A record of an earlier version,
+    without any of them, is judged by its overrides alone.
 
     Args:
         records: of each finished run; None where there is none.
@@ -190,6 +163,7 @@ def unlike_the_others(records: Mapping[_Run, Record | None], settings: GridSetti
     """
     known = {run: each for run, each in records.items() if each is not None and (each.inputs or each.began)}
     trainings = {(run.variant, run.seed): run.training for run in runs_of(settings)}
+    baseline = settings.declaration.baseline
     found = {}
     for run, record in records.items():
         reasons = []
@@ -197,34 +171,50 @@ def unlike_the_others(records: Mapping[_Run, Record | None], settings: GridSetti
             reasons += ["it has no record, as other runs have"] if settings.is_declared and known else []
         elif {*record.overrides} != {*trainings[run].overrides} or record.steps != settings.steps:
             reasons.append("its overrides or steps are not those of the grid")
-        found[run] = "; ".join([*reasons, *(_reasons(run, known, settings) if run in known else ())])
+        if run in known:
+            reasons += [*_own_reasons(run, known, settings), *_unlike(run, baseline, known, settings)]
+        found[run] = "; ".join(reasons)
+    for (one, other), seed in product(_declared_pairs(settings), settings.seeds):
+        if found.get((one, seed)) == found.get((other, seed)) == "":
+            found[one, seed] = "; ".join(_unlike((one, seed), other, known, settings))
     return {run: why for run, why in found.items() if why}
 
 
-def _reasons(run: _Run, known: Mapping[_Run, Record], settings: GridSettings) -> Iterator[str]:
-    record, (variant, seed), first = known[run], run, settings.declaration.baseline
-    if settings.is_declared and str(record.git_revision).endswith(CHANGED):
-        yield f"its sources differed from their commit ({record.git_revision})"
-    unusual = _other_versions(record, known)
-    for name, (version, usual) in unusual.items():
+def _declared_pairs(settings: GridSettings) -> Iterator[tuple[str, str]]:
+    """Yield the variants of each declared comparison and of the control, two by two."""
+    declared = settings.declaration
+    comparisons = [*declared.comparisons]
+    if declared.control is not None and declared.control.variant is not None:
+        comparisons.append(declared.control.comparison(declared.baseline))
+    for comparison in comparisons:
+        yield from combinations(comparison.variants, 2)
+
+
+def _own_reasons(run: _Run, known: Mapping[_Run, Record], settings: GridSettings) -> Iterator[str]:
+    if settings.is_declared and str(known[run].git_revision).endswith(CHANGED):
+        yield f"its sources differed from their commit ({known[run].git_revision})"
+    for name, (version, usual) in _other_versions(known[run], known).items():
         yield f"it was made with {name} {version}, most runs with {usual}"
-    baseline = known.get((first, seed))
-    if baseline is None:
+
+
+def _unlike(run: _Run, variant: str, known: Mapping[_Run, Record], settings: GridSettings) -> Iterator[str]:
+    """Say in what a run differs from that of the variant with the same seed, besides its `_own_reasons`."""
+    seed, record, other = run[1], known.get(run), known.get((variant, run[1]))
+    if record is None or other is None:
         return
-    for name, (version, other) in _differing(record.versions, baseline.versions).items():
-        if name not in unusual:
-            yield f"it was made with {name} {version}, and {first}/seed-{seed} with {other}"
-    commit, other = (str(each.git_revision).removesuffix(CHANGED) for each in (record, baseline))
-    if settings.is_declared and commit != other:
-        yield f"its commit is {commit}, and that of {first}/seed-{seed} {other}"
-    pair = {variant, first}
-    if _variants_that_set(settings, _is_start) & pair:
+    for name, (version, others) in _differing(record.versions, other.versions).items():
+        if name not in _other_versions(record, known):
+            yield f"it was made with {name} {version}, and {variant}/seed-{seed} with {others}"
+    commit, others = (str(each.git_revision).removesuffix(CHANGED) for each in (record, other))
+    if settings.is_declared and commit != others:
+        yield f"its commit is {commit}, and that of {variant}/seed-{seed} {others}"
+    if _chosen(run[0], settings, _is_start) != _chosen(variant, settings, _is_start):
         return
-    own_measure = _variants_that_set(settings, lambda key: key.startswith(_LATER_INPUTS)) & pair
-    for key in sorted(_differing(record.inputs, baseline.inputs)):
-        in_both = key in record.inputs and key in baseline.inputs
-        if not key.startswith(_LATER_INPUTS) or (in_both and not own_measure):
-            yield f"its {key} is another than that of {first}/seed-{seed}"
+    same_later = _chosen(run[0], settings, is_later) == _chosen(variant, settings, is_later)
+    for key in sorted(_differing(record.inputs, other.inputs)):
+        in_both = key in record.inputs and key in other.inputs
+        if not is_later(key) or (in_both and same_later):
+            yield f"its {key} is another than that of {variant}/seed-{seed}"
 
 
 def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -244,16 +234,12 @@ def _other_versions(record: Record, known: Mapping[_Run, Record]) -> dict[str, t
     return found
 
 
-def _variants_that_set(settings: GridSettings, is_asked: Callable[[str], bool]) -> set[str]:
-    """Names of the variants with an override of a key that is asked for."""
+def _chosen(variant: str, settings: GridSettings, is_asked: Callable[[str], bool]) -> set[str]:
+    """Return the variant's own overrides of keys that are asked for."""
     variants = product(*(choices.values() for choices in settings.axes.values()))
-    names = settings.declaration.variants
-    return {
-        name
-        for name, overrides in zip(names, variants, strict=True)
-        if any(is_asked(key_of(each)) for of_axis in overrides for each in of_axis)
-    }
+    overrides = dict(zip(settings.declaration.variants, variants, strict=True))[variant]
+    return {each for of_axis in overrides for each in of_axis if is_asked(key_of(each))}
 
 
 def _is_start(key: str) -> bool:
-    return key in (*INPUTS, _TASK) or key.startswith(f"{_TASK}.")
+    return key in (*STARTS, _TASK) or key.startswith(f"{_TASK}.")

@@ -37,7 +37,7 @@ from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.utils.documents import Document, as_plain, from_plain, parse_json
 from grpo_verl_ext.utils.files import write_whole
 
-_COMPACT = "runs.json"
+COMPACT = "runs.json"
 """The compact file's usual name; in a folder without ``grid.json`` it is the one that is read."""
 
 
@@ -165,8 +165,8 @@ def read_any(path: Path) -> tuple[Results, Path]:
     """
     if path.is_file():
         return read_compact(path), path.parent
-    if (path / _COMPACT).is_file() and not (path / GRID).exists():
-        return read_compact(path / _COMPACT), path
+    if (path / COMPACT).is_file() and not (path / GRID).exists():
+        return read_compact(path / COMPACT), path
     return read_results(path), path
 
 

@@ -194,6 +194,8 @@ def made_with(inputs: Mapping[str, str]) -> dict[str, Any]:
 def check_resumed(run: GridRun, inputs_of: Callable[[GridRun], Mapping[str, str]]) -> None:
     """Refuse to go on with a run of a declared comparison under another commit, other packages or other data.
 
+    Two commits with changes are never known to be the same. A run without a step begins anew.
+
     Args:
         inputs_of: see `go`; called for a run that has begun alone, for it reads model and data whole.
 
@@ -201,12 +203,12 @@ def check_resumed(run: GridRun, inputs_of: Callable[[GridRun], Mapping[str, str]
         AblationError: names what differs from the run's record.
     """
     record = read_record(run)
-    if record is None or noted_job(run.training.folder) or not record.inputs:
+    if record is None or noted_job(run.training.folder) or not (record.inputs and run.training.metrics()):
         return
     now = made_with(inputs_of(run))
     for name, words in _WORDS.items():
         was = getattr(record, name)
-        if was != now[name]:
+        if was != now[name] or str(was).endswith(CHANGED):
             raise AblationError(
                 f"{run.training.folder} was begun with the {words} {was}, and now it is {now[name]}; "
                 f"no record could say what ran. Go back to that, or type: mv {run.training.folder} <another>"

@@ -123,9 +123,9 @@ def forget_failure(run: GridRun) -> None:
 
 
 def write_record(run: GridRun, content: dict[str, object]) -> None:
-    """Write what `Record` has into the run's folder, unless an earlier attempt did."""
+    """Write what `Record` has into the run's folder, unless an earlier attempt did, and finished a step."""
     file = run.training.folder / RUN_RECORD
-    if not file.exists():
+    if not file.exists() or not run.training.metrics():
         run.training.folder.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps(content, indent=2) + "\n")
 

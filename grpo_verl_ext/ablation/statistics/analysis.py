@@ -89,17 +89,18 @@ def all_warnings(results: Results) -> list[str]:
     """Files that cannot be read; runs that are unfinished, left out, of changed sources, or removed."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     wanted = starts_by_rule(results)
+    unfinished = [run for run in runs_asked_for(results) if run.state is not State.FINISHED]
     if results.settings.expect and (finished := finished_starts(results, wanted)) < wanted:
+        again = ". To finish them, run the same `ablate run` again" * bool(unfinished)
         warnings.append(
-            f"{finished} of {wanted} declared starts are finished: the verdicts are not final. To finish "
-            f"them, run the same `ablate run` again"
+            f"{finished} of {wanted} declared starts are finished and compared: the verdicts are not "
+            f"final{again}"
         )
     beyond = finished_starts(results, len(results.declared.usable)) - finished_starts(results, wanted)
     if results.settings.expect and beyond:
         warnings.append(
             f"the declared rule asks for {wanted} starts: {beyond} more are finished and not used"
         )
-    unfinished = [run for run in runs_asked_for(results) if run.state is not State.FINISHED]
     if unfinished:
         names = ", ".join(f"{run.name} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
