@@ -1,5 +1,7 @@
 """DAPO: Yu et al., arXiv 2503.14476; over the mini-batch's tokens, and per prompt as printed."""
 
+from dataclasses import replace
+
 from grpo_verl_ext.catalogue.averages import PROMPT_MEAN, TOKEN_MEAN
 from grpo_verl_ext.catalogue.clipped import clipped_loss
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
@@ -31,7 +33,10 @@ DAPO_PER_PROMPT = Algorithm(
     """,
         per_prompt_token=True,
     ),
-    clipped_loss("dapo_per_prompt", PROMPT_MEAN),
+    replace(
+        clipped_loss("dapo_per_prompt", PROMPT_MEAN),
+        one_output="its mean is over prompts, which it counts by their responses",
+    ),
     paired=True,
     has_preset=False,
     values_of=DAPO.name,

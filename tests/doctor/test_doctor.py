@@ -21,6 +21,7 @@ from grpo_verl_ext.doctor.configuration import LARGEST_RANK, all_findings
 from grpo_verl_ext.doctor.environment import seen_here
 from grpo_verl_ext.doctor.known_verl import KnownVerl
 from grpo_verl_ext.utils.errors import Finding, Line, Severity
+from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.utils.which_verl import which_verl
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.preflight import findings
@@ -574,6 +575,20 @@ WRONG = {
         ["data.train_batch_size=16", f"{ACTOR}.ppo_mini_batch_size=256"],
         "mini-batch",
     ),
+    "a last mini-batch that is half padding": (
+        "grpo",
+        ["data.train_batch_size=96", f"{ACTOR}.ppo_mini_batch_size=64"],
+        "mini-batch",
+    ),
+    "a mini-batch that is larger than a part of the step": (
+        "gvpo",
+        [
+            "+trainer.v1.sync.parameter_sync_step=4",
+            f"{ACTOR}.ppo_mini_batch_size=64",
+        ],
+        "mini-batch",
+    ),
+    "a critic's warm-up without a critic": ("grpo", ["trainer.critic_warmup=20"], "unread-options"),
     "prompts of one response": ("gvpo", [f"{ACTOR}.rollout_n=1"], "groups"),
     "a reference of another kind of FSDP": (
         "grpo",
@@ -690,6 +705,9 @@ def remedied(whole: list[str], name: str) -> list[str]:
         "GDPO with a reward that has no weight",
         "dynamic sampling by a number of no name",
         "a mini-batch that is mostly padding",
+        "a last mini-batch that is half padding",
+        "a mini-batch that is larger than a part of the step",
+        "a critic's warm-up without a critic",
         "prompts of one response",
         "a reference of another kind of FSDP",
         "a reference in other layers",
@@ -751,6 +769,21 @@ def test_luspos_clip_range_is_its_own(whole: list[str]) -> None:
         if each.check != "preset"
     )
     assert found.problem.fix == f"{ACTOR}.clip_ratio_low=2e-3"
+
+
+@pytest.mark.parametrize(("positions", "room"), [(600, 344), (200, None), (768, 0)])
+def test_the_models_own_context_is_the_shortest(
+    whole: list[str], tmp_path: Path, positions: int, room: int | None
+) -> None:
+    """Prompts have 256 tokens and responses 512; verl takes the model's context where none is set."""
+    sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 1, "max_position_embeddings": positions}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    changes = [f"{MODEL}={tmp_path}", "data.max_prompt_length=256", "data.max_response_length=512"]
+    found = [each for each in all_findings(overrides_of(whole, "dapo", *changes)) if each.check == "budgets"]
+    lines = [each.problem.fix for each in found]
+    wanted = {None: [f"{MODEL}=<another>"], 0: []}.get(room, [f"data.max_response_length={room}"])
+    assert lines == wanted
 
 
 def test_several_findings_come_together_and_errors_first(whole: list[str]) -> None:

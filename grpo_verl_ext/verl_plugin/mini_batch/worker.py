@@ -53,7 +53,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         loss = catalogue.LOSSES.get(str(self._config.policy_loss.loss_mode))
         self._needs = None if loss is None else loss.needs
         self._has_group_loss = isinstance(loss, GroupLoss)
-        super().set_loss_fn(partial(self._with_statistic, loss_fn))
+        super().set_loss_fn(partial(self._called, loss_fn))
 
     def train_mini_batch(self, data: TensorDict) -> TensorDict:
         """Do all updates on the batch of one rollout; at the first, the policy may be that of the rollout."""
@@ -141,6 +141,12 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
             ragged = self._statistic(data, _of_responses(model_output, data), over_ranks=over_ranks)
         padded: Tensor = torch.nested.to_padded_tensor(ragged, 0)
         return padded
+
+    def _called(self, loss_fn: LossFunction, **arguments: Any) -> Any:
+        """Call the loss; of a teacher's top tokens, verl's engines first ask it for what needs the logits."""
+        if "model_output" not in arguments:
+            return loss_fn(**arguments)
+        return self._with_statistic(loss_fn, **arguments)
 
     def _with_statistic(
         self, loss_fn: LossFunction, *, model_output: dict[str, Any], data: TensorDict, **arguments: Any

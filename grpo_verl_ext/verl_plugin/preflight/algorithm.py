@@ -230,19 +230,24 @@ def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
 
 
 def advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a mini-batch that verl's v1 trainers fill up; without dynamic batching verl refuses it."""
+    """Warn of a mini-batch that verl's v1 trainers fill up; one larger than a static batch verl refuses."""
     key, batch_key = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
-    mini_batch, prompts = setting(config, key), setting(config, batch_key)
-    are_counts = is_count(mini_batch) and is_count(prompts)
-    is_filled = setting(config, f"{ACTOR}.use_dynamic_bsz") and driver(config) == "v1"
-    if are_counts and is_filled and catalogue.knows(config) and mini_batch > prompts:
+    mini_batch, prompts, parts = setting(config, key), setting(config, batch_key), parts_of_step(config)
+    if not (all(map(is_count, (mini_batch, prompts, parts))) and driver(config) == "v1"):
+        return
+    of_part = prompts // parts
+    last = of_part % mini_batch
+    is_refused = mini_batch > prompts and not setting(config, f"{ACTOR}.use_dynamic_bsz")
+    if last and catalogue.knows(config) and not is_refused:
+        whose = f"each of the {parts} parts of a step" if parts > 1 else "a step"
+        largest = max(each for each in range(1, min(mini_batch, of_part) + 1) if of_part % each == 0)
         yield Problem(
             key,
             mini_batch,
-            why=f"an update has {prompts} prompts: the rest of it is padding, and a loss averaged over "
-            "responses or prompts is divided by it, too",
-            valid=f"at most {batch_key}",
-            fix=Line(f"{key}=${{{batch_key}}}"),
+            why=f"the last update of {whose} has {last} prompts: the rest of it is padding, and a loss "
+            "averaged over responses or prompts is divided by it, too",
+            valid=f"a divisor of {of_part}",
+            fix=Line(f"{key}={largest}"),
         )
 
 

@@ -13,6 +13,7 @@ from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, POLICY_LOSS, SECTION, setting
+from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, written
 from grpo_verl_ext.verl_plugin.preflight.names import replaced
 from grpo_verl_ext.verl_plugin.usage import PREFIX
@@ -20,6 +21,7 @@ from grpo_verl_ext.verl_plugin.usage import PREFIX
 _ANCHOR = f"{SECTION}.gvpo_anchor"
 _BOTH_SIDES, _SIDES = "clip_ratio", ("clip_ratio_low", "clip_ratio_high")
 _PF_PPO = "algorithm.use_pf_ppo"
+_WARMUP = "trainer.critic_warmup"
 _REWARDS = ("algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights")
 
 
@@ -107,12 +109,16 @@ def advise_unread_options(config: DictConfig) -> Iterator[Problem]:
     """Warn of options of our estimators when another package's estimator is configured.
 
     Where it replaces the named preset's, the options are the preset's, which `advise_preset` reports. With
-    an estimator of ours, warn of verl's PF-PPO, which needs a critic.
+    an estimator of ours, warn of verl's PF-PPO and of the critic's warm-up, for there is no critic.
     """
     estimator = config.algorithm.adv_estimator
     options = written(config.algorithm)
     if estimator in ESTIMATORS and setting(config, _PF_PPO):
         yield _unread(_PF_PPO, True, False, f"{ESTIMATOR}={estimator} does not read it")
+    warmup = setting(config, _WARMUP)
+    if estimator in ESTIMATORS and is_count(warmup) and warmup > 1 and not setting(config, "critic.enable"):
+        why = f"verl does not train the policy before this step, and {ESTIMATOR}={estimator} has no critic"
+        yield _unread(_WARMUP, warmup, 0, why)
     if estimator in ESTIMATORS or "algorithm.adv_estimator" in replaced(config):
         return
     for name in ("mask_truncated_completions", "scale_rewards"):

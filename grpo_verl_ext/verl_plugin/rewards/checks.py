@@ -17,7 +17,7 @@ from grpo_verl_ext.catalogue.verls import (
 from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, moved_key, setting
+from grpo_verl_ext.utils.keys import MODEL, ROLLOUT, SECTION, moved_key, setting
 from grpo_verl_ext.verl_plugin.config import (
     REWARD_MANAGER,
     ClassifierOptions,
@@ -27,7 +27,7 @@ from grpo_verl_ext.verl_plugin.config import (
     written,
 )
 from grpo_verl_ext.verl_plugin.features import Feature, all_features
-from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template
+from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template, model_shape
 
 _SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 """Metrics of dynamic sampling that are the shaped reward, not the correctness of the answer."""
@@ -338,17 +338,28 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
 
 def _advise_context(config: DictConfig, *, looks_at_length: bool) -> Iterator[Problem]:
     """Warn of a context in which a response is cut before its budget, by which a truncated one is known."""
-    key, rollout = f"{ROLLOUT}.max_model_len", config.actor_rollout_ref.rollout
-    longest = config.data.max_prompt_length + config.data.max_response_length
-    if looks_at_length and rollout.max_model_len is not None and rollout.max_model_len < longest:
-        yield Problem(
-            key,
-            rollout.max_model_len,
-            why="a response to a long prompt is cut off before it has data.max_response_length tokens, by "
-            "which punishment and masking know a truncated one",
-            valid=f"at least {longest}, the longest prompt and response",
-            fix=Line(f"{key}={longest}"),
-        )
+    key, data = f"{ROLLOUT}.max_model_len", config.data
+    given, longest = setting(config, key), data.max_prompt_length + data.max_response_length
+    shape = model_shape(setting(config, MODEL)) if looks_at_length and given is None else None
+    context = given if shape is None else shape.positions
+    if not looks_at_length or context is None or context >= longest:
+        return
+    why = (
+        "a response to a long prompt is cut off before it has data.max_response_length tokens, by which "
+        "punishment and masking know a truncated one"
+    )
+    if given is not None:
+        at_least = f"at least {longest}, the longest prompt and response"
+        yield Problem(key, given, why=why, valid=at_least, fix=Line(f"{key}={longest}"))
+        return
+    room = context - data.max_prompt_length
+    yield Problem(
+        "data.max_response_length",
+        data.max_response_length,
+        why=f"the model has a context of {context} tokens: {why}",
+        valid=f"at most {context} with data.max_prompt_length, which is {data.max_prompt_length}",
+        fix=Line(f"data.max_response_length={room}") if room > 0 else Line(f"{MODEL}=<another>"),
+    )
 
 
 def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -288,13 +288,8 @@ def test_gvpo_is_over_the_responses_that_are_left_in_estimator_and_group_size(tr
         (["+algo=grpo"], 0.5 / (0.5 + EPS)),
         (["+algo=dr_grpo"], 0.5),
         (["+algo=grpo", "+algorithm.grpo_ext.scale_rewards=batch"], 0.5 / (0.5 + EPS)),
-        (
-            [
-                *("+algo=dapo", "algorithm.adv_estimator=dapo_per_prompt"),
-                "actor_rollout_ref.actor.policy_loss.loss_mode=dapo_per_prompt",
-            ],
-            0.5 / (0.5 + EPS) / 10,
-        ),
+        # The estimator alone, with another loss.
+        (["+algo=dapo", "algorithm.adv_estimator=dapo_per_prompt"], 0.5 / (0.5 + EPS) / 10),
     ],
 )
 def test_the_last_output_of_a_session_counts_and_all_learn_from_it(
@@ -315,11 +310,20 @@ def test_gvpo_and_steps_know_no_session_of_several_outputs(trained: Any, algo: s
         trained(rollout({"a": [(1.0, 3), (0.0, 1)]}), f"+algo={algo}")
 
 
-@pytest.mark.parametrize("algo", ["kimi", "topr", "vespo", "gmpo", "gspo", "luspo"])
-def test_losses_of_whole_responses_know_none_either(trained: Any, algo: str) -> None:
+PER_PROMPT = [
+    *("+algo=dapo", "algorithm.adv_estimator=dapo_per_prompt"),
+    "actor_rollout_ref.actor.policy_loss.loss_mode=dapo_per_prompt",
+]
+
+
+@pytest.mark.parametrize(
+    "algo",
+    [*([f"+algo={name}"] for name in ("kimi", "topr", "vespo", "gmpo", "gspo", "luspo")), PER_PROMPT],
+)
+def test_losses_of_whole_responses_or_prompts_know_none_either(trained: Any, algo: list[str]) -> None:
     rows = rollout({"a": [(1.0, 3), (0.0, 1)]})
     with pytest.raises(ValueError, match=r"loss_mode=\w+: .* session a_0 .* by 3 outputs; valid is one, "):
-        trained(rows, "trainer.v1.trainer_mode=grpo_ext_sync", f"+algo={algo}")
+        trained(rows, "trainer.v1.trainer_mode=grpo_ext_sync", *algo)
 
 
 def test_a_kl_in_the_reward_is_that_of_all_tokens_or_refused(trained: Any) -> None:

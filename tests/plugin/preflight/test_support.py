@@ -604,3 +604,16 @@ def test_distillation_is_added_to_the_loss(case: Case) -> None:
     added, _ = distillation_loss(config, distillation, model_output, data)
     assert added.item() > 0
     assert whole.item() == pytest.approx(ours + 0.25 * added.item(), rel=1e-12)
+
+
+def test_verls_loss_of_a_teachers_top_tokens_reaches_the_logits() -> None:
+    """verl's engines first call the loss with the student's logits alone, for what is kept of them."""
+    kept = {"topk_log_probs": torch.ones(1)}
+
+    def loss(config: object, *, student_logits: str, data: str) -> dict[str, torch.Tensor]:
+        assert (student_logits, data) == ("logits", "rows")
+        return kept
+
+    actor = worker.GroupTrainingWorker.__new__(worker.GroupTrainingWorker)
+    actor.set_loss_fn(functools.partial(loss, config=actor_config(OUR_CASES[0], use_kl_loss=False)))
+    assert actor.loss_fn(student_logits="logits", data="rows") is kept
