@@ -192,13 +192,13 @@ class _Reader:
 
     def _expand(self, expansion: Node) -> None:
         name = variable_of(expansion)
-        if expansion.type == "command_substitution":
-            raise UnreadableScriptError(
-                line_of(expansion), f"only the running script knows {text_of(expansion)}; write what it gives"
-            )
+        of_function = name.isdigit() and _around(expansion, "function_definition") is not None
+        if expansion.type == "command_substitution" or of_function or _is_indirect(expansion):
+            raise _known_at_run_time(expansion)
         if name in ("@", "*"):
             self._calls(expansion)
         elif name in self.shell.assignments:
+            _refuse_words_in(expansion)
             self._variable(name)
         else:
             self._of_the_environment(expansion, name)
@@ -232,6 +232,10 @@ class _Reader:
             yield line_of(expansion), f"only the running script knows {text_of(expansion)}"
 
     def _variable(self, name: str) -> None:
+        for declared in nodes_in(self.shell.root, "declaration_command"):
+            words = {*map(text_of, declared.named_children)}
+            if "-n" in words and any(each.partition("=")[0] == name for each in words):
+                raise _known_at_run_time(declared)
         for element in nodes_in(self.shell.root, "variable_assignment"):
             target = element.child_by_field_name("name")
             if target is not None and target.type == "subscript" and variable_of(target) == name:
@@ -251,6 +255,8 @@ class _Reader:
     def _text(self, value: Node) -> None:
         """Read the overrides in a text that a variable holds, and follow the variables in it."""
         written = self.shell.source[value.start_byte : value.end_byte]
+        for expansion in expansions_in(value):
+            _refuse_words_in(expansion)
         for found in _IN_TEXT.finditer(written):
             start, end = (value.start_byte + at for at in found.span("word"))
             known = None if b"$" in found["value"] else found["value"].decode()
@@ -294,6 +300,23 @@ class _Reader:
     def _set(self, line: int, start: int, end: int, head: str, value: str | None) -> None:
         word = head if value is None else f"{head.partition('=')[0]}={value}"
         self.script.settings.append(Setting(line, start, end, word if "=" in head else head, value))
+
+
+def _known_at_run_time(node: Node) -> UnreadableScriptError:
+    return UnreadableScriptError(
+        line_of(node), f"only the running script knows {text_of(node)}; write what it gives"
+    )
+
+
+def _is_indirect(expansion: Node) -> bool:
+    """Whether an expansion is that of a variable which another one names: ``${!NAME}``."""
+    return any(text_of(each) == "!" for each in expansion.children)
+
+
+def _refuse_words_in(expansion: Node) -> None:
+    """Refuse ``${NAME:-key=value}`` and the like, which have a word of their own under a condition."""
+    if expansion.type == "expansion" and "=" in text_of(expansion):
+        raise _known_at_run_time(expansion)
 
 
 def _name_of(command: Node) -> str:

@@ -170,6 +170,35 @@ UNREADABLE = {
     "words of a loop": (f'for X in "a=1 b=2" c=3; do\n{START} $X\ndone', 1, "which $X a turn"),
     "words that a test may set": (f': "${{X:=a=1}}"\n{START} $X', 1, "whether ${X:=a=1} sets $X"),
     "words that depend on a variable": (f"{START} ${{X:+a=1}}", 1, "knows ${X:+a=1}; write"),
+    "words that depend on a variable of the script": (
+        f"KL=${{KL:-0}}\n{START} ${{KL:+a=1}}",
+        2,
+        "knows ${KL:+a=1}; write",
+    ),
+    "the same in quotes": (f'USE=1\n{START} "${{USE:+a=1}}"', 2, "knows ${USE:+a=1}; write"),
+    "words in the place of no others": (f'X=""\n{START} ${{X:-a=1}}', 2, "knows ${X:-a=1}; write"),
+    "words of an array without any": (
+        f'X=("${{X[@]:-a=1}}")\n{START} "${{X[@]}}"',
+        1,
+        "knows ${X[@]:-a=1}; write",
+    ),
+    "words that the environment may replace": (
+        f"X=${{X:-a.b=True}}\n{START} $X",
+        1,
+        "knows ${X:-a.b=True}; write",
+    ),
+    "an argument of a function": (f'run() {{\n  {START} "$1"\n}}\nrun a=1', 2, "knows $1; write"),
+    "the same by a variable of it": (
+        f'run() {{\n  local x="$1"\n  {START} $x\n}}\nrun a=1',
+        2,
+        "knows $1; write",
+    ),
+    "a variable that another one names": (f"A=a=1\nN=A\n{START} ${{!N}}", 3, "knows ${!N}; write"),
+    "a variable with another name": (
+        f"A=a=1\ndeclare -n N=A\n{START} $N",
+        2,
+        "knows declare -n N=A; write",
+    ),
     "keys in braces": (f"{START} a.{{b=1,c=2}}", 1, "several words of a.{b=1,c=2}; write each"),
     "an element that is replaced": (
         f'X=(a=1 b=2)\nX[1]=c=3\n{START} "${{X[@]}}"',
