@@ -24,8 +24,10 @@ from grpo_verl_ext.iterate.reward_training import trainer_fields
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.utils.console import line_to_install
+from grpo_verl_ext.utils.keys import ACTOR, setting
 from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
+from grpo_verl_ext.verl_plugin.reference.checks import has_adapter
 from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model
 from grpo_verl_ext.verl_plugin.steps.checks import check_step_use
 
@@ -34,14 +36,18 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
     """Compose verl's configuration of every round, and return that of the first.
 
     Raises:
-        IterateError: verl would refuse one of them.
+        IterateError: verl would refuse one of them, or no round could follow.
     """
     try:
         first, *others = (
             composed(Round(settings, number).run().arguments()) for number in range(1, settings.rounds + 1)
         )
+        own = composed([*settings.policy.overrides])
     except CompositionError as error:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
+    _check_merged(first)
+    if any(setting(config, _MANAGER) == _WITH_MODEL for config in (first, *others)):
+        _check_manager(own)
     if settings.reward_model.served == "server":
         for config in others:
             _as_iterate_error(check_reward_model, config)
@@ -49,6 +55,36 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         for config in others:
             _as_iterate_error(check_step_use, config)
     return first
+
+
+_MANAGER, _WITH_MODEL = "reward.reward_manager.name", "rule_and_model"
+
+
+def _check_manager(config: DictConfig) -> None:
+    """Refuse a reward manager of the user's, in whose place a round with a reward model has another."""
+    manager = setting(config, _MANAGER)
+    if manager not in ("naive", _WITH_MODEL):
+        raise IterateError(
+            f"policy.overrides: {_MANAGER} is {manager}, but rounds with a reward model have {_WITH_MODEL}, "
+            f"which would leave out what {manager} adds to the reward, such as a punishment. Type: "
+            f"{_MANAGER}=naive, or reward_model.weight=0"
+        )
+
+
+def _check_merged(config: DictConfig) -> None:
+    """Refuse a policy of which verl's merger gives no model that the next round could begin with."""
+    if has_adapter(config):
+        raise IterateError(
+            "policy.overrides: the policy is trained by LoRA, and verl's merger takes the adapter out of it: "
+            "the next round would begin with the model from before this one. Type: "
+            "actor_rollout_ref.model.lora_rank=0"
+        )
+    strategy = setting(config, f"{ACTOR}.strategy")
+    if strategy not in ("fsdp", "fsdp2"):
+        raise IterateError(
+            f"policy.overrides: {ACTOR}.strategy is {strategy}; valid are fsdp and fsdp2, whose checkpoints "
+            f"are merged after each round. Type: {ACTOR}.strategy=fsdp2"
+        )
 
 
 def checked_rule(settings: IterateSettings, config: DictConfig) -> Callable[..., object]:

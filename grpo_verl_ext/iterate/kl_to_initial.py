@@ -6,13 +6,14 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_verl_ext.algorithms.kl import exact
-from grpo_verl_ext.tasks.causal_lm import sample
+from grpo_verl_ext.tasks.causal_lm import end_tokens, sample
 from grpo_verl_ext.utils.files import write_whole
 
 
@@ -21,6 +22,7 @@ class DivergenceJob:
     """The content of the job file that the process reads.
 
     Attributes:
+        template: what the training passes to the chat template.
         result: path of the JSON to write: ``{"kl_to_first": nats per response, "tokens": response tokens}``.
     """
 
@@ -30,6 +32,7 @@ class DivergenceJob:
     batch_size: int
     temperature: float
     max_response_tokens: int
+    template: dict[str, Any]
     seed: int
     result: str
 
@@ -71,19 +74,25 @@ def divergence(
         temperature=job.temperature,
         max_response_tokens=job.max_response_tokens,
         seed=seed,
+        template=job.template,
     )
-    mask = sampled.response_mask(tokenizer.eos_token_id)
+    mask = sampled.response_mask(end_tokens(tokenizer, policy.generation_config))
     attended = torch.cat([sampled.prompt_mask, mask], dim=1)
     predicting = slice(sampled.prompt_width - 1, -1)
-    logits, first_logits = (
-        model(
-            input_ids=sampled.tokens,
-            attention_mask=attended,
-            position_ids=(attended.cumsum(dim=1) - 1).clamp(min=0),
-        ).logits[:, predicting]
-        for model in (policy, first)
-    )
-    return exact(logits, first_logits, mask, temperature=job.temperature), mask
+    found = []
+    # One response at a time: the logits of a batch are several times as large as the models.
+    for row in range(len(chats)):
+        only = slice(row, row + 1)
+        logits, first_logits = (
+            model(
+                input_ids=sampled.tokens[only],
+                attention_mask=attended[only],
+                position_ids=(attended[only].cumsum(dim=1) - 1).clamp(min=0),
+            ).logits[:, predicting]
+            for model in (policy, first)
+        )
+        found.append(exact(logits, first_logits, mask[only], temperature=job.temperature))
+    return torch.cat(found), mask
 
 
 if __name__ == "__main__":

@@ -87,7 +87,8 @@ class IterateManifest(Document):
 def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
     """Return the folder's manifest, or a new one.
 
-    Only ``rounds`` may differ from the settings with which it was begun: more rounds continue the run.
+    Only ``rounds`` may differ from the settings with which it was begun, for more rounds continue the run,
+    and settings of a part that no round has finished.
 
     Raises:
         IterateError: it cannot be read, or it was begun with other settings.
@@ -109,13 +110,27 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
         {key: value for key, value in leaves(each) if value != {}} for each in (manifest.settings, settings)
     )
     for key in {**before, **now}:
-        if before.get(key) != now.get(key) and key != "rounds":
+        if before.get(key) != now.get(key) and not _may_differ(key, manifest):
             raise IterateError(
                 f"{file} was begun with another {key}: {before.get(key)!r} there, {now.get(key)!r} now. "
                 f"Type folder=<a new folder>, or the old value"
             )
     manifest.settings = settings
     return manifest
+
+
+_OF_PARTS = {
+    "measure.": "measure",
+    "reward_model.trainer.": "reward_model",
+    "reward_model.launcher": "reward_model",
+}
+"""Beginnings of settings → the only part that reads them."""
+
+
+def _may_differ(key: str, manifest: IterateManifest) -> bool:
+    parts = (part for begin, part in _OF_PARTS.items() if key.startswith(begin))
+    unread = (all(part not in each.parts for each in manifest.rounds) for part in parts)
+    return key == "rounds" or any(unread)
 
 
 @dataclass(frozen=True)
@@ -185,6 +200,7 @@ def _measure_policy(this: Round, context: RoundContext) -> PartResults:
         batch_size=settings.batch_size,
         temperature=1.0,
         max_response_tokens=int(context.config.data.max_response_length),
+        template=dict(context.config.data.get("apply_chat_template_kwargs") or {}),
         seed=this.seed,
         result=str(result),
     )
@@ -311,16 +327,15 @@ def _validation(metrics: Metrics, step: int) -> dict[str, float]:
 
 
 def _chats(config: DictConfig, count: int) -> list[list[dict[str, str]]]:
-    import pyarrow.parquet as pq
+    from verl.utils.config import omega_conf_to_dataclass
 
-    files = config.data.val_files
-    file = files if isinstance(files, str) else files[0]
-    prompts: list[list[dict[str, str]]] = pq.read_table(
-        Path(file).expanduser(), columns=[config.data.prompt_key]
-    )[0].to_pylist()
-    if not prompts:
-        raise IterateError(f"data.val_files={file} has no row to measure the policy on")
-    return prompts[:count]
+    from grpo_verl_ext.verl_plugin.measure.fixed_responses import first_rows
+
+    model, files = omega_conf_to_dataclass(config.actor_rollout_ref.model), config.data.val_files
+    chats = [list(map(dict, row["raw_prompt"])) for row in first_rows(files, count, model.tokenizer, config)]
+    if not chats:
+        raise IterateError(f"data.val_files={files} has no row to measure the policy on")
+    return chats
 
 
 def _appear(target: Path, make: Callable[[Path], None]) -> None:

@@ -40,7 +40,8 @@ class RewardModelSettings:
         start: folder or hub name of a reward model for round 1. None: the first policy with a new head is
             trained after round 1 and used from round 2 on; round 1 has only the rules.
         weight: its factor in the reward; 0 trains the reward model without using it.
-        rule_weight: factor of the reward function's score. With 0, ``start`` is needed.
+        rule_weight: factor of the reward function's score in rounds that use a reward model; in round 1
+            without ``start`` it is 1. With 0, ``start`` is needed.
         served: ``embedded``: in verl's reward processes, on CPU. ``server``: verl's reward-model server.
         label: dotted name of the rule ``(solution_str, ground_truth) → number`` that says which response of a
             prompt is better.
@@ -146,6 +147,11 @@ def _check_values(settings: IterateSettings) -> None:
             f"Type: reward_model.served=embedded"
         )
     _check_label(reward)
+    if reward.weight == 0 and reward.rule_weight != 1:
+        raise IterateError(
+            f"reward_model.rule_weight is {reward.rule_weight}, but reward_model.weight is 0.0: no round "
+            "uses a reward model, beside which it would count. Type: reward_model.rule_weight=1.0"
+        )
     if reward.rule_weight == 0 and reward.start is None:
         raise IterateError(
             "reward_model.rule_weight is 0.0 and reward_model.start is not given, so round 1 would have no "

@@ -27,6 +27,7 @@ from grpo_verl_ext.rewards.steps import pieces
 def judged_text(prompt: str, response: str, end: str) -> str:
     """Return the text that the reward model reads: prompt, response, then ``end``, the end-of-sequence token.
 
+    It is empty for a tokenizer without one.
     Prompt and response are without special tokens. TRL's ``RewardTrainer`` makes the same text of ``prompt``
     and ``chosen`` or ``rejected``.
     """
@@ -74,7 +75,7 @@ class LearnedReward(_Learned):
 
     def scores(self, samples: Sequence[tuple[str, str]], *, batch_size: int = 32) -> list[float]:
         """Return the score of each (prompt, response): Bradley–Terry, so differences are log-odds."""
-        end = self._tokenizer.eos_token
+        end = self._tokenizer.eos_token or ""
         texts = [judged_text(prompt, response, end) for prompt, response in samples]
         return self._scores_of(texts, batch_size=batch_size, add_special_tokens=True)
 
@@ -90,7 +91,7 @@ class LearnedReward(_Learned):
             with self._one_at_a_time:
                 batch = self._tokenizer(
                     [*texts[start : start + batch_size]],
-                    padding=True,
+                    padding=len(texts) > 1,  # a tokenizer may have no token for it
                     padding_side="right",
                     add_special_tokens=add_special_tokens,
                     return_tensors="pt",

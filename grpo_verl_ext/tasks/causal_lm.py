@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -137,10 +138,18 @@ class Sampled:
     prompt_width: int
     prompt_mask: Tensor
 
-    def response_mask(self, end: int) -> Tensor:
-        """Return (B, R), 1 up to and including the first ``end`` token of each response."""
-        ended = self.tokens[:, self.prompt_width :] == end
+    def response_mask(self, ends: Collection[int]) -> Tensor:
+        """Return (B, R), 1 up to and including the first end token of each response."""
+        responses = self.tokens[:, self.prompt_width :]
+        ended = torch.isin(responses, torch.tensor([*ends], device=responses.device))
         return (ended.cumsum(dim=1) - ended.long() == 0).long()
+
+
+def end_tokens(tokenizer: Any, generation: Any) -> set[int]:
+    """Return the tokens with which a model ends a response: its tokenizer's and its generation settings'."""
+    given = getattr(generation, "eos_token_id", None)
+    settings = [given] if given is None or isinstance(given, int) else given
+    return {each for each in (tokenizer.eos_token_id, *settings) if each is not None}
 
 
 @torch.no_grad()
@@ -152,23 +161,26 @@ def sample(
     temperature: float,
     max_response_tokens: int,
     seed: int,
+    template: Mapping[str, Any] = MappingProxyType({}),
 ) -> Sampled:
     """Generate one response per prompt without changing torch's global random state.
 
-    All chats are one batch; tokens are drawn from the whole distribution (no top-k, no top-p).
+    All chats are one batch; tokens are drawn from the whole distribution (no top-k, top-p or penalty).
 
     Args:
         tokenizer: must pad on the left.
         temperature: 0 takes the most likely token every time.
+        template: more arguments of the chat template.
     """
     batch = tokenizer.apply_chat_template(
-        chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
+        chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True, **template
     ).to(model.device)
     how: dict[str, Any] = (
         {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         if temperature > 0
         else {"do_sample": False}
     )
+    how["repetition_penalty"] = 1.0  # a model's own generation settings may have one
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         tokens = model.generate(**batch, **how, max_new_tokens=max_response_tokens)

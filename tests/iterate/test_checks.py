@@ -94,6 +94,28 @@ def test_what_would_fail_in_the_second_round_only(tmp_path: Path) -> None:
     compose_rounds(settings(tmp_path, "reward.reward_model.rollout.name=vllm", rules, apart, served="server"))
 
 
+def test_a_manager_that_a_round_with_a_reward_model_would_replace(tmp_path: Path) -> None:
+    """DAPO's own punishes long responses, in round 1 alone."""
+    message = r"reward_manager\.name is dapo, but rounds .* Type: reward\.reward_manager\.name=naive, or"
+    manager = "reward.reward_manager.name=dapo"
+    for reward_model in ({}, {"start": "a/reward/model"}):
+        with pytest.raises(IterateError, match=message):
+            compose_rounds(settings(tmp_path, manager, **reward_model))
+    compose_rounds(settings(tmp_path, manager, weight=0))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["actor_rollout_ref.model.lora_rank=32"], r"trained by LoRA, .* Type: .*lora_rank=0$"),
+        (["model_engine=megatron"], r"strategy is megatron; valid are fsdp and fsdp2, .* Type: .*=fsdp2$"),
+    ],
+)
+def test_a_policy_that_is_not_merged_into_a_model(tmp_path: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(IterateError, match=message):
+        compose_rounds(settings(tmp_path, *overrides))
+
+
 def test_the_rule_is_imported_and_tried(tmp_path: Path) -> None:
     assert the_rule(settings(tmp_path)) is correctness
     assert (

@@ -3,13 +3,16 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo_verl_ext.iterate import rounds
 from grpo_verl_ext.iterate.kl_to_initial import DivergenceJob, divergence, measure_kl
-from grpo_verl_ext.tasks.causal_lm import Sampled
+from grpo_verl_ext.tasks.causal_lm import Sampled, end_tokens, sample
+from grpo_verl_ext.verl_plugin.compose import composed
 
 CHATS = [[{"role": "user", "content": text}] for text in ("1+2=?", "4+5+6=?", "7=?")]
 
@@ -23,6 +26,7 @@ def job(tmp_path: Path, policy: Path) -> DivergenceJob:
         batch_size=2,
         temperature=1.0,
         max_response_tokens=6,
+        template={},
         seed=1,
         result=str(tmp_path / "result.json"),
     )
@@ -50,8 +54,6 @@ def test_it_is_what_each_response_gives_alone_and_unpadded(job: DivergenceJob, t
     kl, mask = divergence(policy, first, tokenizer, CHATS, moved_job, seed=1)
     assert kl.sum() > 0.01
 
-    from grpo_verl_ext.tasks.causal_lm import sample
-
     sampled = sample(policy, tokenizer, CHATS, temperature=1.0, max_response_tokens=6, seed=1)
     for row in range(len(CHATS)):
         prompt = sampled.tokens[row, : sampled.prompt_width][sampled.prompt_mask[row].bool()]
@@ -66,7 +68,43 @@ def test_it_is_what_each_response_gives_alone_and_unpadded(job: DivergenceJob, t
 
 def test_the_mask_ends_with_the_first_end() -> None:
     sampled = Sampled(torch.tensor([[0, 5, 9, 5, 9], [0, 5, 5, 5, 5], [0, 9, 9, 9, 9]]), 1, torch.ones(3, 1))
-    assert sampled.response_mask(9).tolist() == [[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
+    assert sampled.response_mask([9]).tolist() == [[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
+    assert sampled.response_mask({5, 7}).tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
+
+
+def test_a_model_ends_with_any_of_its_end_tokens() -> None:
+    tokenizer = SimpleNamespace(eos_token_id=1)
+    for given, wanted in ((None, {1}), (2, {1, 2}), ([1, 3], {1, 3})):
+        assert end_tokens(tokenizer, SimpleNamespace(eos_token_id=given)) == wanted
+    assert end_tokens(SimpleNamespace(eos_token_id=None), None) == set()
+
+
+def test_the_models_own_penalty_is_not_used(policy: Path) -> None:
+    """verl's rollout has none, whatever the model's generation settings say."""
+    tokenizer = AutoTokenizer.from_pretrained(policy, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
+    how = {"temperature": 1.0, "max_response_tokens": 12, "seed": 1}
+    wanted = sample(model, tokenizer, CHATS, **how)
+    model.generation_config.repetition_penalty = 1.5
+    assert sample(model, tokenizer, CHATS, **how).tokens.equal(wanted.tokens)
+
+
+def test_the_template_gets_the_trainings_arguments(policy: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(policy, padding_side="left")
+    tokenizer.chat_template = "{{ mood }}{{ messages[0]['content'] }}"
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
+    sampled = sample(
+        model, tokenizer, CHATS[:1], temperature=1.0, max_response_tokens=1, seed=1, template={"mood": "!"}
+    )
+    assert tokenizer.decode(sampled.tokens[0, : sampled.prompt_width]) == "!1+2=?"
+
+
+def test_the_prompts_are_read_as_verl_reads_its_data(policy: Path, tmp_path: Path) -> None:
+    file = tmp_path / "val.jsonl"
+    rows = [json.dumps({"prompt": chat, "data_source": "sums"}) for chat in CHATS]
+    file.write_text("\n".join(rows) + "\n")
+    words = (f"data.val_files={file}", f"actor_rollout_ref.model.path={policy}")
+    assert rounds._chats(composed(["actor_rollout_ref.rollout.name=vllm", *words]), 2) == CHATS[:2]
 
 
 def test_a_job_is_json(job: DivergenceJob) -> None:

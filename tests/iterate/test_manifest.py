@@ -52,6 +52,28 @@ def test_other_settings_are_refused(tmp_path: Path, settings: dict[str, object],
         read_manifest(tmp_path, settings)
 
 
+@pytest.mark.parametrize(
+    ("setting", "part"),
+    [
+        ({"measure": {"batch_size": 4}}, "measure"),
+        ({"reward_model": {"trainer": {"per_device_train_batch_size": 4}}}, "reward_model"),
+        ({"reward_model": {"launcher": ["accelerate"]}}, "reward_model"),
+    ],
+)
+def test_settings_of_a_part_may_change_until_it_is_finished(
+    tmp_path: Path, setting: dict[str, object], part: str
+) -> None:
+    """Such as those with which it was out of memory, after the policy was trained."""
+    begun = record(1)
+    begun.parts["policy"] = {}
+    IterateManifest(SETTINGS, [begun]).write(tmp_path)
+    assert read_manifest(tmp_path, SETTINGS | setting).settings == SETTINGS | setting
+    begun.parts[part] = {}
+    IterateManifest(SETTINGS, [begun]).write(tmp_path)
+    with pytest.raises(IterateError, match=f"another {next(iter(setting))}"):
+        read_manifest(tmp_path, SETTINGS | setting)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"rounds": [{}], "settings": {}, "format": 1}'])
 def test_what_is_no_manifest_is_named_and_left(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)

@@ -59,6 +59,10 @@ def test_the_examples_are_read(file: Path) -> None:
         (["reward_model.replay=.nan"], r"reward_model\.replay is nan"),
         (["reward_model.held_out=0.0"], r"reward_model\.held_out is 0\.0, and nothing would measure"),
         (["reward_model.served=cloud"], r"served is 'cloud'; valid are embedded, server"),
+        (
+            ["reward_model.rule_weight=0.5", "reward_model.weight=0"],
+            r"rule_weight is 0\.5, but reward_model\.weight is 0\.0: .* Type: .*rule_weight=1\.0$",
+        ),
         (["reward_model.rule_weight=0"], r"round 1 would have no reward\. Type: reward_model\.start="),
         (
             ["reward_model.step_label=a.c"],

@@ -214,7 +214,7 @@ def run_until_decided(
     if count > first and not train(settings.seeds[:count]):
         return False
     analysis = analyse(read_results(folder))
-    sentences = [each.sentence for each in (*analysis.verdicts, *analysis.checks)]
+    sentences = [each.sentence for each in analysis.verdicts] + [each.sentence for each in analysis.checks]
     for line in (*sentences, *analysis.missing, *analysis.warnings):
         console.print(line)
     return finished_starts(analysis.results, count) == count

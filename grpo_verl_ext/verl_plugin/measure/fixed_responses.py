@@ -105,18 +105,20 @@ def prompts(
             valid="a model of text",
             fix=Line(f"~{section}"),
         )
-    # As verl reads its data, but for what would leave rows out or take others than the first.
-    data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
-    data.filter_overlong_prompts = data.shuffle = False
-    dataset = create_rl_dataset(
-        options.names, data, model.tokenizer, None, is_train=False, max_samples=options.samples or -1
-    )
-    count = min(len(dataset), options.samples or len(dataset))
     template = config.data.get("apply_chat_template_kwargs", {})
-    for number in range(count):
-        row = dataset[number]
+    for row in first_rows(options.names, options.samples, model.tokenizer, config):
         prompt = apply_chat_template(model.tokenizer, row["raw_prompt"], **template)
         yield row, normalize_token_ids(prompt), model.tokenizer
+
+
+def first_rows(files: Any, count: int | None, tokenizer: Any, config: DictConfig) -> Iterator[Any]:
+    """Yield the first rows of files as verl reads its data; None: all rows."""
+    # But for what would leave rows out or take others than the first.
+    data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
+    data.filter_overlong_prompts = data.shuffle = False
+    dataset = create_rl_dataset(files, data, tokenizer, None, is_train=False, max_samples=count or -1)
+    for number in range(min(len(dataset), count or len(dataset))):
+        yield dataset[number]
 
 
 def at(row: Mapping[str, Any], dotted_key: str) -> Any:

@@ -34,7 +34,7 @@ def check_reference(config: DictConfig) -> None:
             valid="null",
             fix=Line("actor_rollout_ref.actor.use_kl_loss=true", more=f", or ~{_KEY}"),
         )
-    if _has_adapter(config):
+    if has_adapter(config):
         raise SettingError(
             _KEY,
             steps,
@@ -106,7 +106,8 @@ def _sharded_otherwise(name: str, reference: Any, policy: Any, typed: str) -> Se
     )
 
 
-def _has_adapter(config: DictConfig) -> bool:
+def has_adapter(config: DictConfig) -> bool:
+    """Whether the policy is trained by LoRA."""
     model = config.actor_rollout_ref.model
     rank = (model.get("lora") or {}).get("rank", 0) or model.get("lora_rank", 0)
     return rank > 0 or model.get("lora_adapter_path") is not None

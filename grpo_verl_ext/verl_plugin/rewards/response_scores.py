@@ -71,7 +71,7 @@ def served(server: RewardServer, *, name: str, tokenizer: Any) -> Score:
 
     def text(judged: Judged) -> str:
         if not server.options.chat_template:
-            return judged_text(judged.prompt, judged.response, tokenizer.eos_token)
+            return judged_text(judged.prompt, judged.response, tokenizer.eos_token or "")
         # as in verl's own request: the server's tokenizer adds the beginning of sequence
         return chat_text(judged.chat, judged.response, tokenizer).removeprefix(tokenizer.bos_token or "")
 

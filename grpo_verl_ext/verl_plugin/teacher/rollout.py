@@ -16,6 +16,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils import hf_tokenizer
 from verl.utils.fs import copy_to_local
 
+from grpo_verl_ext.tasks.causal_lm import end_tokens
 from grpo_verl_ext.utils.errors import TeacherError
 from grpo_verl_ext.utils.keys import SECTION
 from grpo_verl_ext.verl_plugin.config import Options
@@ -50,7 +51,7 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
         return TextReader(
             self.tokenizer,
             hf_tokenizer(name_or_path=copy_to_local(src=path)),
-            _end_tokens(self.tokenizer, self.model_config.generation_config),
+            end_tokens(self.tokenizer, self.model_config.generation_config),
             name=path,
             template=self.config.data.get("apply_chat_template_kwargs") or {},
             longest_prompt=self.rollout_config.prompt_length,
@@ -171,14 +172,6 @@ class TeacherAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(TeacherAgentLoopWorker)
-
-
-def _end_tokens(tokenizer: Any, generation: Any) -> set[int]:
-    """Return the tokens with which a policy ends a response: its tokenizer's and its generation settings'."""
-    found = {tokenizer.eos_token_id}
-    given = getattr(generation, "eos_token_id", None)
-    found |= {given} if given is None or isinstance(given, int) else set(given)
-    return {each for each in found if each is not None}
 
 
 def _check_context(model: Any, tokens: TeacherTokens) -> None:

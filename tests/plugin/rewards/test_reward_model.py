@@ -369,3 +369,13 @@ def test_a_trl_that_verl_cannot_bear_is_named(monkeypatch: pytest.MonkeyPatch) -
     (message,) = said()
     assert message.startswith("trl 1.13.0 is installed")
     assert message.endswith("Type: pip install 'trl<1.13'")
+
+
+def test_a_classifier_whose_tokenizer_has_no_end_and_no_padding(reward_model: Path) -> None:
+    """Such as a cross-encoder; the text ends with the response."""
+    learned = LearnedReward.load(reward_model)
+    with_end = learned.scores([("4+5=?", f"9{learned._tokenizer.eos_token}")])
+    learned._tokenizer.eos_token = None
+    learned._tokenizer.pad_token = None
+    assert learned.scores([("4+5=?", "9<|im_end|>")]) == pytest.approx(with_end)
+    assert learned.scores([("4+5=?", "9")]) != pytest.approx(with_end)
