@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compare two rounds of iterative GRPO with one training of as many samples, where a reward model that judges whether the
-# sum is right is the only reward, from the first step on. With no GPU, on two cores that two of these share, an hour and a
-# half a start, and twenty minutes for each further training from it:
+# sum is right is the only reward, from the first step on. Without a GPU, two of these at once on two cores take an hour and
+# a half a start, and twenty minutes for each further training from it:
 #
 #   bash examples/iterate_answers.sh 1 2 3 4        # seeds of starts, below 100; safe to repeat and to interrupt
 #

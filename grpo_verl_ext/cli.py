@@ -483,7 +483,7 @@ def _ablate_report(
         typer.Option(help="Also send curves and verdicts to this tracker of verl's, such as wandb."),
     ] = None,
 ) -> None:
-    """Compare the finished runs: means, differences paired by seed, intervals, figures."""
+    """Compare the finished runs: verdicts, differences paired by seed, intervals, figures."""
     from grpo_verl_ext.ablation.declaration.grid import AblationError
     from grpo_verl_ext.utils.errors import TrackerError
 

@@ -175,7 +175,7 @@ A cell is **error · distance · scale**, of the gradient with respect to the lo
 
 - error: between any cut (whole, halves, singles, by tokens; one rank and two) and the framework's own whole
   mini-batch on one rank: the largest difference over the largest entry;
-- distance: the same between that whole mini-batch and the [paper](normalisation.md) in float64;
+- distance: the same between that whole mini-batch and the [paper](papers.md) in float64;
 - scale: the factor of the paper's gradient that fits best. A distance of |scale − 1| is a constant, which a
   learning rate absorbs; any other is another direction.
 

@@ -95,9 +95,9 @@ def test_a_command_runs_as_it_stands(words: str, tmp_path: Path, monkeypatch: py
 
 
 SAYS = {
-    # 5 losses with 12 starts
-    "ablate plan": ["60 of 60 runs to do", "3 comparisons of the area of gold_response/right"],
+    # 4 variants with 16 starts
+    "ablate plan": ["64 of 64 runs to do", "5 comparisons of the area of gold_response/right"],
     # the kept report.md has this difference
-    "ablate report": ["−0.0077 (−0.039 … 0.023): equal within the margin"],
+    "ablate report": ["+0.026 (0.010 … 0.042): shown; higher, as expected"],
     "iterate plan": ["trains the reward model", "+algo=grpo"],
 }

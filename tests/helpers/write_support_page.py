@@ -30,7 +30,9 @@ DETAILS = """
 
 - *Exact*: value and gradient are the paper's at any split into micro-batches and ranks (`bnpo` depends on it
   by definition).
-- *Losses of tokens*: all but `gvpo`, presets on verl's losses included.
+- *Losses of tokens*: all but `gvpo`, presets on verl's losses included. Of these `gmpo`, `gspo`, `luspo`,
+  `kimi`, `topr` and `vespo` refuse token rejection and several outputs per session, which `dapo_per_prompt`
+  refuses, too; the last three also refuse `rollout_is`.
 - *GVPO, one update per rollout*: `ppo_epochs=1`, one mini-batch per rollout, `parameter_sync_step=1` where
   the mode has it, no `bypass_mode`.
 - *`gvpo_anchor`*: the anchor alone; what GVPO's columns refuse is refused with every anchor.
