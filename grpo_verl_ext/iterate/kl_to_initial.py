@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_verl_ext.algorithms.kl import exact
-from grpo_verl_ext.tasks.causal_lm import end_tokens, sample
+from grpo_verl_ext.tasks.causal_lm import sample
+from grpo_verl_ext.utils.end_tokens import end_tokens
 from grpo_verl_ext.utils.files import write_whole
 
 

@@ -329,7 +329,7 @@ def _validation(metrics: Metrics, step: int) -> dict[str, float]:
 def _chats(config: DictConfig, count: int) -> list[list[dict[str, str]]]:
     from verl.utils.config import omega_conf_to_dataclass
 
-    from grpo_verl_ext.verl_plugin.measure.fixed_responses import first_rows
+    from grpo_verl_ext.verl_plugin.measure.data import first_rows
 
     model, files = omega_conf_to_dataclass(config.actor_rollout_ref.model), config.data.val_files
     chats = [list(map(dict, row["raw_prompt"])) for row in first_rows(files, count, model.tokenizer, config)]

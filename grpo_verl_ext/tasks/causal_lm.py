@@ -145,13 +145,6 @@ class Sampled:
         return (ended.cumsum(dim=1) - ended.long() == 0).long()
 
 
-def end_tokens(tokenizer: Any, generation: Any) -> set[int]:
-    """Return the tokens with which a model ends a response: its tokenizer's and its generation settings'."""
-    given = getattr(generation, "eos_token_id", None)
-    settings = [given] if given is None or isinstance(given, int) else given
-    return {each for each in (tokenizer.eos_token_id, *settings) if each is not None}
-
-
 @torch.no_grad()
 def sample(
     model: PreTrainedModel,

@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_verl_ext.iterate import rounds
 from grpo_verl_ext.iterate.kl_to_initial import DivergenceJob, divergence, measure_kl
-from grpo_verl_ext.tasks.causal_lm import Sampled, end_tokens, sample
+from grpo_verl_ext.tasks.causal_lm import Sampled, sample
 from grpo_verl_ext.verl_plugin.compose import composed
 
 CHATS = [[{"role": "user", "content": text}] for text in ("1+2=?", "4+5+6=?", "7=?")]
@@ -70,13 +69,6 @@ def test_the_mask_ends_with_the_first_end() -> None:
     sampled = Sampled(torch.tensor([[0, 5, 9, 5, 9], [0, 5, 5, 5, 5], [0, 9, 9, 9, 9]]), 1, torch.ones(3, 1))
     assert sampled.response_mask([9]).tolist() == [[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
     assert sampled.response_mask({5, 7}).tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
-
-
-def test_a_model_ends_with_any_of_its_end_tokens() -> None:
-    tokenizer = SimpleNamespace(eos_token_id=1)
-    for given, wanted in ((None, {1}), (2, {1, 2}), ([1, 3], {1, 3})):
-        assert end_tokens(tokenizer, SimpleNamespace(eos_token_id=given)) == wanted
-    assert end_tokens(SimpleNamespace(eos_token_id=None), None) == set()
 
 
 def test_the_models_own_penalty_is_not_used(policy: Path) -> None:

@@ -10,18 +10,19 @@ from math import ceil
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
-from verl.trainer.ppo.utils import create_rl_dataset
+from omegaconf import DictConfig
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.tokenizer import normalize_token_ids
 from verl.utils.tokenizer.chat_template import apply_chat_template
 from verl.workers.utils.padding import response_from_nested
 
+from grpo_verl_ext.utils.end_tokens import end_of_response
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.verl_plugin.batch.fields import clear, data_parallel_size, nested, put_rows
 from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, RewardedResponseOptions
+from grpo_verl_ext.verl_plugin.measure.data import first_rows
 
 PARTITION = "grpo_ext_fixed_responses"
 """Partition of TransferQueue in which the rows lie during a measurement."""
@@ -83,15 +84,14 @@ def measured(
     return response_from_nested(found["log_probs"], found["response_mask"]), found["response_mask"]
 
 
-def response_ids(text: str, tokenizer: Any) -> list[int]:
-    """Return the tokens of a whole response, with the end of turn."""
-    return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+Encode = Callable[[str], list[int]]
+"""A text → the tokens of a whole response, with the end of turn."""
 
 
 def prompts(
     options: _Section, section: str, config: DictConfig
-) -> Iterator[tuple[Mapping[str, Any], list[int], Any]]:
-    """Yield the first rows of the files, each with its prompt's tokens, and the tokenizer.
+) -> Iterator[tuple[Mapping[str, Any], list[int], Encode]]:
+    """Yield the first rows of the files, each with its prompt's tokens, and what encodes its responses.
 
     Raises:
         SettingError: a model that takes more than text.
@@ -105,20 +105,15 @@ def prompts(
             valid="a model of text",
             fix=Line(f"~{section}"),
         )
-    template = config.data.get("apply_chat_template_kwargs", {})
+    template = config.data.get("apply_chat_template_kwargs") or {}
+    end = end_of_response(model.tokenizer, model.generation_config, template)
+
+    def encode(text: str) -> list[int]:
+        return [*model.tokenizer.encode(text, add_special_tokens=False), *([] if end is None else [end])]
+
     for row in first_rows(options.names, options.samples, model.tokenizer, config):
         prompt = apply_chat_template(model.tokenizer, row["raw_prompt"], **template)
-        yield row, normalize_token_ids(prompt), model.tokenizer
-
-
-def first_rows(files: Any, count: int | None, tokenizer: Any, config: DictConfig) -> Iterator[Any]:
-    """Yield the first rows of files as verl reads its data; None: all rows."""
-    # But for what would leave rows out or take others than the first.
-    data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
-    data.filter_overlong_prompts = data.shuffle = False
-    dataset = create_rl_dataset(files, data, tokenizer, None, is_train=False, max_samples=count or -1)
-    for number in range(min(len(dataset), count or len(dataset))):
-        yield dataset[number]
+        yield row, normalize_token_ids(prompt), encode
 
 
 def at(row: Mapping[str, Any], dotted_key: str) -> Any:

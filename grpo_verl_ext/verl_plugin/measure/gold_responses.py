@@ -19,7 +19,6 @@ from grpo_verl_ext.verl_plugin.measure.fixed_responses import (
     check_rows,
     measured,
     prompts,
-    response_ids,
 )
 from grpo_verl_ext.verl_plugin.measure.training_rewards import reported_of_sampled, right_by_other_responses
 
@@ -68,7 +67,7 @@ def read_rows(options: GoldResponseOptions, config: DictConfig) -> list[FixedRes
             model that takes more than text.
     """
     rows = []
-    for number, (row, prompt_ids, tokenizer) in enumerate(prompts(options, GOLD_RESPONSES, config)):
+    for number, (row, prompt_ids, encode) in enumerate(prompts(options, GOLD_RESPONSES, config)):
         text = at(row, options.response_key)
         if not isinstance(text, str):
             key = f"{GOLD_RESPONSES}.response_key"
@@ -79,6 +78,6 @@ def read_rows(options: GoldResponseOptions, config: DictConfig) -> list[FixedRes
                 valid="a text in every row",
                 fix=f"{key}=<another key>",
             )
-        rows.append(FixedResponse(prompt_ids, response_ids(text, tokenizer)))
+        rows.append(FixedResponse(prompt_ids, encode(text)))
     check_rows(rows, options, GOLD_RESPONSES, config.data)
     return rows

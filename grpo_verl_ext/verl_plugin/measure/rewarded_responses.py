@@ -23,7 +23,6 @@ from grpo_verl_ext.verl_plugin.measure.fixed_responses import (
     check_rows,
     measured,
     prompts,
-    response_ids,
 )
 
 
@@ -81,13 +80,13 @@ class RewardedRows:
         self.rows: list[FixedResponse] = []
         rewards: list[float] = []
         numbers: list[int] = []
-        for number, (row, prompt_ids, tokenizer) in enumerate(prompts(options, REWARDED_RESPONSES, config)):
+        for number, (row, prompt_ids, encode) in enumerate(prompts(options, REWARDED_RESPONSES, config)):
             responses, own = _list_at(row, options.responses_key), _list_at(row, options.rewards_key)
             if not own or len(responses) != len(own) or not all(map(is_number, own)):
                 raise _not_rewarded(number, options, responses, own)
             for response in responses:
                 is_text = isinstance(response, str)
-                ids = response_ids(response, tokenizer) if is_text else [int(each) for each in response]
+                ids = encode(response) if is_text else [int(each) for each in response]
                 self.rows.append(FixedResponse(prompt_ids, ids))
             rewards += map(float, own)
             numbers += [number] * len(own)

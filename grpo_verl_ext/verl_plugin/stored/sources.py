@@ -53,6 +53,7 @@ class GivenResponses:
         samples: n, samples of a prompt.
         budget: greatest length in tokens.
         tokenizer: that of the policy.
+        end: token that ends a response given as a text; None: there is none.
         with_log_probs: whether each response needs log-probs.
         recorded: whether they are the old log-probs of the loss, so that each response needs them.
         of_teacher: whether the log-probs are a teacher's, which each sample of each prompt needs.
@@ -64,6 +65,7 @@ class GivenResponses:
     samples: int
     budget: int
     tokenizer: Any
+    end: int | None
     with_log_probs: bool
     recorded: bool = False
     of_teacher: bool = False
@@ -141,8 +143,8 @@ class GivenResponses:
         )
 
     def _tokens_of(self, text: str) -> list[int]:
-        end = self.tokenizer.eos_token
-        text = text.removesuffix(end or "")
+        end = [] if self.end is None else [self.end]
+        text = text.removesuffix("".join(self.tokenizer.convert_ids_to_tokens(end)))
         if not text:
             raise _ResponseError("is empty")
         token_ids = self.tokenizer.encode(text, add_special_tokens=False)
@@ -154,7 +156,7 @@ class GivenResponses:
                 f"does not survive the tokenizer, which makes {decoded[:40]!r}… of {text[:40]!r}…; valid are "
                 "a text that it gives back, or token ids"
             )
-        return [*token_ids, *([] if end is None else [self.tokenizer.eos_token_id])]
+        return [*token_ids, *end]
 
     def _check_tokens(self, token_ids: Sequence[Any]) -> None:
         if not token_ids:

@@ -8,12 +8,15 @@ from tensordict import TensorDict
 from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
+from verl.utils.model import get_generation_config
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.utils.console import say
+from grpo_verl_ext.utils.end_tokens import end_of_response
 from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, are_responses, like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options, StoredResponsesOptions
+from grpo_verl_ext.verl_plugin.model_files import home_resolved
 from grpo_verl_ext.verl_plugin.rollout.single_turn import refuse_other_loop
 from grpo_verl_ext.verl_plugin.stored.rollout import Origin, PromptResponses, StoredResponse
 from grpo_verl_ext.verl_plugin.stored.sources import GivenResponses, ResponseHistory, prompt_id
@@ -53,12 +56,15 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         say(f"{count} of {samples} samples of a prompt are taken from {where}. {self._meaning(options)}")
 
     def _given_responses(self, options: StoredResponsesOptions, count: int, samples: int) -> GivenResponses:
+        generation = get_generation_config(home_resolved(self.config.actor_rollout_ref.model.path))
+        template = self.config.data.get("apply_chat_template_kwargs") or {}
         return GivenResponses(
             options.key,
             count=count,
             samples=samples,
             budget=self.config.data.max_response_length,
             tokenizer=self.tokenizer,
+            end=end_of_response(self.tokenizer, generation, template),
             with_log_probs=self.config.actor_rollout_ref.rollout.calculate_log_probs,
             recorded=options.old_log_probs == "recorded",
             of_teacher=Options.of_training(self.config.algorithm).of_teacher.source == "recorded",

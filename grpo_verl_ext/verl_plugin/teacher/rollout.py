@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils import hf_tokenizer
 from verl.utils.fs import copy_to_local
 
-from grpo_verl_ext.tasks.causal_lm import end_tokens
+from grpo_verl_ext.utils.end_tokens import end_tokens
 from grpo_verl_ext.utils.errors import TeacherError
 from grpo_verl_ext.utils.keys import SECTION
 from grpo_verl_ext.verl_plugin.config import Options

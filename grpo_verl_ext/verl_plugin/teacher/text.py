@@ -16,14 +16,13 @@ The rule, in this order:
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from grpo_verl_ext.utils import end_tokens
 from grpo_verl_ext.utils.errors import SettingError, TeacherError
 from grpo_verl_ext.utils.keys import SECTION
 
 _UNDECODABLE = "�"
 """What decoders put in the place of bytes that are no character."""
 _READS = f"{SECTION}.teacher.reads"
-_ANSWER = "answer"
-"""A text that chat templates leave as it is."""
 
 
 class TeacherTokens(NamedTuple):
@@ -60,7 +59,7 @@ class TextReader:
     ) -> None:
         self._policy, self._teacher, self._name = policy, teacher, name
         self._template, self._longest_prompt = template, longest_prompt
-        self._ends, self._special = frozenset(ends), _special_tokens(policy)
+        self._ends, self._special = frozenset(ends), end_tokens.special_tokens(policy)
         self._end = end_of_answer(teacher, name, template)
 
     def tokens(
@@ -124,11 +123,7 @@ def end_of_answer(teacher: Any, name: str, template: Mapping[str, Any]) -> int:
     """
     if teacher.chat_template is None:
         raise _unread(name, "chat_template")
-    chat = [{"role": "user", "content": _ANSWER}, {"role": "assistant", "content": _ANSWER}]
-    closing = teacher.apply_chat_template(chat, tokenize=False, **template).rpartition(_ANSWER)[2]
-    special = _special_tokens(teacher)
-    ids = teacher(closing, add_special_tokens=False)["input_ids"]
-    end: int | None = next((number for number in ids if number in special), teacher.eos_token_id)
+    end = end_tokens.end_of_answer(teacher, template)
     if end is None:
         raise _unread(name, "eos_token_id")
     return end
@@ -172,9 +167,3 @@ def _as_text(tokenizer: Any, text: str) -> list[int]:
     """Return the tokens of a text, in which what looks like a special token is none."""
     ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     return ids
-
-
-def _special_tokens(tokenizer: Any) -> frozenset[int]:
-    """Return a tokenizer's special tokens, those included that its settings do not name."""
-    added = tokenizer.added_tokens_decoder.items()
-    return frozenset([*tokenizer.all_special_ids, *(number for number, token in added if token.special)])

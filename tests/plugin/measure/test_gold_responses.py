@@ -32,7 +32,7 @@ from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
-from grpo_verl_ext.verl_plugin.measure import fixed_responses
+from grpo_verl_ext.verl_plugin.measure import data, fixed_responses
 from grpo_verl_ext.verl_plugin.measure.checks import check_gold_responses
 from grpo_verl_ext.verl_plugin.measure.fixed_responses import PARTITION, FixedResponse
 from grpo_verl_ext.verl_plugin.measure.gold_responses import read_rows
@@ -164,7 +164,7 @@ class TestRows:
     def test_a_file_without_a_row_and_a_model_of_images_are_named(
         self, plain: DictConfig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(fixed_responses, "create_rl_dataset", lambda *_, **__: [])
+        monkeypatch.setattr(data, "create_rl_dataset", lambda *_, **__: [])
         with pytest.raises(SettingError, match=rf"{SECTION}\.files is .*, but there is no row to measure"):
             rows_of(plain)
         model = SimpleNamespace(processor=object())

@@ -494,6 +494,7 @@ BYTES = build_tokenizer()
 
 def given(**changes: Any) -> GivenResponses:
     defaults = {"count": 2, "samples": 4, "budget": 8, "tokenizer": BYTES, "with_log_probs": False}
+    defaults["end"] = BYTES.eos_token_id
     return GivenResponses("responses", **(defaults | changes))
 
 
@@ -509,13 +510,7 @@ def test_texts_get_an_end_and_token_ids_are_taken_as_they_are() -> None:
     assert read({"token_ids": np.array([97, 98])}, {"token_ids": np.array([0])}) == [[97, 98], [0]]
     assert read("a", "b", "c") == [[97, end], [98, end]], "the first ones, as many as the share has"
     assert given().of(None) == given().of({"responses": None}) == given().of({"other": ["a"]}) == []
-    assert read("a", tokenizer=without_end()) == [[97]]
-
-
-def without_end() -> Any:
-    tokenizer = build_tokenizer()
-    tokenizer.eos_token = None
-    return tokenizer
+    assert read("a", end=None) == [[97]]
 
 
 def rows(*responses: Any) -> list[dict[str, Any]]:

@@ -1,0 +1,51 @@
+"""The tokens with which a model ends a response, by its tokenizer, chat template and generation settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_ANSWER = "answer"
+"""A text that chat templates leave as it is."""
+
+
+def end_tokens(tokenizer: Any, generation: Any) -> set[int]:
+    """Return the tokens at which a model's response ends: its tokenizer's and its generation settings'."""
+    given = getattr(generation, "eos_token_id", None)
+    settings = [given] if given is None or isinstance(given, int) else given
+    return {each for each in (tokenizer.eos_token_id, *settings) if each is not None}
+
+
+def special_tokens(tokenizer: Any) -> frozenset[int]:
+    """Return a tokenizer's special tokens, those included that its settings do not name."""
+    added = tokenizer.added_tokens_decoder.items()
+    return frozenset([*tokenizer.all_special_ids, *(number for number, token in added if token.special)])
+
+
+def end_of_answer(tokenizer: Any, template: Mapping[str, Any]) -> int | None:
+    """Return the special token with which a chat template ends an answer.
+
+    That is the tokenizer's end token where the template writes none; some templates write another.
+
+    Args:
+        template: more arguments of the chat template.
+    """
+    chat = [{"role": "user", "content": _ANSWER}, {"role": "assistant", "content": _ANSWER}]
+    closing = tokenizer.apply_chat_template(chat, tokenize=False, **template).rpartition(_ANSWER)[2]
+    special = special_tokens(tokenizer)
+    ids = tokenizer(closing, add_special_tokens=False)["input_ids"]
+    end: int | None = next((number for number in ids if number in special), tokenizer.eos_token_id)
+    return end
+
+
+def end_of_response(tokenizer: Any, generation: Any, template: Mapping[str, Any]) -> int | None:
+    """Return the token that ends a response which is given as a text.
+
+    That is the one of the chat template, if a rollout ends at it, else the tokenizer's end token. A base
+    model's template may end an answer with a token that the model does not end with.
+    """
+    end: int | None = tokenizer.eos_token_id
+    if tokenizer.chat_template is None:
+        return end
+    of_template = end_of_answer(tokenizer, template)
+    return of_template if of_template in end_tokens(tokenizer, generation) else end
