@@ -154,14 +154,16 @@ def main() -> None:
     parser.add_argument("--responses", type=int, nargs="+", default=[], metavar="SEED", help="of the task")
     given = parser.parse_args()
     task = TASKS[given.task]
-    if (given.folder / "model.safetensors").exists():
-        print(f"already there: {given.folder}")
-    else:
-        tokenizer = with_joined_digits() if given.joined_digits else build_tokenizer()
-        build = build_llama if given.joined_digits else build_model
-        model = build(replace(task, slip_steps=0), tokenizer, seed=given.seed)
-        share = make(given.folder, tokenizer, model, task, seed=given.seed)
-        print(f"{share:.3f} of 512 test prompts right: {given.folder}")
+    with locked(given.folder, on_wait=lambda: print(f"waiting for {given.folder}")):
+        if (given.folder / "model.safetensors").exists():
+            print(f"already there: {given.folder}")
+        else:
+            tokenizer = with_joined_digits() if given.joined_digits else build_tokenizer()
+            build = build_llama if given.joined_digits else build_model
+            model = build(replace(task, slip_steps=0), tokenizer, seed=given.seed)
+            with appearing(given.folder) as unfinished:
+                share = make(unfinished, tokenizer, model, task, seed=given.seed)
+            print(f"{share:.3f} of 512 test prompts right: {given.folder}")
     for seed in given.responses:
         if not (given.folder / f"seed-{seed}").exists():
             write_responses(given.folder, task, seed=seed)

@@ -25,11 +25,18 @@ mkdir -p "$(dirname "$VENV")"
 exec 9>"$VENV.lock"
 flock --nonblock 9 || { echo "setup_cpu.sh: waiting, $VENV is being installed by another process" >&2; flock 9; }
 
-if [[ ! -x $VENV/bin/python || -e $UNFINISHED ]]; then
-  "$PYTHON" -m venv --clear "$VENV" ||
+if [[ -e $UNFINISHED ]]; then
+  find "$VENV" -mindepth 1 ! -path "$UNFINISHED" -delete
+elif [[ ! -x $VENV/bin/python && -d $VENV && -n $(ls -A "$VENV") ]]; then
+  fail "$VENV is no environment, and not empty; valid is a new folder, or an environment. Type: VENV=.venv bash examples/setup_cpu.sh"
+fi
+if [[ ! -x $VENV/bin/python ]]; then
+  # Only an environment that this script makes is marked, and so made anew after an interruption.
+  mkdir -p "$VENV"
+  touch "$UNFINISHED"
+  "$PYTHON" -m venv "$VENV" ||
     fail "could not make $VENV. On Debian and Ubuntu type: apt-get install python3-venv"
 fi
-touch "$UNFINISHED"
 
 "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
 
@@ -42,4 +49,4 @@ if [[ -n ${UV_FIND_LINKS:=$find_links} ]]; then export UV_FIND_LINKS; else expor
   --constraints constraints/cpu.txt --overrides constraints/cpu-overrides.txt --editable ".[$EXTRAS]" ||
   fail "the installation failed. If torch==…+cpu was not found, type: UV_FIND_LINKS=<folder or page that has it> bash examples/setup_cpu.sh"
 
-rm "$UNFINISHED"
+rm -f "$UNFINISHED"

@@ -39,7 +39,7 @@ from grpo_verl_ext.catalogue import (
 )
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.options import read_section
+from grpo_verl_ext.utils.options import is_positive, read_section
 
 _CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 _ARGUMENTS = ("log_prob", "old_log_prob", "response_mask")
@@ -117,9 +117,13 @@ def _signature(algorithm: Algorithm) -> inspect.Signature:
     return inspect.Signature([*positional, *named])
 
 
+def _preset_of(algorithm: Algorithm) -> Preset:
+    return catalogue.PRESETS.get(algorithm.values_of or algorithm.name, Preset())
+
+
 def _settings(algorithm: Algorithm) -> dict[str, Any]:
     """Return the keys that loss and estimator read, with the preset's values."""
-    preset = catalogue.PRESETS.get(algorithm.values_of or algorithm.name, Preset())
+    preset = _preset_of(algorithm)
     settings: dict[str, Any] = {key: value for key, value in preset.numbers.items() if key != _CLIPS[0]}
     if algorithm.loss.options is not None:
         settings |= {name: each.default for name, each in algorithm.loss.options.model_fields.items()}
@@ -136,35 +140,48 @@ def _settings(algorithm: Algorithm) -> dict[str, Any]:
 
 def _config(algorithm: Algorithm, given: Mapping[str, Any], prompts: int | None) -> DictConfig:
     """Return the arguments as the keys of verl's ActorConfig that losses and averages read."""
-    mask, loss = given["response_mask"], algorithm.loss
+    mask, loss, numbers = given["response_mask"], algorithm.loss, _preset_of(algorithm).numbers
     options = loss.options.model_fields if loss.options else ()
-    of_loss = {"loss_mode": loss.name} | {name: given[name] for name in options}
+    of_loss = {"loss_mode": loss.name} | {name: _plain(given[name]) for name in options}
     counts = {"dp_size": 1, "batch_num_tokens": int(mask.bool().sum()), "global_batch_size": len(mask) or 1}
     config: DictConfig = OmegaConf.create(
         dict.fromkeys(_CLIPS)
-        # what verl takes where a side has no value; a preset has both
-        | {"clip_ratio": 0 if {"clip_ratio_low", "clip_ratio_high"} <= given.keys() else None}
-        | {name: value for name, value in given.items() if isinstance(value, int | float)}
+        # what verl takes where a side has no value
+        | {"clip_ratio": numbers.get("clip_ratio", 0.2 if {*_CLIPS[1:3]} <= given.keys() else None)}
+        | {name: _plain(given[name]) for name in (*numbers, "seed") if name in given}
         | {
             "loss_agg_mode": algorithm.loss_agg_mode,
-            "loss_scale_factor": given.get("loss_scale_factor"),
+            "loss_scale_factor": _plain(given.get("loss_scale_factor")),
             "use_dynamic_bsz": False,
             "rollout_n": len(mask) / prompts if prompts else 1,
             "global_batch_info": counts,
             "policy_loss": of_loss,
         }
     )
+    if "loss_scale_factor" in given and not is_positive(config.loss_scale_factor):
+        raise SettingError(
+            "loss_scale_factor",
+            given["loss_scale_factor"],
+            valid="a number > 0, the response budget",
+            fix="loss_scale_factor=<tokens>",
+        )
     for check in loss.settings:
         check(loss.name, config)
     return config
+
+
+def _plain(value: Any) -> Any:
+    """Return the Python number of a number of torch's or numpy's; all else as it is."""
+    return value.item() if hasattr(value, "item") else value
 
 
 # What is computed of them
 
 
 def _evaluated(algorithm: Algorithm, given: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-    loss, mask = algorithm.loss, given["response_mask"]
-    check_matrix(response_mask=mask)
+    check_matrix(response_mask=given["response_mask"])
+    mask = given["response_mask"].bool()
+    loss, given = algorithm.loss, {**given, "response_mask": mask}
     log_probs = {name: given[name] for name in _ARGUMENTS[:2]}
     check_floating(**log_probs)
     check_same_shape(response_mask=mask, **log_probs)
@@ -173,7 +190,7 @@ def _evaluated(algorithm: Algorithm, given: Mapping[str, Any]) -> tuple[Tensor, 
     advantages = _advantages(algorithm, given, group)
     check_floating(advantages=advantages)
     check_same_shape(response_mask=mask, advantages=advantages)
-    tokens = evaluation.Tokens(given["log_prob"], given["old_log_prob"], advantages, mask)
+    tokens = evaluation.Tokens(given["log_prob"], given["old_log_prob"].detach(), advantages.detach(), mask)
     if group is None:
         group = torch.arange(len(mask), device=mask.device)
     options = _options(algorithm, given)
@@ -191,7 +208,7 @@ def _options(algorithm: Algorithm, given: Mapping[str, Any]) -> Any:
     model = algorithm.loss.options
     if model is None:
         return None
-    return read_section(model, {name: given[name] for name in model.model_fields}, algorithm.name)
+    return read_section(model, {name: _plain(given[name]) for name in model.model_fields}, algorithm.name)
 
 
 def _group_of(algorithm: Algorithm, given: Mapping[str, Any]) -> Tensor | None:
@@ -225,6 +242,8 @@ def _advantages(algorithm: Algorithm, given: Mapping[str, Any], group: Tensor | 
     assert isinstance(estimator, Estimator)
     assert group is not None
     check_floating(rewards=rewards)
+    # As in a training: their sums are fp32 or better.
+    rewards = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
     if given.get("scale_rewards", "none") not in evaluation.BASELINES:
         key, names = "scale_rewards", tuple(evaluation.BASELINES)
         raise SettingError(key, given[key], valid=names, fix=f"{key}='{names[0]}'")

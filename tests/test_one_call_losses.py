@@ -349,3 +349,61 @@ def test_distillation_in_one_call_is_gvpos_around_the_teacher() -> None:
     )
     # 1, −2.5, −1.5 with the mean −1
     assert found.item() == pytest.approx(0.5 * (2.0**2 + 1.5**2 + 0.5**2) / 2)
+
+
+@pytest.mark.parametrize("name", ["grpo", "gvpo", "topr", "kimi", "dr_grpo"])
+def test_no_gradient_flows_through_the_old_log_probs_or_the_advantages(name: str) -> None:
+    """Though they may be the very tensor whose gradient is asked for."""
+    settings: dict[str, Any] = {"loss_scale_factor": 2} if name == "dr_grpo" else {}
+    settings |= {"groups": ["a", "a"]} if name == "gvpo" else {}
+    found = []
+    for old in (LOG_PROB, None):
+        log_prob = LOG_PROB.clone().requires_grad_()
+        advantages = torch.tensor([[0.5, 0.5], [-0.5, 0.0]], requires_grad=old is None)
+        given = log_prob if old is None else old
+        loss, _ = getattr(losses, name)(log_prob, given, MASK, advantages=advantages, **settings)
+        loss.backward()
+        found.append(log_prob.grad)
+        assert advantages.grad is None
+    assert found[0].any()
+    assert torch.equal(*found)
+
+
+def test_rewards_of_low_precision_are_added_up_as_in_a_training() -> None:
+    """In bf16 a count ends at 256; in fp16 a deviation of 500 has no square."""
+    rows = 600
+    log_prob, mask = torch.zeros(rows, 1, requires_grad=True), torch.ones(rows, 1)
+    rewards = (torch.arange(rows) % 2).float()
+    gradients, groups = [], [row // 2 for row in range(rows)]
+    for dtype in (torch.float32, torch.bfloat16):
+        loss, _ = losses.lite_ppo(log_prob, log_prob, mask, rewards=rewards.to(dtype), groups=groups)
+        gradients += torch.autograd.grad(loss, log_prob)
+    assert torch.equal(*gradients)
+    large = torch.tensor([1000.0, 0.0], dtype=torch.float16)
+    loss, _ = losses.grpo(log_prob[:2], log_prob[:2], mask[:2], rewards=large, groups=[0, 0])
+    assert torch.autograd.grad(loss, log_prob)[0][:2].abs().min() > 0.1
+
+
+def test_numbers_of_numpy_and_torch_are_numbers() -> None:
+    moved, advantages = LOG_PROB + torch.tensor([[1.0, 1.0], [1.0, 0.0]]), torch.ones(2, 2)
+
+    def value(high: Any) -> float:
+        loss, _ = losses.grpo(moved, LOG_PROB, MASK, advantages=advantages, clip_ratio_high=high)
+        return loss.item()
+
+    assert value(0.5) == pytest.approx(-1.5)
+    assert value(torch.tensor(0.5)) == value(np.float32(0.5)) == value(0.5)
+    # without a value for a side, verl takes clip_ratio
+    assert value(None) == pytest.approx(-1.2)
+
+
+@pytest.mark.parametrize("length", [0, -1.0, None, "2"])
+def test_a_constant_length_that_is_none_is_refused(length: Any) -> None:
+    with pytest.raises(SettingError, match=r"loss_scale_factor is .*; valid is a number > 0"):
+        losses.dr_grpo(LOG_PROB, LOG_PROB, MASK, advantages=torch.ones(2, 2), loss_scale_factor=length)
+
+
+def test_any_number_but_0_is_a_token() -> None:
+    wanted, _ = losses.grpo(LOG_PROB, LOG_PROB, MASK, advantages=torch.ones(2, 2))
+    found, _ = losses.grpo(LOG_PROB, LOG_PROB, 2 * MASK, advantages=torch.ones(2, 2))
+    assert found.item() == wanted.item()

@@ -124,24 +124,24 @@ def knows(config: DictConfig) -> bool:
 
 
 def check_one_preset(words: Iterable[str]) -> None:
-    """Refuse ``+algo=[a,b]``, of which verl would train a mixture under the name of the last.
+    """Refuse ``+algo=[a,b]`` and ``+algo=a +algo@_global_=b``, mixtures under the name of the last.
 
     Raises:
         SettingError: the words of a training's command have several presets.
     """
-    for word in words:
-        typed = word.partition("=")[2]
-        names = [name for name in re.findall(r"\w+", typed) if name in PRESETS]
-        if key_of(word) == "algo" and typed.startswith("[") and len(names) > 1:
-            raise SettingError(
-                "+algo",
-                names,
-                why=f"a training has one algorithm, and values of {names[0]} that {names[-1]} does not set "
-                "would stay",
-                valid="one preset",
-                fix=Line(f"+algo={names[-1]}", more=f", or +algo={names[0]}"),
-                seen=f"+algo is {typed}",
-            )
+    # Hydra itself refuses one spelling of the key twice.
+    typed = {word.partition("=")[0]: word.partition("=")[2] for word in words if key_of(word) == "algo"}
+    names = [name for each in typed.values() for name in re.findall(r"\w+", each) if name in PRESETS]
+    if len({*names}) > 1:
+        raise SettingError(
+            "+algo",
+            names,
+            why=f"a training has one algorithm, and values of {names[0]} that {names[-1]} does not set "
+            "would stay",
+            valid="one preset",
+            fix=Line(f"+algo={names[-1]}", more=f", or +algo={names[0]}"),
+            seen=f"+algo is {' and '.join(typed.values())}",
+        )
 
 
 _LEFT_TO_USER = frozenset(
@@ -158,7 +158,8 @@ def left_to_user(name: str) -> set[str]:
     """Return the dotted keys of a preset that may have other values without making another algorithm."""
     options = ALGORITHMS[name].loss.options
     free = {*_LEFT_TO_USER, *(options.model_fields if options else ())}
-    return {key for key in PRESETS[name].leaves if key.rpartition(".")[2] in free}
+    leaves = PRESETS[name].leaves
+    return {key for key in leaves if key.rpartition(".")[2] in free or key == "critic.model.path"}
 
 
 def has_groups(config: DictConfig) -> bool:
@@ -194,7 +195,7 @@ def checks(config: DictConfig, kind: str) -> Iterator[tuple[str, Any]]:
 
 
 def _refuse_taken(algorithm: Algorithm) -> None:
-    """Refuse an estimator or loss under the name of another record's."""
+    """Refuse an estimator or loss under another record's name, and a key with another default than there."""
     found: tuple[tuple[str, Mapping[str, Any], Any], ...] = (
         ("estimator", ESTIMATORS, algorithm.estimator),
         ("loss", {**LOSSES, **VERLS_LOSSES}, algorithm.loss),
@@ -202,6 +203,13 @@ def _refuse_taken(algorithm: Algorithm) -> None:
     for field, table, record in found:
         if table.get(record.name, record) is not record:
             raise RecordError(algorithm.name, field, record.name, "another record has one of this name")
+    for loss in LOSSES.values():
+        mine, others = (each.options.model_fields if each.options else {} for each in (algorithm.loss, loss))
+        for name in mine.keys() & others.keys():
+            if mine[name].default != others[name].default:
+                raise RecordError(
+                    algorithm.name, "options", name, f"its default is another than in the loss {loss.name}"
+                )
 
 
 def _own() -> Iterable[Algorithm]:

@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ray
 from omegaconf import DictConfig
 from verl.trainer import main_ppo
 
 from grpo_verl_ext.launch.plugin_check import NoPluginError, check_workers
 from grpo_verl_ext.launch.values import words_of
+from grpo_verl_ext.verl_plugin.compose import IN_PACKAGE, folder_of
 
 
 def run_training(preset: str, overrides: Sequence[str], **options: str) -> None:
@@ -25,11 +27,16 @@ def run_training(preset: str, overrides: Sequence[str], **options: str) -> None:
     Raises:
         SystemExit: the training is refused, or Hydra reports its failure.
     """
+    path = options.get("config_path", IN_PACKAGE)
+    if not path.startswith(IN_PACKAGE):  # which Hydra reads as a part of the module that is imported here
+        options["config_path"] = folder_of(path)
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     verls_run_ppo = main_ppo.run_ppo
 
-    def run_ppo(config: DictConfig, task_runner_class: Any) -> None:
-        verls_run_ppo(config, task_runner_class=_AsksFirst(task_runner_class))
+    def run_ppo(config: DictConfig, task_runner_class: Any = None) -> None:
+        # verl 0.8 leaves the class to `run_ppo`, which makes this one.
+        runner = task_runner_class or ray.remote(num_cpus=1)(main_ppo.TaskRunner)
+        verls_run_ppo(config, task_runner_class=_AsksFirst(runner))
 
     main_ppo.run_ppo = run_ppo
     # Where `python3 -m verl.trainer.main_ppo` has them; Ray and Hydra read them.

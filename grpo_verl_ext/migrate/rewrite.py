@@ -14,7 +14,7 @@ from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, left_to_
 from grpo_verl_ext.migrate.script import Script, Setting
 from grpo_verl_ext.migrate.shell import UnreadableScriptError
 from grpo_verl_ext.utils.errors import Problem, as_typed
-from grpo_verl_ext.utils.keys import moved_key
+from grpo_verl_ext.utils.keys import AGENT_LOOP, MODE, moved_key
 
 _GROUP = "algo"
 
@@ -85,7 +85,8 @@ def contradicts(setting: Setting, preset: str) -> bool:
             setting.line,
             f"{key} is a section of which the preset sets keys; write each of its keys as a word",
         )
-    if key not in leaves or key in left_to_user(preset):
+    is_own = key in (MODE, AGENT_LOOP) and str(setting.value).startswith("grpo_ext_")
+    if key not in leaves or key in left_to_user(preset) or is_own:
         return False
     return setting.prefix == "~" or _as_hydra_reads(setting.value) != leaves[key]
 

@@ -101,6 +101,8 @@ class PreparedFolder(Generic[_AnyManifest]):
         Raises:
             PreparedFolderError: the folder is there but damaged or of other settings, and ``force`` is off.
         """
+        if self.path.exists() and not force:  # another user's, perhaps, and not to be locked
+            return PreparedOutcome(self.path, self._with(settings), made=False)
         with locked(self.path, on_wait=on_wait):
             if self.path.exists() and not force:
                 return PreparedOutcome(self.path, self._with(settings), made=False)

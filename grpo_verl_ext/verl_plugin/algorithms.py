@@ -12,7 +12,7 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGI
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import Estimator, GroupLoss, Loss, TokenLoss
-from grpo_verl_ext.verl_plugin import estimators
+from grpo_verl_ext.verl_plugin import estimators, usage
 from grpo_verl_ext.verl_plugin.gvpo import loss as group_loss
 from grpo_verl_ext.verl_plugin.losses import custom
 
@@ -37,13 +37,13 @@ def _function_of(record: Estimator | Loss) -> Callable[..., Any]:
     else:
         assert isinstance(record, TokenLoss)
         made = custom.token_loss_function(record)
-    setattr(made, custom.RECORD, record)
+    setattr(made, usage.RECORD, record)
     return made
 
 
 def is_of(function: object, record: Estimator | Loss) -> bool:
     """Whether a registered function was made from this record."""
-    return getattr(function, custom.RECORD, None) is record
+    return getattr(function, usage.RECORD, None) is record
 
 
 def _enter(record: Estimator | Loss) -> None:

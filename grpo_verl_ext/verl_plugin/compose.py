@@ -28,7 +28,8 @@ from grpo_verl_ext.verl_plugin.registration import register
 
 CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
-_IN_PACKAGE = "pkg://"
+IN_PACKAGE = "pkg://"
+"""Begins a configuration path in a package."""
 _NEWER_SECTIONS = ("trainer.v1.", "trainer.use_v1")
 """Keys of the trainers that a verl of the lower tier lacks."""
 _OPTIONS = [f"{SECTION}.{name}" for name in Options.model_fields]
@@ -140,11 +141,11 @@ def _hydra_at(config_path: str) -> Iterator[None]:
     needs one for each run.
     """
     initialized: AbstractContextManager[None]
-    if config_path.startswith(_IN_PACKAGE):
-        module = config_path.removeprefix(_IN_PACKAGE).strip("/").replace("/", ".")
+    if config_path.startswith(IN_PACKAGE):
+        module = config_path.removeprefix(IN_PACKAGE).strip("/").replace("/", ".")
         initialized = initialize_config_module(module, version_base=None)
     else:
-        initialized = initialize_config_dir(os.path.normpath(_folder(config_path)), version_base=None)
+        initialized = initialize_config_dir(folder_of(config_path), version_base=None)
     with initialized:
         for source in GlobalHydra.instance().config_loader().get_sources():
             if source.scheme() in {"file", "pkg"}:
@@ -168,11 +169,12 @@ def _state(folder: str, config_path: str) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _folder(config_path: str) -> Path:
+def folder_of(config_path: str) -> str:
+    """Return the folder of Hydra's ``--config-path``, which may be relative to that of ``main_ppo``."""
     main_ppo = importlib.util.find_spec("verl.trainer.main_ppo")
     assert main_ppo is not None
     assert main_ppo.origin is not None
-    return Path(main_ppo.origin).parent / config_path  # an absolute one stays as it is
+    return os.path.normpath(Path(main_ppo.origin).parent / config_path)  # an absolute one stays as it is
 
 
 def _no_such_preset(missing: str, valid: Sequence[str]) -> CompositionError:
@@ -197,13 +199,13 @@ def _no_such_training(config_path: str, config_name: str) -> CompositionError:
                 fix=f"{path}--config-name={CONFIG_NAME}",
             )
         )
-    where = config_path if config_path.startswith(_IN_PACKAGE) else os.path.normpath(_folder(config_path))
+    where = config_path if config_path.startswith(IN_PACKAGE) else folder_of(config_path)
     return CompositionError(
         Problem(
             "--config-path",
             config_path,
             why=f"{where} has no configuration",
-            valid=f"a folder, absolute or seen from that of verl's main_ppo, or {_IN_PACKAGE}MODULE",
+            valid=f"a folder, absolute or seen from that of verl's main_ppo, or {IN_PACKAGE}MODULE",
             fix=f"--config-path={CONFIG_PATH}",
         )
     )

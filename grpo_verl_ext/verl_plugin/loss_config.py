@@ -40,19 +40,16 @@ def _check_budget(config: Any) -> None:
 
 
 def option_models() -> tuple[type[Section], ...]:
-    """Return the common options, and those of each loss of the catalogue."""
+    """Return the common options, and those of each loss of the catalogue; losses may share them."""
     catalogue.enter_foreign()
     of_losses = (loss.options for loss in catalogue.LOSSES.values())
-    return (_CommonOptions, *(options for options in of_losses if options is not None))
+    return tuple(dict.fromkeys((_CommonOptions, *(each for each in of_losses if each is not None))))
 
 
+_DEFAULTS = {name: each.default for model in option_models() for name, each in model.model_fields.items()}
 LossConfig: Any = make_dataclass(
     "LossConfig",
-    [
-        (name, Any, field(default=each.default))
-        for model in option_models()
-        for name, each in model.model_fields.items()
-    ],
+    [(name, Any, field(default=default)) for name, default in _DEFAULTS.items()],
     bases=(PolicyLossConfig,),
     namespace={
         "__module__": __name__,

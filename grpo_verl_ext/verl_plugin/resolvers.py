@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from grpo_verl_ext.utils.files import cache_root
 from grpo_verl_ext.verl_plugin.cpu import sizes
 
 
@@ -26,7 +27,13 @@ def _all_null(*values: object) -> bool:
     return all(value is None for value in values)
 
 
+def _cache() -> str:
+    """Return the folder that ``grpo-verl-ext prepare`` writes into, by this process's environment."""
+    return str(cache_root())
+
+
 _RESOLVERS: Mapping[str, Callable[..., Any]] = {
+    "grpo_ext.cache": _cache,
     "grpo_ext.share": share,
     "grpo_ext.equal": _equal,
     "grpo_ext.all_null": _all_null,
@@ -36,7 +43,7 @@ _RESOLVERS: Mapping[str, Callable[..., Any]] = {
     "grpo_ext.cpu.bucket_megabytes": sizes.bucket_megabytes,
     "grpo_ext.cpu.micro_batch_tokens": sizes.micro_batch_tokens,
 }
-"""Name → pure function. None raises on a wrong setting; the checks of `preflight` report it."""
+"""Name → function. None raises on a wrong setting; the checks of `preflight` report it."""
 
 
 def install_resolvers() -> None:

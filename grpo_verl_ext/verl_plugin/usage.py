@@ -24,6 +24,9 @@ _PACKAGE = "grpo_verl_ext"
 PLATFORM_KEY = f"{RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
 """Key in which ``+platform=cpu`` sets the platform."""
 
+RECORD = "grpo_ext_record"
+"""Attribute of a function that verl calls, with the record of the catalogue that it was made from."""
+
 PREFIX = "grpo_ext_"
 """Begins the names of the package's trainer modes and agent loops."""
 
@@ -64,7 +67,7 @@ def used_settings(config: DictConfig) -> Iterator[str]:
         value = _selected(config, key)
         if isinstance(value, str):
             function = registry.get(_meant(value, registry, config))
-            if is_own_module(str(getattr(function, "__module__", ""))):
+            if hasattr(function, RECORD) or is_own_module(str(getattr(function, "__module__", ""))):
                 yield f"{key}={value}"
     for key in _PATHS:
         value = _selected(config, key)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import create_model
 
 import grpo_verl_ext
 from grpo_verl_ext import catalogue
@@ -12,6 +13,10 @@ from grpo_verl_ext.catalogue import Algorithm, RecordError
 from grpo_verl_ext.catalogue.dapo import DAPO_LOSS
 from grpo_verl_ext.catalogue.grpo import GRPO, GRPO_LOSS, GRPO_OUTCOME
 from grpo_verl_ext.catalogue.gspo import GSPO
+from grpo_verl_ext.catalogue.vespo import VESPO
+from grpo_verl_ext.verl_plugin import loss_config
+from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.preflight import names
 
 PACKAGE = Path(grpo_verl_ext.__file__).parent
 PRESETS = {file.stem for file in (PACKAGE / "config" / "algo").glob("*.yaml")}
@@ -32,6 +37,9 @@ def test_no_other_file_has_the_name_of_an_algorithm(file: Path) -> None:
     nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
     assert [node.value for node in nodes if isinstance(node, ast.Constant) and node.value in PRESETS] == []
 
+
+OPTION = next(iter(VESPO.loss.options.model_fields))
+OtherOptions = create_model("OtherOptions", __base__=VESPO.loss.options, **{OPTION: (float, 9.5)})
 
 WRONG = {
     "an average that the loss does not have": (
@@ -57,6 +65,17 @@ WRONG = {
             replace(GRPO, name="new", loss=replace(DAPO_LOSS, name="gspo"), has_preset=False)
         ),
         "its loss is 'gspo', but another record has one of this name",
+    ),
+    "an option with another default than another loss's": (
+        lambda: catalogue.enter(
+            replace(
+                VESPO,
+                name="new",
+                loss=replace(VESPO.loss, name="new", options=OtherOptions),
+                has_preset=False,
+            )
+        ),
+        f"its options is '{OPTION}', but its default is another than in the loss vespo",
     ),
     "no preset": (
         lambda: catalogue.enter(replace(GRPO, name="new")),
@@ -94,3 +113,15 @@ def test_a_preset_that_says_something_else_is_refused_with_the_key(
     with pytest.raises(RecordError) as refused:
         catalogue.enter(replace(GRPO, name="new"), presets=tmp_path / "new_presets")
     assert message in str(refused.value)
+
+
+def test_losses_may_share_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(VESPO.loss, name="vespo_of_others")
+    monkeypatch.setitem(catalogue.LOSSES, other.name, other)
+    models = loss_config.option_models()
+    assert models.count(other.options) == 1
+
+
+def test_a_name_that_another_package_claims_in_vain_stays_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(catalogue.FAILED, "dapo", "theirs:DAPO (RecordError: …)")
+    names.check_preset(composed(["+algo=dapo", "actor_rollout_ref.rollout.name=vllm"]))

@@ -1075,6 +1075,11 @@ MISTAKES = {
     "a preset in capitals": (["+algo=GRPO"], "composition", "+algo=grpo"),
     "a preset with a hyphen": (["+algo=dr-grpo"], "composition", "+algo=dr_grpo"),
     "two presets": (["+algo=[lite_ppo,grpo]"], "composition", "+algo=grpo, or +algo=lite_ppo"),
+    "two presets in two spellings": (
+        ["+algo=dapo", "+algo@_global_=grpo"],
+        "composition",
+        "+algo=grpo, or +algo=dapo",
+    ),
     "two presets in the long form": (
         ["+algo@_global_=[gvpo_distill,gvpo]"],
         "composition",

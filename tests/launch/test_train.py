@@ -4,6 +4,7 @@ That it trains is tested in ``tests/end_to_end/test_gvpo_responses_and_anchors.p
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,6 +180,26 @@ def test_no_actor_is_started_where_a_worker_lacks_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(train, "check_workers", refuse)
     with pytest.raises(SystemExit, match="grpo_verl_ext: a worker on the node x"):
         train._AsksFirst(TaskRunner()).remote()
+
+
+def test_a_folder_of_configurations_is_the_one_that_was_checked(started: list[list[str]]) -> None:
+    """Hydra would read ``./config`` as a part of the module's name."""
+    folder = str(Path(main_ppo.__file__).parent / "config")
+    for given, wanted in (("./config", folder), ("/x/y", "/x/y"), ("pkg://a.b", "pkg://a.b")):
+        train.run_training("gvpo", [], config_path=given)
+        assert started.pop()[1] == f"--config-path={wanted}"
+
+
+def test_verl_08_leaves_the_runners_class_to_run_ppo(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "check_workers", lambda: None)
+    monkeypatch.setattr(main_ppo, "TaskRunner", type("Mine", (), {}), raising=False)
+    made: list[Any] = []
+    monkeypatch.setattr(train.ray, "remote", lambda **_: lambda cls: made.append(cls) or TaskRunner())
+    train.run_training("gvpo", [])
+    main_ppo.run_ppo(None)
+    assert made == [main_ppo.TaskRunner]
 
 
 @pytest.mark.long

@@ -131,6 +131,24 @@ def test_a_key_of_older_verl_is_written_where_verl_reads_it(typed: str, kept: st
     assert migrated(f"{START} {typed} a=1") == f"{START} +algo@_global_=grpo {kept} a=1"
 
 
+@pytest.mark.parametrize(
+    ("algo", "typed", "kept"),
+    [
+        ("gvpo", "trainer.v1.trainer_mode=grpo_ext_separate_async", True),
+        ("gvpo", "trainer.v1.trainer_mode=sync", False),
+        (
+            "grpo_process",
+            "actor_rollout_ref.rollout.agent.default_agent_loop=grpo_ext_tool_agent",
+            True,
+        ),
+        ("ppo", "critic.model.path=my/critic", True),
+    ],
+)
+def test_what_the_algorithm_leaves_open_stays(algo: str, typed: str, kept: bool) -> None:
+    written = migrate(read_script(f"{START} {typed}\n".encode()), algo).source.decode()
+    assert written == f"{START} +algo@_global_={algo}{f' {typed}' if kept else ''}\n"
+
+
 def test_one_that_contradicts_the_preset_by_its_new_name_is_out() -> None:
     assert migrated(f"{START} reward_model.reward_manager=naive a=1", "dapo") == (
         f"{START} +algo@_global_=dapo a=1"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from processes import run_forked
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.verl_plugin import patches, usage
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -117,6 +118,18 @@ class TestDriver:
         validated(config, calls)
         assert calls == ["verl"]
         assert OmegaConf.to_yaml(config) == before
+
+    def test_a_loss_that_the_package_made_of_a_users_function_is_the_packages(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It may need a trainer mode of the package, which is checked before a rollout."""
+
+        def mine(**_: object) -> None: ...
+
+        setattr(mine, usage.RECORD, object())
+        monkeypatch.setitem(POLICY_LOSS_REGISTRY, "mine", mine)
+        key = "actor_rollout_ref.actor.policy_loss.loss_mode=mine"
+        assert list(usage.used_settings(composed([key]))) == [key]
 
     @pytest.mark.parametrize(
         ("override", "by"),

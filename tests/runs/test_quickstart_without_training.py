@@ -180,7 +180,38 @@ def test_an_installation_waits_for_another_one_into_the_same_folder(tmp_path: Pa
         )
         assert installing.poll() is None
     _, error = installing.communicate(timeout=60)
-    assert f"{venv}/installation-unfinished" in error
+    assert f"{venv}/bin/python: No such file" in error
+    assert (venv / "installation-unfinished").exists()
+
+
+def installed(venv: Path, python: Path) -> str:
+    """What an installation with a stand-in for Python says, which ends where it would use what it made."""
+    environment = {**os.environ, "PYTHON": str(python), "VENV": str(venv)}
+    script = ["bash", str(EXAMPLES / "setup_cpu.sh")]
+    return subprocess.run(script, capture_output=True, text=True, env=environment, check=False).stderr
+
+
+def test_an_installation_clears_nothing_but_what_it_began(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    (mine := tmp_path / "envs" / "mine").mkdir(parents=True)
+    refused = installed(mine.parent, python)
+    assert f"{mine.parent} is no environment, and not empty; valid is a new folder" in refused
+    assert mine.is_dir()
+
+    (begun := tmp_path / "begun").mkdir()
+    for name in ("installation-unfinished", "half"):
+        (begun / name).touch()
+    installed(begun, python)
+    assert [file.name for file in begun.iterdir()] == ["installation-unfinished"]
+
+    own = tmp_path / "own" / "bin" / "python"
+    own.parent.mkdir(parents=True)
+    own.write_text("#!/bin/sh\nexit 1\n")
+    own.chmod(0o755)
+    installed(own.parents[1], python)
+    assert not (own.parents[1] / "installation-unfinished").exists(), "it would be cleared the next time"
 
 
 # Two at once

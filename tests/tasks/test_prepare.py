@@ -131,7 +131,9 @@ def test_a_changed_file_is_named_and_left_in_place(folder, tiny, name):
         with pytest.raises(PreparedFolderError) as error:
             use()
         assert f"{folder / name} cannot be used: its sha256 is {sha256(folder / name)}" in str(error.value)
-        assert "type: grpo-verl-ext prepare chain_sum --seed 7 --force" in str(error.value)
+        where = f"GRPO_VERL_EXT_CACHE={folder.parents[1]}"
+        line = f"type: {where} grpo-verl-ext prepare chain_sum --seed 7 --force"
+        assert line in str(error.value)
         assert (folder / name).read_bytes() == content
 
 
@@ -165,11 +167,20 @@ def test_a_manifest_of_another_kind_is_named(folder, key, value, why):
         read_checked(folder)
 
 
-def test_a_folder_that_is_not_there_comes_with_the_line_that_makes_it(tmp_path):
-    with pytest.raises(
-        PreparedFolderError, match=r"no such folder; type: grpo-verl-ext prepare chain_sum --seed 3$"
-    ):
-        read_checked(chain_sum_folder(3, tmp_path))
+def test_a_folder_that_is_not_there_comes_with_the_line_that_makes_it(tmp_path, monkeypatch):
+    """In its place, which may be another than the cache."""
+    line = "grpo-verl-ext prepare chain_sum --seed 3"
+    for cache, said in ((tmp_path, line), (tmp_path / "other", f"GRPO_VERL_EXT_CACHE={tmp_path} {line}")):
+        monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(cache))
+        with pytest.raises(PreparedFolderError) as error:
+            read_checked(chain_sum_folder(3, tmp_path))
+        assert str(error.value).endswith(f"no such folder; type: {said}")
+
+
+def test_a_whole_folder_of_another_user_is_only_read(folder, tiny, monkeypatch):
+    """Its lock could not be opened."""
+    monkeypatch.setattr("grpo_verl_ext.tasks.folders.locked", lambda *_, **__: pytest.fail("it is locked"))
+    assert not prepare_chain_sum(7, settings=tiny, root=folder.parents[1]).made
 
 
 def test_other_settings_are_refused(folder, tiny):

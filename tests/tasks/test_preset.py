@@ -33,8 +33,10 @@ def composed(*overrides: str, task: str = "chain_sum") -> DictConfig:
         {"GRPO_VERL_EXT_CACHE": "/somewhere", "XDG_CACHE_HOME": "/else", "HOME": "/h"},
         {"XDG_CACHE_HOME": "/else", "HOME": "/h"},
         {"HOME": "/h"},
+        {"GRPO_VERL_EXT_CACHE": "", "XDG_CACHE_HOME": "", "HOME": "/h"},
+        {"GRPO_VERL_EXT_CACHE": "/somewhere"},
     ],
-    ids=["own", "own first", "xdg", "home"],
+    ids=["own", "own first", "xdg", "home", "empty", "own without home"],
 )
 def test_the_folder_is_the_one_prepare_writes(environment, monkeypatch):
     for name in ("GRPO_VERL_EXT_CACHE", "XDG_CACHE_HOME", "HOME"):

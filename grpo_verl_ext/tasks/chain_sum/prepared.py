@@ -164,6 +164,9 @@ def place(folder: Path | str) -> PreparedFolder[TaskManifest]:
     seed = re.fullmatch(r"seed-([0-9]+)", path.name)
     task = path.parent.name if path.parent.name in TASKS else "chain_sum"
     command = f"grpo-verl-ext prepare {task} --seed {seed[1] if seed else 'N'}"
+    root = path.parent.parent
+    if seed and path.parent.name == task and root.absolute() != cache_root().absolute():
+        command = f"GRPO_VERL_EXT_CACHE={root} {command}"
     return PreparedFolder(path, TaskManifest, command, key="task.folder")
 
 

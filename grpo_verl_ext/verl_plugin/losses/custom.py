@@ -30,6 +30,7 @@ from grpo_verl_ext.catalogue import evaluation
 from grpo_verl_ext.catalogue.record import Loss, MiniBatchStatistic, PerToken, TokenLoss
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODE
+from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.wire import STATISTIC
 
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
 
 PolicyLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 """A function that verl calls for each micro-batch: (loss (), metrics)."""
-
-
-RECORD = "grpo_ext_record"
-"""Attribute of a function that verl calls, with the record of the catalogue that it was made from."""
 
 
 class NameTakenError(ValueError):
@@ -98,7 +95,7 @@ def token_loss_function(loss: TokenLoss) -> PolicyLoss:
     loss_fn.__module__ = loss.per_token.__module__
     loss_fn.__name__ = loss_fn.__qualname__ = loss.name
     loss_fn.__doc__ = loss.per_token.__doc__
-    setattr(loss_fn, RECORD, loss)
+    setattr(loss_fn, usage.RECORD, loss)
     return loss_fn
 
 

@@ -97,6 +97,7 @@ def prepare_training(config: DictConfig) -> None:
         leave_ray_of_previous_training()
         choose_platform(config)
         refuse_or_warn(config)
+        settle_task(config)
         hand_on(config, environment(config))
 
 
@@ -154,6 +155,18 @@ def settle_ray(config: DictConfig) -> WhichRay:
             for name in SIZES:
                 section.pop(name, None)
     return ray
+
+
+def settle_task(config: DictConfig) -> None:
+    """Resolve the section of a task of this package, whose folder is the driver's that was checked.
+
+    A worker of a Ray that runs already may have another home and another cache.
+    """
+    from grpo_verl_ext.verl_plugin import usage
+
+    task = usage.own_task(config)
+    if task is not None:
+        OmegaConf.resolve(task)
 
 
 def refuse_or_warn(config: DictConfig) -> None:

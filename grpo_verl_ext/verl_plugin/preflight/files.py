@@ -24,7 +24,7 @@ _LOCAL_PATHS = ("/", "~", "./", "../")
 _FILES = (".parquet", ".json", ".jsonl", ".py")
 """Ends of a file's name, unlike those of a model on a hub."""
 _COMMANDS = {
-    "reasoning_gym": "reasoning_gym --task {dataset} --seed {seed}",
+    "reasoning_gym": "reasoning_gym --task {dataset} --seed {seed} --folder {folder}",
     "smollm2_max": "smollm2_max --seed {seed}",
 }
 """Tasks with a manifest → what `grpo-verl-ext prepare` is to make, with the task's settings."""

@@ -108,7 +108,7 @@ def check_preset(config: DictConfig) -> None:
     if HydraConfig.initialized():
         check_one_preset(HydraConfig.get().overrides.task)
     name = written(config.algorithm).get("preset")
-    if name in FAILED:
+    if name in FAILED and name not in PRESETS:
         raise SettingError(
             _PRESET,
             name,

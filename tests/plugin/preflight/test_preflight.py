@@ -230,7 +230,8 @@ def test_an_unprepared_task_of_reasoning_gym(config: Config, tmp_path: Path) -> 
     whole.task = ours | {"dataset": "gcd", "seed": 7}
     message = refusal(whole)
     assert message == (
-        f"{tmp_path / 'none'}: no such folder. Type: grpo-verl-ext prepare reasoning_gym --task gcd --seed 7"
+        f"{tmp_path / 'none'}: no such folder. Type: grpo-verl-ext prepare reasoning_gym --task gcd --seed 7 "
+        f"--folder {tmp_path / 'none'}"
     )
 
 
