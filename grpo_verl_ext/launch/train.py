@@ -15,6 +15,9 @@ from grpo_verl_ext.launch.plugin_check import NoPluginError, check_workers
 from grpo_verl_ext.launch.values import words_of
 from grpo_verl_ext.verl_plugin.compose import IN_PACKAGE, folder_of
 
+_RUNNER_OF_08 = "TaskRunner"
+"""What ``run_ppo`` of verl 0.8 starts where it is given no class; later ones are given one."""
+
 
 def run_training(preset: str, overrides: Sequence[str], **options: str) -> None:
     """Train; verl does all of it.
@@ -34,8 +37,7 @@ def run_training(preset: str, overrides: Sequence[str], **options: str) -> None:
     verls_run_ppo = main_ppo.run_ppo
 
     def run_ppo(config: DictConfig, task_runner_class: Any = None) -> None:
-        # verl 0.8 leaves the class to `run_ppo`, which makes this one.
-        runner = task_runner_class or ray.remote(num_cpus=1)(main_ppo.TaskRunner)
+        runner = task_runner_class or ray.remote(num_cpus=1)(getattr(main_ppo, _RUNNER_OF_08))
         verls_run_ppo(config, task_runner_class=_AsksFirst(runner))
 
     main_ppo.run_ppo = run_ppo

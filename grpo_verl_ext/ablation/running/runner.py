@@ -15,6 +15,7 @@ from grpo_verl_ext.ablation.running.state import (
     State,
     check_jobs,
     forget_failure,
+    has_steps,
     note_end,
     note_failure,
     noted_job,
@@ -203,7 +204,7 @@ def check_resumed(run: GridRun, inputs_of: Callable[[GridRun], Mapping[str, str]
         AblationError: names what differs from the run's record.
     """
     record = read_record(run)
-    if record is None or noted_job(run.training.folder) or not (record.inputs and run.training.metrics()):
+    if record is None or noted_job(run.training.folder) or not (record.inputs and has_steps(run)):
         return
     now = made_with(inputs_of(run))
     for name, words in _WORDS.items():

@@ -122,10 +122,18 @@ def forget_failure(run: GridRun) -> None:
     (run.training.folder / FAILURE).unlink(missing_ok=True)
 
 
+def has_steps(run: GridRun) -> bool:
+    """Whether an attempt has logged something, if only what cannot be read."""
+    try:
+        return bool(run.training.metrics())
+    except CorruptMetricsError:
+        return True
+
+
 def write_record(run: GridRun, content: dict[str, object]) -> None:
     """Write what `Record` has into the run's folder, unless an earlier attempt did, and finished a step."""
     file = run.training.folder / RUN_RECORD
-    if not file.exists() or not run.training.metrics():
+    if not file.exists() or not has_steps(run):
         run.training.folder.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps(content, indent=2) + "\n")
 

@@ -229,16 +229,22 @@ def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
         )
 
 
+_SEPARATE = "separate_async"
+
+
 def advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a mini-batch that verl's v1 trainers fill up; one larger than a static batch verl refuses."""
+    """Warn of a mini-batch that verl's v1 trainers fill up.
+
+    verl itself checks the sizes without dynamic batching, and under ``separate_async``.
+    """
     key, batch_key = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
     mini_batch, prompts, parts = setting(config, key), setting(config, batch_key), parts_of_step(config)
     if not (all(map(is_count, (mini_batch, prompts, parts))) and driver(config) == "v1"):
         return
     of_part = prompts // parts
     last = of_part % mini_batch
-    is_refused = mini_batch > prompts and not setting(config, f"{ACTOR}.use_dynamic_bsz")
-    if last and catalogue.knows(config) and not is_refused:
+    is_checked = not setting(config, f"{ACTOR}.use_dynamic_bsz") or _SEPARATE in setting(config, MODE)
+    if last and catalogue.knows(config) and not is_checked:
         whose = f"each of the {parts} parts of a step" if parts > 1 else "a step"
         largest = max(each for each in range(1, min(mini_batch, of_part) + 1) if of_part % each == 0)
         yield Problem(

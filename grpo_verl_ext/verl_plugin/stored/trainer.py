@@ -56,7 +56,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         say(f"{count} of {samples} samples of a prompt are taken from {where}. {self._meaning(options)}")
 
     def _given_responses(self, options: StoredResponsesOptions, count: int, samples: int) -> GivenResponses:
-        generation = get_generation_config(home_resolved(self.config.actor_rollout_ref.model.path))
+        generation = get_generation_config(model=str(home_resolved(self.config.actor_rollout_ref.model.path)))
         template = self.config.data.get("apply_chat_template_kwargs") or {}
         return GivenResponses(
             options.key,
