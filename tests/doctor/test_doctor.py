@@ -1113,7 +1113,7 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_common_mistake_is_one_finding_with_the_line_to_type(whole: list[str], name: str) -> None:
     changes, check, line = MISTAKES[name]
-    preset = [] if changes[0].startswith("+algo") else ["+algo=grpo"]
+    preset = [] if changes[0].startswith(("+algo=", "+algo@")) else ["+algo=grpo"]
     found = list(all_findings([*preset, *whole, *changes]))
     if name == "a KL in the reward beside that in the loss":  # which the preset has as it is
         assert found.pop(0).check == "preset"
