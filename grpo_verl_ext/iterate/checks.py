@@ -42,12 +42,11 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         first, *others = (
             composed(Round(settings, number).run().arguments()) for number in range(1, settings.rounds + 1)
         )
-        own = composed([*settings.policy.overrides])
     except CompositionError as error:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
     _check_merged(first)
     if any(setting(config, _MANAGER) == _WITH_MODEL for config in (first, *others)):
-        _check_manager(own)
+        _check_manager(composed([*settings.policy.overrides]))
     if settings.reward_model.served == "server":
         for config in others:
             _as_iterate_error(check_reward_model, config)

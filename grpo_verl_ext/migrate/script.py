@@ -195,17 +195,17 @@ class _Reader:
         of_function = name.isdigit() and _around(expansion, "function_definition") is not None
         if expansion.type == "command_substitution" or of_function or _is_indirect(expansion):
             raise _known_at_run_time(expansion)
+        _refuse_words_in(expansion)
         if name in ("@", "*"):
             self._calls(expansion)
         elif name in self.shell.assignments:
-            _refuse_words_in(expansion)
             self._variable(name)
         else:
             self._of_the_environment(expansion, name)
 
     def _of_the_environment(self, expansion: Node, name: str) -> None:
         """Leave a variable that the script does not set to whoever sets it, as ``$@``, if nobody else can."""
-        for line, why in self._set_otherwise(expansion, name):
+        for line, why in self._set_otherwise(name):
             raise UnreadableScriptError(line, f"{why}; write what it gives")
         for each in self._commands("source", "."):
             raise UnreadableScriptError(
@@ -219,7 +219,7 @@ class _Reader:
         if any(nodes_in(expansion, "subscript")):
             raise UnreadableScriptError(line_of(expansion), f"the script does not set the array {name}")
 
-    def _set_otherwise(self, expansion: Node, name: str) -> Iterator[tuple[int, str]]:
+    def _set_otherwise(self, name: str) -> Iterator[tuple[int, str]]:
         """Yield line and words of what gives a variable its value, other than an assignment."""
         for loop in nodes_in(self.shell.root, "for_statement"):
             variable = loop.child_by_field_name("variable")
@@ -228,8 +228,6 @@ class _Reader:
         for each in nodes_in(self.shell.root, "expansion"):
             if variable_of(each) == name and {":=", "="} & {*map(text_of, each.children)}:
                 yield line_of(each), f"only the running script knows whether {text_of(each)} sets ${name}"
-        if {":+", "+"} & {*map(text_of, expansion.children)} and "=" in text_of(expansion):
-            yield line_of(expansion), f"only the running script knows {text_of(expansion)}"
 
     def _variable(self, name: str) -> None:
         for declared in nodes_in(self.shell.root, "declaration_command"):

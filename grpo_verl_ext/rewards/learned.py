@@ -27,9 +27,8 @@ from grpo_verl_ext.rewards.steps import pieces
 def judged_text(prompt: str, response: str, end: str) -> str:
     """Return the text that the reward model reads: prompt, response, then ``end``, the end-of-sequence token.
 
-    It is empty for a tokenizer without one.
-    Prompt and response are without special tokens. TRL's ``RewardTrainer`` makes the same text of ``prompt``
-    and ``chosen`` or ``rejected``.
+    ``end`` is empty for a tokenizer without such a token. Prompt and response are without special tokens.
+    TRL's ``RewardTrainer`` makes the same text of ``prompt`` and ``chosen`` or ``rejected``.
     """
     text = prompt + response
     return text if text.endswith(end) else text + end

@@ -202,8 +202,9 @@ def _unlike(run: _Run, variant: str, known: Mapping[_Run, Record], settings: Gri
     seed, record, other = run[1], known.get(run), known.get((variant, run[1]))
     if record is None or other is None:
         return
+    unusual = _other_versions(record, known)
     for name, (version, others) in _differing(record.versions, other.versions).items():
-        if name not in _other_versions(record, known):
+        if name not in unusual:
             yield f"it was made with {name} {version}, and {variant}/seed-{seed} with {others}"
     commit, others = (str(each.git_revision).removesuffix(CHANGED) for each in (record, other))
     if settings.is_declared and commit != others:
