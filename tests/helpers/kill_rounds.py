@@ -92,7 +92,7 @@ def main(folder: str, policy: str) -> None:
     data = Path(policy).parent / "val.parquet"
     config = OmegaConf.create(
         {
-            "actor_rollout_ref": {"model": {"path": policy}},
+            "actor_rollout_ref": {"model": {"_target_": "verl.workers.config.HFModelConfig", "path": policy}},
             "data": {"val_files": str(data), "prompt_key": "prompt", "max_response_length": 4},
         }
     )

@@ -59,11 +59,14 @@ def test_while_the_task_is_prepared(tmp_path: Path) -> None:
 
 
 def test_while_it_is_installed(tmp_path: Path) -> None:
-    """Its installation is a stand-in that waits."""
+    """Its installation is a stand-in that waits, and starts nothing.
+
+    bash goes on after an interruption during which a child ended well.
+    """
     (tmp_path / "examples").mkdir()
     for file in (ROOT / "examples").glob("quickstart*"):
         shutil.copy(file, tmp_path / "examples")
-    (tmp_path / "examples" / "setup_cpu.sh").write_text("touch installing; sleep 60\n")
+    (tmp_path / "examples" / "setup_cpu.sh").write_text(": > installing; exec sleep 60\n")
     process = subprocess.Popen(
         ["bash", "examples/quickstart.sh"],
         cwd=tmp_path,
