@@ -3,8 +3,8 @@
     grpo-verl-ext prepare smollm2
     python examples/smollm2_gym.py FOLDER --seeds 1 2 3 4
 
-FOLDER/seed-1 then has train.parquet and test.parquet, chain_sum of reasoning-gym with two numbers of one or
-two digits, and the model, which has learned from the training prompts' answers. Each seed has prompts and a
+FOLDER/seed-1 then has train.parquet and test.parquet, chain_sum of reasoning-gym with two numbers of two
+digits, and the model, which has learned from the training prompts' answers. Each seed has prompts and a
 warm start of its own. Needs no GPU; what is there is left as it is.
 """
 
@@ -16,7 +16,8 @@ from grpo_verl_ext.tasks.reasoning_gym import GymSettings, prepare_reasoning_gym
 from grpo_verl_ext.tasks.smollm2 import WarmStart, smollm2_folder, write_warm_started
 from grpo_verl_ext.utils.files import appearing, locked
 
-TASK = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
+# Sums of one digit are so few that the test prompts would have most of them, and the training prompts almost none.
+TASK = {"min_terms": 2, "max_terms": 2, "min_digits": 2, "max_digits": 2}
 TRAIN_ROWS, TEST_ROWS = 2048, 512
 START = 0.2
 """Mean probability of the right answer at which the warm start ends."""
