@@ -16,7 +16,7 @@ from grpo_verl_ext.tasks.reasoning_gym import GymSettings, prepare_reasoning_gym
 from grpo_verl_ext.tasks.smollm2 import WarmStart, smollm2_folder, write_warm_started
 from grpo_verl_ext.utils.files import appearing, locked
 
-# Sums of one digit are so few that the test prompts would have most of them, and the training prompts almost none.
+# One-digit sums are so few that the test prompts would have most of them, the training prompts almost none.
 TASK = {"min_terms": 2, "max_terms": 2, "min_digits": 2, "max_digits": 2}
 TRAIN_ROWS, TEST_ROWS = 2048, 512
 START = 0.2
