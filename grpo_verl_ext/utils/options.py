@@ -98,6 +98,15 @@ def section_in(field: FieldInfo) -> tuple[type[Section], bool] | None:
     return None if model is None else (model, by_name)
 
 
+def keys_of(model: type[Section], prefix: str) -> Iterator[str]:
+    """Yield the keys of a section and of the sections in it, but not of those to which a user gives names."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}.{name}"
+        section, by_name = section_in(field) or (None, False)
+        if section is not None and not by_name:
+            yield from keys_of(section, f"{prefix}.{name}")
+
+
 def _parts(hint: Any) -> Iterator[Any]:
     """Yield a type and all that it is made of."""
     yield hint

@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from grpo_verl_ext.catalogue import check_one_preset
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.utils.options import keys_of
 from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.registration import register
@@ -32,7 +33,7 @@ IN_PACKAGE = "pkg://"
 """Begins a configuration path in a package."""
 _NEWER_SECTIONS = ("trainer.v1.", "trainer.use_v1")
 """Keys of the trainers that a verl of the lower tier lacks."""
-_OPTIONS = [f"{SECTION}.{name}" for name in Options.model_fields]
+_OPTIONS = [*keys_of(Options, SECTION)]
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 """Matches Hydra's message for a key that the configuration lacks."""
 _PRESENT_KEY = re.compile(r"Could not append to config\. An item is already at '(?P<key>[^']+)'")
@@ -106,7 +107,11 @@ def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:
 def _no_such_key(config: DictConfig, key: str, value: str) -> Problem:
     if tier.has_losses_only() and key.startswith(_NEWER_SECTIONS):
         return tier.needs_newer(key, value).problem
-    seen = f"verl refuses the command line: {key}={value}, but neither verl nor a preset has this key"
+    said = f"verl refuses the command line: {key}={value}, but"
+    if key in _OPTIONS:
+        seen = f"{said} nothing before it sets this key, and a new one needs a +"
+        return Problem(key, value, seen=seen, fix=Line(f"+{key}={value}", without=(key,)))
+    seen = f"{said} neither verl nor a preset has this key"
     near = nearest_line(config, key, value)
     line = Line(near, without=(key,)) if near else f"+{key}={value} if some code of yours reads it"
     return Problem(key, value, seen=seen, fix=line)

@@ -1096,6 +1096,11 @@ MISTAKES = {
         "composition",
         "++algorithm.grpo_ext.scale_rewards=none",
     ),
+    "an option that no preset has, without a plus": (
+        ["algorithm.grpo_ext.gold_responses.samples=3"],
+        "composition",
+        "+algorithm.grpo_ext.gold_responses.samples=3",
+    ),
     "verl's key with a typing error": (
         ["trainer.total_epoch=3"],
         "composition",
