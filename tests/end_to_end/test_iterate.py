@@ -26,6 +26,9 @@ def test_two_rounds_of_the_example(tmp_path: Path) -> None:
     command = [
         *(Path(sys.executable).with_name("grpo-verl-ext"), "iterate", "run", tmp_path / "rounds.yaml"),
         *(f"folder={tmp_path / 'out'}", "policy.steps=5"),
+        # The model's order of responses of one form is by chance: with 0.5 a policy followed it from 0.504 of
+        # right answers to 0.326.
+        "reward_model.weight=0.1",
     ]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
