@@ -1,4 +1,4 @@
-"""Warm-start SmolLM2 on an arithmetic task of reasoning-gym: it is then right on a third of the prompts.
+"""Warm-start SmolLM2 on an arithmetic task of reasoning-gym: it is then right on a quarter of the prompts.
 
     grpo-verl-ext prepare smollm2
     python examples/smollm2_gym.py FOLDER --seeds 1 2 3 4
