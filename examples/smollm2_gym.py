@@ -4,12 +4,16 @@
     python examples/smollm2_gym.py FOLDER --seeds 1 2 3 4
 
 FOLDER/seed-1 then has train.parquet and test.parquet, chain_sum of reasoning-gym with two numbers of two
-digits, and the model, which has learned from the training prompts' answers. Each seed has prompts and a
-warm start of its own. Needs no GPU; what is there is left as it is.
+digits, and the model, which has learned from the training prompts' answers. Its chat template shortens a
+question to "Find: 24 + 37 = ", with a space at the end: a training takes two thirds of the time, and without
+the space the model is never right before it learns. Each seed has prompts and a warm start of its own.
+Needs no GPU; what is there is left as it is.
 """
 
 import argparse
 from pathlib import Path
+
+from transformers import AutoTokenizer
 
 from grpo_verl_ext.tasks.folders import TRAIN, read_parquet
 from grpo_verl_ext.tasks.reasoning_gym import GymSettings, prepare_reasoning_gym
@@ -23,6 +27,9 @@ START = 0.2
 """Mean probability of the right answer at which the warm start ends."""
 MAX_RESPONSE_TOKENS = 6
 """A sign, three digits and the end of the turn, and one more."""
+SENTENCE, SHORT = "State the final answer to the following arithmetic problem:", "Find:"
+"""What each question begins with, and what the model reads in its place."""
+TEMPLATE = f"{{{{ messages[0]['content'] | replace('{SENTENCE}', '{SHORT}') }}}} "
 
 
 def make(folder: Path, *, seed: int) -> None:
@@ -30,7 +37,10 @@ def make(folder: Path, *, seed: int) -> None:
     settings = GymSettings("chain_sum", TASK, TRAIN_ROWS, TEST_ROWS, seed, system="")
     prepare_reasoning_gym(settings, folder, force=False)
     rows = read_parquet(folder / TRAIN)
-    examples = [(row["prompt"][0]["content"], row["reward_model"]["ground_truth"]) for row in rows]
+    examples = [
+        (row["prompt"][0]["content"].replace(SENTENCE, SHORT) + " ", row["reward_model"]["ground_truth"])
+        for row in rows
+    ]
     model = folder / "model"
     with locked(model, on_wait=lambda: print(f"waiting for {model}")), appearing(model) as unfinished:
         found = write_warm_started(
@@ -41,6 +51,9 @@ def make(folder: Path, *, seed: int) -> None:
             max_response_tokens=MAX_RESPONSE_TOKENS,
             on_step=lambda *_: None,
         )
+        tokenizer = AutoTokenizer.from_pretrained(unfinished)
+        tokenizer.chat_template = TEMPLATE
+        tokenizer.save_pretrained(unfinished)
     print(f"{found['probability']:.3f} after {found['steps']} steps: {folder}")
 
 

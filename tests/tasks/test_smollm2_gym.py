@@ -1,5 +1,6 @@
 """Test the example that warm-starts SmolLM2 on a task of reasoning-gym, with a tiny model."""
 
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +29,7 @@ def example(monkeypatch: pytest.MonkeyPatch, converted: Path) -> ModuleType:
 def test_each_seed_has_rows_and_a_model(
     example: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every answer is worth 1 and fits into the budget, and the model reads the question alone."""
+    """Every answer is worth 1 and fits into the budget, and the model reads the sum alone."""
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(tmp_path / "gym"), "--seeds", "1", "2"])
     example.main()
     assert capsys.readouterr().out.count("after 0 steps") == 2
@@ -44,5 +45,6 @@ def test_each_seed_has_rows_and_a_model(
         assert score_whole_response("", answer, answer, row["extra_info"])["acc"] == 1.0
         assert len(tokenizer.encode(answer)) < example.MAX_RESPONSE_TOKENS
         text = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
-        assert text == row["prompt"][0]["content"]
+        assert re.fullmatch(r"Find: \d\d [+-] \d\d = ", text)
+        assert row["prompt"][0]["content"].endswith(text.removeprefix("Find:").rstrip())
     AutoModelForCausalLM.from_pretrained(model)
