@@ -1,11 +1,11 @@
-"""Warm-start SmolLM2 on an arithmetic task of reasoning-gym: it is then right on a quarter of the prompts.
+"""Warm-start SmolLM2 on an arithmetic task of reasoning-gym: it is then right on some of the prompts.
 
     grpo-verl-ext prepare smollm2
     python examples/smollm2_gym.py FOLDER --seeds 1 2 3 4
 
-FOLDER/seed-1 then has train.parquet and test.parquet, chain_sum of reasoning-gym with two numbers of two
-digits, and the model, which has learned from the training prompts' answers. Its chat template shortens a
-question to "Find: 24 + 37 = ", with a space at the end: a training takes two thirds of the time, and without
+FOLDER/seed-1 then has train.parquet and test.parquet, chain_sum of reasoning-gym with two numbers of one
+digit, and the model, which has learned from the training prompts' answers. Its chat template shortens a
+question to "Find: 4 + 7 = ", with a space at the end: a training takes two thirds of the time, and without
 the space the model is never right before it learns. Each seed has prompts and a warm start of its own.
 Needs no GPU; what is there is left as it is.
 """
@@ -20,13 +20,13 @@ from grpo_verl_ext.tasks.reasoning_gym import GymSettings, prepare_reasoning_gym
 from grpo_verl_ext.tasks.smollm2 import WarmStart, smollm2_folder, write_warm_started
 from grpo_verl_ext.utils.files import appearing, locked
 
-# One-digit sums are so few that the test prompts would have most of them, the training prompts almost none.
-TASK = {"min_terms": 2, "max_terms": 2, "min_digits": 2, "max_digits": 2}
-TRAIN_ROWS, TEST_ROWS = 2048, 512
-START = 0.2
-"""Mean probability of the right answer at which the warm start ends."""
-MAX_RESPONSE_TOKENS = 6
-"""A sign, three digits and the end of the turn, and one more."""
+TASK = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+TRAIN_ROWS, TEST_ROWS = 128, 48
+"""Of 200 sums and differences of two digits."""
+START = 0.4
+"""Mean probability of the right answer, at temperature 1, at which the warm start ends."""
+MAX_RESPONSE_TOKENS = 5
+"""A sign, two digits and the end of the turn, and one more."""
 SENTENCE, SHORT = "State the final answer to the following arithmetic problem:", "Find:"
 """What each question begins with, and what the model reads in its place."""
 TEMPLATE = f"{{{{ messages[0]['content'] | replace('{SENTENCE}', '{SHORT}') }}}} "

@@ -45,6 +45,6 @@ def test_each_seed_has_rows_and_a_model(
         assert score_whole_response("", answer, answer, row["extra_info"])["acc"] == 1.0
         assert len(tokenizer.encode(answer)) < example.MAX_RESPONSE_TOKENS
         text = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
-        assert re.fullmatch(r"Find: \d\d [+-] \d\d = ", text)
+        assert re.fullmatch(r"Find: \d [+-] \d = ", text)
         assert row["prompt"][0]["content"].endswith(text.removeprefix("Find:").rstrip())
     AutoModelForCausalLM.from_pretrained(model)
