@@ -5,9 +5,8 @@
 
 FOLDER/seed-1 then has train.parquet and test.parquet, chain_sum of reasoning-gym with two numbers of one
 digit, and the model, which has learned from the training prompts' answers. Its chat template shortens a
-question to "Find: 4 + 7 = ", with a space at the end: a training takes two thirds of the time, and without
-the space the model is never right before it learns. Each seed has prompts and a warm start of its own.
-Needs no GPU; what is there is left as it is.
+question to "Find: 4 + 7 = ", with a space at the end, without which the model is never right before it
+learns. Each seed has prompts and a warm start of its own. Needs no GPU; what is there is left as it is.
 """
 
 import argparse
