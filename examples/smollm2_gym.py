@@ -12,8 +12,6 @@ learns. Each seed has prompts and a warm start of its own. Needs no GPU; what is
 import argparse
 from pathlib import Path
 
-from transformers import AutoTokenizer
-
 from grpo_verl_ext.tasks.folders import TRAIN, read_parquet
 from grpo_verl_ext.tasks.reasoning_gym import GymSettings, prepare_reasoning_gym
 from grpo_verl_ext.tasks.smollm2 import WarmStart, smollm2_folder, write_warm_started
@@ -21,14 +19,15 @@ from grpo_verl_ext.utils.files import appearing, locked
 
 TASK = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 TRAIN_ROWS, TEST_ROWS = 128, 48
-"""Of 200 sums and differences of two digits."""
+"""Of the 200 sums and differences of two numbers of one digit."""
 START = 0.4
 """Mean probability of the right answer, at temperature 1, at which the warm start ends."""
 MAX_RESPONSE_TOKENS = 5
 """A sign, two digits and the end of the turn, and one more."""
-SENTENCE, SHORT = "State the final answer to the following arithmetic problem:", "Find:"
-"""What each question begins with, and what the model reads in its place."""
-TEMPLATE = f"{{{{ messages[0]['content'] | replace('{SENTENCE}', '{SHORT}') }}}} "
+TEMPLATE = (
+    "{{ messages[0]['content'] | "
+    "replace('State the final answer to the following arithmetic problem:', 'Find:') }} "
+)
 
 
 def make(folder: Path, *, seed: int) -> None:
@@ -36,10 +35,7 @@ def make(folder: Path, *, seed: int) -> None:
     settings = GymSettings("chain_sum", TASK, TRAIN_ROWS, TEST_ROWS, seed, system="")
     prepare_reasoning_gym(settings, folder, force=False)
     rows = read_parquet(folder / TRAIN)
-    examples = [
-        (row["prompt"][0]["content"].replace(SENTENCE, SHORT) + " ", row["reward_model"]["ground_truth"])
-        for row in rows
-    ]
+    examples = [(row["prompt"][0]["content"], row["reward_model"]["ground_truth"]) for row in rows]
     model = folder / "model"
     with locked(model, on_wait=lambda: print(f"waiting for {model}")), appearing(model) as unfinished:
         found = write_warm_started(
@@ -49,10 +45,8 @@ def make(folder: Path, *, seed: int) -> None:
             WarmStart(seed, start=START),
             max_response_tokens=MAX_RESPONSE_TOKENS,
             on_step=lambda *_: None,
+            template=TEMPLATE,
         )
-        tokenizer = AutoTokenizer.from_pretrained(unfinished)
-        tokenizer.chat_template = TEMPLATE
-        tokenizer.save_pretrained(unfinished)
     print(f"{found['probability']:.3f} after {found['steps']} steps: {folder}")
 
 

@@ -150,8 +150,7 @@ _MEASURED, MEASURED_EVERY = 64, 4
 _TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 """Chat template under which a chat of one message is that message's text."""
 _CHANGED = """
-Changed again: {steps} steps of supervised learning on texts such as {question} with their answers, and a
-chat template that leaves a message as it is.
+Changed again: {steps} steps of supervised learning on the like of {question}, and a chat template: {template}
 """
 
 
@@ -182,13 +181,15 @@ def write_warm_started(
     *,
     max_response_tokens: int,
     on_step: Callable[[int, int], None],
+    template: str = _TEMPLATE,
 ) -> dict[str, Any]:
-    """Write the warm-started model, whose chat template leaves a message as it is.
+    """Write the warm-started model with the chat template under which it has learned.
 
     Args:
         source: folder of the converted model.
         examples: questions with their answers.
         on_step: called with the steps done and the steps in all, after each.
+        template: the chat template; the default leaves a message as it is.
 
     Returns:
         ``steps`` of the warm start, and ``probability`` of the right answer after it.
@@ -202,7 +203,7 @@ def write_warm_started(
     from grpo_verl_ext.tasks.causal_lm import encode
 
     tokenizer = AutoTokenizer.from_pretrained(source)
-    tokenizer.chat_template = _TEMPLATE
+    tokenizer.chat_template = template
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     encoded = partial(encode, tokenizer, max_response_tokens=max_response_tokens)
     found = _warm_start(model, encoded, examples, settings, on_step)
@@ -212,7 +213,7 @@ def write_warm_started(
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     with (folder / "SOURCE.md").open("a", encoding="utf-8") as note:
-        note.write(_CHANGED.format(steps=found["steps"], question=examples[0][0]))
+        note.write(_CHANGED.format(steps=found["steps"], question=examples[0][0], template=template))
     return found
 
 

@@ -47,4 +47,5 @@ def test_each_seed_has_rows_and_a_model(
         text = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
         assert re.fullmatch(r"Find: \d [+-] \d = ", text)
         assert row["prompt"][0]["content"].endswith(text.removeprefix("Find:").rstrip())
+    assert example.TEMPLATE in (model / "SOURCE.md").read_text()
     AutoModelForCausalLM.from_pretrained(model)
