@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from grpo_verl_ext.utils import plotting
 from grpo_verl_ext.utils.measured import largest
-from grpo_verl_ext.verl_plugin.invariance.report import (
+from grpo_verl_ext.proof.invariance import (
     OUR_CASES,
     PRESET_CASES,
     TOLERANCE,

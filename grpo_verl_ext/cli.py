@@ -247,7 +247,7 @@ def _invariance(
     or NaN.
     """
     # verl takes seconds to import
-    from grpo_verl_ext.verl_plugin.invariance.report import own_case, report_invariance
+    from grpo_verl_ext.proof.invariance import own_case, report_invariance
 
     with one_message("invariance", ValueError):
         own = own_case(loss, loss_agg_mode, loss_scale_factor)
@@ -389,9 +389,9 @@ def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
 
 def _plugin() -> Plugin:
     """What ``ablate`` asks of the plugin, which it does not import."""
+    from grpo_verl_ext import preflight
     from grpo_verl_ext.ablation.running.checks import Plugin
     from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
-    from grpo_verl_ext.verl_plugin import preflight
     from grpo_verl_ext.verl_plugin.compose import composed
     from grpo_verl_ext.verl_plugin.usage import own_task
 

@@ -8,9 +8,11 @@ before it raises it again.
 import sys
 
 try:
+    from grpo_verl_ext import driver
     from grpo_verl_ext.verl_plugin.registration import register
 
     register()
+    driver.register_checks()
 except Exception as error:
     print(
         f"grpo_verl_ext: the plugin did not load, so its algorithms, presets and CPU platform are missing in "

@@ -23,9 +23,9 @@ from grpo_verl_ext.algorithms.validation import TensorError
 from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.vespo import VESPO
+from grpo_verl_ext.proof.batch import RaggedBatch, ragged_batch
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.invariance.batch import RaggedBatch, ragged_batch
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 
 NAMES = dir(losses)

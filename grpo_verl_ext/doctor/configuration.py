@@ -21,10 +21,10 @@ from rich.console import Console
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
+from grpo_verl_ext import preflight
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, setting
-from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import (
     CONFIG_NAME,
     CONFIG_PATH,

@@ -12,6 +12,7 @@ from hydra.utils import get_method
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from grpo_verl_ext import preflight
 from grpo_verl_ext.iterate.examples import (
     LabelRule,
     StepRule,
@@ -25,7 +26,6 @@ from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.keys import ACTOR, setting
-from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.reference.checks import has_adapter
 from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model

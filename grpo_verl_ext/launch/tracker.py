@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from grpo_verl_ext.preflight.environment import TRACKERS, known_loggers, lacking
 from grpo_verl_ext.utils.errors import TrackerError
-from grpo_verl_ext.verl_plugin.preflight.environment import TRACKERS, known_loggers, lacking
 
 
 def pusher(name: str) -> Callable[..., None]:

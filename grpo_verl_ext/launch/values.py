@@ -16,11 +16,11 @@ from rich.table import Table
 import grpo_verl_ext.config
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign
 from grpo_verl_ext.catalogue.preset_comments import OURS, keys_of
+from grpo_verl_ext.preflight.names import differing
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.errors import Problem, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, MODE, MODEL, ROLLOUT, SECTION, key_of, setting
 from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CompositionError, composed
-from grpo_verl_ext.verl_plugin.preflight.names import differing
 
 ALGO = "algo"
 """The Hydra group of the presets."""

@@ -11,7 +11,6 @@ from wrapt import register_post_import_hook
 from grpo_verl_ext.config import foreign_algorithms, presets_of
 from grpo_verl_ext.verl_plugin import patches, resolvers, tier
 from grpo_verl_ext.verl_plugin.cpu.chosen import is_cpu_chosen
-from grpo_verl_ext.verl_plugin.patches import driver
 
 
 @functools.cache
@@ -26,7 +25,6 @@ def register() -> None:
         _register_additions()
     # The module with verl's registries takes a second to import, so wait until verl imports it.
     register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
-    _register_checks()
     patches.install_patches()
 
 
@@ -39,16 +37,6 @@ def _register_additions() -> None:
     register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
     register_post_import_hook(_register_reward_manager, "verl.experimental.reward_loop.reward_manager")
     register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
-
-
-def _register_checks() -> None:
-    """Have verl's driver check a training before it starts."""
-    hooks = {"verl.utils.config": driver.patch_validation, "verl.trainer.main_ppo": driver.patch_start}
-    if tier.has_losses_only():
-        hooks["verl.experimental.reward_loop"] = driver.patch_migration
-    for module, patch in hooks.items():
-        unchecked = "no setting of grpo_verl_ext is checked before the training"
-        register_post_import_hook(patches.or_warn(patch, "driver", unchecked), module)
 
 
 def _register_algorithms(_core_algos: ModuleType) -> None:

@@ -6,9 +6,9 @@ from group_rows import at_first_update
 
 from grpo_verl_ext.anatomy.weights import COMPARED_ALGORITHMS, StepResponses, token_weights
 from grpo_verl_ext.catalogue import LOSSES, PRESETS
+from grpo_verl_ext.proof.invariance import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
-from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, actor_config
 
 GROUPS = ["a", "b", "b", "a", "a", "c", "b", "c", "a", "c", "b", "c"]
 SCORES = [0.0, 1.0, 0.5, 2.0, 0.0, 1.0, 1.0, 1.0, 0.25, 1.0, 0.0, 1.0]

@@ -14,9 +14,9 @@ from grpo_verl_ext.catalogue.dapo import DAPO_LOSS
 from grpo_verl_ext.catalogue.grpo import GRPO, GRPO_LOSS, GRPO_OUTCOME
 from grpo_verl_ext.catalogue.gspo import GSPO
 from grpo_verl_ext.catalogue.vespo import VESPO
+from grpo_verl_ext.preflight import names
 from grpo_verl_ext.verl_plugin import loss_config
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.preflight import names
 
 PACKAGE = Path(grpo_verl_ext.__file__).parent
 PRESETS = {file.stem for file in (PACKAGE / "config" / "algo").glob("*.yaml")}

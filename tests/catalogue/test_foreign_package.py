@@ -116,8 +116,8 @@ def test_invariance_measures_it_with_the_options_of_its_preset(site: Path) -> No
     code = """
     sys.argv[1:] = ["invariance", "--json"]
     from grpo_verl_ext.cli import app
-    from grpo_verl_ext.verl_plugin.invariance import report
-    # all others are measured in tests/plugin/invariance
+    from grpo_verl_ext.proof import report
+    # all others are measured in tests/proof
     report.OUR_CASES, report.PRESET_CASES = [case for case in report.OUR_CASES if case.name == "soft"], ()
     app()
     """
@@ -127,7 +127,7 @@ def test_invariance_measures_it_with_the_options_of_its_preset(site: Path) -> No
     assert len(measured) == 36
     assert all(each["passed"] for each in measured)
     code = """
-    from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES
+    from grpo_verl_ext.proof.invariance import OUR_CASES
     print([dict(case.options) for case in OUR_CASES if case.name == "soft"])
     """
     assert run(site, code).stdout == "[{'soft_width': 2.0}]\n"
@@ -176,7 +176,7 @@ def test_one_that_fails_to_import_costs_itself_alone(tmp_path: Path) -> None:
     broken = installed(tmp_path, "raise RuntimeError('no')")
     code = """
     from grpo_verl_ext.verl_plugin.compose import composed
-    from grpo_verl_ext.verl_plugin.preflight import check_training
+    from grpo_verl_ext.preflight import check_training
     check_training(composed(["+algo=grpo", "+platform=cpu", "actor_rollout_ref.rollout.n=8"]))
     try:
         check_training(composed(["+algo=soft", "+platform=cpu", "actor_rollout_ref.rollout.n=8"]))

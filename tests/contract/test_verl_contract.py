@@ -148,7 +148,7 @@ BROKEN = {
         "def validate_config(\n    config: DictConfig,",
         "def validate_config(\n    cfg: DictConfig,",
         "verl.utils.config.validate_config has lost its parameter config; "
-        "grpo_verl_ext.verl_plugin.patches.driver patches it",
+        "grpo_verl_ext.driver patches it",
     ),
     "a registry is gone": (
         CORE,
@@ -158,9 +158,9 @@ BROKEN = {
         "grpo_verl_ext.anatomy.weights imports it, "
         "grpo_verl_ext.doctor.environment imports it, "
         "grpo_verl_ext.verl_plugin.algorithms imports it, "
-        "grpo_verl_ext.verl_plugin.invariance.report imports it, "
+        "grpo_verl_ext.proof.invariance imports it, "
         "grpo_verl_ext.verl_plugin.losses.custom imports it, "
-        "grpo_verl_ext.verl_plugin.preflight.names imports it, "
+        "grpo_verl_ext.preflight.names imports it, "
         "grpo_verl_ext.verl_plugin.usage imports it",
     ),
     "a class is gone, and its methods with it": (
@@ -220,7 +220,7 @@ BROKEN = {
         "    # validate config\n",
         "    run_ppo(config, task_runner_class=TaskRunnerV1)\n",
         "verl.trainer.main_ppo.main calls run_ppo before validate_config; "
-        "grpo_verl_ext.verl_plugin.patches.driver relies on the order",
+        "grpo_verl_ext.driver relies on the order",
     ),
     "an attribute is gone": (
         BASE,

@@ -98,7 +98,7 @@ def estimators() -> str:
 
 
 def losses() -> str:
-    from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, PRESET_CASES, measure
+    from grpo_verl_ext.proof.invariance import OUR_CASES, PRESET_CASES, measure
 
     cases = (*OUR_CASES, *PRESET_CASES)
     worst = dict[str, float]()
@@ -123,8 +123,8 @@ def presets() -> str:
 
 def _errors(*words: str) -> set[str]:
     """Names of the checks that refuse a training."""
+    from grpo_verl_ext import preflight
     from grpo_verl_ext.utils.errors import Severity
-    from grpo_verl_ext.verl_plugin import preflight
     from grpo_verl_ext.verl_plugin.compose import composed
 
     found = preflight.findings(composed([*words, *TRAINING]))

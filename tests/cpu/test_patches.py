@@ -229,7 +229,7 @@ class TestDriverCheck:
 
         source = inspect.getsource(main_ppo.main)
         assert source.index("validate_config(") < source.index("run_ppo("), (
-            "verl's main changed its order: see grpo_verl_ext/verl_plugin/patches/driver.py"
+            "verl's main changed its order: see grpo_verl_ext/driver.py"
         )
 
 

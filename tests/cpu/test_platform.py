@@ -11,11 +11,11 @@ import torch
 from omegaconf import OmegaConf
 from processes import Python
 
+from grpo_verl_ext.driver import settle_ray
+from grpo_verl_ext.preflight import environment
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.cpu import patches, platform
 from grpo_verl_ext.verl_plugin.cpu.platform import DEVICE_MODULE
-from grpo_verl_ext.verl_plugin.patches.driver import settle_ray
-from grpo_verl_ext.verl_plugin.preflight import environment
 
 
 class TestChoice:
@@ -71,7 +71,7 @@ PROCESSES = {
         """
         import verl
         from grpo_verl_ext.verl_plugin.compose import composed
-        from grpo_verl_ext.verl_plugin.patches.driver import choose_platform
+        from grpo_verl_ext.driver import choose_platform
         choose_platform(composed(["+algo=grpo", "+platform=cpu"]))
         """,
         {},

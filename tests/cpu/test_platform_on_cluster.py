@@ -13,8 +13,8 @@ import pytest
 from omegaconf import OmegaConf
 from ray_cluster import QUIET, Cluster, Node, ray_cluster
 
+from grpo_verl_ext import driver
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.patches import driver
 
 pytestmark = pytest.mark.long
 

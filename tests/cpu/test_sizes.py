@@ -22,12 +22,12 @@ from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import save_file
 from verl.plugin.platform import platform_manager
 
+from grpo_verl_ext.preflight import ADVICE, CHECKS
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.cpu import checks, sizes
 from grpo_verl_ext.verl_plugin.cpu.platform import PlatformCPU
 from grpo_verl_ext.verl_plugin.model_files import model_shape, tensor_sizes
-from grpo_verl_ext.verl_plugin.preflight import ADVICE, CHECKS
 
 SMOLLM = {
     "model_type": "llama",

@@ -27,10 +27,9 @@ from omegaconf import OmegaConf
 from processes import Python
 from verl.trainer.ppo import core_algos
 
-from grpo_verl_ext import catalogue
+from grpo_verl_ext import catalogue, preflight
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.utils.options import section_in
-from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.config import Options

@@ -20,11 +20,11 @@ from grpo_verl_ext.doctor import configuration, environment
 from grpo_verl_ext.doctor.configuration import LARGEST_RANK, all_findings
 from grpo_verl_ext.doctor.environment import seen_here
 from grpo_verl_ext.doctor.known_verl import KnownVerl
+from grpo_verl_ext.preflight import findings
 from grpo_verl_ext.utils.errors import Finding, Line, Severity
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.utils.which_verl import which_verl
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.preflight import findings
 from grpo_verl_ext.verl_plugin.versions import TESTED
 
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"

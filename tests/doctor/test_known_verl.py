@@ -14,10 +14,10 @@ from grpo_verl_ext.contract.seams import contract
 from grpo_verl_ext.contract.verl_sources import Sources
 from grpo_verl_ext.doctor import environment, known_verl
 from grpo_verl_ext.doctor.environment import seen_here
+from grpo_verl_ext.preflight import ADVICE
 from grpo_verl_ext.utils import which_verl
 from grpo_verl_ext.utils.which_verl import WhichVerl
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.preflight import ADVICE
 
 INSTALLED = which_verl.which_verl()
 DEVELOPMENT = WhichVerl(Version("0.10.0.dev"), Path("/verl"))
@@ -118,7 +118,7 @@ def test_an_unsupported_verl_is_one_complaint(arguments: list[str], monkeypatch:
 
 
 def test_a_training_with_a_development_version_is_warned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grpo_verl_ext.verl_plugin.preflight import environment as checks
+    from grpo_verl_ext.preflight import environment as checks
 
     config = composed(["+algo=grpo", "actor_rollout_ref.rollout.name=vllm"])
     monkeypatch.setattr(checks, "which_verl", lambda: DEVELOPMENT)

@@ -19,10 +19,10 @@ import grpo_verl_ext as ours
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.validation import TensorError
+from grpo_verl_ext.proof.invariance import OUR_CASES, actor_config
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
-from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, actor_config
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, BatchSteps
 

@@ -20,12 +20,12 @@ from strategies import DEEP, as_json, fuzzing, json_files, texts, values
 from test_fuzz_readers import GRID_OF_TWO, RESPONSE, TWO_ROUNDS, yaml_files
 from typer.testing import CliRunner
 
+from grpo_verl_ext import preflight
 from grpo_verl_ext.ablation.declaration.grid import GridSettings
 from grpo_verl_ext.ablation.declaration.kept import keep_grid
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import composed
 
 MODEL = "actor_rollout_ref.model.path"

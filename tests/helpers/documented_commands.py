@@ -107,7 +107,7 @@ STARTED_BY: Mapping[str, str] = {
         "tests/migrate/test_migrate.py::test_the_lines_are_named_with_their_values_and_the_presets"
     ),
     "grpo-verl-ext invariance": (
-        "tests/plugin/invariance/test_invariance.py::test_the_command_passes_when_ours_are_invariant"
+        "tests/proof/test_invariance.py::test_the_command_passes_when_ours_are_invariant"
     ),
     "VERL_USE_EXTERNAL_MODULES=my_losses grpo-verl-ext invariance …": (
         "tests/plugin/losses/test_own_loss.py::test_verl_loads_it_and_its_invariance_is_measured"

@@ -6,10 +6,10 @@ The package has the refusals; here is which test shows that a feature is exact w
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from grpo_verl_ext.preflight.support import REFUSALS, REFUSED
+from grpo_verl_ext.preflight.training import CONTEXTS, KNOWN_TRAINER_MODES, MODE
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
 from grpo_verl_ext.verl_plugin.features import Refusal
-from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, REFUSED
-from grpo_verl_ext.verl_plugin.preflight.training import CONTEXTS, KNOWN_TRAINER_MODES, MODE
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ Row = dict[str, Cell]
 
 # SAME_CALLS: verl's sources pass a loss or an estimator the same arguments (grpo_verl_ext/contract/seams.py).
 SAME_CALLS = "tests/contract/test_verl_contract.py::test_verl_is_as_we_rely_on_it"
-ANY_SPLIT = "tests/plugin/invariance/test_invariance.py::test_every_loss_is_invariant"
+ANY_SPLIT = "tests/proof/test_invariance.py::test_every_loss_is_invariant"
 COUNTS_ARE_ASKED_FOR = "tests/plugin/losses/test_losses.py::test_a_missing_count_is_refused"
 ONE_UPDATE = "tests/plugin/losses/test_losses.py::test_gvpo_equals_the_paper_at_the_first_update"
 FOUR_UPDATES = "tests/plugin/gvpo/test_gvpo_drift.py::test_gradients_and_parameters_of_four_updates"
-ANCHORED = "tests/plugin/preflight/test_support.py::test_the_reference_is_brought_to_the_targets"
+ANCHORED = "tests/preflight/test_support.py::test_the_reference_is_brought_to_the_targets"
 STATISTIC = "tests/plugin/mini_batch/test_statistic.py::test_gradients_and_parameters_of_four_updates"
 STATISTIC_FSDP1 = "tests/plugin/mini_batch/test_statistic.py::test_losses_of_four_updates_under_fsdp1"
 FSDP1 = "tests/plugin/gvpo/test_gvpo_drift_fsdp1.py::test_losses_of_four_updates_under_fsdp1"
@@ -41,18 +41,18 @@ STORED = "tests/plugin/stored/test_stored_responses.py::test_gvpo_converges_to_i
 RECORDED = "tests/plugin/stored/test_stored_responses.py::test_the_old_policy_of_stored_responses_is_chosen"
 KEPT = "tests/plugin/stored/test_stored_responses.py::test_a_prompt_meets_its_earlier_samples"
 MASKED = "tests/plugin/test_estimators.py::test_mask_truncated"
-SAME_METHODS = "tests/plugin/preflight/test_support.py::test_our_modes_share_what_makes_them_exact"
+SAME_METHODS = "tests/preflight/test_support.py::test_our_modes_share_what_makes_them_exact"
 WEIGHTS = "tests/plugin/losses/test_losses.py::test_rollout_weights_multiply_token_losses"
-WEIGHTS_UNREAD = "tests/plugin/preflight/test_support.py::test_gvpo_is_the_same_with_importance_weights"
+WEIGHTS_UNREAD = "tests/preflight/test_support.py::test_gvpo_is_the_same_with_importance_weights"
 REJECTED_RESPONSES = (
-    "tests/plugin/preflight/test_support.py::test_gvpo_leaves_rejected_responses_out_of_their_group"
+    "tests/preflight/test_support.py::test_gvpo_leaves_rejected_responses_out_of_their_group"
 )
-REJECTED_TOKENS = "tests/plugin/preflight/test_support.py::test_steps_count_for_the_tokens_that_are_left"
+REJECTED_TOKENS = "tests/preflight/test_support.py::test_steps_count_for_the_tokens_that_are_left"
 MEASURED = "tests/plugin/measure/test_gold_responses.py::test_probabilities_of_what_verls_worker_computes"
 FITTED = "tests/plugin/measure/test_rewarded_responses.py::test_slope_and_r2_of_both_models"
 SEEDED = "tests/plugin/measure/test_request_seeds.py::test_each_request_has_a_seed_of_its_own"
 TEACHER = "tests/plugin/teacher/test_teacher_exact.py::test_four_updates_around_a_teacher"
-DISTILLED = "tests/plugin/preflight/test_support.py::test_distillation_is_added_to_the_loss"
+DISTILLED = "tests/preflight/test_support.py::test_distillation_is_added_to_the_loss"
 
 EVERYWHERE: Mapping[str, str] = {
     "token_loss": ANY_SPLIT,

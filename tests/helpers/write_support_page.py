@@ -22,7 +22,7 @@ INTRODUCTION = """# What runs exactly where
 What is exact under each engine, trainer and rollout of verl 0.9.1: ✓ with the number of the [test](#tests)
 that shows it, or ✗ with the letter of the [reason](#refusals) for which it is refused before Ray starts.
 Written by `python tests/helpers/write_support_page.py` from
-[`preflight/support.py`](../grpo_verl_ext/verl_plugin/preflight/support.py).
+[`preflight/support.py`](../grpo_verl_ext/preflight/support.py).
 """
 
 DETAILS = """

@@ -5,11 +5,11 @@ from operator import attrgetter
 
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 
+from grpo_verl_ext.preflight import ADVICE, CHECKS
+from grpo_verl_ext.preflight.training import FEATURES
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, Options
 from grpo_verl_ext.verl_plugin.features import all_features, load_named
-from grpo_verl_ext.verl_plugin.preflight import ADVICE, CHECKS
-from grpo_verl_ext.verl_plugin.preflight.training import FEATURES
 
 
 def test_every_part_in_the_trainer_is_mixed_into_every_mode():

@@ -17,9 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from processes import run_forked
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
+from grpo_verl_ext import driver
 from grpo_verl_ext.verl_plugin import patches, usage
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.patches import driver
 
 HOOK = {
     "verl.utils.config.validate_config",

@@ -14,10 +14,10 @@ import pytest
 from omegaconf import OmegaConf
 from ray_cluster import free_ports
 
+from grpo_verl_ext.driver import settle_ray
 from grpo_verl_ext.runs.child_process import MARK, end_leftovers
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.cpu import forked_worker
-from grpo_verl_ext.verl_plugin.patches.driver import settle_ray
 
 KEY = "ray_kwargs.ray_init.address"
 OWN = (f"++{KEY}=local",)

@@ -1,7 +1,7 @@
 """Patches of verl and TransferQueue where they have no hook: one file each, with its reason.
 
 A patch is applied only in the processes of a training that needs it. The driver writes the names of the
-patches into the environment variable `PATCHES_VARIABLE` of the training's processes (`patches.driver`), and
+patches into the environment variable `PATCHES_VARIABLE` of the processes of a training (`driver`), and
 each process reads it when it loads the plugin.
 """
 

@@ -23,25 +23,25 @@ from verl.workers.utils.losses import ppo_loss
 from grpo_verl_ext import catalogue, gvpo_terms, k1, k2, k3
 from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.catalogue import mode_of
-from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.algorithms import LOSS_FUNCTIONS
-from grpo_verl_ext.verl_plugin.invariance.batch import (
+from grpo_verl_ext.preflight.algorithm import check_pair
+from grpo_verl_ext.proof.batch import (
     MAX_RESPONSE_LENGTH,
     RaggedBatch,
     cut,
     micro_batch,
     ragged_batch,
 )
-from grpo_verl_ext.verl_plugin.invariance.report import (
+from grpo_verl_ext.proof.invariance import (
     OUR_CASES,
     PRESET_CASES,
     Case,
     actor_config,
     value_and_gradient,
 )
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin.algorithms import LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
-from grpo_verl_ext.verl_plugin.preflight.algorithm import check_pair
 
 F64 = torch.float64
 CASES = {case.name: case for case in OUR_CASES}

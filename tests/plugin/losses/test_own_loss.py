@@ -13,8 +13,8 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, agg_loss, get_poli
 
 from grpo_verl_ext.catalogue import TokenLoss
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
+from grpo_verl_ext.proof.invariance import Case, actor_config, measure, own_case
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin.invariance.report import Case, actor_config, measure, own_case
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.losses.custom import NameTakenError, token_loss
 
@@ -159,7 +159,7 @@ class TestExample:
         code = f"""
         import sys
         sys.path.insert(0, {str(tmp_path)!r})
-        from grpo_verl_ext.verl_plugin import preflight
+        from grpo_verl_ext import preflight
         from grpo_verl_ext.verl_plugin.compose import composed
         loss = "actor_rollout_ref.actor.policy_loss.loss_mode=soft_ratio"
         mode = "trainer.v1.trainer_mode=grpo_ext_sync"

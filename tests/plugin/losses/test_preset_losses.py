@@ -17,15 +17,15 @@ from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue import LOSSES
-from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.invariance.batch import MAX_RESPONSE_LENGTH, RaggedBatch, cut, ragged_batch
-from grpo_verl_ext.verl_plugin.invariance.report import (
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, RaggedBatch, cut, ragged_batch
+from grpo_verl_ext.proof.invariance import (
     OUR_CASES,
     PRESET_CASES,
     actor_config,
     value_and_gradient,
 )
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.verl_plugin import wire
 
 F64 = torch.float64
 CASES = {case.name: case for case in (*OUR_CASES, *PRESET_CASES)}

@@ -7,7 +7,7 @@ import ray
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 
-from grpo_verl_ext.verl_plugin.patches import driver
+from grpo_verl_ext import driver
 
 
 @pytest.fixture

@@ -357,7 +357,7 @@ def test_what_verl_would_refuse_is_a_composition_error(line: str) -> None:
 
 
 def test_a_trl_that_verl_cannot_bear_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grpo_verl_ext.verl_plugin.preflight import environment
+    from grpo_verl_ext.preflight import environment
 
     config = composed(["actor_rollout_ref.rollout.name=vllm"])
 

@@ -14,11 +14,11 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 
+from grpo_verl_ext.preflight import findings
 from grpo_verl_ext.rewards.learned import LearnedReward, LearnedStepReward
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.utils.errors import Severity
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.preflight import findings
 from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model
 from grpo_verl_ext.verl_plugin.steps.checks import check_step_reward_model
 

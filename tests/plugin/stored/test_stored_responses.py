@@ -30,10 +30,10 @@ from stored_rollout import (
 from torch import Tensor
 from transfer_queue.utils.serial_utils import decode, encode
 
+from grpo_verl_ext.preflight.support import check_support
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.preflight.support import check_support
 from grpo_verl_ext.verl_plugin.stored.checks import check_stored_responses
 from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
 from grpo_verl_ext.verl_plugin.stored.sources import (

@@ -29,8 +29,8 @@ from verl.experimental.teacher_loop.teacher_manager import AsyncTeacherLLMServer
 from verl.trainer.distillation.losses import distillation_ppo_loss
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 
+from grpo_verl_ext import preflight
 from grpo_verl_ext.utils.errors import SettingError, TeacherError
-from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.teacher import rollout as teacher_rollout
 from grpo_verl_ext.verl_plugin.teacher.rollout import TeacherAgentLoopWorker
 from grpo_verl_ext.verl_plugin.wire import Field

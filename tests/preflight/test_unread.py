@@ -11,8 +11,8 @@ from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
 from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, TokenLoss, VerlsLoss, verls
 from grpo_verl_ext.catalogue.record import CLIPS
+from grpo_verl_ext.preflight.unread import advise_unread_clip
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.preflight.unread import advise_unread_clip
 
 VERLS_LOSSES = {
     each.name: each

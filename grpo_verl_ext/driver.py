@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
+from wrapt import register_post_import_hook
 
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.errors import SettingError, Severity
@@ -39,6 +40,16 @@ SIZES = ("num_cpus", "num_gpus", "_system_config")
 """Keys of ``ray_kwargs.ray_init`` that the CPU preset gives a Ray of its own."""
 _PYTHON = "runtime_env.py_executable"
 """Key of the program that Ray runs to start a worker."""
+
+
+def register_checks() -> None:
+    """Have verl's driver check a training before it starts."""
+    hooks = {"verl.utils.config": patch_validation, "verl.trainer.main_ppo": patch_start}
+    if tier.has_losses_only():
+        hooks["verl.experimental.reward_loop"] = patch_migration
+    for module, patch in hooks.items():
+        unchecked = "no setting of grpo_verl_ext is checked before the training"
+        register_post_import_hook(patches.or_warn(patch, "driver", unchecked), module)
 
 
 def patch_validation(config_module: Any) -> None:
@@ -175,7 +186,7 @@ def refuse_or_warn(config: DictConfig) -> None:
     Raises:
         SystemExit: with the message of the error.
     """
-    from grpo_verl_ext.verl_plugin import preflight
+    from grpo_verl_ext import preflight
 
     for found in preflight.findings(config):
         if found.severity is Severity.ERROR:

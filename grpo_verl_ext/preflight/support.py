@@ -12,11 +12,11 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES
 from grpo_verl_ext.catalogue.verls import BYPASS_LOSS
+from grpo_verl_ext.preflight.training import FEATURES, STRATEGY, VERLS_MODES, contexts, features
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, DISTILLATION, MODE, POLICY_LOSS, setting
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.features import OUR_ASYNC_MODES, UNTRIED_ENGINES, Place, Refusal, all_features
-from grpo_verl_ext.verl_plugin.preflight.training import FEATURES, STRATEGY, VERLS_MODES, contexts, features
 
 _ENGINE_OF = {
     "McoreActorConfig": "megatron",

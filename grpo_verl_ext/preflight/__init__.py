@@ -14,12 +14,12 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.record import Advise, Refuse
+from grpo_verl_ext.preflight import algorithm, environment, files, names, support, tier, unread
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
 from grpo_verl_ext.verl_plugin.cpu import checks as cpu
 from grpo_verl_ext.verl_plugin.features import all_features
-from grpo_verl_ext.verl_plugin.preflight import algorithm, environment, files, names, support, tier, unread
 
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""

@@ -23,12 +23,12 @@ from grpo_verl_ext.catalogue import (
     check_one_preset,
     left_to_user,
 )
+from grpo_verl_ext.preflight.training import KNOWN_TRAINER_MODES, driver
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting
 from grpo_verl_ext.verl_plugin.algorithms import is_of
 from grpo_verl_ext.verl_plugin.config import written
 from grpo_verl_ext.verl_plugin.features import all_features
-from grpo_verl_ext.verl_plugin.preflight.training import KNOWN_TRAINER_MODES, driver
 from grpo_verl_ext.verl_plugin.usage import PREFIX, registers_elsewhere
 
 

@@ -26,11 +26,7 @@ from grpo_verl_ext.catalogue.dppo import DPPO
 from grpo_verl_ext.catalogue.dppo_kl import DPPO_KL
 from grpo_verl_ext.catalogue.gspo import GSPO_LOSS
 from grpo_verl_ext.catalogue.sapo import SAPO_LOSS
-from grpo_verl_ext.utils.console import make_console, print_table
-from grpo_verl_ext.utils.documents import numbers_as_text
-from grpo_verl_ext.utils.measured import largest
-from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.invariance.batch import (
+from grpo_verl_ext.proof.batch import (
     MAX_RESPONSE_LENGTH,
     ROWS_PER_PROMPT,
     SPLITS,
@@ -40,6 +36,10 @@ from grpo_verl_ext.verl_plugin.invariance.batch import (
     micro_batch,
     ragged_batch,
 )
+from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.documents import numbers_as_text
+from grpo_verl_ext.utils.measured import largest
+from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 from grpo_verl_ext.verl_plugin.registration import register
 

@@ -38,7 +38,18 @@ from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 from verl.workers.utils.losses import ppo_loss
 
+from grpo_verl_ext import driver
 from grpo_verl_ext.catalogue import STATISTIC_ENGINES
+from grpo_verl_ext.preflight.support import REFUSALS, check_engine, check_support
+from grpo_verl_ext.preflight.training import (
+    CONTEXTS,
+    FEATURES,
+    KNOWN_TRAINER_MODES,
+    contexts,
+    features,
+)
+from grpo_verl_ext.proof.batch import micro_batch, ragged_batch
+from grpo_verl_ext.proof.invariance import OUR_CASES, Case, actor_config
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes, wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
@@ -47,18 +58,7 @@ from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import REFRESH_ENGINES, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.features import Refusal
 from grpo_verl_ext.verl_plugin.gvpo import worker
-from grpo_verl_ext.verl_plugin.invariance.batch import micro_batch, ragged_batch
-from grpo_verl_ext.verl_plugin.invariance.report import OUR_CASES, Case, actor_config
 from grpo_verl_ext.verl_plugin.mini_batch.worker import check_statistic_engine
-from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight.support import REFUSALS, check_engine, check_support
-from grpo_verl_ext.verl_plugin.preflight.training import (
-    CONTEXTS,
-    FEATURES,
-    KNOWN_TRAINER_MODES,
-    contexts,
-    features,
-)
 from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, BatchSteps
 
 ROOT = Path(__file__).parents[3]

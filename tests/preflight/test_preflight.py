@@ -11,12 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from processes import Python
 from safetensors.torch import save_file
 
+from grpo_verl_ext import driver, preflight
+from grpo_verl_ext.preflight import environment
 from grpo_verl_ext.utils.errors import Finding, Problem, Severity
-from grpo_verl_ext.verl_plugin import preflight
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
-from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight import environment
 from grpo_verl_ext.verl_plugin.rewards import checks as rewards
 
 

@@ -10,12 +10,12 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, GroupLoss, VerlsLoss
 from grpo_verl_ext.catalogue.record import CLIPS
+from grpo_verl_ext.preflight.names import replaced
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, POLICY_LOSS, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, written
-from grpo_verl_ext.verl_plugin.preflight.names import replaced
 from grpo_verl_ext.verl_plugin.usage import PREFIX
 
 _ANCHOR = f"{SECTION}.gvpo_anchor"

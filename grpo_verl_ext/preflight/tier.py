@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
+from grpo_verl_ext.preflight.training import features
 from grpo_verl_ext.utils.errors import Line
 from grpo_verl_ext.utils.keys import AGENT_LOOP, ESTIMATOR, LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin import tier, usage
 from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, REWARD_MANAGER, REWARDED_RESPONSES, SEED_REQUESTS
-from grpo_verl_ext.verl_plugin.preflight.training import features
 
 _FILTER = "algorithm.filter_groups.enable"
 _STORED = f"{SECTION}.stored_responses"

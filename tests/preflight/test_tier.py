@@ -11,14 +11,14 @@ from omegaconf import DictConfig, OmegaConf
 from packaging.version import Version
 from processes import Python
 
+from grpo_verl_ext import driver
+from grpo_verl_ext.preflight.tier import KEYS, OF_EVERY_TIER, check_tier
+from grpo_verl_ext.preflight.training import FEATURES
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, setting
 from grpo_verl_ext.utils.which_verl import INSTALL, WhichVerl
 from grpo_verl_ext.verl_plugin import patches, tier
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
-from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight.tier import KEYS, OF_EVERY_TIER, check_tier
-from grpo_verl_ext.verl_plugin.preflight.training import FEATURES
 
 SECTION, SEED = "algorithm.grpo_ext", "actor_rollout_ref.rollout.seed"
 GVPO = ("+algo=gvpo",)

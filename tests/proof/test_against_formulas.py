@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.verl_plugin.invariance.batch import (
+from grpo_verl_ext.proof.batch import (
     MAX_RESPONSE_LENGTH,
     SPLITS,
     RaggedBatch,
     cut,
     ragged_batch,
 )
-from grpo_verl_ext.verl_plugin.invariance.report import (
+from grpo_verl_ext.proof.invariance import (
     OUR_CASES,
     PRESET_CASES,
     actor_config,

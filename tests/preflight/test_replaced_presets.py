@@ -4,18 +4,16 @@ import pytest
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from grpo_verl_ext import catalogue
-from grpo_verl_ext.utils.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin import preflight
-from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.patches import driver
-from grpo_verl_ext.verl_plugin.preflight import algorithm
-from grpo_verl_ext.verl_plugin.preflight.algorithm import (
+from grpo_verl_ext import catalogue, driver, preflight
+from grpo_verl_ext.preflight import algorithm
+from grpo_verl_ext.preflight.algorithm import (
     advise_verls_losses,
     check_context_parallel,
     check_verls_aggregation,
 )
-from grpo_verl_ext.verl_plugin.preflight.names import advise_preset, check_preset
+from grpo_verl_ext.preflight.names import advise_preset, check_preset
+from grpo_verl_ext.utils.errors import Problem, SettingError
+from grpo_verl_ext.verl_plugin.compose import composed
 
 ACTOR = "actor_rollout_ref.actor"
 LOSS = f"{ACTOR}.policy_loss.loss_mode"

@@ -20,6 +20,7 @@ from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.ppo import GAE
 from grpo_verl_ext.catalogue.weights import is_stored, older_policy
+from grpo_verl_ext.preflight.training import driver
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import (
     ACTOR,
@@ -39,7 +40,6 @@ from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SEED_REQUESTS, TRAINER_MODES, Options, written
 from grpo_verl_ext.verl_plugin.loss_config import check_loss, check_no_mask
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key, several_updates
-from grpo_verl_ext.verl_plugin.preflight.training import driver
 
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""

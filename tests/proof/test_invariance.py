@@ -17,10 +17,9 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.utils.measured import largest
-from grpo_verl_ext.verl_plugin.invariance import report as invariance
-from grpo_verl_ext.verl_plugin.invariance.batch import SPLITS, cut, ragged_batch
-from grpo_verl_ext.verl_plugin.invariance.report import (
+from grpo_verl_ext.proof import report as invariance
+from grpo_verl_ext.proof.batch import SPLITS, cut, ragged_batch
+from grpo_verl_ext.proof.invariance import (
     COVERED,
     NOT_COVERED,
     OUR_CASES,
@@ -32,6 +31,7 @@ from grpo_verl_ext.verl_plugin.invariance.report import (
     measure,
     value_and_gradient,
 )
+from grpo_verl_ext.utils.measured import largest
 
 DTYPES = (torch.float32, torch.float64)
 VERL = {case.name: case for case in VERL_CASES}
