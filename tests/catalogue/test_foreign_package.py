@@ -116,7 +116,7 @@ def test_invariance_measures_it_with_the_options_of_its_preset(site: Path) -> No
     code = """
     sys.argv[1:] = ["invariance", "--json"]
     from grpo_verl_ext.cli import app
-    from grpo_verl_ext.proof import report
+    from grpo_verl_ext.proof import invariance as report
     # all others are measured in tests/proof
     report.OUR_CASES, report.PRESET_CASES = [case for case in report.OUR_CASES if case.name == "soft"], ()
     app()

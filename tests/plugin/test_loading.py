@@ -101,14 +101,16 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        *("preflight", "usage", "cpu.platform", "registration", "losses", "cpu.engines"),
-        *("wire", "trainer_modes", "mini_batch.worker", "algorithms", "gvpo.loss", "loss_config"),
+        *("preflight", "proof.batch", "driver"),
+        *("verl_plugin.usage", "verl_plugin.cpu.platform", "verl_plugin.registration", "verl_plugin.losses"),
+        *("verl_plugin.cpu.engines", "verl_plugin.wire", "verl_plugin.trainer_modes", "verl_plugin.algorithms"),
+        *("verl_plugin.mini_batch.worker", "verl_plugin.gvpo.loss", "verl_plugin.loss_config"),
     ],
 )
 def test_every_module_can_be_the_first_one_imported(module: str, python: Python) -> None:
     found = python(
         f"""
-        import grpo_verl_ext.verl_plugin.{module}
+        import grpo_verl_ext.{module}
         from verl.trainer.ppo.core_algos import get_policy_loss_fn
         print(get_policy_loss_fn("grpo").__module__)
         """

@@ -61,7 +61,7 @@ from grpo_verl_ext.verl_plugin.gvpo import worker
 from grpo_verl_ext.verl_plugin.mini_batch.worker import check_statistic_engine
 from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, BatchSteps
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 ACTOR = "actor_rollout_ref.actor"
 CORRECTION = "algorithm.rollout_correction"
 LOSS = "distillation.distillation_loss"

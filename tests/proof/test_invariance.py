@@ -17,7 +17,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.proof import report as invariance
+from grpo_verl_ext.proof import invariance
 from grpo_verl_ext.proof.batch import SPLITS, cut, ragged_batch
 from grpo_verl_ext.proof.invariance import (
     COVERED,
