@@ -29,10 +29,10 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.workers.config import ActorConfig
 
 from grpo_verl_ext.algorithms.gvpo import GroupRows
-from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.proof.batch import ROWS_PER_PROMPT
 from grpo_verl_ext.proof.invariance import OUR_CASES, Case, actor_config
+from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
 QUICK_SHAPES = [(1024, 1024), (4096, 1024), (4096, 4096)]
 SHAPES = [(responses, tokens) for responses in (1024, 4096, 16384, 65536) for tokens in (1024, 2048, 4096)]

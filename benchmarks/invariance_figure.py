@@ -14,8 +14,6 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.utils import plotting
-from grpo_verl_ext.utils.measured import largest
 from grpo_verl_ext.proof.invariance import (
     OUR_CASES,
     PRESET_CASES,
@@ -24,6 +22,8 @@ from grpo_verl_ext.proof.invariance import (
     Case,
     measure,
 )
+from grpo_verl_ext.utils import plotting
+from grpo_verl_ext.utils.measured import largest
 
 FILE = Path(__file__).parents[1] / "docs" / "invariance.svg"
 OWNERS = {"verl": VERL_CASES, "ours": (*OUR_CASES, *PRESET_CASES)}

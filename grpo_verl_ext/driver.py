@@ -28,11 +28,10 @@ from wrapt import register_post_import_hook
 
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.errors import SettingError, Severity
-from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT
+from grpo_verl_ext.utils.keys import PATCHES_VARIABLE, RUNTIME_ENVIRONMENT
 from grpo_verl_ext.utils.which_ray import OWN, WhichRay, by_address
-from grpo_verl_ext.verl_plugin import patches, tier
 
-PREPARED = f"{RUNTIME_ENVIRONMENT}.{patches.PATCHES_VARIABLE}"
+PREPARED = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"
 """Key that is set in the configuration of a training that was prepared."""
 
 
@@ -44,6 +43,8 @@ _PYTHON = "runtime_env.py_executable"
 
 def register_checks() -> None:
     """Have verl's driver check a training before it starts."""
+    from grpo_verl_ext.verl_plugin import patches, tier
+
     hooks = {"verl.utils.config": patch_validation, "verl.trainer.main_ppo": patch_start}
     if tier.has_losses_only():
         hooks["verl.experimental.reward_loop"] = patch_migration
@@ -135,7 +136,7 @@ def choose_platform(config: DictConfig) -> None:
     verl's ``main`` has set ``trainer.device`` by then to an accelerator, even if there is none, because it
     asked its platforms before the configuration was composed.
     """
-    from grpo_verl_ext.verl_plugin import cpu, usage
+    from grpo_verl_ext.verl_plugin import cpu, tier, usage
     from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE, chosen_platform
 
     if tier.has_losses_only():  # refused by the check `tier`
@@ -200,14 +201,14 @@ def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
     Raises:
         SystemExit: one of these options has the wrong type, and the check that reports it is silenced.
     """
-    from grpo_verl_ext.verl_plugin import usage
+    from grpo_verl_ext.verl_plugin import tier, usage
     from grpo_verl_ext.verl_plugin.config import Options
     from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE
 
     if tier.has_losses_only():  # has no loader of plugins, and nothing that is patched in workers
         named = str(OmegaConf.select(config, f"{RUNTIME_ENVIRONMENT}.{tier.MODULES_VARIABLE}") or "")
         yield tier.MODULES_VARIABLE, tier.modules(named)
-        yield patches.PATCHES_VARIABLE, ""
+        yield PATCHES_VARIABLE, ""
         return
     if usage.asks_for_cpu(config):
         yield PLATFORM_VARIABLE, "cpu"
@@ -216,7 +217,7 @@ def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
     except SettingError as error:
         sys.exit(f"grpo_verl_ext: {error}")
     needed = ["lost_parts", "engine_death"] * options.watch + ["own_queue"] * options.own_queue
-    yield patches.PATCHES_VARIABLE, ",".join(needed)
+    yield PATCHES_VARIABLE, ",".join(needed)
 
 
 def hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:

@@ -21,6 +21,8 @@ DISTILLATION = "distillation.distillation_loss"
 AGENT_LOOP = f"{ROLLOUT}.agent.default_agent_loop"
 RUNTIME_ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
 """Environment variables that verl passes to every process of a training."""
+PATCHES_VARIABLE = "GRPO_VERL_EXT_PATCHES"
+"""Environment variable with the names of the patches of this training, separated by commas."""
 
 FULLY_ASYNC, ONE_STEP_OFF = "async_training", "rollout"
 """Top-level sections that verl's drivers of these names have, and its ``main_ppo`` lacks."""

@@ -147,8 +147,7 @@ BROKEN = {
         "verl.utils.config",
         "def validate_config(\n    config: DictConfig,",
         "def validate_config(\n    cfg: DictConfig,",
-        "verl.utils.config.validate_config has lost its parameter config; "
-        "grpo_verl_ext.driver patches it",
+        "verl.utils.config.validate_config has lost its parameter config; grpo_verl_ext.driver patches it",
     ),
     "a registry is gone": (
         CORE,

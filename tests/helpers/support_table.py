@@ -44,9 +44,7 @@ MASKED = "tests/plugin/test_estimators.py::test_mask_truncated"
 SAME_METHODS = "tests/preflight/test_support.py::test_our_modes_share_what_makes_them_exact"
 WEIGHTS = "tests/plugin/losses/test_losses.py::test_rollout_weights_multiply_token_losses"
 WEIGHTS_UNREAD = "tests/preflight/test_support.py::test_gvpo_is_the_same_with_importance_weights"
-REJECTED_RESPONSES = (
-    "tests/preflight/test_support.py::test_gvpo_leaves_rejected_responses_out_of_their_group"
-)
+REJECTED_RESPONSES = "tests/preflight/test_support.py::test_gvpo_leaves_rejected_responses_out_of_their_group"
 REJECTED_TOKENS = "tests/preflight/test_support.py::test_steps_count_for_the_tokens_that_are_left"
 MEASURED = "tests/plugin/measure/test_gold_responses.py::test_probabilities_of_what_verls_worker_computes"
 FITTED = "tests/plugin/measure/test_rewarded_responses.py::test_slope_and_r2_of_both_models"

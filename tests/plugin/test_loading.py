@@ -103,7 +103,12 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
     [
         *("preflight", "proof.batch", "driver"),
         *("verl_plugin.usage", "verl_plugin.cpu.platform", "verl_plugin.registration", "verl_plugin.losses"),
-        *("verl_plugin.cpu.engines", "verl_plugin.wire", "verl_plugin.trainer_modes", "verl_plugin.algorithms"),
+        *(
+            "verl_plugin.cpu.engines",
+            "verl_plugin.wire",
+            "verl_plugin.trainer_modes",
+            "verl_plugin.algorithms",
+        ),
         *("verl_plugin.mini_batch.worker", "verl_plugin.gvpo.loss", "verl_plugin.loss_config"),
     ],
 )

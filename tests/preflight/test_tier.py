@@ -15,9 +15,9 @@ from grpo_verl_ext import driver
 from grpo_verl_ext.preflight.tier import KEYS, OF_EVERY_TIER, check_tier
 from grpo_verl_ext.preflight.training import FEATURES
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, setting
+from grpo_verl_ext.utils.keys import PATCHES_VARIABLE, RUNTIME_ENVIRONMENT, setting
 from grpo_verl_ext.utils.which_verl import INSTALL, WhichVerl
-from grpo_verl_ext.verl_plugin import patches, tier
+from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 
 SECTION, SEED = "algorithm.grpo_ext", "actor_rollout_ref.rollout.seed"
@@ -131,7 +131,7 @@ def test_the_workers_import_the_plugin(
         OmegaConf.update(config, f"{RUNTIME_ENVIRONMENT}.{tier.MODULES_VARIABLE}", given, force_add=True)
     driver.hand_on(config, driver.environment(config))
     assert setting(config, f"{RUNTIME_ENVIRONMENT}.{tier.MODULES_VARIABLE}") == modules
-    assert setting(config, f"{RUNTIME_ENVIRONMENT}.{patches.PATCHES_VARIABLE}") == ""
+    assert setting(config, f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}") == ""
 
 
 def test_a_training_is_checked_after_verl_has_moved_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:

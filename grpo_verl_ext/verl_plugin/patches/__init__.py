@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 from wrapt import register_post_import_hook
 
 from grpo_verl_ext.utils.console import say
+from grpo_verl_ext.utils.keys import PATCHES_VARIABLE
 from grpo_verl_ext.verl_plugin.patches import transfer_queue, watchdog
-
-PATCHES_VARIABLE = "GRPO_VERL_EXT_PATCHES"
-"""Environment variable with the names of the patches of this training, separated by commas."""
 
 
 class _Patch(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from ray.job_submission import JobStatus, JobSubmissionClient
 from ray_cluster import ray_head
 
-from grpo_verl_ext.verl_plugin import patches
+from grpo_verl_ext.utils.keys import PATCHES_VARIABLE
 
 pytestmark = pytest.mark.long
 
@@ -51,7 +51,7 @@ def jobs() -> Iterator[JobSubmissionClient]:
 
 def test_each_of_two_jobs_sees_what_it_put_itself(tmp_path: Path, jobs: JobSubmissionClient) -> None:
     """verl loads the plugin, and the driver has asked for it (``algorithm.grpo_ext.own_queue=true``)."""
-    variables = {patches.PATCHES_VARIABLE: "own_queue"}
+    variables = {PATCHES_VARIABLE: "own_queue"}
     assert keys_of_two_jobs(tmp_path, jobs, plugin="import verl", variables=variables) == ["['a']", "['b']"]
 
 
