@@ -23,8 +23,6 @@ from grpo_verl_ext.catalogue.averages import PROMPT_MEAN
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.presets import Preset, read_preset
 from grpo_verl_ext.catalogue.record import (
-    ON_FSDP2,
-    STATISTIC_ENGINES,
     Algorithm,
     Estimator,
     GroupLoss,
@@ -36,6 +34,7 @@ from grpo_verl_ext.catalogue.record import (
     VerlsLoss,
     mode_of,
 )
+from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES
 from grpo_verl_ext.config import foreign_algorithms, presets_of
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, SECTION, key_of, setting

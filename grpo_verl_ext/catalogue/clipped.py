@@ -12,7 +12,8 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms import surrogate
 from grpo_verl_ext.catalogue.averages import Average
-from grpo_verl_ext.catalogue.record import Advice, TokenLoss
+from grpo_verl_ext.catalogue.record import TokenLoss
+from grpo_verl_ext.catalogue.requires import In
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.utils.options import is_number
@@ -43,8 +44,8 @@ def clip_ratio(config: DictConfig, side: str) -> float:
     return float(getattr(ClipRange.from_config(config.actor_rollout_ref.actor), side))
 
 
-def clipped_loss(name: str, average: Average, advice: Advice | None = None) -> TokenLoss:
-    """Return the clipped surrogate with an average of its own, and perhaps warnings."""
+def clipped_loss(name: str, average: Average, requires: tuple[In, ...] = ()) -> TokenLoss:
+    """Return the clipped surrogate with an average of its own, and perhaps rows."""
     return TokenLoss(
         name,
         _clipped,
@@ -52,7 +53,7 @@ def clipped_loss(name: str, average: Average, advice: Advice | None = None) -> T
         clip_events,
         doc=f"{surrogate.clipped_surrogate.__doc__}\n\n    {surrogate.dual_clipped_surrogate.__doc__}",
         settings=(check_clip_range,),
-        advice=advice or {},
+        requires=requires,
     )
 
 

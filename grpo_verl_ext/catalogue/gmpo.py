@@ -12,7 +12,7 @@ from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_MEAN
 from grpo_verl_ext.catalogue.clipped import ClipRange, check_clip_range, check_no_dual_clip
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, no_token_rejection
+from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WHOLE_RESPONSES
 
 
 def _geometric_mean(
@@ -47,7 +47,7 @@ GMPO = Algorithm(
         one_advantage=True,
         one_output=ONE_OUTPUT,
         settings=(check_clip_range, check_no_dual_clip),
-        checks={"gmpo-rejection": no_token_rejection},
+        requires=(WHOLE_RESPONSES,),
     ),
     title="Zhao et al., Geometric-Mean Policy Optimization",
     fixes="single tokens with extreme ratios: the geometric mean over a response",

@@ -8,7 +8,7 @@ from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.clipped import check_clip_range, clip_ratio
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import DUAL_CLIP, Algorithm, VerlsLoss
-from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, no_token_rejection
+from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WHOLE_RESPONSES
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, setting
 
@@ -45,7 +45,7 @@ GSPO_LOSS = VerlsLoss(
     one_output=ONE_OUTPUT,
     unread=DUAL_CLIP,
     settings=(check_clip_range,),
-    checks={"gspo-rejection": no_token_rejection},
+    requires=(WHOLE_RESPONSES,),
     advice={"verls-losses": _advise_clip_range},
 )
 

@@ -1,6 +1,6 @@
 """GVPO: Zhang et al., Group Variance Policy Optimization, arXiv 2504.19599; its loss needs whole groups."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig
@@ -12,10 +12,11 @@ from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, Estimator, GroupLoss, MiniBatchStatistic
-from grpo_verl_ext.catalogue.verls import advise_no_filter
-from grpo_verl_ext.catalogue.weights import ONE_OUTPUT
-from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, DISTILLATION, POLICY_LOSS, ROLLOUT, SECTION, setting
+from grpo_verl_ext.catalogue.requires import AtLeast, If, In, Null, Off
+from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
+from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WEIGHTS, WHOLE_RESPONSES, several_policies
+from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, DISTILLATION, POLICY_LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import Number, PositiveFloat, Section, option
 
 _NAME = "gvpo"
@@ -23,7 +24,7 @@ ALL_TERMS = "all"
 """Value of ``policy_loss.gvpo_terms`` for GVPO itself; the others are in `gvpo_terms.ABLATED_LOSSES`."""
 TERMS = (ALL_TERMS, *gvpo_terms.ABLATED_LOSSES)
 
-_ANCHOR = f"{SECTION}.gvpo_anchor"
+ANCHOR = f"{SECTION}.gvpo_anchor"
 BETA = f"{POLICY_LOSS}.gvpo_beta"
 _WITHOUT_PRESET = f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig +{BETA}=0.1"
 
@@ -75,77 +76,39 @@ def _check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG
         )
 
 
-def _check_anchor(config: DictConfig) -> None:
-    """Refuse the anchor ``ref`` without a reference."""
-    if setting(config, _ANCHOR) != "ref":
-        return
-    if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
-        raise SettingError(
-            f"{ACTOR}.use_kl_loss",
-            False,
-            why="algorithm.grpo_ext.gvpo_anchor is ref, and verl then loads no reference",
-            valid="true",
-            fix=Line(f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0"),
-        )
+def _has_other_anchor(config: DictConfig) -> bool:
+    """Whether the anchor is the reference or a teacher, which pull at prompts of equal rewards, too."""
+    return setting(config, ANCHOR) in ("ref", "teacher")
 
 
-def advise_sampling(config: DictConfig) -> Iterator[Problem]:
-    """Warn of sampling outside the conditions of Theorem 2, and of weights that GVPO does not use."""
-    rollout = config.actor_rollout_ref.rollout
-    if rollout.top_p < 1 or rollout.top_k > 0:
-        name = "top_p" if rollout.top_p < 1 else "top_k"
-        yield Problem(
-            f"{ROLLOUT}.{name}",
-            rollout[name],
-            why="some responses then have probability 0, and Theorem 2 of GVPO, whose condition is full "
-            "support, does not hold",
-            fix=Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1"),
-        )
-    if (config.algorithm.get("rollout_correction") or {}).get("rollout_is"):
-        yield Problem(
-            "algorithm.rollout_correction.rollout_is",
-            config.algorithm.rollout_correction.rollout_is,
-            why=f"the loss {_NAME} does not use importance weights: by Theorem 2 the minimiser is the same "
-            "for every sampling distribution",
-            fix=Line("algorithm.rollout_correction.rollout_is=null"),
-        )
+def _has_several_old_policies(config: DictConfig) -> bool:
+    """Whether the anchor is the old policy, and the responses to a prompt may come from several."""
+    return setting(config, ANCHOR, "old") == "old" and several_policies(config)
 
 
-def _advise_kl(config: DictConfig) -> Iterator[Problem]:
-    """Warn of another KL or distance beside GVPO's own, or an entropy bonus, which move its minimiser."""
-    actor = config.actor_rollout_ref.actor
-    if actor.use_kl_loss and actor.kl_loss_coef:
-        yield _moves("a KL beside GVPO's own", f"{ACTOR}.kl_loss_coef", actor.kl_loss_coef, "0")
-    if actor.entropy_coeff:
-        yield _moves("an entropy bonus", f"{ACTOR}.entropy_coeff", actor.entropy_coeff, "0")
+def _lacks_reference(config: DictConfig) -> bool:
+    """Whether the anchor is the reference, and no KL in the reward has verl load it."""
+    return setting(config, ANCHOR) == "ref" and not setting(config, KL_IN_REWARD)
+
+
+def _adds_distillation(config: DictConfig) -> bool:
+    """Whether the anchor is no teacher, and verl's distillation loss counts."""
     weight = setting(config, f"{DISTILLATION}.distillation_loss_coef")
-    if setting(config, "distillation.enabled") and weight and setting(config, _ANCHOR) != "teacher":
-        what, more = "verl's distillation loss beside GVPO's own", f", or {_ANCHOR}=teacher"
-        yield _moves(what, "distillation.enabled", True, "false", more)
+    return bool(weight) and setting(config, ANCHOR) != "teacher"
 
 
-def _advise_filter(config: DictConfig) -> Iterator[Problem]:
-    """Warn of dynamic sampling around another model than the old policy: it pulls at every prompt."""
-    whose = {"ref": "reference", "teacher": "teacher"}.get(setting(config, _ANCHOR))
-    if whose is not None:
-        yield from advise_no_filter(config, f"which the {whose} would pull, too")
+_MOVES = "moves its minimiser away from π' e^{R/β} (arXiv 2504.19599, Theorem 1, whose authors use none)"
+_SUPPORT = "gives responses the probability 0, where Theorem 2 of GVPO needs full support"
+_WHOLE = Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1")
 
-
-def _advise_kl_in_reward(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a KL in the reward, which moves the minimiser, too."""
-    if config.algorithm.use_kl_in_reward:
-        yield _moves("a KL beside GVPO's own", "algorithm.use_kl_in_reward", True, "false")
-
-
-def _moves(what: str, key: str, value: object, typed: str, more: str = "") -> Problem:
-    return Problem(
-        key,
-        value,
-        why=f"{what} moves its minimiser away from π' e^{{R/β}} (arXiv 2504.19599, Theorem 1, whose authors "
-        "use none)",
-        fix=Line(f"{key}={typed}", more=more),
-    )
-
+FULL_SUPPORT = (
+    AtLeast(f"{ROLLOUT}.top_p", 1, _SUPPORT, line=_WHOLE),
+    In(f"{ROLLOUT}.top_k", (-1, 0), _SUPPORT, line=_WHOLE),
+    Null(
+        WEIGHTS, "the loss does not use: by Theorem 2 the minimiser is the same wherever responses come from"
+    ),
+)
+"""How responses are sampled that Theorem 2 is about."""
 
 _DOC = f"""{squared_error.__doc__}
 
@@ -163,7 +126,28 @@ GVPO_LOSS = GroupLoss(
     needs=MiniBatchStatistic(_drift, of_prompts=True),
     unread=CLIPS,
     settings=(_check_terms,),
-    advice={"gvpo-kl": _advise_kl, "gvpo-filter": _advise_filter},
+    requires=(
+        WHOLE_RESPONSES,
+        In(f"{ACTOR}.kl_loss_coef", (0,), f"beside GVPO's own KL {_MOVES}", when=If(f"{ACTOR}.use_kl_loss")),
+        In(f"{ACTOR}.entropy_coeff", (0,), _MOVES),
+        Off(
+            "distillation.enabled",
+            f"beside GVPO's own distance {_MOVES}",
+            when=_adds_distillation,
+            line=Line("distillation.enabled=false", more=f", or {ANCHOR}=teacher"),
+        ),
+        Off(
+            "algorithm.filter_groups.enable",
+            "drops prompts of equal rewards, at which the reference or the teacher would pull, too",
+            when=_has_other_anchor,
+        ),
+        Off(
+            BYPASS,
+            "takes the recorded log-probs of several policies, which are no common anchor of a prompt",
+            refuse=True,
+            when=_has_several_old_policies,
+        ),
+    ),
 )
 
 GVPO = Algorithm(
@@ -175,8 +159,18 @@ GVPO = Algorithm(
         centred,
         sums_to_zero=True,
         one_output=ONE_OUTPUT,
-        checks={"groups": _check_anchor},
-        advice={"sampling": advise_sampling, "gvpo-kl-in-reward": _advise_kl_in_reward},
+        requires=(
+            In(
+                f"{ACTOR}.use_kl_loss",
+                (True,),
+                "has verl load no reference for the anchor",
+                refuse=True,
+                when=_lacks_reference,
+                line=Line(f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0"),
+            ),
+            Off(KL_IN_REWARD, f"beside GVPO's own KL {_MOVES}"),
+            *FULL_SUPPORT,
+        ),
     ),
     GVPO_LOSS,
     paired=True,

@@ -3,16 +3,13 @@
 The paper's text was not at hand; the formulas are derived in `algorithms.distillation`.
 """
 
-from collections.abc import Iterator
-
-from omegaconf import DictConfig
 from torch import Tensor
 
-from grpo_verl_ext.catalogue.gvpo import GVPO_LOSS, advise_sampling
+from grpo_verl_ext.catalogue.gvpo import ANCHOR, FULL_SUPPORT, GVPO_LOSS
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
+from grpo_verl_ext.catalogue.requires import In, Off
+from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT
-from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import SECTION, setting
 
 _NAME = "gvpo_distill"
 
@@ -20,32 +17,6 @@ _NAME = "gvpo_distill"
 def no_reward(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:  # noqa: ARG001  # a `Baseline`
     """0 for every response, whatever its reward: (B,) → (B,). GVPO's only target is then its anchor."""
     return rewards.new_zeros(rewards.shape)
-
-
-def _check_teacher(config: DictConfig) -> None:
-    """Refuse another anchor: without a reward there is then nothing to learn."""
-    key = f"{SECTION}.gvpo_anchor"
-    anchor = setting(config, key, "old")
-    if anchor != "teacher":
-        raise SettingError(
-            key,
-            anchor,
-            why=f"algorithm.adv_estimator={_NAME} has no reward, and its minimiser is the anchor",
-            valid="teacher",
-            fix=Line(f"{key}=teacher"),
-        )
-
-
-def _advise_reward(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a KL in the reward, which no reward brings into the loss."""
-    key = "algorithm.use_kl_in_reward"
-    if setting(config, key, False):
-        yield Problem(
-            key,
-            True,
-            why="no reward counts here, so that the KL is computed for nothing",
-            fix=Line(f"{key}=false"),
-        )
 
 
 GVPO_DISTILL = Algorithm(
@@ -58,8 +29,16 @@ GVPO_DISTILL = Algorithm(
         sums_to_zero=True,
         needs_teacher=True,
         one_output=ONE_OUTPUT,
-        checks={"distillation": _check_teacher},
-        advice={"sampling": advise_sampling, "distillation-reward": _advise_reward},
+        requires=(
+            In(
+                ANCHOR,
+                ("teacher",),
+                "is the minimiser: without a reward nothing else is learned",
+                refuse=True,
+            ),
+            Off(KL_IN_REWARD, "is computed for nothing, since no reward counts"),
+            *FULL_SUPPORT,
+        ),
     ),
     GVPO_LOSS,
     paired=True,

@@ -14,15 +14,9 @@ from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.clip_cov import Share
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
-from grpo_verl_ext.catalogue.record import (
-    CLIPS,
-    ON_FSDP2,
-    STATISTIC_ENGINES,
-    Algorithm,
-    MiniBatchStatistic,
-    TokenLoss,
-)
-from grpo_verl_ext.utils.errors import Line, Problem, SettingError
+from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, MiniBatchStatistic, TokenLoss
+from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES, In
+from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
@@ -78,18 +72,9 @@ def _advise_updates(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-def _check_engine(config: DictConfig) -> None:
-    """Refuse engines on which log ρ is rounding at the first update, and its sign a gradient."""
-    key = f"{ACTOR}.strategy"
-    if setting(config, key) not in STATISTIC_ENGINES and not setting(config, BYPASS):
-        raise SettingError(
-            key,
-            setting(config, key),
-            why="old and new log-probs of the first update come from two passes there, and the gradient of "
-            "KL-Cov's penalty |log ρ| would be the sign of their rounding",
-            valid=STATISTIC_ENGINES,
-            fix=Line(*ON_FSDP2),
-        )
+def _takes_old_log_probs_of_actor(config: DictConfig) -> bool:
+    """Whether old log-probs are those of the actor, not of the rollout."""
+    return not setting(config, BYPASS)
 
 
 KL_COV = Algorithm(
@@ -104,7 +89,17 @@ KL_COV = Algorithm(
         options=KlCovOptions,
         unread=CLIPS,
         needs=MiniBatchStatistic(_largest, metric="actor/frac_cov_penalised"),
-        checks={"kl-cov-engine": _check_engine},
+        requires=(
+            In(
+                f"{ACTOR}.strategy",
+                STATISTIC_ENGINES,
+                "computes old and new log-probs of the first update in two passes: the gradient of KL-Cov's "
+                "penalty |log ρ| is the sign of their rounding",
+                refuse=True,
+                when=_takes_old_log_probs_of_actor,
+                line=Line(*ON_FSDP2),
+            ),
+        ),
         advice={"kl-cov-updates": _advise_updates},
     ),
     title="Cui et al., The Entropy Mechanism of RL for Reasoning Language Models",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.averages import LOSS_AGG_MODES, Average
-from grpo_verl_ext.utils.keys import ACTOR
+from grpo_verl_ext.catalogue.requires import In
 from grpo_verl_ext.utils.options import Section
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Estimator:
         several_rewards: learns from each reward of ``algorithm.gdpo_reward_keys``, by `advantages.decoupled`.
         needs_teacher: learns from a teacher's log-probs alone, whatever the rewards are.
         kl_in_loss: its paper's loss contains k3 and k3's gradient.
+        requires: what it was tested with.
         checks: refusals of trainings with this estimator, by the name that silences them.
         advice: warnings likewise.
     """
@@ -82,14 +83,9 @@ class Estimator:
     several_rewards: bool = False
     needs_teacher: bool = False
     kl_in_loss: bool = False
+    requires: tuple[In, ...] = ()
     checks: Checks = field(default_factory=dict)
     advice: Advice = field(default_factory=dict)
-
-
-STATISTIC_ENGINES = ("fsdp", "fsdp2")
-"""Values of ``actor.strategy`` with which later updates of losses with a statistic were tested."""
-ON_FSDP2 = ("model_engine=dp", f"{ACTOR}.strategy=fsdp2")
-"""What to type for FSDP2; ``actor.strategy`` alone chooses between verl's FSDP engines."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +126,7 @@ class Loss:
         needs: a statistic of the mini-batch, which a trainer mode of this package gives it.
         unread: keys of verl's section ``actor`` that other losses read and this one does not.
         settings: refusals of values in verl's section ``actor``, each from the loss's name and the section.
+        requires: what it was tested with.
         checks: refusals of trainings with this loss, by the name that silences them.
         advice: warnings likewise.
     """
@@ -142,6 +139,7 @@ class Loss:
     needs: MiniBatchStatistic | None = field(default=None, kw_only=True)
     unread: tuple[str, ...] = field(default=(), kw_only=True)
     settings: tuple[ActorCheck, ...] = field(default=(), kw_only=True)
+    requires: tuple[In, ...] = field(default=(), kw_only=True)
     checks: Checks = field(default_factory=dict, kw_only=True)
     advice: Advice = field(default_factory=dict, kw_only=True)
 

@@ -8,7 +8,7 @@ from grpo_verl_ext.algorithms.topr import topr_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, advise_age, no_token_rejection, no_token_weights
+from grpo_verl_ext.catalogue.weights import ITS_AGE, ONE_OUTPUT, WHOLE_RESPONSES, no_weights
 
 
 def _topr(
@@ -30,14 +30,11 @@ TOPR = Algorithm(
         one_advantage=True,
         one_output=ONE_OUTPUT,
         unread=CLIPS,
-        checks={
-            "topr-weights": no_token_weights(
-                "TOPR tapers the ratio to the rollout's policy itself, for worse responses alone (arXiv "
-                "2503.14286), and a factor outside would weigh better ones, too"
-            ),
-            "topr-rejection": no_token_rejection,
-        },
-        advice={"topr-age": advise_age},
+        requires=(
+            no_weights("weighs better responses, too, where TOPR tapers worse ones alone (arXiv 2503.14286)"),
+            WHOLE_RESPONSES,
+            *ITS_AGE,
+        ),
     ),
     title="Le Roux et al., Tapered Off-Policy REINFORCE",
     fixes="off-policy updates that push bad responses down without limit: their weight is at most 1",

@@ -56,7 +56,9 @@ OVERLONG_MANAGER = "dapo"
 """verl's reward manager with DAPO's punishment of long responses."""
 
 
-_PUNISHES = "reward.reward_kwargs.overlong_buffer_cfg.enable"
+KL_IN_REWARD = "algorithm.use_kl_in_reward"
+ON_KL_IN_LOSS = Line(f"{KL_IN_REWARD}=false", f"{ACTOR}.use_kl_loss=true")
+PUNISHES = "reward.reward_kwargs.overlong_buffer_cfg.enable"
 
 
 def asks_model_alone(config: DictConfig) -> bool:
@@ -72,7 +74,7 @@ def overlong_punishment(config: DictConfig) -> bool:
 
 def _asks_for_punishment(config: DictConfig) -> bool:
     manager = setting(config, "reward.reward_manager.name")
-    return manager == OVERLONG_MANAGER and bool(setting(config, _PUNISHES))
+    return manager == OVERLONG_MANAGER and bool(setting(config, PUNISHES))
 
 
 def advise_punishment(config: DictConfig) -> Iterator[Problem]:
@@ -84,18 +86,5 @@ def advise_punishment(config: DictConfig) -> Iterator[Problem]:
             why="without reward.custom_reward_function.path verl then asks the reward model and never calls "
             f"reward.reward_manager.name={OVERLONG_MANAGER}, which would punish long responses",
             valid="true with a function of yours",
-            fix=f"reward.custom_reward_function.path=<file>, or {_PUNISHES}=false",
-        )
-
-
-def advise_no_filter(config: DictConfig, why: str) -> Iterator[Problem]:
-    """Warn of dynamic sampling, which drops prompts by one number, where the estimator learns from others."""
-    key = "algorithm.filter_groups"
-    if setting(config, f"{key}.enable"):
-        yield Problem(
-            f"{key}.enable",
-            True,
-            why=f"it drops the prompts whose responses have equal {setting(config, f'{key}.metric')}, {why}",
-            valid="false",
-            fix=Line(f"{key}.enable=false"),
+            fix=f"reward.custom_reward_function.path=<file>, or {PUNISHES}=false",
         )

@@ -9,7 +9,7 @@ from grpo_verl_ext.algorithms.vespo import vespo_loss
 from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, advise_age, no_token_rejection, no_token_weights
+from grpo_verl_ext.catalogue.weights import ITS_AGE, ONE_OUTPUT, WHOLE_RESPONSES, no_weights
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
 _Power = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -48,14 +48,11 @@ VESPO = Algorithm(
         one_advantage=True,
         one_output=ONE_OUTPUT,
         unread=CLIPS,
-        checks={
-            "vespo-weights": no_token_weights(
-                "VESPO's weight of a response is W = π/π_rollout inside its kernel (arXiv 2602.10693, §3.4), "
-                "and a factor outside counts it twice"
-            ),
-            "vespo-rejection": no_token_rejection,
-        },
-        advice={"vespo-age": advise_age},
+        requires=(
+            no_weights("counts π/π_rollout twice, which is in VESPO's kernel (arXiv 2602.10693, §3.4)"),
+            WHOLE_RESPONSES,
+            *ITS_AGE,
+        ),
     ),
     title="Shen et al., Variational Sequence-Level Soft Policy Optimization",
     fixes="weights of whole responses that explode in old rollouts: a smooth kernel bounds them",

@@ -14,7 +14,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.record import Advise, Refuse
-from grpo_verl_ext.preflight import algorithm, environment, files, names, support, tier, unread
+from grpo_verl_ext.preflight import algorithm, environment, files, names, tested, tier, unread
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
@@ -27,9 +27,8 @@ _SILENCE = f"{SECTION}.silence"
 _CheckT = TypeVar("_CheckT", Refuse, Advise)
 
 
-def _no_advice(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `Advise`
-    """Keep the place of warnings that records of the catalogue bring."""
-    yield from ()
+def _no_check(config: DictConfig) -> None:
+    """Keep the place of what `tested.untested` finds."""
 
 
 CHECKS: Mapping[str, Refuse] = {
@@ -38,16 +37,12 @@ CHECKS: Mapping[str, Refuse] = {
     "tier": tier.check_tier,
     "device": environment.check_device,
     "names": names.check_names,
-    "engine": support.check_engine,
-    "support": support.check_support,
+    "tested": _no_check,
     "task": files.check_task,
     "settings": algorithm.check_settings,
     "unread-options": unread.check_unread_options,
     "verls-aggregation": algorithm.check_verls_aggregation,
     "context-parallel": algorithm.check_context_parallel,
-    "group-size": algorithm.check_group_size,
-    "groups": algorithm.check_groups,
-    "pf-ppo": algorithm.check_pf_ppo,
     "rollout-log-probs": algorithm.check_rollout_log_probs,
     **{name: refuse for feature in all_features() for name, refuse in feature.checks.items()},
     "cpu-cache": cpu.check_cache,
@@ -57,11 +52,9 @@ CHECKS: Mapping[str, Refuse] = {
 
 ADVICE: Mapping[str, Advise] = {
     "preset": names.advise_preset,
-    "sampling": _no_advice,
     "constant-length": algorithm.advise_constant_length,
     "verls-losses": algorithm.advise_verls_losses,
     "kl-gradient": algorithm.advise_kl_gradient,
-    "gvpo-kl": _no_advice,
     "batch-scale": algorithm.advise_batch_scale,
     "mini-batch": algorithm.advise_mini_batch,
     "bypass": algorithm.advise_bypass,
@@ -109,9 +102,7 @@ _FIRST = "preset"
 """The warning that comes before the refusals, since what it reports is often their cause."""
 
 
-_OF_UPDATES = (
-    *("support", "settings", "verls-aggregation", "context-parallel", "group-size", "groups", "pf-ppo"),
-)
+_OF_UPDATES = (*("tested", "settings", "verls-aggregation", "context-parallel"),)
 """Refusals of what estimator and loss would do; a run that only validates calls neither."""
 
 
@@ -128,7 +119,7 @@ def findings(config: DictConfig) -> Iterator[Finding]:
     for name in _names(config):
         if name not in silenced:
             for found in _run_check(name, config):
-                if str(found.problem) not in said:
+                if str(found.problem) not in said and found.check not in silenced:
                     yield replace(found, severity=Severity.WARNING) if name in lenient else found
                 said.add(str(found.problem))
 
@@ -136,6 +127,8 @@ def findings(config: DictConfig) -> Iterator[Finding]:
 def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
     """Yield the findings of one check; an unexpected error in it becomes a warning."""
     try:
+        if name == "tested":
+            yield from tested.untested(config)
         for check in _named(name, CHECKS, dict(catalogue.checks(config, "checks"))):
             check(config)
         for advise in _named(name, ADVICE, dict(catalogue.checks(config, "advice"))):
@@ -162,7 +155,8 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
 def _names(config: DictConfig) -> list[str]:
     """Return the names of all checks: of every algorithm, and of the configured one."""
     of_records = [name for kind in ("checks", "advice") for name, _ in catalogue.checks(config, kind)]
-    return list(dict.fromkeys((_FIRST, *CHECKS, *of_records, *ADVICE)))
+    of_rows = (name for name, _ in tested.all_needs())
+    return list(dict.fromkeys((_FIRST, *CHECKS, *of_rows, *of_records, *ADVICE)))
 
 
 def _named(name: str, *tables: Mapping[str, _CheckT]) -> list[_CheckT]:

@@ -18,13 +18,11 @@ from grpo_verl_ext.catalogue import (
 )
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
-from grpo_verl_ext.catalogue.ppo import GAE
 from grpo_verl_ext.catalogue.weights import is_stored, older_policy
 from grpo_verl_ext.preflight.training import driver
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import (
     ACTOR,
-    AGENT_LOOP,
     AGGREGATION,
     BYPASS,
     CORRECTION,
@@ -37,7 +35,7 @@ from grpo_verl_ext.utils.keys import (
     setting,
 )
 from grpo_verl_ext.utils.options import is_count
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SEED_REQUESTS, TRAINER_MODES, Options, written
+from grpo_verl_ext.verl_plugin.config import Options, written
 from grpo_verl_ext.verl_plugin.loss_config import check_loss, check_no_mask
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key, several_updates
 
@@ -200,11 +198,8 @@ def advise_bypass(config: DictConfig) -> Iterator[Problem]:
 
 
 def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a batch's standard deviation where an estimator is shown a part, or a choice, of the batch."""
+    """Warn of a batch's standard deviation where an estimator is shown a part of the batch."""
     is_of_batch = written(config.algorithm).get("scale_rewards") == "batch"
-    if is_of_batch:
-        why = "and changes the batch by whose standard deviation the advantages are divided"
-        yield from verls.advise_no_filter(config, why)
     parts, key = parts_of_step(config), parts_of_step_key(config)
     if parts == 1:
         return
@@ -254,88 +249,6 @@ def advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
             "averaged over responses or prompts is divided by it, too",
             valid=f"a divisor of {of_part}",
             fix=Line(f"{key}={largest}"),
-        )
-
-
-def check_group_size(config: DictConfig) -> None:
-    """Refuse our estimators, which compare the responses of a prompt, with fewer than two, or equal ones."""
-    estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
-    if estimator in ESTIMATORS and not (is_count(n) and n >= 2):
-        one = "and one has nothing to be compared with: every advantage would be 0"
-        raise SettingError(
-            f"{ROLLOUT}.n",
-            n,
-            why=f"algorithm.adv_estimator={estimator} compares the responses of a prompt with each other, "
-            + (one if n == 1 else "whose number this is to be"),
-            valid="an integer ≥ 2",
-            fix=Line(f"{ROLLOUT}.n=8"),
-        )
-    if estimator in ESTIMATORS:
-        _refuse_one_seed(config)
-
-
-def _refuse_one_seed(config: DictConfig) -> None:
-    """Refuse verl's deterministic rollout, which seeds all requests alike, unless each has a seed of ours.
-
-    Agent loops of a user's own may have seeds of their own.
-    """
-    key, loop = f"{ROLLOUT}.full_determinism", setting(config, AGENT_LOOP)
-    known = (*AGENT_LOOPS, *AGENT_LOOPS.values())
-    is_seeded = setting(config, SEED_REQUESTS) is not None or loop not in known
-    is_alike = setting(config, f"{ROLLOUT}.name") == "vllm" and driver(config) == "v1"
-    if setting(config, key) and is_alike and not is_seeded:
-        raise SettingError(
-            key,
-            True,
-            why=f"verl then gives the {setting(config, f'{ROLLOUT}.n')} responses to a prompt the same seed, "
-            "so that they are one text and every advantage is 0",
-            valid=f"false; {SEED_REQUESTS} gives each response a seed of its own",
-            fix=Line(f"{key}=false"),
-        )
-
-
-def check_pf_ppo(config: DictConfig) -> None:
-    """Refuse verl's resampling of responses where its trainer writes the results to the rows from before.
-
-    Raises:
-        SettingError: PF-PPO with a critic under a v1 trainer.
-    """
-    key = "algorithm.use_pf_ppo"
-    is_asked = setting(config, key) and setting(config, ESTIMATOR) == GAE.name and catalogue.knows(config)
-    if is_asked and driver(config) == "v1":
-        raise SettingError(
-            key,
-            True,
-            why="verl's v1 trainers then give a response the advantage of another, drawn by its reward",
-            valid="false",
-            fix=Line(f"{key}=false"),
-        )
-
-
-def check_groups(config: DictConfig) -> None:
-    """Refuse settings that break up groups, or mini-batches, of which the loss needs the whole.
-
-    Raises:
-        SettingError: the first wrong setting.
-    """
-    actor, mode, loss = config.actor_rollout_ref.actor, setting(config, MODE), catalogue.loss_of(config)
-    if mode in TRAINER_MODES and actor.shuffle and loss is not None and loss.needs is not None:
-        raise SettingError(
-            f"{ACTOR}.shuffle",
-            True,
-            why=f"trainer.v1.trainer_mode={mode} keeps the responses of a prompt in one optimizer step, and "
-            "each rank shuffles its own rows",
-            valid="false",
-            fix=Line(f"{ACTOR}.shuffle=false"),
-        )
-    n, key = config.actor_rollout_ref.rollout.n, f"{ACTOR}.rollout_n"
-    if loss is not None and catalogue.counts_prompts(loss) and setting(config, key, n) != n:
-        raise SettingError(
-            key,
-            setting(config, key),
-            why=f"a prompt has {ROLLOUT}.n={n} responses, by which the loss {loss.name} counts the prompts",
-            valid=str(n),
-            fix=Line(f"{key}=${{{ROLLOUT}.n}}"),
         )
 
 

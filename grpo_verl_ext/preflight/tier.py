@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.preflight.training import features
+from grpo_verl_ext.catalogue import LOSSES
+from grpo_verl_ext.preflight.tested import needs
 from grpo_verl_ext.utils.errors import Line
 from grpo_verl_ext.utils.keys import AGENT_LOOP, ESTIMATOR, LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin import tier, usage
@@ -17,27 +18,19 @@ _FILTER = "algorithm.filter_groups.enable"
 _STORED = f"{SECTION}.stored_responses"
 _ANCHOR = f"{SECTION}.gvpo_anchor"
 
-OF_EVERY_TIER = ("token_loss", "anchor_old", "mask_truncated_completions")
-"""Names in `FEATURES` of what estimators and losses do by themselves."""
 KEYS: Mapping[str, str] = {
-    "gvpo_one": LOSS,
-    "gvpo_several": LOSS,
-    "statistic_one": LOSS,
-    "statistic_several": LOSS,
-    "process": ESTIMATOR,
-    "several_rewards": ESTIMATOR,
-    "anchor_ref": _ANCHOR,
-    "anchor_teacher": _ANCHOR,
-    "refresh": f"{SECTION}.ref_model_sync_steps",
-    "stored_responses": _STORED,
-    "recorded": f"{_STORED}.old_log_probs",
-    "history": f"{_STORED}.source",
-    "gold_responses": GOLD_RESPONSES,
-    "rewarded_responses": REWARDED_RESPONSES,
-    "seed_requests": SEED_REQUESTS,
-    "dynamic_sampling": _FILTER,
+    **{name: LOSS for name, loss in LOSSES.items() if loss.needs is not None},
+    "steps": ESTIMATOR,
+    "several-rewards": ESTIMATOR,
+    "teacher": _ANCHOR,
+    "reference": f"{SECTION}.ref_model_sync_steps",
+    "stored-responses": _STORED,
+    "gold-responses": GOLD_RESPONSES,
+    "rewarded-responses": REWARDED_RESPONSES,
+    "seeds": SEED_REQUESTS,
+    "dynamic-sampling": _FILTER,
 }
-"""All other names there → the key that asks for it."""
+"""Name of a feature → the key that asks for it."""
 
 _WITHOUT: Mapping[str, Line] = {
     _FILTER: Line(f"{_FILTER}=false"),
@@ -68,7 +61,7 @@ def _keys(config: DictConfig) -> Iterator[str]:
     """Yield the keys of such settings."""
     if usage.asks_for_cpu(config):
         yield usage.PLATFORM_KEY
-    yield from (KEYS[name] for name in features(config) if name not in OF_EVERY_TIER)
+    yield from (KEYS[name] for name, _ in needs(config) if name in KEYS)
     if str(setting(config, AGENT_LOOP)).startswith(usage.PREFIX):
         yield AGENT_LOOP
     if setting(config, "reward.reward_manager.name") == REWARD_MANAGER:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from grpo_verl_ext.catalogue import ESTIMATORS
+from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION
 from grpo_verl_ext.utils.options import Count, Identifier, Number, Section, Text, option, read_section
@@ -24,7 +25,7 @@ REWARDED_RESPONSES = f"{SECTION}.rewarded_responses"
 """The section of `RewardedResponseOptions`."""
 SEED_REQUESTS = f"{SECTION}.seed_requests"
 
-TRAINER_MODES = ("grpo_ext_sync", "grpo_ext_colocate_async", "grpo_ext_separate_async")
+TRAINER_MODES = OUR_MODES
 """Values of ``trainer.v1.trainer_mode``: verl's modes, which also keep a prompt's responses in one optimizer
 step, pass step rewards to the estimator and refresh the reference."""
 
@@ -38,11 +39,6 @@ SINGLE_TURN_LOOPS = ("single_turn_agent", AGENT_LOOPS["single_turn_agent"], STOR
 
 REWARD_MANAGER = "rule_and_model"
 """Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""
-
-REFRESH_ENGINES = ("fsdp", "fsdp2")
-"""Values of ``actor.strategy`` with which the reference refresh was tested."""
-SEEDED_ROLLOUTS = ("vllm",)
-"""Values of ``rollout.name`` whose requests take a seed: SGLang's do not, TensorRT-LLM's were not tested."""
 
 
 def _weight(description: str) -> Any:

@@ -8,7 +8,7 @@ support, the trainer modes and the registration of agent loops. A new feature is
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import Any
@@ -16,8 +16,11 @@ from typing import Any
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.record import Advice, Checks
-from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin.config import written
+from grpo_verl_ext.catalogue.requires import Condition, In, Off
+from grpo_verl_ext.catalogue.verls import KL_IN_REWARD, ON_KL_IN_LOSS, PUNISHES, overlong_punishment
+from grpo_verl_ext.utils.errors import Line
+from grpo_verl_ext.utils.keys import SECTION, setting
+from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, written
 
 _RECORDS = (
     "reference.checks:REFERENCE_REFRESH",
@@ -34,44 +37,15 @@ _RECORDS = (
 )
 """Module and name of each feature's record, in the order of their checks; loaded when they are asked for."""
 
-OUR_ASYNC_MODES = ("grpo_ext_colocate_async", "grpo_ext_separate_async")
-UNTRIED_ENGINES = ("megatron", "megatron_stages", "veomni", "torchtitan", "other_engine")
-"""Contexts of engines where neither GVPO's drift nor the reference refresh was tested."""
-
-Place = str | tuple[str, str]
-"""A context of `preflight.training`, or two that only together change a feature, in their order there."""
-Uses = Callable[[DictConfig], bool]
-"""Whether a training uses a feature, or meets a context."""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Features that would do something else under some contexts, or could not be tested there."""
-
-    features: tuple[str, ...]
-    places: tuple[Place, ...]
-    key: str
-    reason: str
-    valid: str | tuple[str, ...]
-    fix: str
-    seen: str = ""
-    """Replaces "key is value" in the message where one value does not say it."""
-
-    def error(self, value: object) -> SettingError:
-        """Return the error for this value of the key."""
-        return SettingError(self.key, value, why=self.reason, valid=self.valid, fix=self.fix, seen=self.seen)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
     """What general code asks of a feature.
 
     Attributes:
-        uses: its names on the page of support → whether a training uses it.
-        is_measurement: it changes nothing of what is trained.
-        without_our_mode: why it is refused without a trainer mode of this package; empty if it works there.
-        without_v1: why it is refused under verl's other trainers; empty if it works there, or as above.
-        refusals: where else it is refused.
+        name: silences what is found by the rows.
+        used: whether a training uses it.
+        requires: what it was tested with.
         checks: refusals of trainings with a wrong setting, by the name that silences them.
         advice: warnings likewise.
         done_by_trainer: option in ``algorithm.grpo_ext`` → what a trainer mode of this package does with it.
@@ -80,11 +54,9 @@ class Feature:
         agent_loops: agent loops of its own → the module that registers them.
     """
 
-    uses: Mapping[str, Uses] = field(default_factory=dict)
-    is_measurement: bool = False
-    without_our_mode: str = ""
-    without_v1: str = ""
-    refusals: tuple[Refusal, ...] = ()
+    name: str = ""
+    used: Condition = field(default=lambda _: False)
+    requires: tuple[In, ...] = ()
     checks: Checks = field(default_factory=dict)
     advice: Advice = field(default_factory=dict)
     done_by_trainer: Mapping[str, str] = field(default_factory=dict)
@@ -104,6 +76,52 @@ def load_named(name: str) -> Any:
     return resolve_name(f"{__package__}.{name}" if ":" in name else f"{__package__}.{name}:")
 
 
-def has_option(name: str) -> Uses:
+def has_option(name: str) -> Condition:
     """Return whether a training sets an option of ``algorithm.grpo_ext``."""
     return lambda config: written(config.algorithm).get(name) is not None
+
+
+def _takes_kl_off_rewards(config: DictConfig) -> bool:
+    """Whether the KL in the reward has a coefficient."""
+    return bool(setting(config, "algorithm.kl_ctrl.kl_coef"))
+
+
+def _scores_responses(config: DictConfig) -> bool:
+    """Whether a reward model of whole responses has a part in the reward."""
+    options = written(config.algorithm)
+    first, others = options.get("reward_model") or {}, options.get("reward_models") or {}
+    is_there = first.get("path") is not None or setting(config, "reward.reward_model.enable")
+    weights = (each.get("weight", 1) for each in (*([first] if is_there else []), *others.values()))
+    return setting(config, _MANAGER) == REWARD_MANAGER and any(weights)
+
+
+_MANAGER = "reward.reward_manager.name"
+_UNREAD = "the reward of whole responses, which the estimator does not read"
+
+OTHER_REWARDS = (
+    Off(
+        KL_IN_REWARD,
+        f"is subtracted from {_UNREAD}",
+        refuse=True,
+        when=_takes_kl_off_rewards,
+        line=ON_KL_IN_LOSS,
+    ),
+    Off(PUNISHES, f"is added to {_UNREAD}", refuse=True, when=overlong_punishment),
+    In(
+        _MANAGER,
+        ("naive",),
+        f"adds the models' scores to {_UNREAD}",
+        refuse=True,
+        when=_scores_responses,
+        line=Line(
+            f"{_MANAGER}=naive",
+            without=(f"{SECTION}.reward_model", f"{SECTION}.reward_models"),
+            more=f", or ++{SECTION}.reward_model.weight=0",
+        ),
+    ),
+    Off(
+        "algorithm.filter_groups.enable",
+        "drops prompts by one number, and the estimator learns from others",
+    ),
+)
+"""For an estimator that learns from the rewards of steps, or from several rewards."""

@@ -7,58 +7,44 @@ of requests. The trainer checks the rows of the files.
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Trainer
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, SECTION
+from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ROLLOUT, SECTION
 from grpo_verl_ext.verl_plugin.batch.agent_names import check_loops_of_data
 from grpo_verl_ext.verl_plugin.config import (
     AGENT_LOOPS,
     GOLD_RESPONSES,
     REWARDED_RESPONSES,
     SEED_REQUESTS,
-    SEEDED_ROLLOUTS,
     Options,
 )
-from grpo_verl_ext.verl_plugin.features import OUR_ASYNC_MODES, Feature, Refusal, has_option
+from grpo_verl_ext.verl_plugin.features import Feature, has_option
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
 
 
 def check_gold_responses(config: DictConfig) -> None:
-    """Refuse files without the wanted responses, where this process sees them, and replayed experts.
+    """Refuse files without the wanted responses, where this process sees them.
 
     Raises:
         SettingError: the first wrong setting.
     """
     options = Options.from_config(config.algorithm).gold_responses
-    if options is None:
-        return
-    _refuse_replay(config, GOLD_RESPONSES)
-    _check_files(config, options.names, GOLD_RESPONSES, {"response_key": options.response_key})
+    if options is not None:
+        _check_files(config, options.names, GOLD_RESPONSES, {"response_key": options.response_key})
 
 
 def check_rewarded_responses(config: DictConfig) -> None:
-    """Refuse files without responses or rewards, replayed experts, and GVPO without a fixed anchor.
+    """Refuse files without responses or rewards, where this process sees them.
 
     Raises:
         SettingError: the first wrong setting.
     """
-    whole = Options.from_config(config.algorithm)
-    options = whole.rewarded_responses
-    if options is None:
-        return
-    if whole.gvpo_anchor != "ref":
-        key = f"{SECTION}.gvpo_anchor"
-        raise SettingError(
-            key,
-            whole.gvpo_anchor,
-            why=f"{REWARDED_RESPONSES} measures the distance to GVPO's minimiser around the reference",
-            valid="ref",
-            fix=Line(f"{key}=ref", more=f", or ~{REWARDED_RESPONSES}"),
-        )
-    _refuse_replay(config, REWARDED_RESPONSES)
-    keys = {name: getattr(options, name) for name in ("responses_key", "rewards_key")}
-    _check_files(config, options.names, REWARDED_RESPONSES, keys)
+    options = Options.from_config(config.algorithm).rewarded_responses
+    if options is not None:
+        keys = {name: getattr(options, name) for name in ("responses_key", "rewards_key")}
+        _check_files(config, options.names, REWARDED_RESPONSES, keys)
 
 
 def _check_files(config: DictConfig, names: list[str], section: str, keys: dict[str, str]) -> None:
@@ -68,18 +54,6 @@ def _check_files(config: DictConfig, names: list[str], section: str, keys: dict[
         file = home_resolved(name)
         if file.suffix == ".parquet" and file.is_file():
             _check_file(file, section, keys)
-
-
-def _refuse_replay(config: DictConfig, section: str) -> None:
-    key = f"{ACTOR}.{config.actor_rollout_ref.actor.strategy}.router_replay.mode"
-    if OmegaConf.select(config, key) == "R3":
-        raise SettingError(
-            key,
-            "R3",
-            why=f"the responses of {section} have no rollout whose experts could be replayed",
-            valid=("disabled", "R2"),
-            fix=Line(f"~{section}"),
-        )
 
 
 def _check_file(file: Path, section: str, keys: dict[str, str]) -> None:
@@ -120,67 +94,67 @@ def _has_column(schema: Any, dotted: str) -> bool:
 
 
 def check_seeds(config: DictConfig) -> None:
-    """Refuse seeds that no agent loop would pass on, or that the rollout's engine would not take.
+    """Refuse data that ask for an agent loop which passes no seeds on.
 
     Raises:
-        SettingError: the first wrong setting.
+        SettingError: names the loop.
     """
-    if Options.from_config(config.algorithm).seed_requests is None:
-        return
-    rollout = config.actor_rollout_ref.rollout
-    if rollout.name not in SEEDED_ROLLOUTS:
-        key = f"{ROLLOUT}.name"
-        raise SettingError(
-            key,
-            rollout.name,
-            why=f"{SEED_REQUESTS} needs requests that take a seed",
-            valid=SEEDED_ROLLOUTS,
-            fix=Line(f"{key}={SEEDED_ROLLOUTS[0]}", more=f", or ~{SEED_REQUESTS}"),
-        )
-    loop = rollout.agent.default_agent_loop
-    if loop not in AGENT_LOOPS.values():
-        key = f"{ROLLOUT}.agent.default_agent_loop"
-        raise SettingError(
-            key,
-            loop,
-            why=f"{SEED_REQUESTS} needs an agent loop that passes seeds on",
-            valid=tuple(AGENT_LOOPS.values()),
-            fix=Line(f"{key}={AGENT_LOOPS.get(loop, 'grpo_ext_single_turn_agent')}"),
-        )
-    check_loops_of_data(config, None, f"{SEED_REQUESTS} needs one that passes seeds on", f"~{SEED_REQUESTS}")
+    if Options.from_config(config.algorithm).seed_requests is not None:
+        why = f"{SEED_REQUESTS} needs one that passes seeds on"
+        check_loops_of_data(config, None, why, f"~{SEED_REQUESTS}")
 
+
+_MEASURED = (
+    Trainer(OUR_MODES, "does not measure the responses", refuse=True),
+    *(
+        NoneWith(
+            f"{ACTOR}.{engine}.router_replay.mode",
+            "R3",
+            "replays the experts of a rollout, and these responses have none",
+            refuse=True,
+            when=If(f"{ACTOR}.strategy", (engine,)),
+            line=Line(f"{ACTOR}.{engine}.router_replay.mode=disabled"),
+        )
+        for engine in ("megatron", "veomni")
+    ),
+)
 
 GOLD_MEASUREMENT = Feature(
-    uses={"gold_responses": has_option("gold_responses")},
-    is_measurement=True,
-    without_our_mode=f"the responses of {GOLD_RESPONSES} are not measured there",
+    name="gold-responses",
+    used=has_option("gold_responses"),
+    requires=_MEASURED,
     checks={"gold-responses": check_gold_responses},
     done_by_trainer={"gold_responses.files": "measures them"},
     trainer="measure.gold_responses:GoldResponseMixin",
 )
 REWARDED_MEASUREMENT = Feature(
-    uses={"rewarded_responses": has_option("rewarded_responses")},
-    is_measurement=True,
-    without_our_mode=f"the responses of {REWARDED_RESPONSES} are not measured there",
+    name="rewarded-responses",
+    used=has_option("rewarded_responses"),
+    requires=(
+        *_MEASURED,
+        In(
+            f"{SECTION}.gvpo_anchor",
+            ("ref",),
+            "is not the reference, around which GVPO's minimiser is measured",
+            refuse=True,
+        ),
+    ),
     checks={"rewarded-responses": check_rewarded_responses},
     done_by_trainer={"rewarded_responses.files": "measures them"},
     trainer="measure.rewarded_responses:RewardedResponseMixin",
 )
 TRAINING_REWARDS = Feature(trainer="measure.training_rewards:TrainingRewardMixin")
 REQUEST_SEEDS = Feature(
-    uses={"seed_requests": has_option("seed_requests")},
-    is_measurement=True,
-    without_v1=f"{SEED_REQUESTS} needs a number for each response to a prompt, which that trainer does not "
-    "give",
-    refusals=(
-        Refusal(
-            ("seed_requests",),
-            ("colocate_async", "separate_async", *OUR_ASYNC_MODES),
-            MODE,
-            f"with {SEED_REQUESTS} an interrupted response would draw the same random numbers again",
-            ("sync", "grpo_ext_sync"),
-            Line(f"{MODE}=grpo_ext_sync"),
+    name="seeds",
+    used=has_option("seed_requests"),
+    requires=(
+        Trainer(
+            ("grpo_ext_sync", "sync"),
+            "numbers no responses, or draws the same random numbers again for an interrupted one",
+            refuse=True,
         ),
+        In(f"{ROLLOUT}.name", ("vllm",), "has requests that take no seed, or was not tested", refuse=True),
+        In(AGENT_LOOP, tuple(AGENT_LOOPS.values()), "passes no seeds on", refuse=True),
     ),
     checks={"seeds": check_seeds},
 )

@@ -1,66 +1,34 @@
-"""The record of the feature ``ref_model_sync_steps``, and the check of its settings before any rollout."""
+"""The record of the feature ``ref_model_sync_steps``, its rows, and the check of its sharding."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.catalogue import ON_FSDP2
+from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES
+from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, Null, Trainer
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, MODE, SECTION, setting
-from grpo_verl_ext.verl_plugin.config import REFRESH_ENGINES, Options
-from grpo_verl_ext.verl_plugin.features import UNTRIED_ENGINES, Feature, Refusal, has_option
+from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.features import Feature, has_option
 
 _KEY = f"{SECTION}.ref_model_sync_steps"
 
 
 def check_reference(config: DictConfig) -> None:
-    """Refuse to refresh a reference that is absent, in other workers or sharded unlike the policy.
+    """Refuse a mixture without a refresh, and a reference that FSDP's settings shard unlike the policy.
 
     Raises:
         SettingError: the first wrong setting.
     """
     options = Options.from_config(config.algorithm)
-    steps = options.ref_model_sync_steps
-    if steps is None:
-        _check_unread(options.ref_model_mixup_alpha)
-        return
-    if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
-        raise SettingError(
-            _KEY,
-            steps,
-            why="there is no reference to refresh: neither actor_rollout_ref.actor.use_kl_loss nor "
-            "algorithm.use_kl_in_reward is true",
-            valid="null",
-            fix=Line("actor_rollout_ref.actor.use_kl_loss=true", more=f", or ~{_KEY}"),
-        )
-    if has_adapter(config):
-        raise SettingError(
-            _KEY,
-            steps,
-            why="with LoRA the reference is the policy without its adapter, which nothing can refresh",
-            valid="null",
-            fix=Line(f"~{_KEY}"),
-        )
-    separate = setting(config, MODE) == "grpo_ext_separate_async"
-    if separate and not config.actor_rollout_ref.get("hybrid_engine", True):
-        raise SettingError(
-            _KEY,
-            steps,
-            why="with actor_rollout_ref.hybrid_engine=false the reference lives in other processes than the "
-            "policy",
-            valid="null",
-            fix=Line("actor_rollout_ref.hybrid_engine=true", more=f", or ~{_KEY}"),
-        )
-    _check_sharding(config)
-
-
-def _check_unread(mixup_alpha: float) -> None:
-    if mixup_alpha != 1:
+    if options.ref_model_sync_steps is not None:
+        _check_sharding(config)
+    elif options.ref_model_mixup_alpha != 1:
         key = f"{SECTION}.ref_model_mixup_alpha"
         raise SettingError(
             key,
-            mixup_alpha,
+            options.ref_model_mixup_alpha,
             why=f"{_KEY} is null, so that nothing is mixed into the reference",
             valid="1.0",
             fix=Line(f"++{_KEY}=<training steps between refreshes>", more=f", or ~{key}"),
@@ -113,19 +81,42 @@ def has_adapter(config: DictConfig) -> bool:
     return rank > 0 or model.get("lora_adapter_path") is not None
 
 
+def _lacks_reference(config: DictConfig) -> bool:
+    """Whether no KL in the reward has verl load a reference."""
+    return not setting(config, "algorithm.use_kl_in_reward")
+
+
+_ADAPTER = "makes the reference the policy without its adapter, which nothing refreshes"
+_WITHOUT = Line(f"~{_KEY}")
+
 REFERENCE_REFRESH = Feature(
-    uses={"refresh": has_option("ref_model_sync_steps")},
-    without_our_mode="the reference that algorithm.grpo_ext.ref_model_sync_steps asks for is never refreshed "
-    "there",
-    refusals=(
-        Refusal(
-            ("refresh",),
-            UNTRIED_ENGINES,
+    name="reference",
+    used=has_option("ref_model_sync_steps"),
+    requires=(
+        Trainer(OUR_MODES, "never refreshes the reference", refuse=True),
+        In(
             f"{ACTOR}.strategy",
-            "the reference that algorithm.grpo_ext.ref_model_sync_steps asks for cannot follow the policy "
-            "there",
-            REFRESH_ENGINES,
-            Line(*ON_FSDP2, more=", or ~algorithm.grpo_ext.ref_model_sync_steps"),
+            STATISTIC_ENGINES,
+            "has a reference that cannot follow the policy",
+            refuse=True,
+            line=Line(*ON_FSDP2, more=f", or ~{_KEY}"),
+        ),
+        In(
+            f"{ACTOR}.use_kl_loss",
+            (True,),
+            "leaves no reference to refresh",
+            refuse=True,
+            when=_lacks_reference,
+        ),
+        In("actor_rollout_ref.model.lora_rank", (0, None), _ADAPTER, refuse=True, line=_WITHOUT),
+        In("actor_rollout_ref.model.lora.rank", (0, None), _ADAPTER, refuse=True, line=_WITHOUT),
+        Null("actor_rollout_ref.model.lora_adapter_path", _ADAPTER, refuse=True, line=_WITHOUT),
+        In(
+            "actor_rollout_ref.hybrid_engine",
+            (True, None),
+            "has the reference in other processes than the policy",
+            refuse=True,
+            when=If(MODE, ("grpo_ext_separate_async",)),
         ),
     ),
     checks={"reference": check_reference},

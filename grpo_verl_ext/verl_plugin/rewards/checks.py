@@ -31,7 +31,6 @@ from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template,
 
 _SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 """Metrics of dynamic sampling that are the shaped reward, not the correctness of the answer."""
-_SAMPLER = "trainer.v1.sampler.custom_sampler"
 
 
 def check_rewards(config: DictConfig) -> None:
@@ -288,22 +287,13 @@ def _check_dynamic_sampling(config: DictConfig) -> None:
 
 
 def _advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
-    """Warn of dynamic sampling by a shaped reward, or left to a sampler that may not know of it.
+    """Warn of dynamic sampling by a shaped reward.
 
     DAPO samples by correctness, arXiv 2503.14476, eq. 11.
     """
     groups, shaping = config.algorithm.get("filter_groups"), overlong_punishment(config)
     if not groups or not groups.enable:
         return
-    path = setting(config, f"{_SAMPLER}.path")
-    if path and setting(config, f"{_SAMPLER}.name"):
-        yield Problem(
-            f"{_SAMPLER}.path",
-            path,
-            why="verl then leaves the dynamic sampling of algorithm.filter_groups to that sampler",
-            valid="null, or a sampler that reads algorithm.filter_groups",
-            fix=Line(f"{_SAMPLER}.path=null", more=", or algorithm.filter_groups.enable=false"),
-        )
     if groups.metric in _SHAPED and shaping:
         key = "algorithm.filter_groups.metric"
         yield Problem(

@@ -1,37 +1,20 @@
-"""Check that all responses come from verl's single-turn agent loop, for a feature that reads one turn."""
+"""Rows by which all responses come from verl's single-turn agent loop, for a feature that reads one turn."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig
-
+from grpo_verl_ext.catalogue.requires import In, Null
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import AGENT_LOOP, ROLLOUT, setting
+from grpo_verl_ext.utils.keys import AGENT_LOOP, ROLLOUT
 from grpo_verl_ext.verl_plugin.config import SINGLE_TURN_LOOPS
 
-
-def check_loop(config: DictConfig, why: str) -> None:
-    """Refuse another agent loop.
-
-    Raises:
-        SettingError: with the reason.
-    """
-    loop = setting(config, AGENT_LOOP)
-    if loop not in SINGLE_TURN_LOOPS:
-        fix = Line(f"{AGENT_LOOP}={SINGLE_TURN_LOOPS[0]}")
-        raise SettingError(AGENT_LOOP, loop, why=why, valid=SINGLE_TURN_LOOPS[:2], fix=fix)
-
-
-def check_manager(config: DictConfig, why: str) -> None:
-    """Refuse an agent loop manager of the user's.
-
-    Raises:
-        SettingError: with the reason.
-    """
-    key = f"{ROLLOUT}.agent.agent_loop_manager_class"
-    manager = setting(config, key)
-    if manager is not None:
-        raise SettingError(key, manager, why=why, valid="null", fix=Line(f"{key}=null"))
+SINGLE_TURN = In(AGENT_LOOP, SINGLE_TURN_LOOPS, "may have several turns", refuse=True)
+"""For a feature that reads responses of one turn."""
+VERLS_MANAGER = Null(
+    f"{ROLLOUT}.agent.agent_loop_manager_class",
+    "need not run this package's agent loop, nor ask a teacher",
+    refuse=True,
+)
 
 
 def refuse_other_loop(row: Mapping[str, Any], why: str, fix: str) -> None:

@@ -1,17 +1,16 @@
 """The record of the feature several rewards, and the check of its settings before any rollout."""
 
 import math
-from collections.abc import Iterator
 from numbers import Real
 
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.verls import advise_no_filter
+from grpo_verl_ext.catalogue.requires import OUR_MODES, In, Trainer
 from grpo_verl_ext.rewards import weighted_sum
-from grpo_verl_ext.utils.errors import Line, Problem, SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
-from grpo_verl_ext.verl_plugin.features import Feature, Refusal
+from grpo_verl_ext.verl_plugin.features import OTHER_REWARDS, Feature
 
 _KEYS, _WEIGHTS = "algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights"
 _FEWEST = 2
@@ -20,7 +19,7 @@ _REPORTED_BY_VERLS = ("score", "acc")
 
 
 def check_rewards(config: DictConfig) -> None:
-    """Refuse GDPO with fewer than two rewards, weights that do not fit them, or another standard deviation.
+    """Refuse GDPO with fewer than two rewards, or weights that do not fit them.
 
     Raises:
         SettingError: the first wrong setting.
@@ -37,15 +36,6 @@ def check_rewards(config: DictConfig) -> None:
             fix=Line(f"{_KEYS}=[correctness,format]", more=", or for one reward: +algo=grpo"),
         )
     _check_weights(names, setting(config, _WEIGHTS))
-    scale = setting(config, f"{SECTION}.scale_rewards", "group")
-    if scale != "group":
-        raise SettingError(
-            f"{SECTION}.scale_rewards",
-            scale,
-            why="GDPO divides each reward by its standard deviation in the group (arXiv 2601.05242)",
-            valid="group",
-            fix=Line(f"{SECTION}.scale_rewards=group"),
-        )
 
 
 def _names(config: DictConfig) -> list[str]:
@@ -110,54 +100,19 @@ def _not_reported(names: list[str], reported: list[str]) -> SettingError:
     )
 
 
-def _advise_filter(config: DictConfig) -> Iterator[Problem]:
-    """Warn of dynamic sampling, which drops prompts for one number of several."""
-    if catalogue.learns_from_several_rewards(config):
-        yield from advise_no_filter(
-            config,
-            f"which may differ in the others of {_KEYS}, and changes the batch by whose spread GDPO divides",
-        )
-
-
-_APART = (
-    "algorithm.adv_estimator=gdpo_outcome learns from the rewards of algorithm.gdpo_reward_keys alone, and "
-)
-
 SEVERAL_REWARDS = Feature(
-    uses={"several_rewards": catalogue.learns_from_several_rewards},
-    without_our_mode="algorithm.adv_estimator=gdpo_outcome is shown the sum of the rewards alone there",
-    refusals=(
-        Refusal(
-            ("several_rewards",),
-            ("kl_in_reward",),
-            "algorithm.use_kl_in_reward",
-            f"{_APART}this KL is subtracted from their sum",
-            "false",
-            Line("algorithm.use_kl_in_reward=false", "actor_rollout_ref.actor.use_kl_loss=true"),
+    name="several-rewards",
+    used=catalogue.learns_from_several_rewards,
+    requires=(
+        Trainer(OUR_MODES, "shows the estimator the sum of the rewards alone", refuse=True),
+        In(
+            f"{SECTION}.scale_rewards",
+            ("group", None),
+            "is not each reward's standard deviation in the group, by which GDPO divides (arXiv 2601.05242)",
+            refuse=True,
         ),
-        Refusal(
-            ("several_rewards",),
-            ("overlong",),
-            "reward.reward_kwargs.overlong_buffer_cfg.enable",
-            f"{_APART}verl's punishment of long responses is added to their sum",
-            "false, and a reward of yours that punishes",
-            Line("reward.reward_kwargs.overlong_buffer_cfg.enable=false"),
-        ),
-        Refusal(
-            ("several_rewards",),
-            ("response_models",),
-            "reward.reward_manager.name",
-            f"{_APART}the models of algorithm.grpo_ext.reward_model and …reward_models, or of verl's server, "
-            "add to their sum",
-            "a weight of 0 for each of them, which only reports its score",
-            Line(
-                "reward.reward_manager.name=naive",
-                without=(f"{SECTION}.reward_model", f"{SECTION}.reward_models"),
-                more=", or ++algorithm.grpo_ext.reward_model.weight=0",
-            ),
-        ),
+        *OTHER_REWARDS,
     ),
     checks={"several-rewards": check_rewards, "reported-rewards": check_reported_rewards},
-    advice={"several-rewards-filter": _advise_filter},
     trainer="several_rewards.trainer:SeveralRewardsMixin",
 )

@@ -4,42 +4,32 @@
 model needs steps to score, an estimator that reads them, and the right head.
 """
 
-from collections.abc import Iterator
-
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
 from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
-from grpo_verl_ext.catalogue.verls import advise_no_filter
+from grpo_verl_ext.catalogue.requires import OUR_MODES, NoneWith, Trainer
 from grpo_verl_ext.rewards import weighted_sum
-from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, LOSS, SECTION, setting
+from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.keys import AGENT_LOOP, LOSS, SECTION, setting
 from grpo_verl_ext.verl_plugin.batch.agent_names import check_loops_of_data
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, REWARD_MANAGER, Options, StepRewardModelOptions
-from grpo_verl_ext.verl_plugin.features import Feature, Refusal
+from grpo_verl_ext.verl_plugin.features import OTHER_REWARDS, Feature
 from grpo_verl_ext.verl_plugin.model_files import check_head
 
 _STEP_SECTION = f"{SECTION}.step_reward_model"
 
 
 def check_steps(config: DictConfig) -> None:
-    """Refuse ``grpo_process`` with an agent loop that drops steps, or a loss that averages over them.
+    """Refuse ``grpo_process`` with data that ask for a loop without steps, or a loss that averages over them.
 
     Raises:
         SettingError: the agent loop is verl's own, or the loss has one advantage for a response.
     """
     if not catalogue.learns_from_steps(config):
         return
-    loop, loss = setting(config, AGENT_LOOP), catalogue.loss_of(config)
-    if loop in AGENT_LOOPS:
-        raise SettingError(
-            AGENT_LOOP,
-            loop,
-            why="algorithm.adv_estimator=grpo_process needs an agent loop that keeps step rewards",
-            valid=(*AGENT_LOOPS.values(), "one of yours"),
-            fix=Line(f"{AGENT_LOOP}={AGENT_LOOPS[loop]}"),
-        )
+    loss = catalogue.loss_of(config)
     check_loops_of_data(
         config,
         AGENT_LOOPS,
@@ -143,53 +133,18 @@ def _check_model(options: StepRewardModelOptions) -> None:
     check_head(options.path, key=key, head="ForTokenClassification", outputs=2, what=what)
 
 
-def _advise_filter(config: DictConfig) -> Iterator[Problem]:
-    """Warn of dynamic sampling, which drops prompts by a number of whole responses."""
-    if catalogue.learns_from_steps(config):
-        yield from advise_no_filter(
-            config, "and their steps, from which algorithm.adv_estimator=grpo_process learns, may differ"
-        )
-
-
-_STEPS_ALONE = "algorithm.adv_estimator=grpo_process learns from step rewards alone, and "
-
 STEP_REWARDS = Feature(
-    uses={"process": catalogue.learns_from_steps},
-    without_our_mode="algorithm.adv_estimator=grpo_process is not shown the steps there",
-    refusals=(
-        Refusal(
-            ("process",),
-            ("kl_in_reward",),
-            "algorithm.use_kl_in_reward",
-            f"{_STEPS_ALONE}this KL is subtracted from the reward of whole responses; the paper has it in "
-            "the loss (arXiv 2402.03300, §4.1.1)",
-            "false",
-            Line("algorithm.use_kl_in_reward=false", f"{ACTOR}.use_kl_loss=true"),
+    name="steps",
+    used=catalogue.learns_from_steps,
+    requires=(
+        Trainer(OUR_MODES, "does not show the estimator the steps", refuse=True),
+        *(
+            NoneWith(AGENT_LOOP, verls, "drops step rewards", refuse=True, line=Line(f"{AGENT_LOOP}={ours}"))
+            for verls, ours in AGENT_LOOPS.items()
         ),
-        Refusal(
-            ("process",),
-            ("overlong",),
-            "reward.reward_kwargs.overlong_buffer_cfg.enable",
-            f"{_STEPS_ALONE}verl's punishment of long responses is added to the reward of whole responses",
-            "false, and steps of yours that punish",
-            Line("reward.reward_kwargs.overlong_buffer_cfg.enable=false"),
-        ),
-        Refusal(
-            ("process",),
-            ("response_models",),
-            "reward.reward_manager.name",
-            f"{_STEPS_ALONE}the models of algorithm.grpo_ext.reward_model and …reward_models, or of verl's "
-            "server, score whole responses",
-            "a weight of 0 for each of them, which only reports its score",
-            Line(
-                "reward.reward_manager.name=naive",
-                without=(f"{SECTION}.reward_model", f"{SECTION}.reward_models"),
-                more=", or ++algorithm.grpo_ext.reward_model.weight=0",
-            ),
-        ),
+        *OTHER_REWARDS,
     ),
     checks={"steps": check_steps, "reported-steps": check_reported_steps},
-    advice={"steps-filter": _advise_filter},
     trainer="steps.trainer:ProcessSupervisionMixin",
     agent_loops=dict.fromkeys(AGENT_LOOPS.values(), "rollout.agent_loops"),
 )

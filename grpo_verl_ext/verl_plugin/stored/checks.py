@@ -3,39 +3,41 @@
 The trainer checks the responses themselves.
 """
 
-from collections.abc import Mapping
-
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue.requires import OUR_MODES, In, Off, Trainer
+from grpo_verl_ext.catalogue.verls import KL_IN_REWARD, ON_KL_IN_LOSS
+from grpo_verl_ext.catalogue.weights import is_stored
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, BYPASS, MODE, ROLLOUT, SECTION, setting
-from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options, StoredResponsesOptions, written
-from grpo_verl_ext.verl_plugin.features import OUR_ASYNC_MODES, Feature, Refusal, Uses, has_option
-from grpo_verl_ext.verl_plugin.rollout.single_turn import check_loop, check_manager
+from grpo_verl_ext.utils.keys import BYPASS, ROLLOUT, SECTION, setting
+from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options
+from grpo_verl_ext.verl_plugin.features import Feature, has_option
+from grpo_verl_ext.verl_plugin.rollout.single_turn import SINGLE_TURN, VERLS_MANAGER
 
 _KEY = f"{SECTION}.stored_responses"
 
 
-def _has(name: str, value: str) -> Uses:
-    """Return whether ``stored_responses`` has this value of an option."""
-
-    def check(config: DictConfig) -> bool:
-        stored = written(config.algorithm).get("stored_responses")
-        return isinstance(stored, Mapping) and stored.get(name) == value
-
-    return check
+_OLD = f"{_KEY}.old_log_probs"
 
 
 def _keeps_history(config: DictConfig) -> bool:
-    """Whether a history is kept: with a share of 0 there is none."""
-    return _has("source", "history")(config) and bool(
-        written(config.algorithm)["stored_responses"].get("share")
-    )
+    """Whether responses come from a history, of which there is none with a share of 0."""
+    return setting(config, f"{_KEY}.source") == "history" and is_stored(config)
+
+
+def _bypasses_unrecorded(config: DictConfig) -> bool:
+    """Whether a loss of tokens takes recorded log-probs for old ones."""
+    return bool(setting(config, BYPASS)) and is_stored(config) and not catalogue.has_groups(config)
+
+
+def _takes_recorded_kl(config: DictConfig) -> bool:
+    """Whether the KL in the reward has a coefficient, and recorded log-probs to start from."""
+    return setting(config, _OLD) == "recorded" and bool(setting(config, "algorithm.kl_ctrl.kl_coef"))
 
 
 def check_stored_responses(config: DictConfig) -> None:
-    """Refuse a share that is no whole number of samples, and settings that leave no single meaning.
+    """Refuse a share that is no whole number of samples, and an age with another source than ``history``.
 
     Raises:
         SettingError: the first wrong setting.
@@ -43,28 +45,16 @@ def check_stored_responses(config: DictConfig) -> None:
     options = Options.from_config(config.algorithm).stored_responses
     if options is None:
         return
-    _check_share(options.share, config.actor_rollout_ref.rollout.n)
-    _check_age(options)
-    _check_old_policy(options, config)
-    check_loop(config, f"{_KEY} is set, and a stored response is one turn")
-    check_manager(
-        config, f"{_KEY} is set, and only verl's own manager runs the agent loop that takes stored responses"
-    )
-
-
-def _check_share(share: float, n: int) -> None:
-    taken = round(share * n)
-    if abs(share * n - taken) > 1e-6:
+    n = config.actor_rollout_ref.rollout.n
+    taken = round(options.share * n)
+    if abs(options.share * n - taken) > 1e-6:
         raise SettingError(
             f"{_KEY}.share",
-            share,
-            why=f"{ROLLOUT}.n is {n}, and {share * n:g} samples cannot be taken",
+            options.share,
+            why=f"{ROLLOUT}.n is {n}, and {options.share * n:g} samples cannot be taken",
             valid=f"a multiple of 1/{n}",
             fix=Line(f"{_KEY}.share={max(taken, 1) / n:g}"),
         )
-
-
-def _check_age(options: StoredResponsesOptions) -> None:
     if options.source == "history" and options.max_age is None:
         raise SettingError(
             f"{_KEY}.max_age",
@@ -83,68 +73,48 @@ def _check_age(options: StoredResponsesOptions) -> None:
         )
 
 
-def _check_old_policy(options: StoredResponsesOptions, config: DictConfig) -> None:
-    bypasses = setting(config, BYPASS, False)
-    if not catalogue.has_groups(config):
-        if bypasses and options.share and options.old_log_probs == "actor":
-            raise SettingError(
-                f"{_KEY}.old_log_probs",
-                "actor",
-                why="algorithm.rollout_correction.bypass_mode=true takes recorded log-probs for old ones",
-                valid="recorded",
-                fix=Line(
-                    f"++{_KEY}.old_log_probs=recorded",
-                    more=", or algorithm.rollout_correction.bypass_mode=false",
-                ),
-            )
-        return
-    if options.old_log_probs == "recorded":
-        raise SettingError(
-            f"{_KEY}.old_log_probs",
-            "recorded",
-            why="the anchor of GVPO is one policy for all responses of a prompt, and there is nothing to "
-            "correct: its minimiser is the same for every sampling distribution",
-            valid="actor",
-            fix=Line(f"~{_KEY}.old_log_probs"),
-        )
-    if bypasses:
-        raise SettingError(
-            BYPASS,
-            True,
-            why=f"{_KEY} is set, and the recorded log-probs would make another anchor of GVPO for each "
-            "response",
-            valid="false",
-            fix=Line("algorithm.rollout_correction.bypass_mode=false"),
-        )
-
-
 STORED_RESPONSES = Feature(
-    uses={
-        "stored_responses": has_option("stored_responses"),
-        "recorded": _has("old_log_probs", "recorded"),
-        "history": _keeps_history,
-    },
-    without_our_mode="nothing takes the responses of algorithm.grpo_ext.stored_responses there",
-    refusals=(
-        Refusal(
-            ("history",),
-            OUR_ASYNC_MODES,
-            MODE,
-            "algorithm.grpo_ext.stored_responses.source is history, and there a response is trained on in a "
-            "later step than the one that sampled it: its age would be too small, and its log-probs those of "
-            "another policy",
-            "grpo_ext_sync",
-            Line(f"{MODE}=grpo_ext_sync"),
+    name="stored-responses",
+    used=has_option("stored_responses"),
+    requires=(
+        Trainer(OUR_MODES, "takes no stored responses", refuse=True),
+        Trainer(
+            ("grpo_ext_sync",),
+            "trains on a response in a later step than the one that sampled it: its age would be too small, "
+            "and its log-probs those of another policy",
+            refuse=True,
+            when=_keeps_history,
         ),
-        Refusal(
+        SINGLE_TURN,
+        VERLS_MANAGER,
+        In(
+            _OLD,
             ("recorded",),
-            ("kl_in_reward",),
-            "algorithm.use_kl_in_reward",
-            "algorithm.grpo_ext.stored_responses.old_log_probs is recorded, and verl then takes the KL of "
-            "the policy that wrote a response",
-            "false",
-            f"algorithm.use_kl_in_reward=false {ACTOR}.use_kl_loss=true, or "
-            "algorithm.grpo_ext.stored_responses.old_log_probs=actor",
+            "has none of the log-probs that bypass mode takes for old ones",
+            refuse=True,
+            when=_bypasses_unrecorded,
+            line=Line(f"++{_OLD}=recorded", more=f", or {BYPASS}=false"),
+        ),
+        In(
+            _OLD,
+            ("actor", None),
+            "makes another anchor of GVPO for each response",
+            refuse=True,
+            when=catalogue.has_groups,
+            line=Line(f"~{_OLD}"),
+        ),
+        Off(
+            BYPASS,
+            "makes another anchor of GVPO for each response",
+            refuse=True,
+            when=catalogue.has_groups,
+        ),
+        Off(
+            KL_IN_REWARD,
+            "is then the KL of the policy that wrote a response",
+            refuse=True,
+            when=_takes_recorded_kl,
+            line=ON_KL_IN_LOSS,
         ),
     ),
     checks={"stored-responses": check_stored_responses},

@@ -1,21 +1,24 @@
 """The record of the feature ``gvpo_anchor=teacher``, and the checks of its settings before any rollout."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, In, Null, Off, Trainer
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import CORRECTION, DISTILLATION, ROLLOUT, SECTION, setting
-from grpo_verl_ext.verl_plugin.config import Options, TeacherOptions, written
+from grpo_verl_ext.verl_plugin.config import Options, written
 from grpo_verl_ext.verl_plugin.features import Feature
-from grpo_verl_ext.verl_plugin.rollout.single_turn import check_loop, check_manager
+from grpo_verl_ext.verl_plugin.rollout.single_turn import SINGLE_TURN, VERLS_MANAGER
 
 _KEY = f"{SECTION}.teacher"
 _ENABLED = "distillation.enabled"
 _MODELS = "distillation.teacher_models"
+_STORED = f"{SECTION}.stored_responses"
 READS_TEXT = f"++{_KEY}.reads=text"
 """What lets a teacher have a tokenizer of its own."""
 
@@ -35,8 +38,23 @@ def teachers(config: DictConfig) -> list[str]:
     return [model.model_path for model in models.values() if model.model_path is not None]
 
 
+def _reads_recorded(config: DictConfig) -> bool:
+    """Whether the teacher's log-probs are recorded, so that nothing asks a server."""
+    return bool(setting(config, f"{_KEY}.source") == "recorded")
+
+
+def _asks_server(config: DictConfig) -> bool:
+    """Whether a server gives the teacher's log-probs."""
+    return not _reads_recorded(config)
+
+
+def _reads_text(config: DictConfig) -> bool:
+    """Whether a server is given the text of a response."""
+    return _asks_server(config) and bool(setting(config, f"{_KEY}.reads") == "text")
+
+
 def _check_teacher(config: DictConfig) -> None:
-    """Refuse GVPO around a teacher that is not there, or could not read the responses."""
+    """Refuse a teacher that nothing reads, and servers without a model."""
     options = Options.from_config(config.algorithm)
     if not has_teacher(config):
         if options.teacher is not None:
@@ -47,107 +65,9 @@ def _check_teacher(config: DictConfig) -> None:
                 valid="null",
                 fix=Line(f"~{_KEY}", more=f", or {SECTION}.gvpo_anchor=teacher"),
             )
-        return
-    teacher = options.of_teacher
-    if teacher.source == "recorded":
-        _check_recorded(config, options)
-    else:
-        _check_server(config)
-        _check_watched(options)
-        _check_reader(config, teacher)
-
-
-def _check_recorded(config: DictConfig, options: Options) -> None:
-    stored = options.stored_responses
-    if stored is None or stored.source != "data" or stored.share != 1:
-        raise SettingError(
-            f"{_KEY}.source",
-            "recorded",
-            why="responses that the policy samples have no recorded log-probs of the teacher",
-            valid="server, or a training on responses of the data alone",
-            fix=f"{_KEY}.source=server, or '++{SECTION}.stored_responses={{source: data, share: 1}}'",
-        )
-    if setting(config, _ENABLED, False):
-        raise SettingError(
-            _ENABLED,
-            True,
-            why=f"{_KEY}.source is recorded, and nothing asks the servers",
-            valid="false",
-            fix=Line(f"{_ENABLED}=false"),
-        )
-    for name in TeacherOptions.model_fields.keys() & written(config.algorithm)["teacher"].keys() - {"source"}:
-        raise SettingError(
-            f"{_KEY}.{name}",
-            getattr(options.of_teacher, name),
-            why=f"{_KEY}.source is recorded, and nothing asks a server",
-            valid="not set",
-            fix=Line(f"~{_KEY}.{name}"),
-        )
-    rejection = f"{CORRECTION}.rollout_rs"
-    if setting(config, rejection) is not None:
-        raise SettingError(
-            rejection,
-            setting(config, rejection),
-            why=f"{_KEY}.source is recorded, and verl would take the teacher's log-probs for those of the "
-            "rollout: it would reject the responses that are far from the teacher",
-            valid="null",
-            fix=Line(f"{rejection}=null"),
-        )
-
-
-def _check_watched(options: Options) -> None:
-    if not options.watch:
-        raise SettingError(
-            f"{SECTION}.watch",
-            False,
-            why="a teacher that fails would then end no training: verl goes on with what is left",
-            valid="true",
-            fix=Line(f"{SECTION}.watch=true"),
-        )
-
-
-def _check_server(config: DictConfig) -> None:
-    if not setting(config, _ENABLED, False):
-        raise SettingError(
-            _ENABLED,
-            False,
-            why=f"{SECTION}.gvpo_anchor is teacher, and verl then starts no teacher",
-            valid="true",
-            fix=f"{_ENABLED}=true {_MODELS}.teacher_model.model_path=<folder> distillation.nnodes=1",
-        )
-    if not teachers(config):
+    elif _asks_server(config) and setting(config, _ENABLED) and not teachers(config):
         key = f"{_MODELS}.teacher_model.model_path"
         raise SettingError(key, None, valid="a folder, or a name on a hub", fix=f"{key}=<folder>")
-    if not setting(config, "distillation.nnodes", 0):
-        raise SettingError(
-            "distillation.nnodes",
-            0,
-            why="teachers have accelerators of their own, nnodes × n_gpus_per_node of them",
-            valid="an integer ≥ 1",
-            fix="distillation.nnodes=1 distillation.n_gpus_per_node=<number>",
-        )
-
-
-def _check_reader(config: DictConfig, teacher: TeacherOptions) -> None:
-    check_manager(config, f"{SECTION}.gvpo_anchor is teacher, which needs the manager that asks the teacher")
-    if teacher.reads == "text":
-        check_loop(config, f"{_KEY}.reads is text, which is read of one turn")
-
-
-def _advise_temperature(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a temperature: verl's log-probs of the policy have it, and the teacher's do not."""
-    temperature = setting(config, f"{ROLLOUT}.temperature", 1.0)
-    if has_teacher(config) and temperature != 1:
-        yield Problem(
-            f"{ROLLOUT}.temperature",
-            temperature,
-            why="the policy at this temperature is then drawn to the teacher at temperature 1",
-            fix=Line(f"{ROLLOUT}.temperature=1"),
-        )
-
-
-_REFUSED = ("loss_mode", "forward_kl_topk")
-"""The setting of verl's distillation loss that `preflight.support` refuses."""
 
 
 def _advise_distillation_loss(config: DictConfig) -> Iterator[Problem]:
@@ -160,7 +80,7 @@ def _advise_distillation_loss(config: DictConfig) -> Iterator[Problem]:
     for name, value in defaults.distillation_loss.items():
         key = f"{DISTILLATION}.{name}"
         found = setting(config, key, value)
-        if found != value and (name, found) != _REFUSED:
+        if found not in (value, "forward_kl_topk"):  # which is refused
             yield Problem(
                 key,
                 found,
@@ -171,14 +91,60 @@ def _advise_distillation_loss(config: DictConfig) -> Iterator[Problem]:
             )
 
 
+_ON_DATA = f"{_KEY}.source=server, or '++{_STORED}={{source: data, share: 1}}'"
+_SAMPLED = "has responses that the policy samples, of which no log-probs of the teacher are recorded"
+
 TEACHER = Feature(
-    uses={"anchor_teacher": has_teacher},
-    without_our_mode="algorithm.grpo_ext.gvpo_anchor=teacher needs the teacher's log-probs in the targets, "
-    "where only a trainer mode of this package puts them",
+    name="teacher",
+    used=has_teacher,
+    requires=(
+        Trainer(OUR_MODES, "does not put the teacher's log-probs into the targets", refuse=True),
+        In(f"{_STORED}.source", ("data", None), _SAMPLED, refuse=True, when=_reads_recorded, line=_ON_DATA),
+        In(f"{_STORED}.share", (1,), _SAMPLED, refuse=True, when=_reads_recorded, line=_ON_DATA),
+        Off(_ENABLED, "starts servers that nothing asks", refuse=True, when=_reads_recorded),
+        *(
+            Null(
+                f"{_KEY}.{name}",
+                "is about a server, and nothing asks one",
+                refuse=True,
+                when=_reads_recorded,
+                line=Line(f"~{_KEY}.{name}"),
+            )
+            for name in ("reads", "timeout", "retries")
+        ),
+        Null(
+            f"{CORRECTION}.rollout_rs",
+            "takes the teacher's log-probs for those of the rollout, and rejects what is far from it",
+            refuse=True,
+            when=_reads_recorded,
+        ),
+        In(
+            _ENABLED,
+            (True,),
+            "starts no teacher",
+            refuse=True,
+            when=_asks_server,
+            line=f"{_ENABLED}=true {_MODELS}.teacher_model.model_path=<folder> distillation.nnodes=1",
+        ),
+        AtLeast(
+            "distillation.nnodes",
+            1,
+            "leaves the teacher without accelerators of its own",
+            refuse=True,
+            when=_asks_server,
+        ),
+        In(
+            f"{SECTION}.watch",
+            (True, None),
+            "lets verl go on with what is left when a teacher fails",
+            refuse=True,
+            when=_asks_server,
+        ),
+        replace(VERLS_MANAGER, when=_asks_server),
+        replace(SINGLE_TURN, when=_reads_text),
+        In(f"{ROLLOUT}.temperature", (1.0,), "draws the policy at it to the teacher at temperature 1"),
+    ),
     checks={"teacher": _check_teacher},
-    advice={
-        "teacher-temperature": _advise_temperature,
-        "distillation-loss": _advise_distillation_loss,
-    },
+    advice={"distillation-loss": _advise_distillation_loss},
     trainer="teacher.trainer:TeacherMixin",
 )

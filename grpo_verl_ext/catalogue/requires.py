@@ -1,0 +1,172 @@
+"""What a feature or an algorithm was tested with, as rows: a key of verl's configuration and its values.
+
+A row makes its check, the message, the line to type, a line of ``docs/support.md`` and a case of the tests.
+Outside of the tested values a training is warned, or refused where the fault would be silent or the gradient
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig
+
+from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
+from grpo_verl_ext.utils.keys import ACTOR, FULLY_ASYNC, MODE, ONE_STEP_OFF, SECTION, setting
+
+Condition = Callable[[DictConfig], bool]
+"""Whether a training uses something; the page of support has the docstring."""
+
+VERLS_MODES = ("sync", "colocate_async", "separate_async")
+OUR_MODES = ("grpo_ext_sync", "grpo_ext_colocate_async", "grpo_ext_separate_async")
+FULLY_ASYNC_DRIVER = "verl.experimental.fully_async_policy"
+ONE_STEP_OFF_DRIVER = "verl.experimental.one_step_off_policy"
+V0 = "trainer.use_v1=false"
+STATISTIC_ENGINES = ("fsdp2", "fsdp")
+"""Values of ``actor.strategy`` with which later updates of losses with a statistic were tested."""
+ON_FSDP2 = ("model_engine=dp", f"{ACTOR}.strategy=fsdp2")
+"""What to type for FSDP2; ``actor.strategy`` alone chooses between verl's FSDP engines."""
+
+
+@dataclass(frozen=True)
+class If:
+    """Whether a key has one of some values; without values, whether it is neither null, false nor 0."""
+
+    key: str
+    values: tuple[Any, ...] = ()
+
+    def __call__(self, config: DictConfig) -> bool:
+        """Return whether it has."""
+        value = setting(config, self.key)
+        return value in self.values if self.values else bool(value)
+
+    def __str__(self) -> str:
+        return f"`{self.key}` is {' or '.join(map(as_typed, self.values)) if self.values else 'on'}"
+
+
+@dataclass(frozen=True)
+class In:
+    """A key and the values with which a feature was tested; the first is the one to type.
+
+    Attributes:
+        why: what another value does; follows "which".
+        refuse: another value is refused, not warned of.
+        when: the row holds for trainings of which this is true; None: for all.
+        line: what to type, where it is not the first value.
+        test: whether a value is a tested one, where ``values`` does not list them.
+        words: the tested values in words, where ``values`` does not list them.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    why: str = ""
+    refuse: bool = False
+    when: Condition | None = None
+    line: str = ""
+    test: Callable[[Any], bool] | None = None
+    words: str = ""
+
+    def value(self, config: DictConfig) -> Any:
+        """Return what a training has."""
+        return setting(config, self.key)
+
+    def holds(self, config: DictConfig) -> bool:
+        """Whether a training has a tested value."""
+        value = self.value(config)
+        return value in self.values if self.test is None else self.test(value)
+
+    @property
+    def tested(self) -> str:
+        """The tested values in words."""
+        return self.words or " or ".join(dict.fromkeys(as_typed(each) for each in self.values))
+
+    def typed(self, config: DictConfig) -> str:
+        """Return the line to type."""
+        is_new = self.key.startswith(SECTION) and setting(config, self.key) is None
+        return self.line or Line(f"{'++' * is_new}{self.key}={as_typed(self.values[0])}")
+
+    def unmet(self, name: str, config: DictConfig) -> Finding | None:
+        """Return what is found of a training that uses the feature; None where it has a tested value."""
+        if (self.when is not None and not self.when(config)) or self.holds(config):
+            return None
+        value = self.value(config)
+        seen = f"{name} is tested with {self.key} {self.tested}; it is {as_typed(value)}, which {self.why}"
+        severity = Severity.ERROR if self.refuse else Severity.WARNING
+        return Finding(name, severity, Problem(self.key, value, self.typed(config), seen=seen))
+
+
+def Off(key: str, why: str, **more: Any) -> In:  # noqa: N802  # a kind of row
+    """Return the row of a switch that is off."""
+    return In(key, (False, None, 0), why, words="false", **more)
+
+
+def Null(key: str, why: str, **more: Any) -> In:  # noqa: N802
+    """Return the row of a key without a value."""
+    return In(key, (None,), why, **more)
+
+
+def AtLeast(key: str, least: float, why: str, **more: Any) -> In:  # noqa: N802
+    """Return the row of a number that is not too small."""
+
+    def test(value: Any) -> bool:
+        return isinstance(value, int | float) and value >= least
+
+    return In(key, (least,), why, test=test, words=f"≥ {least}", **more)
+
+
+def NoneWith(key: str, prefix: str, why: str, **more: Any) -> In:  # noqa: N802
+    """Return the row of a comma-separated value without an entry that begins so."""
+
+    def test(value: Any) -> bool:
+        return not any(each.strip().startswith(prefix) for each in str(value).split(","))
+
+    return In(key, (None,), why, test=test, words=f"without {prefix}…", **more)
+
+
+class _Same(In):
+    def holds(self, config: DictConfig) -> bool:
+        """Whether a training has the other key's value, or null."""
+        return self.value(config) in (None, setting(config, self.values[0]))
+
+
+def Same(key: str, other: str, why: str, **more: Any) -> In:  # noqa: N802
+    """Return the row of a key that is null or has the value of another."""
+    return _Same(key, (other,), why, line=Line(f"{key}=${{{other}}}"), words=f"as {other}", **more)
+
+
+class Trainer(In):
+    """Trainer modes; other drivers and verl's older trainers are values, too. ``Trainer(modes, why)``.
+
+    A mode that neither verl nor this package has is its author's, and nothing is said of it.
+    """
+
+    def __init__(self, modes: tuple[str, ...], why: str, **more: Any) -> None:
+        super().__init__(MODE, modes, why, **more)
+
+    def value(self, config: DictConfig) -> str:
+        """Return what a training has."""
+        return trainer_of(config)
+
+    def holds(self, config: DictConfig) -> bool:
+        """Whether a training has a tested value."""
+        known = (*VERLS_MODES, *OUR_MODES, FULLY_ASYNC_DRIVER, ONE_STEP_OFF_DRIVER, V0)
+        return self.value(config) in self.values or self.value(config) not in known
+
+    def typed(self, config: DictConfig) -> str:
+        """Return the line to type."""
+        trainer = self.value(config)
+        ours = f"grpo_ext_{trainer}" if f"grpo_ext_{trainer}" in self.values else self.values[0]
+        if trainer.startswith("verl."):
+            return self.line or f"python3 -m verl.trainer.main_ppo … {MODE}={ours}"
+        return self.line or Line(*["trainer.use_v1=true"] * (trainer == V0), f"{MODE}={ours}")
+
+
+def trainer_of(config: DictConfig) -> str:
+    """Return the mode of verl's v1 trainers, `V0`, or the module of another driver of verl's."""
+    if FULLY_ASYNC in config:
+        return FULLY_ASYNC_DRIVER
+    if ONE_STEP_OFF in config:
+        return ONE_STEP_OFF_DRIVER
+    return str(setting(config, MODE, "")) if setting(config, "trainer.use_v1", True) else V0

@@ -1,0 +1,278 @@
+"""Find what a training asks for beyond what its features, estimator and loss were tested with, by their rows.
+
+Where verl's driver does not run this check, the estimators, the worker's `check_statistic_engine` and losses
+with a statistic refuse at their first call.
+"""
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue import ESTIMATORS, ON_FSDP2, STATISTIC_ENGINES, Estimator, Loss
+from grpo_verl_ext.catalogue.ppo import GAE
+from grpo_verl_ext.catalogue.requires import (
+    OUR_MODES,
+    VERLS_MODES,
+    AtLeast,
+    If,
+    In,
+    NoneWith,
+    Null,
+    Off,
+    Same,
+    Trainer,
+)
+from grpo_verl_ext.catalogue.verls import BYPASS_LOSS
+from grpo_verl_ext.preflight.training import driver
+from grpo_verl_ext.utils.errors import Finding, Line
+from grpo_verl_ext.utils.keys import (
+    ACTOR,
+    AGENT_LOOP,
+    BYPASS,
+    CORRECTION,
+    DISTILLATION,
+    ESTIMATOR,
+    LOSS,
+    MODE,
+    POLICY_LOSS,
+    ROLLOUT,
+    setting,
+)
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SEED_REQUESTS
+from grpo_verl_ext.verl_plugin.features import Feature, all_features
+from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
+from grpo_verl_ext.verl_plugin.teacher.checks import has_teacher
+
+_STRATEGY = f"{ACTOR}.strategy"
+_ONE_UPDATE = (f"{ACTOR}.ppo_epochs=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}")
+_FILTER = "algorithm.filter_groups.enable"
+_SAMPLER = "trainer.v1.sampler.custom_sampler"
+
+
+def _is_ours(config: DictConfig) -> bool:
+    """Whether the estimator is this package's."""
+    return setting(config, ESTIMATOR) in ESTIMATORS
+
+
+def _distils(config: DictConfig) -> bool:
+    """Whether verl's distillation loss takes part, beside the algorithm or in its place."""
+    return bool(setting(config, "distillation.enabled")) and not has_teacher(config)
+
+
+def _asks_top_tokens(config: DictConfig) -> bool:
+    """Whether verl distils by a teacher's top tokens, beside the algorithm."""
+    alone = _distils(config) and not setting(config, f"{DISTILLATION}.use_task_rewards", True)
+    return bool(setting(config, "distillation.enabled")) and not alone
+
+
+def _by_verls_loss(name: str) -> In:
+    """Return the row of weights or rejection, which in bypass mode verl's own loss alone applies."""
+    key = f"{CORRECTION}.{name}"
+
+    def bypasses(config: DictConfig) -> bool:
+        """Whether bypass mode has another loss than verl's of that name, or that one does something else."""
+        of_loss = setting(config, f"{POLICY_LOSS}.rollout_correction.{name}")
+        is_applied = setting(config, LOSS) == BYPASS_LOSS and bool(of_loss == setting(config, key))
+        return bool(setting(config, BYPASS)) and not is_applied
+
+    why = f"is applied by verl's loss {BYPASS_LOSS} alone, as its {POLICY_LOSS}.rollout_correction says"
+    return Null(key, why, refuse=True, when=bypasses, line=Line(f"{key}=null", more=f", or {BYPASS}=false"))
+
+
+def _is_seeded_alike(config: DictConfig) -> bool:
+    """Whether vLLM gets no seeds of this package, nor perhaps of a user's agent loop."""
+    is_own = setting(config, AGENT_LOOP) not in (*AGENT_LOOPS, *AGENT_LOOPS.values())
+    is_alike = setting(config, f"{ROLLOUT}.name") == "vllm" and driver(config) == "v1"
+    return is_alike and not is_own and setting(config, SEED_REQUESTS) is None
+
+
+def _resamples(config: DictConfig) -> bool:
+    """Whether a critic is trained by one of verl's v1 trainers."""
+    return driver(config) == "v1" and setting(config, ESTIMATOR) == GAE.name and catalogue.knows(config)
+
+
+def _counts_prompts(config: DictConfig) -> bool:
+    """Whether the loss counts prompts by their responses."""
+    return catalogue.counts_prompts(catalogue.loss_of(config))
+
+
+def _has_option(name: str, value: object) -> If:
+    return If(f"algorithm.grpo_ext.{name}", (value,))
+
+
+STATISTIC = (
+    Trainer(OUR_MODES, "does not tell the loss of other responses in the mini-batch", refuse=True),
+    In(
+        _STRATEGY,
+        STATISTIC_ENGINES,
+        "measures nothing of other responses between the updates on one rollout",
+        refuse=True,
+        when=policy_moves,
+        line=Line(
+            *ON_FSDP2,
+            more=f", or {Line(*_ONE_UPDATE)}",
+        ),
+    ),
+    Off(
+        f"{ACTOR}.shuffle",
+        "has each rank shuffle the rows that one optimizer step needs together",
+        refuse=True,
+        when=If(MODE, OUR_MODES),
+    ),
+    NoneWith(
+        f"{DISTILLATION}.loss_mode",
+        "forward_kl_topk",
+        "has verl call the loss for the logits, too, where nothing is known of other responses",
+        refuse=True,
+        when=_asks_top_tokens,
+        line=Line(f"{DISTILLATION}.loss_mode=k3"),
+    ),
+)
+"""What a loss that needs a statistic of the mini-batch was tested with."""
+
+SHARED = (
+    Feature(
+        name="engine",
+        used=catalogue.knows,
+        requires=tuple(
+            In(
+                _STRATEGY,
+                (engine,),
+                f"is not the engine that model_engine={engine} makes, whatever this key says",
+                refuse=True,
+                when=If(f"{ACTOR}._target_", (f"verl.workers.config.{name}ActorConfig",)),
+                line=Line(f"{_STRATEGY}={engine}", more=f", or {' '.join(ON_FSDP2)}"),
+            )
+            for engine, name in (("megatron", "Mcore"), ("veomni", "VeOmni"), ("torchtitan", "TorchTitan"))
+        ),
+    ),
+    Feature(
+        name="groups",
+        used=_counts_prompts,
+        requires=(
+            Same(
+                f"{ACTOR}.rollout_n",
+                f"{ROLLOUT}.n",
+                "is not the number of responses, by which the loss counts the prompts",
+                refuse=True,
+            ),
+        ),
+    ),
+    Feature(
+        name="rollout-correction",
+        used=catalogue.knows,
+        requires=(_by_verls_loss("rollout_is"), _by_verls_loss("rollout_rs")),
+    ),
+    Feature(
+        name="distillation",
+        used=catalogue.knows,
+        requires=(
+            In(
+                f"{DISTILLATION}.use_task_rewards",
+                (True, None),
+                "makes the distillation the whole loss: the algorithm does nothing",
+                refuse=True,
+                when=_distils,
+            ),
+        ),
+    ),
+    Feature(
+        name="dynamic-sampling",
+        used=If(_FILTER),
+        requires=(
+            Trainer(
+                (*OUR_MODES, *VERLS_MODES),
+                "reads no algorithm.filter_groups: every prompt would be trained on",
+                refuse=True,
+                when=_is_ours,
+            ),
+            Null(
+                f"{_SAMPLER}.path",
+                "is left the dynamic sampling by verl, and need not read algorithm.filter_groups",
+                when=If(f"{_SAMPLER}.name"),
+                line=Line(f"{_SAMPLER}.path=null", more=f", or {_FILTER}=false"),
+            ),
+        ),
+    ),
+    Feature(
+        name="batch-scale",
+        used=_has_option("scale_rewards", "batch"),
+        requires=(Off(_FILTER, "changes the batch by whose standard deviation advantages are divided"),),
+    ),
+    Feature(
+        name="mask-truncated",
+        used=_has_option("mask_truncated_completions", True),
+        requires=(
+            NoneWith(
+                f"{CORRECTION}.rollout_rs",
+                "token",
+                "may reject the last token of a response, by which a truncated one is known",
+                refuse=True,
+                when=_is_ours,
+                line=Line(
+                    f"{CORRECTION}.rollout_rs=null",
+                    more=", or algorithm.grpo_ext.mask_truncated_completions=false",
+                ),
+            ),
+        ),
+    ),
+    Feature(
+        name="group-size",
+        used=_is_ours,
+        requires=(
+            AtLeast(
+                f"{ROLLOUT}.n",
+                2,
+                "leaves a response nothing to be compared with: every advantage would be 0",
+                refuse=True,
+                line=Line(f"{ROLLOUT}.n=8"),
+            ),
+            Off(
+                f"{ROLLOUT}.full_determinism",
+                "gives the responses to a prompt the same seed: they are one text, and every advantage is 0",
+                refuse=True,
+                when=_is_seeded_alike,
+            ),
+        ),
+    ),
+    Feature(
+        name="pf-ppo",
+        used=_resamples,
+        requires=(
+            Off(
+                "algorithm.use_pf_ppo",
+                "gives a response the advantage of another, drawn by its reward",
+                refuse=True,
+            ),
+        ),
+    ),
+)
+"""What several algorithms were tested with alike."""
+
+
+def needs(config: DictConfig) -> Iterator[tuple[str, tuple[In, ...]]]:
+    """Yield name and rows of each feature that a training uses, of its estimator and of its loss."""
+    yield from ((each.name, each.requires) for each in (*SHARED, *all_features()) if each.used(config))
+    if catalogue.knows(config):
+        yield from map(_of_record, filter(None, (catalogue.estimator_of(config), catalogue.loss_of(config))))
+
+
+def all_needs() -> Iterator[tuple[str, tuple[In, ...]]]:
+    """Yield name and rows of every feature, estimator and loss."""
+    yield from ((each.name, each.requires) for each in (*SHARED, *all_features()) if each.name)
+    for table in (ESTIMATORS, catalogue.LOSSES, catalogue.VERLS_LOSSES):
+        yield from map(_of_record, table.values())
+
+
+def _of_record(record: Estimator | Loss) -> tuple[str, tuple[In, ...]]:
+    has_statistic = isinstance(record, Loss) and record.needs is not None
+    return record.name, (*(STATISTIC if has_statistic else ()), *record.requires)
+
+
+def untested(config: DictConfig) -> Iterator[Finding]:
+    """Yield a finding for each row with whose values a training does not agree, under the feature's name."""
+    for name, rows in needs(config):
+        for row in rows:
+            if found := row.unmet(name, config):
+                yield found

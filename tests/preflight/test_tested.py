@@ -1,0 +1,172 @@
+"""Test the rows of features and algorithms: each finds what was not tested, and its line mends that."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import write_support_page
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from grpo_verl_ext.catalogue.requires import FULLY_ASYNC_DRIVER, In, Trainer
+from grpo_verl_ext.preflight.tested import all_needs, untested
+from grpo_verl_ext.utils.errors import Line, Severity
+from grpo_verl_ext.verl_plugin.compose import composed
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+VLLM = (f"{ROLLOUT}.name=vllm", f"{ROLLOUT}.n=4")
+CORRECTION, OURS = "algorithm.rollout_correction", "algorithm.grpo_ext"
+MODE = "trainer.v1.trainer_mode"
+
+ROWS = [(name, row) for name, rows in all_needs() for row in rows]
+OUTSIDE = (True, "token_k1", "R3", 0.5, -1, "sync", "forward_kl_topk", "single_turn_agent", "tool_agent")
+"""One of them is no tested value of any row."""
+
+
+def with_value(row: In, value: Any) -> DictConfig:
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"n": 8}}})
+    config.data = {"max_response_length": 9}
+    key, value = ("trainer.use_v1", False) if isinstance(row, Trainer) else (row.key, value)
+    OmegaConf.update(config, key, value, force_add=True)
+    return config
+
+
+def type_in(config: DictConfig, line: str) -> None:
+    assert isinstance(line, Line)
+    for word in line.words:
+        key, _, value = word.lstrip("+~").partition("=")
+        OmegaConf.update(config, key, yaml.safe_load(value) if value else None, force_add=True)
+
+
+def asked_everywhere(row: In) -> In:
+    """The row without its condition: which condition is met when is for the pairs below."""
+    copy = object.__new__(type(row))
+    copy.__dict__.update(vars(row), when=None)
+    return copy
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS, ids=[f"{name} {row.key}" for name, row in ROWS])
+def test_a_value_outside_is_found_and_the_line_mends_it(name: str, row: In) -> None:
+    row = asked_everywhere(row)
+    config = next(each for each in (with_value(row, value) for value in OUTSIDE) if not row.holds(each))
+    found = row.unmet(name, config)
+    assert found is not None
+    assert (found.check, found.problem.key) == (name, row.key)
+    assert found.severity is (Severity.ERROR if row.refuse else Severity.WARNING)
+    assert str(found.problem).startswith(f"{name} is tested with {row.key} {row.tested}; it is ")
+    assert f", which {row.why}. Type: " in str(found.problem)
+    line = found.problem.fix
+    if isinstance(line, Line) and any(word.lstrip("+~").startswith(row.key) for word in line.words):
+        type_in(config, line)
+        assert row.unmet(name, config) is None
+    for value in row.values if not isinstance(row, Trainer) and row.test is None else ():
+        OmegaConf.update(config, row.key, value)
+        assert row.holds(config) or row.words, value
+
+
+SHARE = f"++{OURS}.stored_responses={{share: 0.5}}"
+RECORDED = f"++{OURS}.stored_responses={{share: 0.5, old_log_probs: recorded}}"
+HISTORY = f"++{OURS}.stored_responses={{share: 0.5, source: history, max_age: 9}}"
+SYNC = f"{MODE}=grpo_ext_sync"
+MEGATRON = ["model_engine=megatron", f"{ACTOR}.ppo_epochs=2"]
+TOKENS = f"{CORRECTION}.rollout_rs='seq_mean_k1,token_k1'"
+BYPASS, FILTER = f"{CORRECTION}.bypass_mode=true", "algorithm.filter_groups.enable=true"
+KL = "algorithm.use_kl_in_reward=true"
+DISTILS = ["distillation.enabled=true", "distillation.distillation_loss.loss_mode=forward_kl_topk"]
+ALONE = ["distillation.enabled=true", "distillation.distillation_loss.use_task_rewards=false"]
+OVERLONG = ["reward.reward_manager.name=dapo", "++reward.reward_kwargs.overlong_buffer_cfg.enable=true"]
+MODELS = ["reward.reward_manager.name=rule_and_model", "reward.reward_model.enable=true"]
+SERVED = ["distillation.teacher_models.teacher_model.model_path=m", "distillation.nnodes=1"]
+R, W = Severity.ERROR, Severity.WARNING
+
+MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
+    ("gvpo", [f"{MODE}=sync"], "gvpo trainer_mode", R),
+    ("gvpo", ["trainer.use_v1=false"], "gvpo trainer_mode", R),
+    ("gvpo", MEGATRON, "gvpo strategy", R),
+    ("kl_cov", MEGATRON, "kl_cov_mini_batch strategy", R),
+    ("clip_cov", [f"{MODE}=colocate_async"], "clip_cov_mini_batch trainer_mode", R),
+    ("clip_cov", [f"{ACTOR}.shuffle=true"], "clip_cov_mini_batch shuffle", R),
+    ("gvpo", [TOKENS], "gvpo rollout_rs", R),
+    ("gvpo", DISTILS, "gvpo loss_mode", R),
+    ("gvpo", [BYPASS, f"{MODE}=grpo_ext_colocate_async"], "gvpo bypass_mode", R),
+    ("gvpo", [f"{OURS}.gvpo_anchor=ref", FILTER], "gvpo enable", W),
+    ("gvpo", [f"{OURS}.gvpo_anchor=ref", f"{ACTOR}.use_kl_loss=false"], "gvpo use_kl_loss", R),
+    ("gvpo", [f"{CORRECTION}.rollout_is=token"], "gvpo rollout_is", W),
+    ("gvpo", [SHARE, BYPASS], "stored-responses bypass_mode", R),
+    ("gvpo", [RECORDED], "stored-responses old_log_probs", R),
+    ("gvpo_distill", [*SERVED, f"{OURS}.gvpo_anchor=old"], "gvpo_distill gvpo_anchor", R),
+    ("gvpo_distill", [*SERVED, f"{ROLLOUT}.temperature=0.7"], "teacher temperature", W),
+    ("gvpo_distill", ["distillation.nnodes=0"], "teacher nnodes", R),
+    ("gmpo", [TOKENS], "gmpo rollout_rs", R),
+    ("topr", [SHARE, SYNC], "topr old_log_probs", W),
+    ("kimi", [RECORDED, SYNC], "kimi old_log_probs", R),
+    ("kimi", [f"++{OURS}.mask_truncated_completions=true"], "kimi mask_truncated_completions", R),
+    ("dapo", [TOKENS], "mask-truncated rollout_rs", R),
+    ("dapo", ["trainer.use_v1=false"], "dynamic-sampling trainer_mode", R),
+    ("dapo", [BYPASS, f"{CORRECTION}.rollout_is=token"], "rollout-correction rollout_is", R),
+    ("gspo", [BYPASS, f"{CORRECTION}.rollout_rs=seq_mean_k1"], "rollout-correction rollout_rs", R),
+    ("cispo", ALONE, "distillation use_task_rewards", R),
+    ("grpo", ["model_engine=megatron", f"{ACTOR}.strategy=fsdp2"], "engine strategy", R),
+    ("grpo", [SHARE], "stored-responses trainer_mode", R),
+    ("grpo", [HISTORY, f"{MODE}=grpo_ext_separate_async"], "stored-responses trainer_mode", R),
+    ("grpo", [RECORDED, SYNC, KL], "stored-responses use_kl_in_reward", R),
+    ("grpo", [f"++{OURS}.ref_model_sync_steps=5"], "reference trainer_mode", R),
+    ("grpo", [f"++{OURS}.ref_model_sync_steps=5", SYNC, "model_engine=veomni"], "reference strategy", R),
+    ("grpo", [f"++{OURS}.gold_responses.files=a.parquet"], "gold-responses trainer_mode", R),
+    ("grpo", [f"++{OURS}.rewarded_responses.files=a.parquet", SYNC], "rewarded-responses gvpo_anchor", R),
+    ("grpo", [f"++{OURS}.seed_requests=1"], "seeds trainer_mode", R),
+    ("grpo", [f"++{OURS}.seed_requests=1", f"{MODE}=colocate_async"], "seeds trainer_mode", R),
+    ("grpo_process", [f"{MODE}=sync"], "steps trainer_mode", R),
+    ("grpo_process", [KL], "steps use_kl_in_reward", R),
+    ("grpo_process", OVERLONG, "steps enable", R),
+    ("grpo_process", MODELS, "steps name", R),
+    ("grpo_process", [f"{ROLLOUT}.agent.default_agent_loop=tool_agent"], "steps default_agent_loop", R),
+    ("gdpo", [f"{MODE}=separate_async"], "several-rewards trainer_mode", R),
+    ("gdpo", [FILTER], "several-rewards enable", W),
+    ("ppo", ["algorithm.use_pf_ppo=true"], "pf-ppo use_pf_ppo", R),
+]
+"""Preset, overrides, name and last part of the key, severity: by hand, from what was found before rows."""
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "name", "severity"), MUST_BE_FOUND, ids=lambda each: str(each).replace(ACTOR, "")
+)
+def test_a_wrong_pair_is_found(preset: str, changes: list[str], name: str, severity: Severity) -> None:
+    right = [f"+algo={preset}", *SERVED] if preset == "gvpo_distill" else [f"+algo={preset}"]
+    config = composed([*right, *VLLM, *changes])
+    found = [each for each in untested(config) if each.severity is severity]
+    assert name in {f"{each.check} {each.problem.key.rpartition('.')[2]}" for each in found}
+
+
+@pytest.mark.parametrize("section", ["async_training", "rollout"])
+@pytest.mark.parametrize("preset", ["gvpo", "clip_cov", "grpo_process", "gdpo"])
+def test_verls_other_drivers(preset: str, section: str) -> None:
+    config = composed([f"+algo={preset}", *VLLM, f"+{section}.a=1"])
+    (found,) = (each for each in untested(config) if each.problem.key == MODE)
+    assert found.severity is Severity.ERROR
+    assert found.problem.value in (FULLY_ASYNC_DRIVER, "verl.experimental.one_step_off_policy")
+    assert found.problem.fix.startswith(f"python3 -m verl.trainer.main_ppo … {MODE}=grpo_ext_")
+
+
+def test_what_uses_nothing_of_ours_or_a_mode_of_its_own_is_found_nothing() -> None:
+    assert not [*untested(composed([*VLLM, "trainer.use_v1=false", *ALONE]))]
+    assert not [*untested(composed(["+algo=gvpo", *VLLM, f"{MODE}=mine"]))]
+
+
+@pytest.mark.parametrize("name", ["rollout_is", "rollout_rs"])
+def test_verls_loss_for_bypass_mode_applies_what_its_own_section_says(name: str) -> None:
+    lines = [*VLLM, "algorithm.adv_estimator=dr_grpo", BYPASS]
+    lines += [f"{ACTOR}.policy_loss.loss_mode=bypass_mode", f"{CORRECTION}.{name}=seq_mean_k1"]
+    section = f"+{ACTOR}.policy_loss.rollout_correction"
+    for more, is_found in (
+        ([], True),
+        ([f"{section}=${{{CORRECTION}}}"], False),
+        ([f"{section}={{{name}: null}}"], True),
+    ):
+        found = [each.check for each in untested(composed([*lines, *more]))]
+        assert found == ["rollout-correction"] * is_found
+
+
+def test_the_page_is_the_rows() -> None:
+    written = Path(write_support_page.PAGE).read_text(encoding="utf-8")
+    assert written == write_support_page.page(), "Type: python tests/helpers/write_support_page.py"
