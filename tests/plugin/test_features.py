@@ -6,7 +6,6 @@ from operator import attrgetter
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 
 from grpo_verl_ext.preflight import ADVICE, CHECKS
-from grpo_verl_ext.preflight.training import FEATURES
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, Options
 from grpo_verl_ext.verl_plugin.features import all_features, load_named
@@ -51,7 +50,7 @@ def test_options_that_records_name_exist():
 
 
 def test_no_two_features_share_a_name():
-    for names, table in (("checks", CHECKS), ("advice", ADVICE), ("uses", FEATURES)):
+    for names, table in (("checks", CHECKS), ("advice", ADVICE)):
         of_features = Counter(name for feature in all_features() for name in getattr(feature, names))
         assert set(of_features.values()) == {1}
         assert of_features.keys() <= table.keys()

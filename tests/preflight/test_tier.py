@@ -12,8 +12,7 @@ from packaging.version import Version
 from processes import Python
 
 from grpo_verl_ext import driver
-from grpo_verl_ext.preflight.tier import KEYS, OF_EVERY_TIER, check_tier
-from grpo_verl_ext.preflight.training import FEATURES
+from grpo_verl_ext.preflight.tier import check_tier
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import PATCHES_VARIABLE, RUNTIME_ENVIRONMENT, setting
 from grpo_verl_ext.utils.which_verl import INSTALL, WhichVerl
@@ -99,10 +98,6 @@ def test_the_line_to_type_keeps_the_algorithm_on_this_verl() -> None:
 @pytest.mark.parametrize("algo", ["grpo", "dr_grpo", "gspo", "rloo", "lite_ppo", "maxrl", "ppo"])
 def test_estimators_and_losses_of_tokens_are_not(algo: str) -> None:
     check_tier(training(f"+algo={algo}"))
-
-
-def test_each_feature_has_a_tier() -> None:
-    assert set(FEATURES) == {*KEYS, *OF_EVERY_TIER}
 
 
 @pytest.mark.usefixtures("lower")

@@ -473,15 +473,6 @@ class TestRefused:
         ):
             self.check(file, algorithm__grpo_ext__gold_responses__response_key=key)
 
-    def test_experts_of_a_rollout_that_there_is_not(self, file: Path) -> None:
-        replay = {"strategy": "megatron", "megatron": {"router_replay": {"mode": "R3"}}}
-        with pytest.raises(
-            SettingError, match=rf"mode is R3, but .*; valid are disabled, R2\. Type: ~{SECTION}"
-        ):
-            self.check(file, actor_rollout_ref__actor=replay)
-        replay["megatron"] = {"router_replay": {"mode": "R2"}}
-        self.check(file, actor_rollout_ref__actor=replay)
-
     def test_a_section_without_files(self) -> None:
         with pytest.raises(
             SettingError,

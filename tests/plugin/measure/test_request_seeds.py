@@ -216,35 +216,6 @@ class TestRefused:
             OmegaConf.update(made, key.replace("__", "."), value)
         return made
 
-    def test_vllm_and_our_loops_pass(self) -> None:
-        check_seeds(self.config())
-        check_seeds(self.config(actor_rollout_ref__rollout__agent__default_agent_loop="grpo_ext_tool_agent"))
-
-    @pytest.mark.parametrize("engine", ["sglang", "trtllm", "mine"])
-    def test_engines_whose_requests_are_not_known_to_take_a_seed(self, engine: str) -> None:
-        with pytest.raises(SettingError) as refused:
-            check_seeds(self.config(actor_rollout_ref__rollout__name=engine))
-        assert str(refused.value) == (
-            f"{ROLLOUT}.name is {engine}, but {OPTION} needs requests that take a seed; valid is vllm. "
-            f"Type: {ROLLOUT}.name=vllm, or ~{OPTION}"
-        )
-
-    @pytest.mark.parametrize(
-        ("loop", "ours"),
-        [
-            ("single_turn_agent", "grpo_ext_single_turn_agent"),
-            ("tool_agent", "grpo_ext_tool_agent"),
-            ("mine", "grpo_ext_single_turn_agent"),
-        ],
-    )
-    def test_agent_loops_that_pass_no_seed_on(self, loop: str, ours: str) -> None:
-        with pytest.raises(SettingError) as refused:
-            check_seeds(self.config(actor_rollout_ref__rollout__agent__default_agent_loop=loop))
-        assert str(refused.value) == (
-            f"{self.AGENT_LOOP} is {loop}, but {OPTION} needs an agent loop that passes seeds on; valid are "
-            f"grpo_ext_single_turn_agent, grpo_ext_tool_agent. Type: {self.AGENT_LOOP}={ours}"
-        )
-
     @pytest.mark.parametrize("names", [["single_turn_agent", None], ["mine", "mine"]])
     def test_rows_that_ask_for_such_a_loop(self, names: list[str | None], tmp_path: Path) -> None:
         """verl takes a row's loop before its default."""

@@ -237,10 +237,6 @@ class TestBeforeTraining:
         ("changes", "message"),
         [
             (
-                {"algorithm__grpo_ext__gvpo_anchor": "old"},
-                r"gvpo_anchor is old, but .* valid is ref\. Type: .*gvpo_anchor=ref, or ~algorithm",
-            ),
-            (
                 {"algorithm__grpo_ext__rewarded_responses__rewards_key": "extra_info.scores"},
                 r"rewards_key is extra_info\.scores, but .* has no such column",
             ),

@@ -109,20 +109,6 @@ def test_a_reference_that_can_follow_passes():
     ("changes", "message"),
     [
         (
-            {"actor_rollout_ref__actor__use_kl_loss": False},
-            "no reference to refresh.*Type: actor_rollout_ref.actor.use_kl_loss=true",
-        ),
-        ({"actor_rollout_ref__model__lora_rank": 8}, "with LoRA the reference is the policy without"),
-        ({"actor_rollout_ref__model__lora__rank": 8}, "with LoRA the reference is the policy without"),
-        ({"actor_rollout_ref__model__lora_adapter_path": "/a"}, "with LoRA the reference is the policy"),
-        (
-            {
-                "trainer__v1__trainer_mode": "grpo_ext_separate_async",
-                "actor_rollout_ref__hybrid_engine": False,
-            },
-            "lives in other processes.*Type: actor_rollout_ref.hybrid_engine=true",
-        ),
-        (
             {"actor_rollout_ref__ref__fsdp_config__fsdp_size": 4},
             r"fsdp_size is 4, .*whose fsdp_size is -1; .*Type: actor_rollout_ref\.ref\..*\.fsdp_size=-1$",
         ),

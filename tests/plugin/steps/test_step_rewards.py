@@ -215,13 +215,6 @@ class TestChecks:
         self.check("+algo=grpo")
         self.check("+algo=grpo_process", f"{AGENT_LOOP}=my_agent")
 
-    @pytest.mark.parametrize("name", ["single_turn_agent", "tool_agent"])
-    def test_verls_own_agent_loops_are_refused(self, name: str) -> None:
-        with pytest.raises(
-            ValueError, match=rf"default_agent_loop is {name}, .*Type: {AGENT_LOOP}=grpo_ext_{name}"
-        ):
-            self.check("+algo=grpo_process", f"{AGENT_LOOP}={name}")
-
     def test_rows_that_ask_for_verls_own_are_refused(self, tmp_path: Path) -> None:
         pandas.DataFrame({"prompt": ["a"], "agent_name": ["tool_agent"]}).to_parquet(tmp_path / "a.parquet")
         with pytest.raises(ValueError, match=r"ask for agent_name=tool_agent, and .* keeps step rewards"):

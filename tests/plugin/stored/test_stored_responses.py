@@ -30,7 +30,7 @@ from stored_rollout import (
 from torch import Tensor
 from transfer_queue.utils.serial_utils import decode, encode
 
-from grpo_verl_ext.preflight.support import check_support
+from grpo_verl_ext.preflight.tested import untested
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.config import Options
@@ -630,23 +630,6 @@ def settings(algo: str = "gvpo", **changes: Any) -> DictConfig:
         ({"source": "history", "max_age": 0}, r"max_age is 0; valid is an integer ≥ 1"),
         ({"max_age": 5}, r"max_age is 5, but .*source is data, whose responses have no age"),
         ({"key": ""}, r"key is ''; valid is a name in extra_info"),
-        ({"old_log_probs": "recorded"}, r"recorded, but the anchor of GVPO is one policy.*valid is actor"),
-        (
-            {"share": 0.5, "algorithm__rollout_correction__bypass_mode": True},
-            r"bypass_mode is true, but .*another anchor of GVPO for each response",
-        ),
-        (
-            {"share": 0.5, "algo": "dapo", "algorithm__rollout_correction__bypass_mode": True},
-            r"old_log_probs is actor, but .*bypass_mode=true takes recorded log-probs.*valid is recorded",
-        ),
-        (
-            {"share": 0.5, "actor_rollout_ref__rollout__agent__default_agent_loop": "tool_agent"},
-            r"default_agent_loop is tool_agent, but .*one turn; valid are single_turn_agent, grpo_ext_single",
-        ),
-        (
-            {"share": 0.5, "actor_rollout_ref__rollout__agent__agent_loop_manager_class": "mine.Manager"},
-            r"agent_loop_manager_class is mine\.Manager, but .*valid is null",
-        ),
         (
             {"shares": 0.5},
             r"stored_responses\.shares=0\.5 is not an option; valid are share, source, max_age",
@@ -673,26 +656,12 @@ def test_right_settings(algo: str, changes: dict[str, Any]) -> None:
     check_stored_responses(settings(algo, **changes))
 
 
-@pytest.mark.parametrize("mode", ["grpo_ext_colocate_async", "grpo_ext_separate_async"])
-def test_no_history_where_responses_are_trained_on_later_than_they_are_sampled(mode: str) -> None:
-    """Given responses have no age."""
-    history = {"share": 1, "source": "history", "max_age": 5}
-    with pytest.raises(
-        SettingError,
-        match=rf"trainer_mode is {mode}, but .*source is history.*valid is grpo_ext_sync",
-    ):
-        check_support(settings(trainer__v1__trainer_mode=mode, **history))
-    check_support(settings(share=1, trainer__v1__trainer_mode=mode))
-    check_support(settings(trainer__v1__trainer_mode=mode, **history | {"share": 0}))
-    check_support(settings(trainer__v1__trainer_mode="grpo_ext_sync", **history))
-
-
 @pytest.mark.parametrize("value", [0.5, True, "history"])
 def test_what_is_no_section_is_named_once(value: object) -> None:
     wrong = settings(algorithm__grpo_ext__stored_responses=value)
     with pytest.raises(SettingError, match=r"stored_responses is .*; valid is a section, or null"):
         check_stored_responses(wrong)
-    check_support(wrong)
+    assert not [each for each in untested(wrong) if each.check != "stored-responses"]
 
 
 def test_defaults() -> None:

@@ -331,7 +331,9 @@ def test_rejection_by_the_teachers_log_probs_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """verl takes recorded log-probs for the rollout's, and would reject what is far from the teacher."""
-    with pytest.raises(SettingError, match=r"rollout_rs is seq_mean_k1, but .*Type: .*rollout_rs=null"):
+    with pytest.raises(
+        SettingError, match=r"rollout_rs null; it is seq_mean_k1, which .*Type: .*rollout_rs=null"
+    ):
         Rollout(
             monkeypatch, tmp_path, [{"prompt": prompt} for prompt in PROMPTS],
             algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
@@ -586,7 +588,7 @@ def test_settings_without_an_effect_are_named_as_such(
     )  # fmt: skip
     said = {finding.problem.key: str(finding.problem) for finding in preflight.warnings(own.config)}
     assert "nothing reads it" in said["distillation.distillation_loss.use_task_rewards"]
-    assert "no reward counts here" in said["algorithm.use_kl_in_reward"]
+    assert "no reward counts" in said["algorithm.use_kl_in_reward"]
     assert not any("minimiser" in each for each in said.values())
 
 
@@ -594,7 +596,7 @@ def test_top_k_of_verls_distillation_is_refused_with_or_without_the_tasks_reward
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rewards in (True, False):
-        with pytest.raises(SettingError, match=r"loss_mode is forward_kl_topk, but"):
+        with pytest.raises(SettingError, match=r"loss_mode .*; it is forward_kl_topk, which"):
             distilled(
                 monkeypatch, tmp_path / str(rewards), RESPONSES,
                 distillation__distillation_loss__loss_mode="forward_kl_topk",
