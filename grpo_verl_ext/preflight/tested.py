@@ -109,10 +109,7 @@ STATISTIC = (
         "measures nothing of other responses between the updates on one rollout",
         refuse=True,
         when=policy_moves,
-        line=Line(
-            *ON_FSDP2,
-            more=f", or {Line(*_ONE_UPDATE)}",
-        ),
+        line=Line(*ON_FSDP2, more=f", or {Line(*_ONE_UPDATE)}"),
     ),
     Off(
         f"{ACTOR}.shuffle",

@@ -120,8 +120,7 @@ OTHER_REWARDS = (
         ),
     ),
     Off(
-        "algorithm.filter_groups.enable",
-        "drops prompts by one number, and the estimator learns from others",
+        "algorithm.filter_groups.enable", "drops prompts by one number, and the estimator learns from others"
     ),
 )
 """For an estimator that learns from the rewards of steps, or from several rewards."""

@@ -198,8 +198,9 @@ def test_a_check_that_fails_itself_refuses_nothing(config: Config, monkeypatch: 
     monkeypatch.setitem(preflight.CHECKS, "settings", broken)
     (message,) = advice(config(), "settings")
     assert message == (
-        "the check 'settings' of grpo_verl_ext failed itself (ZeroDivisionError: division by zero), so nothing "
-        "is known of what it looks at; the training goes on. Type: '++algorithm.grpo_ext.silence=[settings]'"
+        "the check 'settings' of grpo_verl_ext failed itself (ZeroDivisionError: division by zero), so "
+        "nothing is known of what it looks at; the training goes on. Type: "
+        "'++algorithm.grpo_ext.silence=[settings]'"
     )
 
 

@@ -97,6 +97,8 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("gvpo_distill", [*SERVED, f"{OURS}.gvpo_anchor=old"], "gvpo_distill gvpo_anchor", R),
     ("gvpo_distill", [*SERVED, f"{ROLLOUT}.temperature=0.7"], "teacher temperature", W),
     ("gvpo_distill", ["distillation.nnodes=0"], "teacher nnodes", R),
+    ("gvpo_distill", [*SERVED, f"{OURS}.watch=false"], "teacher watch", R),
+    ("gvpo_distill", [*SERVED, f"++{OURS}.teacher.source=recorded"], "teacher share", R),
     ("gmpo", [TOKENS], "gmpo rollout_rs", R),
     ("topr", [SHARE, SYNC], "topr old_log_probs", W),
     ("kimi", [RECORDED, SYNC], "kimi old_log_probs", R),

@@ -103,12 +103,7 @@ STORED_RESPONSES = Feature(
             when=catalogue.has_groups,
             line=Line(f"~{_OLD}"),
         ),
-        Off(
-            BYPASS,
-            "makes another anchor of GVPO for each response",
-            refuse=True,
-            when=catalogue.has_groups,
-        ),
+        Off(BYPASS, "makes another anchor of GVPO for each response", refuse=True, when=catalogue.has_groups),
         Off(
             KL_IN_REWARD,
             "is then the KL of the policy that wrote a response",

@@ -331,9 +331,7 @@ def test_rejection_by_the_teachers_log_probs_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """verl takes recorded log-probs for the rollout's, and would reject what is far from the teacher."""
-    with pytest.raises(
-        SettingError, match=r"rollout_rs null; it is seq_mean_k1, which .*Type: .*rollout_rs=null"
-    ):
+    with pytest.raises(SettingError, match=r"it is seq_mean_k1, which .*Type: .*rollout_rs=null"):
         Rollout(
             monkeypatch, tmp_path, [{"prompt": prompt} for prompt in PROMPTS],
             algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
@@ -480,45 +478,12 @@ def test_a_context_that_is_too_short_is_named(tmp_path: Path, monkeypatch: pytes
     ("changes", "message"),
     [
         (
-            {"distillation__enabled": False},
-            r"distillation.enabled is false, but .*anchor is teacher.*Type: distillation.enabled=true",
-        ),
-        ({"distillation__nnodes": 0}, r"distillation.nnodes is 0, but .*Type: distillation.nnodes=1"),
-        (
             {"distillation__teacher_models__teacher_model__model_path": None},
             r"model_path is null; valid is a folder.*Type: distillation.*=<folder>",
         ),
         (
-            {"algorithm__grpo_ext__gvpo_anchor": "old"},
-            r"gvpo_anchor is old, but .*has no reward.*Type: algorithm.grpo_ext.gvpo_anchor=teacher",
-        ),
-        ({"algorithm__grpo_ext__watch": False}, r"watch is false, but a teacher .*Type: .*watch=true"),
-        (
-            {"algorithm__grpo_ext__teacher": {"source": "recorded"}},
-            r"teacher.source is recorded, but .*Type: .*=server",
-        ),
-        (
-            {
-                "algorithm__grpo_ext__teacher": {"source": "recorded", "reads": "text"},
-                "algorithm__grpo_ext__stored_responses": {"source": "data", "share": 1},
-                "distillation__enabled": False,
-            },
-            r"teacher.reads is text, but .*source is recorded.*Type: ~algorithm.grpo_ext.teacher.reads",
-        ),
-        (
             {"actor_rollout_ref__actor__policy_loss__gvpo_alpha": -1},
             r"gvpo_alpha is -1; valid is a finite number ≥ 0",
-        ),
-        (
-            {"actor_rollout_ref__rollout__agent__agent_loop_manager_class": "mine.Manager"},
-            r"agent_loop_manager_class is mine.Manager, but .*Type: .*=null",
-        ),
-        (
-            {
-                "actor_rollout_ref__rollout__agent__default_agent_loop": "tool_agent",
-                "algorithm__grpo_ext__teacher": {"reads": "text"},
-            },
-            r"default_agent_loop is tool_agent, but .*one turn.*Type: .*=single_turn_agent",
         ),
         (
             {"algo": "gvpo", "algorithm__grpo_ext__teacher": {"reads": "text"}},
