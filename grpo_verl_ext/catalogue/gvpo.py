@@ -12,7 +12,7 @@ from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, Estimator, GroupLoss, MiniBatchStatistic
-from grpo_verl_ext.catalogue.requires import AtLeast, If, In, Null, Off
+from grpo_verl_ext.catalogue.requires import AtLeast, If, In, Null, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WEIGHTS, WHOLE_RESPONSES, several_policies
 from grpo_verl_ext.utils.errors import Line, SettingError
@@ -127,6 +127,13 @@ GVPO_LOSS = GroupLoss(
     unread=CLIPS,
     settings=(_check_terms,),
     requires=(
+        *refused(
+            Off(
+                BYPASS,
+                "takes the recorded log-probs of several policies, which are no common anchor of a prompt",
+                when=_has_several_old_policies,
+            )
+        ),
         WHOLE_RESPONSES,
         In(f"{ACTOR}.kl_loss_coef", (0,), f"beside GVPO's own KL {_MOVES}", when=If(f"{ACTOR}.use_kl_loss")),
         In(f"{ACTOR}.entropy_coeff", (0,), _MOVES),
@@ -141,12 +148,6 @@ GVPO_LOSS = GroupLoss(
             "drops prompts of equal rewards, at which the reference or the teacher would pull, too",
             when=_has_other_anchor,
         ),
-        Off(
-            BYPASS,
-            "takes the recorded log-probs of several policies, which are no common anchor of a prompt",
-            refuse=True,
-            when=_has_several_old_policies,
-        ),
     ),
 )
 
@@ -160,13 +161,14 @@ GVPO = Algorithm(
         sums_to_zero=True,
         one_output=ONE_OUTPUT,
         requires=(
-            In(
-                f"{ACTOR}.use_kl_loss",
-                (True,),
-                "has verl load no reference for the anchor",
-                refuse=True,
-                when=_lacks_reference,
-                line=Line(f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0"),
+            *refused(
+                In(
+                    f"{ACTOR}.use_kl_loss",
+                    (True,),
+                    "has verl load no reference for the anchor",
+                    when=_lacks_reference,
+                    line=Line(f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0"),
+                )
             ),
             Off(KL_IN_REWARD, f"beside GVPO's own KL {_MOVES}"),
             *FULL_SUPPORT,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from grpo_verl_ext.catalogue.gvpo import ANCHOR, FULL_SUPPORT, GVPO_LOSS
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
-from grpo_verl_ext.catalogue.requires import In, Off
+from grpo_verl_ext.catalogue.requires import In, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT
 
@@ -30,12 +30,7 @@ GVPO_DISTILL = Algorithm(
         needs_teacher=True,
         one_output=ONE_OUTPUT,
         requires=(
-            In(
-                ANCHOR,
-                ("teacher",),
-                "is the minimiser: without a reward nothing else is learned",
-                refuse=True,
-            ),
+            *refused(In(ANCHOR, ("teacher",), "is the minimiser: without a reward nothing else is learned")),
             Off(KL_IN_REWARD, "is computed for nothing, since no reward counts"),
             *FULL_SUPPORT,
         ),

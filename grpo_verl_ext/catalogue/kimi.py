@@ -8,7 +8,7 @@ from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.requires import In, Null, Off
+from grpo_verl_ext.catalogue.requires import In, Null, Off, refused
 from grpo_verl_ext.catalogue.weights import (
     ONE_OUTPUT,
     STORED,
@@ -54,35 +54,30 @@ KIMI = Algorithm(
         one_advantage=True,
         one_output=ONE_OUTPUT,
         unread=CLIPS,
-        requires=(
+        requires=refused(
             Null(
                 WEIGHTS,
                 "weighs tokens of a squared error with the same minimum wherever its responses come from "
                 "(arXiv 2501.12599, §2.3.2)",
-                refuse=True,
             ),
             WHOLE_RESPONSES,
             Off(
                 f"{SECTION}.mask_truncated_completions",
                 "gives truncated responses the advantage 0, by which the loss pulls them back to π_old",
-                refuse=True,
             ),
             Null(
                 f"{POLICY_LOSS}.off_policy_mask_threshold",
                 "leaves out bad responses that have moved far, which the loss is there to hold",
-                refuse=True,
             ),
             Off(
                 BYPASS,
                 f"takes old log-probs of several policies for a prompt, {_ONE_POLICY}",
-                refuse=True,
                 when=several_policies,
             ),
             In(
                 f"{STORED}.old_log_probs",
                 ("actor", None),
                 f"gives the stored responses of a prompt another π_old than the sampled ones, {_ONE_POLICY}",
-                refuse=True,
                 when=is_stored,
             ),
         ),

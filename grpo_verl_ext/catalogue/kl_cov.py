@@ -15,7 +15,7 @@ from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.clip_cov import Share
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, MiniBatchStatistic, TokenLoss
-from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES, In
+from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES, In, refused
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
@@ -89,16 +89,15 @@ KL_COV = Algorithm(
         options=KlCovOptions,
         unread=CLIPS,
         needs=MiniBatchStatistic(_largest, metric="actor/frac_cov_penalised"),
-        requires=(
+        requires=refused(
             In(
                 f"{ACTOR}.strategy",
                 STATISTIC_ENGINES,
                 "computes old and new log-probs of the first update in two passes: the gradient of KL-Cov's "
                 "penalty |log ρ| is the sign of their rounding",
-                refuse=True,
                 when=_takes_old_log_probs_of_actor,
                 line=Line(*ON_FSDP2),
-            ),
+            )
         ),
         advice={"kl-cov-updates": _advise_updates},
     ),

@@ -8,7 +8,7 @@ another.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from omegaconf import DictConfig
@@ -136,15 +136,7 @@ def Same(key: str, other: str, why: str, **more: Any) -> In:  # noqa: N802
     return _Same(key, (other,), why, line=Line(f"{key}=${{{other}}}"), words=f"as {other}", **more)
 
 
-class Trainer(In):
-    """Trainer modes; other drivers and verl's older trainers are values, too. ``Trainer(modes, why)``.
-
-    A mode that neither verl nor this package has is its author's, and nothing is said of it.
-    """
-
-    def __init__(self, modes: tuple[str, ...], why: str, **more: Any) -> None:
-        super().__init__(MODE, modes, why, **more)
-
+class _Trainer(In):
     def value(self, config: DictConfig) -> str:
         """Return what a training has."""
         return trainer_of(config)
@@ -161,6 +153,19 @@ class Trainer(In):
         if trainer.startswith("verl."):
             return self.line or f"python3 -m verl.trainer.main_ppo … {MODE}={ours}"
         return self.line or Line(*["trainer.use_v1=true"] * (trainer == V0), f"{MODE}={ours}")
+
+
+def Trainer(modes: tuple[str, ...], why: str, **more: Any) -> In:  # noqa: N802
+    """Return the row of trainer modes, beside which other drivers and verl's older trainers are values, too.
+
+    A mode that neither verl nor this package has is its author's, and nothing is said of it.
+    """
+    return _Trainer(MODE, modes, why, **more)
+
+
+def refused(*rows: In) -> tuple[In, ...]:
+    """Return the rows, of which other values are refused."""
+    return tuple(replace(row, refuse=True) for row in rows)
 
 
 def trainer_of(config: DictConfig) -> str:

@@ -15,6 +15,7 @@ from grpo_verl_ext.catalogue.requires import (
     OUR_MODES,
     VERLS_MODES,
     AtLeast,
+    Condition,
     If,
     In,
     NoneWith,
@@ -22,6 +23,7 @@ from grpo_verl_ext.catalogue.requires import (
     Off,
     Same,
     Trainer,
+    refused,
 )
 from grpo_verl_ext.catalogue.verls import BYPASS_LOSS
 from grpo_verl_ext.preflight.training import driver
@@ -101,38 +103,40 @@ def _has_option(name: str, value: object) -> If:
     return If(f"algorithm.grpo_ext.{name}", (value,))
 
 
-STATISTIC = (
-    Trainer(OUR_MODES, "does not tell the loss of other responses in the mini-batch", refuse=True),
+STATISTIC = refused(
+    Trainer(OUR_MODES, "does not tell the loss of other responses in the mini-batch"),
     In(
         _STRATEGY,
         STATISTIC_ENGINES,
         "measures nothing of other responses between the updates on one rollout",
-        refuse=True,
         when=policy_moves,
         line=Line(*ON_FSDP2, more=f", or {Line(*_ONE_UPDATE)}"),
     ),
     Off(
         f"{ACTOR}.shuffle",
         "has each rank shuffle the rows that one optimizer step needs together",
-        refuse=True,
         when=If(MODE, OUR_MODES),
     ),
     NoneWith(
         f"{DISTILLATION}.loss_mode",
         "forward_kl_topk",
         "has verl call the loss for the logits, too, where nothing is known of other responses",
-        refuse=True,
         when=_asks_top_tokens,
         line=Line(f"{DISTILLATION}.loss_mode=k3"),
     ),
 )
 """What a loss that needs a statistic of the mini-batch was tested with."""
 
+
+def _shared(name: str, used: Condition, *rows: In) -> Feature:
+    return Feature(name=name, used=used, requires=rows)
+
+
 SHARED = (
-    Feature(
-        name="engine",
-        used=catalogue.knows,
-        requires=tuple(
+    _shared(
+        "engine",
+        catalogue.knows,
+        *(
             In(
                 _STRATEGY,
                 (engine,),
@@ -144,104 +148,90 @@ SHARED = (
             for engine, name in (("megatron", "Mcore"), ("veomni", "VeOmni"), ("torchtitan", "TorchTitan"))
         ),
     ),
-    Feature(
-        name="groups",
-        used=_counts_prompts,
-        requires=(
-            Same(
-                f"{ACTOR}.rollout_n",
-                f"{ROLLOUT}.n",
-                "is not the number of responses, by which the loss counts the prompts",
-                refuse=True,
+    _shared(
+        "groups",
+        _counts_prompts,
+        Same(
+            f"{ACTOR}.rollout_n",
+            f"{ROLLOUT}.n",
+            "is not the number of responses, by which the loss counts the prompts",
+            refuse=True,
+        ),
+    ),
+    _shared(
+        "rollout-correction", catalogue.knows, _by_verls_loss("rollout_is"), _by_verls_loss("rollout_rs")
+    ),
+    _shared(
+        "distillation",
+        catalogue.knows,
+        In(
+            f"{DISTILLATION}.use_task_rewards",
+            (True, None),
+            "makes the distillation the whole loss: the algorithm does nothing",
+            refuse=True,
+            when=_distils,
+        ),
+    ),
+    _shared(
+        "dynamic-sampling",
+        If(_FILTER),
+        Trainer(
+            (*OUR_MODES, *VERLS_MODES),
+            "reads no algorithm.filter_groups: every prompt would be trained on",
+            refuse=True,
+            when=_is_ours,
+        ),
+        Null(
+            f"{_SAMPLER}.path",
+            "is left the dynamic sampling by verl, and need not read algorithm.filter_groups",
+            when=If(f"{_SAMPLER}.name"),
+            line=Line(f"{_SAMPLER}.path=null", more=f", or {_FILTER}=false"),
+        ),
+    ),
+    _shared(
+        "batch-scale",
+        _has_option("scale_rewards", "batch"),
+        Off(_FILTER, "changes the batch by whose standard deviation advantages are divided"),
+    ),
+    _shared(
+        "mask-truncated",
+        _has_option("mask_truncated_completions", True),
+        NoneWith(
+            f"{CORRECTION}.rollout_rs",
+            "token",
+            "may reject the last token of a response, by which a truncated one is known",
+            refuse=True,
+            when=_is_ours,
+            line=Line(
+                f"{CORRECTION}.rollout_rs=null",
+                more=", or algorithm.grpo_ext.mask_truncated_completions=false",
             ),
         ),
     ),
-    Feature(
-        name="rollout-correction",
-        used=catalogue.knows,
-        requires=(_by_verls_loss("rollout_is"), _by_verls_loss("rollout_rs")),
-    ),
-    Feature(
-        name="distillation",
-        used=catalogue.knows,
-        requires=(
-            In(
-                f"{DISTILLATION}.use_task_rewards",
-                (True, None),
-                "makes the distillation the whole loss: the algorithm does nothing",
-                refuse=True,
-                when=_distils,
-            ),
+    _shared(
+        "group-size",
+        _is_ours,
+        AtLeast(
+            f"{ROLLOUT}.n",
+            2,
+            "leaves a response nothing to be compared with: every advantage would be 0",
+            refuse=True,
+            line=Line(f"{ROLLOUT}.n=8"),
+        ),
+        Off(
+            f"{ROLLOUT}.full_determinism",
+            "gives the responses to a prompt the same seed: they are one text, and every advantage is 0",
+            refuse=True,
+            when=_is_seeded_alike,
         ),
     ),
-    Feature(
-        name="dynamic-sampling",
-        used=If(_FILTER),
-        requires=(
-            Trainer(
-                (*OUR_MODES, *VERLS_MODES),
-                "reads no algorithm.filter_groups: every prompt would be trained on",
-                refuse=True,
-                when=_is_ours,
-            ),
-            Null(
-                f"{_SAMPLER}.path",
-                "is left the dynamic sampling by verl, and need not read algorithm.filter_groups",
-                when=If(f"{_SAMPLER}.name"),
-                line=Line(f"{_SAMPLER}.path=null", more=f", or {_FILTER}=false"),
-            ),
-        ),
-    ),
-    Feature(
-        name="batch-scale",
-        used=_has_option("scale_rewards", "batch"),
-        requires=(Off(_FILTER, "changes the batch by whose standard deviation advantages are divided"),),
-    ),
-    Feature(
-        name="mask-truncated",
-        used=_has_option("mask_truncated_completions", True),
-        requires=(
-            NoneWith(
-                f"{CORRECTION}.rollout_rs",
-                "token",
-                "may reject the last token of a response, by which a truncated one is known",
-                refuse=True,
-                when=_is_ours,
-                line=Line(
-                    f"{CORRECTION}.rollout_rs=null",
-                    more=", or algorithm.grpo_ext.mask_truncated_completions=false",
-                ),
-            ),
-        ),
-    ),
-    Feature(
-        name="group-size",
-        used=_is_ours,
-        requires=(
-            AtLeast(
-                f"{ROLLOUT}.n",
-                2,
-                "leaves a response nothing to be compared with: every advantage would be 0",
-                refuse=True,
-                line=Line(f"{ROLLOUT}.n=8"),
-            ),
-            Off(
-                f"{ROLLOUT}.full_determinism",
-                "gives the responses to a prompt the same seed: they are one text, and every advantage is 0",
-                refuse=True,
-                when=_is_seeded_alike,
-            ),
-        ),
-    ),
-    Feature(
-        name="pf-ppo",
-        used=_resamples,
-        requires=(
-            Off(
-                "algorithm.use_pf_ppo",
-                "gives a response the advantage of another, drawn by its reward",
-                refuse=True,
-            ),
+    _shared(
+        "pf-ppo",
+        _resamples,
+        Off(
+            "algorithm.use_pf_ppo",
+            "gives a response the advantage of another, drawn by its reward",
+            refuse=True,
         ),
     ),
 )
@@ -252,7 +242,9 @@ def needs(config: DictConfig) -> Iterator[tuple[str, tuple[In, ...]]]:
     """Yield name and rows of each feature that a training uses, of its estimator and of its loss."""
     yield from ((each.name, each.requires) for each in (*SHARED, *all_features()) if each.used(config))
     if catalogue.knows(config):
-        yield from map(_of_record, filter(None, (catalogue.estimator_of(config), catalogue.loss_of(config))))
+        for record in (catalogue.estimator_of(config), catalogue.loss_of(config)):
+            if record is not None:
+                yield _of_record(record)
 
 
 def all_needs() -> Iterator[tuple[str, tuple[In, ...]]]:

@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.record import Advice, Checks
-from grpo_verl_ext.catalogue.requires import Condition, In, Off
+from grpo_verl_ext.catalogue.requires import Condition, In, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD, ON_KL_IN_LOSS, PUNISHES, overlong_punishment
 from grpo_verl_ext.utils.errors import Line
 from grpo_verl_ext.utils.keys import SECTION, setting
@@ -99,24 +99,19 @@ _MANAGER = "reward.reward_manager.name"
 _UNREAD = "the reward of whole responses, which the estimator does not read"
 
 OTHER_REWARDS = (
-    Off(
-        KL_IN_REWARD,
-        f"is subtracted from {_UNREAD}",
-        refuse=True,
-        when=_takes_kl_off_rewards,
-        line=ON_KL_IN_LOSS,
-    ),
-    Off(PUNISHES, f"is added to {_UNREAD}", refuse=True, when=overlong_punishment),
-    In(
-        _MANAGER,
-        ("naive",),
-        f"adds the models' scores to {_UNREAD}",
-        refuse=True,
-        when=_scores_responses,
-        line=Line(
-            f"{_MANAGER}=naive",
-            without=(f"{SECTION}.reward_model", f"{SECTION}.reward_models"),
-            more=f", or ++{SECTION}.reward_model.weight=0",
+    *refused(
+        Off(KL_IN_REWARD, f"is subtracted from {_UNREAD}", when=_takes_kl_off_rewards, line=ON_KL_IN_LOSS),
+        Off(PUNISHES, f"is added to {_UNREAD}", when=overlong_punishment),
+        In(
+            _MANAGER,
+            ("naive",),
+            f"adds the models' scores to {_UNREAD}",
+            when=_scores_responses,
+            line=Line(
+                f"{_MANAGER}=naive",
+                without=(f"{SECTION}.reward_model", f"{SECTION}.reward_models"),
+                more=f", or ++{SECTION}.reward_model.weight=0",
+            ),
         ),
     ),
     Off(

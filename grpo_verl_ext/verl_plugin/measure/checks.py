@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Trainer
+from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Trainer, refused
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ROLLOUT, SECTION
 from grpo_verl_ext.verl_plugin.batch.agent_names import check_loops_of_data
@@ -104,14 +104,13 @@ def check_seeds(config: DictConfig) -> None:
         check_loops_of_data(config, None, why, f"~{SEED_REQUESTS}")
 
 
-_MEASURED = (
-    Trainer(OUR_MODES, "does not measure the responses", refuse=True),
+_MEASURED = refused(
+    Trainer(OUR_MODES, "does not measure the responses"),
     *(
         NoneWith(
             f"{ACTOR}.{engine}.router_replay.mode",
             "R3",
             "replays the experts of a rollout, and these responses have none",
-            refuse=True,
             when=If(f"{ACTOR}.strategy", (engine,)),
             line=Line(f"{ACTOR}.{engine}.router_replay.mode=disabled"),
         )
@@ -132,11 +131,12 @@ REWARDED_MEASUREMENT = Feature(
     used=has_option("rewarded_responses"),
     requires=(
         *_MEASURED,
-        In(
-            f"{SECTION}.gvpo_anchor",
-            ("ref",),
-            "is not the reference, around which GVPO's minimiser is measured",
-            refuse=True,
+        *refused(
+            In(
+                f"{SECTION}.gvpo_anchor",
+                ("ref",),
+                "is not the reference, around which GVPO's minimiser is measured",
+            )
         ),
     ),
     checks={"rewarded-responses": check_rewarded_responses},
@@ -147,14 +147,13 @@ TRAINING_REWARDS = Feature(trainer="measure.training_rewards:TrainingRewardMixin
 REQUEST_SEEDS = Feature(
     name="seeds",
     used=has_option("seed_requests"),
-    requires=(
+    requires=refused(
         Trainer(
             ("grpo_ext_sync", "sync"),
             "numbers no responses, or draws the same random numbers again for an interrupted one",
-            refuse=True,
         ),
-        In(f"{ROLLOUT}.name", ("vllm",), "has requests that take no seed, or was not tested", refuse=True),
-        In(AGENT_LOOP, tuple(AGENT_LOOPS.values()), "passes no seeds on", refuse=True),
+        In(f"{ROLLOUT}.name", ("vllm",), "has requests that take no seed, or was not tested"),
+        In(AGENT_LOOP, tuple(AGENT_LOOPS.values()), "passes no seeds on"),
     ),
     checks={"seeds": check_seeds},
 )

@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES
-from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, Null, Trainer
+from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, Null, Trainer, refused
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, MODE, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import Options
@@ -92,30 +92,22 @@ _WITHOUT = Line(f"~{_KEY}")
 REFERENCE_REFRESH = Feature(
     name="reference",
     used=has_option("ref_model_sync_steps"),
-    requires=(
-        Trainer(OUR_MODES, "never refreshes the reference", refuse=True),
+    requires=refused(
+        Trainer(OUR_MODES, "never refreshes the reference"),
         In(
             f"{ACTOR}.strategy",
             STATISTIC_ENGINES,
             "has a reference that cannot follow the policy",
-            refuse=True,
             line=Line(*ON_FSDP2, more=f", or ~{_KEY}"),
         ),
-        In(
-            f"{ACTOR}.use_kl_loss",
-            (True,),
-            "leaves no reference to refresh",
-            refuse=True,
-            when=_lacks_reference,
-        ),
-        In("actor_rollout_ref.model.lora_rank", (0, None), _ADAPTER, refuse=True, line=_WITHOUT),
-        In("actor_rollout_ref.model.lora.rank", (0, None), _ADAPTER, refuse=True, line=_WITHOUT),
-        Null("actor_rollout_ref.model.lora_adapter_path", _ADAPTER, refuse=True, line=_WITHOUT),
+        In(f"{ACTOR}.use_kl_loss", (True,), "leaves no reference to refresh", when=_lacks_reference),
+        In("actor_rollout_ref.model.lora_rank", (0, None), _ADAPTER, line=_WITHOUT),
+        In("actor_rollout_ref.model.lora.rank", (0, None), _ADAPTER, line=_WITHOUT),
+        Null("actor_rollout_ref.model.lora_adapter_path", _ADAPTER, line=_WITHOUT),
         In(
             "actor_rollout_ref.hybrid_engine",
             (True, None),
             "has the reference in other processes than the policy",
-            refuse=True,
             when=If(MODE, ("grpo_ext_separate_async",)),
         ),
     ),

@@ -6,7 +6,7 @@ from numbers import Real
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.requires import OUR_MODES, In, Trainer
+from grpo_verl_ext.catalogue.requires import OUR_MODES, In, Trainer, refused
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
@@ -104,12 +104,13 @@ SEVERAL_REWARDS = Feature(
     name="several-rewards",
     used=catalogue.learns_from_several_rewards,
     requires=(
-        Trainer(OUR_MODES, "shows the estimator the sum of the rewards alone", refuse=True),
-        In(
-            f"{SECTION}.scale_rewards",
-            ("group", None),
-            "is not each reward's standard deviation in the group, by which GDPO divides (arXiv 2601.05242)",
-            refuse=True,
+        *refused(
+            Trainer(OUR_MODES, "shows the estimator the sum of the rewards alone"),
+            In(
+                f"{SECTION}.scale_rewards",
+                ("group", None),
+                "is not the reward's standard deviation in the group, by which GDPO divides (arXiv 2601.05242)",
+            ),
         ),
         *OTHER_REWARDS,
     ),

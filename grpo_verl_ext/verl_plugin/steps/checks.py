@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
 from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
-from grpo_verl_ext.catalogue.requires import OUR_MODES, NoneWith, Trainer
+from grpo_verl_ext.catalogue.requires import OUR_MODES, NoneWith, Trainer, refused
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import AGENT_LOOP, LOSS, SECTION, setting
@@ -137,10 +137,12 @@ STEP_REWARDS = Feature(
     name="steps",
     used=catalogue.learns_from_steps,
     requires=(
-        Trainer(OUR_MODES, "does not show the estimator the steps", refuse=True),
-        *(
-            NoneWith(AGENT_LOOP, verls, "drops step rewards", refuse=True, line=Line(f"{AGENT_LOOP}={ours}"))
-            for verls, ours in AGENT_LOOPS.items()
+        *refused(
+            Trainer(OUR_MODES, "does not show the estimator the steps"),
+            *(
+                NoneWith(AGENT_LOOP, verls, "drops step rewards", line=Line(f"{AGENT_LOOP}={ours}"))
+                for verls, ours in AGENT_LOOPS.items()
+            ),
         ),
         *OTHER_REWARDS,
     ),

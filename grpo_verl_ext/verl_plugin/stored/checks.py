@@ -6,7 +6,7 @@ The trainer checks the responses themselves.
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.requires import OUR_MODES, In, Off, Trainer
+from grpo_verl_ext.catalogue.requires import OUR_MODES, In, Off, Trainer, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD, ON_KL_IN_LOSS
 from grpo_verl_ext.catalogue.weights import is_stored
 from grpo_verl_ext.utils.errors import Line, SettingError
@@ -76,13 +76,12 @@ def check_stored_responses(config: DictConfig) -> None:
 STORED_RESPONSES = Feature(
     name="stored-responses",
     used=has_option("stored_responses"),
-    requires=(
-        Trainer(OUR_MODES, "takes no stored responses", refuse=True),
+    requires=refused(
+        Trainer(OUR_MODES, "takes no stored responses"),
         Trainer(
             ("grpo_ext_sync",),
             "trains on a response in a later step than the one that sampled it: its age would be too small, "
             "and its log-probs those of another policy",
-            refuse=True,
             when=_keeps_history,
         ),
         SINGLE_TURN,
@@ -91,7 +90,6 @@ STORED_RESPONSES = Feature(
             _OLD,
             ("recorded",),
             "has none of the log-probs that bypass mode takes for old ones",
-            refuse=True,
             when=_bypasses_unrecorded,
             line=Line(f"++{_OLD}=recorded", more=f", or {BYPASS}=false"),
         ),
@@ -99,15 +97,13 @@ STORED_RESPONSES = Feature(
             _OLD,
             ("actor", None),
             "makes another anchor of GVPO for each response",
-            refuse=True,
             when=catalogue.has_groups,
             line=Line(f"~{_OLD}"),
         ),
-        Off(BYPASS, "makes another anchor of GVPO for each response", refuse=True, when=catalogue.has_groups),
+        Off(BYPASS, "makes another anchor of GVPO for each response", when=catalogue.has_groups),
         Off(
             KL_IN_REWARD,
             "is then the KL of the policy that wrote a response",
-            refuse=True,
             when=_takes_recorded_kl,
             line=ON_KL_IN_LOSS,
         ),

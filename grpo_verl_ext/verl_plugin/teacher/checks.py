@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, In, Null, Off, Trainer
+from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, In, Null, Off, Trainer, refused
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import CORRECTION, DISTILLATION, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import Options, written
@@ -98,47 +98,44 @@ TEACHER = Feature(
     name="teacher",
     used=has_teacher,
     requires=(
-        Trainer(OUR_MODES, "does not put the teacher's log-probs into the targets", refuse=True),
-        In(f"{_STORED}.source", ("data", None), _SAMPLED, refuse=True, when=_reads_recorded, line=_ON_DATA),
-        In(f"{_STORED}.share", (1,), _SAMPLED, refuse=True, when=_reads_recorded, line=_ON_DATA),
-        Off(_ENABLED, "starts servers that nothing asks", refuse=True, when=_reads_recorded),
-        *(
+        *refused(
+            Trainer(OUR_MODES, "does not put the teacher's log-probs into the targets"),
+            In(f"{_STORED}.source", ("data", None), _SAMPLED, when=_reads_recorded, line=_ON_DATA),
+            In(f"{_STORED}.share", (1,), _SAMPLED, when=_reads_recorded, line=_ON_DATA),
+            Off(_ENABLED, "starts servers that nothing asks", when=_reads_recorded),
+            *(
+                Null(
+                    f"{_KEY}.{name}",
+                    "is about a server, and nothing asks one",
+                    when=_reads_recorded,
+                    line=Line(f"~{_KEY}.{name}"),
+                )
+                for name in ("reads", "timeout", "retries")
+            ),
             Null(
-                f"{_KEY}.{name}",
-                "is about a server, and nothing asks one",
-                refuse=True,
+                f"{CORRECTION}.rollout_rs",
+                "takes the teacher's log-probs for those of the rollout, and rejects what is far from it",
                 when=_reads_recorded,
-                line=Line(f"~{_KEY}.{name}"),
-            )
-            for name in ("reads", "timeout", "retries")
-        ),
-        Null(
-            f"{CORRECTION}.rollout_rs",
-            "takes the teacher's log-probs for those of the rollout, and rejects what is far from it",
-            refuse=True,
-            when=_reads_recorded,
-        ),
-        In(
-            _ENABLED,
-            (True,),
-            "starts no teacher",
-            refuse=True,
-            when=_asks_server,
-            line=f"{_ENABLED}=true {_MODELS}.teacher_model.model_path=<folder> distillation.nnodes=1",
-        ),
-        AtLeast(
-            "distillation.nnodes",
-            1,
-            "leaves the teacher without accelerators of its own",
-            refuse=True,
-            when=_asks_server,
-        ),
-        In(
-            f"{SECTION}.watch",
-            (True, None),
-            "lets verl go on with what is left when a teacher fails",
-            refuse=True,
-            when=_asks_server,
+            ),
+            In(
+                _ENABLED,
+                (True,),
+                "starts no teacher",
+                when=_asks_server,
+                line=f"{_ENABLED}=true {_MODELS}.teacher_model.model_path=<folder> distillation.nnodes=1",
+            ),
+            AtLeast(
+                "distillation.nnodes",
+                1,
+                "leaves the teacher without accelerators of its own",
+                when=_asks_server,
+            ),
+            In(
+                f"{SECTION}.watch",
+                (True, None),
+                "lets verl go on with what is left when a teacher fails",
+                when=_asks_server,
+            ),
         ),
         replace(VERLS_MANAGER, when=_asks_server),
         replace(SINGLE_TURN, when=_reads_text),
