@@ -239,12 +239,16 @@ SHARED = (
 
 
 def needs(config: DictConfig) -> Iterator[tuple[str, tuple[In, ...]]]:
-    """Yield name and rows of each feature that a training uses, of its estimator and of its loss."""
+    """Yield name and rows of each feature that a training uses, of its estimator and of its loss.
+
+    A training with a loss of verl's and nothing of this package is refused nothing.
+    """
     yield from ((each.name, each.requires) for each in (*SHARED, *all_features()) if each.used(config))
-    if catalogue.knows(config):
-        for record in (catalogue.estimator_of(config), catalogue.loss_of(config)):
-            if record is not None:
-                yield _of_record(record)
+    is_known = catalogue.knows(config)
+    for record in (catalogue.estimator_of(config), catalogue.loss_of(config)):
+        if record is not None:
+            name, rows = _of_record(record)
+            yield name, tuple(row for row in rows if is_known or not row.refuse)
 
 
 def all_needs() -> Iterator[tuple[str, tuple[In, ...]]]:

@@ -303,7 +303,7 @@ WRONG = {
         [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"],
         "verls-aggregation",
     ),
-    "CISPO with a lower bound": ("cispo", [f"{ACTOR}.clip_ratio_low=0.2"], "verls-losses"),
+    "CISPO with a lower bound": ("cispo", [f"{ACTOR}.clip_ratio_low=0.2"], "cispo"),
     "GMPO averaged over tokens": ("gmpo", [f"{ACTOR}.loss_agg_mode=token-mean"], "settings"),
     "a mask that GVPO does not read": (
         "gvpo",

@@ -4,6 +4,7 @@ They are the measurements of wanted and of rewarded responses, the metrics of tr
 of requests. The trainer checks the rows of the files.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,36 +25,22 @@ from grpo_verl_ext.verl_plugin.features import Feature, has_option
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
 
 
-def check_gold_responses(config: DictConfig) -> None:
-    """Refuse files without the wanted responses, where this process sees them.
+def _check_files(section: str, names: tuple[str, ...], config: DictConfig) -> None:
+    """Refuse files without what is measured, where this process sees them.
 
     Raises:
         SettingError: the first wrong setting.
     """
-    options = Options.from_config(config.algorithm).gold_responses
-    if options is not None:
-        _check_files(config, options.names, GOLD_RESPONSES, {"response_key": options.response_key})
-
-
-def check_rewarded_responses(config: DictConfig) -> None:
-    """Refuse files without responses or rewards, where this process sees them.
-
-    Raises:
-        SettingError: the first wrong setting.
-    """
-    options = Options.from_config(config.algorithm).rewarded_responses
-    if options is not None:
-        keys = {name: getattr(options, name) for name in ("responses_key", "rewards_key")}
-        _check_files(config, options.names, REWARDED_RESPONSES, keys)
-
-
-def _check_files(config: DictConfig, names: list[str], section: str, keys: dict[str, str]) -> None:
-    if (config.data.get("custom_cls") or {}).get("path"):
-        return  # its files may be anything
-    for name in names:
-        file = home_resolved(name)
+    options = getattr(Options.from_config(config.algorithm), section.rpartition(".")[2])
+    if options is None or (config.data.get("custom_cls") or {}).get("path"):
+        return  # a class of the user's may read anything
+    for file in map(home_resolved, options.names):
         if file.suffix == ".parquet" and file.is_file():
-            _check_file(file, section, keys)
+            _check_file(file, section, {name: getattr(options, name) for name in names})
+
+
+check_gold_responses = partial(_check_files, GOLD_RESPONSES, ("response_key",))
+check_rewarded_responses = partial(_check_files, REWARDED_RESPONSES, ("responses_key", "rewards_key"))
 
 
 def _check_file(file: Path, section: str, keys: dict[str, str]) -> None:

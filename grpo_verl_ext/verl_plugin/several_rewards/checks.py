@@ -35,20 +35,10 @@ def check_rewards(config: DictConfig) -> None:
             valid="two or more different names that the reward function returns beside its score",
             fix=Line(f"{_KEYS}=[correctness,format]", more=", or for one reward: +algo=grpo"),
         )
-    _check_weights(names, setting(config, _WEIGHTS))
-
-
-def _names(config: DictConfig) -> list[str]:
-    given = setting(config, _KEYS, [])
-    return [given] if isinstance(given, str) else list(given)
-
-
-def _check_weights(names: list[str], weights: object) -> None:
-    if weights is None:
-        return
+    weights = setting(config, _WEIGHTS)
     given = list(weights) if hasattr(weights, "__iter__") else [weights]
     numbers = all(isinstance(each, Real) and math.isfinite(each) for each in given)
-    if len(given) != len(names) or not numbers or not any(given):
+    if weights is not None and (len(given) != len(names) or not numbers or not any(given)):
         raise SettingError(
             _WEIGHTS,
             given,
@@ -56,6 +46,11 @@ def _check_weights(names: list[str], weights: object) -> None:
             valid=f"{len(names)} finite numbers, not all 0, or null",
             fix=Line(f"{_WEIGHTS}=[{','.join(['1.0'] * len(names))}]"),
         )
+
+
+def _names(config: DictConfig) -> list[str]:
+    given = setting(config, _KEYS, [])
+    return [given] if isinstance(given, str) else list(given)
 
 
 def check_reported_rewards(config: DictConfig) -> None:
@@ -72,7 +67,16 @@ def check_reported_rewards(config: DictConfig) -> None:
     is_naive = setting(config, "reward.reward_manager.name") == "naive"
     reported = weighted_sum.reported_names(function) if is_naive else None
     if reported is not None and not {*names} <= {*reported}:
-        raise _not_reported(names, reported)
+        kept = [name for name in names if name in reported]
+        typed = [*kept, *(name for name in reported if name not in kept)][: len(names)]
+        raise SettingError(
+            _KEYS,
+            names,
+            why=f"the reward function {weighted_sum.__name__} reports no "
+            f"{' or '.join(name for name in names if name not in reported)} with these reward_kwargs",
+            valid=reported,
+            fix=Line(f"{_KEYS}=[{','.join(typed)}]"),
+        )
     served = bool(setting(config, "reward.reward_model.enable"))
     missing = [name for name in names if served or name not in _REPORTED_BY_VERLS]
     if function.path is None and (is_naive or served) and missing:
@@ -87,19 +91,6 @@ def check_reported_rewards(config: DictConfig) -> None:
         )
 
 
-def _not_reported(names: list[str], reported: list[str]) -> SettingError:
-    kept = [name for name in names if name in reported]
-    typed = [*kept, *(name for name in reported if name not in kept)][: len(names)]
-    return SettingError(
-        _KEYS,
-        names,
-        why=f"the reward function {weighted_sum.__name__} reports no "
-        f"{' or '.join(name for name in names if name not in reported)} with these reward_kwargs",
-        valid=reported,
-        fix=Line(f"{_KEYS}=[{','.join(typed)}]"),
-    )
-
-
 SEVERAL_REWARDS = Feature(
     name="several-rewards",
     used=catalogue.learns_from_several_rewards,
@@ -109,7 +100,7 @@ SEVERAL_REWARDS = Feature(
             In(
                 f"{SECTION}.scale_rewards",
                 ("group", None),
-                "is not the reward's standard deviation in the group, by which GDPO divides (arXiv 2601.05242)",
+                "is not a reward's standard deviation in the group, by which GDPO divides (arXiv 2601.05242)",
             ),
         ),
         *OTHER_REWARDS,

@@ -14,7 +14,7 @@ from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import AGENT_LOOP, LOSS, SECTION, setting
 from grpo_verl_ext.verl_plugin.batch.agent_names import check_loops_of_data
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, REWARD_MANAGER, Options, StepRewardModelOptions
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, REWARD_MANAGER, Options
 from grpo_verl_ext.verl_plugin.features import OTHER_REWARDS, Feature
 from grpo_verl_ext.verl_plugin.model_files import check_head
 
@@ -73,9 +73,12 @@ def check_step_reward_model(config: DictConfig) -> None:
         SettingError: one of these.
     """
     check_step_use(config)
-    options = Options.from_config(config.algorithm).step_reward_model
+    options, key = Options.from_config(config.algorithm).step_reward_model, f"{_STEP_SECTION}.path"
+    what = "token classifier with two outputs"
     if options is not None:
-        _check_model(options)
+        if options.path is None:
+            raise SettingError(key, None, valid=f"a {what}", fix=f"+{key}=<folder>")
+        check_head(options.path, key=key, head="ForTokenClassification", outputs=2, what=what)
 
 
 def check_step_use(config: DictConfig) -> None:
@@ -85,25 +88,16 @@ def check_step_use(config: DictConfig) -> None:
         SettingError: the estimator reads no steps, or the reward function returns none.
     """
     options = Options.from_config(config.algorithm)
-    if options.step_reward_model is not None:
-        _check_estimator(config)
-        _check_step_ends(config, options)
-
-
-def _check_estimator(config: DictConfig) -> None:
-    estimator = config.algorithm.adv_estimator
+    if options.step_reward_model is None:
+        return
     if not catalogue.learns_from_steps(config):
         raise SettingError(
             "algorithm.adv_estimator",
-            estimator,
+            config.algorithm.adv_estimator,
             why=f"{_STEP_SECTION} is set, and this estimator reads no step rewards",
             valid=GRPO_PROCESS.estimator.name,
             fix=Line(f"+algo={GRPO_PROCESS.name}"),
         )
-
-
-def _check_step_ends(config: DictConfig, options: Options) -> None:
-    """The model scores the steps whose ends the reward function returns."""
     needed = f"{_STEP_SECTION} needs the step_ends of a reward function"
     _check_function(config, needed)
     if options.reward_model is not None and not options.reward_model.rule_weight:
@@ -124,13 +118,6 @@ def _check_function(config: DictConfig, needed: str) -> None:
     if function.path == f"pkg://{weighted_sum.__name__}" and not written:
         name = f"{key}.reward_kwargs.step_rewards"
         raise SettingError(name, written, why=needed, valid="true", fix=Line(f"++{name}=true"))
-
-
-def _check_model(options: StepRewardModelOptions) -> None:
-    key, what = f"{_STEP_SECTION}.path", "token classifier with two outputs"
-    if options.path is None:
-        raise SettingError(key, None, valid=f"a {what}", fix=f"+{key}=<folder>")
-    check_head(options.path, key=key, head="ForTokenClassification", outputs=2, what=what)
 
 
 STEP_REWARDS = Feature(
