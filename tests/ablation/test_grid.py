@@ -159,7 +159,7 @@ def test_what_verl_would_refuse_names_the_run(written, plugin) -> None:
 def test_what_the_driver_would_refuse_names_the_run(written, plugin) -> None:
     grid = read_grid(written(), ["base=[+platform=cpu,actor_rollout_ref.rollout.n=1]"])
     configs = compose_runs(runs_of(grid), plugin)
-    with pytest.raises(AblationError, match=r"grpo-low/seed-3: actor_rollout_ref\.rollout\.n is 1, but"):
+    with pytest.raises(AblationError, match=r"grpo-low/seed-3: group-size is tested with .*n ≥ 2; it is 1"):
         check_runs(configs, plugin)
 
 

@@ -31,7 +31,8 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.utils.losses import ppo_loss
 
-from grpo_verl_ext import preflight, trainer_modes
+from grpo_verl_ext import preflight
+from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 

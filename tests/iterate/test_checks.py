@@ -79,7 +79,7 @@ def test_what_verl_would_refuse(tmp_path: Path) -> None:
 
 def test_what_the_driver_would_refuse(tmp_path: Path) -> None:
     wrong = settings(tmp_path, "+platform=cpu", "actor_rollout_ref.rollout.n=1")
-    with pytest.raises(IterateError, match=r"policy\.overrides: actor_rollout_ref\.rollout\.n is 1, but"):
+    with pytest.raises(IterateError, match=r"policy\.overrides: group-size is tested with .*n ≥ 2; it is 1"):
         checked_rule(wrong, compose_rounds(wrong))
 
 

@@ -405,5 +405,5 @@ def test_a_run_that_only_validates_is_refused_nothing_of_updates() -> None:
     assert {"gvpo", "group-size"} <= errors[0]
     assert not {"gvpo", "group-size"} & errors[1]
     silent = [*wrong, "trainer.val_only=true", "trainer.val_before_train=false"]  # which trains
-    with pytest.raises(ValueError, match="trainer_mode"):
+    with pytest.raises(ValueError, match="group-size"):
         preflight.check_training(composed(silent))

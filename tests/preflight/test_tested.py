@@ -77,6 +77,8 @@ ALONE = ["distillation.enabled=true", "distillation.distillation_loss.use_task_r
 OVERLONG = ["reward.reward_manager.name=dapo", "++reward.reward_kwargs.overlong_buffer_cfg.enable=true"]
 MODELS = ["reward.reward_manager.name=rule_and_model", "reward.reward_model.enable=true"]
 SERVED = ["distillation.teacher_models.teacher_model.model_path=m", "distillation.nnodes=1"]
+RECORDED_TEACHER = [f"++{OURS}.teacher.source=recorded", f"++{OURS}.stored_responses={{share: 1}}"]
+RECORDED_TEACHER += ["distillation.enabled=false"]
 R, W = Severity.ERROR, Severity.WARNING
 
 MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
@@ -97,8 +99,12 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("gvpo_distill", [*SERVED, f"{OURS}.gvpo_anchor=old"], "gvpo_distill gvpo_anchor", R),
     ("gvpo_distill", [*SERVED, f"{ROLLOUT}.temperature=0.7"], "teacher temperature", W),
     ("gvpo_distill", ["distillation.nnodes=0"], "teacher nnodes", R),
-    ("gvpo_distill", [*SERVED, f"{OURS}.watch=false"], "teacher watch", R),
+    ("gvpo_distill", [*SERVED, f"++{OURS}.watch=false"], "teacher watch", R),
     ("gvpo_distill", [*SERVED, f"++{OURS}.teacher.source=recorded"], "teacher share", R),
+    ("gvpo_distill", [*RECORDED_TEACHER, f"{CORRECTION}.rollout_rs=seq_mean_k1"], "teacher rollout_rs", R),
+    ("gvpo_distill", [*RECORDED_TEACHER, f"++{OURS}.teacher.reads=text"], "teacher reads", R),
+    ("gvpo_distill", [*SERVED, FILTER], "gvpo enable", W),
+    ("gvpo_distill", [*SERVED, *DISTILS[1:]], "gvpo loss_mode", R),
     ("gmpo", [TOKENS], "gmpo rollout_rs", R),
     ("topr", [SHARE, SYNC], "topr old_log_probs", W),
     ("kimi", [RECORDED, SYNC], "kimi old_log_probs", R),
@@ -116,7 +122,7 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("grpo", [f"++{OURS}.ref_model_sync_steps=5", SYNC, "model_engine=veomni"], "reference strategy", R),
     ("grpo", [f"++{OURS}.gold_responses.files=a.parquet"], "gold-responses trainer_mode", R),
     ("grpo", [f"++{OURS}.rewarded_responses.files=a.parquet", SYNC], "rewarded-responses gvpo_anchor", R),
-    ("grpo", [f"++{OURS}.seed_requests=1"], "seeds trainer_mode", R),
+    ("grpo", [f"++{OURS}.seed_requests=1"], "seeds default_agent_loop", R),
     ("grpo", [f"++{OURS}.seed_requests=1", f"{MODE}=colocate_async"], "seeds trainer_mode", R),
     ("grpo_process", [f"{MODE}=sync"], "steps trainer_mode", R),
     ("grpo_process", [KL], "steps use_kl_in_reward", R),

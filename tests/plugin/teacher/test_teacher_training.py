@@ -327,20 +327,6 @@ def test_a_sample_without_recorded_log_probs_is_named_before_the_training(
         own.trainer._init_dataloader()
 
 
-def test_rejection_by_the_teachers_log_probs_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """verl takes recorded log-probs for the rollout's, and would reject what is far from the teacher."""
-    with pytest.raises(SettingError, match=r"it is seq_mean_k1, which .*Type: .*rollout_rs=null"):
-        Rollout(
-            monkeypatch, tmp_path, [{"prompt": prompt} for prompt in PROMPTS],
-            algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
-            algorithm__grpo_ext__teacher={"source": "recorded"},
-            algorithm__rollout_correction__rollout_rs="seq_mean_k1",
-            actor_rollout_ref__rollout__calculate_log_probs=True, **{N: 2},
-        )  # fmt: skip
-
-
 def test_data_of_several_turns_are_refused_for_a_teacher_that_reads_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -531,18 +517,6 @@ def test_a_teacher_that_reads_text_is_given_no_picture(
         asyncio.run(own.worker._scored(output, [0], [4], {}))
 
 
-@pytest.mark.parametrize("algo", ["gvpo", "gvpo_distill"])
-def test_dynamic_sampling_leaves_out_prompts_that_the_teacher_would_pull(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algo: str
-) -> None:
-    own = distilled(
-        monkeypatch, tmp_path, RESPONSES, algo=algo, algorithm__grpo_ext__gvpo_anchor="teacher",
-        distillation__enabled=True, algorithm__filter_groups={"enable": True, "metric": "acc"},
-    )  # fmt: skip
-    found = [finding.problem.key for finding in preflight.warnings(own.config)]
-    assert "algorithm.filter_groups.enable" in found
-
-
 def test_settings_without_an_effect_are_named_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -555,15 +529,3 @@ def test_settings_without_an_effect_are_named_as_such(
     assert "nothing reads it" in said["distillation.distillation_loss.use_task_rewards"]
     assert "no reward counts" in said["algorithm.use_kl_in_reward"]
     assert not any("minimiser" in each for each in said.values())
-
-
-def test_top_k_of_verls_distillation_is_refused_with_or_without_the_tasks_rewards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for rewards in (True, False):
-        with pytest.raises(SettingError, match=r"loss_mode .*; it is forward_kl_topk, which"):
-            distilled(
-                monkeypatch, tmp_path / str(rewards), RESPONSES,
-                distillation__distillation_loss__loss_mode="forward_kl_topk",
-                distillation__distillation_loss__use_task_rewards=rewards,
-            )  # fmt: skip
