@@ -8,7 +8,7 @@ import write_support_page
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.catalogue.requires import FULLY_ASYNC_DRIVER, In, Trainer
+from grpo_verl_ext.catalogue.requires import FULLY_ASYNC_DRIVER, In
 from grpo_verl_ext.preflight.tested import all_needs, untested
 from grpo_verl_ext.utils.errors import Line, Severity
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -26,7 +26,7 @@ OUTSIDE = (True, "token_k1", "R3", 0.5, -1, "sync", "forward_kl_topk", "single_t
 def with_value(row: In, value: Any) -> DictConfig:
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"n": 8}}})
     config.data = {"max_response_length": 9}
-    key, value = ("trainer.use_v1", False) if isinstance(row, Trainer) else (row.key, value)
+    key, value = ("trainer.use_v1", False) if row.key == MODE else (row.key, value)
     OmegaConf.update(config, key, value, force_add=True)
     return config
 
@@ -59,7 +59,7 @@ def test_a_value_outside_is_found_and_the_line_mends_it(name: str, row: In) -> N
     if isinstance(line, Line) and any(word.lstrip("+~").startswith(row.key) for word in line.words):
         type_in(config, line)
         assert row.unmet(name, config) is None
-    for value in row.values if not isinstance(row, Trainer) and row.test is None else ():
+    for value in row.values if row.key != MODE and row.test is None else ():
         OmegaConf.update(config, row.key, value)
         assert row.holds(config) or row.words, value
 
