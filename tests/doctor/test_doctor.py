@@ -1222,7 +1222,7 @@ class TestCommand:
             """
         )
         assert found.returncode == 2, found.stderr
-        assert "an integer ≥ 2" in json.loads(found.stdout)["findings"][0]["valid"]
+        assert "n ≥ 2; it is 1" in json.loads(found.stdout)["findings"][0]["why"]
 
     def test_a_failure_of_its_own_is_not_taken_for_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(configuration, "examine_configuration", lambda *_, **__: 1 / 0)
