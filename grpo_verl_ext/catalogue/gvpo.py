@@ -76,11 +76,6 @@ def _check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG
         )
 
 
-def _has_other_anchor(config: DictConfig) -> bool:
-    """Whether the anchor is the reference or a teacher, which pull at prompts of equal rewards, too."""
-    return setting(config, ANCHOR) in ("ref", "teacher")
-
-
 def _has_several_old_policies(config: DictConfig) -> bool:
     """Whether the anchor is the old policy, and the responses to a prompt may come from several."""
     return setting(config, ANCHOR, "old") == "old" and several_policies(config)
@@ -146,7 +141,7 @@ GVPO_LOSS = GroupLoss(
         Off(
             "algorithm.filter_groups.enable",
             "drops prompts of equal rewards, at which the reference or the teacher would pull, too",
-            when=_has_other_anchor,
+            when=If(ANCHOR, ("ref", "teacher")),
         ),
     ),
 )

@@ -15,7 +15,7 @@ from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.clip_cov import Share
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, MiniBatchStatistic, TokenLoss
-from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES, In, refused
+from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES, If, In, refused
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
@@ -72,11 +72,6 @@ def _advise_updates(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-def _takes_old_log_probs_of_actor(config: DictConfig) -> bool:
-    """Whether old log-probs are those of the actor, not of the rollout."""
-    return not setting(config, BYPASS)
-
-
 KL_COV = Algorithm(
     "kl_cov",
     "arXiv 2505.22617",
@@ -95,7 +90,7 @@ KL_COV = Algorithm(
                 STATISTIC_ENGINES,
                 "computes old and new log-probs of the first update in two passes: the gradient of KL-Cov's "
                 "penalty |log ρ| is the sign of their rounding",
-                when=_takes_old_log_probs_of_actor,
+                when=If(BYPASS, (False, None)),
                 line=Line(*ON_FSDP2),
             )
         ),

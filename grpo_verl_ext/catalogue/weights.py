@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 from grpo_verl_ext.catalogue.requires import (
     FULLY_ASYNC_DRIVER,
     ONE_STEP_OFF_DRIVER,
+    If,
     In,
     NoneWith,
     Null,
@@ -23,9 +24,8 @@ _CACHE = "skip.rollout_tq.enable"
 """verl's key for rollouts of an earlier run, or step, in the place of sampled ones."""
 
 
-def is_stored(config: DictConfig) -> bool:
-    """Whether some of the responses were not sampled in this step."""
-    return bool(setting(config, f"{STORED}.share", 0))
+is_stored = If(f"{STORED}.share")
+"""Whether some of the responses were not sampled in this step."""
 
 
 def several_policies(config: DictConfig) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.record import Advice, Checks
-from grpo_verl_ext.catalogue.requires import Condition, In, Off, refused
+from grpo_verl_ext.catalogue.requires import Condition, If, In, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD, ON_KL_IN_LOSS, PUNISHES, overlong_punishment
 from grpo_verl_ext.utils.errors import Line
 from grpo_verl_ext.utils.keys import SECTION, setting
@@ -81,11 +81,6 @@ def has_option(name: str) -> Condition:
     return lambda config: written(config.algorithm).get(name) is not None
 
 
-def _takes_kl_off_rewards(config: DictConfig) -> bool:
-    """Whether the KL in the reward has a coefficient."""
-    return bool(setting(config, "algorithm.kl_ctrl.kl_coef"))
-
-
 def _scores_responses(config: DictConfig) -> bool:
     """Whether a reward model of whole responses has a part in the reward."""
     options = written(config.algorithm)
@@ -100,7 +95,12 @@ _UNREAD = "the reward of whole responses, which the estimator does not read"
 
 OTHER_REWARDS = (
     *refused(
-        Off(KL_IN_REWARD, f"is subtracted from {_UNREAD}", when=_takes_kl_off_rewards, line=ON_KL_IN_LOSS),
+        Off(
+            KL_IN_REWARD,
+            f"is subtracted from {_UNREAD}",
+            when=If("algorithm.kl_ctrl.kl_coef"),
+            line=ON_KL_IN_LOSS,
+        ),
         Off(PUNISHES, f"is added to {_UNREAD}", when=overlong_punishment),
         In(
             _MANAGER,

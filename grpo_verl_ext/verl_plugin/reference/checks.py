@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES
 from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, Null, Trainer, refused
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, MODE, SECTION, setting
+from grpo_verl_ext.utils.keys import ACTOR, MODE, SECTION
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.features import Feature, has_option
 
@@ -81,11 +81,6 @@ def has_adapter(config: DictConfig) -> bool:
     return rank > 0 or model.get("lora_adapter_path") is not None
 
 
-def _lacks_reference(config: DictConfig) -> bool:
-    """Whether no KL in the reward has verl load a reference."""
-    return not setting(config, "algorithm.use_kl_in_reward")
-
-
 _ADAPTER = "makes the reference the policy without its adapter, which nothing refreshes"
 _WITHOUT = Line(f"~{_KEY}")
 
@@ -100,7 +95,12 @@ REFERENCE_REFRESH = Feature(
             "has a reference that cannot follow the policy",
             line=Line(*ON_FSDP2, more=f", or ~{_KEY}"),
         ),
-        In(f"{ACTOR}.use_kl_loss", (True,), "leaves no reference to refresh", when=_lacks_reference),
+        In(
+            f"{ACTOR}.use_kl_loss",
+            (True,),
+            "leaves no reference to refresh",
+            when=If("algorithm.use_kl_in_reward", (False, None)),
+        ),
         In("actor_rollout_ref.model.lora_rank", (0, None), _ADAPTER, line=_WITHOUT),
         In("actor_rollout_ref.model.lora.rank", (0, None), _ADAPTER, line=_WITHOUT),
         Null("actor_rollout_ref.model.lora_adapter_path", _ADAPTER, line=_WITHOUT),

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, In, Null, Off, Trainer, refused
+from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, If, In, Null, Off, Trainer, refused
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import CORRECTION, DISTILLATION, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import Options, written
@@ -38,19 +38,12 @@ def teachers(config: DictConfig) -> list[str]:
     return [model.model_path for model in models.values() if model.model_path is not None]
 
 
-def _reads_recorded(config: DictConfig) -> bool:
-    """Whether the teacher's log-probs are recorded, so that nothing asks a server."""
-    return bool(setting(config, f"{_KEY}.source") == "recorded")
-
-
-def _asks_server(config: DictConfig) -> bool:
-    """Whether a server gives the teacher's log-probs."""
-    return not _reads_recorded(config)
+_READS_RECORDED, _ASKS_SERVER = If(f"{_KEY}.source", ("recorded",)), If(f"{_KEY}.source", ("server", None))
 
 
 def _reads_text(config: DictConfig) -> bool:
     """Whether a server is given the text of a response."""
-    return _asks_server(config) and bool(setting(config, f"{_KEY}.reads") == "text")
+    return _ASKS_SERVER(config) and bool(setting(config, f"{_KEY}.reads") == "text")
 
 
 def _check_teacher(config: DictConfig) -> None:
@@ -65,7 +58,7 @@ def _check_teacher(config: DictConfig) -> None:
                 valid="null",
                 fix=Line(f"~{_KEY}", more=f", or {SECTION}.gvpo_anchor=teacher"),
             )
-    elif _asks_server(config) and setting(config, _ENABLED) and not teachers(config):
+    elif _ASKS_SERVER(config) and setting(config, _ENABLED) and not teachers(config):
         key = f"{_MODELS}.teacher_model.model_path"
         raise SettingError(key, None, valid="a folder, or a name on a hub", fix=f"{key}=<folder>")
 
@@ -100,14 +93,14 @@ TEACHER = Feature(
     requires=(
         *refused(
             Trainer(OUR_MODES, "does not put the teacher's log-probs into the targets"),
-            In(f"{_STORED}.source", ("data", None), _SAMPLED, when=_reads_recorded, line=_ON_DATA),
-            In(f"{_STORED}.share", (1,), _SAMPLED, when=_reads_recorded, line=_ON_DATA),
-            Off(_ENABLED, "starts servers that nothing asks", when=_reads_recorded),
+            In(f"{_STORED}.source", ("data", None), _SAMPLED, when=_READS_RECORDED, line=_ON_DATA),
+            In(f"{_STORED}.share", (1,), _SAMPLED, when=_READS_RECORDED, line=_ON_DATA),
+            Off(_ENABLED, "starts servers that nothing asks", when=_READS_RECORDED),
             *(
                 Null(
                     f"{_KEY}.{name}",
                     "is about a server, and nothing asks one",
-                    when=_reads_recorded,
+                    when=_READS_RECORDED,
                     line=Line(f"~{_KEY}.{name}"),
                 )
                 for name in ("reads", "timeout", "retries")
@@ -115,29 +108,29 @@ TEACHER = Feature(
             Null(
                 f"{CORRECTION}.rollout_rs",
                 "takes the teacher's log-probs for those of the rollout, and rejects what is far from it",
-                when=_reads_recorded,
+                when=_READS_RECORDED,
             ),
             In(
                 _ENABLED,
                 (True,),
                 "starts no teacher",
-                when=_asks_server,
+                when=_ASKS_SERVER,
                 line=f"{_ENABLED}=true {_MODELS}.teacher_model.model_path=<folder> distillation.nnodes=1",
             ),
             AtLeast(
                 "distillation.nnodes",
                 1,
                 "leaves the teacher without accelerators of its own",
-                when=_asks_server,
+                when=_ASKS_SERVER,
             ),
             In(
                 f"{SECTION}.watch",
                 (True, None),
                 "lets verl go on with what is left when a teacher fails",
-                when=_asks_server,
+                when=_ASKS_SERVER,
             ),
         ),
-        replace(VERLS_MANAGER, when=_asks_server),
+        replace(VERLS_MANAGER, when=_ASKS_SERVER),
         replace(SINGLE_TURN, when=_reads_text),
         In(f"{ROLLOUT}.temperature", (1.0,), "draws the policy at it to the teacher at temperature 1"),
     ),
