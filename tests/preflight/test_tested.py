@@ -116,6 +116,8 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("cispo", ALONE, "distillation use_task_rewards", R),
     ("grpo", ["model_engine=megatron", f"{ACTOR}.strategy=fsdp2"], "engine strategy", R),
     ("grpo", [SHARE], "stored-responses trainer_mode", R),
+    ("grpo", [HISTORY.replace(", max_age: 9", ""), SYNC], "stored-responses max_age", R),
+    ("grpo", [SHARE, SYNC, f"++{OURS}.stored_responses.max_age=9"], "stored-responses max_age", R),
     ("grpo", [HISTORY, f"{MODE}=grpo_ext_separate_async"], "stored-responses trainer_mode", R),
     ("grpo", [RECORDED, SYNC, KL], "stored-responses use_kl_in_reward", R),
     ("grpo", [f"++{OURS}.ref_model_sync_steps=5"], "reference trainer_mode", R),

@@ -6,7 +6,7 @@ The trainer checks the responses themselves.
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.requires import OUR_MODES, In, Off, Trainer, refused
+from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, If, In, Null, Off, Trainer, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD, ON_KL_IN_LOSS
 from grpo_verl_ext.catalogue.weights import is_stored
 from grpo_verl_ext.utils.errors import Line, SettingError
@@ -37,10 +37,10 @@ def _takes_recorded_kl(config: DictConfig) -> bool:
 
 
 def check_stored_responses(config: DictConfig) -> None:
-    """Refuse a share that is no whole number of samples, and an age with another source than ``history``.
+    """Refuse a share that is no whole number of samples.
 
     Raises:
-        SettingError: the first wrong setting.
+        SettingError: names the nearest that is one.
     """
     options = Options.from_config(config.algorithm).stored_responses
     if options is None:
@@ -55,22 +55,6 @@ def check_stored_responses(config: DictConfig) -> None:
             valid=f"a multiple of 1/{n}",
             fix=Line(f"{_KEY}.share={max(taken, 1) / n:g}"),
         )
-    if options.source == "history" and options.max_age is None:
-        raise SettingError(
-            f"{_KEY}.max_age",
-            None,
-            why=f"{_KEY}.source is history, which keeps responses up to an age",
-            valid="an integer ≥ 1, at least the steps of an epoch, after which a prompt comes again",
-            fix=f"+{_KEY}.max_age=<training steps>",
-        )
-    if options.source == "data" and options.max_age is not None:
-        raise SettingError(
-            f"{_KEY}.max_age",
-            options.max_age,
-            why=f"{_KEY}.source is data, whose responses have no age",
-            valid="null",
-            fix=Line(f"~{_KEY}.max_age", more=f", or +{_KEY}.source=history"),
-        )
 
 
 STORED_RESPONSES = Feature(
@@ -83,6 +67,19 @@ STORED_RESPONSES = Feature(
             "trains on a response in a later step than the one that sampled it: its age would be too small, "
             "and its log-probs those of another policy",
             when=_keeps_history,
+        ),
+        AtLeast(
+            f"{_KEY}.max_age",
+            1,
+            "sets no age up to which a history keeps responses: at least an epoch's steps",
+            when=If(f"{_KEY}.source", ("history",)),
+            line=f"+{_KEY}.max_age=<training steps>",
+        ),
+        Null(
+            f"{_KEY}.max_age",
+            "is of a history, and responses of the data have no age",
+            when=If(f"{_KEY}.source", ("data", None)),
+            line=Line(f"~{_KEY}.max_age", more=f", or +{_KEY}.source=history"),
         ),
         SINGLE_TURN,
         VERLS_MANAGER,

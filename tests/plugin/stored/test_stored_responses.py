@@ -626,9 +626,7 @@ def settings(algo: str = "gvpo", **changes: Any) -> DictConfig:
         ),
         ({"share": 0.05}, r"0\.4 samples cannot be taken.*share=0\.125"),
         ({"source": "elsewhere"}, r"source is elsewhere; valid are data, history"),
-        ({"source": "history"}, r"max_age is null, but .*source is history.*Type: \+.*max_age="),
         ({"source": "history", "max_age": 0}, r"max_age is 0; valid is an integer ≥ 1"),
-        ({"max_age": 5}, r"max_age is 5, but .*source is data, whose responses have no age"),
         ({"key": ""}, r"key is ''; valid is a name in extra_info"),
         (
             {"shares": 0.5},
