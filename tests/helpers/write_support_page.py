@@ -51,7 +51,7 @@ def condition(row: In) -> str:
     if row.when is None:
         return ""
     text = str(row.when) if type(row.when).__name__ == "If" else str(row.when.__doc__).strip()
-    return ", if " + text.removeprefix("Whether ").partition("\n")[0].rstrip(".")
+    return ", if " + text.removeprefix("Whether ").partition("\n")[0].rstrip(".").replace("``", "`")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         if options is None or count == 0:
             return
         if options.source == "history":
-            assert options.max_age is not None  # `check_stored_responses` refused null
+            assert options.max_age is not None  # a row of the feature refused null
             self._history = ResponseHistory(count, options.max_age)
             self._known_prompts = {prompt_id(row["raw_prompt"]) for row in self._rows_of_data()}
             where = f"responses of this training, at most {options.max_age} steps old"
