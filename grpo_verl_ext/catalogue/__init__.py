@@ -23,6 +23,7 @@ from grpo_verl_ext.catalogue.averages import PROMPT_MEAN
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.presets import Preset, read_preset
 from grpo_verl_ext.catalogue.record import (
+    CLIPS,
     ON_FSDP2,
     STATISTIC_ENGINES,
     Algorithm,
@@ -38,7 +39,7 @@ from grpo_verl_ext.catalogue.record import (
 )
 from grpo_verl_ext.config import foreign_algorithms, presets_of
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, SECTION, key_of, setting
+from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, POLICY_LOSS, SECTION, key_of, setting
 
 _OWN_PRESETS = Path(__file__).parents[1] / "config"
 
@@ -144,22 +145,34 @@ def check_one_preset(words: Iterable[str]) -> None:
         )
 
 
-_LEFT_TO_USER = frozenset(
+_YOURS = frozenset(
     {
-        *("preset", "_target_", "step_rewards", "metric", "log"),
-        *("max_response_length", "max_resp_len", "len"),
-        *("gvpo_anchor", "gdpo_reward_keys", "gdpo_reward_weights"),
+        *(f"{ACTOR}.{name}" for name in (*CLIPS, "tau_pos", "tau_neg", "entropy_coeff", "ppo_epochs")),
+        *(
+            f"{ACTOR}.{name}"
+            for name in ("use_kl_loss", "kl_loss_coef", "kl_loss_type", "ppo_mini_batch_size")
+        ),
+        *(f"{POLICY_LOSS}.{name}" for name in ("_target_", "max_response_length")),
+        *(f"{SECTION}.{name}" for name in ("preset", "max_response_length", "step_rewards", "gvpo_anchor")),
+        *(f"algorithm.{name}" for name in ("gamma", "lam", "use_kl_in_reward", "kl_penalty")),
+        *(f"algorithm.{name}" for name in ("kl_ctrl.type", "kl_ctrl.kl_coef", "filter_groups.metric")),
+        *(f"algorithm.gdpo_reward_{name}" for name in ("keys", "weights")),
+        "critic.model.path",
     }
 )
-"""Last names of keys that an algorithm leaves to the user, besides the options of its loss."""
+"""Keys that an algorithm leaves to its user, besides the options of its loss, unless it says otherwise."""
+_NUMBERS_OF_REWARDS = ("max_resp_len", "len", "log", "penalty_factor")
+"""Last names of keys of a reward manager that are the user's."""
 
 
 def left_to_user(name: str) -> set[str]:
     """Return the dotted keys of a preset that may have other values without making another algorithm."""
-    options = ALGORITHMS[name].loss.options
-    free = {*_LEFT_TO_USER, *(options.model_fields if options else ())}
-    leaves = PRESETS[name].leaves
-    return {key for key in leaves if key.rpartition(".")[2] in free or key == "critic.model.path"}
+    algorithm = ALGORITHMS[name]
+    options = algorithm.loss.options.model_fields if algorithm.loss.options else ()
+    free = {*_YOURS, *(f"{POLICY_LOSS}.{option}" for option in options)}.difference(algorithm.fixed)
+    return {
+        key for key in PRESETS[name].leaves if key in free or key.rpartition(".")[2] in _NUMBERS_OF_REWARDS
+    }
 
 
 def has_groups(config: DictConfig) -> bool:

@@ -37,6 +37,7 @@ CISPO = Algorithm(
     GRPO_OUTCOME,
     CISPO_LOSS,
     "token-mean",
+    fixed=(f"{ACTOR}.clip_ratio_low",),
     title="MiniMax, MiniMax-M1",
     fixes="a clip that takes the gradient from rare tokens: their weight is capped instead",
 )

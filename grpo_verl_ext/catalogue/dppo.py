@@ -78,6 +78,7 @@ def dppo(name: str, equation: str, loss_mode: str, threshold: str) -> Algorithm:
         DR_GRPO.estimator,
         loss,
         CONSTANT_LENGTH.mode,
+        fixed=(f"{ACTOR}.clip_ratio_c",),
         title="Qi et al., Rethinking the Trust Region in LLM RL",
         fixes="a clip of ratios, too strict for rare tokens: the distance of two policies masks a token",
     )

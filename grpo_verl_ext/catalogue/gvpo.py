@@ -166,6 +166,9 @@ GVPO_LOSS = GroupLoss(
     advice={"gvpo-kl": _advise_kl, "gvpo-filter": _advise_filter},
 )
 
+ADDED = (f"{ACTOR}.kl_loss_coef", f"{ACTOR}.entropy_coeff", "algorithm.use_kl_in_reward")
+"""What would move the minimiser away from π′ e^{R/β} (Theorem 1), whose authors use none of it."""
+
 GVPO = Algorithm(
     _NAME,
     "arXiv 2504.19599",
@@ -180,6 +183,7 @@ GVPO = Algorithm(
     ),
     GVPO_LOSS,
     paired=True,
+    fixed=ADDED,
     title="Zhang et al., Group Variance Policy Optimization",
     fixes="clip and importance weights: a squared error with one optimum, whoever wrote the responses",
 )

@@ -177,14 +177,14 @@ class VerlsLoss(Loss):
     """A loss of verl's own.
 
     Attributes:
-        depends_on_cut: (why the gradient depends on how the batch is cut, what to type); empty if not.
+        exact_preset: what to type for the loss whose gradient, other than this one's, is the same at any cut.
         has_ratio: corrects for a policy that has moved; without, only one update on a rollout is right.
         papers_average: (its paper's ``actor.loss_agg_mode``, why another is wrong).
         other_averages: those with which it is the loss of another paper.
         reads_average: the version of verl from which it averages as ``actor.loss_agg_mode`` says.
     """
 
-    depends_on_cut: tuple[str, str] | None = None
+    exact_preset: str = ""
     has_ratio: bool = True
     papers_average: tuple[str, str] | None = None
     other_averages: tuple[str, ...] = ()
@@ -216,6 +216,7 @@ class Algorithm:
         average: ``actor.loss_agg_mode`` for a loss that averages as this key says; others have their own.
         paired: estimator and loss are each wrong without the other.
         has_preset: whether ``+algo=NAME`` chooses it; without, estimator and loss are set by hand.
+        fixed: keys that other records leave to their user and this one does not.
         values_of: the preset whose other values it takes where it has none of its own.
         no_call: why `grpo_verl_ext.losses` has no function of it; empty if it has one.
         title: authors and title of the paper.
@@ -232,6 +233,7 @@ class Algorithm:
     average: str = ""
     paired: bool = False
     has_preset: bool = True
+    fixed: tuple[str, ...] = field(default=(), kw_only=True)
     values_of: str = field(default="", kw_only=True)
     no_call: str = field(default="", kw_only=True)
     title: str = field(default="", kw_only=True)

@@ -31,17 +31,17 @@ GEO_MEAN = VerlsLoss(
     "geo_mean",
     one_advantage=True,
     unread=DUAL_CLIP,
-    depends_on_cut=("averages over the responses of each micro-batch", "+algo=gmpo"),
+    exact_preset="+algo=gmpo",
 )
 CLIP_COV = VerlsLoss(
     "clip_cov",
     unread=DUAL_CLIP,
-    depends_on_cut=("ranks the tokens of each micro-batch, and draws among them", "+algo=clip_cov"),
+    exact_preset="+algo=clip_cov",
 )
 KL_COV = VerlsLoss(
     "kl_cov",
     unread=CLIPS,
-    depends_on_cut=("ranks the tokens of each micro-batch", "+algo=kl_cov"),
+    exact_preset="+algo=kl_cov",
 )
 
 VERLS_ESTIMATORS = (

@@ -420,15 +420,6 @@ def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:
     if not isinstance(loss, VerlsLoss):
         return
     yield from _advise_average(config, loss)
-    if loss.depends_on_cut is not None:
-        why, fix = loss.depends_on_cut
-        yield Problem(
-            LOSS,
-            loss.name,
-            why=f"verl's {loss.name} {why}, so that the gradient depends on how the batch is cut "
-            "(`grpo-verl-ext invariance --verl` measures it)",
-            fix=Line(fix),
-        )
     if not loss.has_ratio:
         yield from _advise_age(config, loss)
     if not loss.has_ratio and several_updates(config):

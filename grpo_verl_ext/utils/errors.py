@@ -50,6 +50,8 @@ class Severity(str, Enum):
     """The training is refused."""
     WARNING = "warning"
     """A warning is printed, unless the check is silenced by its name."""
+    NOTE = "note"
+    """Only `doctor` and `show` print it."""
 
 
 @dataclass(frozen=True)

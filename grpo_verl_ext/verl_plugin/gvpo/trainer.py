@@ -1,5 +1,6 @@
 """GVPO's targets for an anchor that is not the policy of the rollout: the part in the trainer."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.wire import Field
 
-_FIELDS = {"old": Field.OLD_LOG_PROBS, "ref": Field.REF_LOG_PROB, "teacher": Field.TEACHER_LOG_PROB}
+ANCHORS = {"old": Field.OLD_LOG_PROBS, "ref": Field.REF_LOG_PROB, "teacher": Field.TEACHER_LOG_PROB}
 """Anchor → the field of the batch with its log-probs."""
 
 
@@ -26,7 +27,9 @@ class GvpoMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         batch = super()._compute_advantage(batch, metrics)
         if not catalogue.has_groups(self.config) or self._anchor == Field.OLD_LOG_PROBS:
             return batch
-        targets = _anchored(batch, self._anchor, self.config.actor_rollout_ref.actor.policy_loss)
+        rows = nested(batch, "response_mask", Field.OLD_LOG_PROBS, self._anchor, "advantages")
+        policy_loss = self.config.actor_rollout_ref.actor.policy_loss
+        targets = anchored_targets(rows, prompt_ids(batch), self._anchor, policy_loss)
         return put(batch, {"advantages": targets, "returns": targets})
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -37,12 +40,11 @@ class GvpoMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
 
     @property
     def _anchor(self) -> str:
-        return _FIELDS[Options.of_training(self.config.algorithm).gvpo_anchor]
+        return ANCHORS[Options.of_training(self.config.algorithm).gvpo_anchor]
 
 
-def _anchored(batch: Any, anchor: str, policy_loss: Any) -> Tensor:
-    """Turn the estimator's R − R̄ into GVPO's targets for an anchor, ragged as in verl's batch."""
-    rows = nested(batch, "response_mask", Field.OLD_LOG_PROBS, anchor, "advantages")
+def anchored_targets(rows: Any, prompts: Sequence[str], anchor: str, policy_loss: Any) -> Tensor:
+    """Turn the estimator's R − R̄ into GVPO's targets for an anchor, ragged as the rows of verl's batch."""
     mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
     member = ragged.row_has_tokens(mask, offsets)
     old_log_prob = rows[Field.OLD_LOG_PROBS].values()
@@ -53,7 +55,7 @@ def _anchored(batch: Any, anchor: str, policy_loss: Any) -> Tensor:
     lengths = ragged.row_lengths(mask, offsets)
     weighted = gvpo.length_weight(lengths, alpha_of(policy_loss)) * log_ratio
     rewards = ragged.row_values(rows["advantages"].values(), mask, offsets).double()
-    group = dense_group_ids(prompt_ids(batch))
+    group = dense_group_ids(prompts)
     targets = gvpo.anchored(rewards, weighted, group, member, policy_loss.gvpo_beta)
     targets = targets.to(torch.promote_types(old_log_prob.dtype, torch.float32))
     return like(rows["response_mask"], ragged.on_row_tokens(targets, mask, offsets))
