@@ -11,11 +11,11 @@ from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
-from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, Estimator, GroupLoss, MiniBatchStatistic
+from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.catalogue.verls import advise_no_filter
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, DISTILLATION, POLICY_LOSS, ROLLOUT, SECTION, setting
+from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import Number, PositiveFloat, Section, option
 
 _NAME = "gvpo"
@@ -90,7 +90,7 @@ def _check_anchor(config: DictConfig) -> None:
 
 
 def advise_sampling(config: DictConfig) -> Iterator[Problem]:
-    """Warn of sampling outside the conditions of Theorem 2, and of weights that GVPO does not use."""
+    """Warn of sampling outside the conditions of Theorem 2."""
     rollout = config.actor_rollout_ref.rollout
     if rollout.top_p < 1 or rollout.top_k > 0:
         name = "top_p" if rollout.top_p < 1 else "top_k"
@@ -101,27 +101,6 @@ def advise_sampling(config: DictConfig) -> Iterator[Problem]:
             "support, does not hold",
             fix=Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1"),
         )
-    if (config.algorithm.get("rollout_correction") or {}).get("rollout_is"):
-        yield Problem(
-            "algorithm.rollout_correction.rollout_is",
-            config.algorithm.rollout_correction.rollout_is,
-            why=f"the loss {_NAME} does not use importance weights: by Theorem 2 the minimiser is the same "
-            "for every sampling distribution",
-            fix=Line("algorithm.rollout_correction.rollout_is=null"),
-        )
-
-
-def _advise_kl(config: DictConfig) -> Iterator[Problem]:
-    """Warn of another KL or distance beside GVPO's own, or an entropy bonus, which move its minimiser."""
-    actor = config.actor_rollout_ref.actor
-    if actor.use_kl_loss and actor.kl_loss_coef:
-        yield _moves("a KL beside GVPO's own", f"{ACTOR}.kl_loss_coef", actor.kl_loss_coef, "0")
-    if actor.entropy_coeff:
-        yield _moves("an entropy bonus", f"{ACTOR}.entropy_coeff", actor.entropy_coeff, "0")
-    weight = setting(config, f"{DISTILLATION}.distillation_loss_coef")
-    if setting(config, "distillation.enabled") and weight and setting(config, _ANCHOR) != "teacher":
-        what, more = "verl's distillation loss beside GVPO's own", f", or {_ANCHOR}=teacher"
-        yield _moves(what, "distillation.enabled", True, "false", more)
 
 
 def _advise_filter(config: DictConfig) -> Iterator[Problem]:
@@ -129,22 +108,6 @@ def _advise_filter(config: DictConfig) -> Iterator[Problem]:
     whose = {"ref": "reference", "teacher": "teacher"}.get(setting(config, _ANCHOR))
     if whose is not None:
         yield from advise_no_filter(config, f"which the {whose} would pull, too")
-
-
-def _advise_kl_in_reward(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a KL in the reward, which moves the minimiser, too."""
-    if config.algorithm.use_kl_in_reward:
-        yield _moves("a KL beside GVPO's own", "algorithm.use_kl_in_reward", True, "false")
-
-
-def _moves(what: str, key: str, value: object, typed: str, more: str = "") -> Problem:
-    return Problem(
-        key,
-        value,
-        why=f"{what} moves its minimiser away from π' e^{{R/β}} (arXiv 2504.19599, Theorem 1, whose authors "
-        "use none)",
-        fix=Line(f"{key}={typed}", more=more),
-    )
 
 
 _DOC = f"""{squared_error.__doc__}
@@ -161,9 +124,8 @@ GVPO_LOSS = GroupLoss(
     doc=_DOC,
     options=GvpoOptions,
     needs=MiniBatchStatistic(_drift, of_prompts=True),
-    unread=CLIPS,
     settings=(_check_terms,),
-    advice={"gvpo-kl": _advise_kl, "gvpo-filter": _advise_filter},
+    advice={"gvpo-filter": _advise_filter},
 )
 
 ADDED = (f"{ACTOR}.kl_loss_coef", f"{ACTOR}.entropy_coeff", "algorithm.use_kl_in_reward")
@@ -179,7 +141,7 @@ GVPO = Algorithm(
         sums_to_zero=True,
         one_output=ONE_OUTPUT,
         checks={"groups": _check_anchor},
-        advice={"sampling": advise_sampling, "gvpo-kl-in-reward": _advise_kl_in_reward},
+        advice={"sampling": advise_sampling},
     ),
     GVPO_LOSS,
     paired=True,

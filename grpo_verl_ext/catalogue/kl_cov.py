@@ -15,7 +15,6 @@ from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.clip_cov import Share
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import (
-    CLIPS,
     ON_FSDP2,
     STATISTIC_ENGINES,
     Algorithm,
@@ -102,7 +101,6 @@ KL_COV = Algorithm(
         TOKEN_MEAN,
         doc=str(covariance.kl_cov_surrogate.__doc__),
         options=KlCovOptions,
-        unread=CLIPS,
         needs=MiniBatchStatistic(_largest, metric="actor/frac_cov_penalised"),
         checks={"kl-cov-engine": _check_engine},
         advice={"kl-cov-updates": _advise_updates},

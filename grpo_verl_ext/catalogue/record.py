@@ -112,9 +112,8 @@ class MiniBatchStatistic:
     metric: str = ""
 
 
-DUAL_CLIP = ("clip_ratio_c",)
-CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", *DUAL_CLIP)
-"""verl's keys of a clip of the ratio, for `Loss.unread`."""
+CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
+"""verl's keys of a clip of the ratio."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,6 @@ class Loss:
         one_advantage: gives all tokens of a response their mean advantage.
         one_output: why a session with several outputs is refused; empty if each is a response of its own.
         needs: a statistic of the mini-batch, which a trainer mode of this package gives it.
-        unread: keys of verl's section ``actor`` that other losses read and this one does not.
         settings: refusals of values in verl's section ``actor``, each from the loss's name and the section.
         checks: refusals of trainings with this loss, by the name that silences them.
         advice: warnings likewise.
@@ -140,7 +138,6 @@ class Loss:
     one_advantage: bool = field(default=False, kw_only=True)
     one_output: str = field(default="", kw_only=True)
     needs: MiniBatchStatistic | None = field(default=None, kw_only=True)
-    unread: tuple[str, ...] = field(default=(), kw_only=True)
     settings: tuple[ActorCheck, ...] = field(default=(), kw_only=True)
     checks: Checks = field(default_factory=dict, kw_only=True)
     advice: Advice = field(default_factory=dict, kw_only=True)
@@ -178,16 +175,10 @@ class VerlsLoss(Loss):
 
     Attributes:
         exact_preset: what to type for the loss whose gradient, other than this one's, is the same at any cut.
-        has_ratio: corrects for a policy that has moved; without, only one update on a rollout is right.
-        papers_average: (its paper's ``actor.loss_agg_mode``, why another is wrong).
-        other_averages: those with which it is the loss of another paper.
         reads_average: the version of verl from which it averages as ``actor.loss_agg_mode`` says.
     """
 
     exact_preset: str = ""
-    has_ratio: bool = True
-    papers_average: tuple[str, str] | None = None
-    other_averages: tuple[str, ...] = ()
     reads_average: str = "0"
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms.topr import topr_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
-from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, TokenLoss
+from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, advise_age, no_token_rejection, no_token_weights
 
 
@@ -29,7 +29,6 @@ TOPR = Algorithm(
         doc=str(topr_loss.__doc__),
         one_advantage=True,
         one_output=ONE_OUTPUT,
-        unread=CLIPS,
         checks={
             "topr-weights": no_token_weights(
                 "TOPR tapers the ratio to the rollout's policy itself, for worse responses alone (arXiv "

@@ -22,6 +22,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from grpo_verl_ext import preflight
+from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, setting
@@ -34,6 +35,7 @@ from grpo_verl_ext.verl_plugin.compose import (
 )
 
 _CLEAN, _WARNED, _WRONG = 0, 1, 2
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold"}
 
 
 def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options: str) -> int:
@@ -65,11 +67,12 @@ def all_findings(
             problem = replace(problem, seen=f"verl refuses the command line: {problem.seen}")
         yield Finding("composition", Severity.ERROR, problem)
         return
-    found = list(preflight.findings(config))
+    found = list(preflight.findings(config, overrides))
     keys = {each.problem.key for each in found}
     defaults = _defaults(config_path, config_name)
     found += (each for each in _not_numbers(config, defaults) if each.problem.key not in keys)
     yield from found
+    yield from unread(config, overrides, defaults)
     names = {each.problem.key.rpartition(".")[2] for each in found if each.severity is Severity.ERROR} - {""}
     for each in _findings_of_verl(config):
         if not any(re.search(rf"\b{name}\b", each.problem.reason) for name in names):
@@ -273,16 +276,17 @@ def plain(finding: Finding) -> dict[str, object]:
 
 
 def exit_status(found: Sequence[Finding]) -> int:
-    """Return the doctor's exit status: 0 for no finding, 1 for warnings, 2 for errors."""
-    if any(each.severity is Severity.ERROR for each in found):
+    """Return the doctor's exit status: 0 for no finding or notes, 1 for warnings, 2 for errors."""
+    severities = {each.severity for each in found}
+    if Severity.ERROR in severities:
         return _WRONG
-    return _WARNED if found else _CLEAN
+    return _WARNED if Severity.WARNING in severities else _CLEAN
 
 
 def print_findings(found: Sequence[Finding], console: Console) -> None:
     """Print each finding with its line to type, and how many there are."""
     for each in found:
-        style = "bold red" if each.severity is Severity.ERROR else "bold yellow"
+        style = _STYLES[each.severity]
         console.print(f"{each.severity.value} {each.check}", style=style)
         console.print(f"  {each.problem.reason}")
         if each.problem.fix:

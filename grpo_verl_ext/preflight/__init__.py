@@ -5,16 +5,17 @@ else, verl's own settings included, is a warning. ``algorithm.grpo_ext.silence=[
 A check that raises an unexpected error is reported and refuses nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.record import Advise, Refuse
-from grpo_verl_ext.preflight import algorithm, environment, files, names, support, tier, unread
+from grpo_verl_ext.preflight import algorithm, environment, files, names, support, tier
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
@@ -38,12 +39,11 @@ CHECKS: Mapping[str, Refuse] = {
     "tier": tier.check_tier,
     "device": environment.check_device,
     "names": names.check_names,
+    "sections": names.check_sections_of_modes,
     "engine": support.check_engine,
     "support": support.check_support,
     "task": files.check_task,
     "settings": algorithm.check_settings,
-    "unread-options": unread.check_unread_options,
-    "verls-aggregation": algorithm.check_verls_aggregation,
     "context-parallel": algorithm.check_context_parallel,
     "group-size": algorithm.check_group_size,
     "groups": algorithm.check_groups,
@@ -58,15 +58,11 @@ CHECKS: Mapping[str, Refuse] = {
 ADVICE: Mapping[str, Advise] = {
     "preset": names.advise_preset,
     "sampling": _no_advice,
-    "constant-length": algorithm.advise_constant_length,
-    "verls-losses": algorithm.advise_verls_losses,
+    "age": algorithm.advise_age,
     "kl-gradient": algorithm.advise_kl_gradient,
-    "gvpo-kl": _no_advice,
     "batch-scale": algorithm.advise_batch_scale,
     "mini-batch": algorithm.advise_mini_batch,
     "bypass": algorithm.advise_bypass,
-    "unread-options": unread.advise_unread_options,
-    "unread-clip": unread.advise_unread_clip,
     **{name: advise for feature in all_features() for name, advise in feature.advice.items()},
     "files": files.advise_files,
     "verl-version": environment.advise_verl,
@@ -75,6 +71,10 @@ ADVICE: Mapping[str, Advise] = {
     "cpu-memory": cpu.advise_memory,
 }
 """Warnings by name."""
+
+
+JUDGEMENTS = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread", "probe")
+"""Findings of `proof.judge`, by the names that silence them."""
 
 
 def check_training(config: DictConfig) -> None:
@@ -109,14 +109,19 @@ _FIRST = "preset"
 """The warning that comes before the refusals, since what it reports is often their cause."""
 
 
-_OF_UPDATES = (
-    *("support", "settings", "verls-aggregation", "context-parallel", "group-size", "groups", "pf-ppo"),
-)
+_OF_UPDATES = (*("support", "settings", "context-parallel", "group-size", "groups", "pf-ppo"),)
 """Refusals of what estimator and loss would do; a run that only validates calls neither."""
 
 
-def findings(config: DictConfig) -> Iterator[Finding]:
-    """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages."""
+def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
+    """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages.
+
+    Args:
+        config: the composed configuration.
+        words: of the command that it was composed from; none: Hydra's own, in a training.
+    """
+    if not words and HydraConfig.initialized():
+        words = list(HydraConfig.get().overrides.task)
     only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
     lenient = _OF_UPDATES if only_validates else ()
     try:
@@ -131,6 +136,22 @@ def findings(config: DictConfig) -> Iterator[Finding]:
                 if str(found.problem) not in said:
                     yield replace(found, severity=Severity.WARNING) if name in lenient else found
                 said.add(str(found.problem))
+    if not only_validates:
+        yield from (each for each in _judged(config, words) if each.check not in silenced)
+
+
+def _judged(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
+    """Yield what the probe finds; where it cannot run, a warning once, and the training goes on."""
+    try:
+        from grpo_verl_ext.proof.judge import judgements
+
+        yield from judgements(config, words)
+    except Exception as error:  # noqa: BLE001  # a verl with other functions, or a fault of the probe
+        seen = (
+            f"the gradient could not be computed beforehand ({type(error).__name__}: {error}), so that nothing "
+            "is known of it; the training goes on"
+        )
+        yield Finding("probe", Severity.WARNING, Problem("", None, seen=seen))
 
 
 def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
@@ -162,7 +183,7 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
 def _names(config: DictConfig) -> list[str]:
     """Return the names of all checks: of every algorithm, and of the configured one."""
     of_records = [name for kind in ("checks", "advice") for name, _ in catalogue.checks(config, kind)]
-    return list(dict.fromkeys((_FIRST, *CHECKS, *of_records, *ADVICE)))
+    return list(dict.fromkeys((_FIRST, *CHECKS, *of_records, *ADVICE, *JUDGEMENTS)))
 
 
 def _named(name: str, *tables: Mapping[str, _CheckT]) -> list[_CheckT]:

@@ -49,8 +49,6 @@ from grpo_verl_ext.utils.keys import (
 )
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key, several_updates
 
-NAMES = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread")
-"""Of the judgements; ``algorithm.grpo_ext.silence`` skips them by these."""
 TOLERANCE = 1e-5
 """Largest relative distance of two gradients that float32 in verl's estimators explains."""
 _KNOWN = ("verl", "grpo_verl_ext", "functools")
