@@ -49,7 +49,7 @@ from grpo_verl_ext.utils.keys import (
 )
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key, several_updates
 
-TOLERANCE = 1e-5
+TOLERANCE = 1e-6
 """Largest relative distance of two gradients that float32 in verl's estimators explains."""
 _KNOWN = ("verl", "grpo_verl_ext", "functools")
 """Packages of functions whose error at the first update is a refusal, and no fault of the probe's batch."""
@@ -291,6 +291,8 @@ def _another(
 
 def _causes(promise: _Promise, judged: Judged) -> Iterator[tuple[str, Any]]:
     """Yield each key that alone makes another gradient of the record's, and the preset's value."""
+    if not promise.keeps(_quietly(promise.config, judged.rollout)):
+        return
     for key, own in papers_values(promise.algorithm).items():
         now = setting(judged.config, key)
         is_other = now != setting(promise.config, key)

@@ -21,8 +21,9 @@ F64 = torch.float64
 _SIZES = (4, 4, 3, 5)
 _LENGTHS = (24, 24, 1, 7, 12, 3, 24, 9, 5, 1, 16, 8, 20, 2, 11, 6)
 _DRIFTS = (1e-4, 0.02, 0.3, 1.0)
-_TOOL_ROWS, _EMPTY_ROW = {0: 0, 10: 1, 12: 2}, 15
-"""Row → the third of its tokens that a tool wrote; the row whose tokens were all rejected."""
+_TOOL_ROWS, _EMPTY_ROW, _FALLEN_ROW = {0: 0, 10: 1, 12: 2}, 15, 11
+"""Row → the third of its tokens that a tool wrote; the row whose tokens were all rejected; a worse response that
+has become much less likely, though some of its tokens have not."""
 _BESIDE = 0.004
 """Relative distance of the rows beside a bound from it."""
 _SMALLEST = 0.01
@@ -100,6 +101,7 @@ def synthetic_rollout(bounds: Iterable[float], num_rewards: int = 2) -> Rollout:
     new = [
         (row + _DRIFTS[at % len(_DRIFTS)] * normal(len(row))).clamp(max=-1e-3) for at, row in enumerate(old)
     ]
+    new[_FALLEN_ROW] = (new[_FALLEN_ROW] - 1).clamp(max=-1e-3)
     old += [torch.tensor([log_prob], dtype=F64) for log_prob, _ in beside]
     new += [torch.tensor([log_prob], dtype=F64) for _, log_prob in beside]
     rewards = torch.rand(len(masks), num_rewards, generator=generator, dtype=F64)
