@@ -50,7 +50,7 @@ def updates(config: DictConfig) -> str:
     parts, parts_key = plan.parts_of_step(config), plan.parts_of_step_key(config)
     terms = [f"{key}={as_typed(number)}" for key, number in zip(keys, numbers, strict=True)]
     terms += [f"{parts_key}={parts}"] * (parts != 1)
-    if not all(is_count(number) for number in (*numbers, parts)):
+    if driver(config) == "fully async" or not all(is_count(number) for number in (*numbers, parts)):
         return f"updates per rollout: not known from {', '.join(terms)}"
     prompts, mini_batch, epochs = numbers
     count = parts * max(1, -(-(prompts // parts) // mini_batch)) * epochs
@@ -59,29 +59,31 @@ def updates(config: DictConfig) -> str:
 
 def other_responses(config: DictConfig) -> str:
     """Return where the loss gets what it needs of other responses than those of its micro-batch."""
-    loss = loss_of(config)
+    return f"responses that must meet in an update: {_meeting(config)}"
+
+
+def _meeting(config: DictConfig) -> str:
+    loss, mode = loss_of(config), setting(config, MODE)
     if loss is None or loss.needs is None:
-        return "responses that must meet in an update: not needed"
-    mode = setting(config, MODE)
+        return "not needed"
     if driver(config) != "v1" or mode not in TRAINER_MODES:
-        return f"responses that must meet in an update: not seen to by this trainer ({MODE}={mode})"
+        return f"not seen to by this trainer ({MODE}={mode})"
     actor, trainer = config.actor_rollout_ref.actor, config.trainer
     parallel = setting(config, f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size", 1)
     counts = (trainer.nnodes, trainer.n_gpus_per_node, parallel, actor.ppo_mini_batch_size)
     if not all(is_count(number) for number in (*counts, setting(config, f"{ROLLOUT}.n"))):
-        return "responses that must meet in an update: not known, for a number above is none"
+        return "not known without numbers of nodes, GPUs, prompts and responses"
     ranks = max(1, trainer.nnodes * trainer.n_gpus_per_node // parallel)
     cut = plan.Cut.from_config(config, ranks, of_prompts=loss.needs.of_prompts)
-    chosen = plan.choose(cut)
     if not plan.policy_moves(config):
-        how = "no forward pass, for the only update on a rollout has their log-probs"
-    elif chosen.source is StatisticSource.MICRO_BATCH:
-        how = f"they meet in one micro-batch: {chosen.reason}"
-    elif chosen.source is StatisticSource.RANKS:
-        how = f"they meet in the micro-batches of all ranks: {chosen.reason}"
-    else:
-        how = f"another forward pass before each later update: {chosen.reason}"
-    return f"responses that must meet in an update, {cut.rows}: {how}"
+        return f"{cut.rows}; no forward pass, for the only update on a rollout has their log-probs"
+    chosen = plan.choose(cut)
+    where = {
+        StatisticSource.MICRO_BATCH: "in one micro-batch",
+        StatisticSource.RANKS: "in the micro-batches of all ranks",
+        StatisticSource.FORWARD_PASS: "in another forward pass before each later update",
+    }
+    return f"{cut.rows}, {where[chosen.source]}: {chosen.reason}"
 
 
 def changed(config: DictConfig, defaults: DictConfig) -> Iterator[str]:
