@@ -10,7 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.catalogue import PRESETS, left_to_user, loss_of
+from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, left_to_user, loss_of
 from grpo_verl_ext.preflight.names import differing
 from grpo_verl_ext.preflight.training import driver
 from grpo_verl_ext.preflight.with_verls import exit_status, findings_with_verls, print_findings
@@ -77,6 +77,8 @@ def _meeting(config: DictConfig) -> str:
     cut = plan.Cut.from_config(config, ranks, of_prompts=loss.needs.of_prompts)
     if not plan.policy_moves(config):
         return f"{cut.rows}; no forward pass, for the only update on a rollout has their log-probs"
+    if cut.engine not in STATISTIC_ENGINES:
+        return f"{cut.rows}, not measured between the updates with {ACTOR}.strategy={cut.engine}"
     chosen = plan.choose(cut)
     where = {
         StatisticSource.MICRO_BATCH: "in one micro-batch",

@@ -137,7 +137,7 @@ MEET = [
     ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", "trainer.n_gpus_per_node=4"], "in the micro-batches of all"),
     ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"], "another forward pass"),
     ([f"{ACTOR}.ppo_mini_batch_size=1024"], "no forward pass"),
-    (["model_engine=megatron"], "another forward pass"),
+    (["model_engine=megatron"], "not measured between the updates"),
     (["trainer.v1.trainer_mode=sync"], "not seen to by this trainer"),
 ]
 
