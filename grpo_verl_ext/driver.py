@@ -118,32 +118,19 @@ def prepare_training(config: DictConfig) -> None:
 
 
 def check_and_exit(config: DictConfig) -> NoReturn:
-    """Print a report on the training, whatever it uses, and end the process before Ray starts.
-
-    Raises:
-        SystemExit: with the doctor's exit status; 2 where the check itself fails.
-    """
+    """Print a report on the training and end the process with its status; 2 where the check itself fails."""
     print_any_character()
     said = f"{CHECK_VARIABLE}={os.environ[CHECK_VARIABLE]}"
     print(f"grpo_verl_ext {__version__}: checked, not trained ({said})", flush=True)
     try:
-        status = _reported(config)
+        from grpo_verl_ext.preflight import script
+
+        choose_platform(config)
+        status = script.report(config)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, nobody asked for a training
         print(f"the check itself failed, {type(error).__name__}: {error}")
         status = 2
     sys.exit(status)
-
-
-def _reported(config: DictConfig) -> int:
-    from grpo_verl_ext.verl_plugin import usage
-
-    if not usage.uses_package(config):
-        print("this training names nothing of grpo_verl_ext")
-        return 0
-    from grpo_verl_ext.preflight import script
-
-    choose_platform(config)
-    return script.report(config)
 
 
 def leave_ray_of_previous_training() -> None:

@@ -25,12 +25,7 @@ _CLEAN, _WARNED, _WRONG = 0, 1, 2
 
 
 def findings_with_verls(config: DictConfig, defaults: DictConfig) -> Iterator[Finding]:
-    """Yield the findings of our checks, and what verl itself says beyond them.
-
-    Args:
-        config: a training's.
-        defaults: the same without overrides, for the types of its values.
-    """
+    """Yield the findings of our checks, and what verl itself says beyond them; defaults have the types."""
     found = list(preflight.findings(config))
     keys = {each.problem.key for each in found}
     found += (each for each in _not_numbers(config, defaults) if each.problem.key not in keys)

@@ -11,11 +11,11 @@ import pytest
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from grpo_verl_ext import driver
+from grpo_verl_ext import __version__, driver
 from grpo_verl_ext.preflight import script
 from grpo_verl_ext.verl_plugin.compose import composed
 
-FIRST = "grpo_verl_ext 0.1.0: checked, not trained (GRPO_VERL_EXT_CHECK=1)"
+FIRST = f"grpo_verl_ext {__version__}: checked, not trained (GRPO_VERL_EXT_CHECK=1)"
 ACTOR = "actor_rollout_ref.actor"
 SCRIPT = f"""
 set -euo pipefail
@@ -145,7 +145,7 @@ MEET = [
 @pytest.mark.parametrize(("words", "said"), MEET)
 def test_where_the_responses_of_a_prompt_meet(words: list[str], said: str) -> None:
     fixed = ["+algo=gvpo", "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.name=vllm"]
-    assert said in script.other_responses(composed([*fixed, *words]))
+    assert said in script.meeting(composed([*fixed, *words]))
 
 
 @pytest.mark.parametrize(
@@ -182,4 +182,4 @@ def test_lines_to_delete(word: str, said: str | None, monkeypatch: pytest.Monkey
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
     monkeypatch.setattr(HydraConfig, "get", lambda: hydra)
     expected = [] if said is None else [f"delete from the script: {word} (gvpo has {said})"]
-    assert list(script.to_delete(composed(words))) == expected
+    assert list(script.to_delete("gvpo", composed(words))) == expected
