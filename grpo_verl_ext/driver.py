@@ -11,7 +11,8 @@ With verl 0.8, whose ``main_ppo`` validates inside Ray, a third is: ``migrate_le
 ``verl.experimental.reward_loop``, which that ``main_ppo`` calls in the driver.
 
 For a training that uses the package the driver chooses the platform, checks the configuration, and writes the
-environment variables of the training's processes into Ray's runtime environment.
+environment variables of the training's processes into Ray's runtime environment. With
+``GRPO_VERL_EXT_CHECK=1`` it reports on the training and ends the process.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from wrapt import register_post_import_hook
 
-from grpo_verl_ext.utils.console import say
+from grpo_verl_ext import __version__
+from grpo_verl_ext.utils.console import print_any_character, say
 from grpo_verl_ext.utils.errors import SettingError, Severity
-from grpo_verl_ext.utils.keys import PATCHES_VARIABLE, RUNTIME_ENVIRONMENT
+from grpo_verl_ext.utils.keys import CHECK_VARIABLE, PATCHES_VARIABLE, RUNTIME_ENVIRONMENT
 from grpo_verl_ext.utils.which_ray import OWN, WhichRay, by_address
 
 PREPARED = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"
@@ -101,16 +103,34 @@ def prepare_training(config: DictConfig) -> None:
     """Prepare a training once if it uses the package, and leave every other as it is.
 
     Raises:
-        SystemExit: the training is refused.
+        SystemExit: the training is refused, or only to be checked.
     """
     from grpo_verl_ext.verl_plugin import usage
 
+    if os.environ.get(CHECK_VARIABLE, "") not in ("", "0"):
+        check_and_exit(config)
     if OmegaConf.select(config, PREPARED) is None and usage.uses_package(config):
         leave_ray_of_previous_training()
         choose_platform(config)
         refuse_or_warn(config)
         settle_task(config)
         hand_on(config, environment(config))
+
+
+def check_and_exit(config: DictConfig) -> NoReturn:
+    """Print a report on the training and end the process with its status; 2 where the check itself fails."""
+    print_any_character()
+    said = f"{CHECK_VARIABLE}={os.environ[CHECK_VARIABLE]}"
+    print(f"grpo_verl_ext {__version__}: checked, not trained ({said})", flush=True)
+    try:
+        from grpo_verl_ext.preflight import script
+
+        choose_platform(config)
+        status = script.report(config)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, nobody asked for a training
+        print(f"the check itself failed, {type(error).__name__}: {error}")
+        status = 2
+    sys.exit(status)
 
 
 def leave_ray_of_previous_training() -> None:

@@ -88,7 +88,7 @@ SEAMS: list[Seam] = [
     seam(
         f"{_SEPARATE}.__init__",
         Has("assert train_batch_size == parameter_sync_step * ppo_mini_batch_size"),
-        "doctor.configuration",
+        "preflight.with_verls",
     ),
     # Else two trainings on a cluster would share a queue.
     seam(

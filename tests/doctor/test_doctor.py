@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor import configuration, environment
-from grpo_verl_ext.doctor.configuration import LARGEST_RANK, all_findings
+from grpo_verl_ext.doctor.configuration import all_findings
 from grpo_verl_ext.doctor.environment import seen_here
 from grpo_verl_ext.doctor.known_verl import KnownVerl
 from grpo_verl_ext.preflight import findings
+from grpo_verl_ext.preflight.with_verls import LARGEST_RANK
 from grpo_verl_ext.utils.errors import Finding, Line, Severity
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.utils.which_verl import which_verl
