@@ -124,24 +124,49 @@ def knows(config: DictConfig) -> bool:
     return named or setting(config, ESTIMATOR) in ESTIMATORS or setting(config, LOSS) in LOSSES
 
 
-def check_one_preset(words: Iterable[str]) -> None:
-    """Refuse ``+algo=[a,b]`` and ``+algo=a +algo@_global_=b``, mixtures under the name of the last.
+def check_one_preset(words: Iterable[str], choices: Mapping[str, Any], preset: object) -> None:
+    """Refuse several presets, by words or by files, and a file of this name that is not the package's.
+
+    Args:
+        words: of a training's command.
+        choices: Hydra's, group → option, those of configuration files included.
+        preset: ``algorithm.grpo_ext.preset`` of what they compose.
 
     Raises:
-        SettingError: the words of a training's command have several presets.
+        SettingError: a training has several presets, mixtures under the name of the last, or another file's.
     """
-    # Hydra itself refuses one spelling of the key twice.
+    # Hydra itself refuses one spelling of the key twice, and does not list `+algo=[a,b]` among its choices.
     typed = {word.partition("=")[0]: word.partition("=")[2] for word in words if key_of(word) == "algo"}
-    names = [name for each in typed.values() for name in re.findall(r"\w+", each) if name in PRESETS]
+    in_files = {
+        group: str(name)
+        for group, name in choices.items()
+        if key_of(group) == "algo" and not any(word.lstrip("+") == group for word in typed)
+    }
+    named = [*typed.items(), *in_files.items()]
+    names = [name for _, each in named for name in re.findall(r"\w+", each) if name in PRESETS]
     if len({*names}) > 1:
+        out = ", without ".join(
+            f"`{group}: {name}` in a configuration file" for group, name in in_files.items()
+        )
         raise SettingError(
             "+algo",
             names,
             why=f"a training has one algorithm, and values of {names[0]} that {names[-1]} does not set "
             "would stay",
             valid="one preset",
-            fix=Line(f"+algo={names[-1]}", more=f", or +algo={names[0]}"),
-            seen=f"+algo is {' and '.join(typed.values())}",
+            fix=f"the same command without {out}"
+            if out
+            else Line(f"+algo={names[-1]}", more=f", or +algo={names[0]}"),
+            seen=f"+algo is {' and '.join(each for _, each in named)}",
+        )
+    if names and preset != names[0]:
+        raise SettingError(
+            f"{SECTION}.preset",
+            preset,
+            why=f"+algo={names[0]} is asked for: another file algo/{names[0]}.yaml stands before this package's "
+            "on Hydra's search path",
+            valid=names[0],
+            fix=f"mv algo/{names[0]}.yaml algo/my_{names[0]}.yaml in that folder, and +algo=my_{names[0]}",
         )
 
 

@@ -148,8 +148,8 @@ def _judged(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
         yield from judgements(config, words)
     except Exception as error:  # noqa: BLE001  # a verl with other functions, or a fault of the probe
         seen = (
-            f"the gradient could not be computed beforehand ({type(error).__name__}: {error}), so that nothing "
-            "is known of it; the training goes on"
+            f"the gradient could not be computed beforehand ({type(error).__name__}: {error}), so that "
+            "nothing is known of it; the training goes on"
         )
         yield Finding("probe", Severity.WARNING, Problem("", None, seen=seen))
 

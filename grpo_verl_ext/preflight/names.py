@@ -104,9 +104,9 @@ def check_preset(config: DictConfig) -> None:
     Raises:
         SettingError: an unknown name, or a command with several.
     """
-    if HydraConfig.initialized():
-        check_one_preset(HydraConfig.get().overrides.task)
     name = written(config.algorithm).get("preset")
+    if HydraConfig.initialized():
+        check_one_preset(HydraConfig.get().overrides.task, HydraConfig.get().runtime.choices, name)
     if name in FAILED and name not in PRESETS:
         raise SettingError(
             _PRESET,

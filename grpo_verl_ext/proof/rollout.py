@@ -22,8 +22,8 @@ _SIZES = (4, 4, 3, 5)
 _LENGTHS = (24, 24, 1, 7, 12, 3, 24, 9, 5, 1, 16, 8, 20, 2, 11, 6)
 _DRIFTS = (1e-4, 0.02, 0.3, 1.0)
 _TOOL_ROWS, _EMPTY_ROW, _FALLEN_ROW = {0: 0, 10: 1, 12: 2}, 15, 11
-"""Row → the third of its tokens that a tool wrote; the row whose tokens were all rejected; a worse response that
-has become much less likely, though some of its tokens have not."""
+"""Row → the third of its tokens that a tool wrote; the row whose tokens were all rejected; a worse response
+that has become much less likely, though some of its tokens have not."""
 _BESIDE = 0.004
 """Relative distance of the rows beside a bound from it."""
 _SMALLEST = 0.01

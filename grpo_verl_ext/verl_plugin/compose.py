@@ -16,12 +16,12 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.config_source import ConfigResult
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.catalogue import check_one_preset
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.utils.options import keys_of
 from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.config import Options
@@ -69,16 +69,19 @@ def composed(
     """
     register()
     try:
-        check_one_preset(overrides)
         with _hydra_at(config_path):
             try:
-                config: DictConfig = compose(config_name, overrides=[*overrides])
+                config: DictConfig = compose(config_name, overrides=[*overrides], return_hydra_config=True)
             except MissingConfigException as error:
                 if error.options is None:  # the main file is missing, not a preset
                     raise _no_such_training(config_path, config_name) from error
                 raise _no_such_preset(str(error.missing_cfg_file), error.options) from error
             if "actor_rollout_ref" not in config:
                 raise _no_such_training(config_path, config_name)
+            choices = config.hydra.runtime.choices
+            with open_dict(config):
+                del config["hydra"]
+            check_one_preset(overrides, choices, setting(config, f"{SECTION}.preset"))
             return config
     except SettingError as error:
         raise CompositionError(error.problem) from error
