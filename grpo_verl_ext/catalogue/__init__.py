@@ -145,16 +145,14 @@ def check_one_preset(words: Iterable[str], choices: Mapping[str, Any], preset: o
     named = [*typed.items(), *in_files.items()]
     names = [name for _, each in named for name in re.findall(r"\w+", each) if name in PRESETS]
     if len({*names}) > 1:
-        out = ", without ".join(
-            f"`{group}: {name}` in a configuration file" for group, name in in_files.items()
-        )
+        out = " and ".join(f"`{group}: {name}`" for group, name in in_files.items())
         raise SettingError(
             "+algo",
             names,
             why=f"a training has one algorithm, and values of {names[0]} that {names[-1]} does not set "
             "would stay",
             valid="one preset",
-            fix=f"the same command without {out}"
+            fix=f"the same command without {out} in a configuration file"
             if out
             else Line(f"+algo={names[-1]}", more=f", or +algo={names[0]}"),
             seen=f"+algo is {' and '.join(each for _, each in named)}",
@@ -163,10 +161,10 @@ def check_one_preset(words: Iterable[str], choices: Mapping[str, Any], preset: o
         raise SettingError(
             f"{SECTION}.preset",
             preset,
-            why=f"+algo={names[0]} is asked for: another file algo/{names[0]}.yaml stands before this package's "
-            "on Hydra's search path",
+            why=f"+algo={names[0]} is asked for: on Hydra's search path another file algo/{names[0]}.yaml "
+            "stands before this package's",
             valid=names[0],
-            fix=f"mv algo/{names[0]}.yaml algo/my_{names[0]}.yaml in that folder, and +algo=my_{names[0]}",
+            fix=f"mv algo/{names[0]}.yaml algo/mine.yaml in its folder, and +algo=mine",
         )
 
 

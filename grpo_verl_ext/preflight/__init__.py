@@ -129,15 +129,20 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
     except SettingError as error:
         yield Finding("silence", Severity.ERROR, error.problem)
         silenced = []
-    said = set[str]()
+    said, refused = set[str](), False
     for name in _names(config):
         if name not in silenced:
             for found in _run_check(name, config):
                 if str(found.problem) not in said:
-                    yield replace(found, severity=Severity.WARNING) if name in lenient else found
+                    weighed = replace(found, severity=Severity.WARNING) if name in lenient else found
+                    refused |= weighed.severity is Severity.ERROR
+                    yield weighed
                 said.add(str(found.problem))
     if not only_validates:
-        yield from (each for each in _judged(config, words) if each.check not in silenced)
+        for found in _judged(config, words):
+            # What an estimator or a loss refuses is often what a check has refused before.
+            if found.check not in silenced and not (refused and found.severity is Severity.ERROR):
+                yield found
 
 
 def _judged(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:

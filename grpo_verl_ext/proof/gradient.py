@@ -79,6 +79,8 @@ def of_probe(config: DictConfig) -> DictConfig:
                 OmegaConf.update(own, key, value / budget * MAX_RESPONSE_LENGTH)
         if setting(config, f"{ACTOR}.rollout_n", n) == n:
             OmegaConf.update(own, f"{ACTOR}.rollout_n", ROWS_PER_PROMPT)
+        OmegaConf.update(own, f"{ACTOR}.ppo_micro_batch_size", None)
+        OmegaConf.update(own, f"{ACTOR}.ppo_micro_batch_size_per_gpu", 1)
         OmegaConf.update(own, _BUDGET, MAX_RESPONSE_LENGTH)
         OmegaConf.update(own, f"{ROLLOUT}.n", ROWS_PER_PROMPT)
     return own

@@ -124,6 +124,10 @@ def judgements(config: DictConfig, words: Sequence[str] = (), name: str | None =
     papers = own if algorithm is None else with_papers_values(own, algorithm)
     rollout = rollout_for(own, papers)
     try:
+        Training(own, rollout)
+    except Exception:  # noqa: BLE001  # verl's own validation speaks of what its classes refuse
+        return
+    try:
         judged = Judged.of(own, rollout)
     except Exception as error:  # noqa: BLE001  # whatever an estimator or a loss raises at the first update
         yield Finding("refused", *_refused(config, error, own, rollout, words, algorithm))
