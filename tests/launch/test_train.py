@@ -54,7 +54,7 @@ def test_verls_main_gets_the_presets_word_before_the_others(started: list[list[s
     lines = result.stdout.splitlines()
     assert lines[0] == "grpo: arXiv 2402.03300, §4.1"
     assert lines[1].startswith(
-        "  replaced: actor_rollout_ref.actor.kl_loss_coef=0.5 (command line); the preset has 0.04"
+        "  yours: actor_rollout_ref.actor.kl_loss_coef=0.5 (command line); the preset has 0.04"
     )
     assert len(lines) == 2
 
