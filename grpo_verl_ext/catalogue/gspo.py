@@ -41,7 +41,6 @@ GSPO_LOSS = VerlsLoss(
     "gspo",
     papers_average=("seq-mean-token-mean", "GSPO is a mean over responses (arXiv 2507.18071, eq. 5)"),
     other_averages=(_TOKEN_SUM,),
-    reads_average="0.9.1",  # before, it always averages over responses
     one_output=ONE_OUTPUT,
     unread=DUAL_CLIP,
     settings=(check_clip_range,),

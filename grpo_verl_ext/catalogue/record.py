@@ -181,14 +181,12 @@ class VerlsLoss(Loss):
         has_ratio: corrects for a policy that has moved; without, only one update on a rollout is right.
         papers_average: (its paper's ``actor.loss_agg_mode``, why another is wrong).
         other_averages: those with which it is the loss of another paper.
-        reads_average: the version of verl from which it averages as ``actor.loss_agg_mode`` says.
     """
 
     depends_on_cut: tuple[str, str] | None = None
     has_ratio: bool = True
     papers_average: tuple[str, str] | None = None
     other_averages: tuple[str, ...] = ()
-    reads_average: str = "0"
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """Check that estimator, loss, aggregation and groups together make the algorithm that they name."""
 
 from collections.abc import Iterator
-from importlib.metadata import version
 
 from omegaconf import DictConfig
-from packaging.version import Version
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import (
@@ -44,8 +42,6 @@ from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_st
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
 _RETURNED = f"{ROLLOUT}.logprobs_mode"
-_AVERAGES_CUT_RESPONSES = Version("0.9.1")
-"""The first verl whose Megatron engine averages responses that context parallelism cuts."""
 
 
 def check_options(config: DictConfig) -> None:
@@ -343,14 +339,11 @@ def check_verls_aggregation(config: DictConfig) -> None:
     """Refuse an estimator of ours and a loss of verl's, which a preset puts together, with another average.
 
     Raises:
-        SettingError: ``loss_agg_mode`` is not the preset's, or this verl's loss does not read it.
+        SettingError: ``loss_agg_mode`` is not the preset's.
     """
     estimator, loss = catalogue.estimator_of(config), catalogue.loss_of(config)
     mode = setting(config, AGGREGATION)
     if estimator is None or not isinstance(loss, VerlsLoss):
-        return
-    if not _follows_key(loss):
-        _refuse_older_verl(config, loss)
         return
     averages = {
         name: algorithm.loss_agg_mode
@@ -367,50 +360,6 @@ def check_verls_aggregation(config: DictConfig) -> None:
             f"{' or '.join(named)}, whose paper averages otherwise",
             valid=tuple(named.values()),
             fix=Line(f"{AGGREGATION}={next(iter(named.values()))}"),
-        )
-
-
-def _refuse_older_verl(config: DictConfig, loss: VerlsLoss) -> None:
-    """Refuse a preset that needs another average than the one that this verl's loss always has."""
-    preset = ALGORITHMS.get(str(setting(config, f"{SECTION}.preset")))
-    if preset is None or preset.loss is not loss or loss.papers_average is None:
-        return
-    if preset.loss_agg_mode != loss.papers_average[0]:
-        raise SettingError(
-            AGGREGATION,
-            setting(config, AGGREGATION),
-            why=f"+algo={preset.name} averages by {preset.loss_agg_mode}, and the {loss.name} of verl "
-            f"{version('verl')} averages by {loss.papers_average[0]} whatever this key says",
-            valid=f"verl {loss.reads_average} or newer",
-            fix=f"pip install 'verl>={loss.reads_average}'",
-        )
-
-
-def _follows_key(loss: VerlsLoss) -> bool:
-    """Whether verl's loss averages as ``loss_agg_mode`` says."""
-    return Version(version("verl")) >= Version(loss.reads_average)
-
-
-def check_context_parallel(config: DictConfig) -> None:
-    """Refuse a mean over responses under Megatron's context parallelism where verl's engine raises at it.
-
-    verl 0.9.0 raises at the first update, after a whole rollout (verl #7914).
-
-    Raises:
-        SettingError: this verl is older than the one that averages there.
-    """
-    megatron, mode = f"{ACTOR}.megatron", setting(config, AGGREGATION)
-    size = setting(config, f"{megatron}.context_parallel_size", 1)
-    is_cut = setting(config, f"{ACTOR}.strategy") == "megatron" and size > 1
-    if not is_cut or mode != "seq-mean-token-mean" or setting(config, f"{megatron}.dynamic_context_parallel"):
-        return
-    if Version(version("verl")) < _AVERAGES_CUT_RESPONSES:
-        raise SettingError(
-            f"{megatron}.context_parallel_size",
-            size,
-            why=f"the Megatron engine of verl {version('verl')} then refuses {AGGREGATION}={mode}",
-            valid=f"1, or verl {_AVERAGES_CUT_RESPONSES} or newer",
-            fix=f"pip install 'verl>={_AVERAGES_CUT_RESPONSES}'",
         )
 
 
@@ -462,7 +411,7 @@ def _advise_age(config: DictConfig, loss: VerlsLoss) -> Iterator[Problem]:
 
 def _advise_average(config: DictConfig, loss: VerlsLoss) -> Iterator[Problem]:
     """Where the estimator is verl's; `check_verls_aggregation` refuses the others."""
-    if loss.papers_average is None or catalogue.estimator_of(config) or not _follows_key(loss):
+    if loss.papers_average is None or catalogue.estimator_of(config):
         return
     wanted, why = loss.papers_average
     if setting(config, AGGREGATION) not in (wanted, *loss.other_averages):
