@@ -7,9 +7,6 @@ callback would run only with the presets of this package, with its exceptions tu
 - ``verl.trainer.main_ppo.run_ppo``, which the drivers of one-step-off and fully async training call. These
   validate their configuration inside Ray, or never.
 
-With verl 0.8, whose ``main_ppo`` validates inside Ray, a third is: ``migrate_legacy_reward_impl`` of
-``verl.experimental.reward_loop``, which that ``main_ppo`` calls in the driver.
-
 For a training that uses the package the driver chooses the platform, checks the configuration, and writes the
 environment variables of the training's processes into Ray's runtime environment. With
 ``GRPO_VERL_EXT_CHECK=1`` it reports on the training and ends the process.
@@ -45,11 +42,9 @@ _PYTHON = "runtime_env.py_executable"
 
 def register_checks() -> None:
     """Have verl's driver check a training before it starts."""
-    from grpo_verl_ext.verl_plugin import patches, tier
+    from grpo_verl_ext.verl_plugin import patches
 
     hooks = {"verl.utils.config": patch_validation, "verl.trainer.main_ppo": patch_start}
-    if tier.has_losses_only():
-        hooks["verl.experimental.reward_loop"] = patch_migration
     for module, patch in hooks.items():
         unchecked = "no setting of grpo_verl_ext is checked before the training"
         register_post_import_hook(patches.or_warn(patch, "driver", unchecked), module)
@@ -84,19 +79,6 @@ def _prepared_first(original: Callable[..., None]) -> Callable[..., None]:
         original(config, *args, **kwargs)
 
     return prepared
-
-
-def patch_migration(reward_loop: Any) -> None:
-    """Make ``migrate_legacy_reward_impl`` call `prepare_training` with what it returns."""
-    original = reward_loop.migrate_legacy_reward_impl
-
-    @functools.wraps(original)
-    def migrate_legacy_reward_impl(config: DictConfig) -> DictConfig:
-        migrated: DictConfig = original(config)
-        prepare_training(migrated)
-        return migrated
-
-    reward_loop.migrate_legacy_reward_impl = migrate_legacy_reward_impl
 
 
 def prepare_training(config: DictConfig) -> None:
@@ -156,11 +138,9 @@ def choose_platform(config: DictConfig) -> None:
     verl's ``main`` has set ``trainer.device`` by then to an accelerator, even if there is none, because it
     asked its platforms before the configuration was composed.
     """
-    from grpo_verl_ext.verl_plugin import cpu, tier, usage
+    from grpo_verl_ext.verl_plugin import cpu, usage
     from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE, chosen_platform
 
-    if tier.has_losses_only():  # refused by the check `tier`
-        return
     if OmegaConf.select(config, usage.PLATFORM_KEY) == "cpu" and chosen_platform() in ("", "cpu"):
         os.environ[PLATFORM_VARIABLE] = "cpu"
         cpu.install_platform()
@@ -216,20 +196,15 @@ def refuse_or_warn(config: DictConfig) -> None:
 
 
 def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
-    """Yield the environment variables of the training's processes: platform, patches, with 0.8 the plugin.
+    """Yield the environment variables of the training's processes: platform and patches.
 
     Raises:
         SystemExit: one of these options has the wrong type, and the check that reports it is silenced.
     """
-    from grpo_verl_ext.verl_plugin import tier, usage
+    from grpo_verl_ext.verl_plugin import usage
     from grpo_verl_ext.verl_plugin.config import Options
     from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE
 
-    if tier.has_losses_only():  # has no loader of plugins, and nothing that is patched in workers
-        named = str(OmegaConf.select(config, f"{RUNTIME_ENVIRONMENT}.{tier.MODULES_VARIABLE}") or "")
-        yield tier.MODULES_VARIABLE, tier.modules(named)
-        yield PATCHES_VARIABLE, ""
-        return
     if usage.asks_for_cpu(config):
         yield PLATFORM_VARIABLE, "cpu"
     try:

@@ -7,7 +7,6 @@ from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, no_token_rejection
 
 GSPO_LOSS = VerlsLoss(
     "gspo",
-    reads_average="0.9.1",  # before, it always averages over responses
     one_output=ONE_OUTPUT,
     settings=(check_clip_range,),
     checks={"gspo-rejection": no_token_rejection},

@@ -175,11 +175,9 @@ class VerlsLoss(Loss):
 
     Attributes:
         exact_preset: what to type for the loss whose gradient, other than this one's, is the same at any cut.
-        reads_average: the version of verl from which it averages as ``actor.loss_agg_mode`` says.
     """
 
     exact_preset: str = ""
-    reads_average: str = "0"
 
 
 @dataclass(frozen=True)

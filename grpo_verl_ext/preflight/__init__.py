@@ -15,7 +15,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.record import Advise, Refuse
-from grpo_verl_ext.preflight import algorithm, environment, files, names, support, tier
+from grpo_verl_ext.preflight import algorithm, environment, files, names, support
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
@@ -36,7 +36,6 @@ def _no_advice(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `
 CHECKS: Mapping[str, Refuse] = {
     "options": algorithm.check_options,
     "preset-name": names.check_preset,
-    "tier": tier.check_tier,
     "device": environment.check_device,
     "names": names.check_names,
     "sections": names.check_sections_of_modes,
@@ -44,7 +43,6 @@ CHECKS: Mapping[str, Refuse] = {
     "support": support.check_support,
     "task": files.check_task,
     "settings": algorithm.check_settings,
-    "context-parallel": algorithm.check_context_parallel,
     "group-size": algorithm.check_group_size,
     "groups": algorithm.check_groups,
     "pf-ppo": algorithm.check_pf_ppo,
@@ -109,7 +107,7 @@ _FIRST = "preset"
 """The warning that comes before the refusals, since what it reports is often their cause."""
 
 
-_OF_UPDATES = (*("support", "settings", "context-parallel", "group-size", "groups", "pf-ppo"),)
+_OF_UPDATES = ("support", "settings", "group-size", "groups", "pf-ppo")
 """Refusals of what estimator and loss would do; a run that only validates calls neither."""
 
 

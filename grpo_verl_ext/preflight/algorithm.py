@@ -1,10 +1,8 @@
 """Check that estimator, loss, aggregation and groups together make the algorithm that they name."""
 
 from collections.abc import Iterator
-from importlib.metadata import version
 
 from omegaconf import DictConfig
-from packaging.version import Version
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import (
@@ -22,7 +20,6 @@ from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import (
     ACTOR,
     AGENT_LOOP,
-    AGGREGATION,
     BYPASS,
     CORRECTION,
     ESTIMATOR,
@@ -39,8 +36,6 @@ from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_st
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
 _RETURNED = f"{ROLLOUT}.logprobs_mode"
-_AVERAGES_CUT_RESPONSES = Version("0.9.1")
-"""The first verl whose Megatron engine averages responses that context parallelism cuts."""
 
 
 def check_options(config: DictConfig) -> None:
@@ -309,29 +304,6 @@ def check_groups(config: DictConfig) -> None:
             why=f"a prompt has {ROLLOUT}.n={n} responses, by which the loss {loss.name} counts the prompts",
             valid=str(n),
             fix=Line(f"{key}=${{{ROLLOUT}.n}}"),
-        )
-
-
-def check_context_parallel(config: DictConfig) -> None:
-    """Refuse a mean over responses under Megatron's context parallelism where verl's engine raises at it.
-
-    verl 0.9.0 raises at the first update, after a whole rollout (verl #7914).
-
-    Raises:
-        SettingError: this verl is older than the one that averages there.
-    """
-    megatron, mode = f"{ACTOR}.megatron", setting(config, AGGREGATION)
-    size = setting(config, f"{megatron}.context_parallel_size", 1)
-    is_cut = setting(config, f"{ACTOR}.strategy") == "megatron" and size > 1
-    if not is_cut or mode != "seq-mean-token-mean" or setting(config, f"{megatron}.dynamic_context_parallel"):
-        return
-    if Version(version("verl")) < _AVERAGES_CUT_RESPONSES:
-        raise SettingError(
-            f"{megatron}.context_parallel_size",
-            size,
-            why=f"the Megatron engine of verl {version('verl')} then refuses {AGGREGATION}={mode}",
-            valid=f"1, or verl {_AVERAGES_CUT_RESPONSES} or newer",
-            fix=f"pip install 'verl>={_AVERAGES_CUT_RESPONSES}'",
         )
 
 

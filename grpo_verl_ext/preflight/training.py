@@ -22,7 +22,6 @@ from grpo_verl_ext.utils.keys import (
     POLICY_LOSS,
     setting,
 )
-from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.config import (
     REWARD_MANAGER,
     TRAINER_MODES,
@@ -49,12 +48,7 @@ def contexts(config: DictConfig) -> list[str]:
 
 
 def driver(config: DictConfig) -> str:
-    """Return which of verl's programs composed this; two have a section that ``main_ppo`` lacks.
-
-    A verl of the lower tier has none of them; `preflight.tier` has what is refused there.
-    """
-    if tier.has_losses_only():
-        return "lower tier"
+    """Return which of verl's programs composed this; two have a section that ``main_ppo`` lacks."""
     if FULLY_ASYNC in config:
         return "fully async"
     if ONE_STEP_OFF in config:

@@ -23,7 +23,6 @@ from grpo_verl_ext.catalogue import check_one_preset
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.utils.options import keys_of
-from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.registration import register
 
@@ -31,8 +30,6 @@ CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
 IN_PACKAGE = "pkg://"
 """Begins a configuration path in a package."""
-_NEWER_SECTIONS = ("trainer.v1.", "trainer.use_v1")
-"""Keys of the trainers that a verl of the lower tier lacks."""
 _OPTIONS = [*keys_of(Options, SECTION)]
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 """Matches Hydra's message for a key that the configuration lacks."""
@@ -108,8 +105,6 @@ def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:
 
 
 def _no_such_key(config: DictConfig, key: str, value: str) -> Problem:
-    if tier.has_losses_only() and key.startswith(_NEWER_SECTIONS):
-        return tier.needs_newer(key, value).problem
     said = f"verl refuses the command line: {key}={value}, but"
     if key in _OPTIONS:
         seen = f"{said} nothing before it sets this key, and a new one needs a +"

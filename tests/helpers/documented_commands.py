@@ -12,8 +12,6 @@ STARTED_BY: Mapping[str, str] = {
     "bash examples/setup_cpu.sh": CI,
     "source .venv/bin/activate": CI,
     "bash tests/run.sh …": ".ci/run",
-    "bash tests/contract/against.sh 0.9.0": CI,
-    "python -m pytest tests/contract": CI,
     "bash examples/quickstart.sh …": (
         "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"
     ),

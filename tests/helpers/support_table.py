@@ -24,8 +24,8 @@ Cell = Exact | Refusal
 Row = dict[str, Cell]
 """Name in `FEATURES` → cell."""
 
-# SAME_CALLS: verl's sources pass a loss or an estimator the same arguments (grpo_verl_ext/contract/seams.py).
-SAME_CALLS = "tests/contract/test_verl_contract.py::test_verl_is_as_we_rely_on_it"
+# SAME_CALLS: verl's sources pass a loss or an estimator the same arguments.
+SAME_CALLS = "tests/contract/test_hooks.py::test_verl_calls_what_we_count_on"
 ANY_SPLIT = "tests/proof/test_invariance.py::test_every_loss_is_invariant"
 COUNTS_ARE_ASKED_FOR = "tests/plugin/losses/test_losses.py::test_a_missing_count_is_refused"
 ONE_UPDATE = "tests/plugin/losses/test_losses.py::test_gvpo_equals_the_paper_at_the_first_update"

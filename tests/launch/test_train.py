@@ -190,18 +190,6 @@ def test_a_folder_of_configurations_is_the_one_that_was_checked(started: list[li
         assert started.pop()[1] == f"--config-path={wanted}"
 
 
-def test_verl_08_leaves_the_runners_class_to_run_ppo(
-    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(train, "check_workers", lambda: None)
-    monkeypatch.setattr(main_ppo, "TaskRunner", type("Mine", (), {}), raising=False)
-    made: list[Any] = []
-    monkeypatch.setattr(train.ray, "remote", lambda **_: lambda cls: made.append(cls) or TaskRunner())
-    train.run_training("gvpo", [])
-    main_ppo.run_ppo(None)
-    assert made == [main_ppo.TaskRunner]
-
-
 @pytest.mark.long
 def test_a_real_worker_is_refused_by_its_environment(python: Python) -> None:
     refused = python(

@@ -5,12 +5,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from grpo_verl_ext import catalogue, driver, preflight
-from grpo_verl_ext.preflight import algorithm
-from grpo_verl_ext.preflight.algorithm import (
-    advise_verls_losses,
-    check_context_parallel,
-    check_verls_aggregation,
-)
+from grpo_verl_ext.preflight.algorithm import check_verls_aggregation
 from grpo_verl_ext.preflight.names import advise_preset, check_preset
 from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -165,70 +160,3 @@ class TestTwoPresetsOfOneEstimatorAndLoss:
             r"seq-mean-token-mean, seq-mean-token-sum\. Type: .*=seq-mean-token-mean$",
         ):
             check_verls_aggregation(composed([*self.BY_KEYS, f"{ACTOR}.loss_agg_mode=token-mean"]))
-
-
-def test_gspo_of_verl_0_9_0_averages_over_responses_whatever_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = composed(["+algo=gspo", f"{ACTOR}.loss_agg_mode=token-mean", ENGINE])
-    verls = composed(
-        ["algorithm.adv_estimator=grpo", f"{LOSS}=gspo", f"{ACTOR}.loss_agg_mode=token-mean", ENGINE]
-    )
-    keys = [problem.key for problem in advise_verls_losses(verls)]
-    assert f"{ACTOR}.loss_agg_mode" in keys
-    monkeypatch.setattr(algorithm, "version", {"verl": "0.9.0"}.__getitem__)
-    check_verls_aggregation(config)
-    assert [problem.key for problem in advise_verls_losses(verls)] == keys[1:]
-
-
-def test_luspo_is_refused_with_verl_0_9_0_whose_gspo_would_be_gspo(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, gspo = composed(["+algo=luspo", ENGINE]), composed(["+algo=gspo", ENGINE])
-    check_verls_aggregation(config)
-    monkeypatch.setattr(algorithm, "version", {"verl": "0.9.0"}.__getitem__)
-    check_verls_aggregation(gspo)
-    with pytest.raises(
-        SettingError,
-        match=r"\+algo=luspo averages by seq-mean-token-sum, and the gspo of verl 0\.9\.0 averages by "
-        r"seq-mean-token-mean .*valid is verl 0\.9\.1 or newer\. Type: pip install 'verl>=0\.9\.1'",
-    ):
-        check_verls_aggregation(config)
-
-
-class TestResponsesCutByContextParallelism:
-    """verl 0.9.0's Megatron engine raises for their mean at the first update (verl #7914)."""
-
-    SIZE = f"{ACTOR}.megatron.context_parallel_size"
-    MEGATRON = ("+algo=grpo", f"{SIZE}=2", ENGINE)
-
-    @staticmethod
-    def check(*overrides: str) -> None:
-        check_context_parallel(composed(overrides, config_name="ppo_megatron_trainer"))
-
-    @pytest.fixture(autouse=True)
-    def _verl(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(algorithm, "version", {"verl": getattr(request, "param", "0.9.0")}.__getitem__)
-
-    def test_it_is_refused_with_verl_0_9_0(self) -> None:
-        with pytest.raises(SettingError) as refused:
-            self.check(*self.MEGATRON)
-        assert str(refused.value) == (
-            f"{self.SIZE} is 2, but the Megatron engine of verl 0.9.0 then refuses "
-            f"{ACTOR}.loss_agg_mode=seq-mean-token-mean; valid is 1, or verl 0.9.1 or newer. "
-            f"Type: pip install 'verl>=0.9.1'"
-        )
-
-    @pytest.mark.parametrize("_verl", ["0.9.1", "0.10.0.dev0"], indirect=True)
-    def test_a_newer_verl_averages(self) -> None:
-        self.check(*self.MEGATRON)
-
-    @pytest.mark.parametrize(
-        "override",
-        [
-            f"{SIZE}=1",
-            f"{ACTOR}.megatron.dynamic_context_parallel=true",
-            f"{ACTOR}.loss_agg_mode=token-mean",
-        ],
-    )
-    def test_without_a_cut_or_the_mean_nothing_is_refused(self, override: str) -> None:
-        self.check(*self.MEGATRON, override)
-
-    def test_another_engine_has_no_such_key(self) -> None:
-        check_context_parallel(composed(["+algo=grpo", ENGINE]))

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from grpo_verl_ext.preflight.unread import advise_unread_clip
 from omegaconf import OmegaConf
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
 from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, TokenLoss, VerlsLoss, verls
 from grpo_verl_ext.catalogue.record import CLIPS
-from grpo_verl_ext.preflight.unread import advise_unread_clip
 from grpo_verl_ext.verl_plugin.compose import composed
 
 VERLS_LOSSES = {
