@@ -1,20 +1,20 @@
 """Check a composed configuration before Ray starts; each check is one function with one message.
 
-A check refuses only what is known to be wrong with this package's own algorithms, settings and platform. All
-else, verl's own settings included, is a warning. ``algorithm.grpo_ext.silence=[name]`` skips a check by name.
+A check refuses only what is known to be wrong with this package's own algorithms, settings and platform, and
+values that verl cannot use (`values`). All else, verl's own settings included, is a warning. ``algorithm.grpo_ext.silence=[name]`` skips a check by name.
 A check that raises an unexpected error is reported and refuses nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.record import Advise, Refuse
-from grpo_verl_ext.preflight import algorithm, environment, files, names, support, tier, unread
+from grpo_verl_ext.preflight import algorithm, environment, files, names, support, tier, unread, values
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
@@ -115,22 +115,35 @@ _OF_UPDATES = (
 """Refusals of what estimator and loss would do; a run that only validates calls neither."""
 
 
-def findings(config: DictConfig) -> Iterator[Finding]:
-    """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages."""
-    only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
-    lenient = _OF_UPDATES if only_validates else ()
+def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
+    """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages.
+
+    Values that no check can read are all that is yielded where there are some.
+
+    Args:
+        config: the composed configuration.
+        words: of the command that it was composed from; none: Hydra's own, in a training.
+    """
     try:
         silenced = _silenced(config)
     except SettingError as error:
         yield Finding("silence", Severity.ERROR, error.problem)
         silenced = []
+    if values.NAME not in silenced and (unreadable := [*values.unreadable(config)]):
+        yield from unreadable
+        return
+    only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
+    lenient = _OF_UPDATES if only_validates else ()
     said = set[str]()
+    keys = set[str]()
     for name in _names(config):
         if name not in silenced:
-            for found in _run_check(name, config):
-                if str(found.problem) not in said:
+            of_values = name == values.NAME
+            for found in values.findings(config, words) if of_values else _run_check(name, config):
+                if str(found.problem) not in said and not (of_values and found.problem.key in keys):
                     yield replace(found, severity=Severity.WARNING) if name in lenient else found
                 said.add(str(found.problem))
+                keys.add(found.problem.key)
 
 
 def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
@@ -145,12 +158,9 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
         yield Finding(name, Severity.ERROR, error.problem)
     except MissingMandatoryValue as error:
         yield Finding("missing", Severity.WARNING, _missing(str(error.full_key)))
-    except OmegaConfBaseException as error:
-        key = error.full_key or ""
-        seen = f"{key or 'a setting'} cannot be read: {str(error).splitlines()[0]}"
-        yield Finding(
-            "unreadable", Severity.WARNING, Problem(key, None, f"{key or '<key>'}=<value>", seen=seen)
-        )
+    except InterpolationToMissingValueError as error:
+        key = str(error).partition("Missing mandatory value: ")[2].split()[0]
+        yield Finding("missing", Severity.WARNING, _missing(key))
     except Exception as error:  # noqa: BLE001  # a fault in a check must not end a training
         seen = (
             f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
@@ -162,7 +172,7 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
 def _names(config: DictConfig) -> list[str]:
     """Return the names of all checks: of every algorithm, and of the configured one."""
     of_records = [name for kind in ("checks", "advice") for name, _ in catalogue.checks(config, kind)]
-    return list(dict.fromkeys((_FIRST, *CHECKS, *of_records, *ADVICE)))
+    return list(dict.fromkeys((_FIRST, *CHECKS, values.NAME, *of_records, *ADVICE)))
 
 
 def _named(name: str, *tables: Mapping[str, _CheckT]) -> list[_CheckT]:
