@@ -1,7 +1,8 @@
 """Check a composed configuration before Ray starts; each check is one function with one message.
 
 A check refuses only what is known to be wrong with this package's own algorithms, settings and platform, and
-values that verl cannot use (`values`). All else, verl's own settings included, is a warning. ``algorithm.grpo_ext.silence=[name]`` skips a check by name.
+values that verl cannot use (`values`). All else, verl's own settings included, is a warning.
+``algorithm.grpo_ext.silence=[name]`` skips a check by name.
 A check that raises an unexpected error is reported and refuses nothing.
 """
 
@@ -129,17 +130,18 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
     except SettingError as error:
         yield Finding("silence", Severity.ERROR, error.problem)
         silenced = []
-    if values.NAME not in silenced and (unreadable := [*values.unreadable(config)]):
-        yield from unreadable
+    unreadable = [] if values.NAME in silenced else [*_caught(values.NAME, values.unreadable(config))]
+    yield from unreadable
+    if any(each.severity is Severity.ERROR for each in unreadable):
         return
     only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
     lenient = _OF_UPDATES if only_validates else ()
-    said = set[str]()
-    keys = set[str]()
+    said, keys = {str(each.problem) for each in unreadable}, set[str]()
     for name in _names(config):
         if name not in silenced:
             of_values = name == values.NAME
-            for found in values.findings(config, words) if of_values else _run_check(name, config):
+            check = values.unsuitable(config, words) if of_values else _run_check(name, config)
+            for found in _caught(name, check):
                 if str(found.problem) not in said and not (of_values and found.problem.key in keys):
                     yield replace(found, severity=Severity.WARNING) if name in lenient else found
                 said.add(str(found.problem))
@@ -147,13 +149,18 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
 
 
 def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
-    """Yield the findings of one check; an unexpected error in it becomes a warning."""
+    """Yield the warnings of one check, and raise its error."""
+    for check in _named(name, CHECKS, dict(catalogue.checks(config, "checks"))):
+        check(config)
+    for advise in _named(name, ADVICE, dict(catalogue.checks(config, "advice"))):
+        for problem in advise(config):
+            yield Finding(name, Severity.WARNING, problem)
+
+
+def _caught(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield the findings of one check, its error among them; an unexpected error becomes a warning."""
     try:
-        for check in _named(name, CHECKS, dict(catalogue.checks(config, "checks"))):
-            check(config)
-        for advise in _named(name, ADVICE, dict(catalogue.checks(config, "advice"))):
-            for problem in advise(config):
-                yield Finding(name, Severity.WARNING, problem)
+        yield from found
     except SettingError as error:
         yield Finding(name, Severity.ERROR, error.problem)
     except MissingMandatoryValue as error:

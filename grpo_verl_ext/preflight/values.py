@@ -75,7 +75,7 @@ def unreadable(config: DictConfig) -> Iterator[Finding]:
                 yield _error(Problem(key, written, fix, why, valid))
 
 
-def findings(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
+def unsuitable(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
     """Yield errors of texts, and warnings of numbers that are too small or of which Hydra changed the text.
 
     Args:

@@ -2,8 +2,9 @@
 
 import pytest
 from omegaconf import OmegaConf
+from processes import Python
 
-from grpo_verl_ext import driver, preflight
+from grpo_verl_ext import preflight
 from grpo_verl_ext.doctor.configuration import all_findings
 from grpo_verl_ext.doctor.correction import correct
 from grpo_verl_ext.preflight import values
@@ -144,10 +145,25 @@ def test_the_line_to_type_makes_it_right(word: str) -> None:
 @pytest.mark.parametrize(
     "word", ["trainer=null", f"{ENABLE}=${{oc.env:NO_F,false}}", "trainer.v1=${oc.env:NO}"]
 )
-def test_the_driver_refuses_it_before_ray(word: str) -> None:
-    key = word.partition("=")[0]
-    with pytest.raises(SystemExit, match=rf"grpo_verl_ext: {key} is .* Type: "):
-        driver.prepare_training(composed(with_word(word)))
+def test_the_driver_refuses_it_before_ray(python: Python, word: str) -> None:
+    """In a process of its own, which gets the CPU platform."""
+    code = f"""
+        from grpo_verl_ext import driver
+        from grpo_verl_ext.verl_plugin.compose import composed
+        driver.prepare_training(composed({with_word(word)}))
+    """
+    refused = python(code)
+    assert refused.returncode == 1
+    assert f"grpo_verl_ext: {word.partition('=')[0]} is " in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_verl_without_the_file_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "folder_of", lambda _: "/nowhere")
+    values._verls_defaults.cache_clear()
+    (finding,) = found(f"{EPOCHS}=foo")
+    assert finding.severity is Severity.WARNING
+    assert "the check 'types' of grpo_verl_ext failed itself (FileNotFoundError" in str(finding.problem)
 
 
 def test_it_can_be_silenced() -> None:
