@@ -144,7 +144,8 @@ def choose_platform(config: DictConfig) -> None:
     if OmegaConf.select(config, usage.PLATFORM_KEY) == "cpu" and chosen_platform() in ("", "cpu"):
         os.environ[PLATFORM_VARIABLE] = "cpu"
         cpu.install_platform()
-        config.trainer.device = "cpu"
+        if OmegaConf.is_dict(config.trainer):  # else the check `types` refuses it
+            config.trainer.device = "cpu"
         say(settle_ray(config).words)
 
 

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from functools import cache
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from grpo_verl_ext.preflight.with_verls import exit_status, findings_with_verls, print_findings
 from grpo_verl_ext.utils.console import make_console
@@ -46,12 +45,7 @@ def all_findings(
             problem = replace(problem, seen=f"verl refuses the command line: {problem.seen}")
         yield Finding("composition", Severity.ERROR, problem)
         return
-    yield from findings_with_verls(config, _defaults(config_path, config_name), overrides)
-
-
-@cache
-def _defaults(config_path: str, config_name: str) -> DictConfig:
-    return composed([], config_path=config_path, config_name=config_name)
+    yield from findings_with_verls(config, overrides)
 
 
 def plain(finding: Finding) -> dict[str, object]:

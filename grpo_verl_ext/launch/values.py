@@ -17,6 +17,7 @@ import grpo_verl_ext.config
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, left_to_user
 from grpo_verl_ext.catalogue.preset_comments import OURS, keys_of
 from grpo_verl_ext.preflight.names import differing
+from grpo_verl_ext.preflight.values import verls_defaults
 from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.errors import Problem, as_typed
@@ -121,7 +122,7 @@ def replaced(preset: str, config: DictConfig, overrides: Sequence[str], *, yours
 
 def without_effect(config: DictConfig, overrides: Sequence[str]) -> list[str]:
     """Return a sentence for each word of the command that changes nothing of what is trained."""
-    return [each.problem.reason for each in unread(config, overrides, composed([]))]
+    return [each.problem.reason for each in unread(config, overrides, OmegaConf.create(verls_defaults()))]
 
 
 def not_of_the_paper(preset: str, config: DictConfig) -> list[str]:

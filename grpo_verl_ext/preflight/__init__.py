@@ -1,7 +1,8 @@
 """Check a composed configuration before Ray starts; each check is one function with one message.
 
-A check refuses only what is known to be wrong with this package's own algorithms, settings and platform. All
-else, verl's own settings included, is a warning. ``algorithm.grpo_ext.silence=[name]`` skips a check by name.
+A check refuses only what is known to be wrong with this package's own algorithms, settings and platform, and
+values that verl cannot use (`values`). All else, verl's own settings included, is a warning.
+``algorithm.grpo_ext.silence=[name]`` skips a check by name.
 A check that raises an unexpected error is reported and refuses nothing.
 """
 
@@ -11,11 +12,11 @@ from typing import TypeVar
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.record import Advise, Refuse
-from grpo_verl_ext.preflight import algorithm, environment, files, names, support
+from grpo_verl_ext.preflight import algorithm, environment, files, names, support, values
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
@@ -114,28 +115,37 @@ _OF_UPDATES = ("support", "settings", "group-size", "groups", "pf-ppo")
 def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
     """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages.
 
+    Values that no check can read are all that is yielded where there are some.
+
     Args:
         config: the composed configuration.
         words: of the command that it was composed from; none: Hydra's own, in a training.
     """
     if not words and HydraConfig.initialized():
         words = list(HydraConfig.get().overrides.task)
-    only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
-    lenient = _OF_UPDATES if only_validates else ()
     try:
         silenced = _silenced(config)
     except SettingError as error:
         yield Finding("silence", Severity.ERROR, error.problem)
         silenced = []
-    said, refused = set[str](), False
+    unreadable = [] if values.NAME in silenced else [*_caught(values.NAME, values.unreadable(config))]
+    yield from unreadable
+    if any(each.severity is Severity.ERROR for each in unreadable):
+        return
+    only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
+    lenient = _OF_UPDATES if only_validates else ()
+    said, keys, refused = {str(each.problem) for each in unreadable}, set[str](), False
     for name in _names(config):
         if name not in silenced:
-            for found in _run_check(name, config):
-                if str(found.problem) not in said:
+            of_values = name == values.NAME
+            check = values.unsuitable(config, words) if of_values else _run_check(name, config)
+            for found in _caught(name, check):
+                if str(found.problem) not in said and not (of_values and found.problem.key in keys):
                     weighed = replace(found, severity=Severity.WARNING) if name in lenient else found
                     refused |= weighed.severity is Severity.ERROR
                     yield weighed
                 said.add(str(found.problem))
+                keys.add(found.problem.key)
     if not only_validates:
         for found in _judged(config, words):
             # What an estimator or a loss refuses is often what a check has refused before.
@@ -158,23 +168,25 @@ def _judged(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
 
 
 def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
-    """Yield the findings of one check; an unexpected error in it becomes a warning."""
+    """Yield the warnings of one check, and raise its error."""
+    for check in _named(name, CHECKS, dict(catalogue.checks(config, "checks"))):
+        check(config)
+    for advise in _named(name, ADVICE, dict(catalogue.checks(config, "advice"))):
+        for problem in advise(config):
+            yield Finding(name, Severity.WARNING, problem)
+
+
+def _caught(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield the findings of one check, its error among them; an unexpected error becomes a warning."""
     try:
-        for check in _named(name, CHECKS, dict(catalogue.checks(config, "checks"))):
-            check(config)
-        for advise in _named(name, ADVICE, dict(catalogue.checks(config, "advice"))):
-            for problem in advise(config):
-                yield Finding(name, Severity.WARNING, problem)
+        yield from found
     except SettingError as error:
         yield Finding(name, Severity.ERROR, error.problem)
     except MissingMandatoryValue as error:
         yield Finding("missing", Severity.WARNING, _missing(str(error.full_key)))
-    except OmegaConfBaseException as error:
-        key = error.full_key or ""
-        seen = f"{key or 'a setting'} cannot be read: {str(error).splitlines()[0]}"
-        yield Finding(
-            "unreadable", Severity.WARNING, Problem(key, None, f"{key or '<key>'}=<value>", seen=seen)
-        )
+    except InterpolationToMissingValueError as error:
+        key = str(error).partition("Missing mandatory value: ")[2].split()[0]
+        yield Finding("missing", Severity.WARNING, _missing(key))
     except Exception as error:  # noqa: BLE001  # a fault in a check must not end a training
         seen = (
             f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
@@ -186,7 +198,7 @@ def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
 def _names(config: DictConfig) -> list[str]:
     """Return the names of all checks: of every algorithm, and of the configured one."""
     of_records = [name for kind in ("checks", "advice") for name, _ in catalogue.checks(config, kind)]
-    return list(dict.fromkeys((_FIRST, *CHECKS, *of_records, *ADVICE, *JUDGEMENTS)))
+    return list(dict.fromkeys((_FIRST, *CHECKS, values.NAME, *of_records, *ADVICE, *JUDGEMENTS)))
 
 
 def _named(name: str, *tables: Mapping[str, _CheckT]) -> list[_CheckT]:

@@ -6,41 +6,39 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, left_to_user, loss_of
 from grpo_verl_ext.preflight.names import differing
 from grpo_verl_ext.preflight.training import driver
+from grpo_verl_ext.preflight.values import verls_defaults
 from grpo_verl_ext.preflight.with_verls import exit_status, findings_with_verls, print_findings
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import as_typed
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, MODE, ROLLOUT, key_of, moved_key, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import usage
-from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, written
 from grpo_verl_ext.verl_plugin.mini_batch import plan
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 
 def report(config: DictConfig) -> int:
-    """Print what is known of a training and return the doctor's exit status; Hydra is cleared afterwards."""
+    """Print what is known of a training and return the doctor's exit status."""
     console = make_console()
     if not usage.uses_package(config):
         console.print("this training names nothing of grpo_verl_ext")
         return 0
     with redirect_stdout(sys.stderr):  # verl prints while it validates
-        GlobalHydra.instance().clear()  # the training's own, beside which nothing can be composed
-        defaults = composed([])
-        found = list(findings_with_verls(config, defaults))
+        found = list(findings_with_verls(config))
     print_findings(found, console)
     console.print(updates(config))
     console.print(f"responses that must meet in an update: {meeting(config)}")
     preset = written(config.algorithm).get("preset")
     if preset in PRESETS:
         console.print(f"+algo={preset} sets, verl's default → the value now:")
+        defaults = OmegaConf.create(verls_defaults())
         for line in (*changed(preset, config, defaults), *to_delete(preset, config)):
             console.print(line)
     return exit_status(found)

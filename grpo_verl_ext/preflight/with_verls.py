@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -18,77 +17,33 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from grpo_verl_ext import preflight
+from grpo_verl_ext.preflight import values
 from grpo_verl_ext.proof.judge import unread
-from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
-from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, setting
+from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity
+from grpo_verl_ext.utils.keys import ACTOR, setting
 from grpo_verl_ext.verl_plugin.compose import nearest_line
 
 _CLEAN, _WARNED, _WRONG = 0, 1, 2
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold"}
 
 
-def findings_with_verls(
-    config: DictConfig, defaults: DictConfig, words: Sequence[str] = ()
-) -> Iterator[Finding]:
+def findings_with_verls(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
     """Yield the findings of our checks, and what verl itself says beyond them.
 
     Args:
         config: the composed configuration.
-        defaults: verl's own, whose values have the types.
         words: of the command; none: Hydra's own.
     """
     if not words and HydraConfig.initialized():
         words = list(HydraConfig.get().overrides.task)
     found = list(preflight.findings(config, words))
-    keys = {each.problem.key for each in found}
-    found += (each for each in _not_numbers(config, defaults) if each.problem.key not in keys)
     yield from found
-    yield from unread(config, words, defaults)
+    if not any(values.unreadable(config)):
+        yield from unread(config, words, OmegaConf.create(values.verls_defaults()))
     names = {each.problem.key.rpartition(".")[2] for each in found if each.severity is Severity.ERROR} - {""}
     for each in _findings_of_verl(config):
         if not any(re.search(rf"\b{name}\b", each.problem.reason) for name in names):
             yield each
-
-
-_COUNTS = (
-    *("data.train_batch_size", f"{ROLLOUT}.n", "trainer.total_epochs"),
-    *(f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs"),
-)
-"""Numbers of prompts, of responses and of passes, with which verl calculates in its validation."""
-_POSITIVE = (f"{ACTOR}.optim.lr", f"{ROLLOUT}.temperature")
-
-
-def _not_numbers(config: DictConfig, defaults: DictConfig) -> Iterator[Finding]:
-    """Yield what is no number or truth value where verl's default is one, or a number that is too small.
-
-    Most of it fails only when it is used.
-    """
-    given, default = (OmegaConf.to_container(each, resolve=False) for each in (config, defaults))
-    for key, value, usual in _pairs(given, default, ""):
-        valid = None if "${" in str(value) else _valid_number(key, value, usual)
-        if valid is not None:
-            problem = Problem(key, value, Line(f"{key}={as_typed(usual)}"), valid=valid)
-            yield Finding("types", Severity.WARNING, problem)
-
-
-def _valid_number(key: str, value: Any, usual: Any) -> str | None:
-    """Say which numbers are valid where the value is none of them; None where it is."""
-    if key in _COUNTS and (type(value) is not int or value < 1):
-        return "an integer ≥ 1"
-    if isinstance(value, str) and isinstance(usual, int | float):
-        return f"{'true or false' if isinstance(usual, bool) else 'a number'}, as in verl's own default"
-    if key in _POSITIVE and not 0 < (value or 0) < math.inf:
-        return "a finite number > 0"
-    return None
-
-
-def _pairs(given: Any, default: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
-    for name in given.keys() & default.keys():
-        value, usual = given[name], default[name]
-        if isinstance(value, dict) and isinstance(usual, dict):
-            yield from _pairs(value, usual, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value, usual
 
 
 _REFUSALS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
@@ -108,10 +63,9 @@ _Line = Callable[[re.Match[str], DictConfig], str]
 def _findings_of_verl(config: DictConfig) -> Iterator[Finding]:
     """Yield verl's refusal, and what its validation leaves out or asks of this machine's vLLM.
 
-    Nothing where `_not_numbers` has a finding of a number that verl calculates with: verl would raise
-    Python's own errors.
+    Nothing of values that it cannot read or calculate with, for which verl would raise Python's own errors.
     """
-    if any(type(value := setting(config, key)) is not int or value < 1 for key in _COUNTS):
+    if any(values.unreadable(config)) or any(type(setting(config, key)) is not int for key in values.COUNTS):
         return
     try:
         _validate(_without_lora(config))

@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.catalogue import check_one_preset
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import SECTION, setting
+from grpo_verl_ext.utils.keys import SECTION, key_of, setting
 from grpo_verl_ext.utils.options import keys_of
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.registration import register
@@ -35,6 +35,8 @@ _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 """Matches Hydra's message for a key that the configuration lacks."""
 _PRESENT_KEY = re.compile(r"Could not append to config\. An item is already at '(?P<key>[^']+)'")
 """Matches Hydra's message for a ``+`` in front of a key that the configuration has."""
+_NO_GROUP = "Config group override must be a string or a list"
+"""Begins Hydra's message for null where a section is read from one of several files."""
 _parsed: dict[tuple[str, str, str, tuple[int, int] | None], bytes] = {}
 """Where a file is, and its time and size → what Hydra read, pickled: each composition changes its copy.
 
@@ -90,6 +92,18 @@ def composed(
         if present := _PRESENT_KEY.search(str(error)):
             raise CompositionError(_appended(overrides, present["key"])) from error
         raise CompositionError(Problem("", None, seen=str(error))) from error
+    except ValueError as error:
+        if _NO_GROUP in str(error):
+            raise CompositionError(_without_group(overrides)) from error
+        raise
+
+
+def _without_group(overrides: Sequence[str]) -> Problem:
+    """Return the problem of a section of verl's that comes from one of several files, and is given null."""
+    word = next(each for each in overrides if re.fullmatch(r"(?i)[+\w/]+(@[\w.]+)?=null", each))
+    seen = f"verl refuses the command line: {word}, but that is a section"
+    fix = Line(without=(key_of(word),), more=f"the same command without {word}")
+    return Problem(key_of(word), None, seen=seen, fix=fix)
 
 
 def _appended(overrides: Sequence[str], key: str) -> Problem:

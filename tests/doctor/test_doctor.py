@@ -1019,40 +1019,10 @@ MISTAKES = {
         "packages",
         "pip install clearml, or trainer.logger=[console]",
     ),
-    "a text for a number": (["trainer.total_epochs=foo"], "types", "trainer.total_epochs=30"),
-    "no epoch": (["trainer.total_epochs=0"], "types", "trainer.total_epochs=30"),
-    "no update": ([f"{ACTOR}.ppo_epochs=0"], "types", f"{ACTOR}.ppo_epochs=1"),
-    "a learning rate of nothing": ([f"{ACTOR}.optim.lr=0"], "types", f"{ACTOR}.optim.lr=1e-06"),
-    "no learning rate": ([f"{ACTOR}.optim.lr=nan"], "types", f"{ACTOR}.optim.lr=1e-06"),
-    "no temperature": (
-        ["actor_rollout_ref.rollout.temperature=0"],
-        "types",
-        "actor_rollout_ref.rollout.temperature=1.0",
-    ),
     "a text for a number of responses": (
         ["actor_rollout_ref.rollout.n=eight"],
         "group-size",
         "actor_rollout_ref.rollout.n=8",
-    ),
-    "a text for a number that verl calculates with": (
-        ["data.train_batch_size=abc"],
-        "types",
-        "data.train_batch_size=1024",
-    ),
-    "a fraction of a prompt": (
-        [f"{ACTOR}.ppo_mini_batch_size=6.5"],
-        "types",
-        f"{ACTOR}.ppo_mini_batch_size=256",
-    ),
-    "no number of passes": (
-        [f"{ACTOR}.ppo_epochs=null"],
-        "types",
-        f"{ACTOR}.ppo_epochs=1",
-    ),
-    "a text for a truth value": (
-        ["trainer.val_before_train=flase"],
-        "types",
-        "trainer.val_before_train=true",
     ),
     "data that are not here": (
         ["data.train_files=/no/such.parquet"],
