@@ -11,12 +11,14 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import ray
+from omegaconf import OmegaConf
 from ray.exceptions import RayError
 from rich.table import Table
 
+from grpo_verl_ext.preflight.values import verls_defaults
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import which_ray
-from grpo_verl_ext.utils.which_verl import WhichVerl, which_verl
+from grpo_verl_ext.utils.which_verl import INSTALL, which_verl
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
 from grpo_verl_ext.verl_plugin.usage import is_own_module
 from grpo_verl_ext.verl_plugin.versions import TESTED, queue_missing
@@ -51,13 +53,15 @@ def examine_environment(as_json: bool) -> int:
     with redirect_stdout(sys.stderr):
         here = seen_here()
         worker, trouble = _asked_worker()
+        gradients, other = _gradients()
     verl = which_verl()
-    complaints = [each for each in (trouble, _differences(here, worker), _queue()) if each]
+    complaints = [each for each in (trouble, other, _differences(here, worker), _queue()) if each]
     if as_json:
         content = {
             "python": host.python_version(),
             "ray": which_ray().words,
             "verl": verl.words,
+            "gradients": gradients,
             "versions": [asdict(each) for each in versions_beside_tested()],
             "here": asdict(here),
             "worker": asdict(worker) if worker else None,
@@ -66,8 +70,27 @@ def examine_environment(as_json: bool) -> int:
         }
         print(json.dumps(content, indent=2))
     else:
-        _print_environment(here, worker, verl, complaints)
+        _print_environment(
+            here, worker, [which_ray().words, verl.words, gradients], verl.warnings, complaints
+        )
     return _WRONG if complaints else _WARNED if verl.warnings else _CLEAN
+
+
+def _gradients() -> tuple[str, str | None]:
+    """Return how many presets compute their paper's gradient here, and a complaint about the others."""
+    try:
+        from grpo_verl_ext.proof.judge import TOLERANCE, presets_on
+
+        away = dict(presets_on(OmegaConf.create(verls_defaults())))
+    except (ImportError, AttributeError, OSError) as error:
+        return "no gradient was computed", f"verl lacks what computes a gradient ({error}). Type: {INSTALL}"
+    others = sorted(name for name, distance in away.items() if not distance <= TOLERANCE)
+    number = f"{len(away) - len(others)} of {len(away)}"
+    said = f"{number} presets compute their paper's gradient on verl {version('verl')}"
+    wrong = (
+        f"this verl computes another gradient for {', '.join(others)}. Type: {INSTALL}" if others else None
+    )
+    return said, wrong
 
 
 def _asked_worker() -> tuple[_Seen | None, str | None]:
@@ -160,18 +183,24 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _print_environment(here: _Seen, worker: _Seen | None, verl: WhichVerl, complaints: Sequence[str]) -> None:
+def _print_environment(
+    here: _Seen,
+    worker: _Seen | None,
+    words: Sequence[str],
+    warnings: Sequence[str],
+    complaints: Sequence[str],
+) -> None:
     console = make_console()
     print_table(console, _version_table(versions_beside_tested()))
     console.print(f"python {host.python_version()}; verl's platform: {here.platform}")
-    console.print(which_ray().words)
-    console.print(verl.words)
+    for each in words:
+        console.print(each)
     where = "here and in a Ray worker" if worker == here else "here"
     console.print(f"estimators and losses that verl finds {where} (ours: *):")
     for kind, owners in (("estimators", here.estimators), ("losses", here.losses)):
         names = ", ".join(name + "*" * is_own_module(owner) for name, owner in sorted(owners.items()))
         console.print(f"  {kind}: {names}")
-    for warning in verl.warnings:
+    for warning in warnings:
         console.print(warning, style="bold yellow")
     for complaint in complaints:
         console.print(complaint, style="bold red")

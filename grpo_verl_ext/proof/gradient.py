@@ -21,9 +21,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from verl import DataProto
 from verl.trainer.ppo.core_algos import get_kl_controller
-from verl.trainer.ppo.ray_trainer import apply_kl_penalty
+from verl.trainer.ppo.ray_trainer import apply_kl_penalty, compute_advantage
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
-from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.utils.losses import ppo_loss
 
@@ -52,7 +51,7 @@ from grpo_verl_ext.utils.keys import (
 )
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
-from grpo_verl_ext.verl_plugin.gvpo.trainer import ANCHORS, anchored_targets
+from grpo_verl_ext.verl_plugin.gvpo.targets import ANCHORS, anchored_targets
 
 _BUDGET = "data.max_response_length"
 _IN_TOKENS = (SCALE_FACTOR, f"{SECTION}.max_response_length", f"{POLICY_LOSS}.max_response_length")
@@ -168,9 +167,8 @@ class Training:
                 stack.enter_context(wire.ROW_KEYS.set(self._rollout.keys))
                 stack.enter_context(wire.STEPS.set(self._rollout.steps))
                 stack.enter_context(wire.SEVERAL_REWARDS.set(self._several_rewards))
-            data = compute_advantage_for_multi_trajectories(
+            data = compute_advantage(
                 self.scored,
-                batch_keys=self._rollout.keys,
                 adv_estimator=algorithm.adv_estimator,
                 gamma=algorithm.gamma,
                 lam=algorithm.lam,
@@ -196,7 +194,7 @@ class Training:
         }
         given = {**jagged, wire.Field.TEACHER_LOG_PROB: self._rollout.teacher}
         targets = anchored_targets(given, self._rollout.prompts, anchor, self.actor.policy_loss)
-        return pad_sequence([*targets.unbind()], batch_first=True)
+        return pad_sequence(torch.split(targets, lengths), batch_first=True)
 
     @property
     def _anchor(self) -> str:
