@@ -157,7 +157,7 @@ def check_one_preset(words: Iterable[str], choices: Mapping[str, Any], preset: o
             else Line(f"+algo={names[-1]}", more=f", or +algo={names[0]}"),
             seen=f"+algo is {' and '.join(each for _, each in named)}",
         )
-    if names and preset != names[0]:
+    if names and (preset is None or (preset in PRESETS and preset != names[0])):
         raise SettingError(
             f"{SECTION}.preset",
             preset,

@@ -194,7 +194,7 @@ class Training:
         }
         given = {**jagged, wire.Field.TEACHER_LOG_PROB: self._rollout.teacher}
         targets = anchored_targets(given, self._rollout.prompts, anchor, self.actor.policy_loss)
-        return pad_sequence(torch.split(targets, lengths), batch_first=True)
+        return pad_sequence([*torch.split(targets, lengths)], batch_first=True)
 
     @property
     def _anchor(self) -> str:
