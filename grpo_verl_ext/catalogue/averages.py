@@ -92,8 +92,8 @@ def _sequence_mean_token_sum(loss: Tensor, mask: Tensor, counts: MiniBatch) -> T
 def _constant_length(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
     if counts.loss_scale_factor is None or not counts.loss_scale_factor > 0:
         raise ValueError(
-            f"{SCALE_FACTOR} is {as_typed(counts.loss_scale_factor)}, but {AGGREGATION}=seq-mean-token-sum-norm "
-            f"divides by it; valid is a number > 0, the response budget. "
+            f"{SCALE_FACTOR} is {as_typed(counts.loss_scale_factor)}, but {AGGREGATION}="
+            f"seq-mean-token-sum-norm divides by it; valid is a number > 0, the response budget. "
             f"Type: '{SCALE_FACTOR}=${{data.max_response_length}}'"
         )
     return aggregation.sequence_mean_constant_length(

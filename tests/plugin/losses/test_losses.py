@@ -186,11 +186,6 @@ def test_gmpo_reports_the_tokens_outside_of_its_range():
     assert metrics["actor/clip_ratio_low"].item() == pytest.approx(1 / 3, rel=1e-6)
 
 
-def test_a_dual_clip_of_gmpo_is_refused():
-    with pytest.raises(ValueError, match=r"clip_ratio_c is 3\.0.*gmpo has no dual clip.*clip_ratio_c=null"):
-        check("gmpo", counted(actor_config(CASES["gmpo"], clip_ratio_c=3.0)))
-
-
 def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[Tensor, dict[str, Tensor]]:
     """A loss on two responses of 2 and 1 tokens, old = new = 0, advantages 1 and −1."""
     config = counted(actor_config(CASES[name])) if config is None else config
