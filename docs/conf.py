@@ -72,7 +72,6 @@ gpus
 migration
 settings
 support
-verl_versions
 ```
 
 ```{toctree}
@@ -136,7 +135,6 @@ new_algorithm
 versioning
 repository/upstream/README
 repository/recipe/grpo_verl_ext/README
-repository/tests/contract/README
 repository/CONTRIBUTING
 repository/SECURITY
 repository/CODE_OF_CONDUCT

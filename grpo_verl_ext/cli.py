@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import shlex
 import sys
 import traceback
@@ -18,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from grpo_verl_ext.launch.completion import complete_override, complete_preset
 from grpo_verl_ext.tasks.commands import prepare
-from grpo_verl_ext.utils.console import interruptible, one_message, print_any_character
+from grpo_verl_ext.utils.console import interruptible, make_console, one_message, print_any_character
 
 if TYPE_CHECKING:
     from grpo_verl_ext.ablation.running.checks import Plugin
@@ -304,10 +305,7 @@ def _doctor(
             "--fix corrects a command line, and none is given. Type: doctor --fix +algo=…"
         )
     with _failure_is_an_error(), _without_collections():
-        from grpo_verl_ext.doctor.known_verl import refuse_unsupported
-
-        if refuse_unsupported(as_json):
-            raise typer.Exit(2)
+        _refuse_unsupported(as_json)
         if overrides or options or module:
             status = _examined(overrides or [], as_json=as_json, fix=fix, **options)
         else:
@@ -316,6 +314,20 @@ def _doctor(
 
             status = examine_environment(as_json)
     raise typer.Exit(status)
+
+
+def _refuse_unsupported(as_json: bool) -> None:
+    """Print why no training can use the plugin with the installed verl, if so, and exit."""
+    from grpo_verl_ext.utils.which_verl import UnsupportedVerlError, which_verl
+
+    try:
+        which_verl()
+    except UnsupportedVerlError as error:
+        if as_json:
+            print(json.dumps({"complaints": [str(error)]}, indent=2))
+        else:
+            make_console().print(str(error), style="bold red")
+        raise typer.Exit(2) from error
 
 
 def _examined(overrides: list[str], *, as_json: bool, fix: bool, **options: str) -> int:

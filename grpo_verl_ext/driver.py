@@ -7,11 +7,9 @@ callback would run only with the presets of this package, with its exceptions tu
 - ``verl.trainer.main_ppo.run_ppo``, which the drivers of one-step-off and fully async training call. These
   validate their configuration inside Ray, or never.
 
-With verl 0.8, whose ``main_ppo`` validates inside Ray, a third is: ``migrate_legacy_reward_impl`` of
-``verl.experimental.reward_loop``, which that ``main_ppo`` calls in the driver.
-
 For a training that uses the package the driver chooses the platform, checks the configuration, and writes the
-environment variables of the training's processes into Ray's runtime environment.
+environment variables of the training's processes into Ray's runtime environment. With
+``GRPO_VERL_EXT_CHECK=1`` it reports on the training and ends the process.
 """
 
 from __future__ import annotations
@@ -21,14 +19,15 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from wrapt import register_post_import_hook
 
-from grpo_verl_ext.utils.console import say
+from grpo_verl_ext import __version__
+from grpo_verl_ext.utils.console import print_any_character, say
 from grpo_verl_ext.utils.errors import SettingError, Severity
-from grpo_verl_ext.utils.keys import PATCHES_VARIABLE, RUNTIME_ENVIRONMENT
+from grpo_verl_ext.utils.keys import CHECK_VARIABLE, PATCHES_VARIABLE, RUNTIME_ENVIRONMENT
 from grpo_verl_ext.utils.which_ray import OWN, WhichRay, by_address
 
 PREPARED = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"
@@ -43,11 +42,9 @@ _PYTHON = "runtime_env.py_executable"
 
 def register_checks() -> None:
     """Have verl's driver check a training before it starts."""
-    from grpo_verl_ext.verl_plugin import patches, tier
+    from grpo_verl_ext.verl_plugin import patches
 
     hooks = {"verl.utils.config": patch_validation, "verl.trainer.main_ppo": patch_start}
-    if tier.has_losses_only():
-        hooks["verl.experimental.reward_loop"] = patch_migration
     for module, patch in hooks.items():
         unchecked = "no setting of grpo_verl_ext is checked before the training"
         register_post_import_hook(patches.or_warn(patch, "driver", unchecked), module)
@@ -84,33 +81,38 @@ def _prepared_first(original: Callable[..., None]) -> Callable[..., None]:
     return prepared
 
 
-def patch_migration(reward_loop: Any) -> None:
-    """Make ``migrate_legacy_reward_impl`` call `prepare_training` with what it returns."""
-    original = reward_loop.migrate_legacy_reward_impl
-
-    @functools.wraps(original)
-    def migrate_legacy_reward_impl(config: DictConfig) -> DictConfig:
-        migrated: DictConfig = original(config)
-        prepare_training(migrated)
-        return migrated
-
-    reward_loop.migrate_legacy_reward_impl = migrate_legacy_reward_impl
-
-
 def prepare_training(config: DictConfig) -> None:
     """Prepare a training once if it uses the package, and leave every other as it is.
 
     Raises:
-        SystemExit: the training is refused.
+        SystemExit: the training is refused, or only to be checked.
     """
     from grpo_verl_ext.verl_plugin import usage
 
+    if os.environ.get(CHECK_VARIABLE, "") not in ("", "0"):
+        check_and_exit(config)
     if OmegaConf.select(config, PREPARED) is None and usage.uses_package(config):
         leave_ray_of_previous_training()
         choose_platform(config)
         refuse_or_warn(config)
         settle_task(config)
         hand_on(config, environment(config))
+
+
+def check_and_exit(config: DictConfig) -> NoReturn:
+    """Print a report on the training and end the process with its status; 2 where the check itself fails."""
+    print_any_character()
+    said = f"{CHECK_VARIABLE}={os.environ[CHECK_VARIABLE]}"
+    print(f"grpo_verl_ext {__version__}: checked, not trained ({said})", flush=True)
+    try:
+        from grpo_verl_ext.preflight import script
+
+        choose_platform(config)
+        status = script.report(config)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, nobody asked for a training
+        print(f"the check itself failed, {type(error).__name__}: {error}")
+        status = 2
+    sys.exit(status)
 
 
 def leave_ray_of_previous_training() -> None:
@@ -136,15 +138,14 @@ def choose_platform(config: DictConfig) -> None:
     verl's ``main`` has set ``trainer.device`` by then to an accelerator, even if there is none, because it
     asked its platforms before the configuration was composed.
     """
-    from grpo_verl_ext.verl_plugin import cpu, tier, usage
+    from grpo_verl_ext.verl_plugin import cpu, usage
     from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE, chosen_platform
 
-    if tier.has_losses_only():  # refused by the check `tier`
-        return
     if OmegaConf.select(config, usage.PLATFORM_KEY) == "cpu" and chosen_platform() in ("", "cpu"):
         os.environ[PLATFORM_VARIABLE] = "cpu"
         cpu.install_platform()
-        config.trainer.device = "cpu"
+        if OmegaConf.is_dict(config.trainer):  # else the check `types` refuses it
+            config.trainer.device = "cpu"
         say(settle_ray(config).words)
 
 
@@ -196,20 +197,15 @@ def refuse_or_warn(config: DictConfig) -> None:
 
 
 def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
-    """Yield the environment variables of the training's processes: platform, patches, with 0.8 the plugin.
+    """Yield the environment variables of the training's processes: platform and patches.
 
     Raises:
         SystemExit: one of these options has the wrong type, and the check that reports it is silenced.
     """
-    from grpo_verl_ext.verl_plugin import tier, usage
+    from grpo_verl_ext.verl_plugin import usage
     from grpo_verl_ext.verl_plugin.config import Options
     from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE
 
-    if tier.has_losses_only():  # has no loader of plugins, and nothing that is patched in workers
-        named = str(OmegaConf.select(config, f"{RUNTIME_ENVIRONMENT}.{tier.MODULES_VARIABLE}") or "")
-        yield tier.MODULES_VARIABLE, tier.modules(named)
-        yield PATCHES_VARIABLE, ""
-        return
     if usage.asks_for_cpu(config):
         yield PLATFORM_VARIABLE, "cpu"
     try:

@@ -43,6 +43,11 @@ from grpo_verl_ext.utils.options import is_positive, read_section
 
 _CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 _ARGUMENTS = ("log_prob", "old_log_prob", "response_mask")
+_OF_TOKEN_LOSSES = {
+    "off_policy_mask_threshold": "nats per token; responses with A < 0 that moved further get no gradient.",
+    "rollout_is_weights": "weights of the tokens, (B, T), constants.",
+}
+"""What every loss of tokens takes besides its settings, with its description."""
 
 
 class OneCallLoss(Protocol):
@@ -112,6 +117,8 @@ def _signature(algorithm: Algorithm) -> inspect.Signature:
     if algorithm.loss_agg_mode == CONSTANT_LENGTH.mode:
         others["loss_scale_factor"] = empty
     others |= _settings(algorithm)
+    if isinstance(algorithm.loss, TokenLoss):
+        others |= dict.fromkeys(_OF_TOKEN_LOSSES)
     positional = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in _ARGUMENTS]
     named = [kind(name, kind.KEYWORD_ONLY, default=value) for name, value in others.items()]
     return inspect.Signature([*positional, *named])
@@ -142,7 +149,8 @@ def _config(algorithm: Algorithm, given: Mapping[str, Any], prompts: int | None)
     """Return the arguments as the keys of verl's ActorConfig that losses and averages read."""
     mask, loss, numbers = given["response_mask"], algorithm.loss, _preset_of(algorithm).numbers
     options = loss.options.model_fields if loss.options else ()
-    of_loss = {"loss_mode": loss.name} | {name: _plain(given[name]) for name in options}
+    threshold = {"off_policy_mask_threshold": _plain(given.get("off_policy_mask_threshold"))}
+    of_loss = {"loss_mode": loss.name} | threshold | {name: _plain(given[name]) for name in options}
     counts = {"dp_size": 1, "batch_num_tokens": int(mask.bool().sum()), "global_batch_size": len(mask) or 1}
     config: DictConfig = OmegaConf.create(
         dict.fromkeys(_CLIPS)
@@ -200,7 +208,7 @@ def _evaluated(algorithm: Algorithm, given: Mapping[str, Any]) -> tuple[Tensor, 
         found = evaluation.group_loss(options, tokens, _group_rows(tokens, group, statistic), config)
         return found.loss, found.metrics
     assert isinstance(loss, TokenLoss)
-    return evaluation.token_loss(loss, tokens, config, statistic)
+    return evaluation.token_loss(loss, tokens, config, statistic, given["rollout_is_weights"])
 
 
 def _options(algorithm: Algorithm, given: Mapping[str, Any]) -> Any:
@@ -353,6 +361,8 @@ def _doc_of(algorithm: Algorithm) -> str:
         lines.append("loss_scale_factor: L, the generation budget in tokens.")
         given.append("loss_scale_factor=2")
     lines += [f"{name}: {_described(loss, name)}" for name in _settings(algorithm)]
+    if isinstance(loss, TokenLoss):
+        lines += [f"{name}: {description}" for name, description in _OF_TOKEN_LOSSES.items()]
     return _DOC.format(
         source=", ".join(filter(None, (algorithm.title, algorithm.paper))),
         preset=algorithm.values_of or algorithm.name,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run lint, format, types, layers, the documentation site, the contract with verl 0.9.0, then the tests.
+# Run lint, format, types, layers, the documentation site, then the tests.
 #
 #   bash tests/run.sh                       all but the long tests; of the trainings only GVPO on two ranks
 #   bash tests/run.sh --all                 all tests, as in CI: also other trainings, clusters, kills and long fuzzing
@@ -16,22 +16,23 @@ unset PYTHONDONTWRITEBYTECODE
 # Processes share the cores; more threads per operator would slow them down.
 export OMP_NUM_THREADS=1
 
+if ! (($#)) || [[ $1 == --all ]]; then
+  # The start of all trainings is made in the meantime.
+  TRAININGS_CACHE=$(mktemp -d)
+  export TRAININGS_CACHE
+  trap 'rm -rf "$TRAININGS_CACHE"' EXIT
+  GRPO_VERL_EXT_CACHE=$TRAININGS_CACHE grpo-verl-ext prepare chain_sum --seed 1 > /dev/null &
+  start=$!
+fi
 pre-commit run --all-files --show-diff-on-failure &
 lint=$!
 sphinx-build -W --keep-going -q docs build/site
 wait "$lint"
 
 parallel=(python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20)
-if (($#)) && [[ $1 != --all ]]; then
+if [[ -z ${start-} ]]; then
   "${parallel[@]}" "$@"
 else
-  # The contract takes one core; on the other the start of all trainings is made.
-  TRAININGS_CACHE=$(mktemp -d)
-  export TRAININGS_CACHE
-  trap 'rm -rf "$TRAININGS_CACHE"' EXIT
-  GRPO_VERL_EXT_CACHE=$TRAININGS_CACHE grpo-verl-ext prepare chain_sum --seed 1 > /dev/null &
-  start=$!
-  bash tests/contract/against.sh 0.9.0
   wait "$start"
   # More processes than the two cores of a small machine: some tests wait for Ray, or for a process that they ended.
   if (($#)); then

@@ -27,7 +27,6 @@ PAGES = (
     "SECURITY.md",
     "benchmarks/README.md",
     "examples/ablations/RESULTS.md",
-    "tests/contract/README.md",
     "recipe/grpo_verl_ext/README.md",
     *(f"upstream/{report.name}" for report in (ROOT / "upstream").glob("*.md")),
 )

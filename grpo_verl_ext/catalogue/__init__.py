@@ -23,6 +23,7 @@ from grpo_verl_ext.catalogue.averages import PROMPT_MEAN
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.presets import Preset, read_preset
 from grpo_verl_ext.catalogue.record import (
+    CLIPS,
     Algorithm,
     Estimator,
     GroupLoss,
@@ -37,7 +38,7 @@ from grpo_verl_ext.catalogue.record import (
 from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES
 from grpo_verl_ext.config import foreign_algorithms, presets_of
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, SECTION, key_of, setting
+from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, POLICY_LOSS, SECTION, key_of, setting
 
 _OWN_PRESETS = Path(__file__).parents[1] / "config"
 
@@ -122,43 +123,78 @@ def knows(config: DictConfig) -> bool:
     return named or setting(config, ESTIMATOR) in ESTIMATORS or setting(config, LOSS) in LOSSES
 
 
-def check_one_preset(words: Iterable[str]) -> None:
-    """Refuse ``+algo=[a,b]`` and ``+algo=a +algo@_global_=b``, mixtures under the name of the last.
+def check_one_preset(words: Iterable[str], choices: Mapping[str, Any], preset: object) -> None:
+    """Refuse several presets, by words or by files, and a file of this name that is not the package's.
+
+    Args:
+        words: of a training's command.
+        choices: Hydra's, group → option, those of configuration files included.
+        preset: ``algorithm.grpo_ext.preset`` of what they compose.
 
     Raises:
-        SettingError: the words of a training's command have several presets.
+        SettingError: a training has several presets, mixtures under the name of the last, or another file's.
     """
-    # Hydra itself refuses one spelling of the key twice.
+    # Hydra itself refuses one spelling of the key twice, and does not list `+algo=[a,b]` among its choices.
     typed = {word.partition("=")[0]: word.partition("=")[2] for word in words if key_of(word) == "algo"}
-    names = [name for each in typed.values() for name in re.findall(r"\w+", each) if name in PRESETS]
+    in_files = {
+        group: str(name)
+        for group, name in choices.items()
+        if key_of(group) == "algo" and not any(word.lstrip("+") == group for word in typed)
+    }
+    named = [*typed.items(), *in_files.items()]
+    names = [name for _, each in named for name in re.findall(r"\w+", each) if name in PRESETS]
     if len({*names}) > 1:
+        out = " and ".join(f"`{group}: {name}`" for group, name in in_files.items())
         raise SettingError(
             "+algo",
             names,
             why=f"a training has one algorithm, and values of {names[0]} that {names[-1]} does not set "
             "would stay",
             valid="one preset",
-            fix=Line(f"+algo={names[-1]}", more=f", or +algo={names[0]}"),
-            seen=f"+algo is {' and '.join(typed.values())}",
+            fix=f"the same command without {out} in a configuration file"
+            if out
+            else Line(f"+algo={names[-1]}", more=f", or +algo={names[0]}"),
+            seen=f"+algo is {' and '.join(each for _, each in named)}",
+        )
+    if names and (preset is None or (preset in PRESETS and preset != names[0])):
+        raise SettingError(
+            f"{SECTION}.preset",
+            preset,
+            why=f"+algo={names[0]} is asked for: on Hydra's search path another file algo/{names[0]}.yaml "
+            "stands before this package's",
+            valid=names[0],
+            fix=f"mv algo/{names[0]}.yaml algo/mine.yaml in its folder, and +algo=mine",
         )
 
 
-_LEFT_TO_USER = frozenset(
+_YOURS = frozenset(
     {
-        *("preset", "_target_", "step_rewards", "metric", "log"),
-        *("max_response_length", "max_resp_len", "len"),
-        *("gvpo_anchor", "gdpo_reward_keys", "gdpo_reward_weights"),
+        *(f"{ACTOR}.{name}" for name in (*CLIPS, "tau_pos", "tau_neg", "entropy_coeff", "ppo_epochs")),
+        *(
+            f"{ACTOR}.{name}"
+            for name in ("use_kl_loss", "kl_loss_coef", "kl_loss_type", "ppo_mini_batch_size")
+        ),
+        *(f"{POLICY_LOSS}.{name}" for name in ("_target_", "max_response_length")),
+        *(f"{SECTION}.{name}" for name in ("preset", "max_response_length", "step_rewards", "gvpo_anchor")),
+        *(f"algorithm.{name}" for name in ("gamma", "lam", "use_kl_in_reward", "kl_penalty")),
+        *(f"algorithm.{name}" for name in ("kl_ctrl.type", "kl_ctrl.kl_coef", "filter_groups.metric")),
+        *(f"algorithm.gdpo_reward_{name}" for name in ("keys", "weights")),
+        "critic.model.path",
     }
 )
-"""Last names of keys that an algorithm leaves to the user, besides the options of its loss."""
+"""Keys that an algorithm leaves to its user, besides the options of its loss, unless it says otherwise."""
+_NUMBERS_OF_REWARDS = ("max_resp_len", "len", "log", "penalty_factor")
+"""Last names of keys of a reward manager that are the user's."""
 
 
 def left_to_user(name: str) -> set[str]:
     """Return the dotted keys of a preset that may have other values without making another algorithm."""
-    options = ALGORITHMS[name].loss.options
-    free = {*_LEFT_TO_USER, *(options.model_fields if options else ())}
-    leaves = PRESETS[name].leaves
-    return {key for key in leaves if key.rpartition(".")[2] in free or key == "critic.model.path"}
+    algorithm = ALGORITHMS[name]
+    options = algorithm.loss.options.model_fields if algorithm.loss.options else ()
+    free = {*_YOURS, *(f"{POLICY_LOSS}.{option}" for option in options)}.difference(algorithm.fixed)
+    return {
+        key for key in PRESETS[name].leaves if key in free or key.rpartition(".")[2] in _NUMBERS_OF_REWARDS
+    }
 
 
 def has_groups(config: DictConfig) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation
+from grpo_verl_ext.utils.errors import as_typed
 from grpo_verl_ext.utils.keys import AGGREGATION, SCALE_FACTOR
 
 _COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
@@ -89,9 +90,10 @@ def _sequence_mean_token_sum(loss: Tensor, mask: Tensor, counts: MiniBatch) -> T
 
 
 def _constant_length(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
-    if counts.loss_scale_factor is None:
+    if counts.loss_scale_factor is None or not counts.loss_scale_factor > 0:
         raise ValueError(
-            f"{AGGREGATION} is seq-mean-token-sum-norm, but {SCALE_FACTOR} is None; valid is a number > 0. "
+            f"{SCALE_FACTOR} is {as_typed(counts.loss_scale_factor)}, but {AGGREGATION}="
+            f"seq-mean-token-sum-norm divides by it; valid is a number > 0, the response budget. "
             f"Type: '{SCALE_FACTOR}=${{data.max_response_length}}'"
         )
     return aggregation.sequence_mean_constant_length(

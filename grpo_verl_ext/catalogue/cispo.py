@@ -2,18 +2,10 @@
 
 from grpo_verl_ext.catalogue.clipped import check_clip_range
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
-from grpo_verl_ext.catalogue.record import DUAL_CLIP, Algorithm, VerlsLoss
-from grpo_verl_ext.catalogue.requires import AtLeast
+from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 from grpo_verl_ext.utils.keys import ACTOR
 
-CISPO_LOSS = VerlsLoss(
-    "cispo",
-    unread=DUAL_CLIP,
-    settings=(check_clip_range,),
-    requires=(
-        AtLeast(f"{ACTOR}.clip_ratio_low", 1, "bounds CISPO's weights from below (arXiv 2506.13585, §3.1)"),
-    ),
-)
+CISPO_LOSS = VerlsLoss("cispo", settings=(check_clip_range,))
 
 CISPO = Algorithm(
     "cispo",
@@ -21,6 +13,7 @@ CISPO = Algorithm(
     GRPO_OUTCOME,
     CISPO_LOSS,
     "token-mean",
+    fixed=(f"{ACTOR}.clip_ratio_low",),  # its weights have no lower bound (§3.1)
     title="MiniMax, MiniMax-M1",
     fixes="a clip that takes the gradient from rare tokens: their weight is capped instead",
 )

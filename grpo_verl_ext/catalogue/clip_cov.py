@@ -12,7 +12,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import covariance
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
-from grpo_verl_ext.catalogue.clipped import ClipRange, check_clip_range, check_no_dual_clip, clip_events
+from grpo_verl_ext.catalogue.clipped import ClipRange, check_clip_range, clip_events
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, MiniBatchStatistic, TokenLoss
 from grpo_verl_ext.utils.errors import Line, SettingError
@@ -85,7 +85,7 @@ CLIP_COV = Algorithm(
         doc=str(covariance.clip_cov_surrogate.__doc__),
         options=ClipCovOptions,
         needs=MiniBatchStatistic(_drawn, metric="actor/frac_cov_clipped"),
-        settings=(check_clip_range, check_no_dual_clip, _check_bounds),
+        settings=(check_clip_range, _check_bounds),
     ),
     title="Cui et al., The Entropy Mechanism of RL for Reasoning Language Models",
     fixes="entropy that collapses: some of the tokens that lower it get no gradient",

@@ -7,13 +7,11 @@ it differ only in their average.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import surrogate
 from grpo_verl_ext.catalogue.averages import Average
 from grpo_verl_ext.catalogue.record import TokenLoss
-from grpo_verl_ext.catalogue.requires import In
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.utils.options import is_number
@@ -39,13 +37,8 @@ class ClipRange(NamedTuple):
         )
 
 
-def clip_ratio(config: DictConfig, side: str) -> float:
-    """Return the side ``low`` or ``high`` of a training's clip range."""
-    return float(getattr(ClipRange.from_config(config.actor_rollout_ref.actor), side))
-
-
-def clipped_loss(name: str, average: Average, requires: tuple[In, ...] = ()) -> TokenLoss:
-    """Return the clipped surrogate with an average of its own, and perhaps rows."""
+def clipped_loss(name: str, average: Average) -> TokenLoss:
+    """Return the clipped surrogate with an average of its own."""
     return TokenLoss(
         name,
         _clipped,
@@ -53,7 +46,6 @@ def clipped_loss(name: str, average: Average, requires: tuple[In, ...] = ()) -> 
         clip_events,
         doc=f"{surrogate.clipped_surrogate.__doc__}\n\n    {surrogate.dual_clipped_surrogate.__doc__}",
         settings=(check_clip_range,),
-        requires=requires,
     )
 
 
@@ -74,23 +66,6 @@ def check_clip_range(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa:
         full = f"{ACTOR}.clip_ratio_c"
         raise SettingError(
             full, clip_ratio_c, valid="a number > 1, or null for no dual clip", fix=Line(f"{full}=null")
-        )
-
-
-def check_no_dual_clip(loss_mode: str, actor: Mapping[str, Any]) -> None:
-    """Refuse ``clip_ratio_c`` with a loss that has no dual clip.
-
-    Raises:
-        SettingError: it is set.
-    """
-    if actor.get("clip_ratio_c") is not None:
-        full = f"{ACTOR}.clip_ratio_c"
-        raise SettingError(
-            full,
-            actor["clip_ratio_c"],
-            why=f"policy_loss.loss_mode={loss_mode} has no dual clip",
-            valid="null",
-            fix=Line(f"{full}=null"),
         )
 
 

@@ -4,24 +4,12 @@ from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.clipped import clipped_loss
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
-from grpo_verl_ext.catalogue.requires import Same
-from grpo_verl_ext.utils.keys import SCALE_FACTOR
 
 DR_GRPO = Algorithm(
     "dr_grpo",
     "arXiv 2503.20783",
     Estimator("dr_grpo", str(centred.__doc__), centred),
-    clipped_loss(
-        "dr_grpo",
-        CONSTANT_LENGTH,
-        requires=(
-            Same(
-                SCALE_FACTOR,
-                "data.max_response_length",
-                "scales the learning rate: Dr. GRPO divides by the budget (arXiv 2503.20783, §3.1, and code)",
-            ),
-        ),
-    ),
+    clipped_loss("dr_grpo", CONSTANT_LENGTH),
     title="Liu et al., Understanding R1-Zero-Like Training",
     fixes="GRPO's divisions by length and standard deviation, which favour long wrong responses",
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms import surrogate
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_MEAN
-from grpo_verl_ext.catalogue.clipped import ClipRange, check_clip_range, check_no_dual_clip
+from grpo_verl_ext.catalogue.clipped import ClipRange, check_clip_range
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WHOLE_RESPONSES
@@ -46,7 +46,7 @@ GMPO = Algorithm(
         doc=str(surrogate.geometric_mean_surrogate.__doc__),
         one_advantage=True,
         one_output=ONE_OUTPUT,
-        settings=(check_clip_range, check_no_dual_clip),
+        settings=(check_clip_range,),
         requires=(WHOLE_RESPONSES,),
     ),
     title="Zhao et al., Geometric-Mean Policy Optimization",

@@ -11,10 +11,10 @@ from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
-from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, Estimator, GroupLoss, MiniBatchStatistic
-from grpo_verl_ext.catalogue.requires import AtLeast, If, In, Null, Off, refused
+from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
+from grpo_verl_ext.catalogue.requires import AtLeast, If, In, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
-from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WEIGHTS, WHOLE_RESPONSES, several_policies
+from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WHOLE_RESPONSES, several_policies
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, DISTILLATION, POLICY_LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import Number, PositiveFloat, Section, option
@@ -92,16 +92,12 @@ def _adds_distillation(config: DictConfig) -> bool:
     return bool(weight) and setting(config, ANCHOR) != "teacher"
 
 
-_MOVES = "moves its minimiser away from π' e^{R/β} (arXiv 2504.19599, Theorem 1, whose authors use none)"
 _SUPPORT = "gives responses the probability 0, where Theorem 2 of GVPO needs full support"
 _WHOLE = Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1")
 
 FULL_SUPPORT = (
     AtLeast(f"{ROLLOUT}.top_p", 1, _SUPPORT, line=_WHOLE),
     In(f"{ROLLOUT}.top_k", (-1, 0), _SUPPORT, line=_WHOLE),
-    Null(
-        WEIGHTS, "the loss does not use: by Theorem 2 the minimiser is the same wherever responses come from"
-    ),
 )
 """How responses are sampled that Theorem 2 is about."""
 
@@ -119,7 +115,6 @@ GVPO_LOSS = GroupLoss(
     doc=_DOC,
     options=GvpoOptions,
     needs=MiniBatchStatistic(_drift, of_prompts=True),
-    unread=CLIPS,
     settings=(_check_terms,),
     requires=(
         *refused(
@@ -130,11 +125,9 @@ GVPO_LOSS = GroupLoss(
             )
         ),
         WHOLE_RESPONSES,
-        In(f"{ACTOR}.kl_loss_coef", (0,), f"beside GVPO's own KL {_MOVES}", when=If(f"{ACTOR}.use_kl_loss")),
-        In(f"{ACTOR}.entropy_coeff", (0,), _MOVES),
         Off(
             "distillation.enabled",
-            f"beside GVPO's own distance {_MOVES}",
+            "beside GVPO's own distance moves its minimiser off π' e^{R/β} (arXiv 2504.19599, Theorem 1)",
             when=_adds_distillation,
             line=Line("distillation.enabled=false", more=f", or {ANCHOR}=teacher"),
         ),
@@ -145,6 +138,9 @@ GVPO_LOSS = GroupLoss(
         ),
     ),
 )
+
+ADDED = (f"{ACTOR}.kl_loss_coef", f"{ACTOR}.entropy_coeff", "algorithm.use_kl_in_reward")
+"""What would move the minimiser away from π′ e^{R/β} (Theorem 1), whose authors use none of it."""
 
 GVPO = Algorithm(
     _NAME,
@@ -165,12 +161,12 @@ GVPO = Algorithm(
                     line=Line(f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0"),
                 )
             ),
-            Off(KL_IN_REWARD, f"beside GVPO's own KL {_MOVES}"),
             *FULL_SUPPORT,
         ),
     ),
     GVPO_LOSS,
     paired=True,
+    fixed=ADDED,
     title="Zhang et al., Group Variance Policy Optimization",
     fixes="clip and importance weights: a squared error with one optimum, whoever wrote the responses",
 )

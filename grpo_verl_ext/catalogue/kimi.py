@@ -7,7 +7,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
-from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, TokenLoss
+from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.requires import In, Null, Off, refused
 from grpo_verl_ext.catalogue.weights import (
     ONE_OUTPUT,
@@ -53,7 +53,6 @@ KIMI = Algorithm(
         options=KimiOptions,
         one_advantage=True,
         one_output=ONE_OUTPUT,
-        unread=CLIPS,
         requires=refused(
             Null(
                 WEIGHTS,

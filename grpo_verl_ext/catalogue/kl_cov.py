@@ -14,7 +14,7 @@ from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.clip_cov import Share
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
-from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, MiniBatchStatistic, TokenLoss
+from grpo_verl_ext.catalogue.record import Algorithm, MiniBatchStatistic, TokenLoss
 from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES, If, In, refused
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, SECTION, setting
@@ -82,7 +82,6 @@ KL_COV = Algorithm(
         TOKEN_MEAN,
         doc=str(covariance.kl_cov_surrogate.__doc__),
         options=KlCovOptions,
-        unread=CLIPS,
         needs=MiniBatchStatistic(_largest, metric="actor/frac_cov_penalised"),
         requires=refused(
             In(

@@ -108,9 +108,8 @@ class MiniBatchStatistic:
     metric: str = ""
 
 
-DUAL_CLIP = ("clip_ratio_c",)
-CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", *DUAL_CLIP)
-"""verl's keys of a clip of the ratio, for `Loss.unread`."""
+CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
+"""verl's keys of a clip of the ratio."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,6 @@ class Loss:
         one_advantage: gives all tokens of a response their mean advantage.
         one_output: why a session with several outputs is refused; empty if each is a response of its own.
         needs: a statistic of the mini-batch, which a trainer mode of this package gives it.
-        unread: keys of verl's section ``actor`` that other losses read and this one does not.
         settings: refusals of values in verl's section ``actor``, each from the loss's name and the section.
         requires: what it was tested with.
         checks: refusals of trainings with this loss, by the name that silences them.
@@ -137,7 +135,6 @@ class Loss:
     one_advantage: bool = field(default=False, kw_only=True)
     one_output: str = field(default="", kw_only=True)
     needs: MiniBatchStatistic | None = field(default=None, kw_only=True)
-    unread: tuple[str, ...] = field(default=(), kw_only=True)
     settings: tuple[ActorCheck, ...] = field(default=(), kw_only=True)
     requires: tuple[In, ...] = field(default=(), kw_only=True)
     checks: Checks = field(default_factory=dict, kw_only=True)
@@ -175,18 +172,10 @@ class VerlsLoss(Loss):
     """A loss of verl's own.
 
     Attributes:
-        depends_on_cut: (why the gradient depends on how the batch is cut, what to type); empty if not.
-        has_ratio: corrects for a policy that has moved; without, only one update on a rollout is right.
-        papers_average: (its paper's ``actor.loss_agg_mode``, why another is wrong).
-        other_averages: those with which it is the loss of another paper.
-        reads_average: the version of verl from which it averages as ``actor.loss_agg_mode`` says.
+        exact_preset: what to type for the loss whose gradient, other than this one's, is the same at any cut.
     """
 
-    depends_on_cut: tuple[str, str] | None = None
-    has_ratio: bool = True
-    papers_average: tuple[str, str] | None = None
-    other_averages: tuple[str, ...] = ()
-    reads_average: str = "0"
+    exact_preset: str = ""
 
 
 @dataclass(frozen=True)
@@ -214,6 +203,7 @@ class Algorithm:
         average: ``actor.loss_agg_mode`` for a loss that averages as this key says; others have their own.
         paired: estimator and loss are each wrong without the other.
         has_preset: whether ``+algo=NAME`` chooses it; without, estimator and loss are set by hand.
+        fixed: keys that other records leave to their user and this one does not.
         values_of: the preset whose other values it takes where it has none of its own.
         no_call: why `grpo_verl_ext.losses` has no function of it; empty if it has one.
         title: authors and title of the paper.
@@ -230,6 +220,7 @@ class Algorithm:
     average: str = ""
     paired: bool = False
     has_preset: bool = True
+    fixed: tuple[str, ...] = field(default=(), kw_only=True)
     values_of: str = field(default="", kw_only=True)
     no_call: str = field(default="", kw_only=True)
     title: str = field(default="", kw_only=True)

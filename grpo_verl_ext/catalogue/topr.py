@@ -7,7 +7,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms.topr import topr_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
-from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, TokenLoss
+from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.weights import ITS_AGE, ONE_OUTPUT, WHOLE_RESPONSES, no_weights
 
 
@@ -29,7 +29,6 @@ TOPR = Algorithm(
         doc=str(topr_loss.__doc__),
         one_advantage=True,
         one_output=ONE_OUTPUT,
-        unread=CLIPS,
         requires=(
             no_weights("weighs better responses, too, where TOPR tapers worse ones alone (arXiv 2503.14286)"),
             WHOLE_RESPONSES,

@@ -1,48 +1,18 @@
 """Losses and estimators of verl's own that belong to no preset alone, and what is known of them."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.catalogue.record import CLIPS, DUAL_CLIP, ActorCheck, VerlsEstimator, VerlsLoss
-from grpo_verl_ext.utils.errors import Line, Problem, SettingError
+from grpo_verl_ext.catalogue.record import VerlsEstimator, VerlsLoss
+from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, setting
 
-
-def needs_clip_ratio_c(why: str, valid: str, typed: str) -> ActorCheck:
-    """Return a check that refuses ``clip_ratio_c=null``, at which a loss of verl's raises after a rollout."""
-    key = f"{ACTOR}.clip_ratio_c"
-
-    def check(loss_mode: str, actor: Mapping[str, Any]) -> None:
-        if actor.get("clip_ratio_c", typed) is None:
-            raise SettingError(
-                key, None, why=f"verl's loss {loss_mode} {why}", valid=valid, fix=Line(f"{key}={typed}")
-            )
-
-    return check
-
-
-VANILLA = VerlsLoss(
-    "vanilla", settings=(needs_clip_ratio_c("compares it with a number", "a number > 1", "3.0"),)
-)
-GPG = VerlsLoss("gpg", has_ratio=False, unread=CLIPS)
-GEO_MEAN = VerlsLoss(
-    "geo_mean",
-    one_advantage=True,
-    unread=DUAL_CLIP,
-    depends_on_cut=("averages over the responses of each micro-batch", "+algo=gmpo"),
-)
-CLIP_COV = VerlsLoss(
-    "clip_cov",
-    unread=DUAL_CLIP,
-    depends_on_cut=("ranks the tokens of each micro-batch, and draws among them", "+algo=clip_cov"),
-)
-KL_COV = VerlsLoss(
-    "kl_cov",
-    unread=CLIPS,
-    depends_on_cut=("ranks the tokens of each micro-batch", "+algo=kl_cov"),
-)
+VANILLA = VerlsLoss("vanilla")
+GPG = VerlsLoss("gpg")
+GEO_MEAN = VerlsLoss("geo_mean", one_advantage=True, exact_preset="+algo=gmpo")
+CLIP_COV = VerlsLoss("clip_cov", exact_preset="+algo=clip_cov")
+KL_COV = VerlsLoss("kl_cov", exact_preset="+algo=kl_cov")
 
 VERLS_ESTIMATORS = (
     VerlsEstimator("grpo", kl_in_loss=True),

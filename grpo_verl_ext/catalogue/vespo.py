@@ -8,7 +8,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms.vespo import vespo_loss
 from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
-from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, TokenLoss
+from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.weights import ITS_AGE, ONE_OUTPUT, WHOLE_RESPONSES, no_weights
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
@@ -47,7 +47,6 @@ VESPO = Algorithm(
         options=VespoOptions,
         one_advantage=True,
         one_output=ONE_OUTPUT,
-        unread=CLIPS,
         requires=(
             no_weights("counts π/π_rollout twice, which is in VESPO's kernel (arXiv 2602.10693, §3.4)"),
             WHOLE_RESPONSES,

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from copy import deepcopy
 from dataclasses import replace
-from functools import cache
-from typing import Any
 
-from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
-from verl.trainer.ppo.utils import need_critic, need_reference_policy
-from verl.utils.config import omega_conf_to_dataclass, validate_config
+from omegaconf import OmegaConf
 
-from grpo_verl_ext import preflight
+from grpo_verl_ext.preflight.with_verls import exit_status, findings_with_verls, print_findings
 from grpo_verl_ext.utils.console import make_console
-from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
-from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, setting
-from grpo_verl_ext.verl_plugin.compose import (
-    CONFIG_NAME,
-    CONFIG_PATH,
-    CompositionError,
-    composed,
-    nearest_line,
-)
-
-_CLEAN, _WARNED, _WRONG = 0, 1, 2
+from grpo_verl_ext.utils.errors import Finding, Severity
+from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, CompositionError, composed
 
 
 def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options: str) -> int:
@@ -65,197 +45,7 @@ def all_findings(
             problem = replace(problem, seen=f"verl refuses the command line: {problem.seen}")
         yield Finding("composition", Severity.ERROR, problem)
         return
-    found = list(preflight.findings(config))
-    keys = {each.problem.key for each in found}
-    defaults = _defaults(config_path, config_name)
-    found += (each for each in _not_numbers(config, defaults) if each.problem.key not in keys)
-    yield from found
-    names = {each.problem.key.rpartition(".")[2] for each in found if each.severity is Severity.ERROR} - {""}
-    for each in _findings_of_verl(config):
-        if not any(re.search(rf"\b{name}\b", each.problem.reason) for name in names):
-            yield each
-
-
-@cache
-def _defaults(config_path: str, config_name: str) -> DictConfig:
-    return composed([], config_path=config_path, config_name=config_name)
-
-
-_COUNTS = (
-    *("data.train_batch_size", f"{ROLLOUT}.n", "trainer.total_epochs"),
-    *(f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs"),
-)
-"""Numbers of prompts, of responses and of passes, with which verl calculates in its validation."""
-_POSITIVE = (f"{ACTOR}.optim.lr", f"{ROLLOUT}.temperature")
-
-
-def _not_numbers(config: DictConfig, defaults: DictConfig) -> Iterator[Finding]:
-    """Yield what is no number or truth value where verl's default is one, or a number that is too small.
-
-    Most of it fails only when it is used.
-    """
-    given, default = (OmegaConf.to_container(each, resolve=False) for each in (config, defaults))
-    for key, value, usual in _pairs(given, default, ""):
-        valid = None if "${" in str(value) else _valid_number(key, value, usual)
-        if valid is not None:
-            problem = Problem(key, value, Line(f"{key}={as_typed(usual)}"), valid=valid)
-            yield Finding("types", Severity.WARNING, problem)
-
-
-def _valid_number(key: str, value: Any, usual: Any) -> str | None:
-    """Say which numbers are valid where the value is none of them; None where it is."""
-    if key in _COUNTS and (type(value) is not int or value < 1):
-        return "an integer ≥ 1"
-    if isinstance(value, str) and isinstance(usual, int | float):
-        return f"{'true or false' if isinstance(usual, bool) else 'a number'}, as in verl's own default"
-    if key in _POSITIVE and not 0 < (value or 0) < math.inf:
-        return "a finite number > 0"
-    return None
-
-
-def _pairs(given: Any, default: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
-    for name in given.keys() & default.keys():
-        value, usual = given[name], default[name]
-        if isinstance(value, dict) and isinstance(usual, dict):
-            yield from _pairs(value, usual, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value, usual
-
-
-_REFUSALS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
-"""Exceptions that verl's own validation raises."""
-LARGEST_RANK = 512
-"""Largest rank of a LoRA adapter in vLLM, as verl's ``get_vllm_max_lora_rank`` has it."""
-_LORA_RANKS = ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank")
-_INSTANTIATED = re.compile(
-    r"Error in call to target '[^']+':\s\w+\((['\"])(?P<said>.*)\1\)\sfull_key: (?P<key>\S+)", re.S
-)
-"""Matches Hydra's message for what a configuration's class refuses."""
-
-_Line = Callable[[re.Match[str], DictConfig], str]
-"""(the match of verl's message, the configuration) → the line to type."""
-
-
-def _findings_of_verl(config: DictConfig) -> Iterator[Finding]:
-    """Yield verl's refusal, and what its validation leaves out or asks of this machine's vLLM.
-
-    Nothing where `_not_numbers` has a finding of a number that verl calculates with: verl would raise
-    Python's own errors.
-    """
-    if any(type(value := setting(config, key)) is not int or value < 1 for key in _COUNTS):
-        return
-    try:
-        _validate(_without_lora(config))
-    except _REFUSALS as error:
-        yield _refused(_refusal(str(error), config))
-    yield from _two_kls(config)
-    yield from _large_rank(config)
-    yield from _separate_async(config)
-
-
-def _validate(config: DictConfig) -> None:
-    """Run verl's validation without our checks, which run before it in a training."""
-    verls: object = getattr(validate_config, "__wrapped__", validate_config)
-    assert callable(verls)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Disabled critic")  # as every algorithm but PPO does
-        verls(config, need_reference_policy(config), need_critic(config))
-        if setting(config, "distillation.enabled"):
-            omega_conf_to_dataclass(config.distillation)  # the trainer does, after it has started workers
-
-
-def _without_lora(config: DictConfig) -> DictConfig:
-    """Return the configuration without LoRA, for whose rank verl imports vLLM, which may be missing."""
-    ranks = [key for key in _LORA_RANKS if OmegaConf.select(config, key)]
-    if not ranks:
-        return config
-    copy = deepcopy(config)
-    with open_dict(copy):
-        for key in ranks:
-            OmegaConf.update(copy, key, 0)
-    return copy
-
-
-def _refused(problem: Problem) -> Finding:
-    return Finding("verl", Severity.ERROR, problem)
-
-
-def _refusal(message: str, config: DictConfig) -> Problem:
-    built = _INSTANTIATED.fullmatch(message.strip())
-    key, said = (built["key"], built["said"]) if built else ("", message)
-    seen = f"verl refuses the configuration: {' '.join(said.split())}"
-    if unexpected := re.search(r"got an unexpected keyword argument '(?P<name>\w+)'", said):
-        key = f"{key}.{unexpected['name']}"
-        value = setting(config, key)
-        near = nearest_line(config, key, value)
-        return Problem(key, value, Line(f"~{key}", *filter(None, [near])), seen=seen)
-    found = ((re.search(pattern, said), line) for pattern, line in _LINES.items())
-    return Problem(key, None, next((line(match, config) for match, line in found if match), ""), seen=seen)
-
-
-def _full(key: str) -> str:
-    """Return a key of verl's messages, which leave out the first section of the actor's."""
-    return f"actor_rollout_ref.{key}" if key.startswith("actor.") else key
-
-
-def _micro_batch(match: re.Match[str], _config: DictConfig) -> Line:
-    key = _full(match["key"])
-    dynamic = "critic" if key.startswith("critic.") else ACTOR
-    return Line(f"{key}=1", more=f", or {dynamic}.use_dynamic_bsz=true")
-
-
-def _divisible(match: re.Match[str], config: DictConfig) -> str:
-    least, n = int(match["least"]), int(config.actor_rollout_ref.rollout.n)
-    prompts = least // math.gcd(least, n)
-    return Line(f"data.train_batch_size={math.ceil(config.data.train_batch_size / prompts) * prompts}")
-
-
-def _one_teacher(match: re.Match[str], _config: DictConfig) -> str:
-    inference = "distillation.teacher_models.teacher_model.inference"
-    size = math.gcd(int(match["size"]), int(match["pool"]))
-    return Line(f"{inference}.tensor_model_parallel_size={size}")
-
-
-_LINES: Mapping[str, _Line] = {
-    r"set at least one of '[\w.]+' or '(?P<key>[\w.]+)'": _micro_batch,
-    r"Please remove '(?P<key>[\w.]+)'": lambda match, _: Line(f"{_full(match['key'])}=null"),
-    r"must be divisible by minimal possible batch size \((?P<least>\d+)\)": _divisible,
-    r"train_batch_size \((?P<prompts>\d+)\) must be >= (?P<key>[\w.]+) ": (
-        lambda match, _: Line(f"{_full(match['key'])}={match['prompts']}")
-    ),
-    r"per_replica_world_size \((?P<size>\d+)\) must divide the .* = (?P<pool>\d+)\)": _one_teacher,
-}
-"""verl's commonest refusals → what to type."""
-
-
-def _two_kls(config: DictConfig) -> Iterator[Finding]:
-    key = "algorithm.use_kl_in_reward"
-    if setting(config, key) and setting(config, f"{ACTOR}.use_kl_loss"):
-        why = f"{ACTOR}.use_kl_loss is true, too, so the KL counts twice"
-        yield Finding("verl", Severity.WARNING, Problem(key, True, Line(f"{key}=false"), why))
-
-
-def _large_rank(config: DictConfig) -> Iterator[Finding]:
-    if setting(config, "actor_rollout_ref.rollout.name") == "vllm":
-        for key in _LORA_RANKS:
-            rank = setting(config, key)
-            if isinstance(rank, int) and rank > LARGEST_RANK:
-                valid = f"at most {LARGEST_RANK} in vLLM"
-                yield _refused(Problem(key, rank, Line(f"{key}={LARGEST_RANK}"), valid=valid))
-
-
-def _separate_async(config: DictConfig) -> Iterator[Finding]:
-    """Yield what verl's trainer asserts when it starts."""
-    if not str(setting(config, "trainer.v1.trainer_mode")).endswith("separate_async"):
-        return
-    key, steps = f"{ACTOR}.ppo_mini_batch_size", config.trainer.v1.separate_async.parameter_sync_step
-    prompts, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
-    if prompts != steps * mini_batch:
-        why = f"verl's separate_async trainer wants {key} · parameter_sync_step, {mini_batch} · {steps}"
-        follows = OmegaConf.is_interpolation(config.actor_rollout_ref.actor, "ppo_mini_batch_size")
-        one_part = "trainer.v1.separate_async.parameter_sync_step=1"
-        fix = Line(one_part if follows else f"data.train_batch_size={steps * mini_batch}")
-        yield _refused(Problem("data.train_batch_size", prompts, fix, why=why))
+    yield from findings_with_verls(config, overrides)
 
 
 def plain(finding: Finding) -> dict[str, object]:
@@ -270,21 +60,3 @@ def plain(finding: Finding) -> dict[str, object]:
         "why": problem.reason,
         "type": problem.fix or None,
     }
-
-
-def exit_status(found: Sequence[Finding]) -> int:
-    """Return the doctor's exit status: 0 for no finding, 1 for warnings, 2 for errors."""
-    if any(each.severity is Severity.ERROR for each in found):
-        return _WRONG
-    return _WARNED if found else _CLEAN
-
-
-def print_findings(found: Sequence[Finding], console: Console) -> None:
-    """Print each finding with its line to type, and how many there are."""
-    for each in found:
-        style = "bold red" if each.severity is Severity.ERROR else "bold yellow"
-        console.print(f"{each.severity.value} {each.check}", style=style)
-        console.print(f"  {each.problem.reason}")
-        if each.problem.fix:
-            console.print(f"  type: {each.problem.fix}")
-    console.print(f"findings: {len(found)}")

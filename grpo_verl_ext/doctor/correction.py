@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 
-from grpo_verl_ext.doctor.configuration import all_findings, exit_status, plain, print_findings
+from grpo_verl_ext.doctor.configuration import all_findings, plain
+from grpo_verl_ext.preflight.with_verls import exit_status, print_findings
 from grpo_verl_ext.runs.verl_run import TRAINER
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import Finding, Line

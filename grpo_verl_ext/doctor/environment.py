@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import ray
+from omegaconf import OmegaConf
 from ray.exceptions import RayError
 from rich.table import Table
 
-from grpo_verl_ext.doctor.known_verl import KnownVerl, known_verl
+from grpo_verl_ext.preflight.values import verls_defaults
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import which_ray
-from grpo_verl_ext.verl_plugin import tier
+from grpo_verl_ext.utils.which_verl import INSTALL, which_verl
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
 from grpo_verl_ext.verl_plugin.usage import is_own_module
 from grpo_verl_ext.verl_plugin.versions import TESTED, queue_missing
@@ -52,25 +53,44 @@ def examine_environment(as_json: bool) -> int:
     with redirect_stdout(sys.stderr):
         here = seen_here()
         worker, trouble = _asked_worker()
-        known = known_verl()
-    complaints = [each for each in (trouble, _differences(here, worker), _queue()) if each]
+        gradients, other = _gradients()
+    verl = which_verl()
+    complaints = [each for each in (trouble, other, _differences(here, worker), _queue()) if each]
     if as_json:
         content = {
             "python": host.python_version(),
             "ray": which_ray().words,
-            "verl": known.verl.words,
-            "seams": known.seams,
-            "broken_seams": [asdict(each) for each in known.broken],
+            "verl": verl.words,
+            "gradients": gradients,
             "versions": [asdict(each) for each in versions_beside_tested()],
             "here": asdict(here),
             "worker": asdict(worker) if worker else None,
-            "warnings": known.warnings,
+            "warnings": verl.warnings,
             "complaints": complaints,
         }
         print(json.dumps(content, indent=2))
     else:
-        _print_environment(here, worker, known, complaints)
-    return _WRONG if complaints else _WARNED if known.warnings else _CLEAN
+        _print_environment(
+            here, worker, [which_ray().words, verl.words, gradients], verl.warnings, complaints
+        )
+    return _WRONG if complaints else _WARNED if verl.warnings else _CLEAN
+
+
+def _gradients() -> tuple[str, str | None]:
+    """Return how many presets compute their paper's gradient here, and a complaint about the others."""
+    try:
+        from grpo_verl_ext.proof.judge import TOLERANCE, presets_on
+
+        away = dict(presets_on(OmegaConf.create(verls_defaults())))
+    except (ImportError, AttributeError, OSError) as error:
+        return "no gradient was computed", f"verl lacks what computes a gradient ({error}). Type: {INSTALL}"
+    others = sorted(name for name, distance in away.items() if not distance <= TOLERANCE)
+    number = f"{len(away) - len(others)} of {len(away)}"
+    said = f"{number} presets compute their paper's gradient on verl {version('verl')}"
+    wrong = (
+        f"this verl computes another gradient for {', '.join(others)}. Type: {INSTALL}" if others else None
+    )
+    return said, wrong
 
 
 def _asked_worker() -> tuple[_Seen | None, str | None]:
@@ -82,8 +102,6 @@ def _asked_worker() -> tuple[_Seen | None, str | None]:
 
 def _differences(here: _Seen, worker: _Seen | None) -> str | None:
     if not any(is_own_module(owner) for owner in here.estimators.values()):
-        if tier.has_losses_only():
-            return f"this verl has no loader of plugins, and nothing else loaded it here. Type: {tier.LOAD}"
         return (
             "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in a "
             "checkout, with the Python of verl: pip install ."
@@ -97,7 +115,7 @@ def _differences(here: _Seen, worker: _Seen | None) -> str | None:
 
 
 def _queue() -> str | None:
-    missing = None if tier.has_losses_only() else queue_missing()
+    missing = queue_missing()
     return f"{missing.why}. Type: {missing.fix}" if missing else None
 
 
@@ -166,21 +184,23 @@ def _version(name: str) -> str | None:
 
 
 def _print_environment(
-    here: _Seen, worker: _Seen | None, known: KnownVerl, complaints: Sequence[str]
+    here: _Seen,
+    worker: _Seen | None,
+    words: Sequence[str],
+    warnings: Sequence[str],
+    complaints: Sequence[str],
 ) -> None:
     console = make_console()
     print_table(console, _version_table(versions_beside_tested()))
     console.print(f"python {host.python_version()}; verl's platform: {here.platform}")
-    console.print(which_ray().words)
-    console.print(known.verl.words)
-    held = known.seams - len({each.moved for each in known.broken})
-    console.print(f"contract with verl: {held} of {known.seams} seams hold")
+    for each in words:
+        console.print(each)
     where = "here and in a Ray worker" if worker == here else "here"
     console.print(f"estimators and losses that verl finds {where} (ours: *):")
     for kind, owners in (("estimators", here.estimators), ("losses", here.losses)):
         names = ", ".join(name + "*" * is_own_module(owner) for name, owner in sorted(owners.items()))
         console.print(f"  {kind}: {names}")
-    for warning in known.warnings:
+    for warning in warnings:
         console.print(warning, style="bold yellow")
     for complaint in complaints:
         console.print(complaint, style="bold red")

@@ -17,12 +17,10 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, setting
-from grpo_verl_ext.utils.which_verl import FROM
 
 _SECONDS = 300
 """Time limit for a worker of each node to start and to import verl."""
 _POLICY = "VERL_USE_EXTERNAL_PLUGINS"
-_MODULES = "VERL_USE_EXTERNAL_MODULES"
 _INSTALL = "pip install ., in a checkout of grpo_verl_ext"
 
 Answer = tuple[str, str | None, str | None]
@@ -38,14 +36,11 @@ def inspector() -> Callable[[], Answer]:
 
     It is made here so that Ray sends its code: a worker that lacks this package could not import it.
     """
-    loaders_from = FROM
 
     def inspect() -> Answer:
         import os
         import sys
         from importlib.metadata import PackageNotFoundError, version
-
-        from packaging.version import Version
 
         try:
             import verl  # noqa: F401  # loads the plugins
@@ -58,8 +53,6 @@ def inspector() -> Callable[[], Answer]:
         if "grpo_verl_ext.plugin" in sys.modules:
             return sys.executable, found, None
         policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto")
-        if Version(version("verl")) < Version(loaders_from):
-            return sys.executable, found, f"verl {version('verl')} loads what VERL_USE_EXTERNAL_MODULES names"
         if policy != "auto":
             return sys.executable, found, f"VERL_USE_EXTERNAL_PLUGINS is {policy} there"
         return (
@@ -135,6 +128,4 @@ def _refuse(where: str, answer: Answer) -> None:
 
 
 def _line(reason: str) -> str:
-    if _MODULES in reason:
-        return f"export {_MODULES}=grpo_verl_ext.plugin"
     return f"unset {_POLICY}" if _POLICY in reason else f"{_INSTALL}, with that Python"

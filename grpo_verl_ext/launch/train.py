@@ -7,16 +7,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ray
 from omegaconf import DictConfig
 from verl.trainer import main_ppo
 
 from grpo_verl_ext.launch.plugin_check import NoPluginError, check_workers
 from grpo_verl_ext.launch.values import words_of
 from grpo_verl_ext.verl_plugin.compose import IN_PACKAGE, folder_of
-
-_RUNNER_OF_08 = "TaskRunner"
-"""What ``run_ppo`` of verl 0.8 starts where it is given no class; later ones are given one."""
 
 
 def run_training(preset: str, overrides: Sequence[str], **options: str) -> None:
@@ -36,9 +32,8 @@ def run_training(preset: str, overrides: Sequence[str], **options: str) -> None:
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     verls_run_ppo = main_ppo.run_ppo
 
-    def run_ppo(config: DictConfig, task_runner_class: Any = None) -> None:
-        runner = task_runner_class or ray.remote(num_cpus=1)(getattr(main_ppo, _RUNNER_OF_08))
-        verls_run_ppo(config, task_runner_class=_AsksFirst(runner))
+    def run_ppo(config: DictConfig, task_runner_class: Any) -> None:
+        verls_run_ppo(config, task_runner_class=_AsksFirst(task_runner_class))
 
     main_ppo.run_ppo = run_ppo
     # Where `python3 -m verl.trainer.main_ppo` has them; Ray and Hydra read them.

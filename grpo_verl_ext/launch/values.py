@@ -14,9 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 import grpo_verl_ext.config
-from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign
+from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, left_to_user
 from grpo_verl_ext.catalogue.preset_comments import OURS, keys_of
 from grpo_verl_ext.preflight.names import differing
+from grpo_verl_ext.preflight.values import verls_defaults
+from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.errors import Problem, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, MODE, MODEL, ROLLOUT, SECTION, key_of, setting
@@ -103,14 +105,24 @@ def _keys_of_choice(group: str, choice: str) -> Iterator[str]:
         yield from keys_of(text)
 
 
-def replaced(preset: str, config: DictConfig, overrides: Sequence[str]) -> list[str]:
-    """Return a sentence for each value of the preset that the command replaces."""
-    sources = dict(_sources(preset, overrides))
+def replaced(preset: str, config: DictConfig, overrides: Sequence[str], *, yours: bool = False) -> list[str]:
+    """Return a sentence for each other value than the preset's.
+
+    Args:
+        yours: those which the algorithm leaves to its user; without, those which it does not.
+    """
+    sources, free = dict(_sources(preset, overrides)), left_to_user(preset)
     return [
         f"{key}={as_typed(now)} ({sources.get(key, 'configuration').partition(':')[0]}); the preset has "
         f"{as_typed(own)}: {PRESETS[preset].comments.get(key, ALGORITHMS[preset].paper)}"
         for key, (own, now) in differing(config).items()
+        if (key in free) is yours
     ]
+
+
+def without_effect(config: DictConfig, overrides: Sequence[str]) -> list[str]:
+    """Return a sentence for each word of the command that changes nothing of what is trained."""
+    return [each.problem.reason for each in unread(config, overrides, OmegaConf.create(verls_defaults()))]
 
 
 def not_of_the_paper(preset: str, config: DictConfig) -> list[str]:
@@ -143,15 +155,18 @@ def is_readable(overrides: Sequence[str]) -> bool:
 
 
 def print_head(preset: str, config: DictConfig | None, overrides: Sequence[str]) -> None:
-    """Print the preset, its paper, and every value of it that the command replaces.
+    """Print the preset, its paper, and every value of it that is another in this training.
 
     Args:
         config: None where only Hydra knows the values.
     """
     console = make_console()
     console.print(f"{preset}: {ALGORITHMS[preset].paper}")
-    for each in replaced(preset, config, overrides) if config is not None else ():
-        console.print(f"  replaced: {each}")
+    if config is not None:
+        for each in replaced(preset, config, overrides, yours=True):
+            console.print(f"  yours: {each}")
+        for each in replaced(preset, config, overrides):
+            console.print(f"  replaced: {each}")
 
 
 def print_values(
@@ -160,6 +175,12 @@ def print_values(
     """Print a table of values and sources, and what differs from the paper."""
     console = make_console()
     print_table(console, _table(list(values(preset, config, overrides, config_name))))
+    for title, sentences in (
+        ("yours", replaced(preset, config, overrides, yours=True)),
+        ("changes nothing", without_effect(config, overrides)),
+    ):
+        if sentences:
+            console.print("\n  ".join([f"{title}:", *sentences]))
     console.print(f"differs from {ALGORITHMS[preset].paper}:")
     found = [*replaced(preset, config, overrides), *not_of_the_paper(preset, config)]
     for each in found or ["nothing that the preset sets"]:
@@ -175,7 +196,9 @@ def print_json(
         "preset": preset,
         "paper": ALGORITHMS[preset].paper,
         "values": [{"key": each.key, "value": _plain(each.value), "source": each.source} for each in rows],
+        "yours": replaced(preset, config, overrides, yours=True),
         "replaced": replaced(preset, config, overrides),
+        "changes_nothing": without_effect(config, overrides),
         "not_of_the_paper": not_of_the_paper(preset, config),
     }
     print(json.dumps(content, indent=2, ensure_ascii=False))

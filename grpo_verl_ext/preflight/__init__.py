@@ -1,20 +1,22 @@
 """Check a composed configuration before Ray starts; each check is one function with one message.
 
-A check refuses only what is known to be wrong with this package's own algorithms, settings and platform. All
-else, verl's own settings included, is a warning. ``algorithm.grpo_ext.silence=[name]`` skips a check by name.
+A check refuses only what is known to be wrong with this package's own algorithms, settings and platform, and
+values that verl cannot use (`values`). All else, verl's own settings included, is a warning.
+``algorithm.grpo_ext.silence=[name]`` skips a check by name.
 A check that raises an unexpected error is reported and refuses nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.record import Advise, Refuse
-from grpo_verl_ext.preflight import algorithm, environment, files, names, tested, tier, unread
+from grpo_verl_ext.preflight import algorithm, environment, files, names, tested, values
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
@@ -34,14 +36,11 @@ def _no_check(config: DictConfig) -> None:
 CHECKS: Mapping[str, Refuse] = {
     "options": algorithm.check_options,
     "preset-name": names.check_preset,
-    "tier": tier.check_tier,
     "device": environment.check_device,
     "names": names.check_names,
+    "sections": names.check_sections_of_modes,
     "task": files.check_task,
     "settings": algorithm.check_settings,
-    "unread-options": unread.check_unread_options,
-    "verls-aggregation": algorithm.check_verls_aggregation,
-    "context-parallel": algorithm.check_context_parallel,
     "tested": _no_check,
     "rollout-log-probs": algorithm.check_rollout_log_probs,
     **{name: refuse for feature in all_features() for name, refuse in feature.checks.items()},
@@ -52,14 +51,11 @@ CHECKS: Mapping[str, Refuse] = {
 
 ADVICE: Mapping[str, Advise] = {
     "preset": names.advise_preset,
-    "constant-length": algorithm.advise_constant_length,
-    "verls-losses": algorithm.advise_verls_losses,
+    "age": algorithm.advise_age,
     "kl-gradient": algorithm.advise_kl_gradient,
     "batch-scale": algorithm.advise_batch_scale,
     "mini-batch": algorithm.advise_mini_batch,
     "bypass": algorithm.advise_bypass,
-    "unread-options": unread.advise_unread_options,
-    "unread-clip": unread.advise_unread_clip,
     **{name: advise for feature in all_features() for name, advise in feature.advice.items()},
     "files": files.advise_files,
     "verl-version": environment.advise_verl,
@@ -68,6 +64,10 @@ ADVICE: Mapping[str, Advise] = {
     "cpu-memory": cpu.advise_memory,
 }
 """Warnings by name."""
+
+
+JUDGEMENTS = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread", "probe")
+"""Findings of `proof.judge`, by the names that silence them."""
 
 
 def check_training(config: DictConfig) -> None:
@@ -102,48 +102,88 @@ _FIRST = "preset"
 """The warning that comes before the refusals, since what it reports is often their cause."""
 
 
-_OF_UPDATES = (*("tested", "settings", "verls-aggregation", "context-parallel"),)
+_OF_UPDATES = ("tested", "settings")
 """Refusals of what estimator and loss would do; a run that only validates calls neither."""
 
 
-def findings(config: DictConfig) -> Iterator[Finding]:
-    """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages."""
-    only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
-    lenient = _OF_UPDATES if only_validates else ()
+def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
+    """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages.
+
+    Values that no check can read are all that is yielded where there are some.
+
+    Args:
+        config: the composed configuration.
+        words: of the command that it was composed from; none: Hydra's own, in a training.
+    """
+    if not words and HydraConfig.initialized():
+        words = list(HydraConfig.get().overrides.task)
     try:
         silenced = _silenced(config)
     except SettingError as error:
         yield Finding("silence", Severity.ERROR, error.problem)
         silenced = []
-    said = set[str]()
+    unreadable = [] if values.NAME in silenced else [*_caught(values.NAME, values.unreadable(config))]
+    yield from unreadable
+    if any(each.severity is Severity.ERROR for each in unreadable):
+        return
+    only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
+    lenient = _OF_UPDATES if only_validates else ()
+    said, keys, refused = {str(each.problem) for each in unreadable}, set[str](), False
     for name in _names(config):
         if name not in silenced:
-            for found in _run_check(name, config):
-                if str(found.problem) not in said and found.check not in silenced:
-                    yield replace(found, severity=Severity.WARNING) if name in lenient else found
+            of_values = name == values.NAME
+            check = values.unsuitable(config, words) if of_values else _run_check(name, config)
+            for found in _caught(name, check):
+                is_new = str(found.problem) not in said and found.check not in silenced
+                if is_new and not (of_values and found.problem.key in keys):
+                    weighed = replace(found, severity=Severity.WARNING) if name in lenient else found
+                    refused |= weighed.severity is Severity.ERROR
+                    yield weighed
                 said.add(str(found.problem))
+                keys.add(found.problem.key)
+    if not only_validates:
+        for found in _judged(config, words):
+            # What an estimator or a loss refuses is often what a check has refused before.
+            if found.check not in silenced and not (refused and found.severity is Severity.ERROR):
+                yield found
+
+
+def _judged(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
+    """Yield what the probe finds; where it cannot run, a warning once, and the training goes on."""
+    try:
+        from grpo_verl_ext.proof.judge import judgements
+
+        yield from judgements(config, words)
+    except Exception as error:  # noqa: BLE001  # a verl with other functions, or a fault of the probe
+        seen = (
+            f"the gradient could not be computed beforehand ({type(error).__name__}: {error}), so that "
+            "nothing is known of it; the training goes on"
+        )
+        yield Finding("probe", Severity.WARNING, Problem("", None, seen=seen))
 
 
 def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
-    """Yield the findings of one check; an unexpected error in it becomes a warning."""
+    """Yield the warnings of one check, and raise its error."""
+    if name == "tested":
+        yield from tested.untested(config)
+    for check in _named(name, CHECKS, dict(catalogue.checks(config, "checks"))):
+        check(config)
+    for advise in _named(name, ADVICE, dict(catalogue.checks(config, "advice"))):
+        for problem in advise(config):
+            yield Finding(name, Severity.WARNING, problem)
+
+
+def _caught(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield the findings of one check, its error among them; an unexpected error becomes a warning."""
     try:
-        if name == "tested":
-            yield from tested.untested(config)
-        for check in _named(name, CHECKS, dict(catalogue.checks(config, "checks"))):
-            check(config)
-        for advise in _named(name, ADVICE, dict(catalogue.checks(config, "advice"))):
-            for problem in advise(config):
-                yield Finding(name, Severity.WARNING, problem)
+        yield from found
     except SettingError as error:
         yield Finding(name, Severity.ERROR, error.problem)
     except MissingMandatoryValue as error:
         yield Finding("missing", Severity.WARNING, _missing(str(error.full_key)))
-    except OmegaConfBaseException as error:
-        key = error.full_key or ""
-        seen = f"{key or 'a setting'} cannot be read: {str(error).splitlines()[0]}"
-        yield Finding(
-            "unreadable", Severity.WARNING, Problem(key, None, f"{key or '<key>'}=<value>", seen=seen)
-        )
+    except InterpolationToMissingValueError as error:
+        key = str(error).partition("Missing mandatory value: ")[2].split()[0]
+        yield Finding("missing", Severity.WARNING, _missing(key))
     except Exception as error:  # noqa: BLE001  # a fault in a check must not end a training
         seen = (
             f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
@@ -156,7 +196,8 @@ def _names(config: DictConfig) -> list[str]:
     """Return the names of all checks: of every algorithm, and of the configured one."""
     of_records = [name for kind in ("checks", "advice") for name, _ in catalogue.checks(config, kind)]
     of_rows = (name for name, _ in tested.all_needs())
-    return list(dict.fromkeys((_FIRST, *CHECKS, *of_rows, *of_records, *ADVICE)))
+    of_values = (values.NAME, *of_rows)
+    return list(dict.fromkeys((_FIRST, *CHECKS, *of_values, *of_records, *ADVICE, *JUDGEMENTS)))
 
 
 def _named(name: str, *tables: Mapping[str, _CheckT]) -> list[_CheckT]:

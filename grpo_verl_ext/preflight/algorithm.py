@@ -1,49 +1,39 @@
 """Check that estimator, loss, aggregation and groups together make the algorithm that they name."""
 
 from collections.abc import Iterator
-from importlib.metadata import version
 
 from omegaconf import DictConfig
-from packaging.version import Version
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import (
     ALGORITHMS,
     ESTIMATORS,
-    LOSSES,
     Estimator,
     VerlsEstimator,
     VerlsLoss,
     verls,
 )
-from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
-from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.weights import is_stored, older_policy
 from grpo_verl_ext.preflight.training import driver
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import (
     ACTOR,
-    AGGREGATION,
     BYPASS,
     CORRECTION,
     ESTIMATOR,
-    LOSS,
     MODE,
     ROLLOUT,
-    SCALE_FACTOR,
     SECTION,
     setting,
 )
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import Options, written
-from grpo_verl_ext.verl_plugin.loss_config import check_loss, check_no_mask
-from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key, several_updates
+from grpo_verl_ext.verl_plugin.loss_config import check_loss
+from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key
 
 NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
 _RETURNED = f"{ROLLOUT}.logprobs_mode"
-_AVERAGES_CUT_RESPONSES = Version("0.9.1")
-"""The first verl whose Megatron engine averages responses that context parallelism cuts."""
 
 
 def check_options(config: DictConfig) -> None:
@@ -52,18 +42,10 @@ def check_options(config: DictConfig) -> None:
 
 
 def check_settings(config: DictConfig) -> None:
-    """Refuse options of our estimators and losses that are invalid or contradict each other."""
-    if config.algorithm.adv_estimator in ESTIMATORS:
-        Options.for_estimator(config.algorithm)
-    actor, loss = config.actor_rollout_ref.actor, catalogue.loss_of(config)
-    if loss is None or isinstance(loss, VerlsLoss):
-        check_no_mask(actor.policy_loss.loss_mode, actor)
-        if loss is not None and catalogue.knows(config):
-            for check in loss.settings:
-                check(loss.name, actor)
-    else:
-        check_loss(loss, actor)
-    check_pair(config.algorithm.adv_estimator, actor.policy_loss.loss_mode)
+    """Refuse options and clips of the configured loss that are outside of their ranges."""
+    loss = catalogue.loss_of(config)
+    if loss is not None and catalogue.knows(config):
+        check_loss(loss, config.actor_rollout_ref.actor)
 
 
 def check_pair(adv_estimator: str, loss_mode: str) -> None:
@@ -87,20 +69,6 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
                 valid=f"{estimator} with the loss {loss}, or neither",
                 fix=Line(f"algorithm.adv_estimator={estimator}", f"{ACTOR}.policy_loss.loss_mode={loss}"),
             )
-
-
-def advise_constant_length(config: DictConfig) -> Iterator[Problem]:
-    """Warn where verl's own form of Dr. GRPO has no constant."""
-    actor, loss = config.actor_rollout_ref.actor, setting(config, LOSS)
-    if loss not in LOSSES and actor.loss_agg_mode == CONSTANT_LENGTH.mode and actor.loss_scale_factor is None:
-        yield Problem(
-            SCALE_FACTOR,
-            None,
-            why="with loss_agg_mode=seq-mean-token-sum-norm verl then divides by the longest response of "
-            "each micro-batch, and the gradient depends on how the batch is cut (`grpo-verl-ext invariance "
-            "--verl` measures it)",
-            fix=Line(f"{SCALE_FACTOR}=${{data.max_response_length}}", more=f", or +algo={DR_GRPO.name}"),
-        )
 
 
 def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
@@ -252,110 +220,11 @@ def advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-def check_verls_aggregation(config: DictConfig) -> None:
-    """Refuse an estimator of ours and a loss of verl's, which a preset puts together, with another average.
-
-    Raises:
-        SettingError: ``loss_agg_mode`` is not the preset's, or this verl's loss does not read it.
-    """
-    estimator, loss = catalogue.estimator_of(config), catalogue.loss_of(config)
-    mode = setting(config, AGGREGATION)
-    if estimator is None or not isinstance(loss, VerlsLoss):
-        return
-    if not _follows_key(loss):
-        _refuse_older_verl(config, loss)
-        return
-    averages = {
-        name: algorithm.loss_agg_mode
-        for name, algorithm in ALGORITHMS.items()
-        if algorithm.has_preset and (algorithm.estimator, algorithm.loss) == (estimator, loss)
-    }
-    typed = setting(config, f"{SECTION}.preset")
-    named = {f"+algo={name}": averages[name] for name in ([typed] if typed in averages else averages)}
-    if named and mode not in named.values():
-        raise SettingError(
-            AGGREGATION,
-            mode,
-            why=f"algorithm.adv_estimator={estimator.name} and policy_loss.loss_mode={loss.name} are "
-            f"{' or '.join(named)}, whose paper averages otherwise",
-            valid=tuple(named.values()),
-            fix=Line(f"{AGGREGATION}={next(iter(named.values()))}"),
-        )
-
-
-def _refuse_older_verl(config: DictConfig, loss: VerlsLoss) -> None:
-    """Refuse a preset that needs another average than the one that this verl's loss always has."""
-    preset = ALGORITHMS.get(str(setting(config, f"{SECTION}.preset")))
-    if preset is None or preset.loss is not loss or loss.papers_average is None:
-        return
-    if preset.loss_agg_mode != loss.papers_average[0]:
-        raise SettingError(
-            AGGREGATION,
-            setting(config, AGGREGATION),
-            why=f"+algo={preset.name} averages by {preset.loss_agg_mode}, and the {loss.name} of verl "
-            f"{version('verl')} averages by {loss.papers_average[0]} whatever this key says",
-            valid=f"verl {loss.reads_average} or newer",
-            fix=f"pip install 'verl>={loss.reads_average}'",
-        )
-
-
-def _follows_key(loss: VerlsLoss) -> bool:
-    """Whether verl's loss averages as ``loss_agg_mode`` says."""
-    return Version(version("verl")) >= Version(loss.reads_average)
-
-
-def check_context_parallel(config: DictConfig) -> None:
-    """Refuse a mean over responses under Megatron's context parallelism where verl's engine raises at it.
-
-    verl 0.9.0 raises at the first update, after a whole rollout (verl #7914).
-
-    Raises:
-        SettingError: this verl is older than the one that averages there.
-    """
-    megatron, mode = f"{ACTOR}.megatron", setting(config, AGGREGATION)
-    size = setting(config, f"{megatron}.context_parallel_size", 1)
-    is_cut = setting(config, f"{ACTOR}.strategy") == "megatron" and size > 1
-    if not is_cut or mode != "seq-mean-token-mean" or setting(config, f"{megatron}.dynamic_context_parallel"):
-        return
-    if Version(version("verl")) < _AVERAGES_CUT_RESPONSES:
-        raise SettingError(
-            f"{megatron}.context_parallel_size",
-            size,
-            why=f"the Megatron engine of verl {version('verl')} then refuses {AGGREGATION}={mode}",
-            valid=f"1, or verl {_AVERAGES_CUT_RESPONSES} or newer",
-            fix=f"pip install 'verl>={_AVERAGES_CUT_RESPONSES}'",
-        )
-
-
-def advise_verls_losses(config: DictConfig) -> Iterator[Problem]:
-    """Warn of averages that are not the paper's, of losses that depend on the cut or have no ratio."""
-    loss, actor = catalogue.loss_of(config), config.actor_rollout_ref.actor
-    if not isinstance(loss, VerlsLoss):
-        return
-    yield from _advise_average(config, loss)
-    if loss.depends_on_cut is not None:
-        why, fix = loss.depends_on_cut
-        yield Problem(
-            LOSS,
-            loss.name,
-            why=f"verl's {loss.name} {why}, so that the gradient depends on how the batch is cut "
-            "(`grpo-verl-ext invariance --verl` measures it)",
-            fix=Line(fix),
-        )
-    if not loss.has_ratio:
+def advise_age(config: DictConfig) -> Iterator[Problem]:
+    """Warn of responses of another policy, for which a loss without a ratio has no correction of its own."""
+    loss = catalogue.loss_of(config)
+    if loss is verls.GPG:
         yield from _advise_age(config, loss)
-    if not loss.has_ratio and several_updates(config):
-        one_update = (f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}", f"{ACTOR}.ppo_epochs=1")
-        parts, parts_key = parts_of_step(config), parts_of_step_key(config)
-        yield Problem(
-            f"{ACTOR}.ppo_mini_batch_size" if parts == 1 else parts_key,
-            actor.ppo_mini_batch_size if parts == 1 else parts,
-            why=f"with data.train_batch_size={config.data.train_batch_size} and {ACTOR}.ppo_epochs="
-            f"{actor.ppo_epochs} a rollout is used for several updates, and policy_loss.loss_mode="
-            f"{loss.name} has no ratio that corrects for a policy that has moved",
-            valid="one update on a rollout",
-            fix=Line(*one_update, *([] if parts == 1 else [f"{parts_key}=1"])),
-        )
 
 
 def _advise_age(config: DictConfig, loss: VerlsLoss) -> Iterator[Problem]:
@@ -370,19 +239,4 @@ def _advise_age(config: DictConfig, loss: VerlsLoss) -> Iterator[Problem]:
             "no ratio that corrects for it",
             valid="token or sequence",
             fix=Line(f"{key}=sequence", *([f"{BYPASS}=false"] if setting(config, BYPASS) else [])),
-        )
-
-
-def _advise_average(config: DictConfig, loss: VerlsLoss) -> Iterator[Problem]:
-    """Where the estimator is verl's; `check_verls_aggregation` refuses the others."""
-    if loss.papers_average is None or catalogue.estimator_of(config) or not _follows_key(loss):
-        return
-    wanted, why = loss.papers_average
-    if setting(config, AGGREGATION) not in (wanted, *loss.other_averages):
-        yield Problem(
-            AGGREGATION,
-            setting(config, AGGREGATION),
-            why=f"{why}, and verl's loss of that name averages as this key says",
-            valid=wanted,
-            fix=Line(f"{AGGREGATION}={wanted}"),
         )

@@ -14,7 +14,7 @@ from packaging.version import Version
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ROLLOUT, setting
-from grpo_verl_ext.utils.which_verl import which_verl
+from grpo_verl_ext.utils.which_verl import TESTED, which_verl
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
@@ -66,9 +66,7 @@ def advise_verl(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an 
     """Warn of a version of verl before its release, on which nothing was tested."""
     verl = which_verl()
     if verl.is_untested_development:
-        yield Problem(
-            "", None, seen=verl.words, fix="grpo-verl-ext doctor, which names what is not as tested"
-        )
+        yield Problem("", None, seen=verl.words, fix=f"pip install 'verl=={TESTED[-1]}'")
 
 
 def advise_packages(config: DictConfig) -> Iterator[Problem]:

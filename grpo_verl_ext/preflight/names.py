@@ -24,10 +24,11 @@ from grpo_verl_ext.catalogue import (
     left_to_user,
 )
 from grpo_verl_ext.preflight.training import KNOWN_TRAINER_MODES, driver
+from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
-from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting
+from grpo_verl_ext.utils.keys import AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting
 from grpo_verl_ext.verl_plugin.algorithms import is_of
-from grpo_verl_ext.verl_plugin.config import written
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, written
 from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.usage import PREFIX, registers_elsewhere
 
@@ -93,10 +94,8 @@ def _trainer_modes() -> Iterable[str]:
 
 
 _PRESET = f"{SECTION}.preset"
-_DEFINING_SECTIONS = ("algorithm.", f"{ACTOR}.", "reward.")
-"""Sections in which a preset says what its algorithm is; elsewhere it makes the training able to run it."""
-_OF_OTHER_CHECKS = f"{ACTOR}.ppo_mini_batch_size"
-"""A preset's key of which another check speaks."""
+_UNSEEN = ("reward.", "algorithm.filter_groups.")
+"""Sections of a preset's values that no gradient on one rollout shows."""
 
 
 def check_preset(config: DictConfig) -> None:
@@ -105,9 +104,9 @@ def check_preset(config: DictConfig) -> None:
     Raises:
         SettingError: an unknown name, or a command with several.
     """
-    if HydraConfig.initialized():
-        check_one_preset(HydraConfig.get().overrides.task)
     name = written(config.algorithm).get("preset")
+    if HydraConfig.initialized():
+        check_one_preset(HydraConfig.get().overrides.task, HydraConfig.get().runtime.choices, name)
     if name in FAILED and name not in PRESETS:
         raise SettingError(
             _PRESET,
@@ -127,36 +126,27 @@ def check_preset(config: DictConfig) -> None:
 
 
 def advise_preset(config: DictConfig) -> Iterator[Problem]:
-    """Warn, once for all of them, of values that replace those of the named preset."""
-    found = replaced(config)
-    if not found:
-        return
-    name = written(config.algorithm)["preset"]
-    estimator, loss = setting(config, "algorithm.adv_estimator"), setting(config, LOSS)
-    pairs = "; ".join(
-        f"{key} is {as_typed(now)}, in the preset {as_typed(own)}" for key, (own, now) in found.items()
-    )
-    lines = " ".join(f"{key}={as_typed(now)}" for key, (_, now) in found.items())
-    yield Problem(
-        _PRESET,
-        name,
-        seen=f"+algo={name} does not name what will be trained, the estimator {estimator} with the loss "
-        f"{loss}, since the command or its configuration replaces values of the preset: {pairs}",
-        fix=Line(without=tuple(found), more=f"the same command without {lines}"),
-    )
+    """Warn of a reward manager or a filter of prompts that is not the named preset's.
 
-
-def replaced(config: DictConfig) -> dict[str, tuple[Any, Any]]:
-    """Return `differing` for the keys that make the preset's algorithm."""
-    name = written(config.algorithm).get("preset")
-    if name not in PRESETS:
-        return {}
-    free = {*left_to_user(name), _OF_OTHER_CHECKS}
-    return {
+    `proof.judge` speaks of what a gradient shows.
+    """
+    name = str(written(config.algorithm).get("preset"))
+    found = {
         key: both
         for key, both in differing(config).items()
-        if key.startswith(_DEFINING_SECTIONS) and key not in free
+        if key.startswith(_UNSEEN) and key not in left_to_user(name)
     }
+    if found:
+        pairs = "; ".join(
+            f"{key} is {as_typed(now)}, in the preset {as_typed(own)}" for key, (own, now) in found.items()
+        )
+        lines = " ".join(f"{key}={as_typed(now)}" for key, (_, now) in found.items())
+        yield Problem(
+            _PRESET,
+            name,
+            seen=f"+algo={name} chooses and rewards responses otherwise than its paper: {pairs}",
+            fix=Line(without=tuple(found), more=f"the same command without {lines}"),
+        )
 
 
 def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
@@ -177,3 +167,22 @@ def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
     if isinstance(estimator, Estimator) and estimator.baseline is None and not estimator.several_rewards:
         pairs.setdefault(scale, ("group", setting(config, scale, "group")))
     return {key: (value, now) for key, (value, now) in pairs.items() if now != value}
+
+
+def check_sections_of_modes(config: DictConfig) -> None:
+    """Refuse a section ``trainer.v1`` of a trainer mode of ours, which nothing reads."""
+    for mode in TRAINER_MODES:
+        key, verls = f"trainer.v1.{mode}", f"trainer.v1.{mode.removeprefix(PREFIX)}"
+        if section := setting(config, key):
+            values = leaves({verls: section})
+            raise SettingError(
+                key,
+                section,
+                why="verl reads the section of its own mode",
+                valid=verls,
+                fix=Line(
+                    *(f"{name}={as_typed(value)}" for name, value in values),
+                    without=(key,),
+                    more=f", without {key}",
+                ),
+            )

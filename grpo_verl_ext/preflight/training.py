@@ -4,18 +4,12 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.requires import OUR_MODES, VERLS_MODES
 from grpo_verl_ext.utils.keys import FULLY_ASYNC, ONE_STEP_OFF, setting
-from grpo_verl_ext.verl_plugin import tier
 
 KNOWN_TRAINER_MODES = (*VERLS_MODES, *OUR_MODES)
 
 
 def driver(config: DictConfig) -> str:
-    """Return which of verl's programs composed this; two have a section that ``main_ppo`` lacks.
-
-    A verl of the lower tier has none of them; `preflight.tier` has what is refused there.
-    """
-    if tier.has_losses_only():
-        return "lower tier"
+    """Return which of verl's programs composed this; two have a section that ``main_ppo`` lacks."""
     if FULLY_ASYNC in config:
         return "fully async"
     if ONE_STEP_OFF in config:

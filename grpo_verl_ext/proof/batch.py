@@ -13,7 +13,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import gvpo, mini_batch
 
 ROWS_PER_PROMPT = 4
-_NUM_PROMPTS = 4
+_NUM_ROWS = 16
 MAX_RESPONSE_LENGTH = 24
 _MAX_TOKENS = 48
 """Budget of a micro-batch in `_dynamic`."""
@@ -23,11 +23,10 @@ RowNumbers = list[int]
 
 @dataclass(frozen=True)
 class RaggedBatch:
-    """Rows of different lengths, as in verl's workers; one list entry per row, and the last row is padding.
-
-    `ROWS_PER_PROMPT` rows in order answer one prompt; the last prompt has one response less.
+    """Rows of different lengths, as in verl's workers, a list entry per row; those of a prompt are adjacent.
 
     Attributes:
+        prompt: (B,) int64, number of each row's prompt.
         prompt_lengths: tokens of each prompt, ≥ 1.
         response_mask: (T_i,) int64; some responses contain tokens that the policy did not write.
         log_prob: (prompt + response,) each, the model's output before it is cut to the response; nats.
@@ -35,6 +34,7 @@ class RaggedBatch:
         old_log_prob: (T_i,) each, as are ``ref_log_prob`` and ``advantages``.
     """
 
+    prompt: Tensor
     prompt_lengths: list[int]
     response_mask: list[Tensor]
     log_prob: list[Tensor]
@@ -60,23 +60,46 @@ class RaggedBatch:
         """Return a copy whose ``log_prob`` and ``entropy`` are leaves without a gradient."""
         return replace(self, log_prob=_leaves(self.log_prob), entropy=_leaves(self.entropy))
 
-    def groups(self, rows: RowNumbers) -> gvpo.GroupRows:
-        """Return the groups of some rows, with Δ̄ at the mini-batch's policy, as a worker tells the loss."""
+    def groups(self, rows: RowNumbers, alpha: float = 0.0, anchor: Tensor | None = None) -> gvpo.GroupRows:
+        """Return the groups of some rows, with Δ̄ at the mini-batch's policy, as a worker gives the loss.
+
+        Args:
+            rows: the rows.
+            alpha: α of the weights |y|^(−α).
+            anchor: log π′(y) of each response, (B,); None where the anchor is the old policy.
+        """
         index, member, size = self._prompts()
-        columns = zip(self._written(), self.old_log_prob, self.response_mask, strict=True)
-        log_ratio = torch.stack([((new.detach() - old) * mask).sum() for new, old, mask in columns])
-        sums = gvpo.drift_sums(log_ratio, index, member, _NUM_PROMPTS)
-        drift = gvpo.mean_drift(sums, index, member, size)[rows]
-        of_metrics = torch.zeros_like(drift)
-        return gvpo.GroupRows(index[rows], size[rows], drift, of_metrics, of_metrics)
+        weight = gvpo.length_weight(torch.stack([mask.sum() for mask in self.response_mask]), alpha)
+
+        def mean(log_prob: Tensor) -> Tensor:
+            sums = gvpo.drift_sums(log_prob, index, member, int(index.max()) + 1)
+            return gvpo.mean_drift(sums, index, member, size)
+
+        new, old = (weight * self.sums(each).double() for each in (self.written(), self.old_log_prob))
+        old_deviation = old - mean(old)
+        deviation = old_deviation if anchor is None else weight * anchor - mean(weight * anchor)
+        return gvpo.GroupRows(
+            index[rows], size[rows], mean(new - old)[rows], old_deviation[rows], deviation[rows]
+        )
+
+    def written_gradients(self, leaves: list[Tensor]) -> list[Tensor]:
+        """Return the gradients at the tokens of the responses, 0 where there is none: (T_i,) each."""
+        grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+        return _written(grads, self.prompt_lengths)
+
+    def sums(self, log_prob: list[Tensor]) -> Tensor:
+        """Return the sum over each response's own tokens: (B,)."""
+        columns = zip(log_prob, self.response_mask, strict=True)
+        return torch.stack([(row.detach() * mask).sum() for row, mask in columns])
 
     def _prompts(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the prompt of each row, whether it has tokens, and how many of the prompt's have: (B,)."""
-        index = torch.arange(len(self)) // ROWS_PER_PROMPT
+        index = self.prompt
         member = torch.stack([mask.any() for mask in self.response_mask])
         return index, member, index.bincount(weights=member)[index].long()
 
-    def _written(self) -> list[Tensor]:
+    def written(self) -> list[Tensor]:
+        """Return the log-probs at the tokens of the responses: (T_i,) each."""
         return _written(self.log_prob, self.prompt_lengths)
 
     def statistic(self, config: Any, rows: RowNumbers) -> Tensor | None:
@@ -85,7 +108,7 @@ class RaggedBatch:
         if loss is None or loss.needs is None:
             return None
         masks = [mask.bool() for mask in self.response_mask]
-        written, lengths = self._written(), torch.stack([mask.sum() for mask in masks])
+        written, lengths = self.written(), torch.stack([mask.sum() for mask in masks])
         columns = [torch.cat(each).detach() for each in (written, self.old_log_prob, self.advantages)]
         prompt, _, size = self._prompts()
         part = mini_batch.PartOfRows(
@@ -102,13 +125,16 @@ class RaggedBatch:
 
 
 def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:
-    """Draw `_NUM_PROMPTS` · `ROWS_PER_PROMPT` random rows, with ratios inside and outside the clip range."""
+    """Draw random rows, with ratios inside and outside the clip range.
+
+    `ROWS_PER_PROMPT` rows answer one prompt; the last row is padding, so the last prompt has one less.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def normal(size: int, scale: float) -> Tensor:
         return scale * torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
 
-    rows = _NUM_PROMPTS * ROWS_PER_PROMPT
+    rows = _NUM_ROWS
     prompts = torch.randint(1, 6, (rows,), generator=generator).tolist()
     lengths = torch.randint(1, MAX_RESPONSE_LENGTH + 1, (rows,), generator=generator).tolist()
     masks = [torch.ones(length, dtype=torch.int64) for length in lengths]
@@ -118,6 +144,7 @@ def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:
     log_prob = [-1 + normal(p + t, 0.5) for p, t in zip(prompts, lengths, strict=True)]
     written = _written(log_prob, prompts)
     return RaggedBatch(
+        prompt=torch.arange(rows) // ROWS_PER_PROMPT,
         prompt_lengths=prompts,
         response_mask=masks,
         log_prob=log_prob,

@@ -103,7 +103,7 @@ def _case_of(algorithm: Algorithm) -> Case:
     )
 
 
-register()  # where verl has no loader of plugins, nothing else has
+register()  # verl may have been told to load no plugin
 catalogue.enter_foreign()
 OUR_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.loss.name == each.name in LOSSES)
 """Algorithms with a loss of their own."""

@@ -18,8 +18,7 @@ What verl 0.9 does with the keys of the returned dictionary:
   ``algorithm.filter_groups.metric=acc`` (or any other key) finds it.
 - In validation every key becomes ``val-aux/<data_source>/<key>/mean@N``, N being
   ``rollout.val_kwargs.n``, with ``best@…`` and ``worst@…`` beside it if N > 1. verl takes ``acc`` for the
-  main result, ``val-core/<data_source>/acc/mean@N``, in which responses that never came count as 0 (from
-  verl 0.9.1 on; 0.9.0 leaves them out).
+  main result, ``val-core/<data_source>/acc/mean@N``, in which responses that never came count as 0.
 """
 
 from __future__ import annotations

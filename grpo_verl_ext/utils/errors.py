@@ -33,7 +33,7 @@ class Line(str):
             without: as above.
             more: as above.
         """
-        quoted = (f"'{word}'" if set(word) & set("$ []") else word for word in words)
+        quoted = (f"'{word}'" if set(word) & set('$ []"') else word for word in words)
         line = super().__new__(cls, " ".join(quoted) + more)
         line.words, line.without, line.more = words, without, more
         return line
@@ -50,6 +50,8 @@ class Severity(str, Enum):
     """The training is refused."""
     WARNING = "warning"
     """A warning is printed, unless the check is silenced by its name."""
+    NOTE = "note"
+    """Only `doctor` and `show` print it."""
 
 
 @dataclass(frozen=True)

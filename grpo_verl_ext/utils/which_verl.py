@@ -1,10 +1,4 @@
-"""Which verl Python would import here, what of this package it can do, and how well it is known.
-
-Nothing here imports verl. There are two tiers. From `FROM` on, all of this package works. From
-`LOSSES_FROM` on, presets, estimators and losses of tokens without a statistic do: verl calls them by name,
-and tells a loss the counts of the whole mini-batch. What this package adds to trainers, workers and rollouts
-is written for the trainers that verl has had since `FROM`.
-"""
+"""Which verl Python would import here, and how well it is known. Nothing here imports verl."""
 
 from __future__ import annotations
 
@@ -16,17 +10,11 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-LOSSES_FROM, FROM, BELOW = "0.8", "0.9", "0.10"
-TESTED = ("0.9.0", "0.9.1")
-"""Versions on which the contract and the tests were run, the newest last."""
-TESTED_LOSSES = ("0.8.0",)
-"""Versions before `FROM` on which tests/contract/versions.py was run, the newest last."""
-_COUNTLESS = ("0.7", "0.8")
-"""From and below which versions verl's default workers tell a loss no counts of the mini-batch."""
+FROM, BELOW = "0.9.1", "0.10"
+TESTED = ("0.9.1",)
+"""Versions with which the tests were run, the newest last."""
 INSTALL = f"pip install 'verl>={FROM},<{BELOW}'"
-"""The line that installs a verl with which all of this package works."""
-LOSSES_ONLY = "has only what presets, estimators and losses of tokens without a statistic need"
-"""Follows the name of a verl before `FROM`."""
+"""The line that installs a supported verl."""
 _REINSTALL = f"pip install --force-reinstall --no-deps 'verl>={FROM},<{BELOW}'"
 
 
@@ -36,7 +24,7 @@ class UnsupportedVerlError(ImportError):
 
 @dataclass(frozen=True)
 class WhichVerl:
-    """A supported verl, of either tier.
+    """A supported verl.
 
     Attributes:
         version: as its metadata tell it.
@@ -51,37 +39,25 @@ class WhichVerl:
     others: tuple[Path, ...] = ()
 
     @property
-    def has_losses_only(self) -> bool:
-        """Whether it is of the lower tier: presets, estimators and losses of tokens without a statistic."""
-        return self.version < Version(FROM)
-
-    @property
-    def _tested(self) -> tuple[str, ...]:
-        return TESTED_LOSSES if self.has_losses_only else TESTED
-
-    @property
     def is_untested_development(self) -> bool:
         """Whether it is a version before a release, and was not tested."""
-        return self.version.is_prerelease and str(self.version) not in self._tested
+        return self.version.is_prerelease and str(self.version) not in TESTED
 
     @property
     def words(self) -> str:
-        """A sentence that says how well this verl is known, and what of this package it lacks."""
-        lacks = f"; it {LOSSES_ONLY}" if self.has_losses_only else ""
-        return f"verl {self.version} in {self.folder} {self._known}{lacks}"
+        """A sentence that says how well this verl is known."""
+        return f"verl {self.version} in {self.folder} {self._known}"
 
     @property
     def _known(self) -> str:
-        tested, newest = ", ".join(self._tested), self._tested[-1]
+        tested, newest = ", ".join(TESTED), TESTED[-1]
         if self.is_untested_development:
             return f"is a development version, which was not tested; the newest tested version is {newest}"
         if self.is_checkout:
             return f"is a checkout, whose code may differ from the release; tested are {tested}"
-        if str(self.version) in self._tested:
+        if str(self.version) in TESTED:
             return "is a tested version"
-        if self.version > Version(newest) and not self.has_losses_only:
-            return f"is newer than {newest}, the newest tested version"
-        return f"was not tested; tested are {tested}"
+        return f"is newer than {newest}, the newest tested version"
 
     @property
     def another(self) -> str:
@@ -93,6 +69,11 @@ class WhichVerl:
             f"another verl is in {where}: a process with another path imports that one. Type there: "
             f"pip uninstall verl, or take its folder out of PYTHONPATH"
         )
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences about what may go wrong with this verl."""
+        return [each for each in (self.words if self.is_untested_development else "", self.another) if each]
 
 
 def which_verl() -> WhichVerl:
@@ -118,7 +99,7 @@ def which_verl() -> WhichVerl:
             f"two verls are on the path: Python imports verl {own} from {folder}, but the metadata in "
             f"{_location(installed[0])} are those of verl {version}. Type: {_from_checkout(folder)}"
         )
-    if not Version(LOSSES_FROM) <= version < Version(BELOW):
+    if not Version(FROM) <= version < Version(BELOW):
         raise UnsupportedVerlError(_unsupported(str(version)))
     modules = {_location(each) / "verl" for each in installed}
     others = [each for each in modules if (each / "__init__.py").is_file() and not each.samefile(folder)]
@@ -136,18 +117,7 @@ def _without_module(installed: list[Distribution]) -> str:
 
 def _unsupported(version: str) -> str:
     works_with = f"grpo_verl_ext works with verl >= {FROM} and < {BELOW}"
-    return f"verl {version} is installed{_lacks(version)}; {works_with}. Type: {INSTALL}"
-
-
-def _lacks(version: str) -> str:
-    """Return what an unsupported version lacks; empty for one of which it is not known."""
-    try:
-        first, below = map(Version, _COUNTLESS)
-        countless = first <= Version(version) < below
-    except InvalidVersion:
-        return ""
-    counts = ", whose default workers tell a loss no counts of the mini-batch, without which none is exact"
-    return counts if countless else ""
+    return f"verl {version} is installed; {works_with}. Type: {INSTALL}"
 
 
 def _has_metadata(installed: Distribution) -> bool:

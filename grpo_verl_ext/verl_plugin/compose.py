@@ -16,14 +16,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.config_source import ConfigResult
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.catalogue import check_one_preset
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.utils.keys import SECTION, key_of, setting
 from grpo_verl_ext.utils.options import keys_of
-from grpo_verl_ext.verl_plugin import tier
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.registration import register
 
@@ -31,13 +30,13 @@ CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
 IN_PACKAGE = "pkg://"
 """Begins a configuration path in a package."""
-_NEWER_SECTIONS = ("trainer.v1.", "trainer.use_v1")
-"""Keys of the trainers that a verl of the lower tier lacks."""
 _OPTIONS = [*keys_of(Options, SECTION)]
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 """Matches Hydra's message for a key that the configuration lacks."""
 _PRESENT_KEY = re.compile(r"Could not append to config\. An item is already at '(?P<key>[^']+)'")
 """Matches Hydra's message for a ``+`` in front of a key that the configuration has."""
+_NO_GROUP = "Config group override must be a string or a list"
+"""Begins Hydra's message for null where a section is read from one of several files."""
 _parsed: dict[tuple[str, str, str, tuple[int, int] | None], bytes] = {}
 """Where a file is, and its time and size → what Hydra read, pickled: each composition changes its copy.
 
@@ -69,16 +68,19 @@ def composed(
     """
     register()
     try:
-        check_one_preset(overrides)
         with _hydra_at(config_path):
             try:
-                config: DictConfig = compose(config_name, overrides=[*overrides])
+                config: DictConfig = compose(config_name, overrides=[*overrides], return_hydra_config=True)
             except MissingConfigException as error:
                 if error.options is None:  # the main file is missing, not a preset
                     raise _no_such_training(config_path, config_name) from error
                 raise _no_such_preset(str(error.missing_cfg_file), error.options) from error
             if "actor_rollout_ref" not in config:
                 raise _no_such_training(config_path, config_name)
+            choices = config.hydra.runtime.choices
+            with open_dict(config):
+                del config["hydra"]
+            check_one_preset(overrides, choices, setting(config, f"{SECTION}.preset"))
             return config
     except SettingError as error:
         raise CompositionError(error.problem) from error
@@ -90,6 +92,18 @@ def composed(
         if present := _PRESENT_KEY.search(str(error)):
             raise CompositionError(_appended(overrides, present["key"])) from error
         raise CompositionError(Problem("", None, seen=str(error))) from error
+    except ValueError as error:
+        if _NO_GROUP in str(error):
+            raise CompositionError(_without_group(overrides)) from error
+        raise
+
+
+def _without_group(overrides: Sequence[str]) -> Problem:
+    """Return the problem of a section of verl's that comes from one of several files, and is given null."""
+    word = next(each for each in overrides if re.fullmatch(r"(?i)[+\w/]+(@[\w.]+)?=null", each))
+    seen = f"verl refuses the command line: {word}, but that is a section"
+    fix = Line(without=(key_of(word),), more=f"the same command without {word}")
+    return Problem(key_of(word), None, seen=seen, fix=fix)
 
 
 def _appended(overrides: Sequence[str], key: str) -> Problem:
@@ -105,8 +119,6 @@ def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:
 
 
 def _no_such_key(config: DictConfig, key: str, value: str) -> Problem:
-    if tier.has_losses_only() and key.startswith(_NEWER_SECTIONS):
-        return tier.needs_newer(key, value).problem
     said = f"verl refuses the command line: {key}={value}, but"
     if key in _OPTIONS:
         seen = f"{said} nothing before it sets this key, and a new one needs a +"

@@ -9,27 +9,18 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from wrapt import register_post_import_hook
 
 from grpo_verl_ext.config import foreign_algorithms, presets_of
-from grpo_verl_ext.verl_plugin import patches, resolvers, tier
+from grpo_verl_ext.verl_plugin import patches, resolvers
 from grpo_verl_ext.verl_plugin.cpu.chosen import is_cpu_chosen
 
 
 @functools.cache
 def register() -> None:
-    """Add the package's estimators, losses, trainer modes and presets to verl, as far as its tier has them.
+    """Add the package's estimators, losses, trainer modes and presets to verl.
 
     Also installs the CPU platform (if ``VERL_PLATFORM=cpu``) and the patches that the driver has named.
     """
     Plugins.instance().register(PresetSearchPath)
     resolvers.install_resolvers()
-    if not tier.has_losses_only():
-        _register_additions()
-    # The module with verl's registries takes a second to import, so wait until verl imports it.
-    register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
-    patches.install_patches()
-
-
-def _register_additions() -> None:
-    """Add what needs the platforms, agent loops and trainers of the upper tier's verl."""
     if is_cpu_chosen():
         from grpo_verl_ext.verl_plugin import cpu
 
@@ -37,6 +28,9 @@ def _register_additions() -> None:
     register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
     register_post_import_hook(_register_reward_manager, "verl.experimental.reward_loop.reward_manager")
     register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
+    # The module with verl's registries takes a second to import, so wait until verl imports it.
+    register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
+    patches.install_patches()
 
 
 def _register_algorithms(_core_algos: ModuleType) -> None:

@@ -203,7 +203,7 @@ def examine_python(arguments: list[str]) -> None:
 
 def examine_bash(arguments: list[str]) -> None:
     script, *rest = arguments
-    assert (ROOT / script).is_file(), script
+    assert script == "run.sh" or (ROOT / script).is_file(), script  # the reader's own
     if script in (f"examples/{name}.sh" for name in quickstart_arguments().EXAMPLES):
         examine_example(Path(script).stem, rest)
     if script == "examples/setup_cpu.sh" and rest:

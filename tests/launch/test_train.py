@@ -54,7 +54,7 @@ def test_verls_main_gets_the_presets_word_before_the_others(started: list[list[s
     lines = result.stdout.splitlines()
     assert lines[0] == "grpo: arXiv 2402.03300, §4.1"
     assert lines[1].startswith(
-        "  replaced: actor_rollout_ref.actor.kl_loss_coef=0.5 (command line); the preset has 0.04"
+        "  yours: actor_rollout_ref.actor.kl_loss_coef=0.5 (command line); the preset has 0.04"
     )
     assert len(lines) == 2
 
@@ -188,18 +188,6 @@ def test_a_folder_of_configurations_is_the_one_that_was_checked(started: list[li
     for given, wanted in (("./config", folder), ("/x/y", "/x/y"), ("pkg://a.b", "pkg://a.b")):
         train.run_training("gvpo", [], config_path=given)
         assert started.pop()[1] == f"--config-path={wanted}"
-
-
-def test_verl_08_leaves_the_runners_class_to_run_ppo(
-    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(train, "check_workers", lambda: None)
-    monkeypatch.setattr(main_ppo, "TaskRunner", type("Mine", (), {}), raising=False)
-    made: list[Any] = []
-    monkeypatch.setattr(train.ray, "remote", lambda **_: lambda cls: made.append(cls) or TaskRunner())
-    train.run_training("gvpo", [])
-    main_ppo.run_ppo(None)
-    assert made == [main_ppo.TaskRunner]
 
 
 @pytest.mark.long

@@ -1,7 +1,4 @@
-"""Test `grpo-verl-ext migrate` on small scripts with the result by hand, and on those that it cannot read.
-
-verl's own scripts: ``tests/contract/migrated_scripts.py``.
-"""
+"""Test `grpo-verl-ext migrate` on small scripts with the result by hand, and on those that it cannot read."""
 
 import subprocess
 from pathlib import Path

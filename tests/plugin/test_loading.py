@@ -89,7 +89,7 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
     found = python(
         """
         from grpo_verl_ext.utils import which_verl
-        which_verl.LOSSES_FROM, which_verl.FROM, which_verl.BELOW = "0.10", "0.11", "0.12"
+        which_verl.FROM, which_verl.BELOW = "0.11", "0.12"
         import verl
         print("verl imported")
         """

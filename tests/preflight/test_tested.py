@@ -93,7 +93,7 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("gvpo", [BYPASS, f"{MODE}=grpo_ext_colocate_async"], "gvpo bypass_mode", R),
     ("gvpo", [f"{OURS}.gvpo_anchor=ref", FILTER], "gvpo enable", W),
     ("gvpo", [f"{OURS}.gvpo_anchor=ref", f"{ACTOR}.use_kl_loss=false"], "gvpo use_kl_loss", R),
-    ("gvpo", [f"{CORRECTION}.rollout_is=token"], "gvpo rollout_is", W),
+    ("gvpo", [f"{ROLLOUT}.top_p=0.9"], "gvpo top_p", W),
     ("gvpo", [SHARE, BYPASS], "stored-responses bypass_mode", R),
     ("gvpo", [RECORDED], "stored-responses old_log_probs", R),
     ("gvpo_distill", [*SERVED, f"{OURS}.gvpo_anchor=old"], "gvpo_distill gvpo_anchor", R),

@@ -276,7 +276,6 @@ def test_the_scale_factor_of_an_own_loss_can_be_given():
         (("--loss-scale-factor", "24"), "--loss-scale-factor is 24, but presets have their own"),
         (("--loss-agg-mode", "token-mean"), "--loss-agg-mode is token-mean, but presets have their own"),
         (("--loss", "vanilla", "--loss-agg-mode", "mean"), "Invalid loss_agg_mode: mean"),
-        (("--loss", "grpo"), "actor.loss_agg_mode is token-mean, but .*valid is seq-mean-token-mean"),
         (
             ("--loss", "dr_grpo", "--loss-agg-mode", "seq-mean-token-sum-norm"),
             "actor.loss_scale_factor is null, but .*valid is a number > 0",

@@ -77,7 +77,7 @@ ROWS = (
         "gspo",
         "loss_mode=gspo, token-mean (default)",
         _TOKEN_MEAN | {"loss_mode": "gspo"},
-        "0.9.1 averages as the key says; 0.9.0 always by responses, as in the next row",
+        "it averages as the key says",
     ),
     Row("gspo", "loss_mode=gspo, seq-mean-token-mean", _SEQUENCE_MEAN | {"loss_mode": "gspo"}),
     Row(

@@ -25,7 +25,7 @@ from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 PADDING_TOKENS = 128
-"""Tokens of a row with which verl 0.9.1 fills a batch; 2 in 0.9.0."""
+"""Tokens of a row with which verl fills a batch."""
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,8 @@ class StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no 
 
     @classmethod
     def of(cls, output: AgentLoopOutput, tokenizer: Any) -> "StepRewardOutput":
-        """Return the same response with a tokenizer; it keeps which fields were set, which ``as_dict`` needs.
-
-        ``extra_fields`` count as set: verl 0.9.0 fails where they are not, 0.9.1 adds them.
-        """
-        fields_set = {*output.model_fields_set, "extra_fields"}
-        made: StepRewardOutput = cls.model_construct(_fields_set=fields_set, **dict(output))
+        """Return the same response with a tokenizer; which fields were set stays, for ``as_dict`` asks."""
+        made: StepRewardOutput = cls.model_construct(_fields_set={*output.model_fields_set}, **dict(output))
         made._tokenizer = tokenizer
         return made
 

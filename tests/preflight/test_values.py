@@ -1,0 +1,178 @@
+"""Test that values are looked at as verl gets them, and that right ones are left alone."""
+
+import pytest
+from omegaconf import OmegaConf
+from processes import Python
+
+from grpo_verl_ext import preflight
+from grpo_verl_ext.doctor.configuration import all_findings
+from grpo_verl_ext.doctor.correction import correct
+from grpo_verl_ext.preflight import values
+from grpo_verl_ext.utils.errors import Finding, Severity
+from grpo_verl_ext.verl_plugin.compose import composed
+
+ACTOR = "actor_rollout_ref.actor"
+ENABLE, BATCH, EPOCHS = "algorithm.filter_groups.enable", "data.train_batch_size", "trainer.total_epochs"
+BOUNDS = "algorithm.rollout_correction.rollout_is_threshold"
+WHOLE = [
+    *("+algo=dapo", "+platform=cpu", "actor_rollout_ref.rollout.n=4", f"{BATCH}=64"),
+    *(f"{ACTOR}.ppo_mini_batch_size=32", f"{ACTOR}.use_dynamic_bsz=true", "data.max_prompt_length=512"),
+    *("data.max_response_length=512", "actor_rollout_ref.model.path=hdfs://m"),
+    *("data.train_files=hdfs://d", "data.val_files=hdfs://d"),
+]
+
+
+@pytest.fixture(autouse=True)
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EIGHT", "8")
+    monkeypatch.setenv("OFF", "False")
+
+
+def with_word(word: str) -> list[str]:
+    """The command with one more word, in the place of another for its key."""
+    key = word.partition("=")[0]
+    return [*(each for each in WHOLE if each.partition("=")[0] != key), word]
+
+
+def found(word: str) -> list[Finding]:
+    """What the driver says of the values."""
+    words = with_word(word)
+    return [each for each in preflight.findings(composed(words), words) if each.check == values.NAME]
+
+
+ERRORS = {
+    # the word, what is said, the line to type
+    f"{ENABLE}=${{oc.env:NO_F,false}}": (
+        "text 'False'",
+        f"'{ENABLE}=\"${{oc.decode:${{oc.env:NO_F,false}}}}\"'",
+    ),
+    f"{ENABLE}=${{oc.env:OFF}}": ("text 'False'", f"'{ENABLE}=\"${{oc.decode:${{oc.env:OFF}}}}\"'"),
+    f"{BATCH}=${{oc.env:EIGHT}}": ("text '8'", f"'{BATCH}=\"${{oc.decode:${{oc.env:EIGHT}}}}\"'"),
+    # verl's default is null, and all else a number
+    f"{ACTOR}.loss_scale_factor=${{oc.env:EIGHT}}": (
+        "text '8'",
+        f"'{ACTOR}.loss_scale_factor=\"${{oc.decode:${{oc.env:EIGHT}}}}\"'",
+    ),
+    # The CPU preset calculates with it, and fails; the one cause is named.
+    "trainer.n_gpus_per_node=${oc.env:EIGHT}": (
+        "text '8'",
+        "'trainer.n_gpus_per_node=\"${oc.decode:${oc.env:EIGHT}}\"'",
+    ),
+    f"{EPOCHS}=${{oc.env:NO_SUCH}}": ("environment variable NO_SUCH is not set", "export NO_SUCH=<value>"),
+    "trainer.logger=[${oc.env:NO_SUCH}]": ("variable NO_SUCH is not set", "export NO_SUCH=<value>"),
+    f"{EPOCHS}=${{no.such.key}}": ("has no key no.such.key", f"{EPOCHS}=<value>"),
+    "~trainer.project_name": ("has no key trainer.project_name", "trainer.default_local_dir=<value>"),
+    f"{EPOCHS}=${{nobodys:1}}": ("nothing in this process resolves nobodys:", f"{EPOCHS}=<value>"),
+    f"{EPOCHS}=${{{EPOCHS}}}": ("it refers to itself", f"{EPOCHS}=<value>"),
+    # What is decoded may still be a text.
+    f"{ENABLE}='${{oc.decode:${{oc.env:NO_F,flase}}}}'": ("text 'flase'", f"{ENABLE}=<value>"),
+    f"{EPOCHS}=foo": ("valid is a number", f"{EPOCHS}=30"),
+    "trainer.val_before_train=flase": ("valid is true or false", "trainer.val_before_train=true"),
+    **{
+        f"{section}=null": ("valid is a section", f"the same command without {section}=null")
+        for section in (
+            *("trainer", "trainer.v1", "skip", "ray_kwargs", "global_profiler", "actor_rollout_ref"),
+            *("actor_rollout_ref.model", "actor_rollout_ref.rollout.val_kwargs", f"{ACTOR}.policy_loss"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("word", ERRORS)
+def test_a_value_that_verl_cannot_use_is_one_error(word: str) -> None:
+    said, line = ERRORS[word]
+    (finding,) = found(word)
+    assert (finding.severity, finding.problem.fix) == (Severity.ERROR, line)
+    assert said in str(finding.problem)
+
+
+@pytest.mark.parametrize("section", ["data", "algorithm", "distillation", "critic"])
+def test_a_section_of_several_files_that_is_null(section: str) -> None:
+    """Hydra itself refuses it, with a traceback."""
+    (finding,) = all_findings([*WHOLE, f"{section}=null"])
+    assert finding.check == "composition"
+    assert finding.problem.fix == f"the same command without {section}=null"
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        (f"{BOUNDS}=0.5_2", f"'{BOUNDS}=\"0.5_2\"'"),  # Hydra reads 0.52
+        ("trainer.experiment_name=2026_11_28", "'trainer.experiment_name=\"2026_11_28\"'"),
+        (f"{BATCH}=0", f"{BATCH}=1024"),
+        (f"{EPOCHS}=0", f"{EPOCHS}=30"),
+        (f"{ACTOR}.ppo_epochs=null", f"{ACTOR}.ppo_epochs=1"),
+        (f"{ACTOR}.ppo_mini_batch_size=6.5", f"{ACTOR}.ppo_mini_batch_size=256"),
+        (f"{ACTOR}.optim.lr=0", f"{ACTOR}.optim.lr=1e-06"),
+        (f"{ACTOR}.optim.lr=nan", f"{ACTOR}.optim.lr=1e-06"),
+        ("actor_rollout_ref.rollout.temperature=0", "actor_rollout_ref.rollout.temperature=1.0"),
+    ],
+)
+def test_a_number_that_is_seldom_meant_is_a_warning(word: str, line: str) -> None:
+    (finding,) = found(word)
+    assert (finding.severity, finding.problem.fix) == (Severity.WARNING, line)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *(f"{BOUNDS}=0.5_5.0", f'{BOUNDS}="0.5_2"', f"{BOUNDS}=2", f"{EPOCHS}=1_0", f"{EPOCHS}=???"),
+        *(f"{ENABLE}='${{oc.decode:${{oc.env:OFF,false}}}}'", f"{BATCH}='${{oc.decode:${{oc.env:EIGHT}}}}'"),
+        *(f"{ACTOR}.kl_loss_coef=0", f"{ACTOR}.optim.lr=1e-6", f"{ACTOR}.loss_scale_factor=1.5"),
+        *(f"{ACTOR}.clip_ratio_c=null", "actor_rollout_ref.rollout.top_k=-1", "data.seed=1"),
+        *("algorithm.filter_groups=null", "algorithm.rollout_correction=null", "data.custom_cls.path=null"),
+        *("trainer.experiment_name=${oc.env:EIGHT}", "reward.reward_manager.module=null"),
+        # Hydra's own, which only a training knows
+        f"{EPOCHS}=${{hydra:job.num}}",
+        "transfer_queue.backend.MooncakeStore.global_segment_size=4gb",
+    ],
+)
+def test_a_right_value_is_left_alone(word: str) -> None:
+    assert found(word) == []
+
+
+def test_a_pair_of_bounds_stays_in_the_corrected_command() -> None:
+    word = f"{BOUNDS}=0.5_5.0"
+    assert correct([*WHOLE, word]).overrides == [*WHOLE, word]
+
+
+@pytest.mark.parametrize("word", [f"{ENABLE}=${{oc.env:NO_F,true}}", f"{BOUNDS}=0.5_2", "trainer=null"])
+def test_the_line_to_type_makes_it_right(word: str) -> None:
+    left = correct([*WHOLE, word]).left
+    assert [each for each in left if each.check == values.NAME] == []
+
+
+@pytest.mark.parametrize(
+    "word", ["trainer=null", f"{ENABLE}=${{oc.env:NO_F,false}}", "trainer.v1=${oc.env:NO}"]
+)
+def test_the_driver_refuses_it_before_ray(python: Python, word: str) -> None:
+    """In a process of its own, which gets the CPU platform."""
+    code = f"""
+        from grpo_verl_ext import driver
+        from grpo_verl_ext.verl_plugin.compose import composed
+        driver.prepare_training(composed({with_word(word)}))
+    """
+    refused = python(code)
+    assert refused.returncode == 1
+    assert f"grpo_verl_ext: {word.partition('=')[0]} is " in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_verl_without_the_file_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "folder_of", lambda _: "/nowhere")
+    values._verls_defaults.cache_clear()
+    (finding,) = found(f"{EPOCHS}=foo")
+    assert finding.severity is Severity.WARNING
+    assert "the check 'types' of grpo_verl_ext failed itself (FileNotFoundError" in str(finding.problem)
+
+
+def test_it_can_be_silenced() -> None:
+    words = [*with_word(f"{EPOCHS}=foo"), "+algorithm.grpo_ext.silence=[types]"]
+    assert [each for each in preflight.findings(composed(words)) if each.check == values.NAME] == []
+
+
+def test_verl_keeps_all_that_it_composes_in_the_file_that_is_read() -> None:
+    default = OmegaConf.to_container(composed([]), resolve=False)
+    assert isinstance(default, dict)
+    assert {key: default[key] for key in values._verls_defaults()} == values._verls_defaults()
+    assert set(default) - set(values._verls_defaults()) == {"model_engine"}
