@@ -3,13 +3,27 @@
 from grpo_verl_ext.catalogue.clipped import check_clip_range
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
+from grpo_verl_ext.catalogue.requires import AtMost
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WHOLE_RESPONSES
+from grpo_verl_ext.utils.errors import Line
+from grpo_verl_ext.utils.keys import ACTOR
 
 GSPO_LOSS = VerlsLoss(
     "gspo",
     one_output=ONE_OUTPUT,
     settings=(check_clip_range,),
-    requires=(WHOLE_RESPONSES,),
+    requires=(
+        WHOLE_RESPONSES,
+        *(
+            AtMost(
+                f"{ACTOR}.clip_ratio_{side}",
+                0.05,
+                "clips nothing: a whole response's ratio to the power 1/|y| is near 1",
+                line=Line(f"{ACTOR}.clip_ratio_{side}={papers}"),
+            )
+            for side, papers in (("low", "3e-4"), ("high", "4e-4"))
+        ),
+    ),
 )
 
 GSPO = Algorithm(

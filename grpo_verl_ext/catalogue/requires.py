@@ -116,6 +116,15 @@ def AtLeast(key: str, least: float, why: str, **more: Any) -> In:  # noqa: N802
     return In(key, (least,), why, test=test, words=f"≥ {least}", **more)
 
 
+def AtMost(key: str, most: float, why: str, **more: Any) -> In:  # noqa: N802
+    """Return the row of a number that is not too large, or null."""
+
+    def test(value: Any) -> bool:
+        return value is None or (isinstance(value, int | float) and value <= most)
+
+    return In(key, (most,), why, test=test, words=f"≤ {most}", **more)
+
+
 def NoneWith(key: str, prefix: str, why: str, **more: Any) -> In:  # noqa: N802
     """Return the row of a comma-separated value without an entry that begins so."""
 

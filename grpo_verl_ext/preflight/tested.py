@@ -15,6 +15,7 @@ from grpo_verl_ext.catalogue.requires import (
     OUR_MODES,
     VERLS_MODES,
     AtLeast,
+    AtMost,
     Condition,
     If,
     In,
@@ -92,6 +93,11 @@ def _is_seeded_alike(config: DictConfig) -> bool:
 def _resamples(config: DictConfig) -> bool:
     """Whether a critic is trained by one of verl's v1 trainers."""
     return driver(config) == "v1" and setting(config, ESTIMATOR) == GAE.name and catalogue.knows(config)
+
+
+def _has_no_critic(config: DictConfig) -> bool:
+    """Whether the estimator is this package's, and no critic is asked for beside it."""
+    return _is_ours(config) and not setting(config, "critic.enable")
 
 
 def _counts_prompts(config: DictConfig) -> bool:
@@ -223,6 +229,16 @@ SHARED = (
             "gives the responses to a prompt the same seed: they are one text, and every advantage is 0",
             refuse=True,
             when=_is_seeded_alike,
+        ),
+    ),
+    _shared(
+        "critic-warmup",
+        _has_no_critic,
+        AtMost(
+            "trainer.critic_warmup",
+            1,
+            "keeps verl from training the policy before this step, for a critic that is not there",
+            line=Line("trainer.critic_warmup=0"),
         ),
     ),
     _shared(

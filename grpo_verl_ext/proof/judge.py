@@ -27,6 +27,7 @@ from grpo_verl_ext.catalogue import (
     TokenLoss,
     VerlsLoss,
     knows,
+    learns_from_several_rewards,
     left_to_user,
     loss_of,
 )
@@ -62,7 +63,7 @@ _UNSEEN = (
         f"algorithm.{name}"
         for name in ("filter_groups", "kl_ctrl.type", "kl_ctrl.horizon", "kl_ctrl.target_kl")
     ),
-    *("algorithm.pf_ppo", "algorithm.use_pf_ppo", "algorithm.gdpo_reward_keys", f"{ACTOR}.use_kl_loss"),
+    *("algorithm.pf_ppo", f"{ACTOR}.use_kl_loss"),
     *(f"{POLICY_LOSS}.{name}" for name in ("_target_", "max_response_length", "gvpo_terms_ablation")),
 )
 """Settings in these sections that act elsewhere than in a gradient on one rollout."""
@@ -344,6 +345,8 @@ def _set_by(
     for key in dict.fromkeys(map(key_of, words)):
         section, _, name = key.rpartition(".")
         reads = {SECTION: name in _OF_ESTIMATOR, ACTOR: name in _OF_LOSS}
+        if key == "algorithm.gdpo_reward_keys" and learns_from_several_rewards(config):
+            continue  # the synthetic rewards have no names
         if not reads.get(section, key.startswith(("algorithm.", POLICY_LOSS))) or key.startswith(_UNSEEN):
             continue
         of_verl = {} if default is None else OmegaConf.select(default, section) or {}
