@@ -109,11 +109,14 @@ def Null(key: str, why: str, **more: Any) -> In:  # noqa: N802
 
 def AtLeast(key: str, least: float, why: str, **more: Any) -> In:  # noqa: N802
     """Return the row of a number that is not too small."""
-
-    def test(value: Any) -> bool:
-        return isinstance(value, int | float) and value >= least
-
-    return In(key, (least,), why, test=test, words=f"≥ {least}", **more)
+    return In(
+        key,
+        (least,),
+        why,
+        test=lambda value: isinstance(value, int | float) and value >= least,
+        words=f"≥ {least}",
+        **more,
+    )
 
 
 def AtMost(key: str, most: float, why: str, **more: Any) -> In:  # noqa: N802
@@ -127,11 +130,14 @@ def AtMost(key: str, most: float, why: str, **more: Any) -> In:  # noqa: N802
 
 def NoneWith(key: str, prefix: str, why: str, **more: Any) -> In:  # noqa: N802
     """Return the row of a comma-separated value without an entry that begins so."""
-
-    def test(value: Any) -> bool:
-        return not any(each.strip().startswith(prefix) for each in str(value).split(","))
-
-    return In(key, (None,), why, test=test, words=f"without {prefix}…", **more)
+    return In(
+        key,
+        (None,),
+        why,
+        test=lambda value: not any(each.strip().startswith(prefix) for each in str(value).split(",")),
+        words=f"without {prefix}…",
+        **more,
+    )
 
 
 class _Same(In):

@@ -40,6 +40,7 @@ from grpo_verl_ext.utils.keys import (
     MODE,
     POLICY_LOSS,
     ROLLOUT,
+    SECTION,
     setting,
 )
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SEED_REQUESTS
@@ -103,10 +104,6 @@ def _has_no_critic(config: DictConfig) -> bool:
 def _counts_prompts(config: DictConfig) -> bool:
     """Whether the loss counts prompts by their responses."""
     return catalogue.counts_prompts(catalogue.loss_of(config))
-
-
-def _has_option(name: str, value: object) -> If:
-    return If(f"algorithm.grpo_ext.{name}", (value,))
 
 
 STATISTIC = refused(
@@ -196,12 +193,12 @@ SHARED = (
     ),
     _shared(
         "batch-scale",
-        _has_option("scale_rewards", "batch"),
+        If(f"{SECTION}.scale_rewards", ("batch",)),
         Off(_FILTER, "changes the batch by whose standard deviation advantages are divided"),
     ),
     _shared(
         "mask-truncated",
-        _has_option("mask_truncated_completions", True),
+        If(f"{SECTION}.mask_truncated_completions"),
         NoneWith(
             f"{CORRECTION}.rollout_rs",
             "token",
