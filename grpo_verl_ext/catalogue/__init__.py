@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -217,16 +217,6 @@ def learns_from_several_rewards(config: DictConfig) -> bool:
     """Whether the configured estimator learns from each reward on its own."""
     estimator = estimator_of(config)
     return estimator is not None and estimator.several_rewards
-
-
-def checks(config: DictConfig, kind: str) -> Iterator[tuple[str, Any]]:
-    """Yield name and function of each ``checks`` or ``advice`` of the configured estimator and loss.
-
-    A training with a loss of verl's and nothing of this package is refused nothing.
-    """
-    for record in (estimator_of(config), loss_of(config)):
-        if record is not None and (kind == "advice" or knows(config)):
-            yield from getattr(record, kind).items()
 
 
 def _refuse_taken(algorithm: Algorithm) -> None:

@@ -3,7 +3,6 @@
 The keys of ``actor.policy_loss`` are those of verl's loss ``kl_cov``, which ranks within each micro-batch.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import DictConfig
@@ -15,8 +14,8 @@ from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
 from grpo_verl_ext.catalogue.clip_cov import Share
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, MiniBatchStatistic, TokenLoss
-from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES, If, In, refused
-from grpo_verl_ext.utils.errors import Line, Problem
+from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES, Below, If, In, refused
+from grpo_verl_ext.utils.errors import Line
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, SECTION, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
@@ -49,28 +48,21 @@ def _kl_cov(  # noqa: PLR0917  # a loss's arguments
     return covariance.kl_cov_surrogate(*tokens, coefficient=coefficient)
 
 
-_UPDATES = 8
-"""Updates on a rollout in the authors' scripts."""
-
-
-def _advise_updates(config: DictConfig) -> Iterator[Problem]:
-    """Warn of one update on a rollout, at which the penalty |log ρ| has no gradient."""
-    key = f"{ACTOR}.ppo_mini_batch_size"
-    prompts, mini_batch = setting(config, "data.train_batch_size"), setting(config, key)
-    one_update = prompts == mini_batch and setting(config, f"{ACTOR}.ppo_epochs") == 1
+def _begins_at_1(config: DictConfig) -> bool:
+    """Whether a rollout is used once, and its first ratios are 1."""
     recorded = setting(config, f"{SECTION}.stored_responses.old_log_probs") == "recorded"
-    begins_at_1 = setting(config, f"{ACTOR}.strategy") in STATISTIC_ENGINES
-    begins_at_1 &= not setting(config, BYPASS) and not recorded
-    if one_update and isinstance(prompts, int) and begins_at_1:
-        yield Problem(
-            key,
-            mini_batch,
-            why="KL-Cov's penalty |log ρ| has no gradient at the first update on a rollout, where ρ = 1, and "
-            "there is no other: this trains the unclipped surrogate alone",
-            valid=f"less than data.train_batch_size; the authors do {_UPDATES} updates on a rollout",
-            fix=Line(f"{key}={max(1, prompts // _UPDATES)}"),
-        )
+    at_1 = setting(config, f"{ACTOR}.strategy") in STATISTIC_ENGINES and not setting(config, BYPASS)
+    return setting(config, f"{ACTOR}.ppo_epochs") == 1 and at_1 and not recorded
 
+
+_MINI_BATCH = f"{ACTOR}.ppo_mini_batch_size"
+_UPDATES = Below(
+    _MINI_BATCH,
+    "data.train_batch_size",
+    "makes one update on a rollout, at which the penalty |log ρ| has no gradient",
+    when=_begins_at_1,
+    line=Line(f"{_MINI_BATCH}=${{grpo_ext.share:${{data.train_batch_size}},1,8}}"),
+)
 
 KL_COV = Algorithm(
     "kl_cov",
@@ -83,17 +75,19 @@ KL_COV = Algorithm(
         doc=str(covariance.kl_cov_surrogate.__doc__),
         options=KlCovOptions,
         needs=MiniBatchStatistic(_largest, metric="actor/frac_cov_penalised"),
-        requires=refused(
-            In(
-                f"{ACTOR}.strategy",
-                STATISTIC_ENGINES,
-                "computes old and new log-probs of the first update in two passes: the gradient of KL-Cov's "
-                "penalty |log ρ| is the sign of their rounding",
-                when=If(BYPASS, (False, None)),
-                line=Line(*ON_FSDP2),
-            )
+        requires=(
+            *refused(
+                In(
+                    f"{ACTOR}.strategy",
+                    STATISTIC_ENGINES,
+                    "computes old and new log-probs of the first update in two passes: the gradient of the "
+                    "penalty |log ρ| is the sign of their rounding",
+                    when=If(BYPASS, (False, None)),
+                    line=Line(*ON_FSDP2),
+                )
+            ),
+            _UPDATES,
         ),
-        advice={"kl-cov-updates": _advise_updates},
     ),
     title="Cui et al., The Entropy Mechanism of RL for Reasoning Language Models",
     fixes="entropy that collapses: the tokens that lower it most are held by a penalty",

@@ -6,7 +6,7 @@ before a training, ``invariance``, ``anatomy``, the doctor and the pages of sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +18,11 @@ from grpo_verl_ext.catalogue.requires import In
 from grpo_verl_ext.utils.options import Section
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from grpo_verl_ext.algorithms.advantages import Baseline
     from grpo_verl_ext.algorithms.surrogate import TokenEvents
-    from grpo_verl_ext.utils.errors import Problem
 
-Refuse = Callable[["DictConfig"], None]
-"""A check of a composed configuration that raises `SettingError` on a wrong setting."""
-Advise = Callable[["DictConfig"], Iterator["Problem"]]
-"""A check that yields warnings and refuses nothing."""
 ActorCheck = Callable[[str, Mapping[str, Any]], None]
 """A check of a loss's name and verl's section ``actor_rollout_ref.actor``, before any rollout."""
-Checks = Mapping[str, Refuse]
-Advice = Mapping[str, Advise]
-"""Checks by the names with which ``algorithm.grpo_ext.silence`` skips them."""
-
 PerToken = Callable[..., Tensor]
 """(log_prob, old_log_prob, advantages, response_mask, config), (B, T) each → (B, T), to be minimised.
 
@@ -69,8 +58,6 @@ class Estimator:
         needs_teacher: learns from a teacher's log-probs alone, whatever the rewards are.
         kl_in_loss: its paper's loss contains k3 and k3's gradient.
         requires: what it was tested with.
-        checks: refusals of trainings with this estimator, by the name that silences them.
-        advice: warnings likewise.
     """
 
     name: str
@@ -84,8 +71,6 @@ class Estimator:
     needs_teacher: bool = False
     kl_in_loss: bool = False
     requires: tuple[In, ...] = ()
-    checks: Checks = field(default_factory=dict)
-    advice: Advice = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,8 +110,6 @@ class Loss:
         needs: a statistic of the mini-batch, which a trainer mode of this package gives it.
         settings: refusals of values in verl's section ``actor``, each from the loss's name and the section.
         requires: what it was tested with.
-        checks: refusals of trainings with this loss, by the name that silences them.
-        advice: warnings likewise.
     """
 
     name: str
@@ -137,8 +120,6 @@ class Loss:
     needs: MiniBatchStatistic | None = field(default=None, kw_only=True)
     settings: tuple[ActorCheck, ...] = field(default=(), kw_only=True)
     requires: tuple[In, ...] = field(default=(), kw_only=True)
-    checks: Checks = field(default_factory=dict, kw_only=True)
-    advice: Advice = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)

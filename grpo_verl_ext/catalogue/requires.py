@@ -151,6 +151,18 @@ def Same(key: str, other: str, why: str, **more: Any) -> In:  # noqa: N802
     return _Same(key, (other,), why, line=Line(f"{key}=${{{other}}}"), words=f"as {other}", **more)
 
 
+class _Below(In):
+    def holds(self, config: DictConfig) -> bool:
+        """Whether a training has a smaller number than the other key's."""
+        value = self.value(config)
+        return isinstance(value, int) and value < setting(config, self.values[0], 0)
+
+
+def Below(key: str, other: str, why: str, **more: Any) -> In:  # noqa: N802
+    """Return the row of a number that is smaller than that of another key."""
+    return _Below(key, (other,), why, words=f"below {other}", **more)
+
+
 class _Trainer(In):
     def value(self, config: DictConfig) -> str:
         """Return what a training has."""

@@ -5,11 +5,23 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.record import VerlsEstimator, VerlsLoss
+from grpo_verl_ext.catalogue.requires import In
+from grpo_verl_ext.catalogue.weights import WEIGHTS, wrote_another_policy
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, setting
 
 VANILLA = VerlsLoss("vanilla")
-GPG = VerlsLoss("gpg")
+GPG = VerlsLoss(
+    "gpg",
+    requires=(
+        In(
+            WEIGHTS,
+            ("sequence", "token"),
+            "leaves responses of another policy uncorrected: the loss has no ratio",
+            when=wrote_another_policy,
+        ),
+    ),
+)
 GEO_MEAN = VerlsLoss("geo_mean", one_advantage=True, exact_preset="+algo=gmpo")
 CLIP_COV = VerlsLoss("clip_cov", exact_preset="+algo=clip_cov")
 KL_COV = VerlsLoss("kl_cov", exact_preset="+algo=kl_cov")

@@ -47,6 +47,11 @@ def _has_ratio_to_newer(config: DictConfig) -> bool:
     return bool(older_policy(config))
 
 
+def wrote_another_policy(config: DictConfig) -> bool:
+    """Whether some responses are of another policy than the one that is trained."""
+    return is_stored(config) or bool(older_policy(config))
+
+
 WHOLE_RESPONSES = NoneWith(
     REJECTION, "token", "changes the log-ratio of a response, by which the loss weighs all of it", refuse=True
 )

@@ -8,25 +8,20 @@ A check that raises an unexpected error is reported and refuses nothing.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
-from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.record import Advise, Refuse
 from grpo_verl_ext.preflight import algorithm, environment, files, names, tested, values
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import written
 from grpo_verl_ext.verl_plugin.cpu import checks as cpu
-from grpo_verl_ext.verl_plugin.features import all_features
+from grpo_verl_ext.verl_plugin.features import Advise, Refuse, all_features
 
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
-
-_CheckT = TypeVar("_CheckT", Refuse, Advise)
 
 
 def _no_check(config: DictConfig) -> None:
@@ -51,7 +46,6 @@ CHECKS: Mapping[str, Refuse] = {
 
 ADVICE: Mapping[str, Advise] = {
     "preset": names.advise_preset,
-    "age": algorithm.advise_age,
     "kl-gradient": algorithm.advise_kl_gradient,
     "batch-scale": algorithm.advise_batch_scale,
     "mini-batch": algorithm.advise_mini_batch,
@@ -129,7 +123,7 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
     only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
     lenient = _OF_UPDATES if only_validates else ()
     said, keys, refused = {str(each.problem) for each in unreadable}, set[str](), False
-    for name in _names(config):
+    for name in _names():
         if name not in silenced:
             of_values = name == values.NAME
             check = values.unsuitable(config, words) if of_values else _run_check(name, config)
@@ -163,14 +157,13 @@ def _judged(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
 
 
 def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
-    """Yield the warnings of one check, and raise its error."""
+    """Yield the findings of one check."""
     if name == "tested":
         yield from tested.untested(config)
-    for check in _named(name, CHECKS, dict(catalogue.checks(config, "checks"))):
-        check(config)
-    for advise in _named(name, ADVICE, dict(catalogue.checks(config, "advice"))):
-        for problem in advise(config):
-            yield Finding(name, Severity.WARNING, problem)
+    if name in CHECKS:
+        CHECKS[name](config)
+    for problem in ADVICE[name](config) if name in ADVICE else ():
+        yield Finding(name, Severity.WARNING, problem)
 
 
 def _caught(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
@@ -192,17 +185,10 @@ def _caught(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
         yield Finding(name, Severity.WARNING, Problem("", None, Line(f"++{_SILENCE}=[{name}]"), seen=seen))
 
 
-def _names(config: DictConfig) -> list[str]:
-    """Return the names of all checks: of every algorithm, and of the configured one."""
-    of_records = [name for kind in ("checks", "advice") for name, _ in catalogue.checks(config, kind)]
+def _names() -> list[str]:
+    """Return the names of all checks, rows and judgements."""
     of_rows = (name for name, _ in tested.all_needs())
-    of_values = (values.NAME, *of_rows)
-    return list(dict.fromkeys((_FIRST, *CHECKS, *of_values, *of_records, *ADVICE, *JUDGEMENTS)))
-
-
-def _named(name: str, *tables: Mapping[str, _CheckT]) -> list[_CheckT]:
-    """Return the functions of this name, those of every algorithm before those of the configured one."""
-    return [table[name] for table in tables if name in table]
+    return list(dict.fromkeys((_FIRST, *CHECKS, values.NAME, *of_rows, *ADVICE, *JUDGEMENTS)))
 
 
 def _missing(key: str) -> Problem:
@@ -218,7 +204,7 @@ def _silenced(config: DictConfig) -> list[str]:
     value = written(config.algorithm).get("silence")
     silenced = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     names = silenced if isinstance(silenced, list) else [silenced] if silenced else []
-    valid = tuple(_names(config))
+    valid = tuple(_names())
     for name in names:
         if not isinstance(name, str) or name not in valid:
             raise SettingError(

@@ -10,10 +10,8 @@ from grpo_verl_ext.catalogue import (
     ESTIMATORS,
     Estimator,
     VerlsEstimator,
-    VerlsLoss,
     verls,
 )
-from grpo_verl_ext.catalogue.weights import is_stored, older_policy
 from grpo_verl_ext.preflight.training import driver
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import (
@@ -217,26 +215,4 @@ def advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
             "averaged over responses or prompts is divided by it, too",
             valid=f"a divisor of {of_part}",
             fix=Line(f"{key}={largest}"),
-        )
-
-
-def advise_age(config: DictConfig) -> Iterator[Problem]:
-    """Warn of responses of another policy, for which a loss without a ratio has no correction of its own."""
-    loss = catalogue.loss_of(config)
-    if loss is verls.GPG:
-        yield from _advise_age(config, loss)
-
-
-def _advise_age(config: DictConfig, loss: VerlsLoss) -> Iterator[Problem]:
-    """Warn of responses of another policy, for which a loss without a ratio has no correction of its own."""
-    key, stored = f"{CORRECTION}.rollout_is", f"{SECTION}.stored_responses.share"
-    older = older_policy(config) or (f"{stored}={setting(config, stored)}" if is_stored(config) else "")
-    if older and setting(config, key) is None:
-        yield Problem(
-            key,
-            None,
-            why=f"with {older} responses may be of another policy, and policy_loss.loss_mode={loss.name} has "
-            "no ratio that corrects for it",
-            valid="token or sequence",
-            fix=Line(f"{key}=sequence", *([f"{BYPASS}=false"] if setting(config, BYPASS) else [])),
         )

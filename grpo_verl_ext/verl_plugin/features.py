@@ -8,19 +8,26 @@ support, the trainer modes and the registration of agent loops. A new feature is
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.catalogue.record import Advice, Checks
 from grpo_verl_ext.catalogue.requires import Condition, If, In, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD, ON_KL_IN_LOSS, PUNISHES, overlong_punishment
-from grpo_verl_ext.utils.errors import Line
+from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, written
+
+Refuse = Callable[[DictConfig], None]
+"""A check of a composed configuration that raises `SettingError` on a wrong setting."""
+Advise = Callable[[DictConfig], Iterator[Problem]]
+"""A check that yields warnings and refuses nothing."""
+Checks = Mapping[str, Refuse]
+Advice = Mapping[str, Advise]
+"""Checks by the names with which ``algorithm.grpo_ext.silence`` skips them."""
 
 _RECORDS = (
     "reference.checks:REFERENCE_REFRESH",

@@ -159,7 +159,7 @@ WRONG = {
     "KL-Cov with one update on a rollout": (
         "kl_cov",
         ["data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=64"],
-        "kl-cov-updates",
+        "kl_cov_mini_batch",
     ),
     "verl's distillation loss beside a teacher of GVPO": (
         "gvpo_distill",
@@ -328,10 +328,10 @@ WRONG = {
     "RLOO on responses of older policies": (
         "rloo",
         ["trainer.v1.trainer_mode=colocate_async"],
-        "age",
+        "gpg",
     ),
     "TOPR on another run's responses": ("topr", ["skip.rollout_tq.enable=true"], "topr"),
-    "RLOO on another run's responses": ("rloo", ["skip.rollout_tq.enable=true"], "age"),
+    "RLOO on another run's responses": ("rloo", ["skip.rollout_tq.enable=true"], "gpg"),
     "TOPR on responses that another policy wrote": (
         "topr",
         [

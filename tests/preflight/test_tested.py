@@ -25,7 +25,7 @@ OUTSIDE = (True, "token_k1", "R3", 0.5, -1, "sync", "forward_kl_topk", "single_t
 
 def with_value(row: In, value: Any) -> DictConfig:
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"n": 8}}})
-    config.data = {"max_response_length": 9}
+    config.data = {"max_response_length": 9, "train_batch_size": 64}
     key, value = ("trainer.use_v1", False) if row.key == MODE else (row.key, value)
     OmegaConf.update(config, key, value, force_add=True)
     return config
