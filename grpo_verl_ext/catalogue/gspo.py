@@ -21,7 +21,7 @@ GSPO_LOSS = VerlsLoss(
                 "clips nothing: a whole response's ratio to the power 1/|y| is near 1",
                 line=Line(f"{ACTOR}.clip_ratio_{side}={papers}"),
             )
-            for side, papers in (("low", "3e-4"), ("high", "4e-4"))
+            for side, papers in (("low", 0.0003), ("high", 0.0004))
         ),
     ),
 )
