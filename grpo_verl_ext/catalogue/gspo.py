@@ -16,12 +16,12 @@ GSPO_LOSS = VerlsLoss(
         WHOLE_RESPONSES,
         *(
             AtMost(
-                f"{ACTOR}.clip_ratio_{side}",
+                key,
                 0.05,
                 "clips nothing: a whole response's ratio to the power 1/|y| is near 1",
-                line=Line(f"{ACTOR}.clip_ratio_{side}={papers}"),
+                line=Line(without=(key,), more=f"the same command without {key}, or the paper's"),
             )
-            for side, papers in (("low", 0.0003), ("high", 0.0004))
+            for key in (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high")
         ),
     ),
 )

@@ -61,7 +61,7 @@ _UPDATES = Below(
     "data.train_batch_size",
     "makes one update on a rollout, at which the penalty |log ρ| has no gradient",
     when=_begins_at_1,
-    line=Line(f"{_MINI_BATCH}=${{grpo_ext.share:${{data.train_batch_size}},1,8}}"),
+    line=Line(f'{_MINI_BATCH}="${{grpo_ext.share:${{data.train_batch_size}},1,8}}"'),
 )
 
 KL_COV = Algorithm(

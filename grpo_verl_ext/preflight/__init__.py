@@ -137,8 +137,8 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
                 keys.add(found.problem.key)
     if not only_validates:
         for found in _judged(config, words):
-            # What an estimator or a loss refuses is often what a check has refused before.
-            if found.check not in silenced and not (refused and found.severity is Severity.ERROR):
+            # Of a training that is refused, nothing but its name is of interest.
+            if found.check not in silenced and (not refused or found.check == "gradient"):
                 yield found
 
 

@@ -53,6 +53,7 @@ from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.gvpo.targets import ANCHORS, anchored_targets
 
+_OTHER_DRIVERS = {FULLY_ASYNC, ONE_STEP_OFF}
 _BUDGET = "data.max_response_length"
 _IN_TOKENS = (SCALE_FACTOR, f"{SECTION}.max_response_length", f"{POLICY_LOSS}.max_response_length")
 """Keys that are, or may be, the response budget."""
@@ -75,7 +76,8 @@ def of_probe(config: DictConfig) -> DictConfig:
             if isinstance(value, int | float) and not OmegaConf.is_interpolation(
                 OmegaConf.select(own, section), name
             ):
-                OmegaConf.update(own, key, value / budget * MAX_RESPONSE_LENGTH)
+                scaled = value / budget * MAX_RESPONSE_LENGTH
+                OmegaConf.update(own, key, scaled if key == SCALE_FACTOR else max(1, round(scaled)))
         if setting(config, f"{ACTOR}.rollout_n", n) == n:
             OmegaConf.update(own, f"{ACTOR}.rollout_n", ROWS_PER_PROMPT)
         OmegaConf.update(own, f"{ACTOR}.ppo_micro_batch_size", None)
@@ -92,32 +94,40 @@ def rollout_for(*configs: DictConfig) -> Rollout:
     return synthetic_rollout((each for each in bounds if isinstance(each, int | float)), max(2, *rewards))
 
 
-class Training:
-    """What verl would do with one configuration, made by `of_probe`, on one rollout.
+class Prepared:
+    """A configuration, made by `of_probe`, as verl's trainer and workers hold it; read once.
 
-    Args:
-        config: read once; a change of it needs another `Training`.
-        rollout: of which ``log_prob`` is the policy at the update.
+    Attributes:
+        config: the whole.
+        algorithm: verl's section, resolved.
+        actor: verl's dataclass of the actor.
     """
 
-    def __init__(self, config: DictConfig, rollout: Rollout) -> None:
-        self._algorithm: Any = OmegaConf.create(OmegaConf.to_container(config.algorithm, resolve=True))
-        self._config = config
+    def __init__(self, config: DictConfig) -> None:
+        self.config = config
+        self.algorithm: Any = OmegaConf.create(OmegaConf.to_container(config.algorithm, resolve=True))
         self.actor: Any = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-        is_bypassed = bool(setting(config, BYPASS))
+
+    @cached_property
+    def is_ours(self) -> bool:
+        """Whether a trainer mode of this package trains."""
+        is_v1 = setting(self.config, "trainer.use_v1", True) and not _OTHER_DRIVERS & {*self.config}
+        return bool(is_v1) and setting(self.config, MODE) in TRAINER_MODES
+
+
+class Training:
+    """What verl would do with a configuration on a rollout, whose ``log_prob`` is the policy at the update."""
+
+    def __init__(self, prepared: Prepared, rollout: Rollout) -> None:
+        self._algorithm, self._config = prepared.algorithm, prepared.config
+        self.actor, self._is_ours = prepared.actor, prepared.is_ours
+        is_bypassed = bool(setting(self._config, BYPASS))
         self._rollout = rollout.with_old(rollout.rollout_log_prob) if is_bypassed else rollout
 
     @property
     def rows(self) -> RaggedBatch:
         """The rollout's rows, with the old log-probs of the training."""
         return self._rollout.rows
-
-    @cached_property
-    def _is_ours(self) -> bool:
-        is_v1 = setting(self._config, "trainer.use_v1", True) and not {FULLY_ASYNC, ONE_STEP_OFF} & {
-            *self._config
-        }
-        return bool(is_v1) and setting(self._config, MODE) in TRAINER_MODES
 
     @cached_property
     def scored(self) -> DataProto:

@@ -33,7 +33,7 @@ from grpo_verl_ext.catalogue import (
 )
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.proof.batch import cut
-from grpo_verl_ext.proof.gradient import Training, of_probe, rollout_for
+from grpo_verl_ext.proof.gradient import Prepared, Training, of_probe, rollout_for
 from grpo_verl_ext.proof.reference import reference_weights
 from grpo_verl_ext.proof.rollout import Rollout
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity, as_typed
@@ -86,18 +86,29 @@ _OF_ESTIMATOR = ("scale_rewards", "mask_truncated_completions", "gvpo_anchor")
 
 @dataclass(frozen=True)
 class Judged:
-    """A configuration, made by `of_probe`, with its gradients: the first update's, and a later one's."""
+    """A configuration with its gradients: the first update's, and a later one's."""
 
-    config: DictConfig
+    prepared: Prepared
     rollout: Rollout
     first: Tensor
     later: Tensor
 
     @classmethod
-    def of(cls, config: DictConfig, rollout: Rollout) -> Judged:
+    def of(cls, prepared: Prepared, rollout: Rollout) -> Judged:
         """Run the configuration through verl's functions, at both updates."""
-        weights = [Training(config, each).weights() for each in (rollout.on_policy(), rollout)]
-        return cls(config, rollout, *weights)
+        weights = [Training(prepared, each).weights() for each in (rollout.on_policy(), rollout)]
+        return cls(prepared, rollout, *weights)
+
+    @property
+    def config(self) -> DictConfig:
+        """Made by `of_probe`."""
+        return self.prepared.config
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a token's log-prob changes the loss, by a finite number at both updates."""
+        finite = self.first.isfinite().all() and self.later.isfinite().all()
+        return bool(finite and self.later.any())
 
     def distance(self, other: Judged | _Promise) -> float:
         """‖g − other‖/‖other‖, the larger of the two updates'; infinite for NaN."""
@@ -125,24 +136,29 @@ def judgements(config: DictConfig, words: Sequence[str] = (), name: str | None =
     papers = own if algorithm is None else with_papers_values(own, algorithm)
     rollout = rollout_for(own, papers)
     try:
-        Training(own, rollout)
+        prepared = Prepared(own)
     except Exception:  # noqa: BLE001  # verl's own validation speaks of what its classes refuse
         return
     try:
-        judged = Judged.of(own, rollout)
+        judged = Judged.of(prepared, rollout)
     except Exception as error:  # noqa: BLE001  # whatever an estimator or a loss raises at the first update
         yield Finding("refused", *_refused(config, error, own, rollout, words, algorithm))
         return
     severity = Severity.ERROR if knows(config) else Severity.WARNING
     for check, weight, problems in (
-        ("no-gradient", severity, _no_gradient(judged)),
+        ("no-gradient", severity, _no_gradient(config, judged, words, algorithm)),
         ("cut", Severity.WARNING, _cut(judged)),
         ("ratio", Severity.WARNING, _ratio(config, judged)),
     ):
         yield from (Finding(check, weight, each) for each in problems)
     if algorithm is not None:
-        problems = _another(_Promise(algorithm, papers, rollout), judged, config, words)
-        yield from (Finding("gradient", Severity.WARNING, each) for each in problems)
+        try:
+            promise = _Promise(algorithm, papers, rollout)
+        except SettingError:  # an option outside of its range, of which another check speaks
+            return
+        yield from (
+            Finding("gradient", Severity.WARNING, each) for each in _another(promise, judged, config, words)
+        )
 
 
 def _is_registered(config: DictConfig) -> bool:
@@ -207,14 +223,21 @@ def _refused(  # noqa: PLR0917  # all that was tried
     return Severity.ERROR, Problem("", None, seen=f"{pair} raises at the first update {said}")
 
 
-def _no_gradient(judged: Judged) -> Iterator[Problem]:
-    loss = setting(judged.config, LOSS)
-    pair = f"{ESTIMATOR}={setting(judged.config, ESTIMATOR)} with {LOSS}={loss}"
+def _no_gradient(
+    config: DictConfig, judged: Judged, words: Sequence[str], algorithm: Algorithm | None
+) -> Iterator[Problem]:
+    if judged.has_gradient:
+        return
+    fault = "has no gradient" if judged.later.isfinite().all() else "has a gradient that is not finite"
+    for key, usual in _set_by(words, judged.config, None, algorithm):
+        trial = _quietly(_with(judged.config, key, usual), judged.rollout)
+        if trial is not None and trial.has_gradient:
+            why = f"the training then {fault}, on the probe's batch"
+            yield Problem(key, setting(config, key), _without(key), why)
+            return
+    pair = f"{ESTIMATOR}={setting(config, ESTIMATOR)} with {LOSS}={setting(config, LOSS)}"
     fix = "the same command with other values of its options"
-    if not (judged.first.isfinite().all() and judged.later.isfinite().all()):
-        yield Problem(LOSS, loss, fix, seen=f"{pair} has a gradient that is not finite, on the probe's batch")
-    elif not judged.later.any():
-        yield Problem(LOSS, loss, fix, seen=f"{pair} has no gradient, on the probe's batch")
+    yield Problem(LOSS, setting(config, LOSS), fix, seen=f"{pair} {fault}, on the probe's batch")
 
 
 def _cut(judged: Judged) -> Iterator[Problem]:
@@ -223,7 +246,7 @@ def _cut(judged: Judged) -> Iterator[Problem]:
         return
     for split, ranks in _CUTS:
         cut_into = cut(judged.rollout.rows.lengths, split, ranks)
-        away = _distance(Training(config, judged.rollout).weights(cut_into), judged.later)
+        away = _distance(Training(judged.prepared, judged.rollout).weights(cut_into), judged.later)
         if not away <= TOLERANCE:
             is_null = setting(config, SCALE_FACTOR) is None
             if is_null and setting(config, AGGREGATION) == CONSTANT_LENGTH.mode:
@@ -241,7 +264,7 @@ def _cut(judged: Judged) -> Iterator[Problem]:
 def _ratio(config: DictConfig, judged: Judged) -> Iterator[Problem]:
     if not several_updates(config) or not judged.later.any():
         return
-    if torch.equal(Training(judged.config, judged.rollout).weights(old_shift=0.1), judged.later):
+    if torch.equal(Training(judged.prepared, judged.rollout).weights(old_shift=0.1), judged.later):
         key, parts = f"{ACTOR}.ppo_mini_batch_size", parts_of_step_key(config)
         one_part = [f"{parts}=1"] if parts_of_step(config) > 1 else []
         yield Problem(
@@ -258,8 +281,8 @@ class _Promise:
     """What the record of a preset says of a rollout."""
 
     def __init__(self, algorithm: Algorithm, config: DictConfig, rollout: Rollout) -> None:
-        self.algorithm, self.config = algorithm, config
-        both = (reference_weights(algorithm, config, each) for each in (rollout.on_policy(), rollout))
+        self.algorithm, self.config, prepared = algorithm, config, Prepared(config)
+        both = (reference_weights(algorithm, prepared, each) for each in (rollout.on_policy(), rollout))
         self.first, self.later = both
 
     def keeps(self, judged: Judged | None) -> bool:
@@ -327,7 +350,7 @@ def unread(config: DictConfig, words: Sequence[str], default: DictConfig) -> Ite
     trials = [(key, _with(own, key, value)) for key, value in _set_by(words, own, default, algorithm)]
     rollout = rollout_for(own, *(trial for _, trial in trials))
     try:
-        judged = Judged.of(own, rollout)
+        judged = Judged.of(Prepared(own), rollout)
     except Exception:  # noqa: BLE001  # `judgements` reports it
         return
     for key, trial in trials:
@@ -377,7 +400,7 @@ def _without(key: str) -> Line:
 def _quietly(config: DictConfig, rollout: Rollout) -> Judged | None:
     """Return the gradients; None where verl or an estimator or loss raises."""
     try:
-        return Judged.of(config, rollout)
+        return Judged.of(Prepared(config), rollout)
     except Exception:  # noqa: BLE001  # the caller asks whether it does
         return None
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from verl.trainer.ppo import core_algos
@@ -24,7 +23,7 @@ from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, VerlsLoss, 
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
 from grpo_verl_ext.catalogue.clipped import ClipRange
 from grpo_verl_ext.catalogue.gvpo import alpha_of
-from grpo_verl_ext.proof.gradient import Training
+from grpo_verl_ext.proof.gradient import Prepared, Training
 from grpo_verl_ext.proof.rollout import Rollout
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.verl_plugin.config import Options
@@ -38,23 +37,24 @@ VERLS_LOSSES = {
 _KL_ESTIMATORS = {"kl": kl.k1, "k1": kl.k1, "mse": kl.k2, "k2": kl.k2, "low_var_kl": kl.k3, "k3": kl.k3}
 
 
-def reference_weights(algorithm: Algorithm, config: DictConfig, rollout: Rollout) -> Tensor:
+def reference_weights(algorithm: Algorithm, prepared: Prepared, rollout: Rollout) -> Tensor:
     """−∂L/∂log π of each token of the responses, and then −∂L/∂ of each entropy: (2 N,).
 
     Args:
         algorithm: the record.
-        config: made by `of_probe`, with the values of the record's preset where they are not the user's.
+        prepared: with the values of the record's preset where they are not the user's.
         rollout: of which ``log_prob`` is the policy at the update.
     """
-    return _Reference(algorithm, config, rollout).weights()
+    return _Reference(algorithm, prepared, rollout).weights()
 
 
 class _Reference:
     """A record on a rollout; (B, T) tensors, whose mask and weights are what a rollout correction leaves."""
 
-    def __init__(self, algorithm: Algorithm, config: DictConfig, rollout: Rollout) -> None:
-        training = Training(config, rollout)
-        self.algorithm, self.config, self.rollout, self.actor = algorithm, config, rollout, training.actor
+    def __init__(self, algorithm: Algorithm, prepared: Prepared, rollout: Rollout) -> None:
+        training = Training(prepared, rollout)
+        self.algorithm, self.rollout = algorithm, rollout
+        self.config, self.actor = prepared.config, prepared.actor
         rows, data = training.rows, training.scored.batch
         self.group, self.lengths = rows.prompt, [len(mask) for mask in rows.response_mask]
         self.given = pad_sequence(rows.response_mask, batch_first=True).bool()

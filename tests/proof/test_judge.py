@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS
-from grpo_verl_ext.proof.gradient import Training, of_probe, rollout_for
+from grpo_verl_ext.proof.gradient import Prepared, Training, of_probe, rollout_for
 from grpo_verl_ext.proof.judge import TOLERANCE, judgements, presets_on, put, unread
 from grpo_verl_ext.proof.reference import reference_weights
 from grpo_verl_ext.utils.errors import Severity
@@ -83,8 +83,8 @@ def preset_of(default: DictConfig, name: str) -> DictConfig:
 
 def distance(config: DictConfig, name: str, papers: DictConfig | None = None) -> float:
     rollout = rollout_for(config, papers or config)
-    expected = reference_weights(ALGORITHMS[name], papers or config, rollout)
-    return float((Training(config, rollout).weights() - expected).norm() / expected.norm())
+    expected = reference_weights(ALGORITHMS[name], Prepared(papers or config), rollout)
+    return float((Training(Prepared(config), rollout).weights() - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("fault", [flipped, averaged_otherwise])
@@ -104,8 +104,8 @@ def test_tokens_of_a_tool_that_count_are_another_gradient(default: DictConfig, n
     rollout = rollout_for(config)
     masks = [torch.ones_like(mask) for mask in rollout.rows.response_mask]
     unmasked = replace(rollout, rows=replace(rollout.rows, response_mask=masks))
-    expected = reference_weights(ALGORITHMS[name], config, rollout)
-    away = (Training(config, unmasked).weights() - expected).norm() / expected.norm()
+    expected = reference_weights(ALGORITHMS[name], Prepared(config), rollout)
+    away = (Training(Prepared(config), unmasked).weights() - expected).norm() / expected.norm()
     assert not away <= TOLERANCE
 
 
