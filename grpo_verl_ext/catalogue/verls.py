@@ -8,7 +8,7 @@ from grpo_verl_ext.catalogue.record import VerlsEstimator, VerlsLoss
 from grpo_verl_ext.catalogue.requires import In
 from grpo_verl_ext.catalogue.weights import WEIGHTS, wrote_another_policy
 from grpo_verl_ext.utils.errors import Line, Problem
-from grpo_verl_ext.utils.keys import ACTOR, setting
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, setting
 
 VANILLA = VerlsLoss("vanilla")
 GPG = VerlsLoss(
@@ -19,6 +19,7 @@ GPG = VerlsLoss(
             ("sequence", "token"),
             "leaves responses of another policy uncorrected: the loss has no ratio",
             when=wrote_another_policy,
+            line=Line(f"{WEIGHTS}=sequence", f"{BYPASS}=false"),
         ),
     ),
 )

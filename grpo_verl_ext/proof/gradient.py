@@ -116,7 +116,7 @@ class Prepared:
 
 
 class Training:
-    """What verl would do with a configuration on a rollout, whose ``log_prob`` is the policy at the update."""
+    """What verl would do with a configuration on a rollout, whose ``log_prob`` is the policy to update."""
 
     def __init__(self, prepared: Prepared, rollout: Rollout) -> None:
         self._algorithm, self._config = prepared.algorithm, prepared.config

@@ -830,9 +830,9 @@ def test_a_check_that_one_algorithm_alone_has_can_be_silenced(whole: list[str]) 
         ("one_step_off", "kimi", True, []),
         ("one_step_off", "vespo", False, ["vespo"]),
         ("one_step_off", "topr", True, []),
-        ("one_step_off", "rloo", True, ["verls-losses"]),
-        ("one_step_off", "rloo", False, ["verls-losses"]),
-        ("fully_async", "rloo", True, ["verls-losses"]),
+        ("one_step_off", "rloo", True, ["gpg"]),
+        ("one_step_off", "rloo", False, ["gpg"]),
+        ("fully_async", "rloo", True, ["gpg"]),
     ],
 )
 def test_the_policies_of_verls_own_drivers(
@@ -847,7 +847,7 @@ def test_the_policies_of_verls_own_drivers(
     where = "hydra.searchpath=[pkg://verl.trainer.config]"
     line = [where, *overrides_of(whole, preset, f"{CORRECTION}.bypass_mode={str(bypass).lower()}")]
     verls = Path(verl.__file__).parent / "experimental" / package / "config"
-    ours = {"kimi", "topr", "vespo", "verls-losses"}
+    ours = {"kimi", "topr", "vespo", "gpg"}
     found = [each for each in _of_driver(line, verls, name) if each.check in ours]
     assert [each.check for each in found] == checks
     if preset == "rloo":  # else its line is that of one check, and refused by another
