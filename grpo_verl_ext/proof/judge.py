@@ -59,16 +59,18 @@ _PRESET = f"{SECTION}.preset"
 _SECTIONS = ("algorithm.", f"{ACTOR}.")
 """Sections with the keys on which a gradient on one rollout depends."""
 _UNSEEN = (
-    *(
-        f"algorithm.{name}"
-        for name in ("filter_groups", "kl_ctrl.type", "kl_ctrl.horizon", "kl_ctrl.target_kl")
-    ),
-    *("algorithm.pf_ppo", f"{ACTOR}.use_kl_loss"),
-    *(f"{POLICY_LOSS}.{name}" for name in ("_target_", "max_response_length", "gvpo_terms_ablation")),
+    "algorithm.filter_groups",
+    "algorithm.kl_ctrl.type",
+    "algorithm.kl_ctrl.horizon",
+    "algorithm.kl_ctrl.target_kl",
+    "algorithm.pf_ppo",
+    f"{POLICY_LOSS}._target_",
+    f"{POLICY_LOSS}.max_response_length",
+    f"{POLICY_LOSS}.gvpo_terms_ablation",
 )
-"""Settings in these sections that act elsewhere than in a gradient on one rollout."""
-_OF_LOSS = (
-    *(
+"""Settings that act elsewhere than in a gradient on one rollout."""
+_OF_LOSS = frozenset(
+    [
         "clip_ratio",
         "clip_ratio_low",
         "clip_ratio_high",
@@ -76,8 +78,12 @@ _OF_LOSS = (
         "tau_pos",
         "tau_neg",
         "entropy_coeff",
-    ),
-    *("kl_loss_coef", "kl_loss_type", "loss_agg_mode", "loss_scale_factor", "use_prefix_grouper"),
+        "kl_loss_coef",
+        "kl_loss_type",
+        "loss_agg_mode",
+        "loss_scale_factor",
+        "use_prefix_grouper",
+    ]
 )
 """verl's keys of ``actor`` that a loss, or a term beside it, could read."""
 _OF_ESTIMATOR = ("scale_rewards", "mask_truncated_completions", "gvpo_anchor")
@@ -120,18 +126,17 @@ def _distance(found: Tensor, expected: Tensor) -> float:
     return away if math.isfinite(away) else math.inf
 
 
-def judgements(config: DictConfig, words: Sequence[str] = (), name: str | None = None) -> Iterator[Finding]:
+def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
     """Yield the findings about what would be trained, without notes.
 
     Args:
         config: as composed.
         words: of the command line, which the messages tell from values of a file.
-        name: the preset that was asked for; None: ``algorithm.grpo_ext.preset``.
     """
     import_external_libs(setting(config, "actor_rollout_ref.model.external_lib"))  # as the workers do
     if not _is_registered(config):
         return
-    algorithm = ALGORITHMS.get(str(name or setting(config, _PRESET)))
+    algorithm = ALGORITHMS.get(str(setting(config, _PRESET)))
     own = of_probe(config)
     papers = own if algorithm is None else with_papers_values(own, algorithm)
     rollout = rollout_for(own, papers)
