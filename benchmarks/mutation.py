@@ -68,7 +68,6 @@ EQUIVALENT = {
     ),
     "ragged.py module: 2  →  3": "the size of a block changes no result",
     "ragged.py module: 18  →  19": "the size of a block changes no result",
-    "process.py _rows_at_a_time: 1  →  2": "the size of a block changes no result",
     "kl.py token_means: True  →  False": "the columns were checked to be equally long",
     "kl.py expected_with_gradient: logits.detach()  →  logits.clone()": "a copy computes what a view does",
     "kl.py exact_with_gradient: logits.detach()  →  logits.clone()": "a copy computes what a view does",

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 33847,
-    "modules": 215,
+    "lines of the package": 31824,
+    "modules": 212,
     "longest function": 45,
     "functions per 1,000 lines": 56,
     "public names per 1,000 lines": 38,
-    "names in two or more modules": 26,
+    "names in two or more modules": 24,
     "algorithms' names as strings": 0,
-    "lines of tests": 41940,
-    "lines of benchmarks": 5381,
-    "tracked tree, MB": 24.6,
-    "hand-written words in docs": 13049,
+    "lines of tests": 40379,
+    "lines of benchmarks": 5380,
+    "tracked tree, MB": 24.5,
+    "hand-written words in docs": 13043,
     "words of README": 690,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")

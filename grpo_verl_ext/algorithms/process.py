@@ -48,15 +48,11 @@ def process_advantages(
     normalised = baseline(step_rewards, prompt, torch.ones_like(row, dtype=torch.bool))
     advantages = torch.zeros(response_mask.shape, dtype=normalised.dtype, device=normalised.device)
     advantages.index_put_((row, end), normalised, accumulate=True)
-    rows = _rows_at_a_time(response_mask.shape[1])
+    rows = max(1, BLOCK // response_mask.shape[1])
     for start in range(0, len(response_mask), rows):
         at_end, mask = (each[start : start + rows] for each in (advantages, response_mask))
         at_end.copy_(torch.where(mask.bool(), suffix_sums(at_end), 0))
     return advantages
-
-
-def _rows_at_a_time(tokens: int) -> int:
-    return max(1, BLOCK // tokens)
 
 
 def suffix_sums(values: Tensor) -> Tensor:

@@ -55,7 +55,9 @@ def examine_environment(as_json: bool) -> int:
         worker, trouble = _asked_worker()
         gradients, other = _gradients()
     verl = which_verl()
-    complaints = [each for each in (trouble, other, _differences(here, worker), _queue()) if each]
+    queue = queue_missing()
+    missing = f"{queue.why}. Type: {queue.fix}" if queue else None
+    complaints = [each for each in (trouble, other, _differences(here, worker), missing) if each]
     if as_json:
         content = {
             "python": host.python_version(),
@@ -112,11 +114,6 @@ def _differences(here: _Seen, worker: _Seen | None) -> str | None:
             "package installed in the environment of every node? Type there, in a checkout: pip install ."
         )
     return None
-
-
-def _queue() -> str | None:
-    missing = queue_missing()
-    return f"{missing.why}. Type: {missing.fix}" if missing else None
 
 
 def versions_beside_tested() -> list[_Version]:

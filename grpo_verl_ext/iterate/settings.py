@@ -254,6 +254,9 @@ class Round:
 
     def overrides(self) -> list[str]:
         """Return verl's command line: the user's, then policy and reward model of the round before."""
+        # The reference is loaded from the same folder: each round begins with π_ref = π_θ.
+        later = self.number > 1
+        policy = [f"actor_rollout_ref.model.path={hydra_value(self.before.model.resolve())}"] if later else []
         return [
             f"trainer.save_freq={self.settings.policy.save_freq}",
             f"trainer.test_freq={self.settings.policy.steps}",
@@ -262,7 +265,7 @@ class Round:
             f"trainer.rollout_data_dir={hydra_value(self.rollouts.resolve())}",
             f"data.seed={self.seed}",
             f"++actor_rollout_ref.rollout.seed={self.seed}",
-            *self._policy_overrides(),
+            *policy,
             *self._reward_overrides(),
         ]
 
@@ -270,14 +273,6 @@ class Round:
         """Return the policy's training."""
         tracked_as = (self.folder.resolve().parent.name, self.folder.name)
         return VerlRun(self.folder / "policy", self.overrides(), self.settings.policy.steps, tracked_as)
-
-    def _policy_overrides(self) -> list[str]:
-        # The reference is loaded from the same folder: each round begins with π_ref = π_θ.
-        return (
-            []
-            if self.number == 1
-            else [f"actor_rollout_ref.model.path={hydra_value(self.before.model.resolve())}"]
-        )
 
     def _reward_overrides(self) -> list[str]:
         asked, reward = self.before.reward_model, self.settings.reward_model

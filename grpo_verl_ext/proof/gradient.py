@@ -176,7 +176,9 @@ class Training:
                 stack.enter_context(wire.OUR_TRAINER.set(True))
                 stack.enter_context(wire.ROW_KEYS.set(self._rollout.keys))
                 stack.enter_context(wire.STEPS.set(self._rollout.steps))
-                stack.enter_context(wire.SEVERAL_REWARDS.set(self._several_rewards))
+                names = setting(self._config, "algorithm.gdpo_reward_keys") or (1, 2)
+                rewards = self._rollout.rewards[:, : len(names)]
+                stack.enter_context(wire.SEVERAL_REWARDS.set(rewards))
             data = compute_advantage(
                 self.scored,
                 adv_estimator=algorithm.adv_estimator,
@@ -209,11 +211,6 @@ class Training:
     @property
     def _anchor(self) -> str:
         return ANCHORS[str((self._algorithm.get("grpo_ext") or {}).get("gvpo_anchor", "old"))]
-
-    @property
-    def _several_rewards(self) -> Tensor:
-        names = setting(self._config, "algorithm.gdpo_reward_keys")
-        return self._rollout.rewards[:, : len(names) if names else 2]
 
     def _masks(self) -> list[Tensor]:
         """Return what the rollout correction leaves of the mask: (T_i,) each."""

@@ -267,7 +267,9 @@ def _errors(
         for split in SPLITS:
             config = actor_config(case, use_dynamic_bsz=split == "dynamic", **terms)
             found = value_and_gradient(config, mini_batch, cut(lengths, split, dp_size))
-            value_error, gradient_error = map(_relative_error, found, (value, gradient), scales)
+            columns = zip(found, (value, gradient), scales, strict=True)
+            # NaN where one of them has it, or the scale is 0.
+            value_error, gradient_error = (float((a - b).abs().max() / scale) for a, b, scale in columns)
             yield dp_size, split, value_error, gradient_error
 
 
@@ -353,8 +355,3 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
         for name, lines in (("Covered", COVERED), ("Not covered", NOT_COVERED)):
             console.print("\n- ".join([f"{name}:", *lines]))
     return passed
-
-
-def _relative_error(found: Tensor, expected: Tensor, scale: Tensor) -> float:
-    """max |found − expected| / scale; NaN if one of them has it, or ``scale`` is 0."""
-    return float((found - expected).abs().max() / scale)

@@ -106,11 +106,6 @@ class Judged:
         return cls(prepared, rollout, *weights)
 
     @property
-    def config(self) -> DictConfig:
-        """Made by `of_probe`."""
-        return self.prepared.config
-
-    @property
     def has_gradient(self) -> bool:
         """Whether a token's log-prob changes the loss, by a finite number at both updates."""
         finite = self.first.isfinite().all() and self.later.isfinite().all()
@@ -234,8 +229,8 @@ def _no_gradient(
     if judged.has_gradient:
         return
     fault = "has no gradient" if judged.later.isfinite().all() else "has a gradient that is not finite"
-    for key, usual in _set_by(words, judged.config, None, algorithm):
-        trial = _quietly(_with(judged.config, key, usual), judged.rollout)
+    for key, usual in _set_by(words, judged.prepared.config, None, algorithm):
+        trial = _quietly(_with(judged.prepared.config, key, usual), judged.rollout)
         if trial is not None and trial.has_gradient:
             why = f"the training then {fault}, on the probe's batch"
             yield Problem(key, setting(config, key), _without(key), why)
@@ -246,7 +241,7 @@ def _no_gradient(
 
 
 def _cut(judged: Judged) -> Iterator[Problem]:
-    config, loss = judged.config, loss_of(judged.config)
+    config, loss = judged.prepared.config, loss_of(judged.prepared.config)
     if isinstance(loss, TokenLoss) and loss.average is not None and loss.average.depends_on_split:
         return
     for split, ranks in _CUTS:
@@ -327,7 +322,7 @@ def _causes(promise: _Promise, judged: Judged) -> Iterator[tuple[str, Any]]:
     if not promise.keeps(_quietly(promise.config, judged.rollout)):
         return
     for key, own in papers_values(promise.algorithm).items():
-        now = setting(judged.config, key)
+        now = setting(judged.prepared.config, key)
         is_other = now != setting(promise.config, key)
         if is_other and not promise.keeps(_quietly(_with(promise.config, key, now), judged.rollout)):
             yield key, own

@@ -71,7 +71,8 @@ class Rollout:
         """Return the same at the first update, whose policy is the old one."""
         rows = self.rows
         columns = zip(rows.log_prob, rows.old_log_prob, rows.prompt_lengths, strict=True)
-        return replace(self, rows=replace(rows, log_prob=[_with(new, old, p) for new, old, p in columns]))
+        log_prob = [torch.cat([new[: prompt - 1], old, new[-1:]]) for new, old, prompt in columns]
+        return replace(self, rows=replace(rows, log_prob=log_prob))
 
     def with_old(self, log_prob: list[Tensor]) -> Rollout:
         """Return the same with other log-probs of the old policy, (T_i,) each."""
@@ -122,10 +123,6 @@ def synthetic_rollout(bounds: Iterable[float], num_rewards: int = 2) -> Rollout:
     sampled[4] = sampled[4] + 3 * normal(len(sampled[4])).sign()  # far outside of any bound of a correction
     teacher = torch.stack([row.sum() for row in old]) + normal(len(masks))
     return Rollout(rows, sampled, rewards, teacher, [0.1 * normal(len(row)) for row in old])
-
-
-def _with(row: Tensor, written: Tensor, prompt: int) -> Tensor:
-    return torch.cat([row[: prompt - 1], written, row[-1:]])
 
 
 def _beside(bound: float) -> Iterator[tuple[float, float]]:

@@ -122,11 +122,9 @@ def number_in(text: str) -> Decimal | None:
         return None
     signs = "".join(mark for mark in lead[1] if mark in _SIGNS)
     # A second number, or a second "=", fails the test for plain text.
-    if len(signs) > 1 or not all(map(_is_plain, left[: lead.start(1)] + right)):
+    around = left[: lead.start(1)] + right
+    is_plain = all(mark.isalpha() or mark.isspace() or mark in _PUNCTUATION for mark in around)
+    if len(signs) > 1 or not is_plain:
         return None
     # The sign goes in as text: Decimal's own minus would round to 28 digits.
     return Decimal(signs.replace("−", "-") + number.replace(",", ""))
-
-
-def _is_plain(mark: str) -> bool:
-    return mark.isalpha() or mark.isspace() or mark in _PUNCTUATION

@@ -84,7 +84,9 @@ def which_verl() -> WhichVerl:
     """
     spec = find_spec("verl")
     folder = Path(spec.origin).parent if spec and spec.origin else None
-    installed = [each for each in distributions(name="verl") if _has_metadata(each)]
+    # A broken installation leaves a folder without metadata behind.
+    found = distributions(name="verl")
+    installed = [each for each in found if each.read_text("METADATA") or each.read_text("PKG-INFO")]
     if folder is None:
         raise UnsupportedVerlError(_without_module(installed))
     if not installed:
@@ -118,11 +120,6 @@ def _without_module(installed: list[Distribution]) -> str:
 def _unsupported(version: str) -> str:
     works_with = f"grpo_verl_ext works with verl >= {FROM} and < {BELOW}"
     return f"verl {version} is installed; {works_with}. Type: {INSTALL}"
-
-
-def _has_metadata(installed: Distribution) -> bool:
-    """Whether its folder is more than what a broken installation left behind."""
-    return bool(installed.read_text("METADATA") or installed.read_text("PKG-INFO"))
 
 
 def _version_of(installed: Distribution) -> Version:

@@ -3,6 +3,7 @@
 Every process that imports verl has them: verl composes in the driver and resolves in its TaskRunner.
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,26 +18,11 @@ def share(whole: int, part: int, of: int) -> int:
     return max(1, whole * part // of)
 
 
-def _equal(value: object, other: object) -> bool:
-    """Whether two values are equal: ``${grpo_ext.equal:${algorithm.grpo_ext.gvpo_anchor},ref}``."""
-    return value == other
-
-
-def _all_null(*values: object) -> bool:
-    """Whether all values are null."""
-    return all(value is None for value in values)
-
-
-def _cache() -> str:
-    """Return the folder that ``grpo-verl-ext prepare`` writes into, by this process's environment."""
-    return str(cache_root())
-
-
 _RESOLVERS: Mapping[str, Callable[..., Any]] = {
-    "grpo_ext.cache": _cache,
+    "grpo_ext.cache": lambda: str(cache_root()),  # by the environment of the process that resolves
     "grpo_ext.share": share,
-    "grpo_ext.equal": _equal,
-    "grpo_ext.all_null": _all_null,
+    "grpo_ext.equal": operator.eq,
+    "grpo_ext.all_null": lambda *values: all(value is None for value in values),
     "grpo_ext.cpu.slots": sizes.slots,
     "grpo_ext.cpu.max_model_len": sizes.max_model_len,
     "grpo_ext.cpu.kv_cache_bytes": sizes.kv_cache_bytes,

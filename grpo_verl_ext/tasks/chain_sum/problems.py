@@ -46,7 +46,8 @@ def response(
     for term in terms[1:]:
         result = total + term
         if rng.random() < slip_share:
-            result = _slip(result, rng)
+            near = range(max(0, result - 3), result + 4)
+            result = rng.choice([wrong for wrong in near if wrong != result])
         steps += f"{total}+{term}={result};"
         total = result
     written = steps
@@ -122,8 +123,3 @@ def row(terms: Terms, *, split: DataSplit, index: int, task: str = "chain_sum") 
 def write_problems(path: Path, problems: list[Terms], split: DataSplit, task: str = "chain_sum") -> None:
     """Write the problems, in order, as one parquet file."""
     write_rows(path, [row(terms, split=split, index=n, task=task) for n, terms in enumerate(problems)])
-
-
-def _slip(result: int, rng: random.Random) -> int:
-    """Draw a wrong sum within 3 of the right one, never negative."""
-    return rng.choice([wrong for wrong in range(result - 3, result + 4) if wrong >= 0 and wrong != result])

@@ -160,12 +160,12 @@ def _reward_model_bytes(config: DictConfig) -> int:
         if each is not None
         for model in (each.values() if isinstance(each, Mapping) else [each])
     ]
-    size = sum(_loaded_bytes(each.path, each.dtype) for each in models if getattr(each, "url", None) is None)
+    size = sum(
+        bytes_of_weights(each.path) if each.dtype == "auto" else sum(tensor_sizes(each.path)) * sizes.FP32
+        for each in models
+        if getattr(each, "url", None) is None
+    )
     return int(-(-config.reward.num_workers // config.trainer.nnodes) * size)
-
-
-def _loaded_bytes(path: str | None, dtype: str) -> int:
-    return bytes_of_weights(path) if dtype == "auto" else sum(tensor_sizes(path)) * sizes.FP32
 
 
 def _tokens_at_once(config: DictConfig) -> int:

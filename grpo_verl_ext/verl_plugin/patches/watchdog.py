@@ -25,7 +25,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -127,16 +127,13 @@ def _look(
             continue
         with sending:
             if not done.is_set():
-                found.append(_lost(lost) if failed is None else failed)
+                said = (
+                    f"{'; '.join(lost)} verl does not start it again and would wait for it; the training "
+                    f"ends here. Type the same command again: it goes on from the last checkpoint"
+                )
+                found.append(LostActorError(said) if failed is None else failed)
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         return
-
-
-def _lost(actors: Sequence[str]) -> LostActorError:
-    return LostActorError(
-        f"{'; '.join(actors)} verl does not start it again and would wait for it; the training ends "
-        f"here. Type the same command again: it goes on from the last checkpoint"
-    )
 
 
 def _warn_unwatched(error: Exception) -> None:

@@ -110,7 +110,10 @@ def _shards(module: nn.Module) -> _Shards:
         )
     # verl 0.9.1 offloads a policy to pinned memory without waiting for the copies.
     get_torch_device().synchronize()
-    return {name: _local(parameter).detach() for name, parameter in module.named_parameters()}
+    return {
+        name: (each.to_local() if isinstance(each, DTensor) else each).detach()
+        for name, each in module.named_parameters()
+    }
 
 
 def _reshard_fsdp1(root: FullyShardedDataParallel) -> None:
@@ -131,10 +134,6 @@ def _reshard_fsdp2(root: nn.Module) -> None:
     for unit in root.modules():
         if isinstance(unit, FSDPModule):
             unit.reshard()
-
-
-def _local(parameter: Tensor) -> Tensor:
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
 def _check_same_sharding(

@@ -59,7 +59,9 @@ class RewardServer:
             except (aiohttp.ClientError, asyncio.TimeoutError) as error:
                 why = _in_words(error, self.options.timeout)
                 logger.warning("attempt %d at %s: %s", attempt + 1, self.url, why)
-                if isinstance(error, aiohttp.ClientResponseError) and not _may_pass(error.status):
+                if isinstance(error, aiohttp.ClientResponseError) and not (
+                    error.status in _AGAIN or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+                ):
                     raise self._ended(why) from error
         attempts = f"{attempt + 1} attempt{'s' * (attempt > 0)}"
         raise self._ended(f"gave no score in {attempts}, of which the last {why}")
@@ -99,10 +101,6 @@ class RewardServer:
         )
         report_failure(error)
         return error
-
-
-def _may_pass(status: int) -> bool:
-    return status in _AGAIN or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def _in_words(error: Exception, limit: float) -> str:

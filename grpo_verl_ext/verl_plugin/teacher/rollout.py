@@ -26,12 +26,8 @@ from grpo_verl_ext.verl_plugin.wire import Field, report_failure
 logger = logging.getLogger(__name__)
 
 
-def _class_of(actor: Any) -> Any:
-    """Return the class that ``ray.remote`` made an actor of."""
-    return actor.__ray_metadata__.modified_class
-
-
-_VerlsWorker: Any = _class_of(AgentLoopWorkerTQ)
+_VerlsWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+"""The class that ``ray.remote`` made an actor of."""
 
 
 class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships no types
