@@ -21,7 +21,7 @@ LIMITS = {
     "public names per 1,000 lines": 38,
     "names in two or more modules": 24,
     "algorithms' names as strings": 0,
-    "lines of tests": 40379,
+    "lines of tests": 40361,
     "lines of benchmarks": 5380,
     "tracked tree, MB": 24.5,
     "hand-written words in docs": 13043,

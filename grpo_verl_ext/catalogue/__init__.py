@@ -167,20 +167,30 @@ def check_one_preset(words: Iterable[str], choices: Mapping[str, Any], preset: o
         )
 
 
-_YOURS = frozenset(
+_WIRING = frozenset(
     {
-        *(f"{ACTOR}.{name}" for name in (*CLIPS, "tau_pos", "tau_neg", "entropy_coeff", "ppo_epochs")),
-        *(
-            f"{ACTOR}.{name}"
-            for name in ("use_kl_loss", "kl_loss_coef", "kl_loss_type", "ppo_mini_batch_size")
-        ),
         *(f"{POLICY_LOSS}.{name}" for name in ("_target_", "max_response_length")),
         *(f"{SECTION}.{name}" for name in ("preset", "max_response_length", "step_rewards", "gvpo_anchor")),
-        *(f"algorithm.{name}" for name in ("gamma", "lam", "use_kl_in_reward", "kl_penalty")),
-        *(f"algorithm.{name}" for name in ("kl_ctrl.type", "kl_ctrl.kl_coef", "filter_groups.metric")),
-        *(f"algorithm.gdpo_reward_{name}" for name in ("keys", "weights")),
+        *(
+            f"algorithm.{name}"
+            for name in ("gdpo_reward_keys", "gdpo_reward_weights", "filter_groups.metric")
+        ),
         "critic.model.path",
     }
+)
+"""Keys of presets that say nothing of an algorithm."""
+_YOURS = _WIRING.union(
+    f"{ACTOR}.{name}"
+    for name in (*CLIPS, *["tau_pos", "tau_neg", "entropy_coeff", "ppo_epochs", "ppo_mini_batch_size"])
+).union(
+    f"{ACTOR}.use_kl_loss {ACTOR}.kl_loss_coef {ACTOR}.kl_loss_type algorithm.use_kl_in_reward".split(),
+    [
+        "algorithm.kl_penalty",
+        "algorithm.kl_ctrl.type",
+        "algorithm.kl_ctrl.kl_coef",
+        "algorithm.gamma",
+        "algorithm.lam",
+    ],
 )
 """Keys that an algorithm leaves to its user, besides the options of its loss, unless it says otherwise."""
 _NUMBERS_OF_REWARDS = ("max_resp_len", "len", "log", "penalty_factor")
@@ -195,6 +205,13 @@ def left_to_user(name: str) -> set[str]:
     return {
         key for key in PRESETS[name].leaves if key in free or key.rpartition(".")[2] in _NUMBERS_OF_REWARDS
     }
+
+
+def wiring(name: str) -> set[str]:
+    """Return the dotted keys of a preset that a script may set otherwise without contradicting it."""
+    options = ALGORITHMS[name].loss.options
+    own = {"max_resp_len", "len", "log", *(options.model_fields if options else ())}
+    return {key for key in PRESETS[name].leaves if key in _WIRING or key.rpartition(".")[2] in own}
 
 
 def has_groups(config: DictConfig) -> bool:

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation
-from grpo_verl_ext.utils.errors import as_typed
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import AGGREGATION, SCALE_FACTOR
+from grpo_verl_ext.utils.options import is_positive
 
 _COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
 """Keys of ``config.global_batch_info`` that every loss needs."""
@@ -90,11 +91,13 @@ def _sequence_mean_token_sum(loss: Tensor, mask: Tensor, counts: MiniBatch) -> T
 
 
 def _constant_length(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
-    if counts.loss_scale_factor is None or not counts.loss_scale_factor > 0:
-        raise ValueError(
-            f"{SCALE_FACTOR} is {as_typed(counts.loss_scale_factor)}, but {AGGREGATION}="
-            f"seq-mean-token-sum-norm divides by it; valid is a number > 0, the response budget. "
-            f"Type: '{SCALE_FACTOR}=${{data.max_response_length}}'"
+    if not is_positive(counts.loss_scale_factor):
+        raise SettingError(
+            SCALE_FACTOR,
+            counts.loss_scale_factor,
+            why=f"{AGGREGATION}=seq-mean-token-sum-norm divides by it",
+            valid="a number > 0, the response budget",
+            fix=Line(f"{SCALE_FACTOR}=${{data.max_response_length}}"),
         )
     return aggregation.sequence_mean_constant_length(
         loss, mask, counts.global_batch_size, counts.loss_scale_factor, counts.dp_size

@@ -13,7 +13,7 @@ from grpo_verl_ext.doctor.configuration import all_findings, plain
 from grpo_verl_ext.preflight.with_verls import exit_status, print_findings
 from grpo_verl_ext.runs.verl_run import TRAINER
 from grpo_verl_ext.utils.console import make_console
-from grpo_verl_ext.utils.errors import Finding, Line
+from grpo_verl_ext.utils.errors import Finding, Line, Severity
 from grpo_verl_ext.utils.keys import key_of
 
 
@@ -43,7 +43,8 @@ def correct(overrides: Sequence[str], **options: str) -> Correction:
     while True:
         found = list(all_findings(words, **options))
         followed = [each.problem.fix for each in mended]
-        new = (each for each in found if each.problem.fix not in followed)
+        wrong = (each for each in found if each.severity is not Severity.NOTE)
+        new = (each for each in wrong if each.problem.fix not in followed)
         first = next((each for each in new if _mended(each, words) != words), None)
         if first is None:
             return Correction(words, mended, found)

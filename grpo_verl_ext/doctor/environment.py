@@ -57,7 +57,9 @@ def examine_environment(as_json: bool) -> int:
     verl = which_verl()
     queue = queue_missing()
     missing = f"{queue.why}. Type: {queue.fix}" if queue else None
-    complaints = [each for each in (trouble, other, _differences(here, worker), missing) if each]
+    differences = _differences(here, worker)
+    other = None if differences else other  # a process without the plugin has other functions
+    complaints = [each for each in (trouble, differences, missing, other) if each]
     if as_json:
         content = {
             "python": host.python_version(),

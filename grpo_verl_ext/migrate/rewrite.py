@@ -10,7 +10,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, left_to_user
+from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, wiring
 from grpo_verl_ext.migrate.script import Script, Setting
 from grpo_verl_ext.migrate.shell import UnreadableScriptError
 from grpo_verl_ext.utils.errors import Problem, as_typed
@@ -86,7 +86,7 @@ def contradicts(setting: Setting, preset: str) -> bool:
             f"{key} is a section of which the preset sets keys; write each of its keys as a word",
         )
     is_own = key in (MODE, AGENT_LOOP) and str(setting.value).startswith("grpo_ext_")
-    if key not in leaves or key in left_to_user(preset) or is_own:
+    if key not in leaves or key in wiring(preset) or is_own:
         return False
     return setting.prefix == "~" or _as_hydra_reads(setting.value) != leaves[key]
 

@@ -19,6 +19,7 @@ from grpo_verl_ext.utils.keys import (
     BYPASS,
     CORRECTION,
     ESTIMATOR,
+    LOSS,
     MODE,
     ROLLOUT,
     SECTION,
@@ -40,10 +41,11 @@ def check_options(config: DictConfig) -> None:
 
 
 def check_settings(config: DictConfig) -> None:
-    """Refuse options and clips of the configured loss that are outside of their ranges."""
+    """Refuse options and clips of the configured loss outside of their ranges, and half of a pair."""
     loss = catalogue.loss_of(config)
     if loss is not None and catalogue.knows(config):
         check_loss(loss, config.actor_rollout_ref.actor)
+    check_pair(str(setting(config, ESTIMATOR)), str(setting(config, LOSS)))
 
 
 def check_pair(adv_estimator: str, loss_mode: str) -> None:

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, left_to_user, loss_of
+from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, loss_of, wiring
 from grpo_verl_ext.preflight.names import differing
 from grpo_verl_ext.preflight.training import driver
 from grpo_verl_ext.preflight.values import verls_defaults
@@ -106,7 +106,7 @@ def to_delete(preset: str, config: DictConfig) -> Iterator[str]:
     for word in words:
         key = moved_key(key_of(word))
         is_own = key in (MODE, AGENT_LOOP) and str(setting(config, key)).startswith(usage.PREFIX)
-        for leaf in () if is_own else sorted(values.keys() - left_to_user(preset)):
+        for leaf in () if is_own else sorted(values.keys() - wiring(preset)):
             if leaf == key or leaf.startswith(f"{key}."):
                 own = ("" if leaf == key else f"{leaf}=") + as_typed(values[leaf][0])
                 yield f"delete from the script: {word} ({preset} has {own})"

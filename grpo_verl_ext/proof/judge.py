@@ -144,21 +144,17 @@ def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Findin
     except Exception as error:  # noqa: BLE001  # whatever an estimator or a loss raises at the first update
         yield Finding("refused", *_refused(config, error, own, rollout, words, algorithm))
         return
-    severity = Severity.ERROR if knows(config) else Severity.WARNING
-    for check, weight, problems in (
-        ("no-gradient", severity, _no_gradient(config, judged, words, algorithm)),
-        ("cut", Severity.WARNING, _cut(judged)),
-        ("ratio", Severity.WARNING, _ratio(config, judged)),
-    ):
-        yield from (Finding(check, weight, each) for each in problems)
     if algorithm is not None:
         try:
-            promise = _Promise(algorithm, papers, rollout)
+            problems = list(_another(_Promise(algorithm, papers, rollout), judged, config, words))
         except SettingError:  # an option outside of its range, of which another check speaks
-            return
-        yield from (
-            Finding("gradient", Severity.WARNING, each) for each in _another(promise, judged, config, words)
-        )
+            problems = []
+        yield from (Finding("gradient", Severity.WARNING, each) for each in problems)
+    severity = Severity.ERROR if knows(config) else Severity.WARNING
+    for each in _no_gradient(config, judged, words, algorithm):
+        yield Finding("no-gradient", severity, each)
+    yield from (Finding("cut", Severity.WARNING, each) for each in _cut(judged))
+    yield from (Finding("ratio", Severity.WARNING, each) for each in _ratio(config, judged))
 
 
 def _is_registered(config: DictConfig) -> bool:
@@ -354,7 +350,7 @@ def unread(config: DictConfig, words: Sequence[str], default: DictConfig) -> Ite
     except Exception:  # noqa: BLE001  # `judgements` reports it
         return
     for key, trial in trials:
-        without = _quietly(trial, rollout)
+        without = None if setting(trial, key) == setting(own, key) else _quietly(trial, rollout)
         if without is not None and not judged.distance(without):
             why = "it changes nothing of what is trained, on the probe's batch"
             yield Finding("unread", Severity.NOTE, Problem(key, setting(config, key), _without(key), why=why))

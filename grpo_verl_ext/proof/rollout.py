@@ -21,7 +21,7 @@ F64 = torch.float64
 _SIZES = (4, 4, 3, 5)
 _LENGTHS = (24, 24, 1, 7, 12, 3, 24, 9, 5, 1, 16, 8, 20, 2, 11, 6)
 _DRIFTS = (1e-4, 0.02, 0.3, 1.0)
-_TOOL_ROWS, _EMPTY_ROW, _FALLEN_ROW = {0: 0, 10: 1, 12: 2}, 15, 11
+_TOOL_ROWS, _EMPTY_ROW, _FALLEN_ROW = {0: 0, 10: 1, 12: 2}, 15, 1
 """Row → the third of its tokens that a tool wrote; the row whose tokens were all rejected; a worse response
 that has become much less likely, though some of its tokens have not."""
 _BESIDE = 0.004
@@ -102,11 +102,12 @@ def synthetic_rollout(bounds: Iterable[float], num_rewards: int = 2) -> Rollout:
     new = [
         (row + _DRIFTS[at % len(_DRIFTS)] * normal(len(row))).clamp(max=-1e-3) for at, row in enumerate(old)
     ]
-    new[_FALLEN_ROW] = (new[_FALLEN_ROW] - 1).clamp(max=-1e-3)
+    new[_FALLEN_ROW][::2] -= 1.4
     old += [torch.tensor([log_prob], dtype=F64) for log_prob, _ in beside]
     new += [torch.tensor([log_prob], dtype=F64) for _, log_prob in beside]
     rewards = torch.rand(len(masks), num_rewards, generator=generator, dtype=F64)
-    rewards[:, 0] = 0.1 * rewards[:, 0] + torch.tensor([row % 2 == 0 for row in range(len(masks))])
+    is_right = torch.tensor([row % 2 == 0 for row in range(len(masks))])
+    rewards[:, 0] = torch.where(is_right, 1 + 0.1 * rewards[:, 0], 0)
     entropy = [normal(prompt + len(mask)).abs() for prompt, mask in zip(prompts, masks, strict=True)]
     whole = [torch.cat([normal(p - 1), row, normal(1)]) for p, row in zip(prompts, new, strict=True)]
     rows = RaggedBatch(
