@@ -38,7 +38,7 @@ from grpo_verl_ext.catalogue.record import (
 from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES
 from grpo_verl_ext.config import foreign_algorithms, presets_of
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, POLICY_LOSS, SECTION, key_of, setting
+from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, SECTION, key_of, setting
 
 _OWN_PRESETS = Path(__file__).parents[1] / "config"
 
@@ -167,51 +167,32 @@ def check_one_preset(words: Iterable[str], choices: Mapping[str, Any], preset: o
         )
 
 
-_WIRING = frozenset(
-    {
-        *(f"{POLICY_LOSS}.{name}" for name in ("_target_", "max_response_length")),
-        *(f"{SECTION}.{name}" for name in ("preset", "max_response_length", "step_rewards", "gvpo_anchor")),
-        *(
-            f"algorithm.{name}"
-            for name in ("gdpo_reward_keys", "gdpo_reward_weights", "filter_groups.metric")
-        ),
-        "critic.model.path",
-    }
+_WIRING = (
+    "preset _target_ max_response_length max_resp_len len log step_rewards metric gvpo_anchor "
+    "gdpo_reward_keys gdpo_reward_weights"
 )
-"""Keys of presets that say nothing of an algorithm."""
-_YOURS = _WIRING.union(
-    f"{ACTOR}.{name}"
-    for name in (*CLIPS, *["tau_pos", "tau_neg", "entropy_coeff", "ppo_epochs", "ppo_mini_batch_size"])
-).union(
-    f"{ACTOR}.use_kl_loss {ACTOR}.kl_loss_coef {ACTOR}.kl_loss_type algorithm.use_kl_in_reward".split(),
-    [
-        "algorithm.kl_penalty",
-        "algorithm.kl_ctrl.type",
-        "algorithm.kl_ctrl.kl_coef",
-        "algorithm.gamma",
-        "algorithm.lam",
-    ],
+"""Last names of keys of presets that say nothing of an algorithm."""
+_YOURS = (
+    "tau_pos tau_neg entropy_coeff ppo_epochs ppo_mini_batch_size use_kl_loss kl_loss_coef kl_loss_type "
+    "use_kl_in_reward kl_penalty type kl_coef gamma lam penalty_factor"
 )
-"""Keys that an algorithm leaves to its user, besides the options of its loss, unless it says otherwise."""
-_NUMBERS_OF_REWARDS = ("max_resp_len", "len", "log", "penalty_factor")
-"""Last names of keys of a reward manager that are the user's."""
-
-
-def left_to_user(name: str) -> set[str]:
-    """Return the dotted keys of a preset that may have other values without making another algorithm."""
-    algorithm = ALGORITHMS[name]
-    options = algorithm.loss.options.model_fields if algorithm.loss.options else ()
-    free = {*_YOURS, *(f"{POLICY_LOSS}.{option}" for option in options)}.difference(algorithm.fixed)
-    return {
-        key for key in PRESETS[name].leaves if key in free or key.rpartition(".")[2] in _NUMBERS_OF_REWARDS
-    }
+"""Last names of those that an algorithm leaves to its user unless it says otherwise, as it does the clips."""
 
 
 def wiring(name: str) -> set[str]:
     """Return the dotted keys of a preset that a script may set otherwise without contradicting it."""
     options = ALGORITHMS[name].loss.options
-    own = {"max_resp_len", "len", "log", *(options.model_fields if options else ())}
-    return {key for key in PRESETS[name].leaves if key in _WIRING or key.rpartition(".")[2] in own}
+    own = {*_WIRING.split(), *(options.model_fields if options else ())}
+    return {
+        key for key in PRESETS[name].leaves if key.rpartition(".")[2] in own or key == "critic.model.path"
+    }
+
+
+def left_to_user(name: str) -> set[str]:
+    """Return the dotted keys of a preset that may have other values without making another algorithm."""
+    own = {*_YOURS.split(), *CLIPS}
+    yours = {key for key in PRESETS[name].leaves if key.rpartition(".")[2] in own}
+    return (yours | wiring(name)).difference(ALGORITHMS[name].fixed)
 
 
 def has_groups(config: DictConfig) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, RaggedBatch
+from grpo_verl_ext.proof.batch import RaggedBatch
 from grpo_verl_ext.verl_plugin.wire import BatchSteps
 
 F64 = torch.float64
@@ -158,6 +158,3 @@ def _by_divergence(bound: float, end: float) -> float:
         kl = _OLD * math.log(_OLD / middle) + (1 - _OLD) * math.log((1 - _OLD) / (1 - middle))
         low, high = (middle, high) if kl < bound else (low, middle)
     return low
-
-
-__all__ = ["MAX_RESPONSE_LENGTH", "Rollout", "synthetic_rollout"]
