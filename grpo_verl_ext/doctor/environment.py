@@ -15,7 +15,6 @@ from omegaconf import OmegaConf
 from ray.exceptions import RayError
 from rich.table import Table
 
-from grpo_verl_ext.preflight.values import verls_defaults
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.utils.which_verl import INSTALL, which_verl
@@ -58,8 +57,7 @@ def examine_environment(as_json: bool) -> int:
     queue = queue_missing()
     missing = f"{queue.why}. Type: {queue.fix}" if queue else None
     differences = _differences(here, worker)
-    other = None if differences else other  # a process without the plugin has other functions
-    complaints = [each for each in (trouble, differences, missing, other) if each]
+    complaints = [each for each in (trouble, differences or other, missing) if each]
     if as_json:
         content = {
             "python": host.python_version(),
@@ -83,6 +81,8 @@ def examine_environment(as_json: bool) -> int:
 def _gradients() -> tuple[str, str | None]:
     """Return how many presets compute their paper's gradient here, and a complaint about the others."""
     try:
+        # both load the plugin's functions, which a process asked by `seen_here` does not
+        from grpo_verl_ext.preflight.values import verls_defaults
         from grpo_verl_ext.proof.judge import TOLERANCE, presets_on
 
         away = dict(presets_on(OmegaConf.create(verls_defaults())))
