@@ -4,7 +4,7 @@ from grpo_verl_ext.algorithms.advantages import mean_scaled
 from grpo_verl_ext.catalogue.dapo import DAPO_LOSS
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
 from grpo_verl_ext.catalogue.requires import Off
-from grpo_verl_ext.catalogue.verls import KL_IN_REWARD, ON_KL_IN_LOSS, PUNISHES, overlong_punishment
+from grpo_verl_ext.catalogue.verls import PUNISHES, overlong_punishment
 
 _BELOW_0 = "below 0, at which MaxRL, dividing by the mean reward of a prompt, ends the training"
 
@@ -16,7 +16,6 @@ MAXRL = Algorithm(
         str(mean_scaled.__doc__),
         mean_scaled,
         requires=(
-            Off(KL_IN_REWARD, f"makes rewards of 0 fall {_BELOW_0}", line=ON_KL_IN_LOSS),
             Off(PUNISHES, f"makes a long response's reward of 0 fall {_BELOW_0}", when=overlong_punishment),
         ),
     ),

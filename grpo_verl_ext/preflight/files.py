@@ -5,7 +5,6 @@ A path that is missing here is a warning: on a cluster perhaps only the workers 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -57,7 +56,8 @@ def advise_files(config: DictConfig) -> Iterator[Problem]:
 def _unreadable(config: DictConfig) -> Iterator[Problem]:
     if not (config.data.get("custom_cls") or {}).get("path"):
         for key in ("train_files", "val_files"):
-            for name in _as_list(config.data.get(key)):
+            names = config.data.get(key) or []
+            for name in map(str, names if OmegaConf.is_list(names) else [names]):
                 yield from _missing(f"data.{key}", name)
                 yield from _data_file(f"data.{key}", home_resolved(name))
     reward = "reward.custom_reward_function.path"
@@ -67,12 +67,6 @@ def _unreadable(config: DictConfig) -> Iterator[Problem]:
     folder = local_folder(name)
     if folder is not None and (folder / "config.json").is_file():
         yield from _model(folder)
-
-
-def _as_list(value: Any) -> list[str]:
-    if value is None:
-        return []
-    return [str(item) for item in value] if OmegaConf.is_list(value) else [str(value)]
 
 
 def _missing(key: str, name: str) -> Iterator[Problem]:

@@ -268,7 +268,7 @@ WRONG = {
         [f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.calculate_log_probs=false"],
         "rollout-log-probs",
     ),
-    "a KL in MaxRL's reward": ("maxrl", ["algorithm.use_kl_in_reward=true"], "maxrl"),
+    "a KL in MaxRL's reward": ("maxrl", ["algorithm.use_kl_in_reward=true"], "refused"),
     "a punishment in MaxRL's reward": ("maxrl", PUNISHMENT, "maxrl"),
     "Clip-Cov without a covariance between its bounds": (
         "clip_cov",
@@ -1343,7 +1343,7 @@ class TestTheInstalledVerl:
 
 @pytest.mark.usefixtures("no_ray")
 def test_a_missing_queue_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "transfer_queue" or None)
+    monkeypatch.setitem(sys.modules, "transfer_queue", None)
     finished = CliRunner().invoke(app, ["doctor", "--json"])
     assert finished.exit_code == 2
     (complaint,) = json.loads(finished.stdout)["complaints"]

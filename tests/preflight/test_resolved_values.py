@@ -160,7 +160,7 @@ def test_the_driver_refuses_it_before_ray(python: Python, word: str) -> None:
 
 def test_a_verl_without_the_file_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "folder_of", lambda _: "/nowhere")
-    values._verls_defaults.cache_clear()
+    values.verls_defaults.cache_clear()
     (finding,) = found(f"{EPOCHS}=foo")
     assert finding.severity is Severity.WARNING
     assert "the check 'types' of grpo_verl_ext failed itself (FileNotFoundError" in str(finding.problem)
@@ -174,5 +174,5 @@ def test_it_can_be_silenced() -> None:
 def test_verl_keeps_all_that_it_composes_in_the_file_that_is_read() -> None:
     default = OmegaConf.to_container(composed([]), resolve=False)
     assert isinstance(default, dict)
-    assert {key: default[key] for key in values._verls_defaults()} == values._verls_defaults()
-    assert set(default) - set(values._verls_defaults()) == {"model_engine"}
+    assert {key: default[key] for key in values.verls_defaults()} == values.verls_defaults()
+    assert set(default) - set(values.verls_defaults()) == {"model_engine"}
