@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 31817,
+    "lines of the package": 31815,
     "modules": 212,
     "longest function": 45,
     "functions per 1,000 lines": 56,

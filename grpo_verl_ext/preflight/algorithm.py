@@ -78,21 +78,19 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
         return
     kind = actor.kl_loss_type
     if kind in NO_GRADIENT:
-        yield Problem(
-            key,
-            kind,
-            why="its gradient has mean 0: as a loss it does not hold the policy to the reference at all (J. "
-            "Schulman, Approximating KL Divergence; docs/anatomy.md measures it)",
-            fix=Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2"),
+        why = (
+            "its gradient has mean 0: as a loss it does not hold the policy to the reference at all (J. "
+            "Schulman, Approximating KL Divergence; docs/anatomy.md measures it)"
         )
     elif kind in BIASED_GRADIENT and not _has_kl_in_loss(config):
-        yield Problem(
-            key,
-            kind,
-            why="its gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) (docs/anatomy.md "
-            "measures it); GRPO's paper means it so, other estimators have no reason to",
-            fix=Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2"),
+        why = (
+            "its gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) (docs/anatomy.md "
+            "measures it); GRPO's paper means it so, other estimators have no reason to"
         )
+    else:
+        return
+    fix = Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2")
+    yield Problem(key, kind, why=why, fix=fix)
 
 
 def _has_kl_in_loss(config: DictConfig) -> bool:

@@ -96,14 +96,16 @@ class Judged:
 
     prepared: Prepared
     rollout: Rollout
+    training: Training
+    """The later update's, whose advantages are computed once for all its cuts."""
     first: Tensor
     later: Tensor
 
     @classmethod
     def of(cls, prepared: Prepared, rollout: Rollout) -> Judged:
         """Run the configuration through verl's functions, at both updates."""
-        weights = [Training(prepared, each).weights() for each in (rollout.on_policy(), rollout)]
-        return cls(prepared, rollout, *weights)
+        first, later = Training(prepared, rollout.on_policy()), Training(prepared, rollout)
+        return cls(prepared, rollout, later, first.weights(), later.weights())
 
     @property
     def has_gradient(self) -> bool:
@@ -242,17 +244,15 @@ def _cut(judged: Judged) -> Iterator[Problem]:
         return
     for split, ranks in _CUTS:
         cut_into = cut(judged.rollout.rows.lengths, split, ranks)
-        away = _distance(Training(judged.prepared, judged.rollout).weights(cut_into), judged.later)
+        away = _distance(judged.training.weights(cut_into), judged.later)
         if not away <= TOLERANCE:
             is_null = setting(config, SCALE_FACTOR) is None
             if is_null and setting(config, AGGREGATION) == CONSTANT_LENGTH.mode:
                 key, line = SCALE_FACTOR, f"{SCALE_FACTOR}=${{data.max_response_length}}"
             else:
                 key, line = LOSS, loss.exact_preset if isinstance(loss, VerlsLoss) else ""
-            why = (
-                f"the gradient depends on how a batch is cut into micro-batches and ranks: {_percent(away)} "
-            )
-            why += "away from the whole batch's, on the probe's batch"
+            why = "the gradient depends on how a batch is cut into micro-batches and ranks: "
+            why += f"{_percent(away)} away from the whole batch's, on the probe's batch"
             yield Problem(key, setting(config, key), Line(line) if line else "", why=why)
             return
 
@@ -260,7 +260,7 @@ def _cut(judged: Judged) -> Iterator[Problem]:
 def _ratio(config: DictConfig, judged: Judged) -> Iterator[Problem]:
     if not several_updates(config) or not judged.later.any():
         return
-    if torch.equal(Training(judged.prepared, judged.rollout).weights(old_shift=0.1), judged.later):
+    if torch.equal(judged.training.weights(old_shift=0.1), judged.later):
         key, parts = f"{ACTOR}.ppo_mini_batch_size", parts_of_step_key(config)
         one_part = [f"{parts}=1"] if parts_of_step(config) > 1 else []
         yield Problem(
