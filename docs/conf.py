@@ -133,7 +133,6 @@ new_algorithm
 :caption: The project
 
 versioning
-repository/upstream/README
 repository/recipe/grpo_verl_ext/README
 repository/CONTRIBUTING
 repository/SECURITY
@@ -143,19 +142,9 @@ repository/CHANGELOG
 """
 
 
-REPORTS = """
-```{toctree}
-:hidden:
-:glob:
-
-*
-```
-"""
-
-
 def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Append to two pages their tables of contents, which GitHub would show as code."""
-    source[0] += {app.config.root_doc: NAVIGATION, "repository/upstream/README": REPORTS}.get(docname, "")
+    """Append its table of contents to the first page; GitHub would show it as code."""
+    source[0] += NAVIGATION if docname == app.config.root_doc else ""
 
 
 def setup(app: Sphinx) -> None:

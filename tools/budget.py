@@ -21,10 +21,10 @@ LIMITS = {
     "public names per 1,000 lines": 38,
     "names in two or more modules": 24,
     "algorithms' names as strings": 0,
-    "lines of tests": 40361,
-    "lines of benchmarks": 5380,
-    "tracked tree, MB": 24.5,
-    "hand-written words in docs": 13043,
+    "lines of tests": 39594,
+    "lines of benchmarks": 2401,
+    "tracked tree, MB": 24.2,
+    "hand-written words in docs": 13040,
     "words of README": 690,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")

@@ -28,7 +28,6 @@ PAGES = (
     "benchmarks/README.md",
     "examples/ablations/RESULTS.md",
     "recipe/grpo_verl_ext/README.md",
-    *(f"upstream/{report.name}" for report in (ROOT / "upstream").glob("*.md")),
 )
 
 

@@ -17,7 +17,6 @@ ALL_PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
     ROOT / "examples/ablations/RESULTS.md",
-    ROOT / "upstream/README.md",
     ROOT / "recipe/grpo_verl_ext/README.md",
 ]
 

@@ -1,1 +1,0 @@
-"""One file per framework: how its own loss code is called. None computes a loss itself."""
