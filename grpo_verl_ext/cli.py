@@ -200,30 +200,6 @@ def _configured(algo: str, words: Sequence[str], options: Mapping[str, str]) -> 
         return configured(algo, words, **options) if is_readable(words) else None
 
 
-@app.command("migrate")
-def _migrate(
-    script: Annotated[Path, typer.Argument(help="Read this shell script, which starts verl's trainer.")],
-    *,
-    algo: Annotated[
-        str,
-        typer.Option("--algo", help="Put this preset in, such as gvpo.", autocompletion=complete_preset),
-    ],
-) -> None:
-    """Print a script with a preset in the place of the lines that contradict it, and these lines to stderr.
-
-    Nothing of the script is started. Exit status 1: it could not be read, and nothing is printed.
-    """
-    from grpo_verl_ext.migrate.rewrite import UnknownPresetError, migrate
-    from grpo_verl_ext.migrate.script import read_script
-    from grpo_verl_ext.migrate.shell import UnreadableScriptError
-
-    with one_message("migrate", UnreadableScriptError, UnknownPresetError):
-        migrated = migrate(read_script(script.read_bytes()), algo)
-    for each in migrated.changes:
-        typer.echo(each, err=True)
-    typer.echo(migrated.source, nl=False)
-
-
 @app.command("invariance")
 def _invariance(
     *,

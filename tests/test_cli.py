@@ -89,7 +89,7 @@ def test_the_commands() -> None:
             "doctor",
             "invariance",
         ),
-        *("iterate", "iterate plan", "iterate run", "migrate", "prepare"),
+        *("iterate", "iterate plan", "iterate run", "prepare"),
         *(f"prepare {name}" for name in PREPARED),
         *("show", "train"),
     ]

@@ -101,9 +101,6 @@ STARTED_BY: Mapping[str, str] = {
     "grpo-verl-ext show gvpo …": (
         "tests/launch/test_values.py::test_the_command_prints_both_as_a_table_and_as_json"
     ),
-    "grpo-verl-ext migrate run.sh --algo gvpo": (
-        "tests/migrate/test_migrate.py::test_the_lines_are_named_with_their_values_and_the_presets"
-    ),
     "GRPO_VERL_EXT_CHECK=1 bash run.sh +algo@_global_=gvpo": (
         "tests/plugin/test_check_by_running.py::test_a_script_with_an_array_and_a_loop"
     ),
