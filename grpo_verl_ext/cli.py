@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from grpo_verl_ext.launch.completion import complete_override, complete_preset
 from grpo_verl_ext.tasks.commands import prepare
 from grpo_verl_ext.utils.console import interruptible, make_console, one_message, print_any_character
 
@@ -67,6 +66,7 @@ app = typer.Typer(
     cls=_Commands,
     help="GRPO, DAPO, Dr. GRPO and GVPO for verl.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
 )
 _ablate = typer.Typer(
@@ -103,19 +103,13 @@ def _prepare_process(
         sys.path.append(here)
 
 
-def _completed(ctx: typer.Context, incomplete: str) -> list[str]:
-    return complete_override(ctx.params["overrides"] or [], ctx.params.get("algo"), incomplete)
-
-
 _Preset = Annotated[
     str,
-    typer.Argument(metavar="ALGO", help="Use this preset, such as gvpo.", autocompletion=complete_preset),
+    typer.Argument(metavar="ALGO", help="Use this preset, such as gvpo."),
 ]
 _TrainingsOverrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[OVERRIDES]", help="As for verl's main_ppo: key=value.", autocompletion=_completed
-    ),
+    typer.Argument(metavar="[OVERRIDES]", help="As for verl's main_ppo: key=value."),
 ]
 _ConfigPath = Annotated[
     str | None,
@@ -238,8 +232,6 @@ class _Line(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Leave out what precedes verl's module, and what the shell has for itself."""
-        if ctx.resilient_parsing:  # a shell completes the line
-            return super().parse_args(ctx, args)
         from grpo_verl_ext.doctor import pasted_line
 
         line = pasted_line.read(args)
@@ -252,9 +244,7 @@ class _Line(TyperCommand):
 def _doctor(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Check this training: the command line of verl's main_ppo.", autocompletion=_completed
-        ),
+        typer.Argument(help="Check this training: the command line of verl's main_ppo."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     *,

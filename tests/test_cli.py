@@ -113,5 +113,5 @@ def help_texts() -> Iterator[tuple[str, str]]:
         if path:
             yield path, (command.help or "").partition("\n")[0]
         for parameter in command.params:
-            if not getattr(parameter, "hidden", False) and "completion" not in str(parameter.name):
+            if not getattr(parameter, "hidden", False):
                 yield f"{path} -{parameter.name}", str(getattr(parameter, "help", ""))
