@@ -5,87 +5,85 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    set_seed,
+)
+
 from grpo_verl_ext.iterate.examples import Pair, Steps, read_examples
+from grpo_verl_ext.rewards.learned import OUTPUTS, LearnedReward, LearnedStepReward
 
 RESULTS = "results.json"
 """File in the folder of the trained model."""
 
-_Scores = Callable[[str, Sequence[str]], list[float]]
-"""(prompt, its response in steps) → P(right) of each step."""
 
+def train_reward_model(
+    *,
+    start: str,
+    train: str,
+    held_out: str,
+    target: str,
+    seed: int,
+    trainer: dict[str, Any],
+    steps: bool = False,
+) -> None:
+    """Train and save the model, and measure it on the held-out examples before and after.
 
-@dataclass(frozen=True)
-class RewardJob:
-    """The content of the job file that the process reads; paths are strings, for JSON.
-
-    Attributes:
+    Args:
         start: model to train further; one without a score head gets a new one, drawn by the seed.
         train: file of pairs, or of steps.
         held_out: file of the same; may be empty.
         trainer: fields of TRL's ``RewardConfig``, or of its ``PRMConfig``.
         steps: whether the model is a classifier of steps, and not one that orders responses.
     """
-
-    start: str
-    train: str
-    held_out: str
-    target: str
-    seed: int
-    trainer: dict[str, Any]
-    steps: bool = False
-
-
-def train_reward_model(job: RewardJob) -> None:
-    """Train and save the model, and measure it on the held-out examples before and after."""
     from datasets import Dataset
-    from transformers import AutoTokenizer, set_seed
 
-    kind: type[Any] = Steps if job.steps else Pair
-    train, held_out = (read_examples(Path(file), kind) for file in (job.train, job.held_out))
-    tokenizer = AutoTokenizer.from_pretrained(job.start)
-    set_seed(job.seed)  # a new head is drawn when the model is loaded
-    trainer = (_step_trainer if job.steps else _pair_trainer)(
-        job, processing_class=tokenizer, train_dataset=Dataset.from_list([asdict(each) for each in train])
+    examples, measured = (read_examples(Path(file), Steps if steps else Pair) for file in (train, held_out))
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    set_seed(seed)  # a new head is drawn when the model is loaded
+    architecture = AutoModelForTokenClassification if steps else AutoModelForSequenceClassification
+    trainer_class, config_class = trl_classes(steps=steps)
+    of_trl = trainer_class(
+        model=architecture.from_pretrained(start, num_labels=OUTPUTS if steps else 1, dtype=torch.float32),
+        args=config_class(**trainer_fields(trainer, steps=steps, output_dir=target, seed=seed)),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list([asdict(each) for each in examples]),
     )
-    accuracy = _step_accuracy_of if job.steps else _pair_accuracy_of
-    before = accuracy(trainer.model.eval(), tokenizer, held_out)
-    trainer.train()
-    trainer.save_model(job.target)
-    if trainer.is_world_process_zero():
-        after = accuracy(trainer.model.eval(), tokenizer, held_out)
-        results = {"held_out_accuracy_before": before, "held_out_accuracy_after": after}
-        more = {"held_out_steps_right": share_right(held_out)} if job.steps else {}
-        (Path(job.target) / RESULTS).write_text(json.dumps(results | more) + "\n")
+
+    def accuracy() -> float | None:
+        model = of_trl.model.eval()
+        if steps:
+            return step_accuracy(LearnedStepReward(model, tokenizer).scores_of_pieces, measured)
+        columns = zip(*map(astuple, measured), strict=True)
+        return LearnedReward(model, tokenizer).accuracy(*columns) if measured else None
+
+    results = {"held_out_accuracy_before": accuracy()}
+    of_trl.train()
+    of_trl.save_model(target)
+    if of_trl.is_world_process_zero():
+        results["held_out_accuracy_after"] = accuracy()
+        if steps:
+            labels = [label for example in measured for label in example.labels]
+            results["held_out_steps_right"] = sum(labels) / len(labels) if labels else None
+        (Path(target) / RESULTS).write_text(json.dumps(results) + "\n")
 
 
-def _pair_trainer(job: RewardJob, **data: Any) -> Any:
-    import torch
-    from transformers import AutoModelForSequenceClassification
+def trl_classes(*, steps: bool) -> tuple[Any, Any]:
+    """Return TRL's trainer, of pairs or of steps, and its class of settings."""
+    if steps:
+        from trl.experimental.prm import PRMConfig, PRMTrainer
+
+        return PRMTrainer, PRMConfig
     from trl import RewardConfig, RewardTrainer
 
-    model = AutoModelForSequenceClassification.from_pretrained(job.start, num_labels=1, dtype=torch.float32)
-    return RewardTrainer(model=model, args=RewardConfig(**_fields_of(job)), **data)
-
-
-def _step_trainer(job: RewardJob, **data: Any) -> Any:
-    import torch
-    from transformers import AutoModelForTokenClassification
-    from trl.experimental.prm import PRMConfig, PRMTrainer
-
-    from grpo_verl_ext.rewards.learned import OUTPUTS
-
-    model = AutoModelForTokenClassification.from_pretrained(
-        job.start, num_labels=OUTPUTS, dtype=torch.float32
-    )
-    return PRMTrainer(model=model, args=PRMConfig(**_fields_of(job)), **data)
-
-
-def _fields_of(job: RewardJob) -> dict[str, Any]:
-    return trainer_fields(job.trainer, steps=job.steps, output_dir=job.target, seed=job.seed)
+    return RewardTrainer, RewardConfig
 
 
 def trainer_fields(trainer: dict[str, Any], *, steps: bool, output_dir: str, seed: int) -> dict[str, Any]:
@@ -93,37 +91,18 @@ def trainer_fields(trainer: dict[str, Any], *, steps: bool, output_dir: str, see
 
     The separator of steps is empty, since a step of ours ends where the rule says.
     """
-    import torch
-
-    on_accelerator = torch.accelerator.is_available()
     return {
-        "output_dir": output_dir,
-        "seed": seed,
-        "report_to": "none",
-        "save_strategy": "no",
-        "max_length": None,
-        "num_train_epochs": 1,
-        "bf16": on_accelerator,
-        "gradient_checkpointing": on_accelerator,
+        **{"output_dir": output_dir, "seed": seed, "report_to": "none", "save_strategy": "no"},
+        **{"max_length": None, "num_train_epochs": 1},
+        **dict.fromkeys(("bf16", "gradient_checkpointing"), torch.accelerator.is_available()),
         **({"step_separator": ""} if steps else {"center_rewards_coefficient": 0.01}),
         **trainer,
     }
 
 
-def _pair_accuracy_of(model: Any, tokenizer: Any, pairs: Sequence[Pair]) -> float | None:
-    from grpo_verl_ext.rewards.learned import LearnedReward
-
-    prompts, better, worse = ([getattr(pair, name) for pair in pairs] for name in Pair.__annotations__)
-    return LearnedReward(model, tokenizer).accuracy(prompts, better, worse) if pairs else None
-
-
-def _step_accuracy_of(model: Any, tokenizer: Any, examples: Sequence[Steps]) -> float | None:
-    from grpo_verl_ext.rewards.learned import LearnedStepReward
-
-    return step_accuracy(LearnedStepReward(model, tokenizer).scores_of_pieces, examples)
-
-
-def step_accuracy(scores: _Scores, examples: Sequence[Steps]) -> float | None:
+def step_accuracy(
+    scores: Callable[[str, Sequence[str]], list[float]], examples: Sequence[Steps]
+) -> float | None:
     """Return the share of steps with P(right) > ½ exactly where the label is right; None without a step."""
     hits = [
         (score > 0.5) == label
@@ -133,11 +112,5 @@ def step_accuracy(scores: _Scores, examples: Sequence[Steps]) -> float | None:
     return sum(hits) / len(hits) if hits else None
 
 
-def share_right(examples: Sequence[Steps]) -> float | None:
-    """Return the share of right steps, by which to judge an accuracy; None without a step."""
-    labels = [label for example in examples for label in example.labels]
-    return sum(labels) / len(labels) if labels else None
-
-
 if __name__ == "__main__":
-    train_reward_model(RewardJob(**json.loads(Path(sys.argv[1]).read_text())))
+    train_reward_model(**json.loads(Path(sys.argv[1]).read_text()))

@@ -10,37 +10,33 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.iterate import kl_to_initial, reward_training
+from grpo_verl_ext.iterate import kl_to_first, reward_training
 from grpo_verl_ext.iterate.examples import (
-    Example,
+    Pair,
+    Rule,
     Steps,
-    example_kind,
-    examples_of,
+    make_pairs,
+    make_steps,
     read_examples,
+    read_rollouts,
     replayed,
     split_by_prompt,
-    write_pairs,
+    write_examples,
 )
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
-from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_json
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 
 _FORMAT = 1
 MANIFEST = "manifest.json"
-
-PartResults = dict[str, Any]
-"""Results of a finished part, as plain JSON."""
 
 
 @dataclass
@@ -58,7 +54,7 @@ class RoundRecord:
     overrides: list[str]
     git_revision: str | None
     versions: dict[str, str]
-    parts: dict[str, PartResults] = field(default_factory=dict)
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass
@@ -72,12 +68,6 @@ class IterateManifest(Document):
     def write(self, folder: Path) -> None:
         """Replace the file."""
         write_whole(folder / MANIFEST, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
-
-    def record(self, number: int, new: Callable[[], RoundRecord]) -> RoundRecord:
-        """Return the record of a round; ``new`` makes it when the round begins."""
-        if len(self.rounds) < number:
-            self.rounds.append(new())
-        return self.rounds[number - 1]
 
     def finished(self, number: int, part: str) -> bool:
         """Whether this part of this round is done."""
@@ -98,19 +88,19 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
         return IterateManifest(settings)
     try:
         manifest = read_json(file, IterateManifest)
+        if manifest.format != _FORMAT:
+            raise DocumentError(f"it has format {manifest.format}, this version reads {_FORMAT}")
     except DocumentError as error:
         raise IterateError(
             f"{file} is not a manifest ({error}). It was left in place; type folder=<a new folder>"
         ) from error
-    if manifest.format != _FORMAT:
-        raise IterateError(
-            f"{file} has format {manifest.format}, this version reads {_FORMAT}; type folder=<a new folder>"
-        )
     before, now = (
         {key: value for key, value in leaves(each) if value != {}} for each in (manifest.settings, settings)
     )
-    for key in {**before, **now}:
-        if before.get(key) != now.get(key) and not _may_differ(key, manifest):
+    for key in before | now:
+        of_part = next((part for begin, part in _OF_PARTS.items() if key.startswith(begin)), None)
+        is_unread = of_part is not None and all(of_part not in each.parts for each in manifest.rounds)
+        if before.get(key) != now.get(key) and key != "rounds" and not is_unread:
             raise IterateError(
                 f"{file} was begun with another {key}: {before.get(key)!r} there, {now.get(key)!r} now. "
                 f"Type folder=<a new folder>, or the old value"
@@ -127,25 +117,12 @@ _OF_PARTS = {
 """Beginnings of settings → the only part that reads them."""
 
 
-def _may_differ(key: str, manifest: IterateManifest) -> bool:
-    parts = (part for begin, part in _OF_PARTS.items() if key.startswith(begin))
-    unread = (all(part not in each.parts for each in manifest.rounds) for part in parts)
-    return key == "rounds" or any(unread)
-
-
 @dataclass(frozen=True)
 class RoundContext:
-    """Arguments of a part beside its round.
-
-    Attributes:
-        config: verl's configuration of round 1, composed.
-        rule: the function that ``reward_model.label`` or ``.step_label`` names.
-        on_step: called with the number of the last finished training step.
-    """
+    """verl's configuration of round 1, composed, and the function that labels responses."""
 
     config: DictConfig
-    rule: Callable[..., object]
-    on_step: Callable[[int], None]
+    rule: Rule
 
     @property
     def first_policy(self) -> str:
@@ -153,136 +130,132 @@ class RoundContext:
         return str(self.config.actor_rollout_ref.model.path)
 
 
-_Part = Callable[[Round, RoundContext], PartResults]
+Part = Callable[[Round, RoundContext], dict[str, Any]]
 
 
-def train_policy(this: Round, context: RoundContext) -> PartResults:
+def train_policy(this: Round, _context: RoundContext) -> dict[str, Any]:
     """Run verl's trainer for M steps from the policy of the round before, which is also the reference."""
     run = this.run()
     if not run.is_finished():
-        run.go(lambda metrics: context.on_step(max(metrics, default=0)))
+        run.go()
     metrics = run.metrics()
+    before, after = (
+        {name: value for name, value in sorted(metrics.get(step, {}).items()) if name.startswith("val-core/")}
+        for step in (0, run.steps)
+    )
+    first, last = (metrics.get(step, {}).get("critic/score/mean") for step in (1, run.steps))
     return {
         "steps": run.steps,
-        "validation_before": _validation(metrics, 0),
-        "validation_after": _validation(metrics, run.steps),
-        "score_first_step": metrics.get(1, {}).get("critic/score/mean"),
-        "score_last_step": metrics.get(run.steps, {}).get("critic/score/mean"),
+        "validation_before": before,
+        "validation_after": after,
+        "score_first_step": first,
+        "score_last_step": last,
     }
 
 
-def merge_policy(this: Round, _context: RoundContext) -> PartResults:
+def merge_policy(this: Round, _context: RoundContext) -> dict[str, Any]:
     """Convert the last checkpoint to a Hugging Face folder with verl's merger."""
-    _appear(
-        this.model,
-        lambda target: _run_module(
-            "verl.model_merger",
-            [
-                *("merge", "--backend", "fsdp"),
-                *("--local_dir", str(this.run().last_checkpoint / "actor"), "--target_dir", str(target)),
-            ],
-            this.folder / "merge.log",
-        ),
-    )
+    if not this.model.exists():
+        with appearing(this.model) as target:
+            checkpoint = str(this.run().last_checkpoint / "actor")
+            words = ["merge", "--backend", "fsdp", "--local_dir", checkpoint, "--target_dir", str(target)]
+            _run_module("verl.model_merger", words, this.folder / "merge.log")
     return {}
 
 
-def _measure_policy(this: Round, context: RoundContext) -> PartResults:
+def measure_policy(this: Round, context: RoundContext) -> dict[str, Any]:
     """Measure the KL to the first policy, in nats per response."""
-    settings = this.settings.measure
+    from verl.utils.config import omega_conf_to_dataclass
+
+    from grpo_verl_ext.verl_plugin.measure.data import first_rows
+
+    settings, config = this.settings.measure, context.config
     if settings.prompts == 0:
         return {"kl_to_first": None}
+    files, model = config.data.val_files, omega_conf_to_dataclass(config.actor_rollout_ref.model)
+    rows = first_rows(files, settings.prompts, model.tokenizer, config)
+    chats = [list(map(dict, row["raw_prompt"])) for row in rows]
+    if not chats:
+        raise IterateError(f"data.val_files={files} has no row to measure the policy on")
     result = this.folder / "divergence.json"
-    job = kl_to_initial.DivergenceJob(
-        policy=str(this.model),
-        first=context.first_policy,
-        chats=_chats(context.config, settings.prompts),
-        batch_size=settings.batch_size,
-        temperature=1.0,
-        max_response_tokens=int(context.config.data.max_response_length),
-        template=dict(context.config.data.get("apply_chat_template_kwargs") or {}),
-        seed=this.seed,
-        result=str(result),
-    )
-    _run_job(kl_to_initial.__name__, job, this.folder / "divergence_job")
-    measured: PartResults = json.loads(result.read_text())
-    return measured
+    job = {
+        "policy": str(this.model),
+        "first": context.first_policy,
+        "chats": chats,
+        "batch_size": settings.batch_size,
+        "max_response_tokens": int(config.data.max_response_length),
+        "template": dict(config.data.get("apply_chat_template_kwargs") or {}),
+        "seed": this.seed,
+        "result": str(result),
+    }
+    _run_job(kl_to_first.__name__, job, this.folder / "divergence_job")
+    return dict(json.loads(result.read_text()))
 
 
-def collect_pairs(this: Round, context: RoundContext) -> PartResults:
+def collect_pairs(this: Round, context: RoundContext) -> dict[str, Any]:
     """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds.
 
     ``replay_from`` counts as an earlier round. With ``step_label`` a "pair" is the labelled steps of one
     response.
     """
-    pairs, responses, missing = examples_of(this, context.rule)
-    train, held_out = _split(this, pairs)
-    kind = example_kind(this.settings.reward_model)
+    reward = this.settings.reward_model
+    kind, make = (Pair, make_pairs) if reward.step_label is None else (Steps, make_steps)
+    responses, missing = read_rollouts(this.rollouts, this.settings.policy.steps)
+    pairs = make(responses, context.rule, per_prompt=reward.pairs_per_prompt, seed=this.seed)
     earlier = [pair for file in this.replayable for pair in read_examples(file, kind)]
-    # Another run has held out other prompts.
-    history, _ = _split(this, earlier)
-    replay = replayed(len(train), history, share=this.settings.reward_model.replay, seed=this.seed)
-    write_pairs(this.training_pairs, train)
-    write_pairs(this.held_out_pairs, held_out)
-    write_pairs(this.mixture, [*train, *replay])
+    # The run's seed, not the round's: a held-out prompt is held out in every round, also of another run's.
+    (train, held_out), (history, _) = (
+        split_by_prompt(each, held_out=reward.held_out, seed=this.settings.seed) for each in (pairs, earlier)
+    )
+    replay = replayed(len(train), history, share=reward.replay, seed=this.seed)
+    write_examples(this.training_pairs, train)
+    write_examples(this.held_out_pairs, held_out)
+    write_examples(this.mixture, [*train, *replay])
     return {
-        "responses": responses,
-        "steps_without_rollouts": missing,
-        "pairs": len(train),
-        "replayed": len(replay),
-        "held_out": len(held_out),
+        **{"responses": len(responses), "steps_without_rollouts": missing},
+        **{"pairs": len(train), "replayed": len(replay), "held_out": len(held_out)},
     }
 
 
-def _split(this: Round, pairs: Sequence[Example]) -> tuple[list[Example], list[Example]]:
-    # The run's seed, not the round's: a held-out prompt is held out in every round.
-    return split_by_prompt(pairs, held_out=this.settings.reward_model.held_out, seed=this.settings.seed)
-
-
-def _train_reward_model(this: Round, context: RoundContext) -> PartResults:
+def train_reward_model(this: Round, context: RoundContext) -> dict[str, Any]:
     """Train the reward model of the round before with TRL's RewardTrainer, or PRMTrainer for steps."""
-    kind = example_kind(this.settings.reward_model)
-    if not read_examples(this.mixture, kind):
+    reward, model = this.settings.reward_model, this.own_reward_model
+    if this.mixture.stat().st_size == 0:
         return {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
-
-    def train(target: Path) -> None:
-        job = reward_training.RewardJob(
-            start=this.before.reward_model or context.first_policy,
-            train=str(this.mixture),
-            held_out=str(this.held_out_pairs),
-            target=str(target),
-            seed=this.seed,
-            trainer=dict(this.settings.reward_model.trainer),
-            steps=kind is Steps,
-        )
-        launcher = this.settings.reward_model.launcher
-        _run_job(reward_training.__name__, job, this.folder / "reward_training", launcher=launcher)
-
-    _appear(this.own_reward_model, train)
-    results: PartResults = json.loads((this.own_reward_model / reward_training.RESULTS).read_text())
-    return results
+    if not model.exists():
+        with appearing(model) as target:
+            job = {
+                "start": this.before.reward_model or context.first_policy,
+                "train": str(this.mixture),
+                "held_out": str(this.held_out_pairs),
+                "target": str(target),
+                "seed": this.seed,
+                "trainer": reward.trainer,
+                "steps": reward.step_label is not None,
+            }
+            _run_job(reward_training.__name__, job, this.folder / "reward_training", reward.launcher)
+    return dict(json.loads((model / reward_training.RESULTS).read_text()))
 
 
-ROUND_PARTS: dict[str, _Part] = {
-    "policy": train_policy,
-    "model": merge_policy,
-    "measure": _measure_policy,
-    "pairs": collect_pairs,
-    "reward_model": _train_reward_model,
+PARTS: dict[str, tuple[str, Part]] = {
+    "policy": ("verl trains the policy", train_policy),
+    "model": ("verl's merger makes a Hugging Face folder of it", merge_policy),
+    "measure": ("KL to the first policy", measure_policy),
+    "pairs": ("pairs from the rollouts, and a replay of earlier rounds", collect_pairs),
+    "reward_model": ("TRL trains the reward model", train_reward_model),
 }
-
-
-_Show = Callable[[Round, str], AbstractContextManager[None]]
-"""Shows that a part runs, until it is finished and in the manifest."""
 
 
 def run_rounds(
     settings: IterateSettings,
     context: RoundContext,
-    show: _Show,
-    parts: Mapping[str, _Part] = ROUND_PARTS,
+    say: Callable[[Round, str], None],
+    parts: Mapping[str, tuple[str, Part]] = PARTS,
 ) -> IterateManifest:
     """Run all parts of all rounds that are not done yet, and return the manifest.
+
+    Args:
+        say: called before each part.
 
     Raises:
         IterateError: the folder belongs to other settings, or another process works in it.
@@ -290,68 +263,32 @@ def run_rounds(
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder, IterateError):
-        manifest = read_manifest(folder, settings.as_dict())
+        manifest = read_manifest(folder, asdict(settings))
         for number in range(1, settings.rounds + 1):
-            this = Round(settings, number)
+            this, now = Round(settings, number), (git_revision(), versions())
             this.folder.mkdir(exist_ok=True)
-            record = manifest.record(number, partial(_new_record, this))
+            if len(manifest.rounds) < number:
+                manifest.rounds.append(RoundRecord(number, this.seed, this.overrides(), *now))
+            record = manifest.rounds[number - 1]
             manifest.write(folder)  # the settings of a round that is killed are known when it is resumed
-            for name, part in parts.items():
+            for name, (title, part) in parts.items():
                 if name not in record.parts:
-                    with show(this, name):
-                        record.parts[name] = part(this, context) | _made_with_other_code(record)
-                        manifest.write(folder)
+                    say(this, title)
+                    of_others = {
+                        key: value
+                        for key, value in zip(("git_revision", "versions"), now, strict=True)
+                        if value != getattr(record, key)
+                    }
+                    record.parts[name] = part(this, context) | of_others
+                    manifest.write(folder)
     return manifest
 
 
-def _made_with_other_code(record: RoundRecord) -> PartResults:
-    """Return commit and versions of a part that was made after an update, where they are not the round's."""
-    now = {"git_revision": git_revision(), "versions": versions()}
-    return {name: value for name, value in now.items() if value != getattr(record, name)}
-
-
-def _new_record(this: Round) -> RoundRecord:
-    return RoundRecord(
-        round=this.number,
-        seed=this.seed,
-        overrides=this.overrides(),
-        git_revision=git_revision(),
-        versions=versions(),
-    )
-
-
-def _validation(metrics: Metrics, step: int) -> dict[str, float]:
-    return {
-        name: value for name, value in sorted(metrics.get(step, {}).items()) if name.startswith("val-core/")
-    }
-
-
-def _chats(config: DictConfig, count: int) -> list[list[dict[str, str]]]:
-    from verl.utils.config import omega_conf_to_dataclass
-
-    from grpo_verl_ext.verl_plugin.measure.data import first_rows
-
-    model, files = omega_conf_to_dataclass(config.actor_rollout_ref.model), config.data.val_files
-    chats = [list(map(dict, row["raw_prompt"])) for row in first_rows(files, count, model.tokenizer, config)]
-    if not chats:
-        raise IterateError(f"data.val_files={files} has no row to measure the policy on")
-    return chats
-
-
-def _appear(target: Path, make: Callable[[Path], None]) -> None:
-    """Make a folder that appears complete or not at all; an existing one was finished before a kill."""
-    if not target.exists():
-        with appearing(target) as unfinished:
-            make(unfinished)
-
-
-def _run_job(module: str, job: Any, name: Path, *, launcher: Sequence[str] | None = None) -> None:
+def _run_job(module: str, job: dict[str, Any], name: Path, launcher: Sequence[str] | None = None) -> None:
     file = name.with_suffix(".json")
-    write_whole(file, json.dumps(asdict(job), indent=2) + "\n")
-    _run_module(module, [str(file)], name.with_suffix(".log"), launcher=launcher)
+    write_whole(file, json.dumps(job, indent=2) + "\n")
+    _run_module(module, [str(file)], name.with_suffix(".log"), launcher)
 
 
-def _run_module(
-    module: str, arguments: Sequence[str], log: Path, *, launcher: Sequence[str] | None = None
-) -> None:
-    run_logged([*(launcher or (sys.executable, "-m")), module, *arguments], log, environment=os.environ)
+def _run_module(module: str, words: Sequence[str], log: Path, launcher: Sequence[str] | None = None) -> None:
+    run_logged([*(launcher or (sys.executable, "-m")), module, *words], log, environment=os.environ)

@@ -1,16 +1,20 @@
-"""Settings of ``grpo-verl-ext iterate``, and the seed, folders and overrides of each round."""
+"""Settings of ``grpo-verl-ext iterate``, and the seed, files and command line of each round."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from grpo_verl_ext.runs.verl_run import VerlRun, hydra_value
 from grpo_verl_ext.utils.documents import Document, read_yaml
+from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.utils.options import Count
 
-_SERVED = ("embedded", "server")
+_Natural = Annotated[int, Field(ge=0)]
 
 
 class IterateError(ValueError):
@@ -19,56 +23,43 @@ class IterateError(ValueError):
 
 @dataclass
 class PolicySettings:
-    """Settings of the policy's training by verl's trainer.
-
-    Attributes:
-        overrides: verl's command line: presets, data, the first policy (``actor_rollout_ref.model.path``), …
-        steps: M, training steps per round.
-        save_freq: steps between checkpoints; a killed round resumes from the last one.
-    """
+    """verl's command line with the first policy, M steps per round, and steps between checkpoints."""
 
     overrides: list[str]
-    steps: int
-    save_freq: int = 4
+    steps: Count
+    save_freq: Count = 4
 
 
 @dataclass
 class RewardModelSettings:
-    """Settings of the reward model, which TRL trains on pairs and the policy's training uses.
+    """Settings of the reward model, which TRL trains and the policy's training uses.
 
     Attributes:
         start: folder or hub name of a reward model for round 1. None: the first policy with a new head is
-            trained after round 1 and used from round 2 on; round 1 has only the rules.
+            trained after round 1 and used from round 2 on.
         weight: its factor in the reward; 0 trains the reward model without using it.
-        rule_weight: factor of the reward function's score in rounds that use a reward model; in round 1
-            without ``start`` it is 1. With 0, ``start`` is needed.
-        served: ``embedded``: in verl's reward processes, on CPU. ``server``: verl's reward-model server.
+        rule_weight: factor of the reward function's score in rounds that use a reward model.
         label: dotted name of the rule ``(solution_str, ground_truth) → number`` that says which response of a
             prompt is better.
-        step_label: instead of ``label``, a reward function in verl's form that returns ``step_rewards`` and
-            ``step_ends``: the model becomes a classifier of steps, and a step counts as right if its reward
-            is above 0. The function gets the prompt's text as ``extra_info["prompt"]``.
-        pairs_per_prompt: largest number of pairs from the responses to a prompt in one step; with
-            ``step_label`` of responses.
-        held_out: share of prompts whose pairs only measure the reward model and never train it.
-        replay: share of the training pairs that come from all earlier rounds; Algorithm 1: 10 % historical
-            data.
-        replay_from: ``pairs.jsonl`` of another run, such as the one that trained ``start``; its pairs count
-            as those of an earlier round, except those of prompts that are held out here.
-        launcher: starts the training module; None: ``python -m``. With several GPUs: [accelerate, launch,
-            -m].
+        step_label: instead, a reward function that returns ``step_rewards`` and ``step_ends``: the model
+            becomes a classifier of steps, which are right with a reward above 0. The function gets the
+            prompt's text as ``extra_info["prompt"]``.
+        pairs_per_prompt: largest number of pairs, or of responses cut into steps, per prompt and step.
+        held_out: share of prompts that only measure the reward model and never train it.
+        replay: share of the training pairs that come from all earlier rounds; Algorithm 1: 10 %.
+        replay_from: ``pairs.jsonl`` of another run, which counts as an earlier round.
+        launcher: starts the training module, such as [accelerate, launch, -m]; None: ``python -m``.
         trainer: fields of TRL's ``RewardConfig``; with ``step_label`` of its ``PRMConfig``.
     """
 
     start: str | None = None
     weight: float = 1.0
     rule_weight: float = 1.0
-    served: str = "embedded"
     label: str | None = None
     step_label: str | None = None
-    pairs_per_prompt: int = 4
-    held_out: float = 0.1
-    replay: float = 0.1
+    pairs_per_prompt: Count = 4
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    replay: Annotated[float, Field(ge=0, lt=1)] = 0.1
     replay_from: str | None = None
     launcher: list[str] | None = None
     trainer: dict[str, Any] = field(default_factory=dict)
@@ -76,34 +67,22 @@ class RewardModelSettings:
 
 @dataclass
 class MeasureSettings:
-    """Settings of the measurement after each round, in addition to verl's validation.
+    """Rows of ``data.val_files``, from the first, for the KL to the first policy; 0: not measured."""
 
-    Attributes:
-        prompts: rows of ``data.val_files``, from the first, for the KL to the first policy; 0: not measured.
-    """
-
-    prompts: int = 256
-    batch_size: int = 64
+    prompts: _Natural = 256
+    batch_size: Count = 64
 
 
 @dataclass(kw_only=True)
 class IterateSettings(Document):
-    """All settings of ``grpo-verl-ext iterate``.
-
-    Attributes:
-        folder: path for everything that is written.
-    """
+    """All settings of ``grpo-verl-ext iterate``; ``folder`` gets everything that is written."""
 
     folder: str
-    rounds: int
-    seed: int = 1
+    rounds: Count
+    seed: _Natural = 1
     policy: PolicySettings
     reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
     measure: MeasureSettings = field(default_factory=MeasureSettings)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the settings as plain values, for the manifest."""
-        return asdict(self)
 
 
 def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
@@ -113,136 +92,45 @@ def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
         IterateError: no such file, not YAML, an unknown key, a missing or a wrong value.
     """
     settings = read_yaml(file, IterateSettings, IterateError, overrides)
-    _check_values(settings)
+    reward = settings.reward_model
+    key, weight = "reward_model", reward.rule_weight
+    if (reward.label is None) == (reward.step_label is None):
+        raise IterateError(f"{key}: valid is either label or step_label. Type: {key}.label=<value>")
+    if reward.weight == 0 and weight != 1:
+        raise IterateError(f"{key}.rule_weight is {weight}, and weight 0. Type: {key}.rule_weight=1.0")
+    if weight == 0 and reward.start is None:
+        raise IterateError(f"{key}.rule_weight is 0: round 1 has no reward. Type: {key}.start=<folder>")
+    if reward.replay == 0 and reward.replay_from is not None:
+        raise IterateError(f"{key}.replay is 0: replay_from is not read. Type: {key}.replay=0.1")
     return settings
 
 
-def _check_values(settings: IterateSettings) -> None:
-    policy, reward, measure = settings.policy, settings.reward_model, settings.measure
-    for key, number, least in (
-        ("rounds", settings.rounds, 1),
-        ("seed", settings.seed, 0),
-        ("policy.steps", policy.steps, 1),
-        ("policy.save_freq", policy.save_freq, 1),
-        ("reward_model.pairs_per_prompt", reward.pairs_per_prompt, 1),
-        ("measure.prompts", measure.prompts, 0),
-        ("measure.batch_size", measure.batch_size, 1),
-    ):
-        if number < least:
-            raise IterateError(f"{key} is {number}; valid is an integer ≥ {least}. Type: {key}={least}")
-    for key, share, typical in (
-        ("reward_model.held_out", reward.held_out, 0.1),
-        ("reward_model.replay", reward.replay, 0.1),
-    ):
-        if not 0 <= share < 1:
-            raise IterateError(f"{key} is {share}; valid is 0 ≤ share < 1. Type: {key}={typical}")
-    if reward.held_out == 0:
-        raise IterateError(
-            "reward_model.held_out is 0.0, and nothing would measure the reward model; valid is "
-            "0 < share < 1. Type: reward_model.held_out=0.1"
-        )
-    if reward.served not in _SERVED:
-        raise IterateError(
-            f"reward_model.served is {reward.served!r}; valid are {', '.join(_SERVED)}. "
-            f"Type: reward_model.served=embedded"
-        )
-    _check_label(reward)
-    if reward.weight == 0 and reward.rule_weight != 1:
-        raise IterateError(
-            f"reward_model.rule_weight is {reward.rule_weight}, but reward_model.weight is 0.0: no round "
-            "uses a reward model, beside which it would count. Type: reward_model.rule_weight=1.0"
-        )
-    if reward.rule_weight == 0 and reward.start is None:
-        raise IterateError(
-            "reward_model.rule_weight is 0.0 and reward_model.start is not given, so round 1 would have no "
-            "reward. Type: reward_model.start=<folder of a reward model>, or reward_model.rule_weight=1.0"
-        )
-
-
-def _check_label(reward: RewardModelSettings) -> None:
-    if reward.label is None and reward.step_label is None:
-        raise IterateError(
-            "reward_model.label is not given, and has no default. Type: reward_model.label=<value>, or for a "
-            "classifier of steps reward_model.step_label=<value>"
-        )
-    if reward.step_label is None:
-        return
-    if reward.label is not None:
-        raise IterateError(
-            f"reward_model.step_label is {reward.step_label!r}, but reward_model.label is {reward.label!r}; "
-            "valid is one of them. Type: reward_model.label=null"
-        )
-    if reward.served == "server":
-        raise IterateError(
-            "reward_model.served is 'server', but verl's server gives no scores of steps; with "
-            "reward_model.step_label valid is embedded. Type: reward_model.served=embedded"
-        )
-
-
-_SEEDS_PER_RUN = 1000
-"""Below this number of rounds, two runs with different seeds have no seed in common."""
-
-_SECTION = "algorithm.grpo_ext"
-
-
-@dataclass(frozen=True)
 class Round:
-    """Round ``number`` ≥ 1 of a run: its seed, its folders and its command line for verl."""
+    """Round ``number`` ≥ 1 of a run: its seed, its files and its command line for verl.
 
-    settings: IterateSettings
-    number: int
+    Attributes:
+        seed: of the order of prompts, sampling, pairs and the reward model's training; runs of fewer than
+            1000 rounds with different seeds share none.
+        model: the policy after this round, as a Hugging Face folder.
+        own_reward_model: the reward model trained in this round; not there with nothing to train it on.
+        mixture: this round's and the replayed pairs, on which it is trained.
+        replayable: the files of pairs that this round may replay.
+    """
+
+    def __init__(self, settings: IterateSettings, number: int) -> None:
+        self.settings, self.number, self.seed = settings, number, settings.seed * 1000 + number
+        self.folder = Path(settings.folder) / f"round-{number}"
+        self.rollouts, self.model = self.folder / "rollouts", self.folder / "model"
+        self.own_reward_model, self.mixture = self.folder / "reward_model", self.folder / "mixture.jsonl"
+        self.training_pairs, self.held_out_pairs = self.folder / "pairs.jsonl", self.folder / "held_out.jsonl"
+        other = settings.reward_model.replay_from
+        self.replayable = [] if other is None else [Path(other)]
+        self.replayable += [Round(settings, each).training_pairs for each in range(1, number)]
 
     @property
     def before(self) -> Round:
         """The round before this one."""
         return Round(self.settings, self.number - 1)
-
-    @property
-    def seed(self) -> int:
-        """Seed of the order of prompts, sampling, pairs and the reward model's training."""
-        return self.settings.seed * _SEEDS_PER_RUN + self.number
-
-    @property
-    def folder(self) -> Path:
-        """Folder for everything of this round."""
-        return Path(self.settings.folder) / f"round-{self.number}"
-
-    @property
-    def rollouts(self) -> Path:
-        """Folder of the responses that verl dumps."""
-        return self.folder / "rollouts"
-
-    @property
-    def model(self) -> Path:
-        """The policy after this round, as a Hugging Face folder."""
-        return self.folder / "model"
-
-    @property
-    def training_pairs(self) -> Path:
-        """This round's own training pairs."""
-        return self.folder / "pairs.jsonl"
-
-    @property
-    def replayable(self) -> list[Path]:
-        """The files of training pairs that this round may replay."""
-        before = self.settings.reward_model.replay_from
-        earlier = [Round(self.settings, number).training_pairs for number in range(1, self.number)]
-        return [*([] if before is None else [Path(before)]), *earlier]
-
-    @property
-    def mixture(self) -> Path:
-        """This round's and the replayed pairs, on which the reward model is trained."""
-        return self.folder / "mixture.jsonl"
-
-    @property
-    def held_out_pairs(self) -> Path:
-        """This round's pairs that are never used for training."""
-        return self.folder / "held_out.jsonl"
-
-    @property
-    def own_reward_model(self) -> Path:
-        """The reward model trained in this round; not there if there was nothing to train it on."""
-        return self.folder / "reward_model"
 
     @property
     def reward_model(self) -> str | None:
@@ -254,10 +142,8 @@ class Round:
 
     def overrides(self) -> list[str]:
         """Return verl's command line: the user's, then policy and reward model of the round before."""
-        # The reference is loaded from the same folder: each round begins with π_ref = π_θ.
-        later = self.number > 1
-        policy = [f"actor_rollout_ref.model.path={hydra_value(self.before.model.resolve())}"] if later else []
-        return [
+        before, reward = self.before, self.settings.reward_model
+        words = [
             f"trainer.save_freq={self.settings.policy.save_freq}",
             f"trainer.test_freq={self.settings.policy.steps}",
             "trainer.max_actor_ckpt_to_keep=1",
@@ -265,27 +151,22 @@ class Round:
             f"trainer.rollout_data_dir={hydra_value(self.rollouts.resolve())}",
             f"data.seed={self.seed}",
             f"++actor_rollout_ref.rollout.seed={self.seed}",
-            *policy,
-            *self._reward_overrides(),
         ]
+        if self.number > 1:
+            # The reference is loaded from the same folder: each round begins with π_ref = π_θ.
+            words.append(f"actor_rollout_ref.model.path={hydra_value(before.model.resolve())}")
+        if (asked := before.reward_model) is not None and reward.weight != 0:
+            is_folder = asked != reward.start or Path(asked).exists()
+            section = f"++{SECTION}.{'reward_model' if reward.step_label is None else 'step_reward_model'}"
+            words += [
+                "reward.reward_manager.name=rule_and_model",
+                f"{section}.weight={reward.weight}",
+                f"{section}.rule_weight={reward.rule_weight}",
+                f"{section}.path={hydra_value(Path(asked).resolve() if is_folder else asked)}",
+            ]
+        return words
 
     def run(self) -> VerlRun:
         """Return the policy's training."""
         tracked_as = (self.folder.resolve().parent.name, self.folder.name)
         return VerlRun(self.folder / "policy", self.overrides(), self.settings.policy.steps, tracked_as)
-
-    def _reward_overrides(self) -> list[str]:
-        asked, reward = self.before.reward_model, self.settings.reward_model
-        if asked is None or reward.weight == 0:
-            return []
-        own = self.number > 1 and asked != self.settings.reward_model.start
-        path = hydra_value(Path(asked).resolve() if own or Path(asked).exists() else asked)
-        section = f"{_SECTION}.{'reward_model' if reward.step_label is None else 'step_reward_model'}"
-        weights = [
-            "reward.reward_manager.name=rule_and_model",
-            f"++{section}.weight={reward.weight}",
-            f"++{section}.rule_weight={reward.rule_weight}",
-        ]
-        if reward.served == "server":
-            return [*weights, "reward.reward_model.enable=true", f"reward.reward_model.model_path={path}"]
-        return [*weights, f"++{section}.path={path}"]

@@ -350,6 +350,8 @@ def _message(wrong: ErrorDetails, kind: type) -> str:
     if wrong["type"] in _UNKNOWN:
         known = ", ".join(_path((*within, each)) for each in _written_hints(_hint_at(kind, within)))
         return f"{key}={value!r} is not known; valid are {known}. Remove the line"
+    if wrong["type"].startswith(("greater_than", "less_than")):
+        return f"{key} is {value}: {wrong['msg']}. Type: {key}=<value>"
     return _wrong_type(key, value, _hint_at(kind, location))
 
 

@@ -4,6 +4,7 @@ Folders of grids and rounds, of several files, are in test_fuzz_state.py.
 """
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -173,7 +174,7 @@ def test_settings_of_rounds(file: Path, content: bytes, overrides: list[str]) ->
         assert str(error)
     else:
         assert type(settings) is IterateSettings
-        json.dumps(settings.as_dict())
+        json.dumps(asdict(settings))
 
 
 def left_in_place(file: Path, content: bytes, error: Exception) -> None:

@@ -233,10 +233,9 @@ class Rounds(RuleBasedStateMachine):
         number = len({number for number, _ in self.done}) or 1
         if (number, part) in self.done:
             number += 1
-        record = manifest.record(
-            number, lambda: RoundRecord(number, 1, ["+algo=grpo"], None, {"python": "3"})
-        )
-        record.parts[part] = results
+        if len(manifest.rounds) < number:
+            manifest.rounds.append(RoundRecord(number, 1, ["+algo=grpo"], None, {"python": "3"}))
+        manifest.rounds[number - 1].parts[part] = results
         manifest.write(self.folder)
         self.done[number, part] = results
 

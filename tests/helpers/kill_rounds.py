@@ -8,14 +8,13 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.iterate.rounds import ROUND_PARTS, PartResults, RoundContext, run_rounds
+from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, run_rounds
 from grpo_verl_ext.iterate.settings import (
     IterateSettings,
     MeasureSettings,
@@ -30,7 +29,7 @@ ENDS = {1: "!?", 2: RIGHT + "?.,;"}
 """How responses end, by round."""
 
 
-def train_policy(this: Round, context: RoundContext) -> PartResults:
+def train_policy(this: Round, context: RoundContext) -> dict[str, Any]:
     """A file of rollouts a step; steps that are there are not made again, as after a checkpoint.
 
     The policy of each round errs in a way of its own.
@@ -53,11 +52,10 @@ def train_policy(this: Round, context: RoundContext) -> PartResults:
                 for word in ("".join(rng.choices("abcdef", k=4)) for _ in range(64))
             ]
             write_whole(file, "".join(json.dumps(row) + "\n" for row in rows))
-        context.on_step(step)
     return {"steps": step}
 
 
-def merge_policy(this: Round, context: RoundContext) -> PartResults:
+def merge_policy(this: Round, context: RoundContext) -> dict[str, Any]:
     """The policy does not change."""
     if not this.model.exists():
         with appearing(this.model) as unfinished:
@@ -66,10 +64,8 @@ def merge_policy(this: Round, context: RoundContext) -> PartResults:
     return {}
 
 
-@contextmanager
-def say(this: Round, part: str) -> Iterator[None]:
+def say(this: Round, part: str) -> None:
     print(this.number, part, flush=True)
-    yield
 
 
 def settings(folder: str) -> IterateSettings:
@@ -96,5 +92,9 @@ def main(folder: str, policy: str) -> None:
             "data": {"val_files": str(data), "prompt_key": "prompt", "max_response_length": 4},
         }
     )
-    context = RoundContext(config, lambda response, truth: response[-1] in RIGHT, lambda step: None)
-    run_rounds(settings(folder), context, say, ROUND_PARTS | {"policy": train_policy, "model": merge_policy})
+    context = RoundContext(config, lambda response, truth: response[-1] in RIGHT)
+    parts = {name: part for name, (_, part) in PARTS.items()} | {
+        "policy": train_policy,
+        "model": merge_policy,
+    }
+    run_rounds(settings(folder), context, say, {name: (name, part) for name, part in parts.items()})

@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two nodes with eight accelerators for the policy and one for the reward model."""
-    sizes = {"N_GPUS": "8", "N_REWARD_GPUS": "1", "N_NODES": "2"}
+    """Two nodes with eight accelerators each."""
+    sizes = {"N_GPUS": "8", "N_NODES": "2"}
     for name, value in {"MODEL": "org/model", "DATA": "/data", **sizes}.items():
         monkeypatch.setenv(name, value)

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from grpo_verl_ext.iterate.examples import Pair, write_pairs
+from grpo_verl_ext.iterate.examples import Pair, write_examples
 from grpo_verl_ext.tasks.chain_sum.problems import split_of
 from grpo_verl_ext.tasks.folders import PreparedFolderError, read_parquet
 
@@ -51,7 +51,7 @@ def test_the_auc_is_over_all_prompts(
     held_out = tmp_path / "held_out.jsonl"
     # right 3 and 1, wrong 2 and 0: of the four pairs only (1, 2) is in the wrong order. The second pair comes
     # twice and counts once
-    write_pairs(held_out, [Pair("a", "3", "2"), Pair("b", "1", "0"), Pair("b", "1", "0")])
+    write_examples(held_out, [Pair("a", "3", "2"), Pair("b", "1", "0"), Pair("b", "1", "0")])
     assert summary.auc(tmp_path, held_out) == pytest.approx(3 / 4)
 
 

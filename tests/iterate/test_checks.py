@@ -6,14 +6,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.checks import (
-    check_replayed,
     check_trainer,
     checked_rule,
     compose_rounds,
     the_rule,
-    the_step_rule,
 )
-from grpo_verl_ext.iterate.examples import Pair, write_pairs
+from grpo_verl_ext.iterate.examples import Pair, write_examples
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -51,7 +49,7 @@ def test_the_example_for_gpus_composes_in_every_round() -> None:
     config = compose_rounds(example)
     assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 2)
     assert config.reward.reward_manager.name == "naive", "round 1 has no reward model yet"
-    assert the_rule(example)("#### 4", "4") == 1.0
+    assert the_rule(example.reward_model)("#### 4", "4") == 1.0
 
 
 def test_the_examples_of_right_answers_compose_and_fit_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +58,7 @@ def test_the_examples_of_right_answers_compose_and_fit_each_other(monkeypatch: p
     start = read_settings(examples / "iterate_answers_start.yaml", ["seed=3"])
     rounds = read_settings(examples / "iterate_answers.yaml", ["seed=103"])
     assert rounds.reward_model.start == f"{start.folder}/round-1/reward_model"
-    assert the_rule(start) is the_rule(rounds) is correctness
+    assert the_rule(start.reward_model) is the_rule(rounds.reward_model) is correctness
     one = read_settings(examples / "iterate_answers.yaml", ["rounds=1", "policy.steps=16"])
     assert one.policy.steps == rounds.rounds * rounds.policy.steps, "as many samples"
 
@@ -81,17 +79,6 @@ def test_what_the_driver_would_refuse(tmp_path: Path) -> None:
     wrong = settings(tmp_path, "+platform=cpu", "actor_rollout_ref.rollout.n=1")
     with pytest.raises(IterateError, match=r"policy\.overrides: group-size is tested with .*n ≥ 2; it is 1"):
         checked_rule(wrong, compose_rounds(wrong))
-
-
-def test_what_would_fail_in_the_second_round_only(tmp_path: Path) -> None:
-    served = settings(tmp_path, "reward.reward_model.rollout.name=vllm", served="server")
-    with pytest.raises(IterateError, match=r"verl then asks the reward model itself"):
-        compose_rounds(served)
-    rules = "reward.custom_reward_function.path=pkg://verl.utils.reward_score"
-    with pytest.raises(IterateError, match=r"enable_resource_pool is false"):
-        compose_rounds(settings(tmp_path, "reward.reward_model.rollout.name=vllm", rules, served="server"))
-    apart = "reward.reward_model.enable_resource_pool=true"
-    compose_rounds(settings(tmp_path, "reward.reward_model.rollout.name=vllm", rules, apart, served="server"))
 
 
 def test_a_manager_that_a_round_with_a_reward_model_would_replace(tmp_path: Path) -> None:
@@ -117,9 +104,11 @@ def test_a_policy_that_is_not_merged_into_a_model(tmp_path: Path, overrides: lis
 
 
 def test_the_rule_is_imported_and_tried(tmp_path: Path) -> None:
-    assert the_rule(settings(tmp_path)) is correctness
+    assert the_rule(settings(tmp_path).reward_model) is correctness
     assert (
-        the_rule(settings(tmp_path, label="verl.utils.reward_score.gsm8k.compute_score"))("#### 4", "4")
+        the_rule(settings(tmp_path, label="verl.utils.reward_score.gsm8k.compute_score").reward_model)(
+            "#### 4", "4"
+        )
         == 1.0
     )
 
@@ -129,36 +118,29 @@ def test_the_rule_is_imported_and_tried(tmp_path: Path) -> None:
 )
 def test_what_is_no_rule_is_named(tmp_path: Path, label: str) -> None:
     with pytest.raises(IterateError, match=rf"reward_model\.label is '{label}', which cannot be asked"):
-        the_rule(settings(tmp_path, label=label))
+        the_rule(settings(tmp_path, label=label).reward_model)
 
 
 def test_a_field_that_trl_does_not_know(tmp_path: Path) -> None:
     with pytest.raises(
         IterateError, match=r"reward_model\.trainer\.learning_rat is not a field of TRL's RewardConfig"
     ):
-        check_trainer(settings(tmp_path, trainer={"learning_rat": 1}))
+        check_trainer(settings(tmp_path, trainer={"learning_rat": 1}).reward_model)
 
 
 def test_no_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(IterateError, match=r"Type: pip install '\.\[iterate\]'"):
-        check_trainer(settings(tmp_path))
+        check_trainer(settings(tmp_path).reward_model)
 
 
 def test_pairs_to_replay_that_are_not_there_or_not_pairs(tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
-    of_pairs = settings(tmp_path, replay_from=str(file))
-    with pytest.raises(IterateError, match=rf"reward_model\.replay_from is '{file}', and there is no such"):
-        checked_rule(of_pairs, OmegaConf.create())
-    write_pairs(file, [Pair("1+1=?", "2", "3")])
-    check_replayed(of_pairs)
+    with pytest.raises(FileNotFoundError, match=str(file)):
+        checked_rule(settings(tmp_path, replay_from=str(file)), OmegaConf.create())
+    write_examples(file, [Pair("1+1=?", "2", "3")])
     with pytest.raises(IterateError, match=rf"{file}, line 1, is not a steps"):
-        check_replayed(of_steps(tmp_path, replay_from=str(file)))
-
-
-def test_pairs_to_replay_of_which_none_would_be(tmp_path: Path) -> None:
-    with pytest.raises(IterateError, match=r"reward_model\.replay is 0: none of its pairs would be replayed"):
-        check_replayed(settings(tmp_path, replay_from=str(tmp_path / "pairs.jsonl"), replay=0))
+        checked_rule(of_steps(tmp_path, replay_from=str(file)), OmegaConf.create())
 
 
 STEP_RULE = "grpo_verl_ext.rewards.steps.compute_score"
@@ -168,16 +150,16 @@ def of_steps(folder: Path, *overrides: str, **reward_model: object) -> IterateSe
     return settings(folder, *overrides, label=None, step_label=STEP_RULE, **reward_model)
 
 
-def test_the_rule_of_steps_is_imported_and_tried() -> None:
-    assert the_step_rule(STEP_RULE) is compute_score
+def test_the_rule_of_steps_is_imported_and_tried(tmp_path: Path) -> None:
+    assert the_rule(of_steps(tmp_path).reward_model) is compute_score
     file = Path(__file__).parents[2] / "examples" / "rewards" / "gsm8k_steps.py"
-    assert the_step_rule(f"{file}:compute_score")
+    assert the_rule(RewardModelSettings(step_label=f"{file}:compute_score"))
 
 
 @pytest.mark.parametrize("name", ["no.such.rule", RULE, "os.getcwd"])
 def test_what_gives_no_steps_is_named(name: str) -> None:
     with pytest.raises(IterateError, match=rf"reward_model\.step_label is '{name}', which cannot be asked"):
-        the_step_rule(name)
+        the_rule(RewardModelSettings(step_label=name))
 
 
 def test_steps_that_the_second_round_would_not_read(tmp_path: Path) -> None:
@@ -189,8 +171,8 @@ def test_steps_that_the_second_round_would_not_read(tmp_path: Path) -> None:
 
 
 def test_the_fields_of_the_trainer_of_steps(tmp_path: Path) -> None:
-    check_trainer(of_steps(tmp_path, trainer={"max_completion_length": 9}))
+    check_trainer(of_steps(tmp_path, trainer={"max_completion_length": 9}).reward_model)
     with pytest.raises(IterateError, match=r"trainer\.centre is not a field of TRL's PRMConfig"):
-        check_trainer(of_steps(tmp_path, trainer={"centre": 1}))
+        check_trainer(of_steps(tmp_path, trainer={"centre": 1}).reward_model)
     with pytest.raises(IterateError, match=r"step_separator is '\\n', but the steps end where"):
-        check_trainer(of_steps(tmp_path, trainer={"step_separator": "\n"}))
+        check_trainer(of_steps(tmp_path, trainer={"step_separator": "\n"}).reward_model)

@@ -30,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "helpers" / "fake_verl"))
     monkeypatch.setattr(checks, "compose_rounds", lambda settings: OmegaConf.create({}))
     monkeypatch.setattr(checks, "checked_rule", lambda settings, config: None)
-    policy_alone = {"policy": rounds.train_policy}
+    policy_alone = {"policy": rounds.PARTS["policy"]}
     monkeypatch.setattr(terminal, "run_rounds", lambda *words: rounds.run_rounds(*words, policy_alone))
 
     def run() -> tuple[int, str]:

@@ -10,46 +10,67 @@ from hypothesis import strategies as st
 
 from grpo_verl_ext.iterate.examples import (
     Pair,
-    Sample,
+    label_of,
     make_pairs,
     read_examples,
     read_rollouts,
     replayed,
     split_by_prompt,
-    write_pairs,
+    write_examples,
 )
 from grpo_verl_ext.iterate.settings import IterateError
+from grpo_verl_ext.runs.dumps import Response
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 
 
-def sample(prompt: str, response: str, label: float, step: int = 1) -> Sample:
-    return Sample(prompt, response, label, step)
+def response(prompt: str, output: str, score: float, step: int = 1, truth: object = None) -> Response:
+    return Response("u", prompt, output, truth, score, step)
+
+
+def pairs_of(responses: list[Response], **how: int) -> list[Pair]:
+    """With their own scores as labels."""
+    scores = iter(each.score for each in responses)
+    return make_pairs(responses, lambda output, truth: next(scores), **how)
 
 
 class TestPairs:
     def test_by_hand(self) -> None:
-        samples = [
-            *(sample("p", "good", 2.0), sample("p", "fair", 1.0), sample("p", "fair", 1.0)),
-            *(sample("q", "good", 2.0), sample("q", "good", 2.0), sample("p", "bad", 0.0, step=2)),
+        responses = [
+            *(response("p", "good", 2.0), response("p", "fair", 1.0), response("p", "fair", 1.0)),
+            *(response("q", "good", 2.0), response("q", "good", 2.0), response("p", "bad", 0.0, step=2)),
         ]
-        assert make_pairs(samples, per_prompt=9, seed=1) == [Pair("p", "good", "fair")]
+        assert pairs_of(responses, per_prompt=9, seed=1) == [Pair("p", "good", "fair")]
 
     @given(
         labels=st.lists(st.integers(0, 3), min_size=1, max_size=8), most=st.integers(1, 4), seed=st.integers()
     )
     @repeatable
     def test_the_better_is_chosen_and_no_prompt_has_too_many(self, labels, most, seed) -> None:
-        samples = [sample("p", f"{i}", float(label)) for i, label in enumerate(labels)]
-        pairs = make_pairs(samples, per_prompt=most, seed=seed)
+        responses = [response("p", f"{i}", float(label)) for i, label in enumerate(labels)]
+        pairs = pairs_of(responses, per_prompt=most, seed=seed)
         assert all(labels[int(pair.chosen)] > labels[int(pair.rejected)] for pair in pairs)
         every = sum(a > b for a in labels for b in labels)
         assert len(pairs) == len(set(pairs)) == min(most, every)
-        assert pairs == make_pairs(samples, per_prompt=most, seed=seed)
+        assert pairs == pairs_of(responses, per_prompt=most, seed=seed)
 
     def test_another_seed_draws_other_pairs(self) -> None:
-        samples = [sample("p", f"{i}", float(i)) for i in range(8)]
-        assert make_pairs(samples, per_prompt=3, seed=1) != make_pairs(samples, per_prompt=3, seed=2)
+        responses = [response("p", f"{i}", float(i)) for i in range(8)]
+        assert pairs_of(responses, per_prompt=3, seed=1) != pairs_of(responses, per_prompt=3, seed=2)
+
+    def test_one_prompt_with_two_truths_is_two_prompts(self) -> None:
+        """Its responses are labelled by both: the same text is right by one and wrong by the other."""
+        responses = [response("p", each, 0, truth=truth) for truth in "45" for each in "45"]
+        pairs = make_pairs(responses, lambda output, truth: float(output == truth), per_prompt=9, seed=1)
+        assert sorted((pair.chosen, pair.rejected) for pair in pairs) == [("4", "5"), ("5", "4")]
+
+    def test_labels_of_one_text_that_differ_as_of_a_rule_that_draws_lots(self) -> None:
+        assert pairs_of([response("p", "x", 1.0), response("p", "x", 0.0)], per_prompt=9, seed=1) == []
+
+    def test_a_rule_has_to_return_a_number(self) -> None:
+        assert label_of({"score": 2}) == 2.0
+        with pytest.raises(IterateError, match=r"reward_model\.label returned 'good'"):
+            make_pairs([response("p", "o", 0)], lambda output, truth: "good", per_prompt=9, seed=1)
 
 
 class TestHeldOut:
@@ -110,7 +131,7 @@ text = st.text(max_size=20)
 @repeatable
 def test_files_keep_every_character(tmp_path_factory, pairs) -> None:
     file = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
-    write_pairs(file, pairs)
+    write_examples(file, pairs)
     assert read_examples(file, Pair) == pairs
 
 
@@ -122,21 +143,6 @@ def test_a_line_that_is_no_pair_is_named(tmp_path: Path, broken: str) -> None:
         read_examples(file, Pair)
 
 
-def test_one_prompt_with_two_truths_is_two_prompts() -> None:
-    """Its responses are labelled by both: the same text is right by one and wrong by the other."""
-    four, five = '"4"', '"5"'
-    samples = [
-        Sample("p", "4", 1.0, 1, four),
-        Sample("p", "5", 0.0, 1, four),
-        Sample("p", "4", 0.0, 1, five),
-        Sample("p", "5", 1.0, 1, five),
-    ]
-    pairs = make_pairs(samples, per_prompt=9, seed=1)
-    assert sorted((pair.chosen, pair.rejected) for pair in pairs) == [("4", "5"), ("5", "4")]
-    # Labels of one text that differ although its truth is the same, as of a rule that draws lots.
-    assert make_pairs([Sample("p", "x", 1.0, 1), Sample("p", "x", 0.0, 1)], per_prompt=9, seed=1) == []
-
-
 class TestRollouts:
     @staticmethod
     def write(folder: Path, step: int, *records: dict[str, object]) -> None:
@@ -144,30 +150,23 @@ class TestRollouts:
         lines = [json.dumps(record | rest, ensure_ascii=False) + "\n" for record in records]
         (folder / f"{step}.jsonl").write_text("".join(lines), encoding="utf-8")
 
-    def test_labels_come_from_the_rule_and_a_missing_step_is_told(self, tmp_path: Path) -> None:
+    def test_the_responses_and_a_missing_step(self, tmp_path: Path) -> None:
         self.write(tmp_path, 1, {"input": "p", "output": "four\u2028", "gts": "4"})
         self.write(tmp_path, 3, {"input": "p", "output": "five", "gts": "5"})
-        samples, missing = read_rollouts(
-            tmp_path, 3, lambda response, truth: {"score": len(response) + int(truth)}
-        )
-        assert samples == [
-            Sample("p", "four\u2028", 9.0, 1, truth='"4"'),
-            Sample("p", "five", 9.0, 3, truth='"5"'),
+        responses, missing = read_rollouts(tmp_path, 3)
+        assert [(each.prompt, each.output, each.truth, each.step) for each in responses] == [
+            ("p", "four\u2028", "4", 1),
+            ("p", "five", "5", 3),
         ]
         assert missing == [2]
 
     def test_no_rollouts_at_all(self, tmp_path: Path) -> None:
         with pytest.raises(IterateError, match="has no rollouts of steps 1 … 2"):
-            read_rollouts(tmp_path, 2, lambda response, truth: 0)
+            read_rollouts(tmp_path, 2)
 
     @pytest.mark.parametrize("broken", ['{"input": "p"', '{"input": "p"}', "3"])
     def test_a_broken_line_is_named_and_left(self, tmp_path: Path, broken: str) -> None:
         (tmp_path / "1.jsonl").write_text(broken + "\n")
         with pytest.raises(IterateError, match=r"1\.jsonl, line 1, is no response"):
-            read_rollouts(tmp_path, 1, lambda response, truth: 0)
+            read_rollouts(tmp_path, 1)
         assert (tmp_path / "1.jsonl").read_text() == broken + "\n"
-
-    def test_a_rule_has_to_return_a_number(self, tmp_path: Path) -> None:
-        self.write(tmp_path, 1, {"input": "p", "output": "o", "gts": "4"})
-        with pytest.raises(IterateError, match=r"reward_model\.label returned 'good'"):
-            read_rollouts(tmp_path, 1, lambda response, truth: "good")

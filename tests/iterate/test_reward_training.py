@@ -1,52 +1,60 @@
 """Test that our scorer uses the model that TRL trains, on the same text."""
 
 import json
-from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from reward_pairs import learnable_pairs
 
-from grpo_verl_ext.iterate.examples import write_pairs
-from grpo_verl_ext.iterate.reward_training import RESULTS, RewardJob, train_reward_model, trainer_fields
+from grpo_verl_ext.iterate.examples import write_examples
+from grpo_verl_ext.iterate.reward_training import RESULTS, train_reward_model, trainer_fields
 from grpo_verl_ext.rewards.learned import LearnedReward, judged_text
+
+Job = dict[str, Any]
 
 
 @pytest.fixture
-def job(tmp_path: Path, policy: Path) -> RewardJob:
-    write_pairs(tmp_path / "train.jsonl", learnable_pairs(160, seed=1))
-    write_pairs(tmp_path / "held_out.jsonl", learnable_pairs(40, seed=2))
-    return RewardJob(
-        start=str(policy),
-        train=str(tmp_path / "train.jsonl"),
-        held_out=str(tmp_path / "held_out.jsonl"),
-        target=str(tmp_path / "model"),
-        seed=5,  # with it the untrained score prefers the wrong responses
-        trainer={"learning_rate": 3e-3, "num_train_epochs": 3, "disable_tqdm": True},
-    )
+def job(tmp_path: Path, policy: Path) -> Job:
+    write_examples(tmp_path / "train.jsonl", learnable_pairs(160, seed=1))
+    write_examples(tmp_path / "held_out.jsonl", learnable_pairs(40, seed=2))
+    return {
+        "start": str(policy),
+        "train": str(tmp_path / "train.jsonl"),
+        "held_out": str(tmp_path / "held_out.jsonl"),
+        "target": str(tmp_path / "model"),
+        "seed": 5,  # with it the untrained score prefers the wrong responses
+        "trainer": {"learning_rate": 3e-3, "num_train_epochs": 3, "disable_tqdm": True},
+    }
 
 
-def test_it_learns_what_the_pairs_say_and_goes_on_from_there(job: RewardJob, tmp_path: Path) -> None:
-    train_reward_model(job)
-    results = json.loads((Path(job.target) / RESULTS).read_text())
+def few(job: Job, steps: int, **other: object) -> Job:
+    return job | {"trainer": job["trainer"] | {"max_steps": steps}} | other
+
+
+def trained(job: Job) -> dict[str, float]:
+    train_reward_model(**job)
+    results: dict[str, float] = json.loads((Path(job["target"]) / RESULTS).read_text())
+    return results
+
+
+def test_it_learns_what_the_pairs_say_and_goes_on_from_there(job: Job, tmp_path: Path) -> None:
+    results = trained(job)
     assert results["held_out_accuracy_after"] > 0.9 > results["held_out_accuracy_before"]
 
-    learned = LearnedReward.load(job.target)
+    learned = LearnedReward.load(job["target"])
     pairs = learnable_pairs(40, seed=2)
     columns = [[getattr(pair, name) for pair in pairs] for name in ("prompt", "chosen", "rejected")]
     assert learned.accuracy(*columns) == results["held_out_accuracy_after"]
 
-    train_reward_model(replace(job, start=job.target, target=str(tmp_path / "further")))
-    further = json.loads((tmp_path / "further" / RESULTS).read_text())
+    further = trained(job | {"start": job["target"], "target": str(tmp_path / "further")})
     assert further["held_out_accuracy_before"] == results["held_out_accuracy_after"]
 
 
-def test_the_same_seed_gives_the_same_weights(job: RewardJob, tmp_path: Path) -> None:
-    few = replace(job, trainer={**job.trainer, "max_steps": 3})
-    twins = [replace(few, target=str(tmp_path / name)) for name in ("one", "two")]
-    for twin in (*twins, replace(few, target=str(tmp_path / "other"), seed=4)):
-        train_reward_model(twin)
+def test_the_same_seed_gives_the_same_weights(job: Job, tmp_path: Path) -> None:
+    for name, seed in (("one", 5), ("two", 5), ("other", 4)):
+        train_reward_model(**few(job, 3, target=str(tmp_path / name), seed=seed))
     one, two, other = (
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "other")
     )
@@ -54,11 +62,9 @@ def test_the_same_seed_gives_the_same_weights(job: RewardJob, tmp_path: Path) ->
     assert one != other
 
 
-def test_nothing_held_out_measures_nothing(job: RewardJob) -> None:
-    Path(job.held_out).write_text("")
-    train_reward_model(replace(job, trainer={**job.trainer, "max_steps": 1}))
-    results = json.loads((Path(job.target) / RESULTS).read_text())
-    assert results == {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
+def test_nothing_held_out_measures_nothing(job: Job) -> None:
+    Path(job["held_out"]).write_text("")
+    assert trained(few(job, 1)) == {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
 
 
 def test_the_users_fields_win() -> None:
@@ -76,14 +82,10 @@ def test_no_text_is_cut_unless_the_user_says_so() -> None:
     assert trainer_fields({}, steps=False, output_dir="here", seed=5)["max_length"] is None
 
 
-def test_a_job_is_json(job: RewardJob) -> None:
-    assert RewardJob(**json.loads(json.dumps(asdict(job)))) == job
-
-
 class TestScores:
-    def test_padding_and_batches_change_nothing(self, job: RewardJob) -> None:
-        train_reward_model(replace(job, trainer={**job.trainer, "max_steps": 1}))
-        learned = LearnedReward.load(job.target)
+    def test_padding_and_batches_change_nothing(self, job: Job) -> None:
+        train_reward_model(**few(job, 1))
+        learned = LearnedReward.load(job["target"])
         samples = [("p", "a" * length) for length in (1, 9, 3, 30, 2)]
         alone = [learned.scores([sample])[0] for sample in samples]
         for batch_size in (1, 2, 5):
@@ -93,7 +95,7 @@ class TestScores:
     def test_the_text_ends_once(self) -> None:
         assert judged_text("p", "r", "<end>") == judged_text("p", "r<end>", "<end>") == "pr<end>"
 
-    def test_a_tie_counts_for_nothing(self, job: RewardJob) -> None:
+    def test_a_tie_counts_for_nothing(self, job: Job) -> None:
         with torch.random.fork_rng():
-            train_reward_model(replace(job, trainer={**job.trainer, "max_steps": 1}))
-        assert LearnedReward.load(job.target).accuracy(["p"], ["same"], ["same"]) == 0
+            train_reward_model(**few(job, 1))
+        assert LearnedReward.load(job["target"]).accuracy(["p"], ["same"], ["same"]) == 0

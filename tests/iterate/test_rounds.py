@@ -4,10 +4,8 @@ import json
 import random
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import kill_rounds
 import pyarrow as pa
@@ -19,7 +17,7 @@ from processes import Spoken
 
 from grpo_verl_ext.iterate import rounds
 from grpo_verl_ext.iterate.examples import Pair, read_examples
-from grpo_verl_ext.iterate.rounds import ROUND_PARTS, RoundContext, RoundRecord, read_manifest, run_rounds
+from grpo_verl_ext.iterate.rounds import PARTS, Part, RoundContext, RoundRecord, read_manifest, run_rounds
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -35,13 +33,19 @@ class Heard:
     def __init__(self) -> None:
         self.parts: list[tuple[int, str]] = []
 
-    @contextmanager
-    def __call__(self, this: Round, part: str) -> Iterator[None]:
-        self.parts.append((this.number, part))
-        yield
+    def __call__(self, this: Round, title: str) -> None:
+        self.parts.append((this.number, title))
 
 
-CONTEXT = RoundContext(OmegaConf.create({}), lambda response, truth: 0, lambda step: None)
+def named(**parts: Part) -> dict[str, tuple[str, Part]]:
+    return {name: (name, part) for name, part in parts.items()}
+
+
+def nothing(this: Round, context: RoundContext) -> dict[str, object]:
+    return {}
+
+
+CONTEXT = RoundContext(OmegaConf.create({}), lambda response, truth: 0)
 
 
 def settings(folder: Path, rounds: int = 2) -> IterateSettings:
@@ -54,13 +58,13 @@ def settings(folder: Path, rounds: int = 2) -> IterateSettings:
 
 
 def test_each_part_once_and_more_rounds_later(tmp_path: Path) -> None:
-    parts = {"one": lambda this, context: {"seed": this.seed}, "two": lambda this, context: {}}
+    parts = named(one=lambda this, context: {"seed": this.seed}, two=nothing)
     heard = Heard()
     run_rounds(settings(tmp_path), CONTEXT, heard, parts)
     assert heard.parts == [(1, "one"), (1, "two"), (2, "one"), (2, "two")]
     run_rounds(settings(tmp_path, rounds=3), CONTEXT, heard, parts)
     assert heard.parts[4:] == [(3, "one"), (3, "two")]
-    manifest = read_manifest(tmp_path, settings(tmp_path, rounds=3).as_dict())
+    manifest = read_manifest(tmp_path, asdict(settings(tmp_path, rounds=3)))
     assert [record.parts["one"]["seed"] for record in manifest.rounds] == [1001, 1002, 1003]
 
 
@@ -69,11 +73,9 @@ def test_a_part_that_fails_is_not_written_down(tmp_path: Path) -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
-        run_rounds(settings(tmp_path), CONTEXT, Heard(), {"one": lambda this, context: {}, "two": fails})
+        run_rounds(settings(tmp_path), CONTEXT, Heard(), named(one=nothing, two=fails))
     heard = Heard()
-    run_rounds(
-        settings(tmp_path), CONTEXT, heard, {name: lambda this, context: {} for name in ("one", "two")}
-    )
+    run_rounds(settings(tmp_path), CONTEXT, heard, named(one=nothing, two=nothing))
     assert heard.parts == [(1, "two"), (2, "one"), (2, "two")]
 
 
@@ -83,12 +85,12 @@ def test_a_part_that_was_made_with_other_code_says_so(
     def killed(this: Round, context: RoundContext) -> dict[str, object]:
         raise KeyboardInterrupt
 
-    made: dict[str, Any] = {"one": lambda this, context: {}, "two": killed}
+    made = named(one=nothing, two=killed)
     monkeypatch.setattr(rounds, "git_revision", lambda: "aaa")
     with pytest.raises(KeyboardInterrupt):
         run_rounds(settings(tmp_path, rounds=1), CONTEXT, Heard(), made)
     monkeypatch.setattr(rounds, "git_revision", lambda: "bbb")
-    run_rounds(settings(tmp_path, rounds=1), CONTEXT, Heard(), made | {"two": made["one"]})
+    run_rounds(settings(tmp_path, rounds=1), CONTEXT, Heard(), named(one=nothing, two=nothing))
     (record,) = read_manifest_of(tmp_path)
     assert record.git_revision == "aaa"
     assert record.parts == {"one": {}, "two": {"git_revision": "bbb"}}
@@ -99,11 +101,11 @@ def test_settings_that_were_changed_after_a_kill_in_the_first_part_are_refused(t
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_rounds(settings(tmp_path), CONTEXT, Heard(), {"one": killed})
+        run_rounds(settings(tmp_path), CONTEXT, Heard(), named(one=killed))
     changed = settings(tmp_path)
     changed.policy.steps = 9
     with pytest.raises(IterateError, match=r"begun with another policy\.steps: 1 there, 9 now"):
-        run_rounds(changed, CONTEXT, Heard(), {"one": lambda this, context: {}})
+        run_rounds(changed, CONTEXT, Heard(), named(one=nothing))
 
 
 def test_one_process_a_folder(tmp_path: Path) -> None:
@@ -112,7 +114,7 @@ def test_one_process_a_folder(tmp_path: Path) -> None:
 
 
 def test_the_parts_are_those_of_the_algorithm() -> None:
-    assert list(ROUND_PARTS) == ["policy", "model", "measure", "pairs", "reward_model"]
+    assert list(PARTS) == ["policy", "model", "measure", "pairs", "reward_model"]
 
 
 @pytest.fixture
@@ -134,7 +136,7 @@ def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Pa
         return Spoken(kill_rounds.main, str(tmp_path / name), str(policy), folder=said)
 
     # verl's dataset says more on the same stream.
-    assert len(re.findall(r"^[12] \w+$", start("unbroken").said(), re.M)) == 2 * len(ROUND_PARTS)
+    assert len(re.findall(r"^[12] \w+$", start("unbroken").said(), re.M)) == 2 * len(PARTS)
 
     rng = random.Random(20260101)
     for attempt in range(KILLS):

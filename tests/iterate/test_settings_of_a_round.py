@@ -48,13 +48,6 @@ def test_a_reward_model_of_the_users_is_asked_in_round_one(tmp_path: Path) -> No
     assert second["algorithm.grpo_ext.reward_model.path"] == f"{tmp_path}/round-1/reward_model"
 
 
-def test_verls_server_has_the_model_when_it_serves(tmp_path: Path) -> None:
-    second = values(Round(settings(tmp_path, served="server"), 2))
-    assert second["reward.reward_model.enable"] == "true"
-    assert second["reward.reward_model.model_path"] == f"{tmp_path}/round-1/reward_model"
-    assert "algorithm.grpo_ext.reward_model.path" not in second
-
-
 def test_weight_zero_asks_nothing(tmp_path: Path) -> None:
     assert "reward.reward_manager.name" not in values(Round(settings(tmp_path, weight=0.0), 2))
 

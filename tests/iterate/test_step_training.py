@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,14 @@ from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.examples import (
     Steps,
-    labelled,
-    make_step_examples,
+    make_steps,
     read_examples,
     split_by_prompt,
-    write_pairs,
+    steps_of,
+    write_examples,
 )
 from grpo_verl_ext.iterate.reward_training import (
     RESULTS,
-    RewardJob,
-    share_right,
     step_accuracy,
     train_reward_model,
     trainer_fields,
@@ -38,6 +35,8 @@ from grpo_verl_ext.rewards.learned import LearnedStepReward
 from grpo_verl_ext.rewards.steps import compute_score
 from grpo_verl_ext.runs.dumps import Response
 
+Job = dict[str, Any]
+
 
 def by_semicolons(solution_str: str, ground_truth: object, **_: object) -> dict[str, Any]:
     """A step ends with a semicolon, and is right if it has the truth."""
@@ -47,26 +46,26 @@ def by_semicolons(solution_str: str, ground_truth: object, **_: object) -> dict[
     return {"step_rewards": [float(str(ground_truth) in step) for step in steps], "step_ends": ends}
 
 
-def response(output: str, prompt: str = "p", truth: object = "a") -> Response:
-    return Response("id", prompt, output, truth, 0.0, 1)
+def response(output: str, prompt: str = "p", truth: object = "a", step: int = 1) -> Response:
+    return Response("id", prompt, output, truth, 0.0, step)
 
 
 class TestExamples:
     def test_by_hand(self) -> None:
         rollouts = [
-            *((1, response("a;b;rest")), (1, response("a;b;rest")), (1, response("no step"))),
-            *((1, response("a;b;rest", truth="b")), (2, response("xa;"))),
+            *(response("a;b;rest"), response("a;b;rest"), response("no step")),
+            *(response("a;b;rest", truth="b"), response("xa;", step=2)),
         ]
-        assert make_step_examples(rollouts, by_semicolons, per_prompt=9, seed=1) == [
+        assert make_steps(rollouts, by_semicolons, per_prompt=9, seed=1) == [
             Steps("p", ["a;", "b;"], [True, False]),
             Steps("p", ["a;", "b;"], [False, True]),
             Steps("p", ["xa;"], [True]),
         ]
 
     def test_no_prompt_has_too_many_and_the_seed_draws(self) -> None:
-        rollouts = [(1, response(f"{letter};")) for letter in "abcdefgh"]
+        rollouts = [response(f"{letter};") for letter in "abcdefgh"]
         first, again, other = (
-            make_step_examples(rollouts, by_semicolons, per_prompt=3, seed=seed) for seed in (1, 1, 2)
+            make_steps(rollouts, by_semicolons, per_prompt=3, seed=seed) for seed in (1, 1, 2)
         )
         assert first == again != other
         assert len({example.completions[0] for example in first}) == 3
@@ -75,20 +74,20 @@ class TestExamples:
         def rule(**_: object) -> dict[str, Any]:
             return {"step_rewards": [1.0, -1.0, 0.5], "step_ends": [4, 2, 6]}
 
-        assert labelled(rule, "p", "ab;cd;e", "t") == Steps("p", ["ab", ";c", "d;"], [False, True, True])
+        assert steps_of(rule, "p", "ab;cd;e", "t") == Steps("p", ["ab", ";c", "d;"], [False, True, True])
 
     def test_of_steps_with_one_end_the_last_counts(self) -> None:
         def rule(**_: object) -> dict[str, Any]:
             return {"step_rewards": [1.0, 0.0, 0.0, 1.0], "step_ends": [2, 2, 4, 4]}
 
-        assert labelled(rule, "p", "ab;c", "t") == Steps("p", ["ab", ";c"], [False, True])
+        assert steps_of(rule, "p", "ab;c", "t") == Steps("p", ["ab", ";c"], [False, True])
 
     def test_the_rule_reads_the_prompt(self) -> None:
         """The task's rule takes the terms from it."""
         prompt, text = "user\n1+2+3=?\nassistant\n", "<reasoning>1+2=3;3+3=7;</reasoning>"
         # the text behind the last addition is the answer, which is missing
         pieces = ["<reasoning>1+2=3;", "3+3=7;", "</reasoning>"]
-        assert labelled(compute_score, prompt, text, "6") == Steps(prompt, pieces, [True, False, False])
+        assert steps_of(compute_score, prompt, text, "6") == Steps(prompt, pieces, [True, False, False])
 
     @pytest.mark.parametrize(
         ("returned", "message"),
@@ -100,11 +99,11 @@ class TestExamples:
     )
     def test_what_is_not_steps_is_named(self, returned: object, message: str) -> None:
         with pytest.raises(IterateError, match=message):
-            labelled(lambda **_: returned, "p", "ab", "t")
+            steps_of(lambda **_: returned, "p", "ab", "t")
 
     def test_files_keep_them_and_a_pair_is_not_one(self, tmp_path: Path) -> None:
         examples = [Steps("p", ["ä\u2028", "b"], [True, False])]
-        write_pairs(tmp_path / "steps.jsonl", examples)
+        write_examples(tmp_path / "steps.jsonl", examples)
         assert read_examples(tmp_path / "steps.jsonl", Steps) == examples
         (tmp_path / "steps.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "c"}) + "\n")
         with pytest.raises(IterateError, match="line 1, is not a steps"):
@@ -146,7 +145,7 @@ def test_a_round_collects_replays_and_holds_out(tmp_path: Path) -> None:
         policy=PolicySettings(overrides=[], steps=1),
         reward_model=RewardModelSettings(step_label="a.b", held_out=0.3, replay=0.25),
     )
-    context = RoundContext(OmegaConf.create({}), by_semicolons, lambda step: None)
+    context = RoundContext(OmegaConf.create({}), by_semicolons)
     rounds = Round(settings, 1), Round(settings, 2)
     for this in rounds:
         write_rollouts(this)
@@ -166,14 +165,14 @@ def test_a_round_replays_from_another_run_but_nothing_that_it_holds_out_itself(t
     first = tmp_path / "first" / "pairs.jsonl"
     first.parent.mkdir()
     old = [Steps(f"p{i}", ["old;"], [True]) for i in range(40)]
-    write_pairs(first, old)
+    write_examples(first, old)
     settings = IterateSettings(
         folder=str(tmp_path),
         rounds=2,
         policy=PolicySettings(overrides=[], steps=1),
         reward_model=RewardModelSettings(step_label="a.b", held_out=0.3, replay=0.9, replay_from=str(first)),
     )
-    context = RoundContext(OmegaConf.create({}), by_semicolons, lambda step: None)
+    context = RoundContext(OmegaConf.create({}), by_semicolons)
     this = Round(settings, 1)
     write_rollouts(this)
     results = collect_pairs(this, context)
@@ -201,49 +200,54 @@ def learnable(count: int, seed: int, signs: str = "!?") -> list[Steps]:
 
 
 @pytest.fixture
-def job(tmp_path: Path, policy: Path) -> RewardJob:
-    write_pairs(tmp_path / "train.jsonl", learnable(120, seed=1))
-    write_pairs(tmp_path / "held_out.jsonl", learnable(30, seed=2))
-    return RewardJob(
-        start=str(policy),
-        train=str(tmp_path / "train.jsonl"),
-        held_out=str(tmp_path / "held_out.jsonl"),
-        target=str(tmp_path / "model"),
-        seed=1,
-        trainer={"learning_rate": 3e-3, "num_train_epochs": 3, "disable_tqdm": True},
-        steps=True,
-    )
+def job(tmp_path: Path, policy: Path) -> Job:
+    write_examples(tmp_path / "train.jsonl", learnable(120, seed=1))
+    write_examples(tmp_path / "held_out.jsonl", learnable(30, seed=2))
+    return {
+        "start": str(policy),
+        "train": str(tmp_path / "train.jsonl"),
+        "held_out": str(tmp_path / "held_out.jsonl"),
+        "target": str(tmp_path / "model"),
+        "seed": 1,
+        "trainer": {"learning_rate": 3e-3, "num_train_epochs": 3, "disable_tqdm": True},
+        "steps": True,
+    }
+
+
+def few(job: Job, steps: int, **other: object) -> Job:
+    return job | {"trainer": job["trainer"] | {"max_steps": steps}} | other
+
+
+def trained(job: Job) -> dict[str, float]:
+    train_reward_model(**job)
+    results: dict[str, float] = json.loads((Path(job["target"]) / RESULTS).read_text())
+    return results
 
 
 @pytest.mark.parametrize("signs", ["!?", "?!"])
-def test_it_learns_the_labels(job: RewardJob, signs: str) -> None:
+def test_it_learns_the_labels(job: Job, signs: str) -> None:
     """Of both, whatever the head that was drawn says first: of one it knows at most half."""
-    write_pairs(Path(job.train), learnable(120, seed=1, signs=signs))
+    write_examples(Path(job["train"]), learnable(120, seed=1, signs=signs))
     held_out = learnable(30, seed=2, signs=signs)
-    write_pairs(Path(job.held_out), held_out)
-    train_reward_model(job)
-    results = json.loads((Path(job.target) / RESULTS).read_text())
+    write_examples(Path(job["held_out"]), held_out)
+    results = trained(job)
     assert results["held_out_accuracy_after"] > 0.95
     assert results["held_out_steps_right"] == sum(sum(each.labels) for each in held_out) / 90
-    learned = LearnedStepReward.load(job.target)
+    learned = LearnedStepReward.load(job["target"])
     assert step_accuracy(learned.scores_of_pieces, held_out) == results["held_out_accuracy_after"]
     right, wrong = learned.scores("user\n1\n", f"ab{signs[0]}ba{signs[1]}", [3, 6])
     assert right > 0.5 > wrong
 
 
-def test_it_goes_on_from_the_last_model(job: RewardJob, tmp_path: Path) -> None:
-    train_reward_model(replace(job, trainer={**job.trainer, "max_steps": 20}))
-    first = json.loads((Path(job.target) / RESULTS).read_text())
-    further = replace(job, start=job.target, target=str(tmp_path / "further"), trainer={"max_steps": 1})
-    train_reward_model(further)
-    second = json.loads((tmp_path / "further" / RESULTS).read_text())
+def test_it_goes_on_from_the_last_model(job: Job, tmp_path: Path) -> None:
+    first = trained(few(job, 20))
+    second = trained(few(job, 1, start=job["target"], target=str(tmp_path / "further")))
     assert second["held_out_accuracy_before"] == first["held_out_accuracy_after"]
 
 
-def test_the_same_seed_gives_the_same_weights(job: RewardJob, tmp_path: Path) -> None:
-    one = replace(job, trainer={**job.trainer, "max_steps": 1})
+def test_the_same_seed_gives_the_same_weights(job: Job, tmp_path: Path) -> None:
     for name, seed in (("one", 1), ("two", 1), ("other", 2)):
-        train_reward_model(replace(one, target=str(tmp_path / name), seed=seed))
+        train_reward_model(**few(job, 1, target=str(tmp_path / name), seed=seed))
     first, second, other = (
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "other")
     )
@@ -251,18 +255,15 @@ def test_the_same_seed_gives_the_same_weights(job: RewardJob, tmp_path: Path) ->
     assert first != other
 
 
-def test_nothing_held_out_measures_nothing(job: RewardJob) -> None:
-    Path(job.held_out).write_text("")
-    train_reward_model(replace(job, trainer={"max_steps": 1}))
-    results = json.loads((Path(job.target) / RESULTS).read_text())
-    assert set(results.values()) == {None}
+def test_nothing_held_out_measures_nothing(job: Job) -> None:
+    Path(job["held_out"]).write_text("")
+    assert set(trained(few(job, 1)).values()) == {None}
 
 
 def test_accuracy_counts_steps() -> None:
     examples = [Steps("p", ["a", "b"], [True, False]), Steps("q", ["c"], [True])]
     scores = {"p": [0.9, 0.6], "q": [0.51]}
     assert step_accuracy(lambda prompt, steps: scores[prompt], examples) == pytest.approx(2 / 3)
-    assert share_right(examples) == pytest.approx(2 / 3)
     assert step_accuracy(lambda prompt, steps: [], []) is None
 
 
