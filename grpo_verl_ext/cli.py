@@ -152,7 +152,7 @@ def _train(
         if config is not None:
             check_configuration(config)
     from grpo_verl_ext.launch.train import run_training
-    from grpo_verl_ext.launch.values import print_head, print_values, words_of
+    from grpo_verl_ext.launch.values import print_head, print_values, shown, words_of
 
     print_head(algo, config, words)
     if not dry_run:
@@ -162,7 +162,7 @@ def _train(
 
     if config is None:
         raise typer.BadParameter("--dry-run takes overrides alone, and no option of Hydra's")
-    print_values(algo, config, words, **_given(config_name=config_name))
+    print_values(shown(algo, config, words, **_given(config_name=config_name)))
     raise typer.Exit(examine_configuration(words_of(algo, words), as_json=False, **options))
 
 
@@ -179,10 +179,13 @@ def _show(
     words = overrides or []
     with redirect_stdout(sys.stderr), _without_collections():
         config = _configured(algo, words, _given(config_path=config_path, config_name=config_name))
-    from grpo_verl_ext.launch.values import print_json, print_values
+    from grpo_verl_ext.launch.values import print_values, shown
 
-    write = print_json if as_json else print_values
-    write(algo, config, words, **_given(config_name=config_name))
+    content = shown(algo, config, words, **_given(config_name=config_name))
+    if as_json:
+        print(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        print_values(content)
 
 
 def _configured(algo: str, words: Sequence[str], options: Mapping[str, str]) -> Any:

@@ -16,18 +16,10 @@ def comments_of(text: str) -> dict[str, str]:
     That is the comment above it; without one, that of the key before it in the same section, or of the
     section. A comment of ours says nothing of the keys that follow it.
     """
-    return {key: comment for key, comment in _commented(text) if comment}
-
-
-def keys_of(text: str) -> list[str]:
-    """Return the dotted keys that a preset's file sets."""
-    return [key for key, _ in _commented(text)]
-
-
-def _commented(text: str) -> Iterator[tuple[str, str]]:
     root = yaml.compose(text)
     assert isinstance(root, yaml.MappingNode)
-    yield from _in_section(root, "", "", text.splitlines())
+    found = _in_section(root, "", "", text.splitlines())
+    return {key: comment for key, comment in found if comment}
 
 
 def _in_section(

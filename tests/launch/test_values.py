@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.launch.values import configured, not_of_the_paper, replaced, values, without_effect
+from grpo_verl_ext.launch.values import configured, replaced, shown
 from grpo_verl_ext.verl_plugin.compose import CompositionError
 
 ACTOR = "actor_rollout_ref.actor"
@@ -15,7 +15,8 @@ TASK = ["+platform=cpu", "+task=chain_sum"]
 
 def sources(preset: str, *overrides: str) -> dict[str, tuple[object, str]]:
     config = configured(preset, overrides)
-    return {each.key: (each.value, each.source) for each in values(preset, config, overrides)}
+    rows = shown(preset, config, overrides)["values"]
+    return {each["key"]: (each["value"], each["source"]) for each in rows}
 
 
 def test_a_value_is_the_papers_the_commands_the_tasks_or_verls() -> None:
@@ -68,13 +69,13 @@ def test_what_the_algorithm_does_not_leave_to_its_user_is_replaced_and_not_yours
     config = configured("grpo", overrides)
     (own,), (other,) = (replaced("grpo", config, overrides, yours=yours) for yours in (True, False))
     assert (f"{ACTOR}.kl_loss_coef" in own, f"{ACTOR}.loss_agg_mode" in other) == (True, True)
-    (nothing,) = without_effect(config, overrides)
+    (nothing,) = shown("grpo", config, overrides)["changes_nothing"]
     assert nothing.startswith("algorithm.gamma is 0.9, but it changes nothing of what is trained")
 
 
 def test_what_the_paper_does_not_give_is_named() -> None:
     config = configured("dapo", [])
-    assert not_of_the_paper("dapo", config) == [
+    assert shown("dapo", config, [])["not_of_the_paper"] == [
         f"{ACTOR}.clip_ratio_c=10.0: not in the paper; dual clip of the authors' verl recipe"
     ]
 
