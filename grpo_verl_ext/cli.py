@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from grpo_verl_ext.tasks.commands import prepare
-from grpo_verl_ext.utils.console import interruptible, make_console, one_message, print_any_character
+from grpo_verl_ext.utils.console import interruptible, one_message, print_any_character
 
 if TYPE_CHECKING:
     from grpo_verl_ext.ablation.running.checks import Plugin
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Commands(TyperGroup):
-    """Answers Ctrl-C, and command lines of the time before ``plan`` and ``run``, with what to type now."""
+    """Answers Ctrl-C with how to resume, and prints on any terminal."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line of this process."""
@@ -38,29 +38,6 @@ class _Commands(TyperGroup):
         with interruptible():
             return super().invoke(ctx)
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse ``report FOLDER``, and ``ablate`` or ``iterate`` followed by a file instead of a command."""
-        now = _renamed(str(ctx.info_name), args, list(self.commands))
-        if now is not None:
-            typer.echo(now, err=True)
-            raise typer.Exit(2)
-        return super().parse_args(ctx, args)
-
-
-def _renamed(group: str, args: Sequence[str], commands: Sequence[str]) -> str | None:
-    """The message for an old command line; None for any other."""
-    if not args or args[0] in commands:
-        return None
-    if "ablate" in commands:
-        old, new = shlex.join(args), shlex.join(["ablate", *args])
-        return f"`{old}` is now `grpo-verl-ext {new}`" if args[0] == "report" else None
-    if not any(each.endswith((".yaml", ".yml")) for each in args):
-        return None
-    rest = shlex.join(each for each in args if each not in ("--run", "--dry-run"))
-    plan, run = (f"`grpo-verl-ext {group} {command} {rest}`" for command in ("plan", "run"))
-    now = plan if "--dry-run" in args else run if "--run" in args else f"{run}, or {plan} to start nothing"
-    return f"`{group} {shlex.join(args)}` is now {now}"
-
 
 app = typer.Typer(
     cls=_Commands,
@@ -70,18 +47,35 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _ablate = typer.Typer(
-    cls=_Commands,
-    help="Compare variants: train each with every seed, and report the differences.",
-    no_args_is_help=True,
+    help="Compare variants: train each with every seed, and report the differences.", no_args_is_help=True
 )
 _iterate = typer.Typer(
-    cls=_Commands,
-    help="Run iterative GRPO in rounds: verl trains the policy, TRL its reward model.",
-    no_args_is_help=True,
+    help="Run iterative GRPO in rounds: verl trains the policy, TRL its reward model.", no_args_is_help=True
 )
 app.add_typer(_ablate, name="ablate")
 app.add_typer(_iterate, name="iterate")
 app.add_typer(prepare, name="prepare")
+
+_Preset = Annotated[str, typer.Argument(metavar="ALGO", help="Use this preset, such as gvpo.")]
+_Training = Annotated[
+    list[str] | None, typer.Argument(metavar="[OVERRIDES]", help="As for verl's main_ppo: key=value.")
+]
+_ConfigPath = Annotated[
+    str | None,
+    typer.Option("--config-path", "-cp", help="Take configurations from this folder or pkg://MODULE."),
+]
+_ConfigName = Annotated[
+    str | None,
+    typer.Option("--config-name", "-cn", help="Use this configuration, such as ppo_megatron_trainer."),
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+_ConfigFile = Annotated[
+    Path, typer.Argument(help="Read this YAML file, such as examples/iterate_chain_sum.yaml.")
+]
+_GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
+_Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
+_ANOTHER_FOLDER = "folder=<another>"
+_RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -103,34 +97,34 @@ def _prepare_process(
         sys.path.append(here)
 
 
-_Preset = Annotated[
-    str,
-    typer.Argument(metavar="ALGO", help="Use this preset, such as gvpo."),
-]
-_TrainingsOverrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[OVERRIDES]", help="As for verl's main_ppo: key=value."),
-]
-_ConfigPath = Annotated[
-    str | None,
-    typer.Option(
-        "--config-path", "-cp", help="Take configurations from this folder or pkg://MODULE, as main_ppo does."
-    ),
-]
-_ConfigName = Annotated[
-    str | None,
-    typer.Option("--config-name", "-cn", help="Use this configuration, such as ppo_megatron_trainer."),
-]
-
-
 def _given(**options: str | None) -> dict[str, str]:
     return {name: value for name, value in options.items() if value is not None}
+
+
+@contextmanager
+def _while_verl_is_imported() -> Iterator[None]:
+    """Print to stderr, as verl prints, and without the garbage collector, which takes a tenth of the time."""
+    gc.disable()
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        gc.enable()
+
+
+def _configured(algo: str, words: Sequence[str], options: Mapping[str, str]) -> Any:
+    """The configuration of a training; None with an option that only Hydra reads."""
+    from grpo_verl_ext.launch.values import configured
+    from grpo_verl_ext.verl_plugin.compose import CompositionError
+
+    with one_message("verl's configuration", CompositionError):
+        return None if any(word.startswith("-") for word in words) else configured(algo, words, **options)
 
 
 @app.command("train", context_settings={"ignore_unknown_options": True})
 def _train(
     algo: _Preset,
-    overrides: _TrainingsOverrides = None,
+    overrides: _Training = None,
     *,
     config_path: _ConfigPath = None,
     config_name: _ConfigName = None,
@@ -146,7 +140,7 @@ def _train(
 
     words, options = overrides or [], _given(config_path=config_path, config_name=config_name)
     with one_message("train", NoPluginError):
-        with redirect_stdout(sys.stderr), _without_collections():  # verl prints while it is imported
+        with _while_verl_is_imported():
             check_here()
             config = _configured(algo, words, options)
         if config is not None:
@@ -169,15 +163,15 @@ def _train(
 @app.command("show")
 def _show(
     algo: _Preset,
-    overrides: _TrainingsOverrides = None,
+    overrides: _Training = None,
     *,
     config_path: _ConfigPath = None,
     config_name: _ConfigName = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: _AsJson = False,
 ) -> None:
     """Print the values of a training, where each comes from, and what differs from the paper."""
     words = overrides or []
-    with redirect_stdout(sys.stderr), _without_collections():
+    with _while_verl_is_imported():
         config = _configured(algo, words, _given(config_path=config_path, config_name=config_name))
     from grpo_verl_ext.launch.values import print_values, shown
 
@@ -188,31 +182,18 @@ def _show(
         print_values(content)
 
 
-def _configured(algo: str, words: Sequence[str], options: Mapping[str, str]) -> Any:
-    """The configuration of a training; None with an option that only Hydra reads."""
-    from grpo_verl_ext.launch.values import configured, is_readable
-    from grpo_verl_ext.verl_plugin.compose import CompositionError
-
-    with one_message("verl's configuration", CompositionError):
-        return configured(algo, words, **options) if is_readable(words) else None
-
-
 @app.command("invariance")
 def _invariance(
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every measurement as JSON.")] = False,
+    as_json: _AsJson = False,
     include_verl: Annotated[bool, typer.Option("--verl", help="Also measure verl's own losses.")] = False,
     seed: Annotated[int, typer.Option(help="Draw the random mini-batch with this seed.")] = 0,
     loss: Annotated[str | None, typer.Option(help="Measure this policy_loss.loss_mode.")] = None,
     loss_agg_mode: Annotated[
-        str | None,
-        typer.Option(help="Use this actor.loss_agg_mode with --loss; token-mean, verl's default, without."),
+        str | None, typer.Option(help="Use this actor.loss_agg_mode with --loss, not token-mean.")
     ] = None,
     loss_scale_factor: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Use this actor.loss_scale_factor with --loss; null, verl's default, without."
-        ),
+        int | None, typer.Option(min=1, help="Use this actor.loss_scale_factor with --loss, not null.")
     ] = None,
 ) -> None:
     """Measure whether micro-batches, ranks or dynamic batching change a loss or its gradient.
@@ -246,10 +227,9 @@ class _Line(TyperCommand):
 @app.command("doctor", cls=_Line)
 def _doctor(
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Check this training: the command line of verl's main_ppo."),
+        list[str] | None, typer.Argument(help="Check this training: the command line of verl's main_ppo.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: _AsJson = False,
     *,
     fix: Annotated[
         bool, typer.Option("--fix", help="Print the command with all that is known to mend it.")
@@ -269,85 +249,48 @@ def _doctor(
     if module not in (None, MODULE):
         raise typer.BadParameter(f"-m is {module}; valid is {MODULE}. Type: -m {MODULE}")
     options = _given(config_path=config_path, config_name=config_name)
-    if fix and not (overrides or options or module):
-        raise typer.BadParameter(
-            "--fix corrects a command line, and none is given. Type: doctor --fix +algo=…"
-        )
-    with _failure_is_an_error(), _without_collections():
-        _refuse_unsupported(as_json)
-        if overrides or options or module:
-            status = _examined(overrides or [], as_json=as_json, fix=fix, **options)
-        else:
-            typer.echo("doctor: importing verl, here and in a Ray worker: up to minutes", err=True)
-            from grpo_verl_ext.doctor.environment import examine_environment
-
-            status = examine_environment(as_json)
+    has_training = bool(overrides or options or module)
+    if fix and not has_training:
+        raise typer.BadParameter("--fix corrects a command line; none is given. Type: doctor --fix +algo=…")
+    try:
+        status = _examined(overrides or [], options, has_training, as_json=as_json, fix=fix)
+    except Exception:  # noqa: BLE001  # Python's own status is 1, which means warnings here
+        traceback.print_exc()
+        status = 2
     raise typer.Exit(status)
 
 
-def _refuse_unsupported(as_json: bool) -> None:
-    """Print why no training can use the plugin with the installed verl, if so, and exit."""
+def _examined(
+    overrides: list[str], options: dict[str, str], has_training: bool, *, as_json: bool, fix: bool
+) -> int:
+    """Return the exit status of the doctor."""
     from grpo_verl_ext.utils.which_verl import UnsupportedVerlError, which_verl
 
     try:
         which_verl()
     except UnsupportedVerlError as error:
-        if as_json:
-            print(json.dumps({"complaints": [str(error)]}, indent=2))
-        else:
-            make_console().print(str(error), style="bold red")
-        raise typer.Exit(2) from error
+        print(json.dumps({"complaints": [str(error)]}, indent=2) if as_json else error)
+        return 2
+    where = "" if has_training else ", here and in a Ray worker"
+    typer.echo(f"doctor: importing verl{where}: seconds, or minutes the first time", err=True)
+    if not has_training:  # nothing else may load the plugin's functions before it looks for them
+        from grpo_verl_ext.doctor.environment import examine_environment
 
-
-def _examined(overrides: list[str], *, as_json: bool, fix: bool, **options: str) -> int:
-    """Return the exit status of the doctor for a command line."""
-    typer.echo("doctor: importing verl: seconds, or half a minute the first time", err=True)
-    with redirect_stdout(sys.stderr):  # verl prints while it is imported
+        return examine_environment(as_json)
+    with _while_verl_is_imported():
         from grpo_verl_ext.doctor.configuration import examine_configuration
         from grpo_verl_ext.doctor.correction import print_correction
-
-    examine = print_correction if fix else examine_configuration
-    return examine(overrides, as_json=as_json, **options)
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Switch Python's garbage collector off, which takes a tenth of the time in which verl is imported."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@contextmanager
-def _failure_is_an_error() -> Iterator[None]:
-    """Give an unforeseen exception the exit status of an error; Python's is 1, which means warnings."""
-    try:
-        yield
-    except typer.Exit:
-        raise
-    except Exception as error:
-        traceback.print_exc()
-        raise typer.Exit(2) from error
-
-
-_ConfigFile = Annotated[
-    Path, typer.Argument(help="Read this YAML file, such as examples/iterate_chain_sum.yaml.")
-]
-_GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
-_Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
-_ANOTHER_FOLDER = "folder=<another>"
-_RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
+    return (print_correction if fix else examine_configuration)(overrides, as_json=as_json, **options)
 
 
 @_iterate.command("plan")
 def _iterate_plan(config: _ConfigFile, overrides: _Overrides = None) -> None:
     """List the rounds and what is done already; start nothing."""
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
-    from grpo_verl_ext.iterate.terminal import print_rounds
 
     with one_message("iterate", IterateError, elsewhere=_ANOTHER_FOLDER):
+        from grpo_verl_ext.iterate.terminal import print_rounds
+
         print_rounds(read_settings(config, overrides or []))
 
 
@@ -358,13 +301,14 @@ def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
     To resume after a kill, run the same command again.
     """
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
-    from grpo_verl_ext.iterate.terminal import run_iterate
     from grpo_verl_ext.runs.child_process import ProcessFailedError
     from grpo_verl_ext.runs.metrics import CorruptMetricsError
     from grpo_verl_ext.runs.provenance import CheckoutError
 
     errors = (IterateError, ProcessFailedError, CorruptMetricsError, CheckoutError)
     with one_message("iterate", *errors, elsewhere=_ANOTHER_FOLDER):
+        from grpo_verl_ext.iterate.terminal import run_iterate
+
         run_iterate(read_settings(config, overrides or []))
 
 

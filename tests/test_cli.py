@@ -35,42 +35,6 @@ def test_help_is_printed_without_importing_torch(words: list[str], interpreter: 
     assert finished.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize(
-    ("old", "now"),
-    [
-        ("report outputs/x --threshold 0.8", "grpo-verl-ext ablate report outputs/x --threshold 0.8"),
-        ("report", "grpo-verl-ext ablate report"),
-        ("ablate g.yaml --run", "grpo-verl-ext ablate run g.yaml"),
-        ("ablate --run g.yaml --jobs 2", "grpo-verl-ext ablate run g.yaml --jobs 2"),
-        ("iterate c.yml --dry-run rounds=3", "grpo-verl-ext iterate plan c.yml rounds=3"),
-        ("iterate --dry-run c.yaml", "grpo-verl-ext iterate plan c.yaml"),
-    ],
-)
-def test_an_old_command_line_is_answered_with_the_new_one(old: str, now: str) -> None:
-    refused = CliRunner().invoke(app, old.split())
-    assert refused.exit_code == 2
-    assert refused.stderr == f"`{old}` is now `{now}`\n"
-    assert refused.stdout == ""
-
-
-@pytest.mark.parametrize("group", ["ablate", "iterate"])
-def test_a_file_instead_of_a_command_names_both(group: str) -> None:
-    refused = CliRunner().invoke(app, [group, "some folder/x.yaml", "steps=2"])
-    assert refused.exit_code == 2
-    line = "'some folder/x.yaml' steps=2"
-    assert refused.stderr == (
-        f"`{group} {line}` is now `grpo-verl-ext {group} run {line}`, "
-        f"or `grpo-verl-ext {group} plan {line}` to start nothing\n"
-    )
-
-
-@pytest.mark.parametrize("words", [["ablate", "plna", "g.txt"], ["iterate", "--jobs", "2"], ["reports"]])
-def test_any_other_mistake_is_no_old_command_line(words: list[str]) -> None:
-    refused = CliRunner().invoke(app, words)
-    assert refused.exit_code == 2
-    assert "is now" not in refused.stderr
-
-
 PREPARED = (
     *("chain_sum", "chain_sum_mixed", "chain_sum_verbose", "gsm8k_tags", "reasoning_gym"),
     *("smollm2", "smollm2_max"),

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext import preflight
 from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, label_of, read_examples, steps_of
-from grpo_verl_ext.iterate.reward_training import trainer_fields, trl_classes
+from grpo_verl_ext.iterate.reward_training import of_trl
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, RewardModelSettings, Round
 from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.utils.console import line_to_install
@@ -110,8 +110,7 @@ def check_trainer(reward: RewardModelSettings) -> None:
             f"the reward model is trained by trl, which is not installed. Type: {line_to_install('iterate')}"
         )
     steps = reward.step_label is not None
-    fields = trainer_fields(reward.trainer, steps=steps, output_dir="", seed=0)
-    config_class = trl_classes(steps=steps)[1]
+    _, config_class, fields = of_trl(reward.trainer, steps=steps, output_dir="", seed=0)
     if fields.get("step_separator"):
         raise IterateError(
             f"reward_model.trainer.step_separator is {fields['step_separator']!r}, but the steps end where "

@@ -44,10 +44,10 @@ class Steps(Document):
     labels: list[bool]
 
 
-Example = Pair | Steps
+_Example = Pair | Steps
 
 
-def make_pairs(responses: Iterable[Response], rule: Rule, *, per_prompt: int, seed: int) -> list[Example]:
+def make_pairs(responses: Iterable[Response], rule: Rule, *, per_prompt: int, seed: int) -> list[_Example]:
     """Make pairs of different responses to one prompt at one step whose labels differ; none occurs twice.
 
     At most ``per_prompt`` for each prompt and step, drawn uniformly from all of them.
@@ -55,7 +55,7 @@ def make_pairs(responses: Iterable[Response], rule: Rule, *, per_prompt: int, se
     Raises:
         IterateError: the rule returned no number.
     """
-    rng, pairs = random.Random(f"pairs/{seed}"), list[Example]()
+    rng, pairs = random.Random(f"pairs/{seed}"), list[_Example]()
     for group in _by_prompt(responses):
         labelled = [(each.output, label_of(rule(each.output, each.truth))) for each in group]
         every = {
@@ -67,7 +67,7 @@ def make_pairs(responses: Iterable[Response], rule: Rule, *, per_prompt: int, se
     return pairs
 
 
-def make_steps(responses: Iterable[Response], rule: Rule, *, per_prompt: int, seed: int) -> list[Example]:
+def make_steps(responses: Iterable[Response], rule: Rule, *, per_prompt: int, seed: int) -> list[_Example]:
     """Label the steps of at most ``per_prompt`` different responses to one prompt at one training step.
 
     They are drawn uniformly. Responses without steps are left out.
@@ -122,20 +122,20 @@ def steps_of(rule: Rule, prompt: str, response: str, truth: object) -> Steps:
 
 
 def split_by_prompt(
-    examples: Iterable[Example], *, held_out: float, seed: int
-) -> tuple[list[Example], list[Example]]:
+    examples: Iterable[_Example], *, held_out: float, seed: int
+) -> tuple[list[_Example], list[_Example]]:
     """Return examples to train on, and those held out.
 
     A prompt is on the same side in every round, so that a replay of earlier rounds has no held-out prompt.
     """
-    sides: tuple[list[Example], list[Example]] = ([], [])
+    sides: tuple[list[_Example], list[_Example]] = ([], [])
     for each in examples:
         digest = hashlib.sha256(f"{seed}/{each.prompt}".encode()).digest()
         sides[int.from_bytes(digest[:8], "big") < held_out * 2**64].append(each)
     return sides
 
 
-def replayed(new: int, history: Sequence[Example], *, share: float, seed: int) -> list[Example]:
+def replayed(new: int, history: Sequence[_Example], *, share: float, seed: int) -> list[_Example]:
     """Draw examples of all earlier rounds uniformly, without replacement.
 
     Their number makes them ``share`` of the mixture with ``new`` ones: n = new · share / (1 − share),
@@ -145,7 +145,7 @@ def replayed(new: int, history: Sequence[Example], *, share: float, seed: int) -
     return random.Random(f"replay/{seed}").sample(history, min(wanted, len(history)))
 
 
-def write_examples(file: Path, examples: Iterable[Example]) -> None:
+def write_examples(file: Path, examples: Iterable[_Example]) -> None:
     """Write examples atomically, as one JSON object per line."""
     write_whole(file, "".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in examples))
 

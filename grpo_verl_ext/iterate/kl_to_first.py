@@ -36,9 +36,8 @@ def measure_kl(
     """
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     tokenizer = AutoTokenizer.from_pretrained(policy, padding_side="left")
-    models = [
-        AutoModelForCausalLM.from_pretrained(path, dtype="auto").to(device).eval() for path in (policy, first)
-    ]
+    load = AutoModelForCausalLM.from_pretrained
+    models = [load(path, dtype="auto").to(device).eval() for path in (policy, first)]
     nats, tokens = 0.0, 0
     for start in range(0, len(chats), batch_size):
         sampled = sample(

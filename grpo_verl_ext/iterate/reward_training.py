@@ -20,9 +20,6 @@ from transformers import (
 from grpo_verl_ext.iterate.examples import Pair, Steps, read_examples
 from grpo_verl_ext.rewards.learned import OUTPUTS, LearnedReward, LearnedStepReward
 
-RESULTS = "results.json"
-"""File in the folder of the trained model."""
-
 
 def train_reward_model(
     *,
@@ -34,7 +31,7 @@ def train_reward_model(
     trainer: dict[str, Any],
     steps: bool = False,
 ) -> None:
-    """Train and save the model, and measure it on the held-out examples before and after.
+    """Train and save the model, and measure it on held-out examples before and after: ``results.json``.
 
     Args:
         start: model to train further; one without a score head gets a new one, drawn by the seed.
@@ -49,55 +46,57 @@ def train_reward_model(
     tokenizer = AutoTokenizer.from_pretrained(start)
     set_seed(seed)  # a new head is drawn when the model is loaded
     architecture = AutoModelForTokenClassification if steps else AutoModelForSequenceClassification
-    trainer_class, config_class = trl_classes(steps=steps)
-    of_trl = trainer_class(
+    trainer_class, config_class, fields = of_trl(trainer, steps=steps, output_dir=target, seed=seed)
+    running = trainer_class(
         model=architecture.from_pretrained(start, num_labels=OUTPUTS if steps else 1, dtype=torch.float32),
-        args=config_class(**trainer_fields(trainer, steps=steps, output_dir=target, seed=seed)),
+        args=config_class(**fields),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([asdict(each) for each in examples]),
     )
-
-    def accuracy() -> float | None:
-        model = of_trl.model.eval()
-        if steps:
-            return step_accuracy(LearnedStepReward(model, tokenizer).scores_of_pieces, measured)
-        columns = zip(*map(astuple, measured), strict=True)
-        return LearnedReward(model, tokenizer).accuracy(*columns) if measured else None
-
-    results = {"held_out_accuracy_before": accuracy()}
-    of_trl.train()
-    of_trl.save_model(target)
-    if of_trl.is_world_process_zero():
-        results["held_out_accuracy_after"] = accuracy()
+    results = {"held_out_accuracy_before": _accuracy(running.model.eval(), tokenizer, measured)}
+    running.train()
+    running.save_model(target)
+    if running.is_world_process_zero():
+        results["held_out_accuracy_after"] = _accuracy(running.model.eval(), tokenizer, measured)
         if steps:
             labels = [label for example in measured for label in example.labels]
             results["held_out_steps_right"] = sum(labels) / len(labels) if labels else None
-        (Path(target) / RESULTS).write_text(json.dumps(results) + "\n")
+        (Path(target) / "results.json").write_text(json.dumps(results) + "\n")
 
 
-def trl_classes(*, steps: bool) -> tuple[Any, Any]:
-    """Return TRL's trainer, of pairs or of steps, and its class of settings."""
-    if steps:
-        from trl.experimental.prm import PRMConfig, PRMTrainer
-
-        return PRMTrainer, PRMConfig
-    from trl import RewardConfig, RewardTrainer
-
-    return RewardTrainer, RewardConfig
+def _accuracy(model: Any, tokenizer: Any, examples: Sequence[Any]) -> float | None:
+    if not examples:
+        return None
+    if isinstance(examples[0], Steps):
+        return step_accuracy(LearnedStepReward(model, tokenizer).scores_of_pieces, examples)
+    return LearnedReward(model, tokenizer).accuracy(*zip(*map(astuple, examples), strict=True))
 
 
-def trainer_fields(trainer: dict[str, Any], *, steps: bool, output_dir: str, seed: int) -> dict[str, Any]:
-    """Return the fields of TRL's ``RewardConfig`` or ``PRMConfig``: our defaults, overridden by the user's.
+def of_trl(
+    trainer: dict[str, Any], *, steps: bool, output_dir: str, seed: int
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Return TRL's trainer of pairs or of steps, its class of settings, and their fields.
 
-    The separator of steps is empty, since a step of ours ends where the rule says.
+    These are our defaults, overridden by the user's. The separator of steps is empty, since a step of ours
+    ends where the rule says.
     """
-    return {
-        **{"output_dir": output_dir, "seed": seed, "report_to": "none", "save_strategy": "no"},
-        **{"max_length": None, "num_train_epochs": 1},
-        **dict.fromkeys(("bf16", "gradient_checkpointing"), torch.accelerator.is_available()),
-        **({"step_separator": ""} if steps else {"center_rewards_coefficient": 0.01}),
-        **trainer,
-    }
+    if steps:
+        from trl.experimental.prm import PRMConfig as Config
+        from trl.experimental.prm import PRMTrainer as Trainer
+    else:
+        from trl import RewardConfig as Config
+        from trl import RewardTrainer as Trainer
+    return (
+        Trainer,
+        Config,
+        {
+            **{"output_dir": output_dir, "seed": seed, "report_to": "none", "save_strategy": "no"},
+            **{"max_length": None, "num_train_epochs": 1},
+            **dict.fromkeys(("bf16", "gradient_checkpointing"), torch.accelerator.is_available()),
+            **({"step_separator": ""} if steps else {"center_rewards_coefficient": 0.01}),
+            **trainer,
+        },
+    )
 
 
 def step_accuracy(

@@ -36,7 +36,7 @@ from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 
 _FORMAT = 1
-MANIFEST = "manifest.json"
+_MANIFEST = "manifest.json"
 
 
 @dataclass
@@ -67,7 +67,7 @@ class IterateManifest(Document):
 
     def write(self, folder: Path) -> None:
         """Replace the file."""
-        write_whole(folder / MANIFEST, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+        write_whole(folder / _MANIFEST, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
     def finished(self, number: int, part: str) -> bool:
         """Whether this part of this round is done."""
@@ -83,7 +83,7 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
     Raises:
         IterateError: it cannot be read, or it was begun with other settings.
     """
-    file = folder / MANIFEST
+    file = folder / _MANIFEST
     if not file.exists():
         return IterateManifest(settings)
     try:
@@ -117,23 +117,11 @@ _OF_PARTS = {
 """Beginnings of settings → the only part that reads them."""
 
 
-@dataclass(frozen=True)
-class RoundContext:
-    """verl's configuration of round 1, composed, and the function that labels responses."""
-
-    config: DictConfig
-    rule: Rule
-
-    @property
-    def first_policy(self) -> str:
-        """Folder or hub name of the policy before round 1."""
-        return str(self.config.actor_rollout_ref.model.path)
+_Part = Callable[[Round, DictConfig, Rule], dict[str, Any]]
+"""Arguments: the round, verl's configuration of round 1, the function that labels responses."""
 
 
-Part = Callable[[Round, RoundContext], dict[str, Any]]
-
-
-def train_policy(this: Round, _context: RoundContext) -> dict[str, Any]:
+def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, Any]:
     """Run verl's trainer for M steps from the policy of the round before, which is also the reference."""
     run = this.run()
     if not run.is_finished():
@@ -153,7 +141,7 @@ def train_policy(this: Round, _context: RoundContext) -> dict[str, Any]:
     }
 
 
-def merge_policy(this: Round, _context: RoundContext) -> dict[str, Any]:
+def _merge_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, Any]:
     """Convert the last checkpoint to a Hugging Face folder with verl's merger."""
     if not this.model.exists():
         with appearing(this.model) as target:
@@ -163,13 +151,13 @@ def merge_policy(this: Round, _context: RoundContext) -> dict[str, Any]:
     return {}
 
 
-def measure_policy(this: Round, context: RoundContext) -> dict[str, Any]:
+def _measure_policy(this: Round, config: DictConfig, _rule: Rule) -> dict[str, Any]:
     """Measure the KL to the first policy, in nats per response."""
     from verl.utils.config import omega_conf_to_dataclass
 
     from grpo_verl_ext.verl_plugin.measure.data import first_rows
 
-    settings, config = this.settings.measure, context.config
+    settings = this.settings.measure
     if settings.prompts == 0:
         return {"kl_to_first": None}
     files, model = config.data.val_files, omega_conf_to_dataclass(config.actor_rollout_ref.model)
@@ -180,7 +168,7 @@ def measure_policy(this: Round, context: RoundContext) -> dict[str, Any]:
     result = this.folder / "divergence.json"
     job = {
         "policy": str(this.model),
-        "first": context.first_policy,
+        "first": str(config.actor_rollout_ref.model.path),
         "chats": chats,
         "batch_size": settings.batch_size,
         "max_response_tokens": int(config.data.max_response_length),
@@ -192,7 +180,7 @@ def measure_policy(this: Round, context: RoundContext) -> dict[str, Any]:
     return dict(json.loads(result.read_text()))
 
 
-def collect_pairs(this: Round, context: RoundContext) -> dict[str, Any]:
+def collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:
     """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds.
 
     ``replay_from`` counts as an earlier round. With ``step_label`` a "pair" is the labelled steps of one
@@ -201,7 +189,7 @@ def collect_pairs(this: Round, context: RoundContext) -> dict[str, Any]:
     reward = this.settings.reward_model
     kind, make = (Pair, make_pairs) if reward.step_label is None else (Steps, make_steps)
     responses, missing = read_rollouts(this.rollouts, this.settings.policy.steps)
-    pairs = make(responses, context.rule, per_prompt=reward.pairs_per_prompt, seed=this.seed)
+    pairs = make(responses, rule, per_prompt=reward.pairs_per_prompt, seed=this.seed)
     earlier = [pair for file in this.replayable for pair in read_examples(file, kind)]
     # The run's seed, not the round's: a held-out prompt is held out in every round, also of another run's.
     (train, held_out), (history, _) = (
@@ -217,7 +205,7 @@ def collect_pairs(this: Round, context: RoundContext) -> dict[str, Any]:
     }
 
 
-def train_reward_model(this: Round, context: RoundContext) -> dict[str, Any]:
+def _train_reward_model(this: Round, config: DictConfig, _rule: Rule) -> dict[str, Any]:
     """Train the reward model of the round before with TRL's RewardTrainer, or PRMTrainer for steps."""
     reward, model = this.settings.reward_model, this.own_reward_model
     if this.mixture.stat().st_size == 0:
@@ -225,7 +213,7 @@ def train_reward_model(this: Round, context: RoundContext) -> dict[str, Any]:
     if not model.exists():
         with appearing(model) as target:
             job = {
-                "start": this.before.reward_model or context.first_policy,
+                "start": this.before.reward_model or str(config.actor_rollout_ref.model.path),
                 "train": str(this.mixture),
                 "held_out": str(this.held_out_pairs),
                 "target": str(target),
@@ -234,23 +222,24 @@ def train_reward_model(this: Round, context: RoundContext) -> dict[str, Any]:
                 "steps": reward.step_label is not None,
             }
             _run_job(reward_training.__name__, job, this.folder / "reward_training", reward.launcher)
-    return dict(json.loads((model / reward_training.RESULTS).read_text()))
+    return dict(json.loads((model / "results.json").read_text()))
 
 
-PARTS: dict[str, tuple[str, Part]] = {
-    "policy": ("verl trains the policy", train_policy),
-    "model": ("verl's merger makes a Hugging Face folder of it", merge_policy),
-    "measure": ("KL to the first policy", measure_policy),
+PARTS: dict[str, tuple[str, _Part]] = {
+    "policy": ("verl trains the policy", _train_policy),
+    "model": ("verl's merger makes a Hugging Face folder of it", _merge_policy),
+    "measure": ("KL to the first policy", _measure_policy),
     "pairs": ("pairs from the rollouts, and a replay of earlier rounds", collect_pairs),
-    "reward_model": ("TRL trains the reward model", train_reward_model),
+    "reward_model": ("TRL trains the reward model", _train_reward_model),
 }
 
 
 def run_rounds(
     settings: IterateSettings,
-    context: RoundContext,
+    config: DictConfig,
+    rule: Rule,
     say: Callable[[Round, str], None],
-    parts: Mapping[str, tuple[str, Part]] = PARTS,
+    parts: Mapping[str, tuple[str, _Part]] = PARTS,
 ) -> IterateManifest:
     """Run all parts of all rounds that are not done yet, and return the manifest.
 
@@ -279,7 +268,7 @@ def run_rounds(
                         for key, value in zip(("git_revision", "versions"), now, strict=True)
                         if value != getattr(record, key)
                     }
-                    record.parts[name] = part(this, context) | of_others
+                    record.parts[name] = part(this, config, rule) | of_others
                     manifest.write(folder)
     return manifest
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from grpo_verl_ext.iterate import checks
-from grpo_verl_ext.iterate.rounds import PARTS, IterateManifest, RoundContext, read_manifest, run_rounds
+from grpo_verl_ext.iterate.rounds import PARTS, IterateManifest, read_manifest, run_rounds
 from grpo_verl_ext.iterate.settings import IterateSettings, Round
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
@@ -40,14 +40,15 @@ def run_iterate(settings: IterateSettings) -> None:
     console.print(Round(settings, 1).run().ray.words)
     manifest = run_rounds(
         settings,
-        RoundContext(config, rule),
+        config,
+        rule,
         lambda this, title: console.print(f"round {this.number}: {title}; {this.folder} has the output"),
     )
-    print_table(console, table(manifest))
+    print_table(console, _table(manifest))
     console.print(f"{Path(settings.folder) / 'manifest.json'}")
 
 
-def table(manifest: IterateManifest) -> Table:
+def _table(manifest: IterateManifest) -> Table:
     """Return the table of results, with one row per round."""
     caption = (
         "KL to the first policy in nats per response. Policy: verl's val-core metrics. RM: share of held-out "

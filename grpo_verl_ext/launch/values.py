@@ -73,7 +73,7 @@ def _keys_of_choice(group: str, choice: str) -> Iterator[str]:
         yield from dict(leaves(content))
 
 
-def replaced(preset: str, config: DictConfig, overrides: Sequence[str], *, yours: bool = False) -> list[str]:
+def _replaced(preset: str, config: DictConfig, overrides: Sequence[str], *, yours: bool = False) -> list[str]:
     """Return a sentence for each other value than the preset's.
 
     Args:
@@ -102,11 +102,6 @@ def configured(preset: str, overrides: Sequence[str], **options: str) -> DictCon
     return composed(words_of(preset, overrides), **options)
 
 
-def is_readable(overrides: Sequence[str]) -> bool:
-    """Whether all words are overrides; with options such as ``--multirun`` Hydra alone knows the values."""
-    return not any(word.startswith("-") for word in overrides)
-
-
 def shown(
     preset: str, config: DictConfig, overrides: Sequence[str], config_name: str = CONFIG_NAME
 ) -> dict[str, Any]:
@@ -129,8 +124,8 @@ def shown(
             {"key": key, "value": _plain(setting(config, key)), "source": sources.get(key, otherwise)}
             for key in keys
         ],
-        "yours": replaced(preset, config, overrides, yours=True),
-        "replaced": replaced(preset, config, overrides),
+        "yours": _replaced(preset, config, overrides, yours=True),
+        "replaced": _replaced(preset, config, overrides),
         "changes_nothing": [each.problem.reason for each in unused],
         "not_of_the_paper": [
             f"{key}={as_typed(setting(config, key))}: {comment}"
@@ -149,7 +144,7 @@ def print_head(preset: str, config: DictConfig | None, overrides: Sequence[str])
     console = make_console()
     console.print(f"{preset}: {ALGORITHMS[preset].paper}")
     for title, yours in (("yours", True), ("replaced", False)):
-        for each in replaced(preset, config, overrides, yours=yours) if config is not None else ():
+        for each in _replaced(preset, config, overrides, yours=yours) if config is not None else ():
             console.print(f"  {title}: {each}")
 
 

@@ -20,7 +20,7 @@ from grpo_verl_ext.ablation.running.results import read_results
 from grpo_verl_ext.ablation.running.state import NOTE, RUN_RECORD, Job, noted_job, read_record
 from grpo_verl_ext.anatomy.dump import AnatomyError, read_steps
 from grpo_verl_ext.iterate.examples import Pair, read_examples
-from grpo_verl_ext.iterate.rounds import MANIFEST, IterateManifest, read_manifest
+from grpo_verl_ext.iterate.rounds import IterateManifest, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
 from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, read_dump
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, read_metrics
@@ -233,7 +233,7 @@ def test_pairs(file: Path, lines: list[bytes]) -> None:
 @given(content=json_files({"settings": {"rounds": 2}, "rounds": [ROUND_RECORD], "format": 1}))
 @example(content=DEEP)
 def test_a_manifest(file: Path, content: bytes) -> None:
-    written = file.with_name(MANIFEST)
+    written = file.with_name("manifest.json")
     written.write_bytes(content)
     try:
         manifest = read_manifest(file.parent, {"rounds": 2})

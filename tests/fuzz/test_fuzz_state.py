@@ -25,7 +25,7 @@ from grpo_verl_ext.ablation.running.state import (
     status_of,
     write_record,
 )
-from grpo_verl_ext.iterate.rounds import MANIFEST, IterateManifest, RoundRecord, read_manifest
+from grpo_verl_ext.iterate.rounds import IterateManifest, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.runs.metrics import TRAINED
 
@@ -241,12 +241,12 @@ class Rounds(RuleBasedStateMachine):
 
     @rule(content=SPOILED)
     def a_kill_while_the_manifest_is_written(self, content: bytes) -> None:
-        (self.folder / f".{MANIFEST}.unfinished").write_bytes(content)
+        (self.folder / ".manifest.json.unfinished").write_bytes(content)
 
     @precondition(lambda self: self.done and self.spoiled is None)
     @rule(content=SPOILED | st.integers(1, 10**4))
     def somebody_spoils_the_manifest(self, content: bytes | int) -> None:
-        file = self.folder / MANIFEST
+        file = self.folder / "manifest.json"
         self.whole = file.read_bytes()
         stripped = self.whole.rstrip()
         self.spoiled = stripped[: content % len(stripped)] if isinstance(content, int) else content
@@ -255,7 +255,7 @@ class Rounds(RuleBasedStateMachine):
     @precondition(lambda self: self.spoiled is not None)
     @rule()
     def somebody_puts_it_back(self) -> None:
-        (self.folder / MANIFEST).write_bytes(self.whole)
+        (self.folder / "manifest.json").write_bytes(self.whole)
         self.spoiled = None
 
     @invariant()
@@ -271,10 +271,10 @@ class Rounds(RuleBasedStateMachine):
             try:
                 self.read()
             except IterateError as error:
-                assert str(self.folder / MANIFEST) in str(error)
+                assert str(self.folder / "manifest.json") in str(error)
             else:
                 raise AssertionError("a spoiled manifest was read")
-            assert (self.folder / MANIFEST).read_bytes() == self.spoiled
+            assert (self.folder / "manifest.json").read_bytes() == self.spoiled
 
 
 GridFolder.TestCase.settings = settings(fuzzing(10), stateful_step_count=15)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.iterate.rounds import PARTS, RoundContext, run_rounds
+from grpo_verl_ext.iterate.rounds import PARTS, run_rounds
 from grpo_verl_ext.iterate.settings import (
     IterateSettings,
     MeasureSettings,
@@ -29,7 +29,7 @@ ENDS = {1: "!?", 2: RIGHT + "?.,;"}
 """How responses end, by round."""
 
 
-def train_policy(this: Round, context: RoundContext) -> dict[str, Any]:
+def train_policy(this: Round, *_: object) -> dict[str, Any]:
     """A file of rollouts a step; steps that are there are not made again, as after a checkpoint.
 
     The policy of each round errs in a way of its own.
@@ -55,11 +55,11 @@ def train_policy(this: Round, context: RoundContext) -> dict[str, Any]:
     return {"steps": step}
 
 
-def merge_policy(this: Round, context: RoundContext) -> dict[str, Any]:
+def merge_policy(this: Round, config: DictConfig, *_: object) -> dict[str, Any]:
     """The policy does not change."""
     if not this.model.exists():
         with appearing(this.model) as unfinished:
-            shutil.copytree(context.first_policy, unfinished, dirs_exist_ok=True)
+            shutil.copytree(config.actor_rollout_ref.model.path, unfinished, dirs_exist_ok=True)
             time.sleep(0.3)
     return {}
 
@@ -92,9 +92,14 @@ def main(folder: str, policy: str) -> None:
             "data": {"val_files": str(data), "prompt_key": "prompt", "max_response_length": 4},
         }
     )
-    context = RoundContext(config, lambda response, truth: response[-1] in RIGHT)
     parts = {name: part for name, (_, part) in PARTS.items()} | {
         "policy": train_policy,
         "model": merge_policy,
     }
-    run_rounds(settings(folder), context, say, {name: (name, part) for name, part in parts.items()})
+    run_rounds(
+        settings(folder),
+        config,
+        lambda response, truth: response[-1] in RIGHT,
+        say,
+        {name: (name, part) for name, part in parts.items()},
+    )

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.iterate import checks, rounds, terminal
-from grpo_verl_ext.iterate.rounds import MANIFEST
 
 Run = Callable[[], tuple[int, str]]
 
@@ -52,10 +51,10 @@ def test_a_folder_in_which_nothing_can_be_made(run: Run, tmp_path: Path) -> None
 
 
 def test_a_full_disk_and_then_a_resume(run: Run, tmp_path: Path) -> None:
-    full(tmp_path / "closed" / "out" / MANIFEST)
+    full(tmp_path / "closed" / "out" / "manifest.json")
     assert run() == (
         1,
-        f"iterate: {tmp_path}/closed/out/{MANIFEST}: No space left on device. Free space there, and run "
+        f"iterate: {tmp_path}/closed/out/manifest.json: No space left on device. Free space there, and run "
         f"the same command again; what was finished is kept\n",
     )
     assert run() == (0, "")

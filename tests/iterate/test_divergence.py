@@ -120,5 +120,5 @@ def test_the_prompts_are_read_as_verl_reads_its_data(
     this.folder.mkdir()
     (this.folder / "divergence.json").write_text("{}")
     monkeypatch.setattr(rounds, "_run_job", lambda module, job, name: jobs.append(job))
-    rounds.measure_policy(this, rounds.RoundContext(config, lambda response, truth: 0))
+    rounds._measure_policy(this, config, lambda response, truth: 0)
     assert jobs[0]["chats"] == CHATS[:2]

@@ -14,7 +14,7 @@ STAGES = {
     "it trains": "3",
     "verl's merger works": "merge",
     "pairs are made": "grpo_verl_ext.iterate.examples:make_pairs",
-    "the table is printed": "grpo_verl_ext.iterate.terminal:table",
+    "the table is printed": "grpo_verl_ext.iterate.terminal:_table",
 }
 
 

@@ -9,7 +9,7 @@ import torch
 from reward_pairs import learnable_pairs
 
 from grpo_verl_ext.iterate.examples import write_examples
-from grpo_verl_ext.iterate.reward_training import RESULTS, train_reward_model, trainer_fields
+from grpo_verl_ext.iterate.reward_training import of_trl, train_reward_model
 from grpo_verl_ext.rewards.learned import LearnedReward, judged_text
 
 Job = dict[str, Any]
@@ -35,7 +35,7 @@ def few(job: Job, steps: int, **other: object) -> Job:
 
 def trained(job: Job) -> dict[str, float]:
     train_reward_model(**job)
-    results: dict[str, float] = json.loads((Path(job["target"]) / RESULTS).read_text())
+    results: dict[str, float] = json.loads((Path(job["target"]) / "results.json").read_text())
     return results
 
 
@@ -68,7 +68,7 @@ def test_nothing_held_out_measures_nothing(job: Job) -> None:
 
 
 def test_the_users_fields_win() -> None:
-    config = trainer_fields({"max_length": 7, "learning_rate": 1.0}, steps=False, output_dir="here", seed=5)
+    _, _, config = of_trl({"max_length": 7, "learning_rate": 1.0}, steps=False, output_dir="here", seed=5)
     assert (config["max_length"], config["learning_rate"], config["output_dir"], config["seed"]) == (
         7,
         1.0,
@@ -79,7 +79,7 @@ def test_the_users_fields_win() -> None:
 
 def test_no_text_is_cut_unless_the_user_says_so() -> None:
     """The scorer reads whole texts; TRL's own default cuts them at 1024 tokens."""
-    assert trainer_fields({}, steps=False, output_dir="here", seed=5)["max_length"] is None
+    assert of_trl({}, steps=False, output_dir="here", seed=5)[2]["max_length"] is None
 
 
 class TestScores:

@@ -6,6 +6,7 @@ import re
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import kill_rounds
 import pyarrow as pa
@@ -17,7 +18,7 @@ from processes import Spoken
 
 from grpo_verl_ext.iterate import rounds
 from grpo_verl_ext.iterate.examples import Pair, read_examples
-from grpo_verl_ext.iterate.rounds import PARTS, Part, RoundContext, RoundRecord, read_manifest, run_rounds
+from grpo_verl_ext.iterate.rounds import PARTS, RoundRecord, read_manifest, run_rounds
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -37,15 +38,15 @@ class Heard:
         self.parts.append((this.number, title))
 
 
-def named(**parts: Part) -> dict[str, tuple[str, Part]]:
+def named(**parts: Any) -> dict[str, tuple[str, Any]]:
     return {name: (name, part) for name, part in parts.items()}
 
 
-def nothing(this: Round, context: RoundContext) -> dict[str, object]:
+def nothing(this: Round, *given: object) -> dict[str, object]:
     return {}
 
 
-CONTEXT = RoundContext(OmegaConf.create({}), lambda response, truth: 0)
+GIVEN = OmegaConf.create({}), lambda response, truth: 0
 
 
 def settings(folder: Path, rounds: int = 2) -> IterateSettings:
@@ -58,59 +59,59 @@ def settings(folder: Path, rounds: int = 2) -> IterateSettings:
 
 
 def test_each_part_once_and_more_rounds_later(tmp_path: Path) -> None:
-    parts = named(one=lambda this, context: {"seed": this.seed}, two=nothing)
+    parts = named(one=lambda this, *given: {"seed": this.seed}, two=nothing)
     heard = Heard()
-    run_rounds(settings(tmp_path), CONTEXT, heard, parts)
+    run_rounds(settings(tmp_path), *GIVEN, heard, parts)
     assert heard.parts == [(1, "one"), (1, "two"), (2, "one"), (2, "two")]
-    run_rounds(settings(tmp_path, rounds=3), CONTEXT, heard, parts)
+    run_rounds(settings(tmp_path, rounds=3), *GIVEN, heard, parts)
     assert heard.parts[4:] == [(3, "one"), (3, "two")]
     manifest = read_manifest(tmp_path, asdict(settings(tmp_path, rounds=3)))
     assert [record.parts["one"]["seed"] for record in manifest.rounds] == [1001, 1002, 1003]
 
 
 def test_a_part_that_fails_is_not_written_down(tmp_path: Path) -> None:
-    def fails(this: Round, context: RoundContext) -> dict[str, object]:
+    def fails(this: Round, *given: object) -> dict[str, object]:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
-        run_rounds(settings(tmp_path), CONTEXT, Heard(), named(one=nothing, two=fails))
+        run_rounds(settings(tmp_path), *GIVEN, Heard(), named(one=nothing, two=fails))
     heard = Heard()
-    run_rounds(settings(tmp_path), CONTEXT, heard, named(one=nothing, two=nothing))
+    run_rounds(settings(tmp_path), *GIVEN, heard, named(one=nothing, two=nothing))
     assert heard.parts == [(1, "two"), (2, "one"), (2, "two")]
 
 
 def test_a_part_that_was_made_with_other_code_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(this: Round, context: RoundContext) -> dict[str, object]:
+    def killed(this: Round, *given: object) -> dict[str, object]:
         raise KeyboardInterrupt
 
     made = named(one=nothing, two=killed)
     monkeypatch.setattr(rounds, "git_revision", lambda: "aaa")
     with pytest.raises(KeyboardInterrupt):
-        run_rounds(settings(tmp_path, rounds=1), CONTEXT, Heard(), made)
+        run_rounds(settings(tmp_path, rounds=1), *GIVEN, Heard(), made)
     monkeypatch.setattr(rounds, "git_revision", lambda: "bbb")
-    run_rounds(settings(tmp_path, rounds=1), CONTEXT, Heard(), named(one=nothing, two=nothing))
+    run_rounds(settings(tmp_path, rounds=1), *GIVEN, Heard(), named(one=nothing, two=nothing))
     (record,) = read_manifest_of(tmp_path)
     assert record.git_revision == "aaa"
     assert record.parts == {"one": {}, "two": {"git_revision": "bbb"}}
 
 
 def test_settings_that_were_changed_after_a_kill_in_the_first_part_are_refused(tmp_path: Path) -> None:
-    def killed(this: Round, context: RoundContext) -> dict[str, object]:
+    def killed(this: Round, *given: object) -> dict[str, object]:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_rounds(settings(tmp_path), CONTEXT, Heard(), named(one=killed))
+        run_rounds(settings(tmp_path), *GIVEN, Heard(), named(one=killed))
     changed = settings(tmp_path)
     changed.policy.steps = 9
     with pytest.raises(IterateError, match=r"begun with another policy\.steps: 1 there, 9 now"):
-        run_rounds(changed, CONTEXT, Heard(), named(one=nothing))
+        run_rounds(changed, *GIVEN, Heard(), named(one=nothing))
 
 
 def test_one_process_a_folder(tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(IterateError, match="another process works in"):
-        run_rounds(settings(tmp_path), CONTEXT, Heard(), {})
+        run_rounds(settings(tmp_path), *GIVEN, Heard(), {})
 
 
 def test_the_parts_are_those_of_the_algorithm() -> None:

@@ -18,12 +18,11 @@ from grpo_verl_ext.iterate.examples import (
     write_examples,
 )
 from grpo_verl_ext.iterate.reward_training import (
-    RESULTS,
+    of_trl,
     step_accuracy,
     train_reward_model,
-    trainer_fields,
 )
-from grpo_verl_ext.iterate.rounds import RoundContext, collect_pairs
+from grpo_verl_ext.iterate.rounds import collect_pairs
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -145,11 +144,10 @@ def test_a_round_collects_replays_and_holds_out(tmp_path: Path) -> None:
         policy=PolicySettings(overrides=[], steps=1),
         reward_model=RewardModelSettings(step_label="a.b", held_out=0.3, replay=0.25),
     )
-    context = RoundContext(OmegaConf.create({}), by_semicolons)
     rounds = Round(settings, 1), Round(settings, 2)
     for this in rounds:
         write_rollouts(this)
-        results = collect_pairs(this, context)
+        results = collect_pairs(this, OmegaConf.create({}), by_semicolons)
         assert results["responses"] == results["pairs"] + results["held_out"] == 40
     own = [read_examples(this.training_pairs, Steps) for this in rounds]
     mixture = read_examples(rounds[1].mixture, Steps)
@@ -172,10 +170,9 @@ def test_a_round_replays_from_another_run_but_nothing_that_it_holds_out_itself(t
         policy=PolicySettings(overrides=[], steps=1),
         reward_model=RewardModelSettings(step_label="a.b", held_out=0.3, replay=0.9, replay_from=str(first)),
     )
-    context = RoundContext(OmegaConf.create({}), by_semicolons)
     this = Round(settings, 1)
     write_rollouts(this)
-    results = collect_pairs(this, context)
+    results = collect_pairs(this, OmegaConf.create({}), by_semicolons)
 
     own, held_out = (read_examples(file, Steps) for file in (this.training_pairs, this.held_out_pairs))
     mixture = read_examples(this.mixture, Steps)
@@ -220,7 +217,7 @@ def few(job: Job, steps: int, **other: object) -> Job:
 
 def trained(job: Job) -> dict[str, float]:
     train_reward_model(**job)
-    results: dict[str, float] = json.loads((Path(job["target"]) / RESULTS).read_text())
+    results: dict[str, float] = json.loads((Path(job["target"]) / "results.json").read_text())
     return results
 
 
@@ -268,12 +265,12 @@ def test_accuracy_counts_steps() -> None:
 
 
 def test_the_users_fields_win() -> None:
-    config = trainer_fields({"max_length": 7}, steps=True, output_dir="here", seed=5)
+    _, _, config = of_trl({"max_length": 7}, steps=True, output_dir="here", seed=5)
     assert (config["max_length"], config["step_separator"], config["seed"]) == (7, "", 5)
 
 
 def test_no_text_is_cut_unless_the_user_says_so() -> None:
-    assert trainer_fields({}, steps=True, output_dir="here", seed=5)["max_length"] is None
+    assert of_trl({}, steps=True, output_dir="here", seed=5)[2]["max_length"] is None
 
 
 def test_a_held_out_prompt_stays_on_its_side() -> None:

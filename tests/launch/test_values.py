@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.launch.values import configured, replaced, shown
+from grpo_verl_ext.launch.values import configured, shown
 from grpo_verl_ext.verl_plugin.compose import CompositionError
 
 ACTOR = "actor_rollout_ref.actor"
@@ -47,7 +47,7 @@ def test_an_interpolation_is_shown_as_its_value() -> None:
 
 def test_what_the_command_replaces_is_a_sentence_with_the_papers_place() -> None:
     overrides = [f"{ACTOR}.kl_loss_coef=0.001", f"{ACTOR}.clip_ratio_high=0.2"]
-    (sentence,) = replaced("grpo", configured("grpo", overrides), overrides, yours=True)
+    (sentence,) = shown("grpo", configured("grpo", overrides), overrides)["yours"]
     assert sentence == (
         f"{ACTOR}.kl_loss_coef=0.001 (command line); the preset has 0.04: §4.2: KL coefficient 0.04"
     )
@@ -56,20 +56,19 @@ def test_what_the_command_replaces_is_a_sentence_with_the_papers_place() -> None
 def test_what_follows_from_another_key_is_not_replaced() -> None:
     """The preset derives use_kl_loss from the anchor, true where it is the reference."""
     overrides = ["algorithm.grpo_ext.gvpo_anchor=ref"]
-    (sentence,) = replaced("gvpo", configured("gvpo", overrides), overrides, yours=True)
+    (sentence,) = shown("gvpo", configured("gvpo", overrides), overrides)["yours"]
     assert sentence.startswith("algorithm.grpo_ext.gvpo_anchor=ref (command line); the preset has old")
-    (own,) = replaced(
-        "gvpo", configured("gvpo", [f"{ACTOR}.use_kl_loss=true"]), [f"{ACTOR}.use_kl_loss=true"], yours=True
-    )
+    overrides = [f"{ACTOR}.use_kl_loss=true"]
+    (own,) = shown("gvpo", configured("gvpo", overrides), overrides)["yours"]
     assert own.startswith(f"{ACTOR}.use_kl_loss=true (command line); the preset has false")
 
 
 def test_what_the_algorithm_does_not_leave_to_its_user_is_replaced_and_not_yours() -> None:
     overrides = [f"{ACTOR}.loss_agg_mode=token-mean", f"{ACTOR}.kl_loss_coef=0.001", "algorithm.gamma=0.9"]
     config = configured("grpo", overrides)
-    (own,), (other,) = (replaced("grpo", config, overrides, yours=yours) for yours in (True, False))
+    found = shown("grpo", config, overrides)
+    (own,), (other,), (nothing,) = (found[key] for key in ("yours", "replaced", "changes_nothing"))
     assert (f"{ACTOR}.kl_loss_coef" in own, f"{ACTOR}.loss_agg_mode" in other) == (True, True)
-    (nothing,) = shown("grpo", config, overrides)["changes_nothing"]
     assert nothing.startswith("algorithm.gamma is 0.9, but it changes nothing of what is trained")
 
 
