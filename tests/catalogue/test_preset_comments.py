@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_verl_ext.catalogue import PRESETS
-from grpo_verl_ext.catalogue.preset_comments import comments_of, keys_of
+from grpo_verl_ext.catalogue.preset_comments import comments_of
 
 FILE = """# @package _global_
 # A paper.
@@ -37,14 +37,6 @@ def test_a_comment_is_for_what_follows_it_in_its_section() -> None:
         "algorithm.nested.two": "§3",
         "algorithm.nested.three": "§3",
     }
-
-
-def test_all_keys_of_a_file_are_known() -> None:
-    assert keys_of(FILE) == [
-        *(f"algorithm.{key}" for key in ("adv_estimator", "norm", "grpo_ext.preset", "grpo_ext.other")),
-        *(f"algorithm.nested.{key}" for key in ("one", "two", "three")),
-        "actor.loss",
-    ]
 
 
 @pytest.mark.parametrize("name", PRESETS)
