@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 31815,
-    "modules": 212,
+    "lines of the package": 30475,
+    "modules": 208,
     "longest function": 45,
-    "functions per 1,000 lines": 56,
+    "functions per 1,000 lines": 55,
     "public names per 1,000 lines": 38,
-    "names in two or more modules": 24,
+    "names in two or more modules": 22,
     "algorithms' names as strings": 0,
-    "lines of tests": 39594,
+    "lines of tests": 39176,
     "lines of benchmarks": 2401,
-    "tracked tree, MB": 24.2,
-    "hand-written words in docs": 13040,
+    "tracked tree, MB": 24.1,
+    "hand-written words in docs": 13012,
     "words of README": 690,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
